@@ -53,28 +53,42 @@ static void on_mail(evutil_socket_t fd, short what, void *argument)
 
 /* --- tickers --- */
 
-static void on_tick(evutil_socket_t fd, short what, void *argument)
+static void free_ticker(struct net_ticker *ticker)
 {
-    struct net_ticker *ticker = argument;
-    ticker->fn(ticker->context);
+    weft_list_remove(&ticker->link);
+    if (ticker->event) event_free(ticker->event);
+    weft_free_bytes(ticker->net->env, ticker);
 }
 
-enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context)
+static void on_tick(evutil_socket_t fd, short what, void *argument)
+{
+    const struct net_ticker fired = *(struct net_ticker *)argument;
+    if (fired.is_once) free_ticker(argument);
+    fired.fn(fired.context);
+}
+
+static enum weft_status add_ticker(struct weft_net *net, uint64_t time_ns, bool is_once, void (*fn)(void *), void *context)
 {
     net_assert_thread(net);
     struct net_ticker *ticker = weft_alloc_zero(net->env, sizeof *ticker);
     if (!ticker) return WEFT_ERR_NO_MEMORY;
-    ticker->fn = fn;
-    ticker->context = context;
-    ticker->event = event_new(net->base, -1, EV_PERSIST, on_tick, ticker);
-    struct timeval period = net_timeval(period_ns < 1000 ? 1000 : period_ns);
-    if (!ticker->event || event_add(ticker->event, &period) != 0) {
-        if (ticker->event) event_free(ticker->event);
-        weft_free_bytes(net->env, ticker);
-        return WEFT_ERR_NO_MEMORY;
-    }
+    *ticker = (struct net_ticker){.net = net, .is_once = is_once, .fn = fn, .context = context};
     weft_list_append(&net->tickers, &ticker->link);
-    return WEFT_OK;
+    ticker->event = event_new(net->base, -1, is_once ? 0 : EV_PERSIST, on_tick, ticker);
+    struct timeval time = net_timeval(time_ns < 1000 ? 1000 : time_ns);
+    if (ticker->event && event_add(ticker->event, &time) == 0) return WEFT_OK;
+    free_ticker(ticker);
+    return WEFT_ERR_NO_MEMORY;
+}
+
+enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context)
+{
+    return add_ticker(net, period_ns, false, fn, context);
+}
+
+enum weft_status weft_net_after(struct weft_net *net, uint64_t delay_ns, void (*fn)(void *), void *context)
+{
+    return add_ticker(net, delay_ns, true, fn, context);
 }
 
 /* --- life --- */
@@ -236,12 +250,7 @@ static void stop_thread(struct weft_net *net)
 
 static void free_tickers(struct weft_net *net)
 {
-    struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &net->tickers) {
-        struct net_ticker *ticker = weft_container_of(node, struct net_ticker, link);
-        event_free(ticker->event);
-        weft_free_bytes(net->env, ticker);
-    }
+    while (!weft_list_empty(&net->tickers)) free_ticker(weft_list_first(&net->tickers, struct net_ticker, link));
 }
 
 /* Let last frames leave: close every connection gently and give the peers a moment to follow. */

@@ -63,6 +63,8 @@ void weft_net_post(struct weft_net *net, struct weft_mail *mail);
 
 /* A periodic timer on the net's thread; first call after period. Net thread, or before start. */
 enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context);
+/* The same, called once; not at all if the net is freed before. WEFT_ERR_NO_MEMORY. */
+enum weft_status weft_net_after(struct weft_net *net, uint64_t delay_ns, void (*fn)(void *), void *context);
 
 /* host:port, port 0 picks a free one; the real one is written to *port_out. Net thread. The handler is
  * copied. WEFT_ERR_EXISTS: the port is in use (text says which); WEFT_ERR_NOT_FOUND: no such address. */

@@ -17,9 +17,11 @@
 
 #define NET_NAME_BYTES 300 /* a host name of 253 bytes, colon, port */
 
-struct net_ticker { /* one weft_net_every */
+struct net_ticker { /* one weft_net_every or weft_net_after */
     struct weft_list link;
+    struct weft_net *net;
     struct event *event;
+    bool is_once; /* freed when it fires */
     void (*fn)(void *context);
     void *context;
 };

@@ -423,6 +423,7 @@ static void on_opened(void *context, struct weft_net_connection *connection)
 {
     struct weft_session *session = context;
     session->control.connection = connection; /* the Challenge comes by itself */
+    atomic_store(&session->control.is_connected, true);
 }
 
 static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)

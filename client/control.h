@@ -26,6 +26,7 @@ struct client_control {
     struct weft_net *net;                       /* owned */
     struct weft_net_connection *connection;     /* net thread; NULL when gone */
     _Atomic int phase;                          /* enum client_phase */
+    _Atomic bool is_connected;                  /* the connection has been established */
     _Atomic bool leaving;                       /* a closed connection is what we asked for */
     pthread_mutex_t lock;                       /* guards what follows */
     Weft__Control__Control *welcome, *roster;   /* owned; unpacked messages */

@@ -43,40 +43,6 @@ enum weft_status client_not_made(const char *call)
 
 /* ---- joining ---- */
 
-struct phase_fact {
-    struct weft_session *session;
-    enum client_phase phase;
-};
-
-static bool phase_reached(void *context)
-{
-    struct phase_fact *fact = context;
-    return client_failed(fact->session) < 0 || client_control_phase(&fact->session->control) >= fact->phase;
-}
-
-/* Wait for one message of the join; a failure on the way, or a deadline that names what is missing, is the answer. */
-static enum weft_status wait_phase(struct weft_session *session, enum client_phase phase, uint64_t until_ns, const char *missing)
-{
-    struct phase_fact fact = {.session = session, .phase = phase};
-    const struct client_settings *settings = &session->settings;
-    if (client_wait_for(session, phase_reached, &fact, until_ns) < 0) {
-        double seconds = (double)settings->deadline_ns / 1e9;
-        if (client_control_phase(&session->control) == CLIENT_CONNECTING)
-            client_fail(session, WEFT_ERR_UNREACHABLE, false, "no answer from the coordinator at %s:%u within %.1f s; is it weftd?",
-                        settings->host, settings->port, seconds);
-        else if (client_control_phase(&session->control) < CLIENT_WELCOME)
-            client_fail(session, WEFT_ERR_DEADLINE, true, "reached the coordinator at %s:%u, %s within %.1f s", settings->host, settings->port, missing, seconds);
-        else {
-            char whom[320];
-            client_control_whom(session, whom, sizeof whom);
-            if (!phase_reached(&fact)) /* it has come meanwhile */
-                client_fail(session, WEFT_ERR_DEADLINE, true, "reached the coordinator at %.100s:%u, %s within %.1f s: %s; see what they do, or give them more time",
-                            settings->host, settings->port, missing, seconds, whom);
-        }
-    }
-    return client_usable(session);
-}
-
 static enum weft_status take_welcome(struct weft_session *session)
 {
     const Weft__Control__Welcome *welcome = session->control.welcome->welcome;
@@ -141,21 +107,22 @@ static void take_rank(struct weft_session *session, const Weft__Control__Roster 
 
 static enum weft_status join(struct weft_session *session)
 {
+    client_init_wait_begin(session);
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     WEFT_TRY(client_engine_create(session, &session->error));
     WEFT_TRY(client_control_start(session, &session->error));
     /* The connection has the same deadline and knows why nobody answers: it goes first. */
-    WEFT_TRY(wait_phase(session, CLIENT_WELCOME, until_ns + CLIENT_GRACE_NS, "but it did not let this worker in"));
+    WEFT_TRY(client_init_wait(session, CLIENT_WELCOME, until_ns + CLIENT_GRACE_NS, "but it did not let this worker in"));
     WEFT_TRY(take_welcome(session));
     WEFT_TRY(send_endpoints(session));
-    WEFT_TRY(wait_phase(session, CLIENT_ROSTER, until_ns, "but the other workers and shards did not all join"));
+    WEFT_TRY(client_init_wait(session, CLIENT_ROSTER, until_ns, "but the other workers and shards did not all join"));
     const Weft__Control__Roster *roster = session->control.roster->roster;
     if (session->elastic) take_rank(session, roster);
     WEFT_TRY(client_members_take(session, roster, &session->error));
     client_staging_settle(session, roster);
     WEFT_TRY(client_engine_start(session, roster, &session->error));
     WEFT_TRY(send_ready(session, roster));
-    WEFT_TRY(wait_phase(session, CLIENT_GO, until_ns, "but not every worker and shard got ready"));
+    WEFT_TRY(client_init_wait(session, CLIENT_GO, until_ns, "but not every worker and shard got ready"));
     session->newcomer = session->epoch > FIRST_EPOCH;
     session->step.number = session->control.committed;
     session->parting.codec_steps = session->control.codec_steps;

@@ -110,6 +110,10 @@ struct weft_session {
     uint32_t shards;
     bool elastic;            /* a lost worker need not end the job */
     uint64_t silence_ns;     /* a silent member is lost to the coordinator by then */
+    struct {
+        uint64_t began_ns;   /* time of weft_init */
+        uint64_t report_ns;  /* time of its next log line about what it waits for */
+    } init_wait;
     bool newcomer;           /* the job ran before this worker came */
     uint64_t job_id, incarnation;
     uint32_t endpoint;       /* this worker's endpoint id */
@@ -310,6 +314,10 @@ typedef bool (*client_fact_fn)(void *context);
 enum weft_status client_wait_for(struct weft_session *session, client_fact_fn fact, void *context, uint64_t until_ns);
 /* The same with a timeout: no clock is read where the fact holds soon (weft_loop_wait_within). */
 enum weft_status client_wait_within(struct weft_session *session, client_fact_fn fact, void *context, uint64_t timeout_ns);
+/* Caller's thread, in weft_init (init_wait.c): waits for a message of the coordinator and logs what it waits for. missing: of the
+ * error at until_ns, "but ...". Returns the session's status. begin: once, before the first wait. */
+void client_init_wait_begin(struct weft_session *session);
+enum weft_status client_init_wait(struct weft_session *session, enum client_phase phase, uint64_t until_ns, const char *missing);
 /* now + duration without overflow */
 uint64_t client_deadline(struct weft_session *session, uint64_t duration_ns);
 

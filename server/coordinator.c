@@ -691,7 +691,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER, running = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     switch (message->body_case) {
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
-        if (message->heartbeat->whom) coordinator_say_awaited(coordinator, member);
+        if (message->heartbeat->whom) coordinator_say_awaited(coordinator, connection->id, member);
         coordinator_heartbeat(coordinator, member, message->heartbeat);
         return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS: endpoints_from(coordinator, member, message->endpoints); break;
@@ -733,7 +733,10 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
 static void observer_message(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                              const Weft__Control__Control *message)
 {
-    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HEARTBEAT) return;
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HEARTBEAT) {
+        if (message->heartbeat->whom) coordinator_say_awaited(coordinator, connection->id, NULL);
+        return;
+    }
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_LEAVE) {
         close_connection(coordinator, connection, "left");
         return;
@@ -825,6 +828,7 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
         if (!joined || weft_since_ns(connection->heard_ns, now_ns) <= silence_ns) continue;
         give_up(coordinator, connection, silent);
     }
+    coordinator_report_awaited(coordinator, now_ns);
     tick_joining(coordinator, now_ns);
     coordinator_shrink_tick(coordinator, now_ns);
 }
@@ -850,6 +854,7 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->options = *options;
     coordinator->state = COORDINATOR_JOINING;
     coordinator->created_ns = weft_now_ns(env);
+    coordinator->report_ns = weft_later_ns(coordinator->created_ns, WEFT_AWAITED_FIRST_NS);
     coordinator->job_id = weft_random_u64(env);
     coordinator->transport_nonce = weft_random_u64(env);
     coordinator->next_incarnation = 1;

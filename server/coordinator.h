@@ -85,6 +85,7 @@ struct weft_coordinator {
     struct weft_coordinator_options options;
     char *job, *secret, *host; /* owned copies; options point at them */
     enum coordinator_state state;
+    uint64_t report_ns; /* time of the next log line that names the missing members */
     uint64_t created_ns, job_id, transport_nonce, next_incarnation;
     uint32_t next_endpoint;
 
@@ -164,7 +165,10 @@ void coordinator_roll_drop(struct weft_coordinator *coordinator);  /* members ha
 /* coordinator_awaited.c: who has not done what, by name ("rank 3 (hostb, pid 41) has not joined"); empty: nobody */
 void coordinator_missing(const struct weft_coordinator *coordinator, char *out, size_t out_bytes); /* of those the job begins with */
 void coordinator_undecided(const struct weft_coordinator *coordinator, const char *what, char *out, size_t out_bytes); /* of those who are to agree on the next membership */
-void coordinator_say_awaited(struct weft_coordinator *coordinator, const struct coordinator_member *member); /* it has asked whom it waits for */
+/* Sends the answer to Heartbeat(whom). member: the one on that connection; NULL: an observer. */
+void coordinator_say_awaited(struct weft_coordinator *coordinator, uint64_t connection, const struct coordinator_member *member);
+/* Logs the missing members of a job that has not begun: after 1.5 s, then every 10 s. */
+void coordinator_report_awaited(struct weft_coordinator *coordinator, uint64_t now_ns);
 
 /* coordinator_declare.c */
 enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator); /* at the roster */

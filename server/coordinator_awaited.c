@@ -5,6 +5,7 @@
  *
  *     a worker: Heartbeat(whom) ──► Heartbeat(whom, "rank 3 (hostb, pid 41) [silent for 12.0 s] has not declared it")
  *
+ * An observer may ask, too, what a job waits for that has not begun. The coordinator logs it.
  * A few are named, in the order of ranks and then of shards, the others counted. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -100,7 +101,7 @@ static void put_undeclared(const struct weft_coordinator *coordinator, const str
     put_verb(list, "not taken it");
 }
 
-/* Nobody: an empty text. */
+/* member: NULL for an observer. No member is awaited: an empty text. */
 static void find_awaited(const struct weft_coordinator *coordinator, const struct coordinator_member *member, char *out, size_t out_bytes)
 {
     struct list list = begin(coordinator, out, out_bytes);
@@ -108,6 +109,7 @@ static void find_awaited(const struct weft_coordinator *coordinator, const struc
         coordinator_missing(coordinator, out, out_bytes);
         return;
     }
+    if (!member) return;
     const struct coordinator_tensor *declares =
         member->declared_count > 0 && member->declared_count <= coordinator->tensor_count ? coordinator->tensors[member->declared_count - 1] : NULL;
     if (declares && !declares->announced) put_undeclared(coordinator, declares, &list);
@@ -116,12 +118,26 @@ static void find_awaited(const struct weft_coordinator *coordinator, const struc
     else if (coordinator->epoch != coordinator->epoch_in_force) coordinator_undecided(coordinator, "not agreed", out, out_bytes);
 }
 
-void coordinator_say_awaited(struct weft_coordinator *coordinator, const struct coordinator_member *member)
+void coordinator_say_awaited(struct weft_coordinator *coordinator, uint64_t connection, const struct coordinator_member *member)
 {
     char text[480];
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     find_awaited(coordinator, member, text, sizeof text);
     heartbeat.whom = true;
     heartbeat.text = text;
-    coordinator_send_heartbeat(coordinator, member, &heartbeat);
+    heartbeat.time_ns = weft_now_ns(coordinator->env);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &heartbeat;
+    coordinator->options.send(coordinator->options.context, connection, &message);
+}
+
+void coordinator_report_awaited(struct weft_coordinator *coordinator, uint64_t now_ns)
+{
+    char text[480];
+    if (coordinator->state >= COORDINATOR_RUNNING || now_ns < coordinator->report_ns) return;
+    coordinator->report_ns = weft_later_ns(now_ns, WEFT_AWAITED_PERIOD_NS);
+    coordinator_missing(coordinator, text, sizeof text);
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %.100s has waited %.1f s to begin: %s", coordinator->job,
+             (double)weft_since_ns(coordinator->created_ns, now_ns) / 1e9, text);
 }

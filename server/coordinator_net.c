@@ -14,6 +14,7 @@
 #include "server/coordinator.h"
 
 #define TICK_NS WEFT_SECONDS(1)
+#define FIRST_LOOK_NS (WEFT_AWAITED_FIRST_NS + WEFT_MS(50)) /* between two ticks: the first report is due within 2 s */
 
 struct server_connection {
     struct weft_list link;
@@ -152,6 +153,12 @@ static void on_tick(void *context)
     weft_coordinator_tick(server->coordinator);
 }
 
+static void on_first_look(void *context)
+{
+    struct weft_coordinator_server *server = context;
+    weft_coordinator_tick(server->coordinator);
+}
+
 /* ---- life ---- */
 
 enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host, uint16_t port,
@@ -191,6 +198,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     if (status != WEFT_OK) goto err_free_coordinator;
     *out = server; /* the listener knows it: from here on it is freed after the net, whatever happens */
     status = weft_net_every(net, TICK_NS, on_tick, server);
+    if (status == WEFT_OK) status = weft_net_after(net, FIRST_LOOK_NS, on_first_look, server);
     if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the coordinator's timer");
     return WEFT_OK;
 

@@ -28,6 +28,7 @@ struct weft_member {
     bool opened; /* before that the net watches the deadline */
     enum member_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
+    bool awaits_answer; /* of the last question which members are missing */
     uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
     struct weft_error end; /* the first reason */
 };
@@ -128,6 +129,35 @@ static void say_hello(struct weft_member *member, const Weft__Control__Challenge
     member->state = MEMBER_SAID_HELLO;
 }
 
+/* ---- which members are missing ---- */
+
+static void ask_awaited(void *context)
+{
+    struct weft_member *member = context;
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    if (member->state != MEMBER_JOINED) return;
+    heartbeat.time_ns = weft_now_ns(member->env);
+    heartbeat.whom = true;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &heartbeat;
+    member->awaits_answer = weft_member_send(member, &message) == WEFT_OK;
+}
+
+/* Returns whether the message answers ask_awaited. An empty text: the job has begun, and no further question follows. */
+static bool take_awaited(struct weft_member *member, const Weft__Control__Control *message)
+{
+    if (!member->awaits_answer || message->body_case != WEFT__CONTROL__CONTROL__BODY_HEARTBEAT || !message->heartbeat->whom) return false;
+    member->awaits_answer = false;
+    if (!message->heartbeat->text[0]) return true;
+    member->options.awaited(member->options.context, message->heartbeat->text);
+    if (weft_net_after(member->net, WEFT_AWAITED_PERIOD_NS, ask_awaited, member) != WEFT_OK)
+        weft_log(member->env, WEFT_LOG_WARN, "member", "no memory to report which members are missing");
+    return true;
+}
+
+/* ---- admission ---- */
+
 static void be_welcomed(struct weft_member *member, const Weft__Control__Welcome *welcome)
 {
     uint8_t proof[WEFT_PROOF_BYTES];
@@ -140,6 +170,10 @@ static void be_welcomed(struct weft_member *member, const Weft__Control__Welcome
     member->heartbeat_ns = welcome->heartbeat_ns;
     if (member->heartbeat_ns / 3 < member->tick_ns && weft_net_every(member->net, member->heartbeat_ns / 3, on_tick, member) != WEFT_OK) {
         give_up(member, WEFT_ERR_NO_MEMORY, "no memory for the heartbeat's timer");
+        return;
+    }
+    if (member->options.awaited && weft_net_after(member->net, WEFT_AWAITED_FIRST_NS, ask_awaited, member) != WEFT_OK) {
+        give_up(member, WEFT_ERR_NO_MEMORY, "no memory for the timer that reports missing members");
         return;
     }
     if (member->options.welcomed) member->options.welcomed(member->options.context, welcome);
@@ -166,7 +200,7 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
         say_hello(member, message->challenge);
     else if (member->state == MEMBER_SAID_HELLO && message->body_case == WEFT__CONTROL__CONTROL__BODY_WELCOME)
         be_welcomed(member, message->welcome);
-    else if (member->state == MEMBER_JOINED)
+    else if (member->state == MEMBER_JOINED && !take_awaited(member, message))
         member->options.message(member->options.context, message);
     else if (member->state < MEMBER_JOINED)
         give_up(member, WEFT_ERR_MALFORMED, "the coordinator at %s sent message %d out of turn", member->where, (int)message->body_case);

@@ -62,6 +62,10 @@ uint32_t weft_coordinator_server_connections(const struct weft_coordinator_serve
 void weft_coordinator_server_free(struct weft_coordinator_server *server);
 char *weft_coordinator_server_status_json(struct weft_coordinator_server *server); /* net thread */
 
+/* A member that waits for the job to begin reports the missing members at these times: within 2 s, then periodically. */
+#define WEFT_AWAITED_FIRST_NS WEFT_MS(1500)
+#define WEFT_AWAITED_PERIOD_NS WEFT_SECONDS(10)
+
 /* ---- a member's control connection: Challenge, Hello, Welcome, proofs, heartbeats ---- */
 struct weft_member;
 struct weft_member_options {
@@ -76,6 +80,8 @@ struct weft_member_options {
     /* All on the net thread. welcomed: once, admitted (and the coordinator knows the secret, when there is one).
      * message: everything after that. closed: exactly once; refused, lost, silent or closed here, in a sentence. */
     void (*welcomed)(void *context, const Weft__Control__Welcome *welcome);
+    /* Which members the job waits for, in words; 1.5 s after Welcome and then every 10 s until the job has begun. May be NULL. */
+    void (*awaited)(void *context, const char *text);
     void (*message)(void *context, const Weft__Control__Control *message);
     void (*closed)(void *context, enum weft_status status, const char *text);
     void *context;

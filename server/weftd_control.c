@@ -332,6 +332,13 @@ static void on_message(void *context, const Weft__Control__Control *message)
     }
 }
 
+/* Not called when the coordinator is in this process: it logs the same. */
+static void on_awaited(void *context, const char *text)
+{
+    struct weftd *weftd = context;
+    weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s waits for the job to begin: %s", weftd->who, text);
+}
+
 static void on_closed(void *context, enum weft_status status, const char *text)
 {
     struct weftd *weftd = context;
@@ -359,6 +366,7 @@ enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint
     options.welcomed = on_welcomed;
     options.message = on_message;
     options.closed = on_closed;
+    if (!weftd->coordinator) options.awaited = on_awaited;
     options.context = weftd;
     return weft_member_start(weftd->env, weftd->net, &options, &weftd->member, error);
 }

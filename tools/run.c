@@ -368,7 +368,7 @@ static bool start_launched(struct run *run)
                                       (uint32_t)run->workers_max, &port);
         if (!run->hosted) return false;
     }
-    run->watch = run_watch_start(run->coordinator, run->job, run->secret);
+    run->watch = run_watch_start(run->coordinator, run->job, run->secret, false); /* rank 0's coordinator logs what it waits for */
     choose_recorder(run);
     print_how_to_join(run);
     return start_worker(run, run->launcher.rank);
@@ -384,7 +384,7 @@ static bool start_all(struct run *run)
     } else {
         if (!run_beside("weftd", weftd) || !start_shard(run, weftd, 0) || !wait_for_ports(run)) return false;
     }
-    run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret);
+    run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret, run->shards > 0); /* without shards this process logs it */
     for (uint32_t i = 1; i < run->shards; i++)
         if (!start_shard(run, weftd, i)) return false;
     choose_recorder(run);

@@ -69,9 +69,10 @@ bool run_make_directory(const char *path);
 bool run_beside(const char *name, char out[RUN_PATH_BYTES]);
 
 /* An observer of the job, on its own thread. Who is lost first is the coordinator's to say: the order in
- * which processes are seen to end is an accident. NULL: it could not be started, and the order must do. */
+ * which processes are seen to end is an accident. NULL: it could not be started, and the order must do.
+ * reports: prints which members a job waits for that has not begun, within 2 s and then every 10 s. */
 struct run_watch;
-struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret);
+struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret, bool reports);
 /* "rank 1", "shard 0" as process names are, or "" while nobody was lost. */
 void run_watch_lost(struct run_watch *watch, char out[24]);
 uint32_t run_watch_survived(struct run_watch *watch); /* losses with which the job goes on */

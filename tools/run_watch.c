@@ -46,6 +46,12 @@ static void on_message(void *context, const Weft__Control__Control *message)
     pthread_mutex_unlock(&watch->lock);
 }
 
+static void on_awaited(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "weft run: the job waits to begin: %s\n", text);
+}
+
 static void on_closed(void *context, enum weft_status status, const char *text)
 {
     struct run_watch *watch = context;
@@ -54,7 +60,7 @@ static void on_closed(void *context, enum weft_status status, const char *text)
     pthread_mutex_unlock(&watch->lock);
 }
 
-struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret)
+struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret, bool reports)
 {
     struct weft_env *env = weft_env_system();
     struct run_watch *watch = calloc(1, sizeof *watch);
@@ -68,6 +74,7 @@ struct run_watch *run_watch_start(const char *coordinator, const char *job, cons
     options.secret = secret;
     options.message = on_message;
     options.closed = on_closed;
+    if (reports) options.awaited = on_awaited;
     options.context = watch;
     if (weft_host_port(coordinator, host, &options.port, NULL) != WEFT_OK ||
         weft_net_create(env, &watch->net) != WEFT_OK ||

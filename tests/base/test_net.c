@@ -388,6 +388,19 @@ static void tickers_tick(void **state)
     weft_net_free(net);
 }
 
+static void ticks_once(void **state)
+{
+    struct weft_net *net = new_net();
+    int ticks = 0, later = 0, never = 0;
+    assert_int_equal(weft_net_after(net, WEFT_MS(1), count_tick, &ticks), WEFT_OK);
+    assert_int_equal(weft_net_after(net, WEFT_SECONDS(1000), count_tick, &never), WEFT_OK); /* freed with the net */
+    assert_int_equal(weft_net_every(net, WEFT_MS(2), count_tick, &later), WEFT_OK);
+    STEP_UNTIL(net, ticks >= 1 && later >= 5);
+    assert_int_equal(ticks, 1);
+    assert_int_equal(never, 0);
+    weft_net_free(net);
+}
+
 /* --- HTTP --- */
 
 static void answer(void *context, const char *path, struct weft_net_http_reply *reply)
@@ -457,7 +470,7 @@ int main(void)
         cmocka_unit_test(the_number_of_connections_is_bounded),
         cmocka_unit_test(a_dead_peer_is_no_signal),
         cmocka_unit_test(posts_reach_the_thread),
-        cmocka_unit_test(tickers_tick),
+        cmocka_unit_test(tickers_tick), cmocka_unit_test(ticks_once),
         cmocka_unit_test(http_answers_get),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,8 +123,78 @@ static void many(void **state)
     harness_free(h);
 }
 
+static char logged[8][600];
+static int logged_count;
+
+static void keep_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+{
+    if (level > WEFT_LOG_WARN) return;
+    assert_true(logged_count < 8);
+    assert_string_equal(room, "coordinator");
+    snprintf(logged[logged_count++], sizeof logged[0], "%s", text);
+}
+
+static void tick_after(struct harness *h, uint64_t ns)
+{
+    h->now_ns += ns;
+    weft_coordinator_tick(h->coordinator);
+}
+
+/* Within 2 s, then every 10 s until the job has begun. */
+static void reports(void **state)
+{
+    struct harness *h = harness_create(2, 1, NULL);
+    uint64_t c[3];
+    h->env.log = keep_log;
+    logged_count = 0;
+    c[0] = harness_join(h, WORKER, 0, 1, NULL);
+    harness_endpoints(h, c[0], 1);
+    tick_after(h, WEFT_SECONDS(1));
+    assert_int_equal(logged_count, 0);
+    tick_after(h, WEFT_MS(900));
+    assert_int_equal(logged_count, 1);
+    assert_string_equal(logged[0], "job mnist has waited 1.9 s to begin: rank 1, shard 0 have not joined");
+    c[2] = harness_join(h, SHARD, 0, 1, NULL);
+    harness_endpoints(h, c[2], 1);
+    tick_after(h, WEFT_MS(9900));
+    assert_int_equal(logged_count, 1);
+    tick_after(h, WEFT_MS(200));
+    assert_int_equal(logged_count, 2);
+    assert_string_equal(logged[1], "job mnist has waited 12.0 s to begin: rank 1 has not joined");
+    c[1] = harness_join(h, WORKER, 1, 1, NULL);
+    harness_endpoints(h, c[1], 1);
+    harness_ready(h, c[0]);
+    harness_ready(h, c[1]);
+    tick_after(h, WEFT_SECONDS(10));
+    assert_int_equal(logged_count, 3);
+    assert_string_equal(logged[2], "job mnist has waited 22.0 s to begin: shard 0 (hostb, pid 42) has not connected to the others");
+    harness_ready(h, c[2]);
+    tick_after(h, WEFT_SECONDS(10));
+    assert_int_equal(logged_count, 3);
+    harness_free(h);
+}
+
+/* An observer asks as a member does; of a job that has begun nothing is missing. */
+static void observing(void **state)
+{
+    struct harness *h = harness_create(2, 0, NULL);
+    uint64_t c[2];
+    c[0] = harness_join(h, WORKER, 0, 1, NULL);
+    harness_endpoints(h, c[0], 1);
+    uint64_t observer = harness_hello(h, &(struct harness_hello){.role = WEFT__CONTROL__ROLE__ROLE_OBSERVER, .wanted_index = -1, .job = "mnist",
+                                                                .wire_version = WEFT_WIRE_VERSION, .endpoints = 1});
+    harness_expect(h, observer, BODY(WELCOME));
+    expect_awaited(h, observer, "rank 1 has not joined");
+    c[1] = harness_join(h, WORKER, 1, 1, NULL);
+    harness_endpoints(h, c[1], 1);
+    for (int i = 0; i < 2; i++) harness_ready(h, c[i]);
+    expect_awaited(h, observer, "");
+    harness_free(h);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(coming_in), cmocka_unit_test(declaring), cmocka_unit_test(agreeing), cmocka_unit_test(many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(coming_in), cmocka_unit_test(declaring), cmocka_unit_test(agreeing), cmocka_unit_test(many),
+                                       cmocka_unit_test(reports), cmocka_unit_test(observing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -243,14 +243,31 @@ static void again(struct weft_timer *timer)
     every->fn(every->context);
 }
 
-enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context)
+static void once(struct weft_timer *timer)
+{
+    struct every *every = weft_container_of(timer, struct every, timer);
+    every->fn(every->context);
+}
+
+static enum weft_status add_timer(struct weft_net *net, uint64_t time_ns, void (*due)(struct weft_timer *), void (*fn)(void *), void *context)
 {
     struct every *every = weft_alloc_zero(net->env, sizeof *every);
     if (!every) return WEFT_ERR_NO_MEMORY;
-    *every = (struct every){.next = net->everies, .net = net, .period_ns = period_ns, .fn = fn, .context = context};
+    *every = (struct every){.next = net->everies, .net = net, .period_ns = time_ns, .fn = fn, .context = context};
     net->everies = every;
-    weft_timer_init(&every->timer, again);
-    return weft_timer_start(net->loop, &every->timer, weft_now_ns(net->env) + period_ns);
+    weft_timer_init(&every->timer, due);
+    return weft_timer_start(net->loop, &every->timer, weft_now_ns(net->env) + time_ns);
+}
+
+enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context)
+{
+    return add_timer(net, period_ns, again, fn, context);
+}
+
+/* The timer's memory is freed with the net. */
+enum weft_status weft_net_after(struct weft_net *net, uint64_t delay_ns, void (*fn)(void *), void *context)
+{
+    return add_timer(net, delay_ns, once, fn, context);
 }
 
 /* ---- connections ---- */

@@ -79,6 +79,7 @@ WEFT_API void weft_options_init_sized(struct weft_options *options, size_t size)
 #define weft_options_init(options) weft_options_init_sized((options), sizeof(struct weft_options))
 
 /* weft_init() - join the job; returns when all workers and shards are there (blocks, up to the deadline).
+ * Within 2 s, and then every 10 s, it logs which members are missing, or why it does not reach the coordinator.
  * options may be NULL. On failure *session_out is untouched and weft_error_text(NULL) has the reason (of this thread). */
 WEFT_API enum weft_status weft_init(const struct weft_options *options, struct weft_session **session_out);
 
