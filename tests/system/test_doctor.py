@@ -82,6 +82,18 @@ class Doctor(unittest.TestCase):
         report, _ = self.doctor("--transport", "nonsense", expect=3)
         self.assertEqual([finding["id"] for finding in report["findings"] if finding["level"] == "broken"], ["transport"])
 
+    def test_a_loopback_that_is_down(self):
+        alone = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]  # its lo is down
+        tried = subprocess.run([*alone, "true"], stderr=subprocess.PIPE, text=True)
+        if tried.returncode != 0:
+            self.skipTest(f"cannot make a network namespace: {tried.stderr.strip()}")
+        report, _ = self.doctor("--no-tries", expect=3, prefix=alone)
+        finding = self.only(report, "loopback")
+        self.assertEqual((finding["level"], finding["subject"]), ("broken", "lo"))
+        self.assertIn("ip link set lo up", finding["advice"])
+        report, _ = self.doctor("--no-tries", "--all", prefix=[*alone, "sh", "-c", 'ip link set lo up && exec "$0" "$@"'])
+        self.assertEqual(self.only(report, "loopback")["level"], "ok")
+
     def test_usage(self):
         for words in (["--listen", "x:y"], ["--listen", "1", "host"], ["--listen", "--port", "70000"], ["--port", "1"], ["--once"], ["--deadline", "0"], ["--root", "/x", "host"], ["--no-tries", "host"], ["--bogus"],
                       ["--transport", "sim"]):

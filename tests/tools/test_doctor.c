@@ -341,6 +341,13 @@ static void the_network_as_files(void **state)
     says("net-device", "eth1", DOCTOR_NOTE, "down");
     says("net-mtu", "eth3", DOCTOR_NOTE, "1000 Mbit/s");
     assert_null(found_on("net-mtu", "lo"));
+    assert_null(found_on("loopback", "lo")); /* the tree does not have its flags */
+    put("/sys/class/net/lo/flags", "0x8\n");
+    look(false);
+    says("loopback", "lo", DOCTOR_BROKEN, "is down");
+    put("/sys/class/net/lo/flags", "0x9\n");
+    look(false);
+    says("loopback", "lo", DOCTOR_OK, "is up");
     says("congestion-control", "bbr", DOCTOR_WARN, "half speed");
     says("tcp-buffers", NULL, DOCTOR_WARN, "208 KiB");
     says("firewall", NULL, DOCTOR_NOTE, "nf_tables");

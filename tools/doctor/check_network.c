@@ -1,7 +1,11 @@
 /* check_network.c - Ethernet devices, TCP's settings, packet filters; see machine.h. */
 #include <inttypes.h>
+#include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "tools/doctor/machine.h"
 
@@ -48,6 +52,37 @@ static void check_device(struct doctor_report *report, const char *root, const c
             "MTU %" PRId64 ", %s%s", mtu, rate,
             fast ? ": packets of 1500 bytes cost processor time at this speed" : "");
     }
+}
+
+/* Returns whether the flags of the loopback interface are known. On this machine the kernel is asked: /sys may show another network
+ * namespace (unshare -n). */
+static bool loopback_flags(const char *root, long *flags_out)
+{
+    char text[32];
+    struct ifreq request = {.ifr_name = "lo"};
+    if (root[0]) {
+        if (!machine_text(root, "/sys/class/net/lo/flags", text, sizeof text)) return false;
+        *flags_out = strtol(text, NULL, 16);
+        return true;
+    }
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* a kernel without IPv4 */
+    bool known = fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+    if (fd >= 0) close(fd);
+    *flags_out = request.ifr_flags;
+    return known;
+}
+
+static void check_loopback(struct doctor_report *report, const char *root)
+{
+    long flags = 0;
+    if (!loopback_flags(root, &flags)) return;
+    if (flags & IFF_UP)
+        doctor_find(report, DOCTOR_OK, "loopback", "lo", NULL, "is up");
+    else
+        doctor_find(report, DOCTOR_BROKEN, "loopback", "lo",
+                    "`ip link set lo up`, as root of this network namespace (unshare -n and some sandboxes leave it down)",
+                    "is down: processes of this host cannot connect to each other, so `weft run` cannot start a job");
 }
 
 /* The last number of "4096 87380 33554432". */
@@ -119,6 +154,7 @@ void doctor_check_network(struct doctor_report *report, const char *root)
     bool fast = false;
     size_t count = machine_list(root, "/sys/class/net", names, DEVICES_MAX);
     for (size_t i = 0; i < count; i++) check_device(report, root, names[i], &fast);
+    check_loopback(report, root);
     check_tcp(report, root, fast);
     check_firewall(report, root);
 }
