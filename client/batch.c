@@ -358,7 +358,7 @@ static void send_bucket(struct weft_session *session, struct client_bucket *buck
         client_request_open(request);
     }
     bucket->mail.fn = start_bucket;
-    weft_loop_post_lazy(session->engine.loop, &bucket->mail);
+    client_event_post(session, &bucket->mail);
 }
 
 static void send_all(struct weft_session *session)

@@ -111,6 +111,7 @@ static enum weft_status over(struct client_request *request)
     request->session->engine.requests_done++;
     request->status = WEFT_OK;
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
+    client_event_signal(request->session);
     return WEFT_OK;
 }
 
@@ -220,7 +221,7 @@ static enum weft_loop_left left_open(struct weft_session *session)
 {
     bool at_once = atomic_load_explicit(&session->brief.at_once, memory_order_relaxed);
     atomic_store_explicit(&session->brief.at_once, false, memory_order_relaxed);
-    return at_once ? WEFT_LOOP_AWAITED : WEFT_LOOP_OPENED;
+    return at_once && !client_event_wanted(session) ? WEFT_LOOP_AWAITED : WEFT_LOOP_OPENED;
 }
 
 static enum weft_loop_left left_behind(struct weft_session *session, enum weft_status status, bool held_one)

@@ -59,7 +59,7 @@ void client_request_open(struct client_request *request)
 void client_request_send(struct client_request *request, void (*start)(struct weft_mail *mail))
 {
     request->mail.fn = start;
-    weft_loop_post_lazy(request->session->engine.loop, &request->mail);
+    client_event_post(request->session, &request->mail);
 }
 
 void client_request_post(struct client_request *request, void (*start)(struct weft_mail *mail))
@@ -102,6 +102,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1); /* before: it may be freed once this is done */
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release); /* now it is the caller's */
     atomic_fetch_sub(&session->open_requests, 1);
+    client_event_signal(session);
     weft_loop_notify(session->engine.loop);
 }
 

@@ -137,6 +137,7 @@ static struct weft_session *create(struct weft_env *env)
     if (!session) return NULL;
     session->env = env;
     session->pid = weft_process_id();
+    atomic_init(&session->event_fd, -1);
     pthread_mutex_init(&session->failure.lock, NULL);
     pthread_mutex_init(&session->texts.lock, NULL);
     pthread_mutex_init(&session->parting.lock, NULL);
@@ -165,6 +166,7 @@ static void free_session(struct weft_session *session)
     struct weft_env *env = session->env;
     while (!weft_list_empty(&session->tensors))
         client_tensor_free(weft_list_first(&session->tensors, struct weft_tensor, session_link));
+    client_event_close(session);
     client_judging_free(session);
     client_meshes_free(session);
     client_comms_free(session);

@@ -179,6 +179,7 @@ struct weft_session {
     } meeting;
     uint64_t steps_ended, step_ns, exposed_ns;
     _Atomic uint32_t open_requests;
+    _Atomic int event_fd;             /* owned; weft_event_fd; -1: the caller has not asked for it */
 };
 
 /* ---- failing (failure.c) ---- */
@@ -307,6 +308,17 @@ void client_live_add(struct weft_session *session);    /* before it has threads 
 void client_live_joined(struct weft_session *session); /* weft_init returns it */
 void client_live_remove(struct weft_session *session); /* before its threads end */
 bool client_session_lives(struct weft_session *session); /* weft_init has returned it, and weft_finalize was not called */
+
+/* ---- the descriptor to poll (event_fd.c) ---- */
+static inline bool client_event_wanted(const struct weft_session *session)
+{
+    return atomic_load_explicit(&session->event_fd, memory_order_relaxed) >= 0;
+}
+/* Holder of the engine's loop: a request has completed. */
+void client_event_signal(struct weft_session *session);
+/* Caller's thread: posts a letter that starts a call: lazily, unless the caller polls the descriptor instead of waiting. */
+void client_event_post(struct weft_session *session, struct weft_mail *mail);
+void client_event_close(struct weft_session *session);
 
 /* ---- waiting (waiting.c) ---- */
 typedef bool (*client_fact_fn)(void *context);

@@ -452,6 +452,8 @@ static void without_a_session(struct bench *bench)
     BAD(weft_group_end(NULL), "group_end");
     BAD(weft_split(NULL, NULL, 0, 0, NULL), "split");
     BAD(weft_mesh_create(NULL, NULL, 0, NULL), "mesh_create");
+    BAD(weft_event_fd(NULL, NULL), "event_fd");
+    BAD(weft_event_clear(NULL), "event_clear");
     BAD(weft_stats_get(NULL, NULL), "stats_get");
     BAD(weft_describe_links(NULL, NULL, 0), "describe_links");
     BAD(weft_dump_events(NULL, "x"), "dump_events");
@@ -679,6 +681,8 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     uint8_t bytes[512] = {0};
     REFUSED((weft_alloc(s, SIZE_MAX) ? WEFT_OK : WEFT_ERR_NO_MEMORY), WEFT_ERR_NO_MEMORY, "weft_alloc", "bytes");
     weft_free(s, a); /* a line in the log */
+    REFUSED(weft_event_clear(s), WEFT_ERR_STATE, "event_clear", "weft_event_fd");
+    REFUSED(weft_event_fd(s, NULL), WEFT_ERR_INVALID, "event_fd", "fd_out");
     REFUSED(weft_stats_get(s, &stats), WEFT_ERR_INVALID, "stats_get", "size");
     REFUSED(weft_stats_get(s, NULL), WEFT_ERR_INVALID, "stats_get", "size");
     REFUSED(weft_describe_links(s, NULL, 9), WEFT_ERR_INVALID, "describe_links", "out");

@@ -278,6 +278,18 @@ WEFT_API enum weft_status weft_test(struct weft_request *request);
 WEFT_API enum weft_status weft_wait_all(struct weft_request *const *requests, size_t count, uint64_t timeout_ms);
 WEFT_API enum weft_status weft_wait_any(struct weft_request *const *requests, size_t count, uint64_t timeout_ms, size_t *index_out);
 
+/* weft_event_fd() - a descriptor for a program with an event loop of its own (poll, epoll). It is readable if a request of the session
+ * has completed since the last weft_event_clear. The first call makes it, and it is readable then. Later calls return the same one.
+ * The session owns it: do not close it or write to it. weft_finalize closes it. It is closed on exec; a forked child must not use it.
+ * From the first call on the session makes progress without a thread that waits, and each completion costs one system call more.
+ * Requests of blocking calls and of the library itself count too, so a readable descriptor does not mean that a certain request is done.
+ * If the session fails, its open requests complete and the descriptor becomes readable. Does not block. The session's caller thread.
+ * WEFT_ERR_LIMIT: the process has no descriptor left. */
+WEFT_API enum weft_status weft_event_fd(struct weft_session *session, int *fd_out);
+/* weft_event_clear() - the descriptor is not readable until the next completion. Call it first and weft_test every open request
+ * afterwards: no completion is missed. Never blocks. Any thread. WEFT_ERR_STATE: weft_event_fd was not called. */
+WEFT_API enum weft_status weft_event_clear(struct weft_session *session);
+
 /* ---- 3. Collectives on plain buffers --------------------------------------------------------------
  * All ranks call the same operations in the same order with the same count, dtype, op (else WEFT_ERR_MISMATCH on both
  * sides). Non-blocking; one of up to 4 KiB between ranks of one host may look a few microseconds for the others first (some tens
