@@ -148,6 +148,7 @@ static struct weft_session *create(struct weft_env *env)
     weft_list_init(&session->control.letters);
     weft_list_init(&session->tensors);
     weft_list_init(&session->memory);
+    weft_list_init(&session->registrations);
     weft_list_init(&session->live);
     weft_list_init(&session->comms);
     weft_list_init(&session->meshes);
@@ -175,6 +176,7 @@ static void free_session(struct weft_session *session)
     client_weighings_free(session);
     weft_free_bytes(env, session->meeting.all);
     client_memory_free_all(session);
+    client_registrations_free(session);
     client_members_free(session);
     client_kept_free(session);
     weft_free_bytes(env, session->engine.links_text);

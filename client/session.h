@@ -161,6 +161,7 @@ struct weft_session {
     _Atomic int plan_taken;           /* enum weft_plan_id of the operation posted last */
     pthread_mutex_t memory_lock;
     struct weft_list memory;          /* weft_alloc's blocks */
+    struct weft_list registrations;   /* the caller's: weft_register's (registration.c) */
     struct client_leaving *leaving;   /* owned; made by weft_finalize (leaving.c) */
     struct client_batch batch;        /* weft_group_start ... weft_group_end */
     struct client_staging staging;    /* calls on memory of devices */
@@ -284,6 +285,7 @@ void client_weighings_free(struct weft_session *session); /* weigh.c; memory onl
 void client_meshes_free(struct weft_session *session); /* mesh.c; memory only */
 
 void client_memory_free_all(struct weft_session *session); /* memory.c */
+void client_registrations_free(struct weft_session *session); /* registration.c; memory only, the transport is gone */
 
 /* cost.c: what the worst link among the workers costs, from the file collective.links; false: nothing is known here. Blocks
  * for a file. cost_out->ring.data and ->runs.data are the caller's, to be freed. */

@@ -105,6 +105,7 @@ enum weft_window_rights { WEFT_WINDOW_READ = 1, WEFT_WINDOW_WRITE = 2 };
 #define WEFT_ANY_PEER UINT32_MAX
 
 struct weft_window; /* a range of the owner's memory that peers may reach; owned by the transport until closed */
+struct weft_registration; /* of the user's memory; owned by the transport until unregistered */
 struct weft_remote; /* a peer's window, as seen from here; owned by the transport until released */
 
 struct weft_window_options {
@@ -227,6 +228,10 @@ struct weft_transport_ops {
     bool (*harmless)(struct weft_transport *transport, const struct weft_peer *peer);
     enum weft_status (*copy_peer)(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
                                   size_t bytes); /* bytes 0: would it work? */
+    /* Register (bytes,) at `address` with the devices until memory_forget, so that operations on it find the registration. May block.
+     * *kept_out stays NULL if no registration is needed. Both NULL: it never is. */
+    enum weft_status (*memory_keep)(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error);
+    void (*memory_forget)(struct weft_transport *transport, void *kept);
     /* One line about the way to this peer: "mapped", "CMA", "rc mlx5_0:1 gid 3 mtu 4096". NULL: the endpoint's name. */
     void (*describe)(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
     /* Bring the fields of transport->stats up to date that are not counted as they happen; may be NULL. */
@@ -293,6 +298,14 @@ void weft_transport_discard(struct weft_transport *transport, struct weft_arriva
  * not be in use by any operation or window. */
 enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **memory_out, struct weft_error *error);
 void weft_memory_free(struct weft_env *env, void *memory); /* NULL is fine */
+
+/* weft_transport_register() - keep (bytes,) at `address`, readable and writable host memory of the user, registered with the backend's
+ * devices, so that the first operation on it does not pay for the registration. Gives no peer access. The memory stays mapped until
+ * weft_transport_unregister or weft_transport_free. May block. WEFT_OK with backends that need no registration. WEFT_ERR_LIMIT: the
+ * process may lock no more memory. */
+enum weft_status weft_transport_register(struct weft_transport *transport, void *address, size_t bytes,
+                                         struct weft_registration **registration_out, struct weft_error *error);
+void weft_transport_unregister(struct weft_registration *registration); /* NULL is fine */
 
 unsigned weft_transport_abilities(const struct weft_transport *transport);
 

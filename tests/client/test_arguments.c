@@ -454,6 +454,8 @@ static void without_a_session(struct bench *bench)
     BAD(weft_mesh_create(NULL, NULL, 0, NULL), "mesh_create");
     BAD(weft_event_fd(NULL, NULL), "event_fd");
     BAD(weft_event_clear(NULL), "event_clear");
+    BAD(weft_register(NULL, a, 8), "register");
+    BAD(weft_unregister(NULL, a), "unregister");
     BAD(weft_stats_get(NULL, NULL), "stats_get");
     BAD(weft_describe_links(NULL, NULL, 0), "describe_links");
     BAD(weft_dump_events(NULL, "x"), "dump_events");
@@ -683,6 +685,14 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     weft_free(s, a); /* a line in the log */
     REFUSED(weft_event_clear(s), WEFT_ERR_STATE, "event_clear", "weft_event_fd");
     REFUSED(weft_event_fd(s, NULL), WEFT_ERR_INVALID, "event_fd", "fd_out");
+    REFUSED(weft_register(s, NULL, 8), WEFT_ERR_INVALID, "register", "memory");
+    REFUSED(weft_register(s, a, 0), WEFT_ERR_INVALID, "register", "memory");
+    REFUSED(weft_register(s, a, SIZE_MAX), WEFT_ERR_INVALID, "register", "memory");
+    REFUSED(weft_unregister(s, a), WEFT_ERR_NOT_FOUND, "unregister", "memory");
+    REFUSED(weft_unregister(s, NULL), WEFT_ERR_NOT_FOUND, "unregister", "memory");
+    OK(weft_register(s, a, sizeof a));
+    REFUSED(weft_register(s, a, 8), WEFT_ERR_EXISTS, "register", "memory");
+    OK(weft_unregister(s, a));
     REFUSED(weft_stats_get(s, &stats), WEFT_ERR_INVALID, "stats_get", "size");
     REFUSED(weft_stats_get(s, NULL), WEFT_ERR_INVALID, "stats_get", "size");
     REFUSED(weft_describe_links(s, NULL, 9), WEFT_ERR_INVALID, "describe_links", "out");

@@ -118,6 +118,7 @@ struct weft_transport {
     struct weft_peer *unused_peers;       /* in it, by next */
     struct weft_list peers, failing;
     struct weft_list windows, remotes;
+    struct weft_list registrations;       /* struct weft_registration */
     unsigned abilities; /* from ops->abilities; open may take some away */
 
     struct weft_list posted[CORE_MATCH_BUCKETS];     /* struct weft_receive */
@@ -216,6 +217,10 @@ int core_match_deliver(struct weft_transport *transport, int budget);
 /* window.c */
 void core_windows_init(struct weft_transport *transport);
 void core_windows_free(struct weft_transport *transport); /* those nobody closed, and remotes nobody released */
+
+/* registration.c */
+void core_registrations_init(struct weft_transport *transport);
+void core_registrations_free(struct weft_transport *transport); /* those that were not unregistered */
 
 /* backends.c: by "ucx", "sim", "fault:...", "delay:..."; NULL: unknown or not in this build. */
 const struct weft_transport_ops *core_backend_find(const char *name);

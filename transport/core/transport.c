@@ -100,6 +100,7 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
     transport->peer_failed_context = options->peer_failed_context;
     core_match_init(transport);
     core_windows_init(transport);
+    core_registrations_init(transport);
     transport->abilities = ops->abilities;
     weft_list_init(&transport->pollable.link);
     weft_timer_init(&transport->wake, wake_due);
@@ -155,6 +156,7 @@ void weft_transport_free(struct weft_transport *transport)
     WEFT_ASSERT(!transport->progressing);
     weft_transport_close(transport);
     core_windows_free(transport);
+    core_registrations_free(transport);
     transport->ops->free(transport);
     core_peers_free(transport);
     weft_free_bytes(transport->env, transport->refusals);

@@ -97,6 +97,10 @@ static inline struct route *route_of(struct weft_transport *whole) { return whol
 /* The kind of a part, by its place. */
 int route_kind_of(const struct route *route, const struct weft_transport *part);
 
+/* route_keep.c: weft_transport_ops.memory_keep and memory_forget. */
+enum weft_status route_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error);
+void route_keep_end(struct weft_transport *transport, void *kept);
+
 /* route_window.c */
 enum weft_status route_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
 void route_window_close(struct weft_transport *transport, struct weft_window *window);

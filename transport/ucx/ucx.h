@@ -385,6 +385,9 @@ void ucx_on_data(struct ucx_peer *known, const struct ucx_wire_header *header, c
 enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window,
                                  struct weft_error *error);
 void ucx_window_close(struct weft_transport *transport, struct weft_window *window);
+/* ucx_keep.c: weft_transport_ops.memory_keep and memory_forget. */
+enum weft_status ucx_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error);
+void ucx_keep_end(struct weft_transport *transport, void *kept);
 void ucx_window_free(struct weft_transport *transport, struct weft_window *window);
 enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
                             size_t bytes);

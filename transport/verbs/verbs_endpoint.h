@@ -177,6 +177,9 @@ void verbs_keys(const struct verbs_endpoint *endpoint, const uint32_t *by_rail, 
 /* verbs_window.c */
 enum weft_status verbs_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
 void verbs_window_close(struct weft_transport *transport, struct weft_window *window);
+/* verbs_keep.c: weft_transport_ops.memory_keep and memory_forget. */
+enum weft_status verbs_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error);
+void verbs_keep_end(struct weft_transport *transport, void *kept);
 void verbs_window_free(struct weft_transport *transport, struct weft_window *window);
 enum weft_status verbs_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
 void verbs_release(struct weft_transport *transport, struct weft_remote *remote);

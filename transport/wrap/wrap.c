@@ -352,6 +352,7 @@ static void wrap_count(struct weft_transport *transport)
         .arm = wrap_arm, .fd = wrap_fd, .window_open = wrap_window_open, .window_close = wrap_window_close, \
         .window_free = wrap_window_free, .import = wrap_import, .release = wrap_release, .map = wrap_map,   \
         .put = wrap_put, .get = wrap_get, .map_peer = wrap_map_peer, .wake = wrap_wake,                     \
+        .memory_keep = wrap_keep, .memory_forget = wrap_keep_end,                                           \
         .harmless = wrap_harmless, .copy_peer = wrap_copy_peer, .describe = wrap_describe, .count = wrap_count,                          \
     }
 

@@ -113,6 +113,9 @@ void wrap_observe(struct weft_transport *transport, enum core_moment moment, str
 /* wrap_window.c */
 enum weft_status wrap_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
 void wrap_window_close(struct weft_transport *transport, struct weft_window *window);
+/* weft_transport_ops.memory_keep and memory_forget: the inner transport's. */
+enum weft_status wrap_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error);
+void wrap_keep_end(struct weft_transport *transport, void *kept);
 void wrap_window_free(struct weft_transport *transport, struct weft_window *window);
 enum weft_status wrap_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
 void wrap_release(struct weft_transport *transport, struct weft_remote *remote);

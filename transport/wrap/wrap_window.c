@@ -48,6 +48,17 @@ void wrap_window_free(struct weft_transport *transport, struct weft_window *wind
     weft_free_bytes(transport->env, window->backend);
 }
 
+enum weft_status wrap_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out,
+                           struct weft_error *error)
+{
+    struct weft_registration *inner;
+    WEFT_TRY(weft_transport_register(wrap_of(transport)->inner, address, bytes, &inner, error));
+    *kept_out = inner;
+    return WEFT_OK;
+}
+
+void wrap_keep_end(struct weft_transport *transport, void *kept) { weft_transport_unregister(kept); }
+
 enum weft_status wrap_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
                              size_t bytes)
 {

@@ -495,6 +495,20 @@ WEFT_API enum weft_status weft_mesh_free(struct weft_mesh *mesh);
 WEFT_API void *weft_alloc(struct weft_session *session, size_t bytes);
 WEFT_API void weft_free(struct weft_session *session, void *memory);
 
+/* weft_register() - register (bytes,) of the program's own memory with the devices of the transport, so that the first operation on it
+ * does not pay for that. For host memory that is readable and writable; operations on any part of it profit. With transports that need
+ * no registration (tcp, shm), and where the library cannot detect unmapped memory, it does nothing and returns WEFT_OK. Gives no peer
+ * access. Local to this rank. The memory must stay mapped until weft_unregister or weft_finalize. Blocks for the registration, up to the
+ * session's deadline. The session's caller thread. On an error nothing is registered.
+ *   WEFT_ERR_EXISTS     memory at this address is registered already
+ *   WEFT_ERR_LIMIT, WEFT_ERR_NO_MEMORY  the process may lock no more memory (ulimit -l)
+ *   WEFT_ERR_INVALID    the range is empty or wraps, or a device found it unmapped or read-only
+ *   WEFT_ERR_BUSY       the engine is deep in a computation
+ * weft_unregister ends it; `memory` is the address given to weft_register. Call it when no request on the memory is open. WEFT_ERR_NOT_FOUND:
+ * not registered. In a failed session it returns WEFT_OK and weft_finalize unregisters the memory. */
+WEFT_API enum weft_status weft_register(struct weft_session *session, void *memory, size_t bytes);
+WEFT_API enum weft_status weft_unregister(struct weft_session *session, void *memory);
+
 struct weft_stats {
     size_t size;                     /* in: sizeof(struct weft_stats) */
     uint64_t sent_bytes;             /* at the transport, headers included, and what ranks of one host took from memory in place */

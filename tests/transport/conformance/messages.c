@@ -193,6 +193,36 @@ static void test_bad_calls(void **state)
     net_close(&net);
 }
 
+/* Messages out of and into memory that is registered, before and after that ends; one registration ends with its endpoint. */
+static void test_registered(void **state)
+{
+    enum { BYTES = (1 << 20) + 3 };
+    struct net net;
+    struct weft_registration *out_whole, *in_whole, *in_part;
+    struct weft_error error = {0};
+    net_open(&net, flavour, 2);
+    unsigned char *out = calloc(1, BYTES), *in = calloc(1, BYTES);
+    assert_int_equal(weft_transport_register(net.transports[0], NULL, 8, &out_whole, &error), WEFT_ERR_INVALID);
+    assert_int_equal(weft_transport_register(net.transports[0], out, 0, &out_whole, &error), WEFT_ERR_INVALID);
+    error = (struct weft_error){0};
+    if (weft_transport_register(net.transports[0], out, BYTES, &out_whole, &error) < 0) fail_msg("%s", error.text);
+    if (weft_transport_register(net.transports[1], in, BYTES, &in_whole, &error) < 0) fail_msg("%s", error.text);
+    assert_int_equal(weft_transport_register(net.transports[1], in + 5, 4096, &in_part, &error), WEFT_OK);
+    for (uint32_t round = 0; round < 3; round++) {
+        struct op send, recv;
+        fill(out, BYTES, round);
+        assert_int_equal(op_recv(&recv, net.transports[1], id_of(0), TAG(round), in, BYTES), WEFT_IN_PROGRESS);
+        assert_int_equal(op_send(&send, net.peers[0][1], TAG(round), NULL, out, BYTES), WEFT_IN_PROGRESS);
+        PUMP_UNTIL(&net, send.fired && recv.fired);
+        assert_true(send.status == WEFT_OK && recv.status == WEFT_OK && filled(in, BYTES, round));
+        if (round == 0) weft_transport_unregister(in_whole);
+        if (round == 1) weft_transport_unregister(out_whole);
+    }
+    net_close(&net); /* and with it in_part */
+    free(out);
+    free(in);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_sizes_posted_first),
     cmocka_unit_test(test_sizes_arrived_first),
@@ -202,6 +232,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_truncation),
     cmocka_unit_test(test_self),
     cmocka_unit_test(test_headers),
+    cmocka_unit_test(test_registered),
     cmocka_unit_test(test_bad_calls),
 };
 const struct conformance_part conformance_messages = {"messages", tests, sizeof tests / sizeof *tests};
