@@ -50,6 +50,17 @@ static void forget(struct weft_session *session)
     judging->judge = NULL;
 }
 
+void client_judging_remove(struct weft_session *session, const struct weft_tensor *tensor)
+{
+    struct client_judging *judging = &session->judging;
+    uint32_t at = 0;
+    while (at < judging->count && judging->tensors[at] != tensor) at++;
+    if (at == judging->count) return;
+    judging->count--;
+    memmove(&judging->tensors[at], &judging->tensors[at + 1], (judging->count - at) * sizeof(*judging->tensors));
+    judging->measured = false;
+}
+
 void client_judging_free(struct weft_session *session)
 {
     forget(session);

@@ -85,6 +85,7 @@ struct client_judging {
 
 /* Caller: the tensor has candidates. WEFT_ERR_NO_MEMORY. */
 enum weft_status client_judging_add(struct weft_session *session, struct weft_tensor *tensor);
+void client_judging_remove(struct weft_session *session, const struct weft_tensor *tensor); /* between steps; the next one measures anew */
 void client_judging_free(struct weft_session *session);
 /* Caller, from step_begin before anything of the step is posted. The first time, and when tensors were
  * declared or ranks have gone or come since: blocks while all ranks measure. WEFT_ERR_PEER_LOST: one was lost meanwhile. */

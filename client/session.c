@@ -147,6 +147,7 @@ static struct weft_session *create(struct weft_env *env)
     pthread_mutex_init(&session->engine.describe_lock, NULL);
     weft_list_init(&session->control.letters);
     weft_list_init(&session->tensors);
+    weft_list_init(&session->freed);
     weft_list_init(&session->memory);
     weft_list_init(&session->registrations);
     weft_list_init(&session->live);
@@ -167,6 +168,7 @@ static void free_session(struct weft_session *session)
     struct weft_env *env = session->env;
     while (!weft_list_empty(&session->tensors))
         client_tensor_free(weft_list_first(&session->tensors, struct weft_tensor, session_link));
+    while (!weft_list_empty(&session->freed)) client_tensor_free(weft_list_first(&session->freed, struct weft_tensor, session_link));
     client_event_close(session);
     client_judging_free(session);
     client_meshes_free(session);

@@ -139,6 +139,7 @@ struct weft_session {
     struct client_step step;
     struct client_judging judging;
     struct weft_list tensors;         /* struct weft_tensor.session_link */
+    struct weft_list freed;           /* the same: freed by the caller, and another thread may still hold them; weft_finalize ends them */
     uint32_t tensor_count, reduce_tensor_count;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* weft_set_plan */
     struct client_brief {                 /* brief.c */

@@ -84,7 +84,8 @@ struct weft_tensor {
     struct weft_session *session;
     struct weft_list session_link;
     struct weft_tensor *engine_next;   /* engine's table */
-    struct weft_mail attach_mail;
+    struct weft_mail attach_mail, detach_mail;
+    _Atomic bool detached;             /* weft_tensor_free: the engine does not know it any more */
     uint32_t id;
     char name[256];
     struct weft_shape shape;

@@ -54,7 +54,9 @@ static void send_hash(struct weft_mail *mail)
     struct weft_tensor *tensor = weft_container_of(mail, struct weft_tensor, hash_mail);
     for (uint32_t i = 0; i < tensor->home_count; i++)
         client_control_send_hash(tensor->session, tensor->id, tensor->hash_step, tensor->homes[i].endpoint, tensor->homes[i].hash);
-    atomic_store(&tensor->hash_posted, false);
+    struct weft_loop *loop = tensor->session->engine.loop;
+    atomic_store(&tensor->hash_posted, false); /* weft_tensor_free may end it now */
+    weft_loop_notify(loop);
 }
 
 bool client_hash_due(const struct weft_tensor *tensor)

@@ -80,7 +80,7 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
 static const char *label_of(const struct coll_header *header)
 {
     static const char *const labels[WEFT_COLL_LABEL_COUNT] = {NULL, "split", "mesh_create or mesh_comm", "tensor_init", "tensor_share", "state_load", "step_begin",
-                                                              "step_begin (to choose codecs)", "step_end"};
+                                                              "step_begin (to choose codecs)", "step_end", "tensor_free"};
     if (coll_sums(header->kind) || header->kind == WEFT_COLL_SEND || header->op >= WEFT_COLL_LABEL_COUNT) return NULL;
     return labels[header->op];
 }

@@ -192,6 +192,7 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DECLARE: return declare_ok(message->declare);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: return declared_ok(message->declared);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK: return message->declared_ok->tensor < WEFT_LIMIT_TENSORS;
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE: return message->tensor_free->tensor < WEFT_LIMIT_TENSORS;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return text_ok(message->heartbeat->text);
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         return text_ok(message->member_lost->text) && message->member_lost->index < WEFT_LIMIT_WORKERS;

@@ -352,6 +352,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     welcome.transport_nonce = coordinator->transport_nonce;
     welcome.heartbeat_ns = coordinator->options.heartbeat_ns;
     welcome.workers_min = coordinator->options.workers_min;
+    welcome.frees = true;
     if (member) {
         welcome.member = member->member;
         welcome.index = member->index;
@@ -428,6 +429,7 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
     snprintf(member->host, sizeof member->host, "%s", hello->host);
     member->device = hello->device;
     member->states = hello->states;
+    member->frees = hello->frees;
     member->pid = hello->pid;
     if (newcomer) snprintf(member->who, sizeof member->who, "a new worker (%s, pid %llu)", member->host, (unsigned long long)member->pid);
     else snprintf(member->who, sizeof member->who, "%s %u (%s, pid %llu)", worker ? "rank" : "shard", member->index, member->host,
@@ -703,6 +705,10 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK:
         if (!worker && running) coordinator_declared_ok(coordinator, member, message->declared_ok->tensor);
         else coordinator_lose(coordinator, member, "it sent DeclaredOk when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
+        if (worker && running) coordinator_tensor_free(coordinator, member, message->tensor_free->tensor);
+        else coordinator_lose(coordinator, member, "it sent TensorFree when that was not due");
         break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH:
         if (worker && running) coordinator_weight_hash(coordinator, member, message->weight_hash);

@@ -32,6 +32,7 @@ struct coordinator_member {
     char host[WEFT_LIMIT_NAME_BYTES + 1];
     bool device; /* it has one */
     bool states; /* a shard that knows STATE_PULL and STATE_INIT */
+    bool frees;  /* a shard that knows TensorFree */
     uint64_t pid, incarnation;
     uint32_t endpoint_first, endpoint_count;
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,) from Endpoints on */
@@ -78,6 +79,9 @@ struct coordinator_tensor {
     Weft__Control__Chunk *chunks; /* owned */
     bool *shard_owes;             /* owned, (shards,): DeclaredOk is due */
     uint32_t owing_count;
+    uint32_t coded_home;          /* index + 1 of the endpoint whose coded_bytes count it; 0: none */
+    bool *freed_by;               /* owned, (workers,): they have sent TensorFree; NULL: none has */
+    uint32_t freed_count;         /* of those; all of them: the tensor is freed */
 };
 
 struct weft_coordinator {
@@ -174,6 +178,8 @@ void coordinator_report_awaited(struct weft_coordinator *coordinator, uint64_t n
 enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator); /* at the roster */
 void coordinator_declare(struct weft_coordinator *coordinator, struct coordinator_member *worker, const Weft__Control__Declare *declare);
 void coordinator_check_left(struct weft_coordinator *coordinator);
+/* coordinator_tensor_free.c */
+void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordinator_member *worker, uint32_t ordinal);
 void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard, uint32_t tensor);
 void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                              const Weft__Control__WeightHash *hash);

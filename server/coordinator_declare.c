@@ -88,6 +88,7 @@ static void tensor_free(struct weft_coordinator *coordinator, struct coordinator
     weft_free_bytes(env, tensor->declare.dims);
     weft_free_bytes(env, tensor->chunks);
     weft_free_bytes(env, tensor->shard_owes);
+    weft_free_bytes(env, tensor->freed_by);
     weft_free_bytes(env, tensor);
 }
 
@@ -233,6 +234,7 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
         if (cuts[candidate]) continue;
         if (!home) {
             home = least_coded(coordinator);
+            tensor->coded_home = (uint32_t)(home - coordinator->endpoints) + 1;
             home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
             owe(tensor, home);
         }
@@ -325,10 +327,11 @@ static void announce(struct weft_coordinator *coordinator, struct coordinator_te
 
 /* ---- messages ---- */
 
+/* A tensor that one worker has freed is freed by all: they agreed before, but their messages come one by one. */
 static bool name_taken(const struct weft_coordinator *coordinator, const char *name)
 {
     for (uint32_t i = 0; i < coordinator->tensor_count; i++)
-        if (strcmp(coordinator->tensors[i]->declare.name, name) == 0) return true;
+        if (coordinator->tensors[i]->freed_count == 0 && strcmp(coordinator->tensors[i]->declare.name, name) == 0) return true;
     return false;
 }
 

@@ -112,7 +112,7 @@ static void say_hello(struct weft_member *member, const Weft__Control__Challenge
     hello.host = member->host;
     hello.pid = (uint64_t)getpid();
     hello.endpoints = member->options.endpoints;
-    hello.states = member->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.states = hello.frees = member->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, member->nonce};
     if (member->secret) {
         enum weft_status status = weft_proof_make(member->secret, WEFT_PROOF_JOIN, challenge->nonce.data, member->job, member->name, proof);

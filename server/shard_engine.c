@@ -156,6 +156,7 @@ void shard_engine_moved(struct weft_shard_engine *engine)
         shard_left_check_all(engine);
     }
     shard_reply_pump(engine);
+    if (engine->releasing > 0) shard_release_soon(engine);
     unwatch_when_idle(engine);
 }
 
@@ -245,6 +246,7 @@ enum weft_status weft_shard_engine_create(struct weft_env *env, const struct wef
     weft_list_init(&engine->early);
     weft_timer_init(&engine->deadline_timer, deadline_passed);
     weft_timer_init(&engine->retry_timer, retry);
+    weft_timer_init(&engine->release_timer, shard_release_due);
 
     engine->worker = weft_alloc_zero(env, engine->workers * sizeof *engine->worker);
     engine->next_worker = weft_alloc_zero(env, engine->workers * sizeof *engine->next_worker);
@@ -289,6 +291,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, NULL, NULL);
     weft_timer_stop(engine->loop, &engine->deadline_timer);
     weft_timer_stop(engine->loop, &engine->retry_timer);
+    weft_timer_stop(engine->loop, &engine->release_timer);
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
     discard_all(engine, &engine->early);
@@ -310,6 +313,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     if (!engine) return;
     weft_timer_stop(engine->loop, &engine->deadline_timer);
     weft_timer_stop(engine->loop, &engine->retry_timer);
+    weft_timer_stop(engine->loop, &engine->release_timer);
     cancel_tasks(engine);
     shard_table_free(engine);
     shard_arena_fini(&engine->arena, engine->env);

@@ -202,6 +202,7 @@ struct shard_tensor {
     uint64_t hash[2];               /* of all our chunks */
     uint64_t hashing_step, hashing; /* of those that have closed that step */
     uint32_t hashing_chunks;
+    bool released;                  /* all workers have freed it; freed here when it is at rest (shard_release.c) */
 };
 
 /* ---- the engine ---- */
@@ -246,6 +247,7 @@ struct weft_shard_engine {
 
     struct shard_tensor **tensors; /* (tensor_capacity,) by id, NULL where we own nothing; owned */
     uint32_t tensor_capacity;
+    uint32_t releasing; /* tensors that are released and not at rest */
     float *scratch; /* (scratch_count,) owned; a decoded codec step on its way into the optimiser */
     uint64_t scratch_count;
     float *retired[SHARD_SCRATCHES]; /* earlier ones */
@@ -265,7 +267,7 @@ struct weft_shard_engine {
     bool blocked;    /* no reply or no send was to be had: stop pumping until something moves */
     bool pumping, pump_again;
 
-    struct weft_timer deadline_timer, retry_timer;
+    struct weft_timer deadline_timer, retry_timer, release_timer;
 
     bool closed;             /* holds nothing of the transport's any more, starts nothing */
     enum weft_status failed; /* WEFT_OK, or why nothing is served any more */
@@ -276,6 +278,10 @@ struct weft_shard_engine {
 /* shard_table.c */
 enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__Control__Declared *declared, struct weft_error *error);
 void shard_table_free(struct weft_shard_engine *engine);
+void shard_table_drop(struct shard_tensor *tensor); /* memory only: it is at rest, and in no table */
+/* shard_release.c */
+void shard_release_due(struct weft_timer *timer);
+void shard_release_soon(struct weft_shard_engine *engine); /* from a timer, since callers may hold a chunk */
 struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id);   /* NULL: not ours */
 struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t index);       /* NULL: not ours */
 static inline bool shard_chunk_is_dense(const struct shard_chunk *chunk) { return chunk->codec.id == WEFT_CODEC_DENSE; }

@@ -15,7 +15,8 @@
 
 struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id)
 {
-    return id < engine->tensor_capacity ? engine->tensors[id] : NULL;
+    struct shard_tensor *tensor = id < engine->tensor_capacity ? engine->tensors[id] : NULL;
+    return tensor && !tensor->released ? tensor : NULL;
 }
 
 struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t index)
@@ -210,7 +211,7 @@ static enum weft_status capacity_grow(struct weft_shard_engine *engine, uint32_t
     return WEFT_OK;
 }
 
-static void tensor_free(struct shard_tensor *tensor)
+void shard_table_drop(struct shard_tensor *tensor)
 {
     struct weft_env *env = tensor->engine->env;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
@@ -247,7 +248,7 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
         if (status < 0) weft_error_set(error, status, "no memory to decode tensor '%s'", tensor->name);
     }
     if (status < 0 || tensor->chunk_count == 0) {
-        tensor_free(tensor);
+        shard_table_drop(tensor);
         return status;
     }
     engine->tensors[tensor->id] = tensor;
@@ -260,7 +261,7 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
 void shard_table_free(struct weft_shard_engine *engine)
 {
     for (uint32_t i = 0; i < engine->tensor_capacity; i++)
-        if (engine->tensors[i]) tensor_free(engine->tensors[i]);
+        if (engine->tensors[i]) shard_table_drop(engine->tensors[i]);
     weft_free_bytes(engine->env, engine->tensors);
     weft_free_bytes(engine->env, engine->scratch);
     while (engine->retired_count > 0) weft_free_bytes(engine->env, engine->retired[--engine->retired_count]);

@@ -298,6 +298,33 @@ static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash 
     weftd_letter_post(&letter->letter, &weftd->engines[engine], on_hash);
 }
 
+/* ---- freed tensors ---- */
+
+struct release_letter {
+    struct weftd_letter letter; /* first */
+    uint32_t tensor;
+};
+
+static void on_release(struct weft_mail *mail)
+{
+    struct release_letter *letter = weft_container_of(mail, struct release_letter, letter.mail);
+    weft_shard_engine_release(letter->letter.engine->shard, letter->tensor);
+    weftd_letter_answer(&letter->letter);
+}
+
+static void on_tensor_free(struct weftd *weftd, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        struct release_letter *letter = weft_alloc_zero(weftd->env, sizeof *letter);
+        if (!letter) { /* its memory stays until the end of the job */
+            weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "no memory to release tensor %u", tensor);
+            return;
+        }
+        letter->tensor = tensor;
+        weftd_letter_post(&letter->letter, &weftd->engines[i], on_release);
+    }
+}
+
 /* ---- messages ---- */
 
 static void on_member_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
@@ -319,6 +346,9 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_GO: weftd->running = true; break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: on_declared(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: on_weight_hash(weftd, message->weight_hash); break;
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
+        if (weftd->running) on_tensor_free(weftd, message->tensor_free->tensor);
+        break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: weftd_members_left(weftd, message->left); break;
     case WEFT__CONTROL__CONTROL__BODY_JOINED: weftd_members_joined(weftd, message->joined); break;

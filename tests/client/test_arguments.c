@@ -596,6 +596,7 @@ static void in_a_group(struct bench *bench, struct weft_tensor *trained)
     OK(weft_group_start(s));
     REFUSED_ALONE(weft_tensor_init(trained, a), WEFT_ERR_STATE, "init of tensor 'trained'", "weft_group_end");
     REFUSED_ALONE(weft_tensor_share(trained, a, 0), WEFT_ERR_STATE, "tensor_share of tensor 'trained'", "weft_group_end");
+    REFUSED_ALONE(weft_tensor_free(trained), WEFT_ERR_STATE, "tensor_free of tensor 'trained'", "weft_group_end");
     REFUSED_ALONE(weft_state_load(trained, bytes, 8), WEFT_ERR_STATE, "state_load of tensor 'trained'", "weft_group_end");
     REFUSED_ALONE(weft_split(s, NULL, 0, 0, &comm), WEFT_ERR_STATE, "split", "weft_group_end");
     REFUSED_ALONE(weft_mesh_create(s, &axis, 1, &mesh), WEFT_ERR_STATE, "mesh_create", "weft_group_end");
@@ -712,6 +713,7 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     REFUSED(weft_residual_load(plain, bytes, weft_residual_bytes(plain)), WEFT_ERR_MALFORMED, "residual", "plain");
     REFUSED(weft_state_save(plain, NULL, weft_state_bytes(plain)), WEFT_ERR_INVALID, "state_save", "NULL");
     REFUSED(weft_state_save(plain, bytes, 3), WEFT_ERR_INVALID, "state_save", "3 bytes");
+    REFUSED_HERE(weft_tensor_free(NULL), WEFT_ERR_INVALID, "tensor_free", "tensor");
     REFUSED_HERE(weft_residual_save(NULL, bytes, 3), WEFT_ERR_INVALID, "residual_save", "tensor");
     REFUSED_HERE(weft_residual_load(NULL, bytes, 3), WEFT_ERR_INVALID, "residual_load", "tensor");
     REFUSED_HERE(weft_state_save(NULL, bytes, 3), WEFT_ERR_INVALID, "state_save", "tensor");

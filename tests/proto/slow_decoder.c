@@ -97,10 +97,10 @@ struct field {
 static const struct field challenge[] = {{1, "wire_version", U32}, {2, "nonce", BYTES}, {3, "weft_version", NAME}, {4, "auth_required", BOOL}, {0}};
 static const struct field hello[] = {{1, "wire_version", U32}, {2, "weft_version", NAME}, {3, "job", NAME}, {4, "role", ENUM}, {5, "name", NAME},
     {6, "wanted_index", S32}, {7, "host", NAME}, {8, "pid", U64}, {9, "proof", BYTES}, {10, "nonce", BYTES}, {11, "endpoints", U32},
-    {12, "device", BOOL}, {13, "states", BOOL}, {0}};
+    {12, "device", BOOL}, {13, "states", BOOL}, {14, "frees", BOOL}, {0}};
 static const struct field welcome[] = {{1, "member", U32}, {2, "index", U32}, {3, "incarnation", U64}, {4, "transport_nonce", U64}, {5, "workers", U32},
     {6, "shards", U32}, {7, "endpoint_first", U32}, {8, "proof", BYTES}, {9, "job_id", U64}, {10, "heartbeat_ns", U64},
-    {11, "workers_min", U32}, {0}};
+    {11, "workers_min", U32}, {12, "frees", BOOL}, {0}};
 static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3, "index", U32}, {4, "name", NAME}, {5, "host", NAME},
     {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64},
@@ -138,7 +138,8 @@ static const struct field bodies[] = {{1, "challenge", PART, challenge}, {2, "he
     {8, "declare", PART, declare}, {9, "declared", PART, declared}, {10, "declared_ok", PART, tensor_only}, {11, "heartbeat", PART, heartbeat},
     {12, "member_lost", PART, member_lost}, {13, "abort", PART, abort_}, {14, "leave", PART, leave}, {15, "finished", PART, text_only},
     {16, "weight_hash", PART, weight_hash}, {17, "status_request", PART, nothing}, {18, "status_reply", PART, status_reply},
-    {19, "shrink", PART, shrink}, {20, "shrunk", PART, shrunk}, {21, "join", PART, join}, {22, "joined", PART, joined}, {23, "grow", PART, grow}, {24, "left", PART, left}, {0}};
+    {19, "shrink", PART, shrink}, {20, "shrunk", PART, shrunk}, {21, "join", PART, join}, {22, "joined", PART, joined}, {23, "grow", PART, grow}, {24, "left", PART, left},
+    {25, "tensor_free", PART, tensor_only}, {0}};
 
 struct writer {
     char *out;

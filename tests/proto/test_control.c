@@ -41,6 +41,7 @@ struct samples {
     Weft__Control__Joined joined;
     Weft__Control__Grow grow;
     Weft__Control__Left left;
+    Weft__Control__TensorFree tensor_free;
     uint32_t ranks[2];
     ProtobufCBinaryData addresses[2];
     uint64_t dims[2];
@@ -48,13 +49,13 @@ struct samples {
 
 #define NUMBERS_16 "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd" /* a quarter of LinkCost.runs */
 #define READ_16 "61626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364"
-#define BODIES 24
+#define BODIES 25
 static const char *const readings[BODIES + 1] = {"",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  auth_required 1\n",
     "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, pid 41)\"\n  wanted_index -1\n"
-    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  states 1\n",
+    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  states 1\n  frees 1\n",
     "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  shards 1\n"
-    "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n",
+    "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n  frees 1\n",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
     "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n    states 1\n"
     "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n  coordinator \"shard 0 (h, pid 3)\"\n",
@@ -72,7 +73,7 @@ static const char *const readings[BODIES + 1] = {"",
     "shrunk\n  epoch 4\n  committed 41\n  members 0\n  members 300\n  last 3\n  codec_steps 12\n  newcomers\n    member 1\n    role 1\n    index 1\n"
     "    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n",
     "join\n  committed 41\n  codec_steps 12\n", "joined\n  member 2\n  text \"rank 2 rests\"\n  epoch 4\n", "grow\n  epoch 4\n  text \"rank 3 waits\"\n",
-    "left\n  member 2\n  text \"rank 2 left\"\n  index 1\n"};
+    "left\n  member 2\n  text \"rank 2 left\"\n  index 1\n", "tensor_free\n  tensor 3\n"};
 
 static void fill(struct samples *s)
 {
@@ -86,11 +87,11 @@ static void fill(struct samples *s)
     weft__control__hello__init(&s->hello);
     s->hello.wire_version = WEFT_WIRE_VERSION, s->hello.weft_version = (char *)"0.1.0", s->hello.job = (char *)"mnist";
     s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)", s->hello.wanted_index = -1;
-    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2, s->hello.device = 1, s->hello.states = 1;
+    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2, s->hello.device = 1, s->hello.states = s->hello.frees = 1;
     weft__control__welcome__init(&s->welcome);
     s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX, s->welcome.transport_nonce = 9;
     s->welcome.workers = 2, s->welcome.shards = 1, s->welcome.endpoint_first = 4, s->welcome.job_id = 300;
-    s->welcome.heartbeat_ns = WEFT_SECONDS(30), s->welcome.workers_min = 1;
+    s->welcome.heartbeat_ns = WEFT_SECONDS(30), s->welcome.workers_min = 1, s->welcome.frees = 1;
     weft__control__endpoints__init(&s->endpoints);
     s->endpoints.n_addresses = 2, s->endpoints.addresses = s->addresses;
     for (int i = 0; i < 2; i++) weft__control__member__init(&s->member[i]), s->members[i] = &s->member[i];
@@ -140,6 +141,7 @@ static void fill(struct samples *s)
     weft__control__join__init(&s->join), s->join.committed = 41, s->join.codec_steps = 12;
     weft__control__joined__init(&s->joined), s->joined.member = 2, s->joined.text = (char *)"rank 2 rests", s->joined.epoch = 4;
     weft__control__grow__init(&s->grow), s->grow.epoch = 4, s->grow.text = (char *)"rank 3 waits";
+    weft__control__tensor_free__init(&s->tensor_free), s->tensor_free.tensor = 3;
     weft__control__left__init(&s->left), s->left.member = 2, s->left.text = (char *)"rank 2 left", s->left.index = 1;
 }
 
@@ -147,7 +149,7 @@ static Control wrap(struct samples *s, int body)
 {
     void *const bodies[BODIES + 1] = {NULL, &s->challenge, &s->hello, &s->welcome, &s->endpoints, &s->roster, &s->ready, &s->go, &s->declare,
         &s->declared, &s->declared_ok, &s->heartbeat, &s->member_lost, &s->abort, &s->leave, &s->finished, &s->weight_hash,
-        &s->status_request, &s->status_reply, &s->shrink, &s->shrunk, &s->join, &s->joined, &s->grow, &s->left};
+        &s->status_request, &s->status_reply, &s->shrink, &s->shrunk, &s->join, &s->joined, &s->grow, &s->left, &s->tensor_free};
     Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = (Weft__Control__Control__BodyCase)body;
     message.challenge = bodies[body]; /* the union's pointers share their place */
@@ -291,6 +293,7 @@ static void limits(void **state)
     REFUSED(23, s.grow.text = text_1001);
     REFUSED(24, s.left.index = WEFT_LIMIT_WORKERS);
     REFUSED(24, s.left.text = text_1001);
+    REFUSED(25, s.tensor_free.tensor = WEFT_LIMIT_TENSORS);
 }
 
 static void other_versions_can_be_refused_in_words(void **state)

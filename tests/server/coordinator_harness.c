@@ -175,6 +175,7 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     hello.host = (char *)"hostb";
     hello.pid = 40 + id;
     hello.endpoints = given->endpoints;
+    hello.frees = given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     if (given->secret) {
         assert_int_equal(weft_proof_make(given->secret, WEFT_PROOF_JOIN, challenge->challenge->nonce.data, hello.job, name, proof), WEFT_OK);

@@ -289,6 +289,79 @@ static void weight_hash_of_each_home(void **state)
     harness_free(h);
 }
 
+static void deliver_free(struct harness *h, uint64_t connection, uint32_t tensor)
+{
+    Weft__Control__TensorFree freed = WEFT__CONTROL__TENSOR_FREE__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    freed.tensor = tensor;
+    message.body_case = BODY(TENSOR_FREE);
+    message.tensor_free = &freed;
+    harness_deliver(h, connection, &message);
+}
+
+static void declare_on_both(struct harness *h, const uint64_t *c, uint32_t ordinal, bool second_frees)
+{
+    struct harness_declare declare;
+    harness_declare_init(&declare, ordinal, "t");
+    harness_declare(h, c[0], &declare);
+    if (second_frees) deliver_free(h, c[1], ordinal - 1); /* it comes behind the other rank's declaration */
+    if (second_frees) assert_int_equal(harness_expect(h, c[2], BODY(TENSOR_FREE))->tensor_free->tensor, ordinal - 1);
+    harness_declare(h, c[1], &declare);
+    assert_int_equal(harness_expect(h, c[2], BODY(DECLARED))->declared->tensor, ordinal);
+    harness_declared_ok(h, c[2], ordinal);
+    for (int i = 0; i < 2; i++) harness_expect(h, c[i], BODY(DECLARED));
+}
+
+/* The last worker's message reaches the shard; the name may be declared anew from the first one on; load and status follow. */
+static void freed_tensors(void **state)
+{
+    (void)state;
+    uint64_t c[3];
+    struct harness *h = harness_create(2, 1, NULL);
+    harness_run(h, c, 1);
+    declare_on_both(h, c, 0, false);
+    for (uint32_t n = 1; n < 5; n++) {
+        deliver_free(h, c[0], n - 1);
+        harness_expect_nothing(h, c[2]);
+        declare_on_both(h, c, n, true);
+    }
+    char *json = weft_coordinator_status_json(h->coordinator), load[64];
+    snprintf(load, sizeof load, "\"weights_bytes\":%d", 1024 * 784 * 4);
+    char plain[8192]; /* without blanks */
+    size_t length = 0;
+    for (const char *at = json; *at && length + 1 < sizeof plain; at++)
+        if (*at != ' ' && *at != '\n') plain[length++] = *at;
+    plain[length] = 0;
+    assert_non_null(strstr(plain, load)); /* of the one tensor that is left */
+    assert_non_null(strstr(plain, "\"freed\":true"));
+    weft_free_bytes(weft_env_system(), json);
+    harness_free(h);
+}
+
+/* Twice, one that does not exist, one that is not declared everywhere, and by a shard. */
+static void bad_frees(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 4; which++) {
+        uint64_t c[3];
+        struct harness *h = harness_create(2, 1, NULL);
+        struct harness_declare declare;
+        harness_run(h, c, 1);
+        if (which == 2) {
+            harness_declare_init(&declare, 0, "t");
+            harness_declare(h, c[0], &declare);
+        } else {
+            declare_on_both(h, c, 0, false);
+        }
+        if (which == 0) deliver_free(h, c[0], 0);
+        deliver_free(h, which == 3 ? c[2] : c[0], which == 1 ? 1 : 0);
+        assert_int_equal(h->ended_count, 1);
+        assert_int_equal(h->end_status, WEFT_ERR_PEER_LOST);
+        assert_non_null(strstr(h->end_text, which == 3 ? "TensorFree" : "freed a tensor that it does not have"));
+        harness_free(h);
+    }
+}
+
 static void weight_hash_goes_home(void **state)
 {
     uint64_t c[3];
@@ -318,6 +391,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(differences), cmocka_unit_test(refusals), cmocka_unit_test(canonical_codecs),
         cmocka_unit_test(placement), cmocka_unit_test(codecs_are_cut), cmocka_unit_test(candidates_are_cut), cmocka_unit_test(weight_hash_goes_home),
-        cmocka_unit_test(weight_hash_of_each_home)};
+        cmocka_unit_test(weight_hash_of_each_home), cmocka_unit_test(freed_tensors), cmocka_unit_test(bad_frees)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,20 @@ WEFT_API enum weft_status weft_declare(struct weft_session *session, const struc
  * In an elastic job with shards all call it again when the ranks have changed before a first step was good: it does what is missing. */
 WEFT_API enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights);
 
+/* weft_tensor_free() - free a tensor: its handle, its memory, its codec's residual and its optimiser's arrays on all ranks, and in server
+ * mode its weights and state at the shards. Its name may be declared anew afterwards; the number of tensors that a job may ever declare
+ * stays WEFT_LIMIT_TENSORS. Save what is needed of it first (weft_residual_save, weft_state_save). Collective: all ranks call it for the
+ * same tensor in the same order, between steps, with no request of it open. Blocks until all have (up to the deadline). A rank that calls
+ * something else instead fails the session with WEFT_ERR_MISMATCH, as with any collective call. Caller's thread.
+ *   WEFT_OK               `tensor` is invalid on all ranks. Shards release its memory soon after
+ *   WEFT_ERR_BUSY         its last request on this rank is open; nothing was sent
+ *   WEFT_ERR_STATE        inside a step or an open group of calls
+ *   WEFT_ERR_MISMATCH     on all ranks: they named different tensors. Nothing was freed, and the session stays usable
+ *   WEFT_ERR_UNSUPPORTED  in elastic jobs, where newcomers declare all tensors of the job in their order
+ *   WEFT_ERR_VERSION      the coordinator is of an older release. Shards of an older release keep the state until the end of the job
+ * After an error the tensor is as before. NULL: WEFT_ERR_INVALID. */
+WEFT_API enum weft_status weft_tensor_free(struct weft_tensor *tensor);
+
 struct weft_step {
     uint64_t step;  /* 1, 2, 3 ...: one more than the last; equal on all ranks */
     float lr;       /* learning rate; equal on all ranks, disagreement is WEFT_ERR_MISMATCH */
