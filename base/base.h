@@ -13,6 +13,7 @@
 #include "base/hmac.h"
 #include "base/json_text.h"
 #include "base/last_cache.h"
+#include "base/library.h"
 #include "base/limit.h"
 #include "base/launcher.h"
 #include "base/list.h"

@@ -16,8 +16,6 @@
 #include "base/config_value.h"
 #include "base/weft_assert.h"
 
-extern char **environ;
-
 struct value {
     char *text;  /* owned */
     char *where; /* owned; NULL: the default */

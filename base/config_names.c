@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "base/fnv.h"
+#include "base/library.h"
 
 enum { NAME_BYTES = 64, NAMES_MAX = 256, REPORTED_MAX = 64, LIKELY_DISTANCE = 2 };
 
@@ -23,6 +24,7 @@ static const char *const other_names[] = {
     "WEFT_CONFIG",
     "WEFT_KERNELS",
     "WEFT_CUDA_KERNELS",
+    "WEFT_MODULE_DIR",
     "WEFT_CUDA_RUNTIME",
     "WEFT_BENCH_BEGAN_US",
     "WEFT_PLAN_ALL_REDUCE",
@@ -137,7 +139,7 @@ void config_report_unknown_names(struct weft_env *env)
 {
     char known[NAMES_MAX][NAME_BYTES], name[NAME_BYTES];
     const size_t count = collect(known);
-    for (char **entry = environ; entry && *entry; entry++) {
+    for (char **entry = weft_environment(); entry && *entry; entry++) {
         const size_t bytes = strcspn(*entry, "=");
         bool exists = strncmp(*entry, "WEFT_TEST_", 10) == 0;
         if (strncmp(*entry, "WEFT_", 5) != 0 || bytes >= sizeof name) continue;

@@ -28,6 +28,20 @@ ${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$root/program" "$root/program.c" $(
 libdir=$(dirname "$(find "$root" -name 'libweft.so.0' | head -1)")
 LD_LIBRARY_PATH="$libdir" "$root/program"
 
+# transports in modules: the installed programs find them
+for name in ucx verbs; do
+    [ -e "$1/transport/libweft_$name.so" ] || continue
+    [ -e "$libdir/weft/libweft_$name.so" ] || { echo "libweft_$name.so is not installed in weft/ beside libweft.so"; exit 1; }
+done
+if [ -e "$libdir/weft/libweft_ucx.so" ]; then
+    weft=$(find "$root" -path '*/bin/weft')
+    "$weft" doctor --transport ucx:tcp --devices lo --no-cache > "$root/doctor" || [ $? -eq 1 ] || { cat "$root/doctor"; exit 1; }
+fi
+if readelf -d "$libdir/libweft.so.0" | grep NEEDED | grep -E 'libuc[pst]|libibverbs|librdmacm'; then
+    echo "libweft.so links a library that belongs to a module"
+    exit 1
+fi
+
 # the archive: no libweft.so is there at run time
 ${CC:-cc} -std=c11 -o "$root/static" "$root/program.c" $(pkg-config --static --cflags --libs weft | sed 's/-lweft /-l:libweft.a /')
 if readelf -d "$root/static" | grep -q libweft; then echo "the program linked with libweft.a needs libweft.so"; exit 1; fi

@@ -198,7 +198,7 @@ static void test_devices(void **state)
 }
 
 #ifdef WEFT_HAVE_UCX
-static const struct flavour mixed = {"auto-mixed", "auto", "tcp", .odd_tune = "use=ucx"};
+static const struct flavour mixed = {"auto-mixed", "auto", "tcp", .tune = "use=shm+verbs+ucx", .odd_tune = "use=ucx"};
 
 static void test_describe(void **state)
 {

@@ -222,8 +222,10 @@ void core_windows_free(struct weft_transport *transport); /* those nobody closed
 void core_registrations_init(struct weft_transport *transport);
 void core_registrations_free(struct weft_transport *transport); /* those that were not unregistered */
 
-/* backends.c: by "ucx", "sim", "fault:...", "delay:..."; NULL: unknown or not in this build. */
-const struct weft_transport_ops *core_backend_find(const char *name);
+/* backends.c: by "ucx", "sim", "fault:...", "delay:...". The first use of a backend in a module opens it (module.h), which blocks.
+ * WEFT_ERR_UNSUPPORTED with a sentence: the name is unknown, it is not in this build, or its module cannot be opened. Any thread. */
+enum weft_status core_backend_find(const char *name, const struct weft_transport_ops **ops_out, struct weft_error *error);
+bool core_backend_is_known(const char *name); /* in this build; opens nothing */
 const char *core_backend_names(void);
 
 #endif

@@ -83,11 +83,9 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
         return weft_error_set(error, WEFT_ERR_INVALID, "transport options have size %zu, this build expects %zu: call weft_transport_options_init",
                               options->size, sizeof *options);
     }
-    const struct weft_transport_ops *ops = options->backend ? core_backend_find(options->backend) : NULL;
-    if (!ops) {
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "transport backend \"%s\" is unknown: this build has %s, each also behind fault:, delay: or trace:",
-                              options->backend ? options->backend : "", core_backend_names());
-    }
+    const char *backend = options->backend ? options->backend : "";
+    const struct weft_transport_ops *ops;
+    WEFT_TRY(core_backend_find(backend, &ops, error));
     struct weft_transport *transport = weft_alloc_zero(env, sizeof *transport);
     if (!transport) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a transport endpoint");
     transport->env = env;

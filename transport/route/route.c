@@ -15,6 +15,7 @@
 struct settings {
     uint8_t order[ROUTE_KINDS]; /* kinds to open */
     uint32_t count;
+    bool use_given;             /* the order is the user's */
     char links[256];
     char tunes[ROUTE_KINDS][ROUTE_TUNE_BYTES]; /* of the parts */
     struct route_devices devices;
@@ -63,7 +64,7 @@ static enum weft_status read_settings(struct settings *settings, const char *tex
         size_t length = strcspn(text, ",");
         bool right;
         if (strncmp(text, "use=", 4) == 0) {
-            right = read_order(settings, text + 4, length - 4);
+            right = settings->use_given = read_order(settings, text + 4, length - 4);
         } else if (strncmp(text, "links=", 6) == 0) {
             right = length > 6 && length - 6 < sizeof settings->links;
             if (right) snprintf(settings->links, sizeof settings->links, "%.*s", (int)(length - 6), text + 6);
@@ -124,6 +125,15 @@ static enum weft_status read_links(struct route *route, const char *path, struct
 
 /* ---- open ---- */
 
+/* On loopback every peer shares this host. With a secret, peers of all its users share memory, too. So UCX would stay without a
+ * peer, unless it is asked for or there is no shared memory. Its library is not loaded then. */
+static bool ucx_is_spare(const struct route *route, const struct settings *settings, const char *lanes)
+{
+    const bool shares_memory = route->whole->part_count > 0 && route->kinds[0] == ROUTE_SHM;
+    return shares_memory && route->secret && route_lanes_are_sockets(lanes) && !settings->use_given &&
+           strcmp(settings->devices.all, "lo") == 0 && settings->tunes[ROUTE_UCX][0] == 0;
+}
+
 /* The devices of a part, or NULL with the reason why it is not to be opened. */
 static const char *devices_of(struct route *route, int kind, const struct settings *settings, const char *lanes)
 {
@@ -131,8 +141,12 @@ static const char *devices_of(struct route *route, int kind, const struct settin
     const char *why = NULL;
     if (kind == ROUTE_VERBS) {
         if (devices->rdma[0]) return devices->rdma;
-        if (devices->network[0] && strcmp(devices->network, "lo") != 0) return devices->network; /* RoCE is found by its interface */
-        why = "transport.devices names loopback alone";
+        const bool is_named = devices->network[0] && strcmp(devices->network, "lo") != 0;
+        /* RoCE is found by its interface. Without any device the library of verbs is not loaded. */
+        if (is_named && route_has_rdma("/")) return devices->network;
+        why = is_named ? "there is no RDMA device" : "transport.devices names loopback alone";
+    } else if (kind == ROUTE_UCX && ucx_is_spare(route, settings, lanes)) {
+        why = "transport.devices names loopback alone, and memory is shared";
     } else if (kind == ROUTE_UCX) {
         if (!route_lanes_are_sockets(lanes)) return devices->all;
         if (devices->network[0]) return devices->network;
@@ -148,7 +162,7 @@ static const char *devices_of(struct route *route, int kind, const struct settin
 static bool asked_for(int kind, const struct settings *settings, const char *lanes)
 {
     const struct route_devices *devices = &settings->devices;
-    if (!core_backend_find(route_kind_names[kind])) return settings->tunes[kind][0] != 0;
+    if (!core_backend_is_known(route_kind_names[kind])) return settings->tunes[kind][0] != 0;
     if (kind == ROUTE_VERBS) return devices->rdma[0] != 0;
     if (kind == ROUTE_UCX) return (devices->network[0] && strcmp(devices->network, "lo") != 0) || (lanes && strcmp(lanes, "tcp") != 0);
     return false;

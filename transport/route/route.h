@@ -73,6 +73,8 @@ struct route_devices {
 };
 /* list: "mlx5_0:1,eth0", or NULL for "lo". What is an RDMA device is looked up below `root`, "/". WEFT_ERR_INVALID: too long. */
 enum weft_status route_devices_split(const char *root, const char *list, struct route_devices *devices_out, struct weft_error *error);
+/* Is there any RDMA device below `root`, "/"? */
+bool route_has_rdma(const char *root);
 /* Lanes of UCX that run over network interfaces, whatever RDMA devices there are. */
 bool route_lanes_are_sockets(const char *lanes);
 

@@ -2,6 +2,7 @@
  *
  * The user names what leads to the other hosts, "mlx5_0:1,eth0": RDMA devices are for verbs, interfaces for UCX over
  * tcp. "lo", the default, means this host alone: no part then listens on a network. */
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,17 @@ static bool is_rdma(const char *root, const char *name, size_t length)
     if (bytes == 0 || memchr(name, '/', bytes) || name[0] == '.') return false;
     int got = snprintf(path, sizeof path, "%s/sys/class/infiniband/%.*s", root, (int)bytes, name);
     return got > 0 && (size_t)got < sizeof path && access(path, F_OK) == 0;
+}
+
+bool route_has_rdma(const char *root)
+{
+    char path[ROUTE_DEVICES_BYTES + 300];
+    const int length = snprintf(path, sizeof path, "%s/sys/class/infiniband", root);
+    DIR *folder = length > 0 && (size_t)length < sizeof path ? opendir(path) : NULL;
+    bool found = false;
+    for (const struct dirent *entry = NULL; folder && !found && (entry = readdir(folder));) found = entry->d_name[0] != '.';
+    if (folder) closedir(folder);
+    return found;
 }
 
 static void add(char list[ROUTE_DEVICES_BYTES], const char *name, size_t length)

@@ -96,7 +96,7 @@ static void user_variables(char *out, size_t room)
 {
     size_t used = 0;
     out[0] = 0;
-    for (char **variable = environ; variable && *variable; variable++) {
+    for (char **variable = weft_environment(); variable && *variable; variable++) {
         if (strncmp(*variable, "UCX_", 4) != 0 || strlen(*variable) + used + 3 > room) continue;
         used += (size_t)snprintf(out + used, room - used, "%s%s", used ? ", " : "", *variable);
     }

@@ -1,0 +1,20 @@
+/* library.h - shared objects that weft opens while it runs, kept apart from the program's own symbols. */
+#ifndef WEFT_BASE_LIBRARY_H
+#define WEFT_BASE_LIBRARY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Open the file, for the rest of the process. Its symbols stay out of the global scope. Its own references
+ * prefer its own libraries to symbols of the program, unless another library or a sanitizer replaces malloc.
+ * Blocks while the dynamic loader works. Any thread. NULL: dlerror() has the reason. */
+void *weft_library_open(const char *path);
+
+/* The folder of the file whose code or data contains `address`, with links resolved. false: it is not known. */
+bool weft_library_folder(const void *address, char *out, size_t bytes);
+
+/* The program's environment. An object that prefers its own libraries would find the C library's spare copy
+ * of `environ`. */
+char **weft_environment(void);
+
+#endif

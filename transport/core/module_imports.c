@@ -1,0 +1,181 @@
+/* module_imports.c - inside a module: functions of the core and the base, each forwarded to the library that
+ * opened it. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "transport/core/module.h"
+
+enum { LOG_LINE_BYTES = 1001 }; /* what weft_log passes on, with its final zero */
+
+const struct core_services *core_imported;
+
+/* ---- the core ---- */
+
+void core_arrived(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    core_imported->core_arrived(transport, arrival);
+}
+bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *arrival)
+{
+    return core_imported->core_arrived_posted(transport, arrival);
+}
+void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status)
+{
+    core_imported->core_finish(transport, done, status);
+}
+uint32_t core_nonce_hash(uint64_t nonce)
+{
+    return core_imported->core_nonce_hash(nonce);
+}
+struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer_id)
+{
+    return core_imported->core_peer_find(transport, peer_id);
+}
+void core_peer_left(struct weft_transport *transport, struct weft_peer *peer, const char *text)
+{
+    core_imported->core_peer_left(transport, peer, text);
+}
+void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status,
+                    const char *text)
+{
+    core_imported->core_peer_lost(transport, peer, status, text);
+}
+struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id)
+{
+    return core_imported->core_peer_meet(transport, peer_id);
+}
+void core_wake_at(struct weft_transport *transport, uint64_t time_ns)
+{
+    core_imported->core_wake_at(transport, time_ns);
+}
+struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t peer_id)
+{
+    return core_imported->weft_transport_peer(transport, peer_id);
+}
+
+/* ---- meeting on a socket ---- */
+
+const void *meet_address(const struct meet *meet, size_t *bytes_out)
+{
+    return core_imported->meet_address(meet, bytes_out);
+}
+enum weft_status meet_blob_decode(struct meet_blob_kind kind, const void *blob, size_t bytes,
+                                  uint32_t nonce_hash, uint32_t id, const void **address_out,
+                                  size_t *bytes_out)
+{
+    return core_imported->meet_blob_decode(kind, blob, bytes, nonce_hash, id, address_out, bytes_out);
+}
+uint32_t meet_blob_encode(struct meet_blob_kind kind, uint32_t nonce_hash, uint32_t id, const void *address,
+                          uint32_t bytes, uint8_t out[MEET_BLOB_BYTES_MAX])
+{
+    return core_imported->meet_blob_encode(kind, nonce_hash, id, address, bytes, out);
+}
+void meet_close(struct meet *meet)
+{
+    core_imported->meet_close(meet);
+}
+enum weft_status meet_connect(struct meet *meet, uint32_t peer_id, const void *address, size_t address_bytes,
+                              const void *parameters, size_t bytes, const int *descriptors, uint32_t count,
+                              void *owner, struct meet_peer **peer_out)
+{
+    return core_imported->meet_connect(meet, peer_id, address, address_bytes, parameters, bytes, descriptors,
+                                       count, owner, peer_out);
+}
+int meet_fd(const struct meet *meet)
+{
+    return core_imported->meet_fd(meet);
+}
+bool meet_flushed(const struct meet_peer *peer)
+{
+    return core_imported->meet_flushed(peer);
+}
+void meet_forget(struct meet_peer *peer)
+{
+    core_imported->meet_forget(peer);
+}
+enum weft_status meet_open(struct weft_env *env, const struct meet_options *options, struct meet **meet_out,
+                           struct weft_error *error)
+{
+    return core_imported->meet_open(env, options, meet_out, error);
+}
+void meet_options_init(struct meet_options *options)
+{
+    core_imported->meet_options_init(options);
+}
+enum weft_status meet_options_ports(struct meet_options *options, const char *text, struct weft_error *error)
+{
+    return core_imported->meet_options_ports(options, text, error);
+}
+int meet_progress(struct meet *meet, int budget)
+{
+    return core_imported->meet_progress(meet, budget);
+}
+enum weft_status meet_send(struct meet_peer *peer, const void *data, size_t bytes, const int *descriptors,
+                           uint32_t count)
+{
+    return core_imported->meet_send(peer, data, bytes, descriptors, count);
+}
+void meet_stats(const struct meet *meet, struct meet_stats *stats_out)
+{
+    core_imported->meet_stats(meet, stats_out);
+}
+
+/* ---- the base ---- */
+
+void *weft_alloc_array(struct weft_env *env, size_t count, size_t bytes)
+{
+    return core_imported->weft_alloc_array(env, count, bytes);
+}
+void *weft_alloc_zero(struct weft_env *env, size_t bytes)
+{
+    return core_imported->weft_alloc_zero(env, bytes);
+}
+void weft_assert_failed(const char *expression, const char *file, int line)
+{
+    core_imported->weft_assert_failed(expression, file, line);
+    __builtin_unreachable(); /* a pointer to a function does not show that it never returns */
+}
+bool weft_bytes_equal_secretly(const void *a, const void *b, size_t bytes)
+{
+    return core_imported->weft_bytes_equal_secretly(a, b, bytes);
+}
+char **weft_environment(void)
+{
+    return core_imported->weft_environment();
+}
+int weft_error_set(struct weft_error *error, int status, const char *format, ...)
+{
+    struct weft_error written;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(written.text, sizeof written.text, format, arguments);
+    va_end(arguments);
+    return core_imported->weft_error_set(error, status, "%s", written.text);
+}
+enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts,
+                                  size_t part_count, uint8_t mac_out[WEFT_HMAC_BYTES])
+{
+    return core_imported->weft_hmac_sha256(key, key_bytes, parts, part_count, mac_out);
+}
+void weft_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *format, ...)
+{
+    char text[LOG_LINE_BYTES];
+    va_list arguments;
+    if (level > env->log_level || !env->log) return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    core_imported->weft_log(env, level, room, "%s", text);
+}
+void weft_random_bytes(struct weft_env *env, uint8_t *out, size_t bytes)
+{
+    core_imported->weft_random_bytes(env, out, bytes);
+}
+int weft_thread_start(pthread_t *thread_out, const char *name, void *(*run)(void *), void *argument)
+{
+    return core_imported->weft_thread_start(thread_out, name, run, argument);
+}
+void weft_wipe(void *memory, size_t bytes)
+{
+    core_imported->weft_wipe(memory, bytes);
+}
