@@ -15,7 +15,8 @@ static pthread_once_t found_once = PTHREAD_ONCE_INIT;
 static const struct weft_device_kernels *table;
 static struct weft_error not_found;
 
-/* Beside the file that this code was loaded from: a library installed anywhere finds its companion. */
+/* Beside the file that this code was loaded from, or in the folder above (libweft_core.so is in weft/): a library
+ * installed anywhere finds its companion. */
 static void *open_beside(void)
 {
     Dl_info own;
@@ -23,9 +24,14 @@ static void *open_beside(void)
     if (!dladdr((void *)(uintptr_t)&table, &own) || !own.dli_fname) return NULL;
     const char *slash = strrchr(own.dli_fname, '/');
     if (!slash) return NULL;
-    const int length = snprintf(path, sizeof path, "%.*s/" LIBRARY, (int)(slash - own.dli_fname), own.dli_fname);
-    if (length < 0 || (size_t)length >= sizeof path) return NULL;
-    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    for (int above = 0; above < 2; above++) {
+        const int length = snprintf(path, sizeof path, "%.*s/%s" LIBRARY, (int)(slash - own.dli_fname), own.dli_fname,
+                                    above ? "../" : "");
+        if (length < 0 || (size_t)length >= sizeof path) return NULL;
+        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (library) return library;
+    }
+    return NULL;
 }
 
 static void find(void)

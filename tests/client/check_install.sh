@@ -37,10 +37,31 @@ if [ -e "$libdir/weft/libweft_ucx.so" ]; then
     weft=$(find "$root" -path '*/bin/weft')
     "$weft" doctor --transport ucx:tcp --devices lo --no-cache > "$root/doctor" || [ $? -eq 1 ] || { cat "$root/doctor"; exit 1; }
 fi
-if readelf -d "$libdir/libweft.so.0" | grep NEEDED | grep -E 'libuc[pst]|libibverbs|librdmacm'; then
-    echo "libweft.so links a library that belongs to a module"
+for library in libweft.so.0 weft/libweft_core.so; do
+    if readelf -d "$libdir/$library" | grep NEEDED | grep -E 'libuc[pst]|libibverbs|librdmacm'; then
+        echo "$library links a library that belongs to a module"
+        exit 1
+    fi
+done
+if readelf -d "$libdir/libweft.so.0" | grep NEEDED | grep -v -E '\[(libc|libpthread|ld-linux[^]]*|lib(a|t|ub)san)\.so'; then
+    echo "libweft.so links more than the C library"
     exit 1
 fi
+
+# without its core libweft.so returns a status and a sentence
+mv "$libdir/weft/libweft_core.so" "$root/core"
+if LD_LIBRARY_PATH="$libdir" "$root/program" > "$root/missing" || ! grep -q 'WEFT_ERR_UNSUPPORTED: weft cannot be loaded (.*libweft_core.so: ' "$root/missing"; then
+    echo "without libweft_core.so:"
+    cat "$root/missing"
+    exit 1
+fi
+echo "this is no library" > "$libdir/weft/libweft_core.so"
+if LD_LIBRARY_PATH="$libdir" "$root/program" > "$root/missing" || ! grep -q 'cannot be loaded (.*libweft_core.so: ' "$root/missing"; then
+    echo "with a damaged libweft_core.so:"
+    cat "$root/missing"
+    exit 1
+fi
+mv "$root/core" "$libdir/weft/libweft_core.so"
 
 # the archive: no libweft.so is there at run time
 ${CC:-cc} -std=c11 -o "$root/static" "$root/program.c" $(pkg-config --static --cflags --libs weft | sed 's/-lweft /-l:libweft.a /')

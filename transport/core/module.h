@@ -24,7 +24,8 @@
     SERVICE(meet_open) SERVICE(meet_options_init) SERVICE(meet_options_ports) SERVICE(meet_progress) \
     SERVICE(meet_send) SERVICE(meet_stats) SERVICE(weft_alloc_array) SERVICE(weft_alloc_zero) \
     SERVICE(weft_assert_failed) SERVICE(weft_bytes_equal_secretly) SERVICE(weft_environment) \
-    SERVICE(weft_error_set) SERVICE(weft_hmac_sha256) SERVICE(weft_log) SERVICE(weft_random_bytes) \
+    SERVICE(weft_error_set) SERVICE(weft_hmac_sha256) SERVICE(weft_library_folder) SERVICE(weft_library_open) \
+    SERVICE(weft_log) SERVICE(weft_random_bytes) \
     SERVICE(weft_thread_start) SERVICE(weft_transport_peer) SERVICE(weft_wipe)
 
 #define CORE_SERVICE_FIELD(name) __typeof__(name) *name;

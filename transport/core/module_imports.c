@@ -157,6 +157,14 @@ enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struc
 {
     return core_imported->weft_hmac_sha256(key, key_bytes, parts, part_count, mac_out);
 }
+bool weft_library_folder(const void *address, char *out, size_t bytes)
+{
+    return core_imported->weft_library_folder(address, out, bytes);
+}
+void *weft_library_open(const char *path)
+{
+    return core_imported->weft_library_open(path);
+}
 void weft_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *format, ...)
 {
     char text[LOG_LINE_BYTES];

@@ -1,10 +1,48 @@
-/* ucx_module.c - the one symbol of libweft_ucx.so. */
+/* ucx_module.c - the one symbol of libweft_ucx.so.
+ *
+ * UCX opens further libraries of its own (libuct_ib.so.0 and others in ucx/ beside libuct) without
+ * RTLD_DEEPBIND. In a program that defines functions of UCX, libnl or libibverbs their references would bind
+ * to the program. So they are opened here before, apart from the program; UCX then finds them loaded. */
+#include <dirent.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <uct/api/uct.h>
+
 #include "transport/core/module.h"
 #include "transport/ucx/ucx_ops.h"
+
+static bool is_library_of_ucx(const char *name)
+{
+    const size_t length = strlen(name);
+    return strncmp(name, "libuc", 5) == 0 && length > 5 && strcmp(name + length - 5, ".so.0") == 0;
+}
+
+/* What does not load here will not load for UCX, which goes on without it. */
+static void open_libraries_of_ucx(void)
+{
+    char own[PATH_MAX], path[PATH_MAX + NAME_MAX + 2];
+    const char *named = getenv("UCX_MODULE_DIR");
+    if (getenv("UCX_MODULES")) return; /* the user has chosen among them */
+    if (!named && !weft_library_folder((void *)(uintptr_t)&uct_query_components, own, sizeof own)) return;
+    if (named) snprintf(path, sizeof path, "%.*s", PATH_MAX, named);
+    else snprintf(path, sizeof path, "%s/ucx", own);
+    snprintf(own, sizeof own, "%.*s", PATH_MAX - 1, path);
+    DIR *folder = opendir(own);
+    for (const struct dirent *entry = NULL; folder && (entry = readdir(folder));) {
+        if (!is_library_of_ucx(entry->d_name)) continue;
+        snprintf(path, sizeof path, "%s/%s", own, entry->d_name);
+        weft_library_open(path);
+    }
+    if (folder) closedir(folder);
+}
 
 static const struct weft_transport_ops *ucx_ops(const struct core_services *services)
 {
     core_imported = services;
+    open_libraries_of_ucx();
     return &ucx_transport_ops;
 }
 
