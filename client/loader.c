@@ -28,6 +28,7 @@ __attribute__((constructor)) static void note_folder(void)
 static const struct weft_core *open_core(void)
 {
     char path[PATH_MAX + 32];
+    if (!folder[0]) note_folder(); /* a constructor of another library may call before ours has run */
     snprintf(path, sizeof path, "%s/weft/libweft_core.so", folder);
     if (access(path, F_OK) != 0) snprintf(path, sizeof path, "%s/libweft_core.so", folder);
     void *library = weft_library_open(path);
