@@ -3,15 +3,17 @@
  *     sum rounds     encode ─► all_reduce of f32 by T, in place ─► sum_to_aggregate on every rank ─► take
  *     gather rounds  encode ─► all_gather_bytes ─► a local combiner adds 0..ranks-1 ─► take
  *     sparse, shared encode ─► two exchanges that share the sum out by regions (codec_shared.c) ─► take
+ *     slices         encode ─► each rank combines one slice of the elements (codec_slices.c) ─► take
  *
- * Both evaluate what a shard's combiner would, in the same order, so all ranks (and a server, given the same
+ * All evaluate what a shard's combiner would, in the same order, so all ranks (and a server, given the same
  * contributions) end with the same bits. One or two rounds, then finish writes the gradient.
  *
  * Gradients of one shape whose rounds are all sums may go together: the contributions lie one behind the other, and T does
  * not ask where an element lies.
  *
- * Each round is an operation of the group; all numbers and all memory are taken at the post, because
- * the second round starts at a different moment on every rank and must still be the same operation.
+ * A round is one operation of the group, or the exchanges of a shared or sliced round: the stages of the
+ * all-reduce. A gather round is sliced where that sends fewer bytes. All numbers and all memory are taken at the
+ * post, because a later stage starts at a different moment on every rank and must still be the same operation.
  *
  * A rank whose gradient is not finite still takes part, with a marker instead of a contribution (NaN in a
  * sum, an empty piece in a gather): every rank sees it in the result and ends with WEFT_ERR_INVALID, the
@@ -24,10 +26,31 @@
  * stays in group->computing and looks again by a timer, soon at first, then after an eighth of the time that it has waited; an
  * encode that was done before gives its bytes again, so the arithmetic is simply called again when all are there. */
 #include "collective/codec_shared.h"
+#include "collective/codec_slices.h"
 #include "collective/internal.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define SLICED_ROUNDS_MAX 2u /* int8 and int4 have two rounds that can be sliced; all others one */
+#define STAGES_MAX WEFT_CODEC_ROUNDS_MAX
+_Static_assert(STAGES_MAX >= 3 * SLICED_ROUNDS_MAX, "a sliced round has at most three exchanges");
+
+enum stage_kind {
+    STAGE_SUM,       /* all_reduce */
+    STAGE_GATHER,    /* all_gather_bytes of contributions */
+    STAGE_REGIONS,   /* codec_shared.c: exchange of pieces */
+    STAGE_REGION_SUMS,
+    STAGE_PIECES,    /* codec_slices.c: enum codec_slices_exchange, in this order */
+    STAGE_PEAKS,
+    STAGE_SLICE_SUMS,
+};
+
+/* One operation of the group. */
+struct stage {
+    enum stage_kind kind;
+    uint32_t round;               /* of the codec */
+};
 
 struct codec_op {
     struct weft_group *group;
@@ -41,25 +64,27 @@ struct codec_op {
     struct weft_shape shape;
     struct weft_combiner *combiner; /* gather rounds; owned while active */
     bool shares;
-    struct codec_shared shared;     /* open while active and `shares`: then round 0 and 1 are its two exchanges */
+    struct codec_shared shared;     /* open while active and `shares` */
+    struct codec_slices slices[SLICED_ROUNDS_MAX]; /* of round r; open while active and the round is sliced */
     float result_scale;
     weft_coll_done_fn done;
     void *context;
-    uint32_t round, rounds;
-    struct weft_coll *colls[WEFT_CODEC_ROUNDS_MAX]; /* prepared and not launched; else NULL */
+    struct stage stages[STAGES_MAX];
+    uint32_t stage, stage_count;
+    struct weft_coll *colls[STAGES_MAX]; /* of each stage: prepared and not launched; else NULL */
     bool poisoned;                /* this rank's gradient is not finite */
-    bool taken;                   /* this round's result: what is left of the task is its next encode */
+    bool taken;                   /* this stage's result: what is left of the task is its next encode */
     enum weft_status computed;    /* what the arithmetic answered ... */
     uint32_t at_rank;             /* ... and whose contribution was at fault; UINT32_MAX: not known */
     bool not_finite;              /* some rank's gradient */
     char text[GROUP_TEXT_BYTES];
-    uint8_t *memory;              /* owned: contribution | gathered pieces | their lengths */
+    uint8_t *memory;              /* owned: contribution | gathered pieces, or the slices of a round | lengths */
     size_t memory_bytes;
     uint8_t *contribution, *gathered;
     uint64_t *lengths;
 };
 
-static void round_done(void *context, enum weft_status status, const char *text);
+static void stage_done(void *context, enum weft_status status, const char *text);
 static void look_again(struct weft_timer *timer);
 
 static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
@@ -98,10 +123,11 @@ static struct codec_op *record_take(struct weft_group *group, size_t bytes)
 
 static void record_release(struct codec_op *op)
 {
-    for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) {
-        if (op->colls[round]) coll_unprepare(op->colls[round]);
-        op->colls[round] = NULL;
+    for (uint32_t stage = 0; stage < STAGES_MAX; stage++) {
+        if (op->colls[stage]) coll_unprepare(op->colls[stage]);
+        op->colls[stage] = NULL;
     }
+    for (uint32_t round = 0; round < SLICED_ROUNDS_MAX; round++) codec_slices_close(&op->slices[round]);
     weft_combiner_free(op->combiner);
     op->combiner = NULL;
     if (op->shares) codec_shared_close(&op->shared);
@@ -119,19 +145,93 @@ void codec_records_free(struct weft_env *env, struct records *records)
     }
 }
 
-static struct codec_op *op_create(struct weft_group *group, const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t count)
+/* ---- stages ---- */
+static bool is_sliced(const struct weft_group *group, const struct weft_codec_spec *spec,
+                      const struct weft_shape *shape, uint32_t round)
 {
-    size_t contribution_bytes = 0, gathered_bytes = 0;
-    for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
-        size_t bytes = weft_codec_contribution_bytes_max(spec, shape, round);
-        if (bytes > contribution_bytes) contribution_bytes = bytes;
-        if (weft_codec_combine_kind(spec, round) == WEFT_COMBINE_GATHER && bytes > gathered_bytes) gathered_bytes = bytes;
+    return codec_slices_wanted(spec, shape, group->ranks, round, group->sparse_shared_ranks);
+}
+
+static void stage_add(struct codec_op *op, enum stage_kind kind, uint32_t round)
+{
+    WEFT_ASSERT(op->stage_count < STAGES_MAX);
+    op->stages[op->stage_count++] = (struct stage){.kind = kind, .round = round};
+}
+
+static void plan_stages(struct codec_op *op)
+{
+    op->stage = op->stage_count = 0;
+    if (op->shares) {
+        stage_add(op, STAGE_REGIONS, 0);
+        stage_add(op, STAGE_REGION_SUMS, 0);
+        return;
     }
-    contribution_bytes *= count;
-    size_t all_gathered = round_up(gathered_bytes * group->ranks), behind = all_gathered + group->ranks * sizeof(uint64_t);
-    bool shares = codec_shared_wanted(spec, shape, group->ranks, group->sparse_shared_ranks);
-    if (shares) behind = codec_shared_bytes(spec, shape, group->ranks);
-    struct codec_op *op = record_take(group, round_up(contribution_bytes) + behind);
+    for (uint32_t round = 0; round < weft_codec_rounds(&op->spec); round++) {
+        if (sums(op, round)) {
+            stage_add(op, STAGE_SUM, round);
+        } else if (!is_sliced(op->group, &op->spec, &op->shape, round)) {
+            stage_add(op, STAGE_GATHER, round);
+        } else {
+            stage_add(op, STAGE_PIECES, round);
+            if (op->spec.id == WEFT_CODEC_F16) stage_add(op, STAGE_PEAKS, round);
+            stage_add(op, STAGE_SLICE_SUMS, round);
+        }
+    }
+}
+
+/* Sizes of an operation's memory. The rounds follow each other, so they share it. */
+struct op_layout {
+    size_t contribution_bytes, gathered_bytes, behind_bytes;
+    bool shares;
+};
+
+static struct op_layout layout_of(const struct weft_group *group, const struct weft_codec_spec *spec,
+                                  const struct weft_shape *shape, uint32_t count)
+{
+    struct op_layout layout = {0};
+    size_t sliced_bytes = 0, padded_bytes = 0;
+    for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
+        const size_t bytes = weft_codec_contribution_bytes_max(spec, shape, round);
+        if (bytes > layout.contribution_bytes) layout.contribution_bytes = bytes;
+        if (weft_codec_combine_kind(spec, round) != WEFT_COMBINE_GATHER) continue;
+        struct weft_slices form;
+        if (!is_sliced(group, spec, shape, round)) {
+            if (bytes > layout.gathered_bytes) layout.gathered_bytes = bytes;
+        } else if (weft_slices_of(spec, shape, group->ranks, round, &form)) {
+            const size_t slices_bytes = codec_slices_bytes(spec, shape, group->ranks, round);
+            if (slices_bytes > sliced_bytes) sliced_bytes = slices_bytes;
+            if (form.ranks * form.piece_bytes > padded_bytes) padded_bytes = form.ranks * form.piece_bytes;
+        }
+    }
+    layout.shares = codec_shared_wanted(spec, shape, group->ranks, group->sparse_shared_ranks);
+    layout.contribution_bytes *= count;
+    if (padded_bytes > layout.contribution_bytes) layout.contribution_bytes = padded_bytes; /* count is 1 */
+    layout.behind_bytes = round_up(layout.gathered_bytes * group->ranks) + group->ranks * sizeof(uint64_t);
+    if (sliced_bytes > layout.behind_bytes) layout.behind_bytes = sliced_bytes;
+    if (layout.shares) layout.behind_bytes = codec_shared_bytes(spec, shape, group->ranks);
+    return layout;
+}
+
+/* Opens what the stages need beside the operations of the group. */
+static enum weft_status open_stages(struct codec_op *op, bool gathers)
+{
+    if (op->shares) return codec_shared_open(&op->shared, op->group, &op->spec, &op->shape, op->gathered);
+    for (uint32_t stage = 0; stage < op->stage_count; stage++) {
+        const uint32_t round = op->stages[stage].round;
+        if (op->stages[stage].kind != STAGE_PIECES) continue;
+        WEFT_ASSERT(round < SLICED_ROUNDS_MAX);
+        WEFT_TRY(codec_slices_open(&op->slices[round], op->group, &op->spec, &op->shape, round,
+                                   op->contribution, op->gathered));
+    }
+    if (!gathers) return WEFT_OK;
+    return weft_combiner_create(op->group->env, &op->spec, &op->shape, op->group->ranks, &op->combiner);
+}
+
+static struct codec_op *op_create(struct weft_group *group, const struct weft_codec_spec *spec,
+                                  const struct weft_shape *shape, uint32_t count)
+{
+    const struct op_layout layout = layout_of(group, spec, shape, count);
+    struct codec_op *op = record_take(group, round_up(layout.contribution_bytes) + layout.behind_bytes);
     if (!op) return NULL;
     op->group = group;
     op->count = count;
@@ -143,22 +243,15 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     weft_timer_init(&op->timer, look_again);
     op->taken = false;
     weft_list_init(&op->link);
-    op->round = 0;
-    op->shares = shares;
-    op->rounds = shares ? 2 : weft_codec_rounds(spec);
+    op->shares = layout.shares;
     op->poisoned = false;
     memset(op->colls, 0, sizeof op->colls);
+    memset(op->slices, 0, sizeof op->slices);
     op->contribution = op->memory;
-    op->gathered = op->memory + round_up(contribution_bytes);
-    op->lengths = (uint64_t *)(op->gathered + all_gathered);
-    if (shares) {
-        if (codec_shared_open(&op->shared, group, &op->spec, shape, op->gathered) == WEFT_OK) return op;
-        record_release(op);
-        return NULL;
-    }
-    if (gathered_bytes == 0) return op;
-    if (weft_combiner_create(group->env, &op->spec, shape, group->ranks, &op->combiner) == WEFT_OK) return op;
-    op->combiner = NULL;
+    op->gathered = op->memory + round_up(layout.contribution_bytes);
+    op->lengths = (uint64_t *)(void *)(op->gathered + round_up(layout.gathered_bytes * group->ranks));
+    plan_stages(op);
+    if (open_stages(op, !layout.shares && layout.gathered_bytes > 0) == WEFT_OK) return op;
     record_release(op);
     return NULL;
 }
@@ -172,27 +265,53 @@ static uint32_t subject_of(const struct codec_op *op)
     return weft_subject_together(hash);
 }
 
-static enum weft_status prepare_round(struct codec_op *op, uint32_t round, uint64_t deadline_ns, struct weft_error *error)
+static struct weft_coll_args sum_args(const struct codec_op *op, uint32_t round)
 {
+    return (struct weft_coll_args){
+        .kind = WEFT_COLL_ALL_REDUCE,
+        .in = op->contribution,
+        .out = op->contribution,
+        .count = op->count * (weft_codec_contribution_bytes_max(&op->spec, &op->shape, round) / sizeof(float)),
+        .dtype = WEFT_F32,
+        .op = WEFT_SUM,
+        .reproducible = true,
+    };
+}
+
+static struct weft_coll_args gather_args(const struct codec_op *op, uint32_t round)
+{
+    return (struct weft_coll_args){
+        .kind = WEFT_COLL_ALL_GATHER_BYTES,
+        .in = op->contribution,
+        .out = op->gathered,
+        .piece_bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round),
+        .piece_bytes_out = op->lengths,
+    };
+}
+
+static struct weft_coll_args stage_args(const struct codec_op *op, const struct stage *stage)
+{
+    switch (stage->kind) {
+    case STAGE_SUM: return sum_args(op, stage->round);
+    case STAGE_GATHER: return gather_args(op, stage->round);
+    default:
+        return codec_slices_args(&op->slices[stage->round],
+                                 (enum codec_slices_exchange)(stage->kind - STAGE_PIECES + CODEC_SLICES_PIECES));
+    }
+}
+
+static enum weft_status prepare_stage(struct codec_op *op, uint32_t index, uint64_t deadline_ns,
+                                      struct weft_error *error)
+{
+    struct weft_coll **coll = &op->colls[index];
     const uint32_t subject = subject_of(op);
     op->shared.subject = subject;
-    if (op->shares) return codec_shared_prepare(&op->shared, op->group, round, deadline_ns, round_done, op, &op->colls[round], error);
-    size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
-    struct weft_coll_args args = {.in = op->contribution, .subject = subject, .deadline_ns = deadline_ns};
-    if (sums(op, round)) {
-        args.kind = WEFT_COLL_ALL_REDUCE;
-        args.out = op->contribution;
-        args.count = op->count * (bytes / sizeof(float));
-        args.dtype = WEFT_F32;
-        args.op = WEFT_SUM;
-        args.reproducible = true;
-    } else {
-        args.kind = WEFT_COLL_ALL_GATHER_BYTES;
-        args.out = op->gathered;
-        args.piece_bytes_max = bytes;
-        args.piece_bytes_out = op->lengths;
-    }
-    return coll_prepare(op->group, &args, false, 0, round_done, op, &op->colls[round], error);
+    if (op->shares)
+        return codec_shared_prepare(&op->shared, op->group, index, deadline_ns, stage_done, op, coll, error);
+    struct weft_coll_args args = stage_args(op, &op->stages[index]);
+    args.subject = subject;
+    args.deadline_ns = deadline_ns;
+    return coll_prepare(op->group, &args, false, 0, stage_done, op, coll, error);
 }
 
 static void op_end(struct codec_op *op, enum weft_status status, const char *text)
@@ -206,16 +325,17 @@ static void op_end(struct codec_op *op, enum weft_status status, const char *tex
 
 static void launch(struct codec_op *op)
 {
-    struct weft_coll *coll = op->colls[op->round];
-    op->colls[op->round] = NULL;
+    struct weft_coll *coll = op->colls[op->stage];
+    op->colls[op->stage] = NULL;
     coll_launch(coll, false, weft_now_ns(op->group->env)); /* it was prepared with the first */
 }
 
 /* ---- arithmetic: on either thread, on nothing but the operation's own ---- */
 
-/* Encode a member's contribution to this round, or its marker. */
-static enum weft_status encode_one(struct codec_op *op, uint32_t round, uint32_t index)
+/* Encode a member's contribution to the round of this stage, or its marker. */
+static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t index)
 {
+    const uint32_t round = op->stages[stage].round;
     const struct weft_coll_coded *member = &op->members[index];
     size_t bytes = 0, bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
     uint8_t *contribution = op->contribution + index * bytes_max;
@@ -225,21 +345,25 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t round, uint32_t
     const bool poisoned = status == WEFT_ERR_INVALID;
     op->poisoned |= poisoned;
     if (op->shares) return codec_shared_cut(&op->shared, contribution, bytes, poisoned);
+    if (op->stages[stage].kind == STAGE_PIECES) {
+        codec_slices_cut(&op->slices[round], contribution, poisoned);
+        return WEFT_OK;
+    }
     if (sums(op, round)) {
         WEFT_ASSERT(poisoned || bytes == bytes_max); /* sums have one length on all ranks */
         if (poisoned) memset(contribution, 0xff, bytes_max); /* NaN in every element */
     } else {
-        op->colls[round]->args.count = poisoned ? 0 : bytes;
+        op->colls[stage]->args.count = poisoned ? 0 : bytes;
     }
     return WEFT_OK;
 }
 
-static enum weft_status encode(struct codec_op *op, uint32_t round)
+static enum weft_status encode(struct codec_op *op, uint32_t stage)
 {
     enum weft_status all = WEFT_OK;
     if (op->computed == WEFT_OK) op->poisoned = false;
     for (uint32_t i = 0; i < op->count; i++) {
-        const enum weft_status status = encode_one(op, round, i);
+        const enum weft_status status = encode_one(op, stage, i);
         WEFT_TRY(status);
         if (status == WEFT_IN_PROGRESS) all = status; /* the others' kernels go beside it */
     }
@@ -260,25 +384,29 @@ static enum weft_status not_finite(struct codec_op *op, uint32_t rank)
     return WEFT_ERR_INVALID;
 }
 
+static uint32_t round_of(const struct codec_op *op) { return op->stages[op->stage].round; }
+
 static enum weft_status take_sum(struct codec_op *op)
 {
+    const uint32_t round = round_of(op);
     float *sum = (float *)op->contribution;
-    size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, op->round);
+    size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
     const size_t elems = bytes / sizeof(float);
     if (!weft_kernels()->finite_f32(sum, op->count * elems)) return not_finite(op, UINT32_MAX);
     for (uint32_t i = 0; i < op->count; i++, sum += elems) {
-        weft_codec_sum_to_aggregate(&op->spec, &op->shape, op->round, sum);
-        WEFT_TRY(weft_codec_take(op->members[i].codec, op->round, sum, bytes, op->group->ranks));
+        weft_codec_sum_to_aggregate(&op->spec, &op->shape, round, sum);
+        WEFT_TRY(weft_codec_take(op->members[i].codec, round, sum, bytes, op->group->ranks));
     }
     return WEFT_OK;
 }
 
 static enum weft_status take_gathered(struct codec_op *op)
 {
-    size_t piece_bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, op->round), bytes;
+    const uint32_t round = round_of(op);
+    size_t piece_bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round), bytes;
     for (uint32_t rank = 0; rank < op->group->ranks; rank++)
         if (op->lengths[rank] == 0) return not_finite(op, rank);
-    weft_combiner_begin(op->combiner, op->round);
+    weft_combiner_begin(op->combiner, round);
     for (uint32_t rank = 0; rank < op->group->ranks; rank++) {
         op->at_rank = rank;
         WEFT_TRY(weft_combiner_add(op->combiner, op->gathered + rank * piece_bytes_max, op->lengths[rank]));
@@ -286,16 +414,34 @@ static enum weft_status take_gathered(struct codec_op *op)
     op->at_rank = UINT32_MAX;
     const void *aggregate;
     WEFT_TRY(weft_combiner_close(op->combiner, &aggregate, &bytes));
-    return weft_codec_take(op->members[0].codec, op->round, aggregate, bytes, op->group->ranks);
+    return weft_codec_take(op->members[0].codec, round, aggregate, bytes, op->group->ranks);
 }
 
-/* Sparse and shared out: the region's sum, or all of them. */
-static enum weft_status take_shared(struct codec_op *op)
+/* The next stage sends the sum of the own region or slice, or its peak. */
+static enum weft_status combine(struct codec_op *op)
 {
+    struct weft_coll *next = op->colls[op->stage + 1];
     uint32_t empty = UINT32_MAX;
-    if (op->round > 0) return codec_shared_take(&op->shared, op->members[0].codec, &op->at_rank);
-    enum weft_status status = codec_shared_sum(&op->shared, op->colls[1], &empty);
+    const enum weft_status status = op->shares ? codec_shared_sum(&op->shared, next, &empty)
+                                               : codec_slices_combine(&op->slices[round_of(op)], next, &empty);
     return empty != UINT32_MAX ? not_finite(op, empty) : status;
+}
+
+/* Takes in what the stage has brought. *more_out: the round goes on, its next stage has what it sends. */
+static enum weft_status take_stage(struct codec_op *op, bool *more_out)
+{
+    const enum stage_kind kind = op->stages[op->stage].kind;
+    *more_out = kind == STAGE_REGIONS || kind == STAGE_PIECES || kind == STAGE_PEAKS;
+    switch (kind) {
+    case STAGE_SUM: return take_sum(op);
+    case STAGE_GATHER: return take_gathered(op);
+    case STAGE_REGIONS:
+    case STAGE_PIECES: return combine(op);
+    case STAGE_PEAKS:
+        return codec_slices_repack(&op->slices[round_of(op)], op->colls[op->stage + 1], &op->at_rank);
+    case STAGE_REGION_SUMS: return codec_shared_take(&op->shared, op->members[0].codec, &op->at_rank);
+    default: return codec_slices_take(&op->slices[round_of(op)], op->members[0].codec, &op->at_rank);
+    }
 }
 
 static void run_first(struct weft_task *task)
@@ -304,16 +450,17 @@ static void run_first(struct weft_task *task)
     op->computed = encode(op, 0);
 }
 
-/* The round's result is here: take it in, then the next contribution, or the gradient. */
-static void run_round(struct weft_task *task)
+/* The stage's result is here: take it in, then the next contribution, or the gradient. */
+static void run_stage(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
     if (!op->taken) {
-        op->computed = op->shares ? take_shared(op) : sums(op, op->round) ? take_sum(op) : take_gathered(op);
-        if (op->computed < 0 || (op->shares && op->round == 0)) return;
+        bool more = false;
+        op->computed = take_stage(op, &more);
+        if (op->computed < 0 || more) return;
         op->taken = true;
     }
-    if (op->round + 1 < op->rounds) op->computed = encode(op, op->round + 1);
+    if (op->stage + 1 < op->stage_count) op->computed = encode(op, op->stage + 1);
     else op->computed = finish(op);
 }
 
@@ -368,14 +515,14 @@ static void first_computed(struct codec_op *op)
     }
 }
 
-static void round_computed(struct codec_op *op)
+static void stage_computed(struct codec_op *op)
 {
     if (op->computed == WEFT_IN_PROGRESS) {
         look_later_or_end(op, true);
         return;
     }
     op->taken = false;
-    if (op->computed == WEFT_OK && ++op->round < op->rounds) {
+    if (op->computed == WEFT_OK && ++op->stage < op->stage_count) {
         launch(op);
         return;
     }
@@ -392,7 +539,7 @@ static void task_done(struct weft_task *task)
     weft_list_remove(&op->link);
     if (group->fail_status < 0) op_end(op, group->fail_status, group->fail_text);
     else if (task->run == run_first) first_computed(op);
-    else round_computed(op);
+    else stage_computed(op);
 }
 
 /* false: it is short, and done. */
@@ -434,16 +581,16 @@ static void look_again(struct weft_timer *timer)
         look_later_or_end(op, false);
     } else if (!compute_apart(op, op->task.run)) {
         if (op->task.run == run_first) first_computed(op);
-        else round_computed(op);
+        else stage_computed(op);
     }
 }
 
-static void round_done(void *context, enum weft_status status, const char *text)
+static void stage_done(void *context, enum weft_status status, const char *text)
 {
     struct codec_op *op = context;
     op->computed = WEFT_OK;
     if (status < 0) op_end(op, status, text);
-    else if (!compute_apart(op, run_round)) round_computed(op);
+    else if (!compute_apart(op, run_stage)) stage_computed(op);
 }
 
 void codec_close(struct weft_group *group, enum weft_status status, const char *text)
@@ -491,7 +638,8 @@ enum weft_status weft_coll_codec_all_reduce_many(struct weft_group *group, const
     op->until_ns = weft_later_ns(weft_now_ns(group->env), deadline_ns ? deadline_ns : group->deadline_ns);
     uint64_t sequence = group->sequence;
     enum weft_status status = WEFT_OK;
-    for (uint32_t round = 0; round < op->rounds && status == WEFT_OK; round++) status = prepare_round(op, round, deadline_ns, error);
+    for (uint32_t i = 0; i < op->stage_count && status == WEFT_OK; i++)
+        status = prepare_stage(op, i, deadline_ns, error);
     if (status == WEFT_OK && compute_apart(op, run_first)) return WEFT_IN_PROGRESS;
     if (status == WEFT_OK && op->computed == WEFT_IN_PROGRESS) {
         const enum weft_status looks = look_later(op, true);

@@ -1,6 +1,7 @@
 /* codec_traffic.c - what one compressed all-reduce moves: the arithmetic of codec_all_reduce.c without the
  * network. */
 #include "collective/codec_shared.h"
+#include "collective/codec_slices.h"
 #include "collective/internal.h"
 
 void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
@@ -10,9 +11,9 @@ void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struc
     const double others = (double)ranks - 1;
     struct weft_coll_traffic traffic = {0};
     for (uint32_t round = 0; round < weft_codec_rounds(resolved) && ranks > 1; round++) {
-        const double bytes =
-            (double)(contribution_bytes ? contribution_bytes[round]
-                                        : weft_codec_contribution_bytes_max(resolved, shape, round));
+        const double most = (double)weft_codec_contribution_bytes_max(resolved, shape, round);
+        const double bytes = contribution_bytes ? (double)contribution_bytes[round] : most;
+        struct weft_slices slices;
         if (codec_shared_wanted(resolved, shape, ranks,
                                 0)) { /* a contribution and the union, each less the own part */
             traffic.bytes +=
@@ -22,6 +23,10 @@ void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struc
                    WEFT_COMBINE_SUM_F32) { /* slices to their owners, sums back */
             traffic.bytes += 2 * others / (double)ranks * bytes;
             traffic.hops += 2;
+        } else if (codec_slices_wanted(resolved, shape, ranks, round, 0) &&
+                   weft_slices_of(resolved, shape, ranks, round, &slices)) {
+            traffic.bytes += bytes / most * codec_slices_traffic(&slices);
+            traffic.hops += slices.has_peak ? 3 : 2;
         } else {
             traffic.bytes += others * bytes;
             traffic.hops += 1;

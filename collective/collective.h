@@ -259,8 +259,8 @@ struct weft_group_options {
     uint64_t deadline_ns;            /* default of an operation, default 300 s */
     uint64_t patience_ns;            /* of a group that has ended, with peers that have not let go of its buffers: then their connection is given up,
                                         for all groups over this transport; default 2 s */
-    uint32_t sparse_shared_ranks;    /* a sparse compressed all_reduce of so many ranks or more is shared out by regions where it
-                                        can be; default 0: where that moves fewer bytes. The same on all ranks */
+    uint32_t sparse_shared_ranks;    /* a compressed all_reduce of so many ranks or more is shared out, by regions or slices, where
+                                        it can be; default 0: where that moves fewer bytes. The same on all ranks */
     bool timing_only;                /* over a timing-only simulation: buffers are never touched, sums and copies not done */
     uint32_t alike;                  /* with timing_only: rank r's messages stand for those of every rank that equals r modulo this;
                                         default 0: every rank is itself */

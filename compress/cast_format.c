@@ -84,8 +84,12 @@ bool cast_pack(enum weft_codec_id id, void *out, const float *in, float factor, 
 
 void cast_pack_sum(enum weft_codec_id id, void *out, const float *in, size_t count)
 {
-    const int32_t exponent = id == WEFT_CODEC_F16 ? shared_exponent(weft_kernels()->max_abs_bits_f32(in, count)) : 0;
-    pack(id, out, in, 1.0f, exponent, count);
+    cast_pack_peak(id, out, in, id == WEFT_CODEC_F16 ? weft_kernels()->max_abs_bits_f32(in, count) : 0, count);
+}
+
+void cast_pack_peak(enum weft_codec_id id, void *out, const float *in, uint32_t peak_bits, size_t count)
+{
+    pack(id, out, in, 1.0f, id == WEFT_CODEC_F16 ? shared_exponent(peak_bits) : 0, count);
 }
 
 bool cast_well_formed(enum weft_codec_id id, const void *data, size_t bytes, size_t count)

@@ -123,6 +123,8 @@ bool cast_exponent(enum weft_codec_id id, uint32_t max_bits, float factor, int32
 bool cast_pack(enum weft_codec_id id, void *out, const float *in, float factor, size_t count);
 /* A sum, already bounded by nothing: Inf and NaN are carried as such. */
 void cast_pack_sum(enum weft_codec_id id, void *out, const float *in, size_t count);
+/* The same under the exponent of elements whose largest magnitude has the bits peak_bits. */
+void cast_pack_peak(enum weft_codec_id id, void *out, const float *in, uint32_t peak_bits, size_t count);
 bool cast_well_formed(enum weft_codec_id id, const void *data, size_t bytes, size_t count);
 void cast_unpack(enum weft_codec_id id, float *out, const void *data, float factor, size_t count);
 

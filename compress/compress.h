@@ -241,6 +241,11 @@ enum weft_status weft_combiner_add(struct weft_combiner *combiner, const void *d
 enum weft_status weft_combiner_close(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out);
 /* After the last round's close: the decoded sum * scale (elems,), bit-equal to what every worker's finish gives. */
 enum weft_status weft_combiner_finish(struct weft_combiner *combiner, float scale, float *out);
+/* f16, after close: the bits of the largest magnitude of the sum. */
+uint32_t weft_combiner_peak(const struct weft_combiner *combiner);
+/* f16, after close: the aggregate again, under the exponent of a tensor with this peak, of which the sum is a slice.
+ * Valid until the next begin or repack. */
+void weft_combiner_repack(struct weft_combiner *combiner, uint32_t peak_bits, const void **data_out, size_t *bytes_out);
 
 /* A combiner with a residual of its own (topk with global=1): what its aggregates left out so far. It changes at close, so
  * a step is closed once; 0 bytes: nothing to remember. Between rounds only (else WEFT_ERR_STATE). Load: UNTRUSTED,
@@ -256,7 +261,7 @@ enum weft_status weft_combiner_load(struct weft_combiner *combiner, const void *
 enum weft_combine_kind {
     WEFT_COMBINE_SUM_F32 = 1, /* contributions are f32 vectors of equal length: all_reduce sum by T, then
                                  weft_codec_sum_to_aggregate on every rank */
-    WEFT_COMBINE_GATHER = 2,  /* all_gather the contributions, then a local combiner */
+    WEFT_COMBINE_GATHER = 2,  /* all_gather the contributions, then a local combiner; or slices, or regions */
 };
 enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spec, uint32_t round);
 /* In place: turn the f32 sum of the contributions into the aggregate a combiner would have given (PowerSGD, even rounds:
@@ -297,5 +302,6 @@ enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t e
 
 #include "compress/judge.h" /* which codec pays */
 #include "compress/cut.h"   /* chunks of a tensor at shards */
+#include "compress/slice.h" /* slices of a contribution in an all_reduce */
 
 #endif

@@ -30,6 +30,7 @@ struct fold_combiner {
     uint64_t step;         /* randomk: of the open step */
     float *basis, *q_scaled; /* owned; powersgd: P^ of the last even round, and scratch; else NULL */
     const void *aggregate; /* of the last closed round */
+    const float *sum;      /* of the last closed round; borrowed from memory until the next add */
 };
 
 /* Elements of one contribution. */
@@ -98,6 +99,7 @@ static void fold_close(struct weft_combiner *combiner, const void **data_out, si
     weft_codec_sum_to_aggregate(&combiner->spec, &combiner->shape, combiner->round, sum);
     if (self->narrow) cast_pack_sum(self->reply, self->narrow, sum, count);
     if (self->basis && combiner->round % 2 == 0) memcpy(self->basis, sum, count * sizeof *sum);
+    self->sum = sum;
     self->aggregate = self->narrow ? self->narrow : sum;
     *data_out = self->aggregate;
     *bytes_out = cast_bytes(self->reply, count);
@@ -157,6 +159,22 @@ struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct we
     if (self->memory && (!narrows || self->narrow) && (!draws || self->indices) && (!low_rank || (self->basis && self->q_scaled))) return &self->base;
     fold_free(&self->base);
     return NULL;
+}
+
+uint32_t weft_combiner_peak(const struct weft_combiner *combiner)
+{
+    const struct fold_combiner *self = (const struct fold_combiner *)combiner;
+    WEFT_ASSERT(combiner->spec.id == WEFT_CODEC_F16 && combiner->closed_count == combiner->rounds);
+    return weft_kernels()->max_abs_bits_f32(self->sum, combiner->elems);
+}
+
+void weft_combiner_repack(struct weft_combiner *combiner, uint32_t peak_bits, const void **data_out, size_t *bytes_out)
+{
+    const struct fold_combiner *self = (const struct fold_combiner *)combiner;
+    WEFT_ASSERT(combiner->spec.id == WEFT_CODEC_F16 && combiner->closed_count == combiner->rounds);
+    cast_pack_peak(self->reply, self->narrow, self->sum, peak_bits, combiner->elems);
+    *data_out = self->aggregate;
+    *bytes_out = cast_bytes(self->reply, combiner->elems);
 }
 
 void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, float *sum)

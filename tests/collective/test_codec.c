@@ -91,7 +91,7 @@ static const char *const specs[] = {"dense", "f16", "bf16", "powersgd:rank=3", "
 static struct world *world;
 static struct weft_group *groups[RANKS_MAX];
 
-static uint32_t shared_from; /* sparse sums are shared out from so many ranks; 0: the group decides */
+static uint32_t shared_from; /* rounds are shared out or sliced from so many ranks; 0: the group decides */
 
 static void open_groups(uint32_t ranks)
 {
@@ -112,8 +112,8 @@ static void close_groups(uint32_t ranks)
 /* All codecs at once, so that their rounds overlap; several steps, so that residuals and warm starts are in it. */
 static void bits_of_the_combiner(void **state)
 {
-    static const uint32_t sizes[] = {1, 2, 3, 4, 7};
-    for (size_t s = 0; s < 5; s++) {
+    static const uint32_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         uint32_t ranks = sizes[s];
         struct tensor tensors[SPECS];
         open_groups(ranks);
@@ -149,6 +149,12 @@ static void bits_of_the_combiner(void **state)
     }
 }
 
+/* Whether all ranks learn whose gradient is not finite: not from a sum. */
+static bool names_rank(const struct weft_codec_spec *spec)
+{
+    return weft_codec_combine_kind(spec, 0) == WEFT_COMBINE_GATHER;
+}
+
 /* One rank's gradient holds a NaN: all ranks are told, the group lives, and the next step works. */
 static void not_finite_everywhere(void **state)
 {
@@ -173,6 +179,8 @@ static void not_finite_everywhere(void **state)
                 assert_int_equal(tensor.outcomes[r].status, step == 0 ? WEFT_ERR_INVALID : WEFT_OK);
                 if (step == 0) {
                     assert_non_null(strstr(tensor.outcomes[r].text, "not finite"));
+                    if (names_rank(&tensor.spec))
+                        assert_non_null(strstr(tensor.outcomes[r].text, r == 1 ? "this rank" : "rank 1"));
                     weft_codec_abandon(tensor.codecs[r]);
                 } else {
                     weft_codec_commit(tensor.codecs[r]);
@@ -184,12 +192,82 @@ static void not_finite_everywhere(void **state)
     close_groups(ranks);
 }
 
-/* The same with the sums of top-k shared out by regions: no bit differs, and a NaN is told as well. */
+/* The same with sums shared out, by regions or slices, and with gathers alone: no bit differs, and a NaN is
+ * found as well. */
 static void shared_out(void **state)
 {
+    for (uint32_t way = 0; way < 2; way++) {
+        shared_from = way == 0 ? 1 : UINT32_MAX;
+        bits_of_the_combiner(state);
+        not_finite_everywhere(state);
+    }
+    shared_from = 0;
+}
+
+static const char *const sliced_specs[] = {"f16",              "bf16",             "int8:min_count=1", "int4:min_count=1",
+                                           "sign:min_count=1", "e4m3:min_count=1", "e5m2:min_count=1"};
+#define SLICED_SPECS (sizeof sliced_specs / sizeof sliced_specs[0])
+
+/* Starts one step on all ranks of the open groups and waits for it. */
+static void run_step(struct tensor *t, uint32_t ranks)
+{
+    uint32_t pending = ranks;
+    bool done = false;
+    for (uint32_t r = 0; r < ranks; r++) {
+        t->outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
+        const enum weft_status status =
+            weft_coll_codec_all_reduce(groups[r], t->codecs[r], &t->spec, &t->shape, t->grads[r], 1.0f, t->outs[r],
+                                       1.0f / ranks, 0, outcome_done, &t->outcomes[r], NULL);
+        assert_int_equal(status, WEFT_IN_PROGRESS);
+    }
+    assert_int_equal(world_run(world, &done, WEFT_SECONDS(10)), WEFT_OK);
+}
+
+/* Slices without elements, and counts around a block, on 2 to 8 ranks. */
+static void few_elements(void **state)
+{
+    static const uint64_t counts[] = {1, 31, 33, 255, 256, 257, 511, 1793};
     shared_from = 1;
-    bits_of_the_combiner(state);
-    not_finite_everywhere(state);
+    for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks++) {
+        open_groups(ranks);
+        for (size_t s = 0; s < SLICED_SPECS; s++)
+            for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+                struct tensor t;
+                tensor_open(&t, sliced_specs[s], ranks, 1, counts[c]);
+                for (uint32_t r = 0; r < ranks; r++)
+                    for (uint64_t i = 0; i < t.elems; i++) t.grads[r][i] = gradient(r, 0, i);
+                run_step(&t, ranks);
+                reference_step(t.references, &t.spec, &t.shape, ranks, t.grads, 1.0f / ranks, t.expected);
+                for (uint32_t r = 0; r < ranks; r++) {
+                    assert_int_equal(t.outcomes[r].status, WEFT_OK);
+                    assert_memory_equal(t.outs[r], t.expected, t.elems * sizeof(float));
+                }
+                tensor_close(&t, ranks);
+            }
+        close_groups(ranks);
+    }
+    shared_from = 0;
+}
+
+/* Rank 1 orders its bytes as for pieces, so codes stand where scales are expected. The owners of slices find
+ * out, and all ranks fail. */
+static void unreadable_contribution(void **state)
+{
+    const uint32_t ranks = 3;
+    struct tensor t;
+    shared_from = 1;
+    open_groups(ranks);
+    tensor_open(&t, "e4m3:min_count=1", ranks, 30, 256);
+    assert_int_equal(weft_codec_set_pieces(t.codecs[1], WEFT_CODEC_PIECE), WEFT_OK);
+    for (uint32_t r = 0; r < ranks; r++)
+        for (uint64_t i = 0; i < t.elems; i++) t.grads[r][i] = -1.0f; /* its code is above all scales */
+    run_step(&t, ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        assert_int_equal(t.outcomes[r].status, WEFT_ERR_MALFORMED);
+        assert_non_null(strstr(t.outcomes[r].text, "rank 1 cannot be used"));
+    }
+    tensor_close(&t, ranks);
+    close_groups(ranks);
     shared_from = 0;
 }
 
@@ -217,6 +295,7 @@ static void when_it_pays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bits_of_the_combiner), cmocka_unit_test(not_finite_everywhere),
-                                       cmocka_unit_test(shared_out), cmocka_unit_test(when_it_pays)};
+                                       cmocka_unit_test(shared_out), cmocka_unit_test(few_elements),
+                                       cmocka_unit_test(unreadable_contribution), cmocka_unit_test(when_it_pays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
