@@ -9,6 +9,7 @@ enum {
     BLOCK = WEFT_BLOCK,
     GROUPS = 8,
     PLANE_BYTES = BLOCK / GROUPS,
+    GROUP_WORDS = PLANE_BYTES / 8,
     WINDOW_HIGH_BITS = 7,
     WINDOW = 127,   /* exponents above the base */
     BASE_MAX = 128, /* 255 - WINDOW */
@@ -35,24 +36,38 @@ size_t slice_packed_bytes_max(const struct weft_slice_packing *packing, uint64_t
 }
 
 /* ---- planes ---- */
+
+/* Bit j of group g and bit g of group j change places: a transposed 8 x 8 matrix of bits at each of 32 bytes. Three
+ * steps of swaps (Warren, Hacker's Delight, section 7-3), on all bytes at once. */
+static void transpose(uint64_t groups[GROUPS][GROUP_WORDS])
+{
+    static const uint64_t masks[] = {0x0f0f0f0f0f0f0f0f, 0x3333333333333333, 0x5555555555555555};
+    for (uint32_t step = 0, distance = 4; step < 3; step++, distance /= 2)
+        for (uint32_t g = 0; g < GROUPS; g++) {
+            if (g & distance) continue;
+            uint64_t *low = groups[g], *high = groups[g + distance];
+            for (uint32_t w = 0; w < GROUP_WORDS; w++) {
+                const uint64_t swapped = ((low[w] >> distance) ^ high[w]) & masks[step];
+                high[w] ^= swapped;
+                low[w] ^= swapped << distance;
+            }
+        }
+}
+
 static void planes_write(uint8_t *out, const uint8_t high[BLOCK], uint32_t bits)
 {
-    for (uint32_t j = 0; j < bits; j++, out += PLANE_BYTES) {
-        uint8_t plane[PLANE_BYTES] = {0};
-        for (uint32_t g = 0; g < GROUPS; g++)
-            for (uint32_t t = 0; t < PLANE_BYTES; t++)
-                plane[t] |= (uint8_t)(((high[g * PLANE_BYTES + t] >> j) & 1) << g);
-        memcpy(out, plane, sizeof plane);
-    }
+    uint64_t groups[GROUPS][GROUP_WORDS];
+    memcpy(groups, high, sizeof groups);
+    transpose(groups);
+    memcpy(out, groups, bits * PLANE_BYTES);
 }
 
 static void planes_read(uint8_t high[BLOCK], const uint8_t *planes, uint32_t bits)
 {
-    memset(high, 0, BLOCK);
-    for (uint32_t j = 0; j < bits; j++, planes += PLANE_BYTES)
-        for (uint32_t g = 0; g < GROUPS; g++)
-            for (uint32_t t = 0; t < PLANE_BYTES; t++)
-                high[g * PLANE_BYTES + t] |= (uint8_t)(((planes[t] >> g) & 1) << j);
+    uint64_t groups[GROUPS][GROUP_WORDS] = {{0}};
+    memcpy(groups, planes, bits * PLANE_BYTES);
+    transpose(groups);
+    memcpy(high, groups, sizeof groups);
 }
 
 /* A block of words of 8 + bits bits: low bytes, then planes. Returns the bytes. */
@@ -78,26 +93,28 @@ static size_t words_read(uint16_t words[BLOCK], const uint8_t *data, size_t coun
 }
 
 /* ---- windows: sign, exponent - base, 7 bits of mantissa ---- */
-static uint16_t exponent_of(uint16_t word)
+static int16_t exponent_of(uint16_t word)
 {
-    return (word >> 7) & 0xff;
+    return (int16_t)((word >> 7) & 0xff);
 }
 
-/* BASE_RAW: the exponents of the block do not fit into one window. */
+/* BASE_RAW: the exponents of the block do not fit into one window. An exponent of 0 fits always. */
 static uint8_t base_of(const uint16_t words[BLOCK])
 {
-    uint16_t most = 0;
-    for (uint32_t i = 0; i < BLOCK; i++) most = exponent_of(words[i]) > most ? exponent_of(words[i]) : most;
-    const uint16_t base = most > WINDOW ? most - WINDOW : 0;
-    bool fits = true;
-    for (uint32_t i = 0; i < BLOCK; i++) fits &= exponent_of(words[i]) == 0 || exponent_of(words[i]) > base;
-    return fits ? (uint8_t)base : BASE_RAW;
+    int16_t most = 0, least = INT16_MAX;
+    for (uint32_t i = 0; i < BLOCK; i++) {
+        const int16_t exponent = exponent_of(words[i]), below = (exponent - 1) & INT16_MAX;
+        most = exponent > most ? exponent : most;
+        least = below < least ? below : least;
+    }
+    const int16_t base = most > WINDOW ? most - WINDOW : 0;
+    return least >= base ? (uint8_t)base : BASE_RAW;
 }
 
 static void window_enter(uint16_t words[BLOCK], uint8_t base)
 {
     for (uint32_t i = 0; i < BLOCK; i++) {
-        const uint16_t exponent = exponent_of(words[i]), within = exponent > 0 ? exponent - base : 0;
+        const int16_t above = exponent_of(words[i]) - base, within = above > 0 ? above : 0;
         words[i] = (uint16_t)((words[i] >> 15) << 14 | within << 7 | (words[i] & 0x7f));
     }
 }
@@ -105,7 +122,7 @@ static void window_enter(uint16_t words[BLOCK], uint8_t base)
 static void window_leave(uint16_t words[BLOCK], uint8_t base)
 {
     for (uint32_t i = 0; i < BLOCK; i++) {
-        const uint16_t within = (words[i] >> 7) & WINDOW, exponent = within > 0 ? within + base : 0;
+        const int16_t within = (words[i] >> 7) & WINDOW, exponent = within > 0 ? within + base : 0;
         words[i] = (uint16_t)((words[i] >> 14) << 15 | exponent << 7 | (words[i] & 0x7f));
     }
 }
