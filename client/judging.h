@@ -104,6 +104,10 @@ void client_judging_report(struct weft_session *session);
 /* judging_measure.c: costs of all candidates, latency, bandwidth, steal. Blocks; equal results on all ranks.
  * */
 enum weft_status client_judging_measure(struct weft_session *session);
+/* Time of one rank where the ranks combine a round in slices. combine_ns: of one combiner for all elements, which gave
+ * `aggregate`. Without memory, packing counts as nothing. */
+double client_judging_sliced_ns(struct weft_env *env, const struct weft_slices *slices, const void *aggregate,
+                                size_t aggregate_bytes, double combine_ns);
 /* What was measured of it counts as much as what was thought, and alone against a table. */
 void client_judging_take_bandwidth(struct client_judging *judging, double bytes_per_second);
 /* The bandwidth again, with one all-reduce of so many bytes; where the figures came from a table, its latency,

@@ -1,8 +1,8 @@
 /* judging_measure.c - what candidates and links cost here, known before the first step.
  *
- * Codecs: one rank's share of an exchange (encode, combine what was gathered, take, finish) on samples of
- * two sizes, one that stays in the caches and one that does not; costs between them go by the logarithm of
- * the size. All ranks measure at the same time, as they will encode at the same time, and the slowest counts.
+ * Codecs: one rank's share of an exchange (encode, combine what was gathered or the own slice, take, finish)
+ * on samples of two sizes, one that stays in the caches and one that does not; costs between them go by the
+ * logarithm of the size. All ranks measure at the same time, as they will encode at the same time, and the slowest counts.
  *
  * Link: what the job's link table says (collective.links, by rank 0's file); the first probe checks it. Where
  * there is no table: the shortest of some tiny exchanges is its latency; then all-reduces that grow until one takes long
@@ -41,6 +41,7 @@ struct bench {
     struct weft_codec_spec spec;
     struct weft_shape shape;
     uint32_t ranks;
+    bool can_slice; /* not through shards */
     struct weft_codec *codec;
     struct weft_combiner *combiner;
     const float *grad;
@@ -53,9 +54,12 @@ static double since_ns(struct weft_env *env, uint64_t began_ns)
     return (double)(weft_now_ns(env) - began_ns);
 }
 
-static enum weft_status combine(struct bench *b, uint32_t round, size_t bytes)
+/* Adds the time of one rank's part to *ns. */
+static enum weft_status combine(struct bench *b, uint32_t round, size_t bytes, double *ns)
 {
     const void *aggregate = b->bytes;
+    struct weft_slices slices;
+    uint64_t began_ns = weft_now_ns(b->env);
     if (weft_codec_combine_kind(&b->spec, round) == WEFT_COMBINE_SUM_F32) {
         weft_codec_sum_to_aggregate(&b->spec, &b->shape, round, (float *)(void *)b->bytes);
     } else {
@@ -64,7 +68,13 @@ static enum weft_status combine(struct bench *b, uint32_t round, size_t bytes)
             WEFT_TRY(weft_combiner_add(b->combiner, b->bytes, bytes));
         WEFT_TRY(weft_combiner_close(b->combiner, &aggregate, &bytes));
     }
-    return weft_codec_take(b->codec, round, aggregate, bytes, b->ranks);
+    const double combine_ns = since_ns(b->env, began_ns);
+    const bool sliced = b->can_slice && weft_coll_codec_slices(&b->spec, &b->shape, b->ranks, round, &slices);
+    *ns += sliced ? client_judging_sliced_ns(b->env, &slices, aggregate, bytes, combine_ns) : combine_ns;
+    began_ns = weft_now_ns(b->env);
+    const enum weft_status status = weft_codec_take(b->codec, round, aggregate, bytes, b->ranks);
+    *ns += since_ns(b->env, began_ns);
+    return status;
 }
 
 static enum weft_status run_once(struct bench *b, struct sample *sample)
@@ -77,9 +87,7 @@ static enum weft_status run_once(struct bench *b, struct sample *sample)
         *(round == 0 ? &encode_ns : &decode_ns) += since_ns(b->env, began_ns);
         sample->share[round] =
             (double)bytes / (double)weft_codec_contribution_bytes_max(&b->spec, &b->shape, round);
-        began_ns = weft_now_ns(b->env);
-        WEFT_TRY(combine(b, round, bytes));
-        decode_ns += since_ns(b->env, began_ns);
+        WEFT_TRY(combine(b, round, bytes, &decode_ns));
     }
     uint64_t began_ns = weft_now_ns(b->env);
     WEFT_TRY(weft_codec_finish(b->codec, 1.0f / (float)b->ranks, b->out));
@@ -93,11 +101,14 @@ static enum weft_status run_once(struct bench *b, struct sample *sample)
 }
 
 /* A failure leaves the sample unmeasured: the candidate is not chosen. */
-static void measure_sample(struct weft_env *env, const struct weft_codec_spec *spec,
-                           const struct weft_shape *shape, uint32_t ranks, const float *grad, float *out,
+static void measure_sample(const struct weft_tensor *tensor, const struct weft_codec_spec *spec,
+                           const struct weft_shape *shape, const float *grad, float *out,
                            struct sample *sample)
 {
+    struct weft_env *env = tensor->session->env;
+    const uint32_t ranks = tensor->session->ranks;
     struct bench b = {.env = env, .spec = *spec, .shape = *shape, .ranks = ranks, .grad = grad, .out = out};
+    b.can_slice = tensor->mode == WEFT_MODE_ALL_REDUCE;
     size_t room = 0;
     *sample = (struct sample){.elems = weft_shape_elems(shape)};
     for (uint32_t round = 0; round < weft_codec_rounds(spec); round++)
@@ -184,15 +195,15 @@ static const struct weft_tensor *largest_with(const struct client_judging *judgi
     return largest;
 }
 
-static void take_samples(struct weft_session *session, const struct weft_tensor *tensor, const float *grad,
-                         float *out, struct candidate_samples *samples)
+static void take_samples(const struct weft_tensor *tensor, const float *grad, float *out,
+                         struct candidate_samples *samples)
 {
     const struct weft_shape small = sample_shape(&tensor->shape, SMALL_ELEMS),
                             large = sample_shape(&tensor->shape, LARGE_ELEMS);
-    measure_sample(session->env, &samples->spec, &large, session->ranks, grad, out, &samples->large);
+    measure_sample(tensor, &samples->spec, &large, grad, out, &samples->large);
     samples->small = samples->large;
     if (weft_shape_elems(&small) < weft_shape_elems(&large))
-        measure_sample(session->env, &samples->spec, &small, session->ranks, grad, out, &samples->small);
+        measure_sample(tensor, &samples->spec, &small, grad, out, &samples->small);
 }
 
 static struct candidate_samples *samples_of(struct candidate_samples *known, uint32_t count,
@@ -241,7 +252,7 @@ static enum weft_status measure_codecs(struct weft_session *session)
             if (!samples) {
                 samples = &known[count++];
                 samples->spec = *spec;
-                take_samples(session, largest_with(judging, spec), grad, out, samples);
+                take_samples(largest_with(judging, spec), grad, out, samples);
             }
             choosing->costs[c] = cost_of(samples, tensor, c);
         }

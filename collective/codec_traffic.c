@@ -4,6 +4,13 @@
 #include "collective/codec_slices.h"
 #include "collective/internal.h"
 
+bool weft_coll_codec_slices(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                            uint32_t ranks, uint32_t round, struct weft_slices *slices_out)
+{
+    return codec_slices_wanted(resolved, shape, ranks, round, 0) &&
+           weft_slices_of(resolved, shape, ranks, round, slices_out);
+}
+
 void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
                              uint32_t ranks, const size_t *contribution_bytes,
                              struct weft_coll_traffic *traffic_out)
@@ -23,8 +30,7 @@ void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struc
                    WEFT_COMBINE_SUM_F32) { /* slices to their owners, sums back */
             traffic.bytes += 2 * others / (double)ranks * bytes;
             traffic.hops += 2;
-        } else if (codec_slices_wanted(resolved, shape, ranks, round, 0) &&
-                   weft_slices_of(resolved, shape, ranks, round, &slices)) {
+        } else if (weft_coll_codec_slices(resolved, shape, ranks, round, &slices)) {
             traffic.bytes += bytes / most * codec_slices_traffic(&slices);
             traffic.hops += slices.has_peak ? 3 : 2;
         } else {

@@ -444,6 +444,9 @@ enum weft_status weft_coll_codec_all_reduce_many(struct weft_group *group, const
                                                  const struct weft_codec_spec *resolved, const struct weft_shape *shape, float result_scale,
                                                  uint64_t deadline_ns, weft_coll_done_fn done, void *context, struct weft_error *error);
 
+/* Whether the ranks combine this round in slices, and how (compress/slice.h). */
+bool weft_coll_codec_slices(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                            uint32_t ranks, uint32_t round, struct weft_slices *slices_out);
 /* What the first of these calls moves, for those who choose a codec. contribution_bytes: of each round, as measured (all ranks'
  * are taken to be alike); NULL: the upper bounds. */
 struct weft_coll_traffic {

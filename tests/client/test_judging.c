@@ -446,6 +446,63 @@ static void test_carry_follows_the_ranks(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* Four ranks, codecs that are combined in slices: the bytes of the costs are those that a rank sends. */
+static void true_bytes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    const struct weft_step begun = {.step = 1, .lr = 0.1f, .weight = 1.0f};
+    struct weft_tensor_options options;
+    struct weft_tensor *tensor = NULL;
+    weft_tensor_options_init(&options);
+    options.name = "large";
+    options.dim_count = 1;
+    options.dims[0] = 1 << 16;
+    options.codec = "auto:bf16,f16,int8,e4m3,e5m2";
+    options.mode = WEFT_MODE_ALL_REDUCE;
+    if (!CROWD_OK(crowd, session, weft_declare(session, &options, &tensor))) return;
+    if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
+    const struct client_choosing *choosing = &tensor->choosing;
+    const double dense = choosing->costs[0].wire_bytes;
+    CROWD_CHECK(crowd, session, choosing->candidates.count == 6);
+    for (uint32_t c = 1; c < choosing->candidates.count; c++) {
+        const enum weft_codec_id id = choosing->candidates.specs[c].id;
+        const double most = id == WEFT_CODEC_BF16 || id == WEFT_CODEC_F16 ? 0.5001 : 0.375;
+        CROWD_CHECK(crowd, session, choosing->costs[c].wire_bytes > 0.25 * dense);
+        CROWD_CHECK(crowd, session, choosing->costs[c].wire_bytes <= most * dense);
+        CROWD_CHECK(crowd, session, choosing->costs[c].hops >= 2);
+    }
+    CROWD_OK(crowd, session, weft_step_end(session));
+}
+
+static void test_true_bytes(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 4, true_bytes);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static uint64_t ticks(struct weft_env *env) { return *(uint64_t *)env->context += 1000; }
+
+/* One rank adds a share of what a combiner of all elements adds, and packs where a sum is packed. */
+static void test_time_of_a_slice(void **state)
+{
+    uint64_t clock = 0;
+    struct weft_env env = *weft_env_system();
+    const struct weft_shape shape = {.dim_count = 1, .dims = {1 << 16}};
+    uint8_t *sums = calloc(1 << 16, sizeof(uint16_t));
+    struct weft_codec_spec spec;
+    struct weft_slices slices;
+    env.context = &clock;
+    env.now_ns = ticks;
+    assert_int_equal(weft_codec_parse("bf16", &spec, NULL), WEFT_OK);
+    assert_false(weft_coll_codec_slices(&spec, &shape, 2, 0, &slices));
+    assert_true(weft_coll_codec_slices(&spec, &shape, 4, 0, &slices));
+    assert_true(client_judging_sliced_ns(&env, &slices, sums, 2 << 16, 8000) == 2000);
+    assert_int_equal(weft_codec_parse("e4m3", &spec, NULL), WEFT_OK);
+    assert_true(weft_coll_codec_slices(&spec, &shape, 4, 0, &slices));
+    assert_true(client_judging_sliced_ns(&env, &slices, sums, 2 << 16, 8000) == 3000);
+    free(sums);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -453,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_late_declaration),     cmocka_unit_test(test_link_is_probed),
         cmocka_unit_test(test_revision_is_compared), cmocka_unit_test(test_begins_from_the_link_table),
         cmocka_unit_test(test_alone),                cmocka_unit_test(test_carry_follows_the_ranks),
+        cmocka_unit_test(test_true_bytes),           cmocka_unit_test(test_time_of_a_slice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
