@@ -474,6 +474,17 @@ static const char *trouble(const struct codec_op *op)
     return weft_status_text(op->computed);
 }
 
+/* Returns whether at_rank's own sum is unusable, and not its contribution. */
+static bool is_sum_at_fault(const struct codec_op *op)
+{
+    switch (op->stages[op->stage].kind) {
+    case STAGE_REGION_SUMS: return true;
+    case STAGE_PEAKS:
+    case STAGE_SLICE_SUMS: return op->slices[round_of(op)].culprit == UINT32_MAX;
+    default: return false;
+    }
+}
+
 static void say_why(struct codec_op *op)
 {
     char name[128] = "a rank";
@@ -482,6 +493,11 @@ static void say_why(struct codec_op *op)
     if (op->not_finite)
         snprintf(op->text, sizeof op->text, "the gradient of %s is not finite (NaN or infinity): no rank has a result; skip the step or lower "
                  "the loss scale", name);
+    else if (op->at_rank != UINT32_MAX && is_sum_at_fault(op))
+        snprintf(op->text, sizeof op->text,
+                 "%s has no usable sum for its share of the elements: %s. If it could not read a contribution, its "
+                 "own error names the rank",
+                 name, weft_reason_text(op->computed));
     else if (op->at_rank != UINT32_MAX)
         snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name, weft_reason_text(op->computed));
     else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", trouble(op));
