@@ -9,6 +9,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <gnu/lib-names.h>
 #include <gnu/libc-version.h>
 #include <limits.h>
 #include <link.h>
@@ -43,6 +44,7 @@ void *weft_library_open(const char *path)
     int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
 #ifdef RTLD_DEEPBIND
     if (!malloc_is_replaced()) flags |= RTLD_DEEPBIND;
+    weft_environment(); /* constructors may read it */
 #endif
     return dlopen(path, flags);
 }
@@ -65,5 +67,9 @@ bool weft_library_folder(const void *address, char *out, size_t bytes)
 char **weft_environment(void)
 {
     char ***programs = dlsym(RTLD_DEFAULT, "environ");
+    void *libc = dlopen(LIBC_SO, RTLD_LAZY | RTLD_NOLOAD);
+    char ***spare = libc ? dlsym(libc, "environ") : NULL;
+    if (spare && programs && spare != programs) *spare = *programs;
+    if (libc) dlclose(libc);
     return programs ? *programs : environ;
 }

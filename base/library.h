@@ -13,8 +13,9 @@ void *weft_library_open(const char *path);
 /* The folder of the file whose code or data contains `address`, with links resolved. false: it is not known. */
 bool weft_library_folder(const void *address, char *out, size_t bytes);
 
-/* The program's environment. An object that prefers its own libraries would find the C library's spare copy
- * of `environ`. */
+/* The program's environment. A program at a fixed address has the valid copy of `environ`; the C library's spare one,
+ * which objects that prefer their own libraries find, is set to it. Call this before a library reads `environ`. Any
+ * thread; as getenv(), not beside a setenv(). */
 char **weft_environment(void);
 
 #endif

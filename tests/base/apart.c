@@ -6,6 +6,9 @@
 int apart_number(void);
 int apart_ask(void);
 int apart_copy(const char *text);
+char **apart_environment(void);
+
+extern char **environ;
 
 #ifdef APART_BELOW
 int apart_number(void)
@@ -17,6 +20,11 @@ int apart_number(void)
 int apart_ask(void)
 {
     return apart_number();
+}
+
+char **apart_environment(void)
+{
+    return environ;
 }
 
 /* The C library allocates, this object frees. */

@@ -11,6 +11,8 @@
 #include "tests/lib/check.h"
 #include "weft/status.h"
 
+extern char **environ;
+
 int apart_number(void);
 WEFT_API int apart_number(void)
 {
@@ -73,13 +75,19 @@ static void folders(void **state)
     assert_false(weft_library_folder(&folder, folder, sizeof folder));
 }
 
+/* What the object finds in `environ` is what the program has set, whichever copy it sees. */
 static void the_environment(void **state)
 {
+    void *library = open_apart();
+    char **(*environment)(void) = (char **(*)(void))(uintptr_t)dlsym(library, "apart_environment");
     int found = 0;
+    assert_non_null(environment);
+    assert_non_null(environ);
     assert_int_equal(setenv("WEFT_TEST_LIBRARY", "set by the program", 1), 0);
     for (char **entry = weft_environment(); *entry; entry++)
         found += strcmp(*entry, "WEFT_TEST_LIBRARY=set by the program") == 0;
     assert_int_equal(found, 1);
+    assert_ptr_equal(environment(), environ);
 }
 
 int main(void)

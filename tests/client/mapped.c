@@ -12,6 +12,8 @@
 
 enum { COUNT = 50000 };
 
+extern char **environ; /* a program at a fixed address has the valid copy of it */
+
 static float values[COUNT];
 
 static bool is_mapped(const char *name)
@@ -55,7 +57,7 @@ static int run_job(void)
 
 int main(int argc, char **argv)
 {
-    int bad = run_job();
+    int bad = !environ || !environ[0] || run_job();
     for (int i = 1; i < argc; i++) {
         const bool wanted = argv[i][0] == '+';
         if (is_mapped(argv[i] + 1) == wanted) continue;

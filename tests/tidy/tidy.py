@@ -42,7 +42,7 @@ THIRD_PARTY = [
     (r"event2/", ["base/"], None),
     (r"ini\.h", ["base/"], None),
     (r"openssl/", ["base/"], 1),
-    (r"(link|elf|gnu/libc-version)\.h$", ["base/"], 1),  # the dynamic loader
+    (r"(link|elf|gnu/lib-names|gnu/libc-version)\.h$", ["base/"], 1),  # the dynamic loader
     (r"xxhash\.h", ["proto/", "server/", "compress/"], 1),
     (r"jansson\.h", ["server/", "tools/"], None),
     (r"mpi\.h", ["tools/peers/"], 1),

@@ -148,6 +148,7 @@ static enum weft_status ucx_open(struct weft_transport *transport,
     pools_init(endpoint);
     struct ucx_descriptors before;
     ucx_descriptors_note(&before);
+    weft_environment(); /* UCX reads `environ` while it opens */
     status = ucx_context_open(endpoint, error);
     if (status < 0) goto err_free;
     status = open_worker(endpoint, error);
