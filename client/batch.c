@@ -289,20 +289,22 @@ const struct weft_coll *client_batch_operation(const struct client_request *requ
 
 /* ---- the caller's thread ---- */
 
+void client_batch_remove(struct client_request *request, enum weft_status status, const char *text)
+{
+    weft_list_remove(&request->link);
+    request->bucket = NULL;
+    client_stage_drop(request);
+    request->status = status;
+    request->text_serial = client_text_put(request->session, text);
+    if (request->completed) request->completed(request->context, status);
+    atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
+}
+
 /* Never started. */
 static void end_gathered(struct weft_session *session, enum weft_status status, const char *text)
 {
     struct weft_list *gathered = &session->batch.gathered;
-    while (!weft_list_empty(gathered)) {
-        struct client_request *request = weft_list_first(gathered, struct client_request, link);
-        weft_list_remove(&request->link);
-        request->bucket = NULL;
-        client_stage_drop(request);
-        request->status = status;
-        request->text_serial = client_text_put(session, text);
-        if (request->completed) request->completed(request->context, status);
-        atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
-    }
+    while (!weft_list_empty(gathered)) client_batch_remove(weft_list_first(gathered, struct client_request, link), status, text);
 }
 
 void client_batch_drop(struct weft_session *session, enum weft_status status, const char *text)

@@ -34,6 +34,8 @@ struct weft_tensor *client_batch_leader(struct weft_tensor *tensor);
 /* Caller: is it (or anything, tensor NULL) on its way only with weft_group_end? */
 bool client_batch_holds(const struct weft_session *session, const struct weft_tensor *tensor);
 void client_batch_gather(struct client_request *request);
+/* The caller: one that is gathered ends with this status, and is no part of the group any more. */
+void client_batch_remove(struct client_request *request, enum weft_status status, const char *text);
 /* weft_finalize with a group of calls still open: its requests end with this status. */
 void client_batch_drop(struct weft_session *session, enum weft_status status, const char *text);
 

@@ -132,6 +132,7 @@ enum weft_status weft_start(struct weft_request *user_request)
     request->status = WEFT_OK;
     request->text_serial = 0;
     request->started_ns = 0;
+    request->cancelled = false;
     request->op.coll = NULL;
     request->bucket = NULL;
     request->stage = NULL;

@@ -29,6 +29,8 @@ void client_call_done(struct client_group_op *op, enum weft_status status, const
     if (request->stage && !client_stage_ended(request, status, text)) return; /* the last of its pieces comes back to here */
     if (engine->failed) {
         client_request_complete(request, engine->failed, engine->failed_text);
+    } else if (request->cancelled) {
+        client_request_complete(request, WEFT_ERR_CANCELLED, text);
     } else if (status < 0) {
         client_call_failed(op, status, text);
     } else {

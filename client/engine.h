@@ -109,6 +109,8 @@ struct client_engine {
     pthread_mutex_t describe_lock;      /* one thread at a time asks describe_question and reads its answer */
     uint64_t stats[4];                  /* sent, received, encode_ns, requests: answer of stats_question */
     const void *describe_request;
+    struct client_question cancel_question;
+    _Atomic(struct client_request *) cancel_request; /* of cancel_question; NULL: the engine has taken it, or the caller has abandoned it */
     char describe_text[480];
 };
 

@@ -53,6 +53,7 @@ struct client_request {
     bool unequal;               /* gather, scatter: the root gives counts */
     bool preserve;              /* its input lies in `out` and is kept until the step is good (kept.c) */
     bool early;                 /* open, and counted so (brief.c) */
+    bool cancelled;             /* the engine's: weft_cancel has ended its operation */
     bool persistent;            /* weft_call_init: may be started again as it is */
     bool weighted;              /* avg of what all ranks weigh by their `factor` (weigh.c) */
     uint8_t memory;             /* enum weft_memory_kind of in and out */

@@ -348,6 +348,7 @@ void host_over(struct host *host, uint64_t number);     /* it is over here, and 
 /* host_pair.c */
 bool host_pairs_meet(const struct weft_group *group); /* sends and recvs go this way, unless the vote says otherwise */
 bool host_pair_has_come(const struct weft_group *group, const struct weft_coll_args *args); /* a recv's send, from a rank that may have left since */
+bool host_pair_recv_has_come(const struct weft_coll *coll); /* HOST_PAIRED: is the send that it would take there? */
 bool host_pair_ready(struct host *host, uint32_t rank, bool sends); /* takes the memory for it; false: there is none */
 void host_pair_launch(struct weft_coll *coll); /* ready */
 void host_pair_owed(const struct weft_coll *coll); /* a recv ends without the message that it was to take */

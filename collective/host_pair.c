@@ -530,6 +530,20 @@ bool host_pair_has_come(const struct weft_group *group, const struct weft_coll_a
     return way_behind(host, pair, count_running(pair)) != NOT_YET;
 }
 
+bool host_pair_recv_has_come(const struct weft_coll *coll)
+{
+    const struct host *host = coll->group->host;
+    struct host_pair *pair = host->pairs->of[coll->args.root];
+    struct weft_list *node, *spare;
+    uint64_t before = 0;
+    weft_list_foreach(node, spare, &pair->recvs) {
+        const struct weft_coll *other = weft_container_of(node, struct weft_coll, host.link);
+        if (other == coll) break;
+        before += other->phase == COLL_RUNNING;
+    }
+    return way_behind(host, pair, before) != NOT_YET;
+}
+
 static bool may_be_brief(const struct weft_group *group, const struct weft_coll_args *args)
 {
     const struct host *host = group->host;

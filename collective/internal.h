@@ -146,6 +146,7 @@ struct weft_coll {
     uint64_t to_scale, scaled;   /* elements of the input to be scaled before the plan starts, and how many are */
     uint64_t sequence, deadline_ns, posted_ns;
     bool warned, pairwise;       /* pairwise: send or recv */
+    bool trailed;                /* trail_pair has counted it */
     bool held;                   /* posted, but by which plan is not known yet (tune.h) */
     bool alone;                  /* no other was active when it was launched, */
     uint64_t launch;             /* so many had been in the group's life */
@@ -462,6 +463,9 @@ static inline bool coll_of_pieces(enum weft_coll_kind kind)
 /* trail.c */
 void trail_add(struct weft_group *group, const struct coll_header *called); /* counts an operation with a root, once */
 void trail_pair(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank); /* counts a send or recv by messages */
+void trail_unpair(struct weft_group *group, uint32_t rank); /* uncounts a recv that is cancelled */
+/* step.c: has any of its messages been matched? */
+bool coll_has_received(const struct weft_coll *coll);
 void trail_write(const struct weft_group *group, uint32_t rank, struct coll_header *header); /* into the LEAVE to `rank` */
 void trail_read(struct note *note, const struct coll_header *header); /* from the LEAVE of another rank */
 bool trail_sent_more(const struct weft_group *group, uint32_t rank); /* the left `rank` sent more than this rank received */

@@ -470,7 +470,8 @@ void coll_launch(struct weft_coll *coll, bool on_host, uint64_t now_ns)
     if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll_record_post(coll, starts || in_pair);
     if (!on_host && !coll->pairwise && host_open(group) == WEFT_OK && group->host) host_tell(group->host, coll);
-    if (coll->pairwise && !in_pair) trail_pair(group, args->kind, args->root);
+    coll->trailed = coll->pairwise && !in_pair;
+    if (coll->trailed) trail_pair(group, args->kind, args->root);
     if (on_host) host_launch(coll);
     else if (in_pair) host_pair_launch(coll);
     else if (!coll->held) group_ready(coll);
@@ -554,6 +555,16 @@ void weft_coll_cancel(struct weft_coll *coll)
     if (coll->host.announced_message && coll->args.kind == WEFT_COLL_SEND) return; /* the other rank counts on it: it is finishing */
     coll_end(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
 }
+
+bool weft_coll_cancel_recv(struct weft_coll *coll)
+{
+    if (coll->args.kind != WEFT_COLL_RECV || coll->phase != COLL_RUNNING || coll->host.announced_message) return false;
+    if (coll->host.phase == HOST_PAIRED ? host_pair_recv_has_come(coll) : coll_has_received(coll)) return false;
+    if (coll->trailed) trail_unpair(coll->group, coll->args.root);
+    coll_end(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
+    return true;
+}
+
 uint64_t weft_coll_sequence(const struct weft_coll *coll) { return coll->sequence; }
 bool weft_coll_waits(const struct weft_coll *coll, uint32_t *rank_out)
 {

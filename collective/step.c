@@ -456,6 +456,16 @@ void coll_end(struct weft_coll *coll, enum weft_status status, const char *text)
     group_ready(coll);
 }
 
+bool coll_has_received(const struct weft_coll *coll)
+{
+    if (coll->tail > 0) return true;
+    for (uint64_t number = coll->tail; number < coll->head; number++) {
+        const struct slot *slot = slot_at(coll, number);
+        if (slot->state == SLOT_ISSUED ? weft_receive_matched(&slot->receive) : slot->state > SLOT_ISSUED) return true;
+    }
+    return false;
+}
+
 bool coll_waits(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out)
 {
     if (coll->host.phase != HOST_AWAY) return host_waits(coll, rank_out, phase_out);

@@ -39,6 +39,12 @@ void trail_pair(struct weft_group *group, enum weft_coll_kind kind, uint32_t ran
     else note->by_message.received++;
 }
 
+void trail_unpair(struct weft_group *group, uint32_t rank)
+{
+    struct note *note = roster_note(group, rank);
+    if (note && note->by_message.received > 0) note->by_message.received--;
+}
+
 /* Sends to that rank and recvs from it, by memory and by messages. */
 static struct coll_pair_counts pair_counts(const struct weft_group *group, uint32_t rank)
 {

@@ -268,6 +268,8 @@ enum weft_status weft_transport_send(struct weft_peer *peer, const struct weft_m
 enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t peer_id, uint64_t tag, struct weft_receive *receive);
 /* Its completion runs with WEFT_ERR_CANCELLED unless it already matched (then it completes normally). */
 void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive);
+/* Returns false while the posted receive can still be cancelled: no message was matched to it, and it has not ended. */
+bool weft_receive_matched(const struct weft_receive *receive);
 
 /* Messages with (tag & mask) == tag that no posted receive takes are discarded, those that wait here already and all that
  * come later (a handler of their channel does not see them), until the same rule is taken back with `on` false: their senders complete as if they had been received. For

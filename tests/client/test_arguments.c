@@ -573,6 +573,9 @@ static void structs(struct bench *bench)
     REFUSED_HERE(weft_wait_any(several, 2, 0, NULL), WEFT_ERR_INVALID, "wait_any", "index_out");
     REFUSED_HERE(weft_test(NULL), WEFT_ERR_INVALID, "test", "request");
     REFUSED_HERE(weft_test(&dirty), WEFT_ERR_INVALID, "test", "zeroed");
+    REFUSED_HERE(weft_cancel(NULL), WEFT_ERR_INVALID, "cancel", "request");
+    REFUSED_HERE(weft_cancel(&dirty), WEFT_ERR_INVALID, "cancel", "zeroed");
+    REFUSED(weft_cancel(&r), WEFT_ERR_STATE, "cancel", "has ended");
     REFUSED(weft_group_end(s), WEFT_ERR_STATE, "group_end", "group_start");
     /* The table of a persistent request is the caller's, and may be wrong by the time it starts. */
     uint64_t pieces[RANKS] = {1, 1};

@@ -114,6 +114,8 @@ void core_match_end_posted(struct weft_transport *transport, const struct weft_p
     }
 }
 
+bool weft_receive_matched(const struct weft_receive *receive) { return receive->state != RECEIVE_POSTED; }
+
 void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive)
 {
     if (receive->state != RECEIVE_POSTED) return;

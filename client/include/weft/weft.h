@@ -447,6 +447,17 @@ WEFT_API enum weft_status weft_start_all(struct weft_request *requests, size_t c
 /* A request at rest is zero again. WEFT_ERR_BUSY: still under way. Frees nothing: the memory is the caller's. */
 WEFT_API enum weft_status weft_request_free(struct weft_request *request);
 
+/* weft_cancel() - end an open request before its operation has begun on any rank. Then it completes with WEFT_ERR_CANCELLED, the contents
+ * of its output buffer are undefined, its buffers are the caller's, and a persistent request may be started again.
+ *   a call gathered by weft_group_start   is no longer a part of the group. All ranks cancel the same calls before weft_group_end, else
+ *                                         their groups differ: WEFT_ERR_MISMATCH
+ *   a recv whose send has not arrived     the send that would have met it meets the next recv from that rank. Only this rank calls
+ *   all else                              WEFT_ERR_BUSY, and nothing changes: another rank may have begun the operation, which cannot be
+ *                                         undone there. So are collective calls that wait behind others, and calls on device memory
+ * WEFT_OK: it has ended with WEFT_ERR_CANCELLED. WEFT_ERR_STATE: it is not open; weft_test has its status. Blocks for the engine, up to
+ * 1 s. The session's caller thread; another thread may wait for the request meanwhile. */
+WEFT_API enum weft_status weft_cancel(struct weft_request *request);
+
 /* Groups of calls. What is called between the two (sections 3, 4, weft_start) starts at weft_group_end, and runs together: nothing
  * waits for the one before, so sends and recvs need no order among themselves. all_reduces of up to 64 KiB with the same dtype, op
  * and group travel as one operation; which ones do follows from the calls alone. Each call keeps its own request. All ranks make
