@@ -565,6 +565,7 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     options->loop = session->engine.loop;
     options->events = session->engine.events;
     options->recorder = session->engine.recorder;
+    options->lack = &session->engine.lack;
     options->epoch = session->epoch;
     options->chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes");
     options->inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");

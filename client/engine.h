@@ -93,6 +93,7 @@ struct client_engine {
     char parted_text[480];
     uint64_t encode_ns, requests_done;
     struct weft_moved left;             /* in memory, by groups that are gone */
+    struct weft_lack lack;              /* of all groups; counts while a step is open */
 
     struct weft_mail fail_mail;
     struct weft_mail all_live_mail;     /* the net thread's, unless sent */

@@ -179,7 +179,7 @@ struct weft_session {
         int64_t mine[28], *all;       /* all: (capacity,) owned */
         size_t capacity;
     } meeting;
-    uint64_t steps_ended, step_ns, exposed_ns;
+    uint64_t steps_ended, step_ns, exposed_ns, exposed_peers_ns;
     _Atomic uint32_t open_requests;
     _Atomic int event_fd;             /* owned; weft_event_fd; -1: the caller has not asked for it */
 };

@@ -43,6 +43,8 @@ enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats 
         .exposed_ns = session->exposed_ns,
         .encode_ns = engine->stats[2],
         .requests = engine->stats[3],
+        .exposed_peers_ns = session->exposed_peers_ns,
+        .exposed_network_ns = session->exposed_ns - session->exposed_peers_ns,
     };
     client_sized_give(&stats, sizeof stats, stats_out);
     return WEFT_OK;

@@ -162,12 +162,14 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     step->weight = begun->weight;
     step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight,
                                               .revision = session->judging.revision};
+    atomic_store(&session->engine.lack.counts, true);
     if (step->recorded) WEFT_TRY(exchange_records(session));
     client_skip_begin(session);
     step->number = begun->step;
     step->open = true;
     step->began_ns = weft_now_ns(session->env);
     step->exposed_ns = 0;
+    step->exposed_peers_ns = 0;
     return WEFT_OK;
 }
 
@@ -328,12 +330,15 @@ enum weft_status weft_step_end(struct weft_session *session)
     client_kept_close(session, again);
     if (session->elastic && client_failed(session) >= 0) client_codecs_follow(session);
     step->open = false;
+    atomic_store(&session->engine.lack.counts, false);
     if (again || skipped) step->number--;
     if (status == WEFT_OK) {
         const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;
         session->steps_ended++;
         session->step_ns += step_ns;
-        session->exposed_ns += step->exposed_ns;
+        const uint64_t exposed_ns = step->exposed_ns, peers_ns = step->exposed_peers_ns;
+        session->exposed_ns += exposed_ns;
+        session->exposed_peers_ns += peers_ns < exposed_ns ? peers_ns : exposed_ns; /* another thread may be adding to both */
         client_judging_end(session, step_ns, step->exposed_ns);
     }
     return status;

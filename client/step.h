@@ -23,6 +23,7 @@ struct client_step {
     float lr, weight;
     uint64_t began_ns;
     _Atomic uint64_t exposed_ns;         /* summed over threads that waited */
+    _Atomic uint64_t exposed_peers_ns;   /* of that, while an operation lacked a rank */
     bool recorded;                       /* this step exchanges records */
     bool compared;                       /* step_end has started the comparison of pushed tensors, and may be called again */
     struct weft_request request;         /* of the record's all_gather */

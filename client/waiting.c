@@ -17,14 +17,25 @@ static bool stood_still(const struct weft_session *session, uint64_t until_ns)
     return weft_now_ns(session->env) > weft_later_ns(until_ns, STOOD_STILL_NS);
 }
 
+/* The time up to now that this thread has waited; of that, the time in which an operation lacked a rank that had not begun it. */
+static void count_exposed(struct weft_session *session, uint64_t began_ns, uint64_t lacked_ns)
+{
+    const uint64_t now_ns = weft_now_ns(session->env), waited_ns = weft_since_ns(began_ns, now_ns);
+    uint64_t peers_ns = weft_since_ns(lacked_ns, weft_lack_ns(&session->engine.lack, now_ns));
+    if (peers_ns > waited_ns) peers_ns = waited_ns; /* the operation was late before this wait, too */
+    atomic_fetch_add(&session->step.exposed_ns, waited_ns);
+    atomic_fetch_add(&session->step.exposed_peers_ns, peers_ns);
+}
+
 enum weft_status client_wait_for(struct weft_session *session, client_fact_fn fact, void *context, uint64_t until_ns)
 {
     if (fact(context)) return WEFT_OK;
     uint64_t began_ns = weft_now_ns(session->env);
+    const uint64_t lacked_ns = session->step.open ? weft_lack_ns(&session->engine.lack, began_ns) : 0;
     enum weft_status status = weft_loop_wait_for(session->engine.loop, fact, context, until_ns);
     if (status == WEFT_ERR_DEADLINE && stood_still(session, until_ns))
         status = weft_loop_wait_for(session->engine.loop, fact, context, client_deadline(session, MOMENT_NS));
-    if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
+    if (session->step.open) count_exposed(session, began_ns, lacked_ns);
     return status;
 }
 

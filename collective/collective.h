@@ -242,6 +242,18 @@ enum weft_retune {
     WEFT_RETUNE_SAME_ORDER = 1, /* among plans that add in the same order: bits stay what they are */
     WEFT_RETUNE_ANY = 2,        /* among all: two runs may add floats in different orders, ranks of one never */
 };
+/* How long operations of some groups lacked a rank that had not begun them (lack.c). Zeroed before use; written by the holder of the
+ * groups' loop, but for `counts`, which the owner sets. */
+struct weft_lack {
+    _Atomic bool counts;            /* else no clock is read for it */
+    _Atomic uint32_t turn;          /* odd: it is being written */
+    _Atomic uint64_t total_ns, since_ns; /* since_ns above 0: some operation lacks a rank since then */
+    uint64_t until_ns;              /* all up to here is accounted */
+    uint32_t operations;            /* that lack a rank now */
+};
+/* The time up to now_ns in which some operation lacked a rank. Any thread. */
+uint64_t weft_lack_ns(struct weft_lack *lack, uint64_t now_ns);
+
 struct weft_group_options {
     size_t size;                     /* sizeof(struct weft_group_options) */
     struct weft_transport *transport;/* borrowed; peers connected already */
@@ -249,6 +261,7 @@ struct weft_group_options {
     struct weft_event_ring *events;  /* borrowed, may be NULL */
     struct weft_group *share;        /* another group over the same loop, or NULL: memory that operations leave behind serves both */
     struct weft_recorder *recorder;  /* borrowed until weft_group_free, may be NULL; several groups may share one */
+    struct weft_lack *lack;          /* likewise */
     uint32_t rank, ranks;
     const uint32_t *endpoint_ids;    /* (ranks,) copied */
     uint32_t group_id;               /* 24 bits; (group_id, epoch) names one group of the job and is never used again */

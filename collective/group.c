@@ -258,6 +258,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->loop = options->loop;
     group->events = options->events;
     group->recorder = options->recorder;
+    group->lack = options->lack;
     group->rank = options->rank;
     group->ranks = options->ranks;
     group->group_id = options->group_id;

@@ -410,6 +410,8 @@ static void by_message(const struct host *host, struct host_pair *pair, struct w
     weft_list_remove(&coll->host.link);
     coll->host.phase = HOST_AWAY;
     coll->host.announced_message = true;
+    lack_end(coll);
+    coll->lack.asked = UINT64_MAX; /* its sender has begun: the message is on its way */
     say_taken(host, pair);
     group_ready(coll);
 }

@@ -319,6 +319,7 @@ static void through(struct host *host, struct weft_coll *coll)
 static bool all_here(struct host *host, struct weft_coll *coll)
 {
     host->seen = 0;
+    lack_end(coll);
     host_all_came(host, coll->host.number);
     if (coll->host.mixed) {
         by_messages(coll);

@@ -106,6 +106,7 @@ struct slot {
     uint64_t computed; /* elements of the sum or copy done so far */
     struct weft_completion completion;
     struct weft_receive receive;
+    bool lacks; /* a peer's first message is not there: lack.c */
 };
 
 /* Where the contributions to one chunk meet (fold_area.c). */
@@ -148,6 +149,13 @@ struct weft_coll {
     bool warned, pairwise;       /* pairwise: send or recv */
     bool trailed;                /* trail_pair has counted it */
     bool held;                   /* posted, but by which plan is not known yet (tune.h) */
+    struct {                     /* lack.c */
+        bool counts;             /* it lacks a rank, since: */
+        uint64_t since_ns;
+        uint64_t late_ns;        /* so long it was held up by ranks that had not begun it */
+        uint64_t asked;          /* peers from which a receive was posted, a bit each, by rank modulo 64 */
+        uint32_t awaited;        /* receives that are not there, of peers' first messages */
+    } lack;
     bool alone;                  /* no other was active when it was launched, */
     uint64_t launch;             /* so many had been in the group's life */
     uint32_t tune_key;           /* its cell; 0: none */
@@ -299,6 +307,7 @@ struct weft_group {
     struct weft_env *env;
     struct weft_transport *transport;
     struct weft_loop *loop;
+    struct weft_lack *lack;      /* borrowed, may be NULL */
     struct weft_event_ring *events;
     struct weft_recorder *recorder;
     uint32_t rank, ranks, group_id, epoch, inflight_max, window, operations_max;
@@ -464,6 +473,15 @@ static inline bool coll_of_pieces(enum weft_coll_kind kind)
 void trail_add(struct weft_group *group, const struct coll_header *called); /* counts an operation with a root, once */
 void trail_pair(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank); /* counts a send or recv by messages */
 void trail_unpair(struct weft_group *group, uint32_t rank); /* uncounts a recv that is cancelled */
+/* ---- lack.c: has every rank begun the operation? ---- */
+enum { LACK_FIRST_BYTES = 256 << 10 }; /* a longer first message takes too much time of its own */
+void lack_begin(struct weft_coll *coll);
+void lack_end(struct weft_coll *coll); /* fine if it lacks none */
+bool lack_first(struct weft_coll *coll, const struct weft_action *action); /* a receive is posted: is it a peer's first message? */
+void lack_arrived(struct weft_coll *coll); /* such a one is there */
+int32_t lack_told(const struct weft_coll *coll); /* for its messages: how long it was held up, in us */
+void lack_hear(struct weft_coll *coll, int32_t late_us); /* what a message of it says. UNTRUSTED: it changes figures only */
+
 /* step.c: has any of its messages been matched? */
 bool coll_has_received(const struct weft_coll *coll);
 void trail_write(const struct weft_group *group, uint32_t rank, struct coll_header *header); /* into the LEAVE to `rank` */

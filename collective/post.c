@@ -325,6 +325,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->sequence = coll->pairwise ? WEFT_COLL_SEQUENCE_PAIR : group->sequence;
     coll->posted_ns = args->posted_ns ? args->posted_ns : weft_now_ns(group->env);
     coll->deadline_ns = weft_later_ns(coll->posted_ns, args->deadline_ns ? args->deadline_ns : group->deadline_ns);
+    memset(&coll->lack, 0, sizeof coll->lack);
     coll->warned = false;
     coll->plan_ended = false;
     coll->head = coll->tail = 0;
@@ -472,6 +473,7 @@ void coll_launch(struct weft_coll *coll, bool on_host, uint64_t now_ns)
     if (!on_host && !coll->pairwise && host_open(group) == WEFT_OK && group->host) host_tell(group->host, coll);
     coll->trailed = coll->pairwise && !in_pair;
     if (coll->trailed) trail_pair(group, args->kind, args->root);
+    if (on_host || (in_pair && args->kind == WEFT_COLL_RECV)) lack_begin(coll);
     if (on_host) host_launch(coll);
     else if (in_pair) host_pair_launch(coll);
     else if (!coll->held) group_ready(coll);
@@ -536,6 +538,7 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
     struct weft_group *group = coll->group;
     weft_coll_done_fn done = coll->done;
     coll->done = NULL;
+    lack_end(coll);
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING; /* a cancel from inside done changes nothing */
     const uint64_t now_ns = ended_ns(coll, pumped_ns);
     if (group->tune && coll->status == WEFT_OK && coll->host.phase == HOST_AWAY && group->fail_status == WEFT_OK) tune_ended(coll, now_ns);

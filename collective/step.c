@@ -153,6 +153,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
         }
         if (readable && status == WEFT_OK && header.message == action->message && slot->receive.payload_bytes == expected) {
             if (piece) *piece = header.piece_bytes;
+            lack_hear(coll, header.status);
             return true;
         }
         if (readable && !piece && header.message == action->message && slot->receive.payload_bytes != expected) {
@@ -183,6 +184,10 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
     struct weft_group *group = coll->group;
     coll->outstanding--;
     slot->state = SLOT_OVER;
+    if (slot->lacks) {
+        slot->lacks = false;
+        lack_arrived(coll);
+    }
     if (status != WEFT_ERR_CANCELLED) coll->host.announced_message = false; /* it has come, or never will */
     if (coll->phase == COLL_RUNNING) {
         bool receive = is_receive(slot->action.kind);
@@ -236,7 +241,9 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
         if (coll->args.kind == WEFT_COLL_EXCHANGE_BYTES && action->count) coll->header.piece_bytes = coll->args.piece_bytes_in[action->peer];
         if (coll->cursor.args.own_lengths && action->message > 0)
             coll->header.piece_bytes = weft_plan_piece(&coll->cursor.args, action->peer, true) * coll->elem_bytes;
+        coll->header.status = lack_told(coll);
         coll_header_write(bytes, &coll->header);
+        coll->header.status = 0;
         struct weft_message message = {.tag = tag_of(coll), .header = bytes, .header_bytes = sizeof bytes};
         message.payload_bytes = send_bytes(coll, action);
         if (message.payload_bytes > 0) message.payload = send_buffer(coll, action);
@@ -248,6 +255,7 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
         status = weft_transport_recv(group->transport, weft_peer_id(group->roster->peers[action->peer]), tag_of(coll), &slot->receive);
     }
     if (status == WEFT_IN_PROGRESS) {
+        slot->lacks = action->kind != WEFT_ACTION_SEND && lack_first(coll, action);
         slot->state = SLOT_ISSUED;
         coll->outstanding++;
         group->outstanding++;

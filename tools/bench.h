@@ -9,6 +9,7 @@
  *   bench_launch     starts the processes; bench_start `weft bench start`, bench_calibrate `weft bench calibrate`, bench_orders `weft bench orders`
  *   bench_replay     `weft bench replay`: records (inspect/) become calls (replay_calls), and are made again
  *   bench_kernels    `weft bench kernels`, over tools/kernelbench
+ *   bench_exposed    `weft bench exposed`: what a step waits for; bench_waiting `weft bench waiting`
  *   bench_lines      `weft bench lines`: a cache line between two cores
  *   bench_codec      `weft bench codec`, over tools/codecbench
  *   p2p/             `weft bench p2p`: endpoints of the transport room, without anything above them

@@ -17,6 +17,24 @@ static const char waiting_help[] =
     "  -h, --help            this text\n\n"
     "More ranks than cores show what a waiting rank takes from one that computes: -n $((2 * $(nproc))).\n";
 
+static const char exposed_help[] =
+    "usage: weft bench exposed [options]\n\n"
+    "What a training step waits for. Every step computes for --piece-us; rows: alone (no communication), equal (an\n"
+    "all_reduce behind the computation), slow (the same, and one rank computes --late-us longer).\n\n"
+    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+    "  -b, --minbytes SIZE   of the all_reduce (default 1M)\n"
+    "      --piece-us US     length of the computation (default 5000)\n"
+    "  -r, --root RANK       the slow rank (default 0)\n"
+    "      --late-us US      how much longer it computes (default 20000)\n"
+    "      --iters N         steps of a row (default 20)\n"
+    "      --bind HOW        with -n, where the processes run. core: each on a core of its own, as mpirun has two; auto: on an\n"
+    "                        equal share of the cores, or as none where they are too few; none: anywhere (default none)\n"
+    "      --transport WAY   auto, shm, verbs, tcp, ucx, or lanes of UCX: rc (default: as configured, auto)\n"
+    "      --json            one JSON object per row instead of the table\n"
+    "  -h, --help            this text\n\n"
+    "Microseconds of one step, means over its ranks. exposed-peers: the ranks waited for one that had not begun the operation.\n"
+    "exposed-net: the rest of their wait. step-alone: the step of row alone, to compare with.\n";
+
 static const char push_pull_help[] =
     "usage: weft bench push_pull [options]\n\n"
     "One dense tensor goes to the shards and its mean comes back: time, bandwidth, wrong elements.\n\n"
@@ -85,7 +103,7 @@ void bench_help(const struct bench_options *options)
 {
     const struct bench_operation *operation = options->operation;
     if (options->kind != BENCH_OPERATION) {
-        fputs(options->kind == BENCH_WAITING ? waiting_help : push_pull_help, stdout);
+        fputs(options->kind == BENCH_EXPOSED ? exposed_help : options->kind == BENCH_WAITING ? waiting_help : push_pull_help, stdout);
         return;
     }
     printf("usage: weft bench %s [options]\n\nTime and bandwidth: %s. Every result is checked.\n", operation->name, operation->about);

@@ -8,5 +8,7 @@
 int bench_job_run(const struct bench_options *options);
 /* The same for `weft bench waiting`. */
 int bench_waiting_run(const struct bench_options *options);
+/* And for `weft bench exposed`. */
+int bench_exposed_run(const struct bench_options *options);
 
 #endif

@@ -10,16 +10,16 @@
 #include <string.h>
 
 enum { OPTION_PLAN = 256, OPTION_BIND, OPTION_TRANSPORT, OPTION_ITERS, OPTION_JSON, OPTION_PIECE, OPTION_EXPLAIN, OPTION_MEMORY, OPTION_PERCENTILES,
-       OPTION_OVERLAP, OPTION_LIMIT, OPTION_PLOT };
+       OPTION_OVERLAP, OPTION_LIMIT, OPTION_PLOT, OPTION_LATE };
 
 /* Which benchmarks have an option. */
-enum { OF_OPERATIONS = 1, OF_PUSH_PULL = 2, OF_WAITING = 4, OF_ALL = 7, OF_MEASURES = OF_OPERATIONS | OF_PUSH_PULL };
+enum { OF_OPERATIONS = 1, OF_PUSH_PULL = 2, OF_WAITING = 4, OF_EXPOSED = 8, OF_ALL = 15, OF_MEASURES = OF_OPERATIONS | OF_PUSH_PULL };
 
 static const struct {
     struct option option;
     int of;
 } known[] = {
-    {{"minbytes", required_argument, NULL, 'b'}, OF_MEASURES},
+    {{"minbytes", required_argument, NULL, 'b'}, OF_MEASURES | OF_EXPOSED},
     {{"maxbytes", required_argument, NULL, 'e'}, OF_MEASURES},
     {{"stepfactor", required_argument, NULL, 'f'}, OF_MEASURES},
     {{"stepbytes", required_argument, NULL, 'i'}, OF_MEASURES},
@@ -27,7 +27,7 @@ static const struct {
     {{"shards", required_argument, NULL, 's'}, OF_PUSH_PULL},
     {{"datatype", required_argument, NULL, 'd'}, OF_OPERATIONS},
     {{"op", required_argument, NULL, 'o'}, OF_OPERATIONS},
-    {{"root", required_argument, NULL, 'r'}, OF_OPERATIONS},
+    {{"root", required_argument, NULL, 'r'}, OF_OPERATIONS | OF_EXPOSED},
     {{"check", required_argument, NULL, 'c'}, OF_OPERATIONS},
     {{"together", required_argument, NULL, 'm'}, OF_OPERATIONS},
     {{"average", required_argument, NULL, 'a'}, OF_OPERATIONS},
@@ -45,7 +45,8 @@ static const struct {
     {{"iters", required_argument, NULL, OPTION_ITERS}, OF_ALL},
     {{"warmup", required_argument, NULL, 'w'}, OF_MEASURES},
     {{"json", no_argument, NULL, OPTION_JSON}, OF_ALL},
-    {{"piece-us", required_argument, NULL, OPTION_PIECE}, OF_WAITING},
+    {{"piece-us", required_argument, NULL, OPTION_PIECE}, OF_WAITING | OF_EXPOSED},
+    {{"late-us", required_argument, NULL, OPTION_LATE}, OF_EXPOSED},
     {{"help", no_argument, NULL, 'h'}, OF_ALL},
 };
 enum { KNOWN_COUNT = sizeof known / sizeof known[0] };
@@ -53,7 +54,8 @@ static const char letters[] = ":b:e:f:i:n:s:d:o:r:c:m:a:N:w:Ch";
 
 const char *bench_name(const struct bench_options *options)
 {
-    return options->kind == BENCH_OPERATION ? options->operation->name : options->kind == BENCH_PUSH_PULL ? "push_pull" : "waiting";
+    static const char *const names[] = {[BENCH_PUSH_PULL] = "push_pull", [BENCH_WAITING] = "waiting", [BENCH_EXPOSED] = "exposed"};
+    return options->kind == BENCH_OPERATION ? options->operation->name : names[options->kind];
 }
 
 static bool parse_u32(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *out)
@@ -211,6 +213,7 @@ static bool set_option(struct bench_options *options, int found, const char *tex
     case OPTION_LIMIT: options->limit = true; return true;
     case OPTION_PLOT: options->plot = text; return true;
     case OPTION_PIECE: return parse_u32("--piece-us", text, 1, 10000000, &options->piece_us);
+    case OPTION_LATE: return parse_u32("--late-us", text, 1, 10000000, &options->late_us);
     case OPTION_MEMORY: return set_memory(options, text);
     default: return set_plan(options, text);
     }
@@ -219,7 +222,8 @@ static bool set_option(struct bench_options *options, int found, const char *tex
 /* An option of other benchmarks than this one? Then that is said. */
 static bool foreign(const struct bench_options *options, int found)
 {
-    int kind = options->kind == BENCH_OPERATION ? OF_OPERATIONS : options->kind == BENCH_PUSH_PULL ? OF_PUSH_PULL : OF_WAITING;
+    static const int kinds[] = {[BENCH_OPERATION] = OF_OPERATIONS, [BENCH_PUSH_PULL] = OF_PUSH_PULL, [BENCH_WAITING] = OF_WAITING, [BENCH_EXPOSED] = OF_EXPOSED};
+    const int kind = kinds[options->kind];
     size_t i = 0;
     while (i < KNOWN_COUNT - 1 && known[i].option.val != found) i++;
     bool none = !(known[i].of & kind);
@@ -267,8 +271,9 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind, con
     *options = (struct bench_options){.kind = kind, .operation = operation, .dtypes = {WEFT_F32}, .dtype_count = 1, .op_count = 1, .iters = 20,
                                       .warmup = 5, .checks = 1, .cycles = 1, .together = 1, .average = BENCH_MEAN, .plan = "auto",
                                       .bind = kind == BENCH_OPERATION ? "auto" : "none", /* shards and computations have threads to spare */
-                                      .piece_us = 2000,
-                                      .sweep = {.first = kind == BENCH_PUSH_PULL ? 64 << 10 : 8, .last = 16 << 20, .factor = 4}};
+                                      .piece_us = kind == BENCH_EXPOSED ? 5000 : 2000, .late_us = 20000,
+                                      .sweep = {.first = kind == BENCH_PUSH_PULL ? 64 << 10 : kind == BENCH_EXPOSED ? 1 << 20 : 8,
+                                                .last = kind == BENCH_EXPOSED ? UINT64_MAX : 16 << 20, .factor = 4}};
     if (operation && operation->reduces) options->ops[0] = WEFT_SUM;
     if (kind == BENCH_PUSH_PULL) options->ops[0] = WEFT_AVG;
     int found;

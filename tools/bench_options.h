@@ -9,7 +9,7 @@
 #include "tools/benchlib/sweep.h"
 #include "weft/types.h"
 
-enum bench_kind { BENCH_OPERATION = 1, BENCH_PUSH_PULL = 2, BENCH_WAITING = 3 };
+enum bench_kind { BENCH_OPERATION = 1, BENCH_PUSH_PULL = 2, BENCH_WAITING = 3, BENCH_EXPOSED = 4 };
 enum bench_average { BENCH_OF_RANK_0, BENCH_MEAN, BENCH_LEAST, BENCH_MOST }; /* -a, numbered as nccl-tests does */
 
 struct bench_options {
@@ -26,7 +26,8 @@ struct bench_options {
     enum bench_average average;
     uint32_t processes;    /* -n; 0: take part in the job of the environment */
     uint32_t shards;       /* -s; push_pull only */
-    uint32_t piece_us;     /* waiting: length of a computation */
+    uint32_t piece_us;     /* waiting, exposed: length of a computation */
+    uint32_t late_us;      /* exposed: how much longer the slow rank computes */
     const char *bind;      /* for `weft run` */
     const char *plan, *plot;
     bool plain_memory;     /* malloc's, not weft_alloc's */

@@ -308,6 +308,21 @@ class Bench(harness.JobTest):
         self.assertTrue(all(row["ranks"] == 2 for row in rows.values()))
         self.assertGreater(rows["busy"]["throughput_ratio"], 0)
 
+    def test_exposed(self):
+        """The ranks beside a slow one wait for it, and it waits for none; equal ranks and a step alone do not."""
+        done = self.bench("exposed", "-n", "3", "--iters", "4", "--piece-us", "100", "--late-us", "40000", "-r", "1", "-b", "4K", "--json")
+        rows = {(row["row"], row["of"]): row for row in map(json.loads, done.splitlines())}
+        self.assertEqual(list(rows), [("alone", "all"), ("equal", "all"), ("slow", "others"), ("slow", "slow")])
+        peers = {which: row["exposed_peers_us"] for which, row in rows.items()}
+        self.assertEqual(peers["alone", "all"], 0)
+        self.assertGreater(peers["slow", "others"], 20000)
+        self.assertGreater(peers["slow", "others"], rows["slow", "others"]["exposed_network_us"])
+        self.assertLess(peers["slow", "slow"], peers["slow", "others"] / 2)
+        self.assertLess(peers["equal", "all"], peers["slow", "others"] / 2)
+        table = self.bench("exposed", "-n", "2", "--iters", "1", "--piece-us", "100", "--late-us", "1000").splitlines()
+        self.assertEqual(len(table), 6)
+        self.assertEqual(len({len(line) for line in table[1:]}), 1, table)
+
     def test_p2p(self):
         """Every measurement and way to wait; contents are checked; started by itself and by `weft run`."""
         words = ["p2p", "--row-ms", "20", "-b", "1", "-e", "70000", "-f", "1000", "--json"]

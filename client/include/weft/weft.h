@@ -543,6 +543,8 @@ struct weft_stats {
     uint64_t exposed_ns;             /* of that, time spent waiting inside weft calls */
     uint64_t encode_ns;              /* time in codecs and optimiser on the engine */
     uint64_t requests;               /* completed */
+    uint64_t exposed_peers_ns;       /* of exposed_ns: an operation lacked a rank that had not begun it */
+    uint64_t exposed_network_ns;     /* the rest of exposed_ns: transfers, and the work of ranks and shards (docs/benchmarks.md) */
 };
 WEFT_API enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out);
 
