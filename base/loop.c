@@ -14,6 +14,8 @@
  * Waiting costs little: a few microseconds of polling, then polling between calls of sched_yield (a rank that
  * computes on the same core goes on at once), then sleep. */
 #include "base/limit.h"
+#include "base/descriptor.h"
+#include "base/futex.h"
 #include "base/loop.h"
 
 #include <errno.h>
@@ -40,6 +42,7 @@
 #define YIELDS_PER_LOOK 8u       /* the same where ranks outnumber cores: whoever comes next waits for this one's step */
 #define YIELD_SHARED_NS 1500u    /* a yield that nobody follows takes some 0.3 us, one to another thread and back at least this */
 #define SHARED_YIELDS 8u         /* short ones until the processor counts as this loop's own again */
+#define BROKEN_POLL_NS WEFT_MS(5) /* sleep of a thread whose descriptors are gone */
 #define SETTLE_NS 5000u                /* how long a waiter polls for a baton that somebody holds before it sleeps */
 
 struct weft_loop {
@@ -62,6 +65,10 @@ struct weft_loop {
 
     int epoll_fd, event_fd; /* -1 with virtual_time */
     bool have_pwait2;       /* epoll_pwait2 (Linux 5.11) answers */
+    struct descriptor_id event_id, epoll_id;
+    atomic_bool is_broken;  /* the program closed or replaced a descriptor: sleepers poll */
+    atomic_bool is_kicked;  /* epoll has reported the eventfd, and it has not been read since */
+    atomic_uint kicks;      /* kicks since then; a futex */
 
     struct mailbox mail;
     struct baton baton;
@@ -111,6 +118,8 @@ static enum weft_status open_descriptors(struct weft_loop *loop)
     if (loop->event_fd < 0) goto err_close_epoll;
     struct epoll_event interest = {.events = EPOLLIN, .data.fd = loop->event_fd};
     if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, loop->event_fd, &interest) != 0) goto err_close_event;
+    loop->event_id = descriptor_id_of(loop->event_fd);
+    loop->epoll_id = descriptor_id_of(loop->epoll_fd);
     return WEFT_OK;
 
 err_close_event:
@@ -134,6 +143,11 @@ static void kick(struct baton *baton)
     struct weft_loop *loop = weft_container_of(baton, struct weft_loop, baton);
     uint64_t one = 1;
     if (loop->event_fd < 0) return;
+    if (atomic_load(&loop->is_broken)) {
+        atomic_fetch_add(&loop->kicks, 1);
+        futex_wake_all(&loop->kicks);
+        return;
+    }
     /* EAGAIN would mean 2^64 - 1 unread wakes: readable all the same. */
     int cancellable; /* a thread that ends here wakes nobody */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
@@ -186,8 +200,10 @@ void weft_loop_free(struct weft_loop *loop)
     compute_fini(&loop->compute);
     weft_list_foreach(node, spare, &loop->pollables) weft_list_remove(node);
     timer_heap_fini(&loop->timers, loop->env);
-    if (loop->epoll_fd >= 0) close(loop->epoll_fd);
-    if (loop->event_fd >= 0) close(loop->event_fd);
+    if (!atomic_load(&loop->is_broken)) { /* else the numbers may be the program's by now */
+        if (loop->epoll_fd >= 0) close(loop->epoll_fd);
+        if (loop->event_fd >= 0) close(loop->event_fd);
+    }
     weft_free_bytes(loop->env, loop);
 }
 
@@ -430,25 +446,62 @@ int weft_loop_read_mail(struct weft_loop *loop)
     return count;
 }
 
+static void mark_broken(struct weft_loop *loop)
+{
+    if (!atomic_exchange(&loop->is_broken, true))
+        weft_log(loop->env, WEFT_LOG_ERROR, "base", "a thread cannot sleep until an event any more and polls: %s", WEFT_DESCRIPTORS_LOST);
+}
+
+bool weft_loop_descriptors_lost(struct weft_loop *loop)
+{
+    if (loop->event_fd < 0) return false; /* virtual time */
+    if (descriptor_is(loop->event_fd, loop->event_id) && descriptor_is(loop->epoll_fd, loop->epoll_id)) return false;
+    mark_broken(loop);
+    return true;
+}
+
+/* A kick just before this sleep is lost, so it is short. */
+static void sleep_broken(struct weft_loop *loop, uint64_t timeout_ns)
+{
+    futex_wait(&loop->kicks, atomic_load(&loop->kicks), timeout_ns < BROKEN_POLL_NS ? timeout_ns : BROKEN_POLL_NS);
+}
+
+/* After a sleep in epoll that no event ended. count: what epoll returned. */
+static void look_at_descriptors(struct weft_loop *loop, int count)
+{
+    const bool failed = count < 0 && errno != EINTR && errno != ENOSYS;
+    if (!weft_loop_descriptors_lost(loop) && failed) mark_broken(loop);
+}
+
 static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
 {
     struct epoll_event events[8];
     int count = -1;
+    if (atomic_load_explicit(&loop->is_broken, memory_order_relaxed)) {
+        sleep_broken(loop, timeout_ns);
+        return;
+    }
+    if (timeout_ns > DESCRIPTOR_LOOK_NS) timeout_ns = DESCRIPTOR_LOOK_NS;
     if (loop->have_pwait2) {
         struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-        count = epoll_pwait2(loop->epoll_fd, events, 8, timeout_ns == WEFT_NEVER ? NULL : &timeout, NULL);
+        count = epoll_pwait2(loop->epoll_fd, events, 8, &timeout, NULL);
         if (count < 0 && errno == ENOSYS) loop->have_pwait2 = false;
     }
     if (!loop->have_pwait2) { /* milliseconds, rounded up: waking early would spin */
         uint64_t timeout_ms = timeout_ns / 1000000u + 1;
-        epoll_wait(loop->epoll_fd, events, 8, timeout_ms > 1000000 ? 1000000 : (int)timeout_ms);
+        count = epoll_wait(loop->epoll_fd, events, 8, (int)timeout_ms);
     }
+    for (int i = 0; i < count; i++)
+        if (events[i].data.fd == loop->event_fd) atomic_store(&loop->is_kicked, true);
+    if (count <= 0) look_at_descriptors(loop, count);
 }
 
-/* The holder's, after it slept: kicks that are answered. EAGAIN: there was none. */
+/* The holder's, after it slept: kicks that are answered. Read only what epoll has reported: the number may stand for a descriptor of
+ * the program by now, whose read would block. */
 static void empty_eventfd(struct weft_loop *loop)
 {
     uint64_t wakes;
+    if (!atomic_exchange(&loop->is_kicked, false)) return;
     if (read(loop->event_fd, &wakes, sizeof wakes) < 0) return;
 }
 

@@ -116,6 +116,10 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
 enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t until_ns);
 /* The same with a timeout, counted from the first look at the clock, a few steps after the call: for waits that mostly end before. */
 enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void *context), void *context, uint64_t timeout_ns);
+/* Any thread: has the program closed or replaced the descriptors that wake this loop? Two system calls. Sleepers then
+ * poll, and a line is logged. */
+bool weft_loop_descriptors_lost(struct weft_loop *loop);
+#define WEFT_DESCRIPTORS_LOST "the program closed or replaced descriptors that weft opened; it must keep those that it did not open"
 /* Any thread: facts have changed. A system call only when somebody sleeps. */
 void weft_loop_notify(struct weft_loop *loop);
 

@@ -35,6 +35,11 @@
 void weft_net_post(struct weft_net *net, struct weft_mail *mail)
 {
     mailbox_push(&net->mail, mail);
+    atomic_fetch_add(&net->posted, 1);
+    if (atomic_load(&net->is_broken)) {
+        futex_wake_all(&net->posted);
+        return;
+    }
     if (atomic_exchange(&net->woken, true)) return;
     uint64_t one = 1;
     while (write(net->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
@@ -112,11 +117,12 @@ static enum weft_status open_base(struct weft_net *net)
 {
     net->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (net->event_fd < 0) return weft_limit_of("the control connections", errno);
+    net->event_id = descriptor_id_of(net->event_fd);
     if (!descriptors_left(net->event_fd)) return weft_limit_of("the control connections", errno);
     struct event_config *config = event_config_new();
     if (!config) return WEFT_ERR_NO_MEMORY;
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK);
-    event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER);
+    /* No EVENT_BASE_FLAG_PRECISE_TIMER: its timers need a timerfd, which the program may close. */
     net->base = event_base_new_with_config(config);
     event_config_free(config);
     if (!net->base) return errno == EMFILE || errno == ENFILE ? weft_limit_of("the control connections", errno) : WEFT_ERR_NO_MEMORY;
@@ -173,17 +179,60 @@ void weft_net_release(struct weft_net *net)
     if (atomic_exchange(&net->held, NET_RUNS) == NET_HELD) futex_wake_all(&net->held);
 }
 
+/* --- descriptors that the program has closed or replaced --- */
+
+/* From now on the thread waits for letters on a futex: epoll would fail, or not see them. */
+static void mark_broken(struct weft_net *net)
+{
+    if (atomic_exchange(&net->is_broken, true)) return;
+    weft_log(net->env, WEFT_LOG_ERROR, "base", "the control connections end: %s", WEFT_DESCRIPTORS_LOST);
+}
+
+static bool connections_intact(struct weft_net *net)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &net->connections)
+        if (!net_connection_intact((const struct weft_net_connection *)(const void *)node)) return false;
+    return true;
+}
+
+static void look_at_descriptors(void *context)
+{
+    struct weft_net *net = context;
+    if (descriptor_is(net->event_fd, net->event_id) && connections_intact(net)) return;
+    mark_broken(net);
+    event_base_loopbreak(net->base);
+}
+
+static void break_connections(struct weft_net *net)
+{
+    while (!weft_list_empty(&net->connections)) net_connection_break((struct weft_net_connection *)(void *)net->connections.next);
+}
+
+static void serve_broken(struct weft_net *net)
+{
+    mark_broken(net);
+    while (!net->stopping) {
+        const unsigned seen = atomic_load(&net->posted);
+        break_connections(net);
+        mailbox_run(&net->mail);
+        if (!net->stopping) futex_wait(&net->posted, seen, UINT64_MAX);
+    }
+}
+
 static void *net_thread(void *argument)
 {
     struct weft_net *net = argument;
     atomic_store(&net->owner, pthread_self());
     event_base_loop(net->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    if (!net->stopping) serve_broken(net);
     return NULL;
 }
 
 enum weft_status weft_net_start(struct weft_net *net)
 {
     WEFT_ASSERT(!net->started);
+    WEFT_TRY(weft_net_every(net, DESCRIPTOR_LOOK_NS, look_at_descriptors, net));
     net->started = true;
     int rc = weft_thread_start(&net->thread, "weft net", net_thread, net);
     if (rc == 0) return WEFT_OK;
@@ -257,12 +306,12 @@ static void free_tickers(struct weft_net *net)
 static void say_goodbye(struct weft_net *net)
 {
     struct weft_list *node, *spare;
-    if (weft_list_empty(&net->connections)) return;
+    if (weft_list_empty(&net->connections) || atomic_load(&net->is_broken)) return;
     weft_list_foreach(node, spare, &net->connections) weft_net_close((struct weft_net_connection *)(void *)node);
     struct timeval limit = net_timeval(WEFT_MS(GOODBYE_MS));
     event_add(net->step_event, &limit);
     while (!weft_list_empty(&net->connections) && event_pending(net->step_event, EV_TIMEOUT, NULL))
-        event_base_loop(net->base, EVLOOP_ONCE);
+        if (event_base_loop(net->base, EVLOOP_ONCE) < 0) break; /* the program has closed its descriptors */
     event_del(net->step_event);
 }
 
@@ -286,7 +335,7 @@ void weft_net_free(struct weft_net *net)
     if (net->mail_event) event_free(net->mail_event);
     if (net->step_event) event_free(net->step_event);
     if (net->base) event_base_free(net->base);
-    if (net->event_fd >= 0) close(net->event_fd);
+    if (net->event_fd >= 0 && descriptor_is(net->event_fd, net->event_id)) close(net->event_fd); /* else it is the program's */
     sigpipe_release(&guard);
     weft_free_bytes(net->env, net);
 }

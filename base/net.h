@@ -33,7 +33,7 @@ struct weft_net_handler {
     size_t send_bytes_max;    /* of frames waiting to be sent on one connection; 0: 16 MiB */
     uint32_t connections_max; /* accepted and open at once on one listener; 0: 4096. More are closed unheard */
 };
-/* Reasons of `closed`: WEFT_ERR_PEER_LOST (peer closed or died), _UNREACHABLE (no connection until the
+/* Reasons of `closed`: WEFT_ERR_IO (the program closed or replaced descriptors of this net), WEFT_ERR_PEER_LOST (peer closed or died), _UNREACHABLE (no connection until the
  * deadline), _MALFORMED (frame too long), _LIMIT (too slow a reader), _CLOSED (weft_net_close or _free),
  * _NO_MEMORY. The text names the peer. */
 

@@ -71,7 +71,9 @@ struct weft_net_connection {
 static void drop_socket(struct weft_net_connection *connection)
 {
     if (connection->socket) {
-        fork_close_remove(bufferevent_getfd(connection->socket));
+        const int fd = bufferevent_getfd(connection->socket);
+        fork_close_remove(fd);
+        if (fd >= 0 && !descriptor_is_socket(fd)) bufferevent_setfd(connection->socket, -1); /* the program's: not ours to close */
         bufferevent_free(connection->socket);
     }
     connection->socket = NULL;
@@ -108,6 +110,18 @@ static void finish(struct weft_net_connection *connection)
 void net_connection_kill(struct weft_net_connection *connection)
 {
     end(connection, WEFT_ERR_CLOSED, "the connection with %s was closed on this side", connection->name);
+    finish(connection);
+}
+
+bool net_connection_intact(const struct weft_net_connection *connection)
+{
+    const int fd = connection->socket && !connection->listener ? bufferevent_getfd(connection->socket) : -1;
+    return fd < 0 || descriptor_is_socket(fd);
+}
+
+void net_connection_break(struct weft_net_connection *connection)
+{
+    end(connection, WEFT_ERR_IO, "the control connection with %s ended: %s", connection->name, WEFT_DESCRIPTORS_LOST);
     finish(connection);
 }
 

@@ -10,6 +10,7 @@
 
 #include <event2/event.h>
 
+#include "base/descriptor.h"
 #include "base/list.h"
 #include "base/mailbox.h"
 #include "base/net.h"
@@ -44,6 +45,9 @@ struct weft_net {
     atomic_uint held; /* weft_net_hold */
     atomic_bool woken; /* the eventfd is readable or about to be */
     bool stopping;     /* set by a letter, on the net thread */
+    atomic_bool is_broken; /* the program closed or replaced a descriptor: the base is not used any more; set by the net thread */
+    atomic_uint posted;    /* letters; a futex of a broken net */
+    struct descriptor_id event_id;
     bool freeing;      /* no connection is begun any more */
     int event_fd;
     struct event *mail_event, *step_event;
@@ -61,6 +65,10 @@ static inline struct timeval net_timeval(uint64_t ns)
 
 /* net_connection.c: for weft_net_free. `closed` runs. */
 void net_connection_kill(struct weft_net_connection *connection);
+/* Whether its socket is still a socket; true while there is none. Of a connection that this process made. */
+bool net_connection_intact(const struct weft_net_connection *connection);
+/* The descriptors are gone: `closed` runs, with WEFT_ERR_IO, for every connection. */
+void net_connection_break(struct weft_net_connection *connection);
 /* net_listener.c: for weft_net_free and for a connection that ends. */
 void net_listener_free(struct weft_net_listener *listener);
 void net_listener_connection_gone(struct weft_net_listener *listener);

@@ -446,6 +446,8 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     session->control.connection = NULL;
     if (atomic_load(&session->control.leaving)) {
         /* what we asked for */
+    } else if (reason == WEFT_ERR_IO) { /* of this process, not of the coordinator */
+        client_fail(session, WEFT_ERR_IO, false, "rank %u: %s", session->rank, text);
     } else if (client_control_phase(&session->control) == CLIENT_CONNECTING) {
         client_fail(session, WEFT_ERR_UNREACHABLE, false,
                     "cannot reach the coordinator at %s:%u: %s", settings->host, settings->port, text);

@@ -692,7 +692,7 @@ static void end_requests(struct client_engine *engine, enum weft_status status, 
         client_request_complete(weft_list_first(&engine->open_requests, struct client_request, link), status, text);
 }
 
-bool client_engine_halt(struct weft_session *session)
+bool client_engine_halt_because(struct weft_session *session, const char *why)
 {
     struct client_engine *engine = &session->engine;
     if (weft_loop_take(engine->loop, client_deadline(session, WEFT_MS(300))) < 0) return false;
@@ -711,8 +711,13 @@ bool client_engine_halt(struct weft_session *session)
     if (first) weft_loop_stop(engine->loop); /* before give: the thread sees it first and ends without another step */
     weft_loop_give(engine->loop);
     engine->halted = true;
-    if (first) weft_log(session->env, WEFT_LOG_WARN, "client", "the transport did not let go of its buffers in time; the engine is halted");
+    if (first) weft_log(session->env, WEFT_LOG_WARN, "client", "the engine is halted: %s", why);
     return true;
+}
+
+bool client_engine_halt(struct weft_session *session)
+{
+    return client_engine_halt_because(session, "the transport did not let go of its buffers in time");
 }
 
 void client_engine_stop(struct weft_session *session, uint64_t until_ns)

@@ -129,6 +129,7 @@ void client_engine_free(struct weft_session *session);
  * open request, and let the thread step no more. Transport and group are then left as they are, for good: only so may
  * their memory be forgotten. false: the engine is deep in a computation and could not be taken. */
 bool client_engine_halt(struct weft_session *session);
+bool client_engine_halt_because(struct weft_session *session, const char *why); /* the same, with the reason of its log line */
 
 #define CLIENT_GROUP_ID 1u /* of the group of all workers */
 /* What all groups of a session have in common; ranks, id and names are the caller's to set. */

@@ -257,6 +257,11 @@ static void leave(struct weft_session *session)
     uint64_t until_ns = client_deadline(session, FINALIZE_NS);
     uint32_t open = atomic_load(&session->open_requests);
     client_batch_drop(session, WEFT_ERR_CLOSED, "weft_finalize came before weft_group_end");
+    /* Transports must not use descriptors that are gone: UCX ends the process. Peers learn of this rank's end from the coordinator. */
+    if (!session->engine.halted && weft_loop_descriptors_lost(session->engine.loop)) {
+        client_fail(session, WEFT_ERR_IO, false, "rank %u: %s", session->rank, WEFT_DESCRIPTORS_LOST);
+        (void)client_engine_halt_because(session, WEFT_DESCRIPTORS_LOST);
+    }
     if (open > 0) /* others may be waiting for the rest of these operations: they must hear of it */
         client_fail(session, WEFT_ERR_CLOSED, true, "rank %u called weft_finalize with %u operations still running", session->rank, open);
     else if (!session->engine.halted)

@@ -216,6 +216,7 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     if (leaving) weft_error_set(&member->end, WEFT_ERR_CLOSED, "left");
     if (reason == WEFT_ERR_UNREACHABLE)
         weft_error_set(&member->end, reason, "no coordinator answers at %s: %s", member->where, text);
+    if (reason == WEFT_ERR_IO) weft_error_set(&member->end, reason, "%s", text);
     weft_error_set(&member->end, reason, "the coordinator at %s %s", member->where,
                    was_joined ? "is lost: connection closed" : "closed the connection before this process had joined");
     member->options.closed(member->options.context, (enum weft_status)member->end.status, member->end.text);
