@@ -31,11 +31,14 @@ LD_LIBRARY_PATH="$libdir" "$root/program"
 # transports in modules: the installed programs find them
 for name in ucx verbs; do
     [ -e "$1/transport/libweft_$name.so" ] || continue
-    [ -e "$libdir/weft/libweft_$name.so" ] || { echo "libweft_$name.so is not installed in weft/ beside libweft.so"; exit 1; }
+    [ -e "$libdir/weft/libweft_$name.so" ] || { echo "weft/libweft_$name.so is not beside libweft.so"; exit 1; }
 done
 if [ -e "$libdir/weft/libweft_ucx.so" ]; then
     weft=$(find "$root" -path '*/bin/weft')
-    "$weft" doctor --transport ucx:tcp --devices lo --no-cache > "$root/doctor" || [ $? -eq 1 ] || { cat "$root/doctor"; exit 1; }
+    "$weft" doctor --transport ucx:tcp --devices lo --no-cache > "$root/doctor" || [ $? -eq 1 ] || {
+        cat "$root/doctor"
+        exit 1
+    }
 fi
 for library in libweft.so.0 weft/libweft_core.so; do
     if readelf -d "$libdir/$library" | grep NEEDED | grep -E 'libuc[pst]|libibverbs|librdmacm'; then
@@ -50,17 +53,17 @@ fi
 
 # without its core libweft.so returns a status and a sentence
 mv "$libdir/weft/libweft_core.so" "$root/core"
-if LD_LIBRARY_PATH="$libdir" "$root/program" > "$root/missing" || ! grep -q 'WEFT_ERR_UNSUPPORTED: weft cannot be loaded (.*libweft_core.so: ' "$root/missing"; then
-    echo "without libweft_core.so:"
-    cat "$root/missing"
-    exit 1
-fi
+core_is_refused() { # WHAT
+    if LD_LIBRARY_PATH="$libdir" "$root/program" > "$root/refused" ||
+        ! grep -q 'WEFT_ERR_UNSUPPORTED: weft cannot be loaded (.*libweft_core.so: ' "$root/refused"; then
+        echo "libweft_core.so is $1:"
+        cat "$root/refused"
+        exit 1
+    fi
+}
+core_is_refused missing
 echo "this is no library" > "$libdir/weft/libweft_core.so"
-if LD_LIBRARY_PATH="$libdir" "$root/program" > "$root/missing" || ! grep -q 'cannot be loaded (.*libweft_core.so: ' "$root/missing"; then
-    echo "with a damaged libweft_core.so:"
-    cat "$root/missing"
-    exit 1
-fi
+core_is_refused damaged
 mv "$root/core" "$libdir/weft/libweft_core.so"
 
 # the archive: no libweft.so is there at run time
