@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/net.h"
+
 /* Errors in one launcher's variables: the first missing variable, and the first invalid value. */
 struct reading {
     struct weft_error missing, wrong;
@@ -88,7 +90,8 @@ static bool at_master_if_given(struct reading *reading, struct weft_launcher *ou
 
 static void at_loopback(struct weft_launcher *out)
 {
-    snprintf(out->coordinator, sizeof out->coordinator, "127.0.0.1:%u", port_of(out->job));
+    const char *host = weft_loopback_host();
+    snprintf(out->coordinator, sizeof out->coordinator, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port_of(out->job));
 }
 
 /* Are as many of the processes here as there are? */

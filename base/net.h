@@ -37,6 +37,10 @@ struct weft_net_handler {
  * deadline), _MALFORMED (frame too long), _LIMIT (too slow a reader), _CLOSED (weft_net_close or _free),
  * _NO_MEMORY. The text names the peer. */
 
+/* The address by which processes of this host reach each other: "127.0.0.1", or "::1" where only that can be bound (a host with IPv6
+ * alone). Static text. Any thread. */
+const char *weft_loopback_host(void);
+
 struct weft_net_http_reply {
     int code;                 /* 200, 404, ... */
     const char *content_type;

@@ -296,10 +296,18 @@ static bool is_name(const char *host)
     return evutil_parse_sockaddr_port(text, (struct sockaddr *)&address, &bytes) != 0;
 }
 
+/* On a host with IPv6 alone, localhost is ::1 whatever address /etc/hosts lists. */
+static const char *destination(const char *host)
+{
+    const char *loopback = weft_loopback_host();
+    return strcmp(host, "localhost") == 0 && strchr(loopback, ':') ? loopback : host;
+}
+
 static void try_connect(struct weft_net_connection *connection)
 {
     struct weft_net *net = connection->net;
     const uint64_t now_ns = weft_now_ns(net->env);
+    const char *host = destination(connection->host);
     uint64_t left_ns = weft_since_ns(now_ns, connection->deadline_ns);
     if (left_ns == 0) {
         drop_socket(connection);
@@ -309,7 +317,7 @@ static void try_connect(struct weft_net_connection *connection)
     report_wait(connection, now_ns);
     const uint64_t report_ns = weft_since_ns(now_ns, connection->report_ns); /* wakes a try that gets no answer */
     if (connection->report_ns && report_ns < left_ns) left_ns = report_ns;
-    if (!net->dns && is_name(connection->host))
+    if (!net->dns && is_name(host))
         net->dns = evdns_base_new(net->base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     /* The timer is the deadline of this try; a refusal re-arms it for the next one. */
     struct timeval left = net_timeval(left_ns + 1000);
@@ -317,7 +325,7 @@ static void try_connect(struct weft_net_connection *connection)
     if (new_socket(connection, -1) < 0) {
         snprintf(connection->last_failure, NET_REASON_BYTES, "out of memory");
         try_later(connection);
-    } else if (bufferevent_socket_connect_hostname(connection->socket, net->dns, AF_UNSPEC, connection->host,
+    } else if (bufferevent_socket_connect_hostname(connection->socket, net->dns, AF_UNSPEC, host,
                                                  connection->port) != 0) {
         net_connect_reason(connection->host, errno, connection->last_failure, NET_REASON_BYTES);
         try_later(connection);

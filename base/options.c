@@ -60,7 +60,7 @@ const struct weft_option weft_option_table[] = {
     COUNT("server.engines", "1", 1, 64, "Shard engines (threads) of one server."),
     BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,
           "Receive memory of one engine; workers wait for credit when it is used up."),
-    TEXT("server.listen", "127.0.0.1", "Address the server listens on; another than loopback needs job.secret_file."),
+    TEXT("server.listen", "127.0.0.1", "Address the server listens on; another than loopback needs job.secret_file. On a host with IPv6 alone 127.0.0.1 stands for ::1."),
     COUNT("server.port", "0", 0, 65535, "Control port of the coordinator; 0 takes a free one."),
     DURATION("server.heartbeat", "30s", WEFT_MS(10), WEFT_SECONDS(3600),
              "A process that has been silent for this long is taken for lost."),

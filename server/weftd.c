@@ -36,6 +36,7 @@ static enum weft_status complete_options(struct weftd *weftd, const struct weftd
     *options = *given;
     if (!options->job) options->job = weft_config_text(config, "job.name");
     if (!options->listen) options->listen = weft_config_text(config, "server.listen");
+    if (strcmp(options->listen, "127.0.0.1") == 0) options->listen = weft_loopback_host(); /* ::1 on a host with IPv6 alone */
     if (!options->lanes) options->lanes = weft_config_text(config, "transport.lanes");
     if (!options->devices) options->devices = weft_config_text(config, "transport.devices");
     if (options->port < 0) options->port = (int)weft_config_u64(config, "server.port");
@@ -108,7 +109,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
         snprintf(ports, sizeof ports, "coordinator=%.300s\n", weftd->options.coordinator);
     } else {
         WEFT_TRY(start_coordinator(weftd, &port, error));
-        snprintf(host, sizeof host, "%s", is_wildcard(weftd->options.listen) ? "127.0.0.1" : weftd->options.listen);
+        snprintf(host, sizeof host, "%s", is_wildcard(weftd->options.listen) ? weft_loopback_host() : weftd->options.listen);
         snprintf(ports, sizeof ports, "coordinator=%s:%u\n", shown, port);
         weft_log(weftd->env, WEFT_LOG_INFO, "weftd", "coordinator of job %s at %s:%u", weftd->options.job, shown, port);
     }

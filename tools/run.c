@@ -319,9 +319,10 @@ static bool wait_for_ports(struct run *run)
 static bool host_coordinator(struct run *run)
 {
     uint16_t port = 0;
-    run->hosted = tool_coordinate("weft run", "127.0.0.1", 0, run->job, run->scratch.secret, (uint32_t)run->workers, (uint32_t)run->workers_min,
+    const char *host = weft_loopback_host();
+    run->hosted = tool_coordinate("weft run", host, 0, run->job, run->scratch.secret, (uint32_t)run->workers, (uint32_t)run->workers_min,
                                   (uint32_t)run->workers_max, &port);
-    snprintf(run->coordinator, sizeof run->coordinator, "127.0.0.1:%u", port);
+    snprintf(run->coordinator, sizeof run->coordinator, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port);
     return run->hosted != NULL;
 }
 

@@ -21,7 +21,7 @@ static const char help_text[] =
     "  -e, --engines N         threads that own chunks, each with an endpoint (default: server.engines)\n"
     "  -j, --job NAME          name of the job (default: WEFT_JOB, then job.name)\n"
     "      --secret-file FILE  the job's secret (default: WEFT_SECRET, WEFT_SECRET_FILE, job.secret_file)\n"
-    "      --listen HOST       address to listen on; any but loopback needs a secret (default 127.0.0.1)\n"
+    "      --listen HOST       address to listen on; any but loopback needs a secret (default 127.0.0.1, or ::1)\n"
     "  -p, --port PORT         of the coordinator; 0 takes a free one (default: server.port)\n"
     "      --http-port PORT    serve /metrics, /healthz and /status; 0 takes a free one (default: not "
     "served)\n"

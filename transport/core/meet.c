@@ -38,7 +38,6 @@ void meet_options_init(struct meet_options *options)
 {
     *options = (struct meet_options){
         .size = sizeof *options,
-        .bind_host = "127.0.0.1",
         .half_open_max = 256,
         .half_open_ns = WEFT_SECONDS(5),
         .early_max = 4096,
@@ -115,7 +114,7 @@ enum weft_status meet_open(struct weft_env *env, const struct meet_options *opti
     if (!meet) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for an endpoint");
     meet->env = env;
     meet->options = *options;
-    if (!meet->options.bind_host) meet->options.bind_host = "127.0.0.1";
+    if (!meet->options.bind_host) meet->options.bind_host = weft_loopback_host();
     meet->epoll_fd = meet->listen_fd = meet->timer_fd = -1;
     meet->listener.kind = SOURCE_LISTENER;
     meet->timer.kind = SOURCE_TIMER;

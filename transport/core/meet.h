@@ -85,7 +85,7 @@ struct meet_options {
     uint64_t nonce;          /* of the job */
     const void *secret;      /* of the job; not kept. NULL: none, see above */
     size_t secret_bytes;
-    const char *bind_host;   /* MEET_TCP: numeric address to listen on; default "127.0.0.1". Not a wildcard unless advertise is given */
+    const char *bind_host;   /* MEET_TCP: numeric address to listen on; default NULL: weft_loopback_host(). Not a wildcard unless advertise is given */
     const char *advertise;   /* MEET_TCP: numeric address told to others; default NULL: bind_host */
     uint16_t port_first;     /* MEET_TCP: the first free port of first..last; default 0: any port of the system's choice */
     uint16_t port_last;

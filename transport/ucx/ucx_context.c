@@ -149,7 +149,7 @@ static enum weft_status look_for_devices(struct ucx_endpoint *endpoint, struct w
             const char *lanes = getenv("UCX_TLS");
             status = weft_error_set(
                 error, WEFT_ERR_NOT_FOUND,
-                "there is no network device %.*s for lanes %s (%s): ucx_info -d lists what there is",
+                "there is no network device %.*s for lanes %s (%s): ucx_info -d lists what there is; tcp lanes need an IPv4 address",
                 (int)bytes, at, lanes ? lanes : settings->list,
                 user ? "UCX_NET_DEVICES" : "transport.devices");
         }

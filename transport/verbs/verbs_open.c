@@ -69,7 +69,7 @@ static const char *link_host(struct verbs_endpoint *endpoint, bool secret, char 
     const uint8_t *gid = endpoint->rails[0].port.gid.raw;
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     if (endpoint->tuning.host[0]) return endpoint->tuning.host;
-    if (!secret || memcmp(gid, mapped, sizeof mapped) != 0) return "127.0.0.1";
+    if (!secret || memcmp(gid, mapped, sizeof mapped) != 0) return weft_loopback_host();
     return inet_ntop(AF_INET, gid + 12, text, INET_ADDRSTRLEN);
 }
 
