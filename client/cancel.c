@@ -4,8 +4,8 @@
  *     recv without a matched send         the engine removes it: from the queue, or from the group (weft_coll_cancel_recv)
  *     all else                            WEFT_ERR_BUSY: another rank has begun it, or may have at any moment
  *
- * Whether a collective operation still waits in this rank's queue depends on time and differs between ranks. So it is not
- * cancelled there: the ranks would disagree about their next operation. */
+ * Whether a collective operation still waits in this rank's queue depends on time and differs between
+ * ranks. So it is not cancelled there: the ranks would disagree about their next operation. */
 #include "client/batch.h"
 #include "client/call.h"
 #include "client/request.h"
@@ -47,7 +47,10 @@ static void cancel_on_engine(struct weft_mail *mail)
 
 /* ---- the caller ---- */
 
-static bool has_ended(void *context) { return !is_open(context); }
+static bool has_ended(void *context)
+{
+    return !is_open(context);
+}
 
 /* Returns what came of it: the request has ended, or goes on. */
 static enum weft_status ask_engine(struct client_request *request)
@@ -58,8 +61,10 @@ static enum weft_status ask_engine(struct client_request *request)
     engine->cancel_question.mail.fn = cancel_on_engine;
     if (client_engine_ask(session, &engine->cancel_question) == WEFT_OK) return WEFT_OK;
     if (atomic_exchange(&engine->cancel_request, NULL)) /* the letter finds nothing to do */
-        return client_error(session, WEFT_ERR_BUSY, "cancel: the engine is deep in a computation; call again");
-    return client_engine_ask(session, &engine->cancel_question); /* the letter was being read: behind it all is known */
+        return client_error(session, WEFT_ERR_BUSY,
+                            "cancel: the engine is deep in a computation; call again");
+    return client_engine_ask(
+        session, &engine->cancel_question); /* the letter was being read: behind it all is known */
 }
 
 static enum weft_status cancel_open(struct client_request *request)
@@ -68,12 +73,16 @@ static enum weft_status cancel_open(struct client_request *request)
     const bool may_be = request->kind == WEFT_COLL_RECV && !request->tensor && !request->stage;
     if (may_be) {
         WEFT_TRY(ask_engine(request));
-        if (request->cancelled) (void)client_wait_for(session, has_ended, request, client_deadline(session, CLIENT_GRACE_NS));
+        if (request->cancelled)
+            (void)client_wait_for(session, has_ended, request, client_deadline(session, CLIENT_GRACE_NS));
     }
     if (is_open(request))
-        return client_error(session, WEFT_ERR_BUSY, "cancel: the operation is under way, on this rank or another; wait for the request");
+        return client_error(
+            session, WEFT_ERR_BUSY,
+            "cancel: the operation is under way, on this rank or another; wait for the request");
     if (request->status == WEFT_ERR_CANCELLED) return WEFT_OK;
-    return client_error(session, WEFT_ERR_STATE, "cancel: the request has ended before; ask weft_test for its status");
+    return client_error(session, WEFT_ERR_STATE,
+                        "cancel: the request has ended before; ask weft_test for its status");
 }
 
 enum weft_status weft_cancel(struct weft_request *user_request)
@@ -86,7 +95,8 @@ enum weft_status weft_cancel(struct weft_request *user_request)
     WEFT_TRY(client_usable(session));
     if (state == CLIENT_REQUEST_OPEN) return cancel_open(request);
     if (state != CLIENT_REQUEST_GATHERED)
-        return client_error(session, WEFT_ERR_STATE, "cancel: the request is not open: it was not started, or has ended");
+        return client_error(session, WEFT_ERR_STATE,
+                            "cancel: the request is not open: it was not started, or has ended");
     client_batch_remove(request, WEFT_ERR_CANCELLED, CANCELLED_TEXT);
     return WEFT_OK;
 }

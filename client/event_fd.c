@@ -4,8 +4,8 @@
  *     request completes   after `done` is stored: client_event_signal adds 1
  *     weft_event_clear    reads the counter, and the descriptor is no longer readable
  *
- * A program that clears first and then tests its requests misses no completion: a request that completes after the
- * test makes the descriptor readable again. */
+ * A program that clears first and then tests its requests misses no completion: a request that completes
+ * after the test makes the descriptor readable again. */
 #include <errno.h>
 #include <string.h>
 #include <sys/eventfd.h>

@@ -1,10 +1,12 @@
-/* registration.c - weft_register: the user's memory is registered with the transport before the first operation on it.
+/* registration.c - weft_register: the user's memory is registered with the transport before the first
+ * operation on it.
  *
  *     caller    record ──► letter ──────────────────────────► answer: the caller owns the record again
  *     engine               weft_transport_register, or weft_transport_unregister
  *
- * If the engine does not answer within the session's deadline, the caller abandons the letter, and the engine undoes what
- * it did. The record stays with the session in either case, because the letter lies in it. */
+ * If the engine does not answer within the session's deadline, the caller abandons the letter, and the
+ * engine undoes what it did. The record stays with the session in either case, because the letter lies in
+ * it. */
 #include "client/session.h"
 
 enum letter_state { LETTER_NONE = 0, LETTER_SENT, LETTER_ANSWERED, LETTER_ABANDONED };
@@ -23,7 +25,7 @@ struct registration {
 static struct registration *registration_find(struct weft_session *session, const void *memory)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->registrations) {
+    weft_list_foreach (node, spare, &session->registrations) {
         struct registration *own = weft_container_of(node, struct registration, link);
         if (own->memory == memory) return own;
     }
@@ -56,7 +58,8 @@ static bool answer(struct registration *own)
 static void register_on_engine(struct weft_mail *mail)
 {
     struct registration *own = weft_container_of(mail, struct registration, mail);
-    if (weft_transport_register(own->session->engine.transport, own->memory, own->bytes, &own->handle, &own->error) < 0)
+    if (weft_transport_register(own->session->engine.transport, own->memory, own->bytes, &own->handle,
+                                &own->error) < 0)
         own->handle = NULL;
     struct weft_registration *handle = own->handle;
     if (!answer(own)) weft_transport_unregister(handle);
@@ -74,10 +77,12 @@ static void unregister_on_engine(struct weft_mail *mail)
 static bool answered(void *context)
 {
     struct registration *own = context;
-    return atomic_load_explicit(&own->state, memory_order_acquire) == LETTER_ANSWERED || client_failed(own->session) < 0;
+    return atomic_load_explicit(&own->state, memory_order_acquire) == LETTER_ANSWERED ||
+           client_failed(own->session) < 0;
 }
 
-/* Returns false if the letter was abandoned: the session has failed, or the engine is deep in a computation. */
+/* Returns false if the letter was abandoned: the session has failed, or the engine is deep in a
+ * computation. */
 static bool ask_engine(struct registration *own, void (*letter)(struct weft_mail *mail))
 {
     struct weft_session *session = own->session;
@@ -102,18 +107,23 @@ enum weft_status weft_register(struct weft_session *session, void *memory, size_
     if (!session) return client_missing("register", "session");
     WEFT_TRY(client_usable(session));
     if (!memory || bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)memory)
-        return client_error(session, WEFT_ERR_INVALID, "register: memory: %zu bytes at %p are not a range of memory", bytes, memory);
+        return client_error(session, WEFT_ERR_INVALID,
+                            "register: memory: %zu bytes at %p are not a range of memory", bytes, memory);
     if (registration_find(session, memory))
-        return client_error(session, WEFT_ERR_EXISTS, "register: memory at %p is registered already; call weft_unregister first", memory);
+        return client_error(session, WEFT_ERR_EXISTS,
+                            "register: memory at %p is registered already; call weft_unregister first",
+                            memory);
     struct registration *own = weft_alloc_zero(session->env, sizeof *own);
     if (!own) return client_error(session, WEFT_ERR_NO_MEMORY, "register: no memory for a record");
     own->session = session;
     own->memory = memory;
     own->bytes = bytes;
     weft_list_append(&session->registrations, &own->link);
-    if (!ask_engine(own, register_on_engine)) return not_answered(session, "register: the engine is deep in a computation; call again");
+    if (!ask_engine(own, register_on_engine))
+        return not_answered(session, "register: the engine is deep in a computation; call again");
     if (own->handle) return WEFT_OK;
-    const enum weft_status status = client_error(session, (enum weft_status)own->error.status, "register: %.400s", own->error.text);
+    const enum weft_status status =
+        client_error(session, (enum weft_status)own->error.status, "register: %.400s", own->error.text);
     registration_free(own);
     return status;
 }
@@ -124,10 +134,14 @@ enum weft_status weft_unregister(struct weft_session *session, void *memory)
     if (session->pid != weft_process_id()) return client_usable(session);
     struct registration *own = memory ? registration_find(session, memory) : NULL;
     if (!own)
-        return client_error(session, WEFT_ERR_NOT_FOUND, "unregister: memory at %p is not registered; give the address given to weft_register", memory);
+        return client_error(
+            session, WEFT_ERR_NOT_FOUND,
+            "unregister: memory at %p is not registered; give the address given to weft_register", memory);
     if (client_failed(session) < 0) return WEFT_OK; /* weft_finalize unregisters it */
     if (!ask_engine(own, unregister_on_engine))
-        return not_answered(session, "unregister: the engine is deep in a computation; the registration ends when that is over");
+        return not_answered(
+            session,
+            "unregister: the engine is deep in a computation; the registration ends when that is over");
     registration_free(own);
     return WEFT_OK;
 }

@@ -3,8 +3,8 @@
  *     caller    all_gather of the tensor's number ──► TensorFree to the coordinator ──► letter ──────► free the memory
  *     engine                                                                           out of its table
  *
- * The engine's requests on the tensor have ended before. What may still hold it is a hash of its weights on its way to the net
- * thread: the caller waits for that first, so that no hash follows TensorFree. */
+ * The engine's requests on the tensor have ended before. What may still hold it is a hash of its weights
+ * on its way to the net thread: the caller waits for that first, so that no hash follows TensorFree. */
 #include <stdio.h>
 
 #include "client/comm.h"
@@ -20,7 +20,8 @@ static bool is_hashed(void *context)
 static bool is_detached(void *context)
 {
     const struct weft_tensor *tensor = context;
-    return atomic_load_explicit(&tensor->detached, memory_order_acquire) || client_failed(tensor->session) < 0;
+    return atomic_load_explicit(&tensor->detached, memory_order_acquire) ||
+           client_failed(tensor->session) < 0;
 }
 
 static void detach(struct weft_mail *mail)
@@ -41,17 +42,22 @@ static enum weft_status check(struct weft_tensor *tensor)
     WEFT_TRY(client_usable(session));
     WEFT_TRY(client_tensor_alone(tensor, "tensor_free"));
     if (session->step.open)
-        return client_error(session, WEFT_ERR_STATE, "tensor_free of tensor '%s' inside step %llu; call it after weft_step_end", tensor->name,
-                            (unsigned long long)session->step.number);
+        return client_error(session, WEFT_ERR_STATE,
+                            "tensor_free of tensor '%s' inside step %llu; call it after weft_step_end",
+                            tensor->name, (unsigned long long)session->step.number);
     if (atomic_load_explicit(&tensor->busy, memory_order_acquire))
-        return client_error(session, WEFT_ERR_BUSY, "tensor_free of tensor '%s': its last request is still open; wait for it first", tensor->name);
+        return client_error(session, WEFT_ERR_BUSY,
+                            "tensor_free of tensor '%s': its last request is still open; wait for it first",
+                            tensor->name);
     if (session->elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "tensor_free of tensor '%s': an elastic job keeps its tensors, because newcomers declare all of them in the same order",
+                            "tensor_free of tensor '%s': an elastic job keeps its tensors, because newcomers "
+                            "declare all of them in the same order",
                             tensor->name);
     if (!session->control.welcome->welcome->frees)
         return client_error(session, WEFT_ERR_VERSION,
-                            "tensor_free of tensor '%s': the coordinator is of an older weft, which keeps all tensors; use one release of weft in a job",
+                            "tensor_free of tensor '%s': the coordinator is of an older weft, which keeps "
+                            "all tensors; use one release of weft in a job",
                             tensor->name);
     return WEFT_OK;
 }
@@ -65,7 +71,8 @@ static enum weft_status agree(struct weft_tensor *tensor)
     for (uint32_t rank = 0; rank < session->ranks; rank++) {
         if (all[rank] == all[0]) continue;
         return client_error(session, WEFT_ERR_MISMATCH,
-                            "tensor_free of tensor '%s': rank 0 frees tensor %lld, rank %u tensor %lld (in the order of their declaration); nothing was freed",
+                            "tensor_free of tensor '%s': rank 0 frees tensor %lld, rank %u tensor %lld (in "
+                            "the order of their declaration); nothing was freed",
                             tensor->name, (long long)all[0], rank, (long long)all[rank]);
     }
     return WEFT_OK;
@@ -81,7 +88,8 @@ static enum weft_status tell_coordinator(struct weft_tensor *tensor)
     message.tensor_free = &freed;
     const enum weft_status status = client_control_send(session, &message);
     if (status == WEFT_OK) return WEFT_OK;
-    client_fail(session, status, true, "rank %u cannot free tensor '%s': %s", session->rank, tensor->name, weft_reason_text(status)); /* the others have */
+    client_fail(session, status, true, "rank %u cannot free tensor '%s': %s", session->rank, tensor->name,
+                weft_reason_text(status)); /* the others have */
     return client_usable(session);
 }
 

@@ -242,8 +242,8 @@ enum weft_retune {
     WEFT_RETUNE_SAME_ORDER = 1, /* among plans that add in the same order: bits stay what they are */
     WEFT_RETUNE_ANY = 2,        /* among all: two runs may add floats in different orders, ranks of one never */
 };
-/* How long operations of some groups lacked a rank that had not begun them (lack.c). Zeroed before use; written by the holder of the
- * groups' loop, but for `counts`, which the owner sets. */
+/* How long operations of some groups lacked a rank that had not begun them (lack.c). Zeroed before use;
+ * written by the holder of the groups' loop, but for `counts`, which the owner sets. */
 struct weft_lack {
     _Atomic bool counts;            /* else no clock is read for it */
     _Atomic uint32_t turn;          /* odd: it is being written */
@@ -428,8 +428,8 @@ enum weft_status weft_coll_brief_again(struct weft_group *group, enum weft_coll_
 enum weft_status weft_coll_recv_now(struct weft_group *group, const struct weft_coll_args *args, bool patient);
 /* done runs with WEFT_ERR_CANCELLED unless it is already finishing. The other ranks are not told. */
 void weft_coll_cancel(struct weft_coll *coll);
-/* Cancels a recv whose send has not come: done runs with WEFT_ERR_CANCELLED, and the next recv of the pair gets that send. false: it has
- * come, or this is no recv; nothing has changed. Holding the loop. */
+/* Cancels a recv whose send has not come: done runs with WEFT_ERR_CANCELLED, and the next recv of the pair
+ * gets that send. false: it has come, or this is no recv; nothing has changed. Holding the loop. */
 bool weft_coll_cancel_recv(struct weft_coll *coll);
 uint64_t weft_coll_sequence(const struct weft_coll *coll);
 bool weft_coll_waits(const struct weft_coll *coll, uint32_t *rank_out); /* for this rank of the group, at this moment; false: for none. Holding the loop */

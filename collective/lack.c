@@ -3,12 +3,14 @@
  *     operation posted ──── lacks a rank ────► all whose first message it waits for have begun ────► done
  *                           counted here                    not counted: the network and the work of the ranks
  *
- * In the memory of one host an operation lacks a rank until all have announced it. By messages it lacks the rank behind until the
- * greeting is there, and each rank whose first message is short until that is there: with plans direct, doubling and halving, and of
- * those whose partial sums it receives. A rank farther away is not seen so: a rank that was held up tells by how much, in each message that it sends later
- * (coll_header.status of data messages), and the receiver counts as much of the time that it has waited. Durations alone travel, so
- * no clocks are compared. A first message counts with the time that it travels. A long one does not count: if the slow rank sends no
- * other to this rank or its predecessors, the figure is too low.
+ * In the memory of one host an operation lacks a rank until all have announced it. By messages it lacks
+ * the rank behind until the greeting is there, and each rank whose first message is short until that is
+ * there: with plans direct, doubling and halving, and of those whose partial sums it receives. A rank
+ * farther away is not seen so: a rank that was held up tells by how much, in each message that it sends
+ * later (coll_header.status of data messages), and the receiver counts as much of the time that it has
+ * waited. Durations alone travel, so no clocks are compared. A first message counts with the time that it
+ * travels. A long one does not count: if the slow rank sends no other to this rank or its predecessors,
+ * the figure is too low.
  *
  * Time in which several operations lack a rank counts once. */
 #include "collective/internal.h"
@@ -28,7 +30,10 @@ static void write_begin(struct weft_lack *lack)
     atomic_thread_fence(memory_order_release);
 }
 
-static void write_end(struct weft_lack *lack) { atomic_fetch_add_explicit(&lack->turn, 1, memory_order_release); }
+static void write_end(struct weft_lack *lack)
+{
+    atomic_fetch_add_explicit(&lack->turn, 1, memory_order_release);
+}
 
 uint64_t weft_lack_ns(struct weft_lack *lack, uint64_t now_ns)
 {
@@ -74,8 +79,8 @@ bool lack_first(struct weft_coll *coll, const struct weft_action *action)
 {
     const uint64_t bit = 1ull << action->peer % 64;
     const uint8_t plan = coll->header.plan;
-    const bool own_rounds = plan == WEFT_PLAN_DIRECT || plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING ||
-                            action->kind == WEFT_ACTION_RECV_SUM;
+    const bool own_rounds = plan == WEFT_PLAN_DIRECT || plan == WEFT_PLAN_DOUBLING ||
+                            plan == WEFT_PLAN_HALVING || action->kind == WEFT_ACTION_RECV_SUM;
     const bool is_short = action->count * coll->elem_bytes <= LACK_FIRST_BYTES;
     const bool first = coll->lack.asked == 0 || (own_rounds && is_short && !(coll->lack.asked & bit));
     coll->lack.asked |= bit;

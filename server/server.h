@@ -127,8 +127,8 @@ void weft_shard_engine_close(struct weft_shard_engine *engine);
 void weft_shard_engine_free(struct weft_shard_engine *engine);
 /* Memory for the chunks of a tensor that this engine owns (endpoint == the transport's id). Loop's thread. */
 enum weft_status weft_shard_engine_declare(struct weft_shard_engine *engine, const Weft__Control__Declared *declared, struct weft_error *error);
-/* All workers have freed the tensor: requests for it are refused from now on, and its memory is released when nothing in flight uses
- * it. Ignores a tensor of which this engine owns nothing. Loop's thread. */
+/* All workers have freed the tensor: requests for it are refused from now on, and its memory is released
+ * when nothing in flight uses it. Ignores a tensor of which this engine owns nothing. Loop's thread. */
 void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t tensor);
 /* A worker is lost (or the job ends): open rounds are dropped, survivors get a RESULT with this status and text. */
 void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text);

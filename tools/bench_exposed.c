@@ -4,8 +4,9 @@
  *   equal    the same with an all_reduce of -b bytes behind the computation
  *   slow     the same with rank --root computing --late-us longer
  *
- * Rows in turn, --iters steps each, a barrier before each row. A step's time, and what its ranks waited for: other ranks, and the
- * network (weft_stats). Of `slow` the slow rank and the mean of the others stand apart. */
+ * Rows in turn, --iters steps each, a barrier before each row. A step's time, and what its ranks waited
+ * for: other ranks, and the network (weft_stats). Of `slow` the slow rank and the mean of the others stand
+ * apart. */
 #include "tools/bench_job.h"
 
 #include <inttypes.h>
@@ -22,7 +23,7 @@ struct exposed {
     struct bench_rank rank;
     uint64_t turns; /* of the loop that is the computation */
     uint64_t count;
-    float *values;  /* (count,) */
+    float *values; /* (count,) */
     uint64_t step;
     double alone_us;
 };
@@ -47,7 +48,8 @@ static bool one_step(struct exposed *exposed, const struct row *row)
     bench_compute(exposed->turns);
     if (row->slow && rank->rank == rank->options->root) rest_us(rank->options->late_us);
     if (row->communicates) {
-        status = weft_all_reduce(rank->session, exposed->values, exposed->values, exposed->count, WEFT_F32, WEFT_AVG, &request);
+        status = weft_all_reduce(rank->session, exposed->values, exposed->values, exposed->count, WEFT_F32,
+                                 WEFT_AVG, &request);
         if (!bench_wait(rank, "all_reduce", status, &request)) return false;
     }
     status = weft_step_end(rank->session);
@@ -83,21 +85,27 @@ static bool mean_of(struct exposed *exposed, bool mine, const double *figures, d
     for (int i = 0; mine && i < FIGURES; i++) sums[i] = (int64_t)(figures[i] * 1000);
     sums[FIGURES] = mine;
     if (!bench_agree(&exposed->rank, sums, FIGURES + 1, WEFT_SUM)) return false;
-    for (int i = 0; i < FIGURES; i++) mean[i] = sums[FIGURES] > 0 ? 1e-3 * (double)sums[i] / (double)sums[FIGURES] : 0;
+    for (int i = 0; i < FIGURES; i++)
+        mean[i] = sums[FIGURES] > 0 ? 1e-3 * (double)sums[i] / (double)sums[FIGURES] : 0;
     return true;
 }
 
-static void print_row(const struct exposed *exposed, const struct row *row, const char *ranks, const double *mean)
+static void print_row(const struct exposed *exposed, const struct row *row, const char *ranks,
+                      const double *mean)
 {
     const struct bench_options *options = exposed->rank.options;
     if (exposed->rank.rank != 0) return;
     if (options->json)
-        printf("{\"measure\": \"exposed\", \"row\": \"%s\", \"of\": \"%s\", \"ranks\": %" PRIu32 ", \"bytes\": %" PRIu64 ", \"compute_us\": %" PRIu32
-               ", \"late_us\": %" PRIu32 ", \"step_us\": %.1f, \"exposed_peers_us\": %.1f, \"exposed_network_us\": %.1f, \"alone_step_us\": %.1f}\n",
-               row->name, ranks, exposed->rank.ranks, row->communicates ? exposed->count * 4 : 0, options->piece_us, row->slow ? options->late_us : 0,
-               mean[STEP_US], mean[PEERS_US], mean[NETWORK_US], exposed->alone_us);
+        printf("{\"measure\": \"exposed\", \"row\": \"%s\", \"of\": \"%s\", \"ranks\": %" PRIu32
+               ", \"bytes\": %" PRIu64 ", \"compute_us\": %" PRIu32 ", \"late_us\": %" PRIu32
+               ", \"step_us\": %.1f, \"exposed_peers_us\": %.1f, \"exposed_network_us\": %.1f, "
+               "\"alone_step_us\": %.1f}\n",
+               row->name, ranks, exposed->rank.ranks, row->communicates ? exposed->count * 4 : 0,
+               options->piece_us, row->slow ? options->late_us : 0, mean[STEP_US], mean[PEERS_US],
+               mean[NETWORK_US], exposed->alone_us);
     else
-        printf("%-8s %-8s %14.1f %14.1f %14.1f %14.1f\n", row->name, ranks, mean[STEP_US], mean[PEERS_US], mean[NETWORK_US], exposed->alone_us);
+        printf("%-8s %-8s %14.1f %14.1f %14.1f %14.1f\n", row->name, ranks, mean[STEP_US], mean[PEERS_US],
+               mean[NETWORK_US], exposed->alone_us);
     fflush(stdout);
 }
 
@@ -125,13 +133,17 @@ static bool agree_on_turns(struct exposed *exposed)
 
 static bool run_rows(struct exposed *exposed)
 {
-    static const struct row warm = {"warm-up", true, false}, rows[] = {{"alone", false, false}, {"equal", true, false}, {"slow", true, true}};
+    static const struct row warm = {"warm-up", true, false},
+                            rows[] = {{"alone", false, false}, {"equal", true, false}, {"slow", true, true}};
     const struct bench_options *options = exposed->rank.options;
     if (!agree_on_turns(exposed)) return false;
     if (exposed->rank.rank == 0 && !options->json) {
-        printf("# weft bench exposed: %" PRIu32 " ranks, %" PRIu32 " us of computation, all_reduce of %" PRIu64 " bytes, rank %" PRIu32 " late by %" PRIu32
-               " us in `slow`; us of a step\n", exposed->rank.ranks, options->piece_us, exposed->count * 4, options->root, options->late_us);
-        printf("%-8s %-8s %14s %14s %14s %14s\n", "row", "of", "step", "exposed-peers", "exposed-net", "step-alone");
+        printf("# weft bench exposed: %" PRIu32 " ranks, %" PRIu32
+               " us of computation, all_reduce of %" PRIu64 " bytes, rank %" PRIu32 " late by %" PRIu32
+               " us in `slow`; us of a step\n",
+               exposed->rank.ranks, options->piece_us, exposed->count * 4, options->root, options->late_us);
+        printf("%-8s %-8s %14s %14s %14s %14s\n", "row", "of", "step", "exposed-peers", "exposed-net",
+               "step-alone");
     }
     double unused[FIGURES];
     if (!measure(exposed, &warm, unused)) return false;
@@ -145,9 +157,12 @@ int bench_exposed_run(const struct bench_options *options)
     struct exposed exposed = {.rank = {.options = options}, .count = (options->sweep.first + 3) / 4};
     if (!bench_join(&exposed.rank, "weft bench exposed")) return 1;
     bool well = options->root < exposed.rank.ranks;
-    if (!well) fprintf(stderr, "weft bench exposed: there is no rank %" PRIu32 " (-r) among %" PRIu32 "\n", options->root, exposed.rank.ranks);
+    if (!well)
+        fprintf(stderr, "weft bench exposed: there is no rank %" PRIu32 " (-r) among %" PRIu32 "\n",
+                options->root, exposed.rank.ranks);
     exposed.values = well ? weft_alloc(exposed.rank.session, exposed.count * sizeof *exposed.values) : NULL;
-    if (well && !exposed.values) fprintf(stderr, "weft bench exposed: %s\n", weft_error_text(exposed.rank.session));
+    if (well && !exposed.values)
+        fprintf(stderr, "weft bench exposed: %s\n", weft_error_text(exposed.rank.session));
     well = exposed.values && run_rows(&exposed);
     weft_finalize(exposed.rank.session);
     return well ? 0 : 1;

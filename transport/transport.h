@@ -268,7 +268,8 @@ enum weft_status weft_transport_send(struct weft_peer *peer, const struct weft_m
 enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t peer_id, uint64_t tag, struct weft_receive *receive);
 /* Its completion runs with WEFT_ERR_CANCELLED unless it already matched (then it completes normally). */
 void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive);
-/* Returns false while the posted receive can still be cancelled: no message was matched to it, and it has not ended. */
+/* Returns false while the posted receive can still be cancelled: no message was matched to it, and it has
+ * not ended. */
 bool weft_receive_matched(const struct weft_receive *receive);
 
 /* Messages with (tag & mask) == tag that no posted receive takes are discarded, those that wait here already and all that
@@ -301,9 +302,10 @@ void weft_transport_discard(struct weft_transport *transport, struct weft_arriva
 enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **memory_out, struct weft_error *error);
 void weft_memory_free(struct weft_env *env, void *memory); /* NULL is fine */
 
-/* weft_transport_register() - keep (bytes,) at `address`, readable and writable host memory of the user, registered with the backend's
- * devices, so that the first operation on it does not pay for the registration. Gives no peer access. The memory stays mapped until
- * weft_transport_unregister or weft_transport_free. May block. WEFT_OK with backends that need no registration. WEFT_ERR_LIMIT: the
+/* weft_transport_register() - keep (bytes,) at `address`, readable and writable host memory of the user,
+ * registered with the backend's devices, so that the first operation on it does not pay for the
+ * registration. Gives no peer access. The memory stays mapped until weft_transport_unregister or
+ * weft_transport_free. May block. WEFT_OK with backends that need no registration. WEFT_ERR_LIMIT: the
  * process may lock no more memory. */
 enum weft_status weft_transport_register(struct weft_transport *transport, void *address, size_t bytes,
                                          struct weft_registration **registration_out, struct weft_error *error);

@@ -1,4 +1,5 @@
-/* test_cancel.c - weft_cancel: calls that are gathered, recvs before their sends, and what cannot be cancelled. */
+/* test_cancel.c - weft_cancel: calls that are gathered, recvs before their sends, and what cannot be
+ * cancelled. */
 #include "tests/lib/check.h"
 
 #include <pthread.h>
@@ -18,22 +19,28 @@ static void gathered(struct crowd *crowd, struct weft_session *session, uint32_t
     memset(requests, 0, sizeof requests);
     CROWD_OK(crowd, session, weft_group_start(session));
     for (int i = 0; i < 3; i++)
-        CROWD_OK(crowd, session, weft_all_reduce(session, &values[i], &values[i], 1, WEFT_F32, WEFT_SUM, &requests[i]));
+        CROWD_OK(crowd, session,
+                 weft_all_reduce(session, &values[i], &values[i], 1, WEFT_F32, WEFT_SUM, &requests[i]));
     CROWD_OK(crowd, session, weft_cancel(&requests[0]));
     CROWD_OK(crowd, session, weft_cancel(&requests[2]));
     CROWD_REFUSED(crowd, session, weft_cancel(&requests[2]), WEFT_ERR_STATE, "has ended");
     CROWD_CHECK(crowd, session, weft_test(&requests[0]) == WEFT_ERR_CANCELLED);
     CROWD_OK(crowd, session, weft_group_end(session));
     CROWD_OK(crowd, session, weft_wait(&requests[1], 0));
-    CROWD_CHECK(crowd, session, weft_wait(&requests[2], 0) == WEFT_ERR_CANCELLED && strstr(weft_error_text(session), "weft_cancel"));
+    CROWD_CHECK(crowd, session,
+                weft_wait(&requests[2], 0) == WEFT_ERR_CANCELLED &&
+                    strstr(weft_error_text(session), "weft_cancel"));
     CROWD_CHECK(crowd, session, values[1] == 4);
-    CROWD_OK(crowd, session, weft_all_reduce(session, values, values, 1, WEFT_F32, WEFT_SUM, &requests[0])); /* it is free again */
+    CROWD_OK(
+        crowd, session,
+        weft_all_reduce(session, values, values, 1, WEFT_F32, WEFT_SUM, &requests[0])); /* it is free again */
     CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
     (void)rank;
 }
 
 /* Rank 0 posts recvs and cancels some; what rank 1 then sends comes into the others, in order. */
-static void recvs_of(struct crowd *crowd, struct weft_session *session, uint32_t rank, uint64_t count, uint32_t round)
+static void recvs_of(struct crowd *crowd, struct weft_session *session, uint32_t rank, uint64_t count,
+                     uint32_t round)
 {
     static _Thread_local int32_t values[RECVS][LONG];
     struct weft_request requests[RECVS];
@@ -41,7 +48,8 @@ static void recvs_of(struct crowd *crowd, struct weft_session *session, uint32_t
     uint32_t cancelled = (round * 7 + 3) % (1u << RECVS); /* by bit */
     uint64_t used = count;
     if (rank == 0)
-        for (int i = 0; i < RECVS; i++) CROWD_OK(crowd, session, weft_recv(session, values[i], used, WEFT_I32, 1, &requests[i]));
+        for (int i = 0; i < RECVS; i++)
+            CROWD_OK(crowd, session, weft_recv(session, values[i], used, WEFT_I32, 1, &requests[i]));
     if (rank == 0)
         for (int i = 0; i < RECVS; i++)
             if (cancelled >> i & 1) {
@@ -68,12 +76,15 @@ static void recvs_of(struct crowd *crowd, struct weft_session *session, uint32_t
 
 static void recvs(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
-    for (uint32_t round = 0; round < ROUNDS; round++) recvs_of(crowd, session, rank, round % 3 == 0 ? LONG : round % 3 == 1 ? 1 : 3000, round);
+    for (uint32_t round = 0; round < ROUNDS; round++)
+        recvs_of(crowd, session, rank, round % 3 == 0 ? LONG : round % 3 == 1 ? 1 : 3000, round);
     crowd->sessions[rank] = NULL;
-    CROWD_CHECK(crowd, NULL, weft_finalize(session) == WEFT_OK); /* it compares how much each rank sent and received */
+    CROWD_CHECK(crowd, NULL,
+                weft_finalize(session) == WEFT_OK); /* it compares how much each rank sent and received */
 }
 
-/* A cancel beside the send: the recv has either ended well or was cancelled, and then the next one gets the send. */
+/* A cancel beside the send: the recv has either ended well or was cancelled, and then the next one gets
+ * the send. */
 static void races(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
@@ -104,9 +115,12 @@ static void collectives(struct crowd *crowd, struct weft_session *session, uint3
     struct weft_request requests[2] = {{{0}}, {{0}}};
     for (int i = 0; i < 2; i++) values[i][0] = 1;
     if (rank == 1) pthread_barrier_wait(&crowd->meet);
-    for (int i = 0; i < 2; i++) CROWD_OK(crowd, session, weft_all_reduce(session, values[i], values[i], LONG, WEFT_F32, WEFT_SUM, &requests[i]));
+    for (int i = 0; i < 2; i++)
+        CROWD_OK(crowd, session,
+                 weft_all_reduce(session, values[i], values[i], LONG, WEFT_F32, WEFT_SUM, &requests[i]));
     if (rank == 0)
-        for (int i = 0; i < 2; i++) CROWD_REFUSED(crowd, session, weft_cancel(&requests[i]), WEFT_ERR_BUSY, "under way");
+        for (int i = 0; i < 2; i++)
+            CROWD_REFUSED(crowd, session, weft_cancel(&requests[i]), WEFT_ERR_BUSY, "under way");
     if (rank == 0) pthread_barrier_wait(&crowd->meet);
     for (int i = 0; i < 2; i++) CROWD_OK(crowd, session, weft_wait(&requests[i], 0));
     for (int i = 0; i < 2; i++) CROWD_CHECK(crowd, session, values[i][0] == RANKS);
@@ -118,8 +132,9 @@ static void persistent(struct crowd *crowd, struct weft_session *session, uint32
 {
     struct weft_request request = {{0}};
     int32_t value = (int32_t)rank;
-    const struct weft_call call = *WEFT_CALL(.kind = rank == 0 ? WEFT_CALL_RECV : WEFT_CALL_SEND, .in = &value, .out = &value, .count = 1,
-                                             .dtype = WEFT_I32, .root = 1 - rank);
+    const struct weft_call call =
+        *WEFT_CALL(.kind = rank == 0 ? WEFT_CALL_RECV : WEFT_CALL_SEND, .in = &value, .out = &value,
+                   .count = 1, .dtype = WEFT_I32, .root = 1 - rank);
     CROWD_OK(crowd, session, weft_call_init(session, &call, &request));
     CROWD_REFUSED(crowd, session, weft_cancel(&request), WEFT_ERR_STATE, "not open");
     if (rank == 0) {
@@ -141,15 +156,36 @@ static void run(crowd_fn fn)
     assert_int_equal(crowd.failures, 0);
 }
 
-static void test_gathered(void **state) { (void)state; run(gathered); }
-static void test_recvs(void **state) { (void)state; run(recvs); }
-static void test_races(void **state) { (void)state; run(races); }
-static void test_collectives(void **state) { (void)state; run(collectives); }
-static void test_persistent(void **state) { (void)state; run(persistent); }
+static void test_gathered(void **state)
+{
+    (void)state;
+    run(gathered);
+}
+static void test_recvs(void **state)
+{
+    (void)state;
+    run(recvs);
+}
+static void test_races(void **state)
+{
+    (void)state;
+    run(races);
+}
+static void test_collectives(void **state)
+{
+    (void)state;
+    run(collectives);
+}
+static void test_persistent(void **state)
+{
+    (void)state;
+    run(persistent);
+}
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gathered), cmocka_unit_test(test_recvs), cmocka_unit_test(test_races),
-                                       cmocka_unit_test(test_collectives), cmocka_unit_test(test_persistent)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gathered), cmocka_unit_test(test_recvs),
+                                       cmocka_unit_test(test_races), cmocka_unit_test(test_collectives),
+                                       cmocka_unit_test(test_persistent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

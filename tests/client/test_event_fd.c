@@ -1,4 +1,5 @@
-/* test_event_fd.c - weft_event_fd: programs with an event loop of their own, which never wait in a weft call. */
+/* test_event_fd.c - weft_event_fd: programs with an event loop of their own, which never wait in a weft
+ * call. */
 #include "tests/lib/check.h"
 
 #include <errno.h>
@@ -51,7 +52,8 @@ static void collectives(struct crowd *crowd, struct weft_session *session, uint3
     memset(requests, 0, sizeof requests);
     CROWD_OK(crowd, session, weft_event_fd(session, &fd));
     CROWD_OK(crowd, session, weft_event_fd(session, &again));
-    CROWD_CHECK(crowd, session, fd >= 0 && again == fd && is_readable(fd, 0) && (fcntl(fd, F_GETFD) & FD_CLOEXEC));
+    CROWD_CHECK(crowd, session,
+                fd >= 0 && again == fd && is_readable(fd, 0) && (fcntl(fd, F_GETFD) & FD_CLOEXEC));
     for (uint32_t turn = 0; turn < 2 * CALLS * RANKS; turn++) {
         uint64_t count = counts[turn / 2 % CALLS];
         bool grouped = turn / 2 / CALLS % 2;
@@ -60,12 +62,14 @@ static void collectives(struct crowd *crowd, struct weft_session *session, uint3
         if (grouped) CROWD_OK(crowd, session, weft_group_start(session));
         for (int i = 0; i < CALLS; i++) {
             float *own = values + (size_t)i * LARGE;
-            CROWD_OK(crowd, session, weft_all_reduce(session, own, own, count, WEFT_F32, WEFT_SUM, &requests[i]));
+            CROWD_OK(crowd, session,
+                     weft_all_reduce(session, own, own, count, WEFT_F32, WEFT_SUM, &requests[i]));
         }
         if (grouped) CROWD_OK(crowd, session, weft_group_end(session));
         if (turn % RANKS == rank) pthread_barrier_wait(&crowd->meet);
         CROWD_CHECK(crowd, session, complete(session, fd, requests, CALLS));
-        for (int i = 0; i < CALLS; i++) CROWD_CHECK(crowd, session, values[(size_t)i * LARGE] == RANKS * (1 + (float)i));
+        for (int i = 0; i < CALLS; i++)
+            CROWD_CHECK(crowd, session, values[(size_t)i * LARGE] == RANKS * (1 + (float)i));
     }
     free(values);
 }
@@ -121,10 +125,26 @@ static void run(uint32_t workers, crowd_fn fn)
     assert_int_equal(crowd.failures, 0);
 }
 
-static void test_collectives(void **state) { (void)state; run(RANKS, collectives); }
-static void test_quiet(void **state) { (void)state; run(RANKS, quiet); }
-static void test_failing(void **state) { (void)state; run(RANKS, failing); }
-static void test_closing(void **state) { (void)state; run(1, closing); }
+static void test_collectives(void **state)
+{
+    (void)state;
+    run(RANKS, collectives);
+}
+static void test_quiet(void **state)
+{
+    (void)state;
+    run(RANKS, quiet);
+}
+static void test_failing(void **state)
+{
+    (void)state;
+    run(RANKS, failing);
+}
+static void test_closing(void **state)
+{
+    (void)state;
+    run(1, closing);
+}
 
 int main(void)
 {

@@ -1,4 +1,5 @@
-/* test_exposed.c - weft_stats: of the time that a rank waits, how much is for ranks that are late, and how much for the network. */
+/* test_exposed.c - weft_stats: of the time that a rank waits, how much is for ranks that are late, and how
+ * much for the network. */
 #include "tests/lib/check.h"
 
 #include <pthread.h>
@@ -14,11 +15,14 @@ enum { RANKS_MAX = 4, STEPS = 6, LATE_MS = 50, SLOW = 1 };
 
 struct shape {
     uint64_t elems;
-    bool slow;   /* rank SLOW computes LATE_MS longer */
+    bool slow; /* rank SLOW computes LATE_MS longer */
     const char *plan;
 };
 
-static void rest_ms(long ms) { nanosleep(&(struct timespec){0, ms * 1000000}, NULL); }
+static void rest_ms(long ms)
+{
+    nanosleep(&(struct timespec){0, ms * 1000000}, NULL);
+}
 
 static struct weft_stats stats_of(struct crowd *crowd, struct weft_session *session)
 {
@@ -27,7 +31,8 @@ static struct weft_stats stats_of(struct crowd *crowd, struct weft_session *sess
     return stats;
 }
 
-/* Steps with one all_reduce each. Every rank waits for all others before a step, so that only what is inside it counts. */
+/* Steps with one all_reduce each. Every rank waits for all others before a step, so that only what is
+ * inside it counts. */
 static void steps(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const struct shape *shape = crowd->user;
@@ -36,9 +41,11 @@ static void steps(struct crowd *crowd, struct weft_session *session, uint32_t ra
     for (uint64_t step = 1; step <= STEPS; step++) {
         struct weft_request request = {{0}};
         pthread_barrier_wait(&crowd->meet);
-        CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1}));
+        CROWD_OK(crowd, session,
+                 weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1}));
         if (shape->slow && rank == SLOW) rest_ms(LATE_MS);
-        CROWD_OK(crowd, session, weft_all_reduce(session, values, values, shape->elems, WEFT_F32, WEFT_SUM, &request));
+        CROWD_OK(crowd, session,
+                 weft_all_reduce(session, values, values, shape->elems, WEFT_F32, WEFT_SUM, &request));
         CROWD_OK(crowd, session, weft_wait(&request, 0));
         CROWD_OK(crowd, session, weft_step_end(session));
     }
@@ -46,7 +53,8 @@ static void steps(struct crowd *crowd, struct weft_session *session, uint32_t ra
     const double late_ns = STEPS * LATE_MS * 1e6, peers = (double)stats.exposed_peers_ns;
     CROWD_CHECK(crowd, session, stats.exposed_peers_ns + stats.exposed_network_ns == stats.exposed_ns);
     CROWD_CHECK(crowd, session, stats.exposed_ns <= stats.step_ns);
-    if (shape->slow && rank != SLOW) CROWD_CHECK(crowd, session, peers > late_ns / 2 && peers > 0.5 * (double)stats.exposed_ns);
+    if (shape->slow && rank != SLOW)
+        CROWD_CHECK(crowd, session, peers > late_ns / 2 && peers > 0.5 * (double)stats.exposed_ns);
     if (shape->slow && rank == SLOW) CROWD_CHECK(crowd, session, peers < late_ns / 2);
     if (!shape->slow) CROWD_CHECK(crowd, session, peers < late_ns / 2);
     free(values);
@@ -56,7 +64,8 @@ static void run(uint32_t ranks, const struct shape *shape)
 {
     struct crowd crowd = {.user = (void *)(uintptr_t)shape};
     crowd_run(&crowd, ranks, steps);
-    if (crowd.failures > 0) fail_msg("%u ranks, %llu elements, plan %s", ranks, (unsigned long long)shape->elems, shape->plan);
+    if (crowd.failures > 0)
+        fail_msg("%u ranks, %llu elements, plan %s", ranks, (unsigned long long)shape->elems, shape->plan);
 }
 
 static void test_slow_rank(void **state)
@@ -77,7 +86,8 @@ static void test_plans(void **state)
 {
     (void)state;
     static const char *const plans[] = {"direct", "ring", "doubling", "halving", "double_tree"};
-    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) run(RANKS_MAX, &(struct shape){20000, true, plans[i]});
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+        run(RANKS_MAX, &(struct shape){20000, true, plans[i]});
 }
 
 /* A receive whose sender is late; outside a step nothing counts. */
@@ -86,7 +96,9 @@ static void late_send(struct crowd *crowd, struct weft_session *session, uint32_
     struct weft_request request = {{0}};
     int32_t value = 1;
     for (int in_step = 0; in_step < 2; in_step++) {
-        if (in_step) CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+        if (in_step)
+            CROWD_OK(crowd, session,
+                     weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
         pthread_barrier_wait(&crowd->meet);
         if (rank == SLOW) rest_ms(LATE_MS);
         if (rank == SLOW) CROWD_OK(crowd, session, weft_send(session, &value, 1, WEFT_I32, 0, &request));
@@ -94,7 +106,8 @@ static void late_send(struct crowd *crowd, struct weft_session *session, uint32_
         CROWD_OK(crowd, session, weft_wait(&request, 0));
         if (in_step) CROWD_OK(crowd, session, weft_step_end(session));
         const double peers = (double)stats_of(crowd, session).exposed_peers_ns;
-        CROWD_CHECK(crowd, session, in_step && rank != SLOW ? peers > LATE_MS * 0.5e6 : peers < LATE_MS * 0.5e6);
+        CROWD_CHECK(crowd, session,
+                    in_step && rank != SLOW ? peers > LATE_MS * 0.5e6 : peers < LATE_MS * 0.5e6);
     }
 }
 
@@ -108,7 +121,7 @@ static void test_late_send(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slow_rank), cmocka_unit_test(test_equal_ranks), cmocka_unit_test(test_plans),
-                                       cmocka_unit_test(test_late_send)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slow_rank), cmocka_unit_test(test_equal_ranks),
+                                       cmocka_unit_test(test_plans), cmocka_unit_test(test_late_send)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,8 @@ static struct {
     bool refuses;
 } seen;
 
-static enum weft_status keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error)
+static enum weft_status keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out,
+                             struct weft_error *error)
 {
     (void)transport;
     if (seen.refuses) return weft_error_set(error, WEFT_ERR_LIMIT, "no more memory can be locked");
@@ -40,7 +41,8 @@ static void keep_end(struct weft_transport *transport, void *kept)
 static void test_backend(void **state)
 {
     (void)state;
-    const struct weft_transport_ops ops = {.memory_keep = keep, .memory_forget = keep_end}, none = {.name = "none"};
+    const struct weft_transport_ops ops = {.memory_keep = keep, .memory_forget = keep_end},
+                                    none = {.name = "none"};
     struct weft_transport transport = {.env = weft_env_system(), .ops = &ops};
     struct weft_registration *first = NULL, *second = NULL;
     struct weft_error error = {0};
@@ -51,7 +53,8 @@ static void test_backend(void **state)
     assert_int_equal(weft_transport_register(&transport, memory, SIZE_MAX, &first, &error), WEFT_ERR_INVALID);
     assert_int_equal(weft_transport_register(&transport, memory, 64, &first, &error), WEFT_OK);
     assert_int_equal(weft_transport_register(&transport, memory + 8, 16, &second, &error), WEFT_OK);
-    assert_true(seen.kept == 2 && seen.address[1] == memory + 8 && seen.bytes[0] == 64 && seen.bytes[1] == 16);
+    assert_true(seen.kept == 2 && seen.address[1] == memory + 8 && seen.bytes[0] == 64 &&
+                seen.bytes[1] == 16);
     seen.refuses = true;
     struct weft_registration *third = NULL;
     struct weft_error refused = {0};
@@ -86,7 +89,8 @@ static void session(struct crowd *crowd, struct weft_session *session, uint32_t 
         CROWD_REFUSED(crowd, session, weft_unregister(session, values), WEFT_ERR_NOT_FOUND, "not registered");
     }
     for (int i = 0; i < RANGES; i++) CROWD_OK(crowd, session, weft_register(session, values + i, 4096));
-    CROWD_REFUSED(crowd, session, weft_register(session, values + 1, 8), WEFT_ERR_EXISTS, "registered already");
+    CROWD_REFUSED(crowd, session, weft_register(session, values + 1, 8), WEFT_ERR_EXISTS,
+                  "registered already");
     CROWD_OK(crowd, session, weft_unregister(session, values + RANGES / 2));
     crowd->sessions[rank] = NULL;
     CROWD_CHECK(crowd, NULL, weft_finalize(session) == WEFT_OK); /* the others end here */
@@ -102,8 +106,10 @@ static void failing(struct crowd *crowd, struct weft_session *session, uint32_t 
     if (rank == 0) weft_abort(session, "for this test");
     struct weft_request request = {{0}};
     int32_t value;
-    (void)(weft_recv(session, &value, 1, WEFT_I32, 1 - rank, &request) >= 0 && weft_wait(&request, 0) == WEFT_OK);
-    CROWD_REFUSED(crowd, session, weft_register(session, memory[1], sizeof memory[1]), WEFT_ERR_ABORTED, "for this test");
+    (void)(weft_recv(session, &value, 1, WEFT_I32, 1 - rank, &request) >= 0 &&
+           weft_wait(&request, 0) == WEFT_OK);
+    CROWD_REFUSED(crowd, session, weft_register(session, memory[1], sizeof memory[1]), WEFT_ERR_ABORTED,
+                  "for this test");
     CROWD_OK(crowd, session, weft_unregister(session, memory[0]));
 }
 
@@ -114,11 +120,20 @@ static void run(crowd_fn fn)
     assert_int_equal(crowd.failures, 0);
 }
 
-static void test_session(void **state) { (void)state; run(session); }
-static void test_failing(void **state) { (void)state; run(failing); }
+static void test_session(void **state)
+{
+    (void)state;
+    run(session);
+}
+static void test_failing(void **state)
+{
+    (void)state;
+    run(failing);
+}
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_backend), cmocka_unit_test(test_session), cmocka_unit_test(test_failing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_backend), cmocka_unit_test(test_session),
+                                       cmocka_unit_test(test_failing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

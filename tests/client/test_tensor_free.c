@@ -1,4 +1,5 @@
-/* test_tensor_free.c - weft_tensor_free: tensors of all modes end, their names are declared anew, and the others train on. */
+/* test_tensor_free.c - weft_tensor_free: tensors of all modes end, their names are declared anew, and the
+ * others train on. */
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -14,10 +15,15 @@ enum { RANKS = 2, ELEMS = 3000, CYCLES = 6 };
 
 static const struct {
     const char *codec, *optimizer;
-} kinds[] = {{"dense", "none"}, {"dense", "sgd:momentum=0.9"}, {"topk:ratio=0.1,min_count=0", "sgd"}, {"auto", "sgd"}, {"bf16", "none"}};
+} kinds[] = {{"dense", "none"},
+             {"dense", "sgd:momentum=0.9"},
+             {"topk:ratio=0.1,min_count=0", "sgd"},
+             {"auto", "sgd"},
+             {"bf16", "none"}};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-static int declare(struct weft_session *session, const char *name, uint64_t elems, int kind, enum weft_mode mode, struct weft_tensor **out)
+static int declare(struct weft_session *session, const char *name, uint64_t elems, int kind,
+                   enum weft_mode mode, struct weft_tensor **out)
 {
     struct weft_tensor_options options;
     weft_tensor_options_init(&options);
@@ -31,13 +37,16 @@ static int declare(struct weft_session *session, const char *name, uint64_t elem
     return 0;
 }
 
-/* One step of SGD without momentum from weights 1 and gradients 1 with lr 0.5: 0.5; without an optimiser: the mean, 1. */
-static int step_once(struct weft_session *session, struct weft_tensor *tensor, float *weights, uint64_t elems, float expected)
+/* One step of SGD without momentum from weights 1 and gradients 1 with lr 0.5: 0.5; without an optimiser:
+ * the mean, 1. */
+static int step_once(struct weft_session *session, struct weft_tensor *tensor, float *weights, uint64_t elems,
+                     float expected)
 {
     static float grad[ELEMS];
     struct weft_request request = {{0}};
     for (uint64_t i = 0; i < elems; i++) grad[i] = 1;
-    MUST(session, weft_step_begin(session, &(struct weft_step){.step = weft_step_next(session), .lr = 0.5f, .weight = 1}));
+    MUST(session, weft_step_begin(session, &(struct weft_step){
+                                               .step = weft_step_next(session), .lr = 0.5f, .weight = 1}));
     MUST(session, weft_push_pull(tensor, grad, weights, &request));
     MUST(session, weft_wait(&request, 0));
     MUST(session, weft_step_end(session));
@@ -53,7 +62,8 @@ static int cycles(struct fleet *fleet, uint32_t rank)
     struct weft_session *session;
     struct weft_tensor *kept, *tensor;
     if (fleet_join(fleet, rank, 20000, &session)) return 1;
-    const enum weft_mode modes[] = {WEFT_MODE_ALL_REDUCE, fleet->shards > 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE};
+    const enum weft_mode modes[] = {WEFT_MODE_ALL_REDUCE,
+                                    fleet->shards > 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE};
     if (declare(session, "kept", ELEMS, 1, modes[1], &kept)) return 1;
     for (int i = 0; i < ELEMS; i++) kept_weights[i] = 1;
     MUST(session, weft_tensor_init(kept, kept_weights));
@@ -73,7 +83,8 @@ static int cycles(struct fleet *fleet, uint32_t rank)
         if (step_once(session, kept, kept_weights, ELEMS, kept_expected)) return 1;
     }
     MUST(session, weft_tensor_free(kept));
-    MUST(session, weft_step_begin(session, &(struct weft_step){.step = weft_step_next(session), .lr = 0.5f, .weight = 1}));
+    MUST(session, weft_step_begin(session, &(struct weft_step){
+                                               .step = weft_step_next(session), .lr = 0.5f, .weight = 1}));
     MUST(session, weft_step_end(session)); /* of no tensor */
     return weft_finalize(session) == WEFT_OK ? 0 : 1;
 }
@@ -84,8 +95,16 @@ static void run_cycles(uint32_t shards)
     assert_true(fleet_run(RANKS, shards, cycles, &result, NULL));
 }
 
-static void test_all_reduce(void **state) { (void)state; run_cycles(0); }
-static void test_shards(void **state) { (void)state; run_cycles(2); }
+static void test_all_reduce(void **state)
+{
+    (void)state;
+    run_cycles(0);
+}
+static void test_shards(void **state)
+{
+    (void)state;
+    run_cycles(2);
+}
 
 /* ---- what is refused ---- */
 
@@ -101,7 +120,8 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
 {
     struct weft_tensor *a = plain(crowd, session, "a"), *b = plain(crowd, session, "b");
     float values[8] = {0};
-    CROWD_REFUSED(crowd, session, weft_tensor_free(rank == 0 ? a : b), WEFT_ERR_MISMATCH, "nothing was freed");
+    CROWD_REFUSED(crowd, session, weft_tensor_free(rank == 0 ? a : b), WEFT_ERR_MISMATCH,
+                  "nothing was freed");
     atomic_store(&a->busy, true); /* as while a request of it is open */
     CROWD_REFUSED(crowd, session, weft_tensor_free(a), WEFT_ERR_BUSY, "still open");
     atomic_store(&a->busy, false);
@@ -111,7 +131,8 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
     CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
     CROWD_REFUSED(crowd, session, weft_tensor_free(a), WEFT_ERR_STATE, "inside step 1");
     CROWD_OK(crowd, session, weft_step_end(session));
-    CROWD_CHECK(crowd, session, step_once(session, a, values, 8, 1) == 0 && step_once(session, b, values, 8, 1) == 0);
+    CROWD_CHECK(crowd, session,
+                step_once(session, a, values, 8, 1) == 0 && step_once(session, b, values, 8, 1) == 0);
     CROWD_OK(crowd, session, weft_tensor_free(a));
     CROWD_CHECK(crowd, session, step_once(session, b, values, 8, 1) == 0);
 }
@@ -124,7 +145,8 @@ static void one_does_not(struct crowd *crowd, struct weft_session *session, uint
     enum weft_status status;
     if (rank == 0) status = weft_tensor_free(a);
     else status = (status = weft_barrier(session, &request)) < 0 ? status : weft_wait(&request, 0);
-    CROWD_CHECK(crowd, session, status == WEFT_ERR_MISMATCH && strstr(weft_error_text(session), "tensor_free"));
+    CROWD_CHECK(crowd, session,
+                status == WEFT_ERR_MISMATCH && strstr(weft_error_text(session), "tensor_free"));
 }
 
 static void elastic(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -141,13 +163,26 @@ static void run(crowd_fn fn, uint32_t workers_min)
     assert_int_equal(crowd.failures, 0);
 }
 
-static void test_refusals(void **state) { (void)state; run(refusals, 0); }
-static void test_one_does_not(void **state) { (void)state; run(one_does_not, 0); }
-static void test_elastic(void **state) { (void)state; run(elastic, 1); }
+static void test_refusals(void **state)
+{
+    (void)state;
+    run(refusals, 0);
+}
+static void test_one_does_not(void **state)
+{
+    (void)state;
+    run(one_does_not, 0);
+}
+static void test_elastic(void **state)
+{
+    (void)state;
+    run(elastic, 1);
+}
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_reduce), cmocka_unit_test(test_shards), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_one_does_not), cmocka_unit_test(test_elastic)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_reduce), cmocka_unit_test(test_shards),
+                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_one_does_not),
+                                       cmocka_unit_test(test_elastic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_shard_release.c - a tensor that all workers have freed: its memory goes when nothing uses it, and requests are refused. */
+/* test_shard_release.c - a tensor that all workers have freed: its memory goes when nothing uses it, and
+ * requests are refused. */
 #include "shard_check.h"
 
 #include <string.h>
@@ -6,15 +7,25 @@
 enum { WORKERS = 3 };
 
 static const struct fleet_tensor_spec tensors[] = {
-    {.name = "dense", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {5000}, .chunk_elems = 1000},
+    {.name = "dense",
+     .codec = "dense",
+     .optimizer = "sgd:momentum=0.9",
+     .dim_count = 1,
+     .dims = {5000},
+     .chunk_elems = 1000},
     {.name = "low", .codec = "powersgd:rank=2", .optimizer = "sgd", .dim_count = 2, .dims = {60, 50}},
     {.name = "kept", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {300}},
 };
 
 static struct fleet *trained(uint64_t steps)
 {
-    const struct fleet_options options = {.seed = 5, .shards = 1, .workers = WORKERS, .receive_bytes_max = 1 << 20, .tensors = tensors,
-                                          .tensor_count = 3, .round_deadline_ns = WEFT_SECONDS(60)};
+    const struct fleet_options options = {.seed = 5,
+                                          .shards = 1,
+                                          .workers = WORKERS,
+                                          .receive_bytes_max = 1 << 20,
+                                          .tensors = tensors,
+                                          .tensor_count = 3,
+                                          .round_deadline_ns = WEFT_SECONDS(60)};
     struct fleet *fleet = fleet_create(&options);
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, steps));
@@ -96,6 +107,7 @@ static void ends_while_held(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(goes_at_rest), cmocka_unit_test(waits_for_its_sends), cmocka_unit_test(ends_while_held)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(goes_at_rest), cmocka_unit_test(waits_for_its_sends),
+                                       cmocka_unit_test(ends_while_held)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

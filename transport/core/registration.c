@@ -1,6 +1,8 @@
-/* registration.c - memory of the user that stays registered with a backend's devices until it is unregistered.
+/* registration.c - memory of the user that stays registered with a backend's devices until it is
+ * unregistered.
  *
- * A backend without memory_keep needs no registration. The record exists nevertheless, so that callers need not know. */
+ * A backend without memory_keep needs no registration. The record exists nevertheless, so that callers
+ * need not know. */
 #include "transport/core/core.h"
 
 struct weft_registration {
@@ -9,14 +11,19 @@ struct weft_registration {
     void *kept;            /* the backend's; NULL: it has registered nothing */
 };
 
-void core_registrations_init(struct weft_transport *transport) { weft_list_init(&transport->registrations); }
+void core_registrations_init(struct weft_transport *transport)
+{
+    weft_list_init(&transport->registrations);
+}
 
 enum weft_status weft_transport_register(struct weft_transport *transport, void *address, size_t bytes,
-                                         struct weft_registration **registration_out, struct weft_error *error)
+                                         struct weft_registration **registration_out,
+                                         struct weft_error *error)
 {
     if (transport->closed) return weft_error_set(error, WEFT_ERR_CLOSED, "the endpoint is closed");
     if (!address || bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)address)
-        return weft_error_set(error, WEFT_ERR_INVALID, "%zu bytes at %p are not a range of memory", bytes, address);
+        return weft_error_set(error, WEFT_ERR_INVALID, "%zu bytes at %p are not a range of memory", bytes,
+                              address);
     struct weft_registration *registration = weft_alloc_zero(transport->env, sizeof *registration);
     if (!registration) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a registration");
     registration->transport = transport;

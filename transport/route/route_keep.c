@@ -12,10 +12,12 @@ void route_keep_end(struct weft_transport *transport, void *kept)
     weft_free_bytes(transport->env, own);
 }
 
-enum weft_status route_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error)
+enum weft_status route_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out,
+                            struct weft_error *error)
 {
     bool needed = false;
-    for (uint32_t i = 0; i < transport->part_count; i++) needed |= transport->parts[i]->ops->memory_keep != NULL;
+    for (uint32_t i = 0; i < transport->part_count; i++)
+        needed |= transport->parts[i]->ops->memory_keep != NULL;
     if (!needed) return WEFT_OK;
     struct route_kept *own = weft_alloc_zero(transport->env, sizeof *own);
     if (!own) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a registration");

@@ -1,5 +1,6 @@
-/* ucx_keep.c - registers the user's memory with UCX's devices before the first operation on it. UCX's own cache of
- * registrations finds the range again for sends and receives. Lanes without a device need no registration. */
+/* ucx_keep.c - registers the user's memory with UCX's devices before the first operation on it. UCX's own
+ * cache of registrations finds the range again for sends and receives. Lanes without a device need no
+ * registration. */
 #include "transport/ucx/ucx.h"
 
 enum weft_status ucx_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out,
@@ -18,7 +19,8 @@ enum weft_status ucx_keep(struct weft_transport *transport, void *address, size_
     ucs_status_t ucs = ucp_mem_map(endpoint->context, &params, &memory);
     if (ucs != UCS_OK)
         return weft_error_set(error, ucs == UCS_ERR_NO_MEMORY ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT,
-                              "UCX cannot register %zu bytes: %s; see ulimit -l", bytes, ucs_status_string(ucs));
+                              "UCX cannot register %zu bytes: %s; see ulimit -l", bytes,
+                              ucs_status_string(ucs));
     *kept_out = memory;
     return WEFT_OK;
 }

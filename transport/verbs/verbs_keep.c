@@ -1,4 +1,5 @@
-/* verbs_keep.c - registers the user's memory before the first operation on it: holds a region of the cache. */
+/* verbs_keep.c - registers the user's memory before the first operation on it: holds a region of the
+ * cache. */
 #include "transport/verbs/verbs_endpoint.h"
 
 /* The access with which arrivals are received; it covers that of sends. */

@@ -139,11 +139,13 @@ WEFT_API enum weft_status weft_declare(struct weft_session *session, const struc
  * In an elastic job with shards all call it again when the ranks have changed before a first step was good: it does what is missing. */
 WEFT_API enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights);
 
-/* weft_tensor_free() - free a tensor: its handle, its memory, its codec's residual and its optimiser's arrays on all ranks, and in server
- * mode its weights and state at the shards. Its name may be declared anew afterwards; the number of tensors that a job may ever declare
- * stays WEFT_LIMIT_TENSORS. Save what is needed of it first (weft_residual_save, weft_state_save). Collective: all ranks call it for the
- * same tensor in the same order, between steps, with no request of it open. Blocks until all have (up to the deadline). A rank that calls
- * something else instead fails the session with WEFT_ERR_MISMATCH, as with any collective call. Caller's thread.
+/* weft_tensor_free() - free a tensor: its handle, its memory, its codec's residual and its optimiser's
+ * arrays on all ranks, and in server mode its weights and state at the shards. Its name may be declared
+ * anew afterwards; the number of tensors that a job may ever declare stays WEFT_LIMIT_TENSORS. Save what
+ * is needed of it first (weft_residual_save, weft_state_save). Collective: all ranks call it for the same
+ * tensor in the same order, between steps, with no request of it open. Blocks until all have (up to the
+ * deadline). A rank that calls something else instead fails the session with WEFT_ERR_MISMATCH, as with
+ * any collective call. Caller's thread.
  *   WEFT_OK               `tensor` is invalid on all ranks. Shards release its memory soon after
  *   WEFT_ERR_BUSY         its last request on this rank is open; nothing was sent
  *   WEFT_ERR_STATE        inside a step or an open group of calls
@@ -292,16 +294,19 @@ WEFT_API enum weft_status weft_test(struct weft_request *request);
 WEFT_API enum weft_status weft_wait_all(struct weft_request *const *requests, size_t count, uint64_t timeout_ms);
 WEFT_API enum weft_status weft_wait_any(struct weft_request *const *requests, size_t count, uint64_t timeout_ms, size_t *index_out);
 
-/* weft_event_fd() - a descriptor for a program with an event loop of its own (poll, epoll). It is readable if a request of the session
- * has completed since the last weft_event_clear. The first call makes it, and it is readable then. Later calls return the same one.
- * The session owns it: do not close it or write to it. weft_finalize closes it. It is closed on exec; a forked child must not use it.
- * From the first call on the session makes progress without a thread that waits, and each completion costs one system call more.
- * Requests of blocking calls and of the library itself count too, so a readable descriptor does not mean that a certain request is done.
- * If the session fails, its open requests complete and the descriptor becomes readable. Does not block. The session's caller thread.
- * WEFT_ERR_LIMIT: the process has no descriptor left. */
+/* weft_event_fd() - a descriptor for a program with an event loop of its own (poll, epoll). It is readable
+ * if a request of the session has completed since the last weft_event_clear. The first call makes it, and
+ * it is readable then. Later calls return the same one. The session owns it: do not close it or write to
+ * it. weft_finalize closes it. It is closed on exec; a forked child must not use it. From the first call
+ * on the session makes progress without a thread that waits, and each completion costs one system call
+ * more. Requests of blocking calls and of the library itself count too, so a readable descriptor does not
+ * mean that a certain request is done. If the session fails, its open requests complete and the descriptor
+ * becomes readable. Does not block. The session's caller thread. WEFT_ERR_LIMIT: the process has no
+ * descriptor left. */
 WEFT_API enum weft_status weft_event_fd(struct weft_session *session, int *fd_out);
-/* weft_event_clear() - the descriptor is not readable until the next completion. Call it first and weft_test every open request
- * afterwards: no completion is missed. Never blocks. Any thread. WEFT_ERR_STATE: weft_event_fd was not called. */
+/* weft_event_clear() - the descriptor is not readable until the next completion. Call it first and
+ * weft_test every open request afterwards: no completion is missed. Never blocks. Any thread.
+ * WEFT_ERR_STATE: weft_event_fd was not called. */
 WEFT_API enum weft_status weft_event_clear(struct weft_session *session);
 
 /* ---- 3. Collectives on plain buffers --------------------------------------------------------------
@@ -447,15 +452,18 @@ WEFT_API enum weft_status weft_start_all(struct weft_request *requests, size_t c
 /* A request at rest is zero again. WEFT_ERR_BUSY: still under way. Frees nothing: the memory is the caller's. */
 WEFT_API enum weft_status weft_request_free(struct weft_request *request);
 
-/* weft_cancel() - end an open request before its operation has begun on any rank. Then it completes with WEFT_ERR_CANCELLED, the contents
- * of its output buffer are undefined, its buffers are the caller's, and a persistent request may be started again.
- *   a call gathered by weft_group_start   is no longer a part of the group. All ranks cancel the same calls before weft_group_end, else
- *                                         their groups differ: WEFT_ERR_MISMATCH
- *   a recv whose send has not arrived     the send that would have met it meets the next recv from that rank. Only this rank calls
- *   all else                              WEFT_ERR_BUSY, and nothing changes: another rank may have begun the operation, which cannot be
- *                                         undone there. So are collective calls that wait behind others, and calls on device memory
- * WEFT_OK: it has ended with WEFT_ERR_CANCELLED. WEFT_ERR_STATE: it is not open; weft_test has its status. Blocks for the engine, up to
- * 1 s. The session's caller thread; another thread may wait for the request meanwhile. */
+/* weft_cancel() - end an open request before its operation has begun on any rank. Then it completes with
+ * WEFT_ERR_CANCELLED, the contents of its output buffer are undefined, its buffers are the caller's, and a
+ * persistent request may be started again.
+ *   a call gathered by weft_group_start   is no longer a part of the group. All ranks cancel the same calls
+ *                                         before weft_group_end, else their groups differ: WEFT_ERR_MISMATCH
+ *   a recv whose send has not arrived     that send meets the next recv from its rank. Only this rank calls
+ *   all else                              WEFT_ERR_BUSY, and nothing changes: another rank may have begun the
+ *                                         operation, which cannot be undone there. This includes collective
+ *                                         calls that wait behind others, and calls on device memory
+ * WEFT_OK: it has ended with WEFT_ERR_CANCELLED. WEFT_ERR_STATE: it is not open; weft_test has its status.
+ * Blocks for the engine, up to 1 s. The session's caller thread; another thread may wait for the request
+ * meanwhile. */
 WEFT_API enum weft_status weft_cancel(struct weft_request *request);
 
 /* Groups of calls. What is called between the two (sections 3, 4, weft_start) starts at weft_group_end, and runs together: nothing
@@ -465,7 +473,7 @@ WEFT_API enum weft_status weft_cancel(struct weft_request *request);
  * Pairs may lie in each other: the outermost counts. Do not block; weft_wait inside the group: WEFT_ERR_STATE. push and
  * pull are not gathered, nor is push_pull, with one exception: tensors in all-reduce mode of equal shape and codec, where the
  * codec is powersgd, start at weft_group_end as one operation, up to 32 at a time, with the bits they have alone. Collective
- * calls that block (weft_step_end, weft_tensor_init, _share, weft_state_load, weft_split, weft_mesh_create) inside a group:
+ * calls that block (weft_step_end, weft_tensor_init, _share, _free, weft_state_load, weft_split, weft_mesh_create) inside a group:
  * WEFT_ERR_STATE. */
 WEFT_API enum weft_status weft_group_start(struct weft_session *session);
 /* WEFT_IN_PROGRESS; WEFT_OK: there were no calls, or an outer group is open. */
@@ -520,17 +528,20 @@ WEFT_API enum weft_status weft_mesh_free(struct weft_mesh *mesh);
 WEFT_API void *weft_alloc(struct weft_session *session, size_t bytes);
 WEFT_API void weft_free(struct weft_session *session, void *memory);
 
-/* weft_register() - register (bytes,) of the program's own memory with the devices of the transport, so that the first operation on it
- * does not pay for that. For host memory that is readable and writable; operations on any part of it profit. With transports that need
- * no registration (tcp, shm), and where the library cannot detect unmapped memory, it does nothing and returns WEFT_OK. Gives no peer
- * access. Local to this rank. The memory must stay mapped until weft_unregister or weft_finalize. Blocks for the registration, up to the
- * session's deadline. The session's caller thread. On an error nothing is registered.
+/* weft_register() - register (bytes,) of the program's own memory with the devices of the transport, so
+ * that the first operation on it does not pay for that. For host memory that is readable and writable;
+ * operations on any part of it profit. With transports that need no registration (tcp, shm), and where the
+ * library cannot detect unmapped memory, it does nothing and returns WEFT_OK. Gives no peer access. Local
+ * to this rank. The memory must stay mapped until weft_unregister or weft_finalize. Blocks for the
+ * registration, up to the session's deadline. The session's caller thread. On an error nothing is
+ * registered.
  *   WEFT_ERR_EXISTS     memory at this address is registered already
  *   WEFT_ERR_LIMIT, WEFT_ERR_NO_MEMORY  the process may lock no more memory (ulimit -l)
  *   WEFT_ERR_INVALID    the range is empty or wraps, or a device found it unmapped or read-only
  *   WEFT_ERR_BUSY       the engine is deep in a computation
- * weft_unregister ends it; `memory` is the address given to weft_register. Call it when no request on the memory is open. WEFT_ERR_NOT_FOUND:
- * not registered. In a failed session it returns WEFT_OK and weft_finalize unregisters the memory. */
+ * weft_unregister ends it; `memory` is the address given to weft_register. Call it when no request on the
+ * memory is open. WEFT_ERR_NOT_FOUND: not registered. In a failed session it returns WEFT_OK and
+ * weft_finalize unregisters the memory. */
 WEFT_API enum weft_status weft_register(struct weft_session *session, void *memory, size_t bytes);
 WEFT_API enum weft_status weft_unregister(struct weft_session *session, void *memory);
 
