@@ -54,7 +54,7 @@ struct coll_header {
     uint8_t type, kind, dtype, op, plan;
     uint16_t table; /* version by which the plan was chosen (tune.h); 0: by the model */
     uint32_t group, epoch, rank, root, lanes, message; /* root: kinds without a root carry the subject here */
-    int32_t status;
+    int32_t status; /* of data messages: microseconds for which late ranks held the sender up (lack.c) */
     uint64_t sequence, count, chunk, piece_bytes, cuts;
 };
 void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header *header);
