@@ -13,6 +13,7 @@
 #include "client/step_compare.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "client/call.h"
 #include "client/session.h"
@@ -38,12 +39,15 @@ static uint64_t *words_of(const struct client_compare *compare, uint32_t rank)
     return compare->mine + (size_t)compare->words * (rank + 1u);
 }
 
-static struct weft_tensor *tensor_at(const struct weft_session *session, uint32_t index)
+/* Ids count the declarations of the job, so all ranks have the same ones below tensor_count. */
+static const char *name_of(const struct weft_session *session, uint32_t id)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors)
-        if (index-- == 0) return weft_container_of(node, struct weft_tensor, session_link);
-    return NULL;
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->id == id) return tensor->name;
+    }
+    return "?"; /* freed */
 }
 
 /* ---- the tensors: the exchange, on the engine's thread ---- */
@@ -56,7 +60,6 @@ static enum weft_status compare_pushed(struct weft_session *session, char *text,
             const uint64_t theirs = words_of(compare, rank)[word], differ = theirs ^ compare->mine[word];
             if (!differ) continue;
             const uint32_t bit = (uint32_t)__builtin_ctzll(differ);
-            const struct weft_tensor *tensor = tensor_at(session, word * BITS + bit);
             const bool they_did = theirs >> bit & 1;
             char other[128], own[128];
             client_rank_name(session, rank, other, sizeof other);
@@ -64,7 +67,7 @@ static enum weft_status compare_pushed(struct weft_session *session, char *text,
             snprintf(text, text_bytes,
                      "step %llu: %s pushed tensor '%.60s' and %s ended the step without it; every rank pushes the same tensors, or "
                      "calls weft_push_none",
-                     (unsigned long long)session->step.number, they_did ? other : own, tensor ? tensor->name : "?", they_did ? own : other);
+                     (unsigned long long)session->step.number, they_did ? other : own, name_of(session, word * BITS + bit), they_did ? own : other);
             return WEFT_ERR_MISMATCH;
         }
     return WEFT_OK;
@@ -117,12 +120,10 @@ static void set_bits(struct weft_session *session)
 {
     struct client_compare *compare = &session->compare;
     struct weft_list *node, *spare;
-    uint32_t index = 0;
-    for (uint32_t word = 0; word < compare->words; word++) compare->mine[word] = 0;
+    memset(compare->mine, 0, compare->words * sizeof *compare->mine);
     weft_list_foreach(node, spare, &session->tensors) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->last_step == session->step.number) compare->mine[index / BITS] |= (uint64_t)1 << index % BITS;
-        index++;
+        if (tensor->last_step == session->step.number) compare->mine[tensor->id / BITS] |= (uint64_t)1 << tensor->id % BITS;
     }
 }
 
@@ -172,10 +173,10 @@ static bool is_hashed(const struct weft_tensor *tensor)
 static void hash_weights(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    uint32_t index = 0;
+    memset(session->compare.mine, 0, session->compare.words * sizeof *session->compare.mine);
     weft_list_foreach(node, spare, &session->tensors) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        session->compare.mine[index++] = is_hashed(tensor) ? weft_weight_hash(tensor->weights, tensor->bytes) : 0;
+        if (is_hashed(tensor)) session->compare.mine[tensor->id] = weft_weight_hash(tensor->weights, tensor->bytes);
     }
 }
 
@@ -197,11 +198,10 @@ static void find_difference(struct weft_session *session)
         }
         if (rarest == session->ranks) continue;
         char name[128];
-        const struct weft_tensor *tensor = tensor_at(session, index);
         client_rank_name(session, odd, name, sizeof name);
         client_fail(session, WEFT_ERR_DIVERGED, true,
                     "weights of tensor '%.60s' after step %llu differ: %s has hash %016llx, as %u of %u ranks; restart from the last checkpoint",
-                    tensor ? tensor->name : "?", (unsigned long long)session->step.number, name,
+                    name_of(session, index), (unsigned long long)session->step.number, name,
                     (unsigned long long)words_of(&session->compare, odd)[index], rarest, session->ranks);
         return;
     }

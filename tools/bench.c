@@ -19,6 +19,7 @@ static const char others[] =
     "  push_pull         an all-reduce through parameter-server shards\n"
     "  replay            the calls of a recorded job, with other data\n"
     "  waiting           what waiting costs: CPU when idle, when a rank is late, and what it takes from ranks that compute\n"
+    "  checks            what the checks of a step cost: values that are not finite, weights that differ between ranks\n"
     "  exposed           what a step waits for, other ranks or the network, beside the step without communication\n"
     "  start             how long a job of many ranks needs to begin, and the memory of a rank, also with many groups\n"
     "  calibrate         what the choice of plans wants to know of links and processors, into a file\n"
@@ -29,7 +30,7 @@ static const char others[] =
     "  p2p               messages between endpoints of one transport: latency, bandwidth, message rate; beside ucx_perftest\n"
     "  compare           two commands in turn, or two files of rows: the median ratio and its noise\n"
     "  plot              charts (SVG) of CSV files\n\n"
-    "With -n N, the operations, push_pull, waiting, exposed, start, calibrate and orders start N processes on this host; without it they take part in the job they\n"
+    "With -n N, the operations, push_pull, waiting, checks, exposed, start, calibrate and orders start N processes on this host; without it they take part in the job they\n"
     "were started in: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, srun or torchrun alike. `weft bench\n"
     "WHAT --help` has the options.\n";
 
@@ -95,6 +96,7 @@ static int start_or_join(const struct bench *bench, int argc, char **argv)
 static int measure_one(const void *options)
 {
     const struct bench_options *chosen = options;
+    if (chosen->kind == BENCH_CHECKS) return bench_checks_run(chosen);
     if (chosen->kind == BENCH_EXPOSED) return bench_exposed_run(chosen);
     return chosen->kind == BENCH_WAITING ? bench_waiting_run(chosen) : bench_job_run(chosen);
 }
@@ -132,6 +134,7 @@ int weft_bench_main(int argc, char **argv)
     if (operation) return measure(BENCH_OPERATION, operation, argc - 1, argv + 1);
     if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, NULL, argc - 1, argv + 1);
     if (strcmp(what, "waiting") == 0) return measure(BENCH_WAITING, NULL, argc - 1, argv + 1);
+    if (strcmp(what, "checks") == 0) return measure(BENCH_CHECKS, NULL, argc - 1, argv + 1);
     if (strcmp(what, "exposed") == 0) return measure(BENCH_EXPOSED, NULL, argc - 1, argv + 1);
     if (strcmp(what, "start") == 0) return weft_bench_start_main(argc - 1, argv + 1);
     if (strcmp(what, "calibrate") == 0) return weft_bench_calibrate_main(argc - 1, argv + 1);

@@ -35,6 +35,25 @@ static const char exposed_help[] =
     "Microseconds of one step, means over its ranks. exposed-peers: the ranks waited for one that had not begun the operation.\n"
     "exposed-net: the rest of their wait. step-alone: the step of row alone, to compare with.\n";
 
+static const char checks_help[] =
+    "usage: weft bench checks [options]\n\n"
+    "What the checks of a step cost, each beside the step without it, in turn. One tensor goes around in each step.\n\n"
+    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+    "  -s, --shards N        and N shards (default 0: all-reduce mode)\n"
+    "  -b, --minbytes SIZE   first size of the tensor (default 1M)\n"
+    "  -e, --maxbytes SIZE   last size (default 16M)\n"
+    "  -f, --stepfactor F    next size = size * F (default 4)\n"
+    "  -i, --stepbytes SIZE  next size = size + SIZE instead\n"
+    "      --bind HOW        with -n, where the processes run. core: each on a core of its own, as mpirun has two; auto: on an\n"
+    "                        equal share of the cores, or as none where they are too few; none: anywhere (default none)\n"
+    "      --transport WAY   auto, shm, verbs, tcp, ucx, or lanes of UCX: rc (default: as configured, auto)\n"
+    "      --iters N         steps of a measurement (default 20), of which there are 5\n"
+    "      --json            one JSON object per row instead of the table\n"
+    "  -h, --help            this text\n\n"
+    "nonfinite: a tensor with skip_nonfinite, beside one without. copies: a tensor with adam while another tensor may skip the\n"
+    "step, beside the same alone. weights: a step that compares the weights of all ranks; a job does so every client.hash_every\n"
+    "steps (default 50). pushed: the step, beside the same without its step_end, where ranks compare what they pushed.\n";
+
 static const char push_pull_help[] =
     "usage: weft bench push_pull [options]\n\n"
     "One dense tensor goes to the shards and its mean comes back: time, bandwidth, wrong elements.\n\n"
@@ -103,7 +122,9 @@ void bench_help(const struct bench_options *options)
 {
     const struct bench_operation *operation = options->operation;
     if (options->kind != BENCH_OPERATION) {
-        fputs(options->kind == BENCH_EXPOSED ? exposed_help : options->kind == BENCH_WAITING ? waiting_help : push_pull_help, stdout);
+        static const char *const texts[] = {[BENCH_PUSH_PULL] = push_pull_help, [BENCH_WAITING] = waiting_help, [BENCH_EXPOSED] = exposed_help,
+                                            [BENCH_CHECKS] = checks_help};
+        fputs(texts[options->kind], stdout);
         return;
     }
     printf("usage: weft bench %s [options]\n\nTime and bandwidth: %s. Every result is checked.\n", operation->name, operation->about);

@@ -10,5 +10,7 @@ int bench_job_run(const struct bench_options *options);
 int bench_waiting_run(const struct bench_options *options);
 /* And for `weft bench exposed`. */
 int bench_exposed_run(const struct bench_options *options);
+/* And for `weft bench checks`. */
+int bench_checks_run(const struct bench_options *options);
 
 #endif

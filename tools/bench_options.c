@@ -13,18 +13,18 @@ enum { OPTION_PLAN = 256, OPTION_BIND, OPTION_TRANSPORT, OPTION_ITERS, OPTION_JS
        OPTION_OVERLAP, OPTION_LIMIT, OPTION_PLOT, OPTION_LATE };
 
 /* Which benchmarks have an option. */
-enum { OF_OPERATIONS = 1, OF_PUSH_PULL = 2, OF_WAITING = 4, OF_EXPOSED = 8, OF_ALL = 15, OF_MEASURES = OF_OPERATIONS | OF_PUSH_PULL };
+enum { OF_OPERATIONS = 1, OF_PUSH_PULL = 2, OF_WAITING = 4, OF_EXPOSED = 8, OF_CHECKS = 16, OF_ALL = 31, OF_MEASURES = OF_OPERATIONS | OF_PUSH_PULL };
 
 static const struct {
     struct option option;
     int of;
 } known[] = {
-    {{"minbytes", required_argument, NULL, 'b'}, OF_MEASURES | OF_EXPOSED},
-    {{"maxbytes", required_argument, NULL, 'e'}, OF_MEASURES},
-    {{"stepfactor", required_argument, NULL, 'f'}, OF_MEASURES},
-    {{"stepbytes", required_argument, NULL, 'i'}, OF_MEASURES},
+    {{"minbytes", required_argument, NULL, 'b'}, OF_MEASURES | OF_CHECKS | OF_EXPOSED},
+    {{"maxbytes", required_argument, NULL, 'e'}, OF_MEASURES | OF_CHECKS},
+    {{"stepfactor", required_argument, NULL, 'f'}, OF_MEASURES | OF_CHECKS},
+    {{"stepbytes", required_argument, NULL, 'i'}, OF_MEASURES | OF_CHECKS},
     {{"processes", required_argument, NULL, 'n'}, OF_ALL},
-    {{"shards", required_argument, NULL, 's'}, OF_PUSH_PULL},
+    {{"shards", required_argument, NULL, 's'}, OF_PUSH_PULL | OF_CHECKS},
     {{"datatype", required_argument, NULL, 'd'}, OF_OPERATIONS},
     {{"op", required_argument, NULL, 'o'}, OF_OPERATIONS},
     {{"root", required_argument, NULL, 'r'}, OF_OPERATIONS | OF_EXPOSED},
@@ -54,7 +54,7 @@ static const char letters[] = ":b:e:f:i:n:s:d:o:r:c:m:a:N:w:Ch";
 
 const char *bench_name(const struct bench_options *options)
 {
-    static const char *const names[] = {[BENCH_PUSH_PULL] = "push_pull", [BENCH_WAITING] = "waiting", [BENCH_EXPOSED] = "exposed"};
+    static const char *const names[] = {[BENCH_PUSH_PULL] = "push_pull", [BENCH_WAITING] = "waiting", [BENCH_EXPOSED] = "exposed", [BENCH_CHECKS] = "checks"};
     return options->kind == BENCH_OPERATION ? options->operation->name : names[options->kind];
 }
 
@@ -222,7 +222,7 @@ static bool set_option(struct bench_options *options, int found, const char *tex
 /* An option of other benchmarks than this one? Then that is said. */
 static bool foreign(const struct bench_options *options, int found)
 {
-    static const int kinds[] = {[BENCH_OPERATION] = OF_OPERATIONS, [BENCH_PUSH_PULL] = OF_PUSH_PULL, [BENCH_WAITING] = OF_WAITING, [BENCH_EXPOSED] = OF_EXPOSED};
+    static const int kinds[] = {[BENCH_OPERATION] = OF_OPERATIONS, [BENCH_PUSH_PULL] = OF_PUSH_PULL, [BENCH_WAITING] = OF_WAITING, [BENCH_EXPOSED] = OF_EXPOSED, [BENCH_CHECKS] = OF_CHECKS};
     const int kind = kinds[options->kind];
     size_t i = 0;
     while (i < KNOWN_COUNT - 1 && known[i].option.val != found) i++;
@@ -272,7 +272,7 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind, con
                                       .warmup = 5, .checks = 1, .cycles = 1, .together = 1, .average = BENCH_MEAN, .plan = "auto",
                                       .bind = kind == BENCH_OPERATION ? "auto" : "none", /* shards and computations have threads to spare */
                                       .piece_us = kind == BENCH_EXPOSED ? 5000 : 2000, .late_us = 20000,
-                                      .sweep = {.first = kind == BENCH_PUSH_PULL ? 64 << 10 : kind == BENCH_EXPOSED ? 1 << 20 : 8,
+                                      .sweep = {.first = kind == BENCH_PUSH_PULL ? 64 << 10 : kind == BENCH_EXPOSED || kind == BENCH_CHECKS ? 1 << 20 : 8,
                                                 .last = kind == BENCH_EXPOSED ? UINT64_MAX : 16 << 20, .factor = 4}};
     if (operation && operation->reduces) options->ops[0] = WEFT_SUM;
     if (kind == BENCH_PUSH_PULL) options->ops[0] = WEFT_AVG;

@@ -9,7 +9,7 @@
 #include "tools/benchlib/sweep.h"
 #include "weft/types.h"
 
-enum bench_kind { BENCH_OPERATION = 1, BENCH_PUSH_PULL = 2, BENCH_WAITING = 3, BENCH_EXPOSED = 4 };
+enum bench_kind { BENCH_OPERATION = 1, BENCH_PUSH_PULL = 2, BENCH_WAITING = 3, BENCH_EXPOSED = 4, BENCH_CHECKS = 5 };
 enum bench_average { BENCH_OF_RANK_0, BENCH_MEAN, BENCH_LEAST, BENCH_MOST }; /* -a, numbered as nccl-tests does */
 
 struct bench_options {

@@ -1,14 +1,14 @@
 #!/bin/sh
-# usage: check_clash.sh WEFT BUILD SOURCE FOLDER BACKEND   a job of a program that clashes on purpose
+# usage: check_clash.sh WEFT BUILD SOURCE BACKEND   a job of a program that clashes on purpose
 #
 # The program is SOURCE (mapped.c) together with a definition of every function that the libraries under
 # libweft export: libevent, protobuf-c, libcrypto, inih, xxhash, UCX, libibverbs, librdmacm. Each definition
 # aborts with its name, and the program exports them all (-rdynamic). So one reference of those libraries or
 # of libweft that binds to the program ends the job.
 set -eu
-weft=$1 build=$2 source=$3 folder=$4 backend=$5
-rm -rf "$folder"
-mkdir -p "$folder"
+weft=$1 build=$2 source=$3 backend=$4
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
 tops="$build/client/libweft_core.so"
 for name in ucx verbs; do
     [ ! -e "$build/transport/libweft_$name.so" ] || tops="$tops $build/transport/libweft_$name.so"

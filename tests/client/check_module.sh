@@ -1,11 +1,12 @@
 #!/bin/sh
-# usage: check_module.sh WEFT WORKER FOLDER [MODULE]   what is reported where the module of a transport is
+# usage: check_module.sh WEFT WORKER [MODULE]   what is reported where the module of a transport is
 # missing, damaged, or not the one that was asked for (MODULE: libweft_verbs.so); jobs over other transports
 # run all the same
 set -u
-weft=$1 worker=$2 folder=$3 other=${4:-}
-rm -rf "$folder"
-mkdir -p "$folder/modules"
+weft=$1 worker=$2 other=${3:-}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/modules"
 export WEFT_MODULE_DIR="$folder/modules"
 failures=0
 

@@ -308,6 +308,16 @@ class Bench(harness.JobTest):
         self.assertTrue(all(row["ranks"] == 2 for row in rows.values()))
         self.assertGreater(rows["busy"]["throughput_ratio"], 0)
 
+    def test_checks(self):
+        for shards in (0, 1):
+            done = self.bench("checks", "-n", "2", *(["-s", "1"] if shards else []), "--iters", "3", "-b", "4K", "-e", "8K", "-f", "2", "--json")
+            rows = [json.loads(line) for line in done.splitlines()]
+            self.assertEqual([(row["bytes"], row["check"]) for row in rows],
+                             [(size, check) for size in (4096, 8192) for check in ("nonfinite", "copies", "weights", "pushed")])
+            self.assertTrue(all(row["shards"] == shards and row["with_us"] > 0 and row["ratio"] > 0 for row in rows), rows)
+        table = self.bench("checks", "-n", "2", "--iters", "1", "-b", "4K", "-e", "4K").splitlines()
+        self.assertEqual(len(table), 6)
+
     def test_exposed(self):
         """The ranks beside a slow one wait for it, and it waits for none; equal ranks and a step alone do not."""
         done = self.bench("exposed", "-n", "3", "--iters", "4", "--piece-us", "100", "--late-us", "40000", "-r", "1", "-b", "4K", "--json")
