@@ -13,6 +13,7 @@
  *
  *     sim_group_seeds [--seeds N] [--first S] [--verbose]
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,9 +42,10 @@ struct worker {
     uint32_t host, rank;
     struct weft_session *session;
     struct weft_comm *comms[GROUPS];  /* NULL: all, or not made */
-    struct weft_request requests[CALLS_MAX], pushed; /* not on the stack: who gives up waiting leaves them to weft_finalize */
+    struct weft_tensor *tensors[2];   /* a mean that may skip the step, and weights that are trained */
+    struct weft_request requests[CALLS_MAX], pushed, trained; /* not on the stack: who gives up waiting leaves them to weft_finalize */
     int64_t in[CALLS_MAX][WORKERS_MAX * COUNT_MAX], out[CALLS_MAX][WORKERS_MAX * COUNT_MAX];
-    float grad[PUSHED], mean[PUSHED];
+    float grad[PUSHED], mean[PUSHED], weights[PUSHED];
     uint64_t steps;                   /* ended well */
     enum ending ending;
     enum weft_status status;
@@ -64,7 +66,7 @@ static struct run {
     struct weft_config *config;
     bool done, lost;                  /* lost: a fault that may end the job */
     uint64_t suspects, heartbeat_ns;
-    uint64_t goods, mismatches;
+    uint64_t goods, mismatches, skipped;
     char why[1200];
 } run;
 
@@ -224,15 +226,57 @@ static void check_mean(const struct worker *worker, uint32_t step)
     }
 }
 
-static enum weft_status run_step(struct worker *worker, struct weft_tensor *tensor, uint32_t step)
+/* The weights began with 0 and took every good step once, with a learning rate of 1. */
+static void check_weights(const struct worker *worker, uint32_t steps)
+{
+    for (uint32_t i = 0; i < PUSHED; i++) {
+        double wanted = 0;
+        for (uint32_t step = 0; step < steps; step++)
+            for (uint32_t r = 0; r < run.workers; r++) wanted -= (double)grad_of(r, step, i) / run.workers;
+        const double off = (double)worker->weights[i] - wanted;
+        if (!(off < 0.1 && off > -0.1)) {
+            fail_seed("rank %u: after %u good steps weight %u is %g, not %g", worker->rank, steps, i, (double)worker->weights[i], wanted);
+            return;
+        }
+    }
+}
+
+static enum weft_status push_both(struct worker *worker)
+{
+    memset(&worker->pushed, 0, sizeof worker->pushed);
+    memset(&worker->trained, 0, sizeof worker->trained);
+    const enum weft_status status = weft_push_pull(worker->tensors[1], worker->grad, worker->weights, &worker->trained);
+    return status < 0 ? status : weft_push_pull(worker->tensors[0], worker->grad, worker->mean, &worker->pushed);
+}
+
+/* A step in which one rank's gradient is not finite: all ranks skip it, or the job ends by a fault. The shards may have closed it for
+ * the trained tensor. */
+static enum weft_status skip_step(struct worker *worker, uint32_t step)
+{
+    const uint32_t culprit = (uint32_t)(mix(run.seed * 7 + step) % run.workers);
+    WEFT_TRY(weft_step_begin(worker->session, &(struct weft_step){.step = step + 1, .lr = 1, .weight = 1}));
+    for (uint32_t i = 0; i < PUSHED; i++) worker->grad[i] = 1e6f;
+    if (worker->rank == culprit) worker->grad[mix(run.seed + step) % PUSHED] = NAN;
+    if (roll(4) == 0) sim_process_sleep(1 + roll(WEFT_MS(2)));
+    WEFT_TRY(push_both(worker));
+    WEFT_TRY(weft_wait(&worker->trained, 0));
+    const enum weft_status pushed = weft_wait(&worker->pushed, 0);
+    if (pushed != WEFT_ERR_SKIPPED) return pushed < 0 ? pushed : WEFT_ERR_INTERNAL;
+    const enum weft_status status = weft_step_end(worker->session);
+    if (status != WEFT_ERR_SKIPPED) return status < 0 ? status : WEFT_ERR_INTERNAL;
+    check_weights(worker, step);
+    run.skipped++;
+    return WEFT_OK;
+}
+
+static enum weft_status run_step(struct worker *worker, uint32_t step)
 {
     bool groups_first = run.shards > 0 && roll(2); /* without shards the tensor is one more call of all ranks, with its place among the others */
     WEFT_TRY(weft_step_begin(worker->session, &(struct weft_step){.step = step + 1, .lr = 1, .weight = 1}));
     memset(worker->requests, 0, sizeof worker->requests);
-    memset(&worker->pushed, 0, sizeof worker->pushed);
     for (uint32_t i = 0; i < PUSHED; i++) worker->grad[i] = grad_of(worker->rank, step, i);
     if (groups_first) WEFT_TRY(start_calls(worker, step));
-    enum weft_status status = weft_push_pull(tensor, worker->grad, worker->mean, &worker->pushed);
+    enum weft_status status = push_both(worker);
     if (status >= 0 && !groups_first) status = start_calls(worker, step);
     if (status < 0) return status;
     for (uint32_t n = 0, first = (uint32_t)roll(run.calls); n < run.calls; n++) {
@@ -242,22 +286,29 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor *tens
     }
     WEFT_TRY(weft_wait(&worker->pushed, 0));
     check_mean(worker, step);
+    WEFT_TRY(weft_wait(&worker->trained, 0));
+    check_weights(worker, step + 1);
     return weft_step_end(worker->session);
 }
 
 static enum weft_status train(struct worker *worker)
 {
-    struct weft_tensor_options options;
-    struct weft_tensor *tensor;
-    weft_tensor_options_init(&options);
-    options.name = "pushed";
-    options.dim_count = 1;
-    options.dims[0] = PUSHED;
-    options.chunk_bytes = 1024; /* on several shards */
-    WEFT_TRY(weft_declare(worker->session, &options, &tensor));
+    for (int t = 0; t < 2; t++) {
+        struct weft_tensor_options options;
+        weft_tensor_options_init(&options);
+        options.name = t ? "trained" : "pushed";
+        options.optimizer = t ? "sgd" : "none";
+        options.skip_nonfinite = t == 0;
+        options.dim_count = 1;
+        options.dims[0] = PUSHED;
+        options.chunk_bytes = 1024; /* on several shards */
+        WEFT_TRY(weft_declare(worker->session, &options, &worker->tensors[t]));
+    }
+    WEFT_TRY(weft_tensor_init(worker->tensors[1], worker->weights));
     WEFT_TRY(make_groups(worker));
     for (uint32_t step = 0; step < run.steps; step++) {
-        enum weft_status status = run_step(worker, tensor, step);
+        for (uint32_t skips = (uint32_t)(mix(run.seed * 5 + step) % 3); skips > 0; skips--) WEFT_TRY(skip_step(worker, step));
+        enum weft_status status = run_step(worker, step);
         if (status < 0) return status;
         worker->steps++;
     }
@@ -468,6 +519,17 @@ static bool names_a_culprit(const char *text)
     return run.suspects & bit(COORDINATOR) && strstr(text, "coordinator");
 }
 
+/* A shard knows the ranks that it waits for by their numbers. */
+static bool shard_names_a_culprit(const char *text)
+{
+    char name[32];
+    for (uint32_t i = 0; i < run.workers; i++) {
+        snprintf(name, sizeof name, "no push from rank %u in", run.all[i].rank);
+        if (run.all[i].named && run.suspects >> run.all[i].host & 1 && strstr(text, name)) return true;
+    }
+    return false;
+}
+
 static bool names_the_odd_one(const char *text)
 {
     char name[16];
@@ -496,6 +558,7 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->status == WEFT_ERR_DEADLINE && strstr(worker->text, "not joined")) return strstr(worker->text, ": rank ") || strstr(worker->text, ": shard ") ? NULL : "does not say who has not joined";
     bool away = run.suspects >> worker->host & 1; /* itself, from the coordinator */
     if (worker->status == WEFT_ERR_DEADLINE && away && (strstr(worker->text, "coordinator:4000") || strstr(worker->text, "no Hello within"))) return NULL;
+    if (worker->status == WEFT_ERR_DEADLINE && shard_names_a_culprit(worker->text)) return NULL;
     return names_a_culprit(worker->text) ? NULL : "names nobody who died, was stopped or cut off";
 }
 
@@ -559,7 +622,7 @@ static bool run_seed(struct weft_env *env, struct weft_config *config, uint64_t 
 
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 20, first = 1, goods = 0, mismatches = 0, served = 0, finished = 0, failed = 0, troubled = 0;
+    uint64_t seeds = 20, first = 1, goods = 0, mismatches = 0, skipped = 0, served = 0, finished = 0, failed = 0, troubled = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
@@ -583,13 +646,13 @@ int main(int argc, char **argv)
             printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, still ? " --still" : "");
             return 1;
         }
-        goods += run.goods, mismatches += run.mismatches, served += run.shards > 0, troubled += run.suspects != 0;
+        goods += run.goods, mismatches += run.mismatches, skipped += run.skipped, served += run.shards > 0, troubled += run.suspects != 0;
         for (uint32_t i = 0; i < run.workers; i++) finished += run.all[i].ending == FINISHED, failed += run.all[i].ending == FAILED;
     }
-    printf("%llu jobs, %llu with shards, %llu with deaths, stops or cuts: no hang, no wrong result; %llu calls good, %llu workers finished, %llu ended with the "
+    printf("%llu jobs, %llu with shards, %llu with deaths, stops or cuts: no hang, no wrong result; %llu calls good, %llu steps of ranks skipped, %llu workers finished, %llu ended with the "
            "culprit named, of them %llu by a call that differed\n", (unsigned long long)seeds, (unsigned long long)served, (unsigned long long)troubled,
-           (unsigned long long)goods, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)mismatches);
-    if (seeds >= 400 && (!goods || !mismatches || !served || !finished || !failed || !troubled)) return printf("something did not happen at all\n"), 1;
+           (unsigned long long)goods, (unsigned long long)skipped, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)mismatches);
+    if (seeds >= 400 && (!goods || !mismatches || !skipped || !served || !finished || !failed || !troubled)) return printf("something did not happen at all\n"), 1;
     weft_config_free(config);
     free(arena);
     return 0;
