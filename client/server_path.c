@@ -397,6 +397,16 @@ static bool result_place(const struct client_chunk *chunk, size_t payload_bytes,
     return payload_bytes == chunk->count * sizeof(float);
 }
 
+/* What the shard says of late ranks. UNTRUSTED: it changes figures only. */
+static void count_late(const struct weft_tensor *tensor, const struct weft_wire_header *header)
+{
+    struct weft_session *session = tensor->session;
+    if (header->late_us == 0 || tensor->op.kind == CLIENT_OP_PULL) return;
+    const uint64_t from_ns = tensor->op.request->started_ns, now_ns = weft_now_ns(session->env);
+    const uint64_t to_ns = weft_later_ns(from_ns, (uint64_t)header->late_us * 1000);
+    weft_lack_add(&session->engine.lack, from_ns, to_ns < now_ns ? to_ns : now_ns);
+}
+
 static void take_result(struct client_chunk *chunk, struct weft_arrival *arrival, const struct weft_wire_header *header)
 {
     struct weft_tensor *tensor = chunk->tensor;
@@ -412,6 +422,7 @@ static void take_result(struct client_chunk *chunk, struct weft_arrival *arrival
         weft_transport_discard(transport, arrival);
         return;
     }
+    count_late(tensor, header);
     op->aggregate_bytes += arrival->payload_bytes;
     if (tensor->codec) op->grad_scale = client_grad_scale(header->weight_sum);
     if (arrival->payload_bytes == 0) {

@@ -253,6 +253,8 @@ struct weft_lack {
 };
 /* The time up to now_ns in which some operation lacked a rank. Any thread. */
 uint64_t weft_lack_ns(struct weft_lack *lack, uint64_t now_ns);
+/* From from_ns to to_ns, which is not in the future, something else lacked a rank, too. The loop's thread. */
+void weft_lack_add(struct weft_lack *lack, uint64_t from_ns, uint64_t to_ns);
 
 struct weft_group_options {
     size_t size;                     /* sizeof(struct weft_group_options) */

@@ -48,6 +48,14 @@ uint64_t weft_lack_ns(struct weft_lack *lack, uint64_t now_ns)
     return total_ns + (since_ns > 0 && now_ns > since_ns ? now_ns - since_ns : 0);
 }
 
+void weft_lack_add(struct weft_lack *lack, uint64_t from_ns, uint64_t to_ns)
+{
+    if (!atomic_load_explicit(&lack->counts, memory_order_relaxed)) return;
+    write_begin(lack);
+    account(lack, from_ns, to_ns);
+    write_end(lack);
+}
+
 void lack_begin(struct weft_coll *coll)
 {
     struct weft_lack *lack = coll->group->lack;

@@ -55,6 +55,7 @@ struct weft_wire_header {
     uint8_t flags;         /* of a contribution: WEFT_WIRE_MAY_SKIP ... */
     uint16_t skips;        /* of a request: steps that this worker has skipped, modulo WEFT_WIRE_SKIPS */
     uint32_t good;         /* of a request, if skips is not 0: the tensor's last step that was not skipped, low 32 bits */
+    uint32_t late_us;      /* RESULT of a push: how long the shard waited for other contributions after this worker's, in us */
 };
 #define WEFT_WIRE_SKIPS 4096u
 #define WEFT_WIRE_MAY_SKIP 1u   /* the step may be skipped after the shard has closed it: it must be able to take it back */

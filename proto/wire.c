@@ -2,7 +2,7 @@
  *
  *     0 magic  4 version  6 kind codec dtype round  10 flags, skips  12 status  16 job  24 incarnation
  *    32 worker  36 epoch  40 tensor  44 chunk  48 step  56 payload_bytes
- *    64 lr  68 weight  72 weight_sum  76 text_bytes  80 good  84 checksum            (88 bytes)
+ *    64 lr  68 weight  72 weight_sum  76 text_bytes  80 good, late_us  84 checksum            (88 bytes)
  *
  * Fields are written one by one, little endian, so neither padding nor the host's byte order reaches the
  * wire; docs/wire.md is the specification. The checksum is xxh32 (seed 0) of the 84 bytes before it. It
@@ -38,7 +38,7 @@ enum {
     AT_WEIGHT = 68,
     AT_WEIGHT_SUM = 72,
     AT_TEXT_BYTES = 76,
-    AT_GOOD = 80,
+    AT_GOOD_LATE = 80,
     AT_CHECKSUM = 84,
     AT_END = 88,
 };
@@ -115,7 +115,7 @@ void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WI
     put_float(out + AT_WEIGHT, header->weight);
     put_float(out + AT_WEIGHT_SUM, header->weight_sum);
     put_le32(out + AT_TEXT_BYTES, header->text_bytes);
-    put_le32(out + AT_GOOD, header->good);
+    put_le32(out + AT_GOOD_LATE, header->kind == WEFT_WIRE_RESULT ? header->late_us : header->good);
     put_le32(out + AT_CHECKSUM, wire_checksum(out, AT_CHECKSUM));
 }
 
@@ -147,8 +147,8 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
         .text_bytes = get_le32(data + AT_TEXT_BYTES),
         .flags = get_le16(data + AT_FLAGS_SKIPS) & 15,
         .skips = get_le16(data + AT_FLAGS_SKIPS) >> 4,
-        .good = get_le32(data + AT_GOOD),
     };
+    *(header.kind == WEFT_WIRE_RESULT ? &header.late_us : &header.good) = get_le32(data + AT_GOOD_LATE);
     if (!header_in_limits(&header) || !floats_usable(&header)) return WEFT_ERR_MALFORMED;
     if (bytes != WEFT_WIRE_HEADER_BYTES + (size_t)header.text_bytes) return WEFT_ERR_MALFORMED;
     *header_out = header;

@@ -97,6 +97,8 @@ struct shard_part {
     struct shard_slot *slot;      /* RECEIVING, HELD */
     uint64_t pull_since_ns;
     uint64_t applied_step;        /* watermark: no contribution of this step or an older one is ever folded again */
+    uint64_t announced_ns;        /* when the contribution of the present round was */
+    uint32_t late_us;             /* how long the round closed last waited for others after it */
     float weight;
     uint8_t state;                /* enum shard_part_state */
     uint8_t want;                 /* enum shard_answer at the close of the present round */
@@ -158,7 +160,7 @@ struct shard_chunk {
     uint32_t arrived, receiving; /* parts not NONE; parts RECEIVING */
     uint32_t next;               /* lowest rank that is not folded */
     bool starved;                /* a contribution was not received for want of a slot */
-    uint64_t first_ns;
+    uint64_t first_ns, announced_ns; /* of the first and the last contribution */
     struct shard_slots slots;
     struct weft_fold fold;
     struct weft_completion install;

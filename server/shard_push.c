@@ -123,6 +123,7 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     part->state = SHARD_PART_WAITING;
     part->want = header->kind == WEFT_WIRE_PUSH ? SHARD_ANSWER_ACK : SHARD_ANSWER_DATA;
     part->weight = header->weight;
+    part->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
     chunk->arrived++;
     engine->stats.pushes++;
     if (chunk->phase == SHARD_PHASE_IDLE) shard_round_enter(chunk, SHARD_PHASE_WAITING);

@@ -132,6 +132,7 @@ static bool send_answer(struct shard_chunk *chunk, uint32_t worker, enum shard_a
     header.lr = chunk->result_lr;
     header.weight = chunk->parts[worker].weight;
     header.weight_sum = chunk->result_weight_sum;
+    header.late_us = chunk->parts[worker].late_us;
     header.payload_bytes = answer == SHARD_ANSWER_DATA ? chunk->result_bytes : 0;
     return send_result(engine, engine->worker[worker].endpoint, &header, "", chunk, chunk->result_data);
 }
@@ -166,7 +167,7 @@ void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *a
     header.weight_sum = 0;
     header.flags = 0;
     header.skips = 0;
-    header.good = 0;
+    header.good = header.late_us = 0;
     header_text(&header, status, text);
     if (!ended(engine, arrival, send_result(engine, arrival->peer_id, &header, text, NULL, NULL))) return;
     engine->stats.refused++;

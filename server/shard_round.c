@@ -221,11 +221,18 @@ static uint64_t close_elements(const struct shard_chunk *chunk)
     return shard_chunk_contribution_bytes(chunk, chunk->round) / sizeof(float);
 }
 
+static uint32_t late_us(const struct shard_chunk *chunk, const struct shard_part *part)
+{
+    const uint64_t us = weft_since_ns(part->announced_ns, chunk->announced_ns) / 1000;
+    return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
 /* Forget who contributed; `answer_wanted`: everyone gets what he asked for. */
 static void parts_reset(struct shard_chunk *chunk, bool answer_wanted)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
         struct shard_part *part = &chunk->parts[worker];
+        part->late_us = late_us(chunk, part);
         if (answer_wanted) shard_reply_note(chunk, worker, (enum shard_answer)part->want);
         part->state = SHARD_PART_NONE;
         part->slot = NULL;

@@ -28,6 +28,7 @@ static struct weft_wire_header sample(void)
         .tensor = below(WEFT_LIMIT_TENSORS), .chunk = below(WEFT_LIMIT_CHUNKS), .step = next_random(),
         .payload_bytes = next_random() % (WEFT_LIMIT_PAYLOAD_BYTES + 1), .lr = (float)below(1000) / 1000,
         .weight = (float)(1 + below(1000)), .weight_sum = (float)below(100000)};
+    if (header.kind == WEFT_WIRE_RESULT) header.late_us = (uint32_t)next_random();
     if (header.kind == WEFT_WIRE_RESULT && below(2)) {
         header.status = -(int32_t)(1 + below(99));
         header.text_bytes = below(WEFT_LIMIT_RESULT_TEXT_BYTES + 1);
@@ -69,7 +70,7 @@ static void check_same(const struct weft_wire_header *header, const struct slow_
     assert_int_equal(header->text_bytes, slow->text_bytes);
     assert_int_equal(header->flags, slow->flags);
     assert_int_equal(header->skips, slow->skips);
-    assert_int_equal(header->good, slow->good);
+    assert_int_equal(header->kind == WEFT_WIRE_RESULT ? header->late_us : header->good, slow->good);
 }
 
 static void round_trip(void **state)
