@@ -51,13 +51,10 @@ void client_skip_mark(struct weft_tensor *tensor, bool poisoned)
 static bool poisons(const struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
-    const float *gradient = op->scaled ? op->scaled : op->in;
     if (op->poisoned) return true;
     if (tensor->memory == WEFT_MEMORY_CUDA) return false;
-    if (tensor->codec) return weft_kernels()->max_abs_bits_f32(gradient, tensor->elems) >= WEFT_DEBT_TOO_LARGE_BITS;
-    if (tensor->mode == WEFT_MODE_SERVER) gradient = op->in; /* `scaled` may lie where the results go */
-    const bool overwritten = gradient == op->out && (tensor->mode == WEFT_MODE_SERVER || !client_tensor_updates_here(tensor));
-    return !overwritten && !client_skip_finite(tensor, gradient, 0, tensor->elems);
+    if (tensor->codec) return weft_kernels()->max_abs_bits_f32(op->scaled ? op->scaled : op->in, tensor->elems) >= WEFT_DEBT_TOO_LARGE_BITS;
+    return op->in != op->out && !client_skip_finite(tensor, op->in, 0, tensor->elems); /* a weighted copy may be overwritten */
 }
 
 void client_skip_tensor(struct weft_tensor *tensor)

@@ -292,6 +292,7 @@ static void close_round(struct shard_chunk *chunk)
         shard_round_drop(chunk, WEFT_ERR_INVALID, "the workers' sample weights are too large or too small to sum");
         return;
     }
+    chunk->kept.valid = false;
     if (is_last_round(chunk) && chunk->flags & WEFT_WIRE_MAY_SKIP && shard_skip_reserve(chunk) < 0) {
         shard_round_drop(chunk, WEFT_ERR_NO_MEMORY, "no memory for a copy of what the step overwrites, which it needs where a step may be skipped");
         return;

@@ -35,7 +35,6 @@ enum weft_status shard_skip_reserve(struct shard_chunk *chunk)
 {
     struct weft_env *env = chunk->tensor->engine->env;
     struct shard_kept *kept = &chunk->kept;
-    kept->valid = false;
     WEFT_TRY(make_room(env, &kept->values, overwritten_values(chunk), chunk->count));
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) WEFT_TRY(make_room(env, &kept->states[s], chunk->states[s], chunk->count));
     return make_room(env, &kept->debt, debt_of(chunk), chunk->count);
@@ -77,13 +76,16 @@ static void undo(struct shard_chunk *chunk)
     kept->valid = false;
 }
 
+/* Chunks of one candidate of codec auto do not take every step of their tensor: theirs may be older than the good one. */
+static bool is_after(uint64_t step, uint32_t good) { return (int32_t)((uint32_t)step - good) > 0; }
+
 enum weft_status shard_skip_follow(struct shard_chunk *chunk, const struct weft_wire_header *header)
 {
     if (header->skips == chunk->skips) return WEFT_OK;
     if (chunk->phase == SHARD_PHASE_DRAINING) return WEFT_ERR_AGAIN;
     if (chunk->phase != SHARD_PHASE_IDLE) return WEFT_ERR_STATE;
-    if ((uint32_t)chunk->closed_step != header->good) {
-        if (!chunk->kept.valid || (uint32_t)chunk->kept.step != header->good) return WEFT_ERR_STATE;
+    if (is_after(chunk->closed_step, header->good)) {
+        if (!chunk->kept.valid || is_after(chunk->kept.step, header->good)) return WEFT_ERR_STATE;
         undo(chunk);
     }
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) chunk->parts[worker].owed = false;

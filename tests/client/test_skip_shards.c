@@ -28,6 +28,7 @@ static const struct kind {
     {"topk:ratio=0.1,min_count=0", "sgd", 0, true, false},
     {"topk:ratio=0.1,min_count=0,global=1", "sgd", 0, true, false},
     {"sign:min_count=0", "none", 0, true, false},
+    {"auto", "sgd:momentum=0.9", 0, true, false},
     {"dense", "adam", 0, true, true},
     {"powersgd:rank=2", "adam", 0, true, true},
 };
