@@ -42,7 +42,7 @@ static int declare(struct weft_session *session, const char *name, uint64_t elem
 static int step_once(struct weft_session *session, struct weft_tensor *tensor, float *weights, uint64_t elems,
                      float expected)
 {
-    static float grad[ELEMS];
+    static _Thread_local float grad[ELEMS];
     struct weft_request request = {{0}};
     for (uint64_t i = 0; i < elems; i++) grad[i] = 1;
     MUST(session, weft_step_begin(session, &(struct weft_step){

@@ -20,7 +20,9 @@ class Descriptors(harness.JobTest):
         name = "-".join((backend, str(shards), how, kind, *wait))
         with self.subTest(name):
             done = self.run_job(shards, 2, [PROGRAM, how, kind, "-1", *wait], name, seconds=60,
-                                environment={"WEFT_TRANSPORT_BACKEND": backend, "WEFT_DEADLINE_MS": "20000"})
+                                environment={"WEFT_TRANSPORT_BACKEND": backend, "WEFT_DEADLINE_MS": "20000",
+                                             # libevent frees its last buffers by an event, which cannot happen any more
+                                             "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"})
             text = ""
             for path in sorted(glob.glob(os.path.join(self.path(name), "rank*.log"))):
                 with open(path, errors="replace") as file:
