@@ -60,11 +60,11 @@ static enum weft_status ask_engine(struct client_request *request)
     atomic_store(&engine->cancel_request, request);
     engine->cancel_question.mail.fn = cancel_on_engine;
     if (client_engine_ask(session, &engine->cancel_question) == WEFT_OK) return WEFT_OK;
-    if (atomic_exchange(&engine->cancel_request, NULL)) /* the letter finds nothing to do */
+    if (atomic_exchange(&engine->cancel_request, NULL)) /* the message finds no request to cancel */
         return client_error(session, WEFT_ERR_BUSY,
                             "cancel: the engine is deep in a computation; call again");
     return client_engine_ask(
-        session, &engine->cancel_question); /* the letter was being read: behind it all is known */
+        session, &engine->cancel_question); /* the engine was handling the message: this answer comes after it */
 }
 
 static enum weft_status cancel_open(struct client_request *request)

@@ -1,11 +1,11 @@
 /* registration.c - weft_register: the user's memory is registered with the transport before the first
  * operation on it.
  *
- *     caller    record ──► letter ──────────────────────────► answer: the caller owns the record again
+ *     caller    record ──► message ─────────────────────────► answer: the caller owns the record again
  *     engine               weft_transport_register, or weft_transport_unregister
  *
- * If the engine does not answer within the session's deadline, the caller abandons the letter, and the
- * engine undoes what it did. The record stays with the session in either case, because the letter lies in
+ * If the engine does not answer within the session's deadline, the caller abandons the message, and the
+ * engine undoes what it did. The record stays with the session in either case, because the message lies in
  * it. */
 #include "client/session.h"
 
@@ -16,7 +16,7 @@ struct registration {
     struct weft_session *session;
     void *memory; /* (bytes,) the user's; NULL: nothing is registered */
     size_t bytes;
-    struct weft_registration *handle; /* the engine's while a letter is under way */
+    struct weft_registration *handle; /* the engine's while a message is under way */
     struct weft_error error;
     struct weft_mail mail;
     _Atomic int state; /* enum letter_state */
@@ -46,7 +46,7 @@ void client_registrations_free(struct weft_session *session)
 
 /* ---- the engine ---- */
 
-/* Returns false if the caller has abandoned the letter. */
+/* Returns false if the caller has abandoned the message. */
 static bool answer(struct registration *own)
 {
     int sent = LETTER_SENT;
@@ -81,7 +81,7 @@ static bool answered(void *context)
            client_failed(own->session) < 0;
 }
 
-/* Returns false if the letter was abandoned: the session has failed, or the engine is deep in a
+/* Returns false if the message was abandoned: the session has failed, or the engine is deep in a
  * computation. */
 static bool ask_engine(struct registration *own, void (*letter)(struct weft_mail *mail))
 {

@@ -397,7 +397,7 @@ static bool result_place(const struct client_chunk *chunk, size_t payload_bytes,
     return payload_bytes == chunk->count * sizeof(float);
 }
 
-/* What the shard says of late ranks. UNTRUSTED: it changes figures only. */
+/* Counts the time for which the shard waited for late ranks. The header is UNTRUSTED: it changes figures only. */
 static void count_late(const struct weft_tensor *tensor, const struct weft_wire_header *header)
 {
     struct weft_session *session = tensor->session;

@@ -319,7 +319,7 @@ static inline bool client_event_wanted(const struct weft_session *session)
 }
 /* Holder of the engine's loop: a request has completed. */
 void client_event_signal(struct weft_session *session);
-/* Caller's thread: posts a letter that starts a call: lazily, unless the caller polls the descriptor instead of waiting. */
+/* Caller's thread: posts the message that starts a call. It wakes the engine at once only if the caller polls the descriptor. */
 void client_event_post(struct weft_session *session, struct weft_mail *mail);
 void client_event_close(struct weft_session *session);
 

@@ -7,7 +7,7 @@
  *
  * The affected tensor is not updated. Another tensor of the step may be updated before the decision. If
  * another tensor can skip the step, its weights and arrays are copied before the update (share.c), and
- * weft_step_end restores them. A shard does the same when the next request tells it of the skip
+ * weft_step_end restores them. A shard does the same when the next request carries the new number of skipped steps
  * (server/shard_skip.c). Codecs change their residuals only at a commit. weft_step_end takes the
  * step's number back, so optimisers do not count the step. */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* tensor_free.c - weft_tensor_free: all ranks agree, then each drops the tensor.
  *
- *     caller    all_gather of the tensor's number ──► TensorFree to the coordinator ──► letter ──────► free the memory
+ *     caller    all_gather of the tensor's number ──► TensorFree to the coordinator ──► message ─────► free the memory
  *     engine                                                                           out of its table
  *
  * The engine's requests on the tensor have ended before. What may still hold it is a hash of its weights

@@ -480,7 +480,7 @@ void lack_end(struct weft_coll *coll); /* fine if it lacks none */
 bool lack_first(struct weft_coll *coll, const struct weft_action *action); /* a receive is posted: is it a peer's first message? */
 void lack_arrived(struct weft_coll *coll); /* such a one is there */
 int32_t lack_told(const struct weft_coll *coll); /* for its messages: how long it was held up, in us */
-void lack_hear(struct weft_coll *coll, int32_t late_us); /* what a message of it says. UNTRUSTED: it changes figures only */
+void lack_hear(struct weft_coll *coll, int32_t late_us); /* takes the delay that a peer's message carries. UNTRUSTED: it changes figures only */
 
 /* step.c: has any of its messages been matched? */
 bool coll_has_received(const struct weft_coll *coll);

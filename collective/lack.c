@@ -5,10 +5,9 @@
  *
  * In the memory of one host an operation lacks a rank until all have announced it. By messages it lacks
  * the rank behind until the greeting is there, and each rank whose first message is short until that is
- * there: with plans direct, doubling and halving, and of those whose partial sums it receives. A rank
- * farther away is not seen so: a rank that was held up tells by how much, in each message that it sends
- * later (coll_header.status of data messages), and the receiver counts as much of the time that it has
- * waited. Durations alone travel, so no clocks are compared. A first message counts with the time that it
+ * there: with plans direct, doubling and halving, and of those whose partial sums it receives. For a
+ * rank farther away, a delayed rank puts the length of its delay into each message that it sends later
+ * (coll_header.status of data messages). The receiver counts as much of the time that it has waited. Durations alone travel, so no clocks are compared. A first message counts with the time that it
  * travels. A long one does not count: if the slow rank sends no other to this rank or its predecessors,
  * the figure is too low.
  *

@@ -169,7 +169,7 @@ void coordinator_roll_drop(struct weft_coordinator *coordinator);  /* members ha
 /* coordinator_awaited.c: who has not done what, by name ("rank 3 (hostb, pid 41) has not joined"); empty: nobody */
 void coordinator_missing(const struct weft_coordinator *coordinator, char *out, size_t out_bytes); /* of those the job begins with */
 void coordinator_undecided(const struct weft_coordinator *coordinator, const char *what, char *out, size_t out_bytes); /* of those who are to agree on the next membership */
-/* Sends the answer to Heartbeat(whom). member: the one on that connection; NULL: an observer. */
+/* Answers a Heartbeat that asks for the missing members. member: the sender; NULL: the sender is an observer. */
 void coordinator_say_awaited(struct weft_coordinator *coordinator, uint64_t connection, const struct coordinator_member *member);
 /* Logs the missing members of a job that has not begun: after 1.5 s, then every 10 s. */
 void coordinator_report_awaited(struct weft_coordinator *coordinator, uint64_t now_ns);

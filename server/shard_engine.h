@@ -137,7 +137,7 @@ struct shard_chunk {
     bool initialised; /* values hold first weights or something later */
     uint64_t closed_step;
     struct shard_kept kept;
-    uint16_t skips;   /* of the workers, as the last request told */
+    uint16_t skips;   /* number of skipped steps that the last request carried */
 
     /* The result of the round closed last, and who still reads it. */
     uint64_t result_step;

@@ -1,9 +1,9 @@
 /* shard_skip.c - takes back the last closed step of a chunk, if the workers skipped that step.
  *
  * The workers find out together that a gradient of a step is not finite. Chunks that closed before must then be as they were. A
- * close copies what it overwrites if its contributions carry WEFT_WIRE_MAY_SKIP. There is no message for the skip: every request
- * carries how many steps its worker has skipped, and the last good step of the tensor. The first request with another count tells
- * whether the closed step was good.
+ * close copies what it overwrites if its contributions carry WEFT_WIRE_MAY_SKIP. A skip has no message of its own: every request
+ * carries the number of steps its worker has skipped, and the last good step of the tensor. The first request with another count
+ * decides whether the closed step was good.
  *
  *     close s (copy) ──► request, skips + 1, good = s - 1 ──► swap values and copy, closed_step = s - 1
  *                    └─► request, skips + 1, good = s     ──► nothing to take back

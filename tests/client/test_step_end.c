@@ -81,7 +81,7 @@ static int train(struct fleet *fleet, uint32_t rank)
     while (status >= 0 && step < STEPS) status = step_once(session, tensors, weights, ++step);
     const enum weft_status wanted = fault == LEFT_OUT ? WEFT_ERR_MISMATCH : fault == OTHER_WEIGHTS ? WEFT_ERR_DIVERGED : WEFT_OK;
     const uint32_t wanted_step = wanted == WEFT_OK ? STEPS : fault == LEFT_OUT ? BAD_STEP : 4;
-    const bool at_once = step == wanted_step || (fault == LEFT_OUT && step + 1 == wanted_step); /* a rank that is late hears of the others */
+    const bool at_once = step == wanted_step || (fault == LEFT_OUT && step + 1 == wanted_step); /* a rank may receive the abort while it still ends the step before */
     const bool right = status == wanted && at_once && (wanted == WEFT_OK || names_it(weft_error_text(session)));
     if (!right) fprintf(stderr, "rank %u, %s, step %u: status %d: %s\n", rank, codec, step, status, weft_error_text(session));
     weft_finalize(session);

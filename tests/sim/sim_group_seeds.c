@@ -43,7 +43,7 @@ struct worker {
     struct weft_session *session;
     struct weft_comm *comms[GROUPS];  /* NULL: all, or not made */
     struct weft_tensor *tensors[2];   /* a mean that may skip the step, and weights that are trained */
-    struct weft_request requests[CALLS_MAX], pushed, trained; /* not on the stack: who gives up waiting leaves them to weft_finalize */
+    struct weft_request requests[CALLS_MAX], pushed, trained; /* not on the stack: after a failed wait weft_finalize ends them */
     int64_t in[CALLS_MAX][WORKERS_MAX * COUNT_MAX], out[CALLS_MAX][WORKERS_MAX * COUNT_MAX];
     float grad[PUSHED], mean[PUSHED], weights[PUSHED];
     uint64_t steps;                   /* ended well */

@@ -85,7 +85,7 @@ struct worker {
     bool unheard;             /* it has left in order, cut off: the coordinator has never heard so, and given it up */
     uint32_t data[ROUNDS_MAX];/* steps until it is out of data, in each round */
     struct weft_session *session;
-    struct weft_request requests[6]; /* not on the stack: who gives up waiting leaves them to weft_finalize */
+    struct weft_request requests[6]; /* not on the stack: after a failed wait weft_finalize ends them */
     enum ending ending;
     enum weft_status status;
     bool rests;               /* in weft_join */
