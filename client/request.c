@@ -80,6 +80,16 @@ bool client_request_opened(struct client_request *request)
     return false;
 }
 
+void client_request_queue(struct client_request *request, enum weft_status (*post)(struct client_group_op *, struct weft_error *),
+                          void (*done)(struct client_group_op *, enum weft_status, const char *))
+{
+    if (!client_request_opened(request)) return;
+    request->op.ready = true;
+    request->op.post = post;
+    request->op.done = done;
+    client_engine_queue_group_op(request->session, &request->op);
+}
+
 void client_request_complete(struct client_request *request, enum weft_status status, const char *text)
 {
     struct weft_session *session = request->session;

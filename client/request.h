@@ -89,6 +89,9 @@ void client_request_open(struct client_request *request);
 void client_request_send(struct client_request *request, void (*start)(struct weft_mail *mail));
 /* Engine: from start(): it is open now. false: the session has failed and the request was completed so. */
 bool client_request_opened(struct client_request *request);
+/* Engine: from start(): opens it and queues its operation of the group, whose input is ready. */
+void client_request_queue(struct client_request *request, enum weft_status (*post)(struct client_group_op *, struct weft_error *),
+                          void (*done)(struct client_group_op *, enum weft_status, const char *));
 /* Engine: the end. `text` may be NULL when status is WEFT_OK. */
 void client_request_complete(struct client_request *request, enum weft_status status, const char *text);
 /* Engine: what it waits for, one sentence. */

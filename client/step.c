@@ -102,12 +102,7 @@ static enum weft_status post_record(struct client_group_op *op, struct weft_erro
 
 static void start_record(struct weft_mail *mail)
 {
-    struct client_request *request = weft_container_of(mail, struct client_request, mail);
-    if (!client_request_opened(request)) return;
-    request->op.ready = true;
-    request->op.post = post_record;
-    request->op.done = on_records;
-    client_engine_queue_group_op(request->session, &request->op);
+    client_request_queue(weft_container_of(mail, struct client_request, mail), post_record, on_records);
 }
 
 static enum weft_status exchange_records(struct weft_session *session)

@@ -108,12 +108,7 @@ static enum weft_status post_pushed(struct client_group_op *op, struct weft_erro
 
 static void start_pushed(struct weft_mail *mail)
 {
-    struct client_request *request = weft_container_of(mail, struct client_request, mail);
-    if (!client_request_opened(request)) return;
-    request->op.ready = true;
-    request->op.post = post_pushed;
-    request->op.done = on_pushed;
-    client_engine_queue_group_op(request->session, &request->op);
+    client_request_queue(weft_container_of(mail, struct client_request, mail), post_pushed, on_pushed);
 }
 
 static void set_bits(struct weft_session *session)

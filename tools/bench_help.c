@@ -3,16 +3,26 @@
 
 #include <stdio.h>
 
+/* Lines that several of the texts have. */
+#define JOB_OPTION \
+    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+#define SWEEP_OPTIONS \
+    "  -e, --maxbytes SIZE   last size (default 16M)\n" \
+    "  -f, --stepfactor F    next size = size * F (default 4)\n" \
+    "  -i, --stepbytes SIZE  next size = size + SIZE instead\n"
+#define PLACE_OPTIONS \
+    "      --bind HOW        with -n, where the processes run. core: each on a core of its own, as mpirun has two; auto: on an\n" \
+    "                        equal share of the cores, or as none where they are too few; none: anywhere (default none)\n" \
+    "      --transport WAY   auto, shm, verbs, tcp, ucx, or lanes of UCX: rc (default: as configured, auto)\n"
+
 static const char waiting_help[] =
     "usage: weft bench waiting [options]\n\n"
     "What waiting costs: CPU of an idle session, CPU of ranks that wait for a late one, and the throughput of ranks\n"
     "that compute pieces with an 8-byte all_reduce after each, against computing alone.\n\n"
-    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+    JOB_OPTION
     "      --piece-us US     length of one computation (default 2000)\n"
     "      --iters N         computations of one timing (default 20)\n"
-    "      --bind HOW        with -n, where the processes run. core: each on a core of its own, as mpirun has two; auto: on an\n"
-    "                        equal share of the cores, or as none where they are too few; none: anywhere (default none)\n"
-    "      --transport WAY   auto, shm, verbs, tcp, ucx, or lanes of UCX: rc (default: as configured, auto)\n"
+    PLACE_OPTIONS
     "      --json            one JSON object per measure\n"
     "  -h, --help            this text\n\n"
     "More ranks than cores show what a waiting rank takes from one that computes: -n $((2 * $(nproc))).\n";
@@ -21,15 +31,13 @@ static const char exposed_help[] =
     "usage: weft bench exposed [options]\n\n"
     "What a training step waits for. Every step computes for --piece-us; rows: alone (no communication), equal (an\n"
     "all_reduce behind the computation), slow (the same, and one rank computes --late-us longer).\n\n"
-    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+    JOB_OPTION
     "  -b, --minbytes SIZE   of the all_reduce (default 1M)\n"
     "      --piece-us US     length of the computation (default 5000)\n"
     "  -r, --root RANK       the slow rank (default 0)\n"
     "      --late-us US      how much longer it computes (default 20000)\n"
     "      --iters N         steps of a row (default 20)\n"
-    "      --bind HOW        with -n, where the processes run. core: each on a core of its own, as mpirun has two; auto: on an\n"
-    "                        equal share of the cores, or as none where they are too few; none: anywhere (default none)\n"
-    "      --transport WAY   auto, shm, verbs, tcp, ucx, or lanes of UCX: rc (default: as configured, auto)\n"
+    PLACE_OPTIONS
     "      --json            one JSON object per row instead of the table\n"
     "  -h, --help            this text\n\n"
     "Microseconds of one step, means over its ranks. exposed-peers: the ranks waited for one that had not begun the operation.\n"
@@ -38,15 +46,11 @@ static const char exposed_help[] =
 static const char checks_help[] =
     "usage: weft bench checks [options]\n\n"
     "What the checks of a step cost, each beside the step without it, in turn. One tensor goes around in each step.\n\n"
-    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+    JOB_OPTION
     "  -s, --shards N        and N shards (default 0: all-reduce mode)\n"
     "  -b, --minbytes SIZE   first size of the tensor (default 1M)\n"
-    "  -e, --maxbytes SIZE   last size (default 16M)\n"
-    "  -f, --stepfactor F    next size = size * F (default 4)\n"
-    "  -i, --stepbytes SIZE  next size = size + SIZE instead\n"
-    "      --bind HOW        with -n, where the processes run. core: each on a core of its own, as mpirun has two; auto: on an\n"
-    "                        equal share of the cores, or as none where they are too few; none: anywhere (default none)\n"
-    "      --transport WAY   auto, shm, verbs, tcp, ucx, or lanes of UCX: rc (default: as configured, auto)\n"
+    SWEEP_OPTIONS
+    PLACE_OPTIONS
     "      --iters N         steps of a measurement (default 20), of which there are 5\n"
     "      --json            one JSON object per row instead of the table\n"
     "  -h, --help            this text\n\n"
@@ -57,15 +61,11 @@ static const char checks_help[] =
 static const char push_pull_help[] =
     "usage: weft bench push_pull [options]\n\n"
     "One dense tensor goes to the shards and its mean comes back: time, bandwidth, wrong elements.\n\n"
-    "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`)\n"
+    JOB_OPTION
     "  -s, --shards N        and N shards (default 1)\n"
     "  -b, --minbytes SIZE   first size: 8, 64K, 25M, 1G (default 64K)\n"
-    "  -e, --maxbytes SIZE   last size (default 16M)\n"
-    "  -f, --stepfactor F    next size = size * F (default 4)\n"
-    "  -i, --stepbytes SIZE  next size = size + SIZE instead\n"
-    "      --bind HOW        with -n, where the processes run. core: each on a core of its own, as mpirun has two; auto: on an\n"
-    "                        equal share of the cores, or as none where they are too few; none: anywhere (default none)\n"
-    "      --transport WAY   auto, shm, verbs, tcp, ucx, or lanes of UCX: rc (default: as configured, auto)\n"
+    SWEEP_OPTIONS
+    PLACE_OPTIONS
     "      --iters N         timed operations of a size (default 20)\n"
     "  -w, --warmup N        untimed ones before (default 5)\n"
     "      --json            one JSON object per row instead of the table\n"
@@ -78,9 +78,7 @@ static const char operation_options[] =
     "  -n, --processes N     start a job of N workers on this host (without it: take part in the job of `weft run`,\n"
     "                        mpirun, srun or torchrun)\n"
     "  -b, --minbytes SIZE   first size: 8, 64K, 25M, 1G (default 8)\n"
-    "  -e, --maxbytes SIZE   last size (default 16M)\n"
-    "  -f, --stepfactor F    next size = size * F (default 4)\n"
-    "  -i, --stepbytes SIZE  next size = size + SIZE instead\n"
+    SWEEP_OPTIONS
     "  -d, --datatype TYPE   f32, f64, f16, bf16, e4m3, e5m2, i8, u8, i32, u32, i64, u64 or all (default f32)\n";
 static const char reducing_options[] =
     "  -o, --op OP           sum, avg, prod, min, max, and of integers and, or, xor, or all (default sum)%s\n";
