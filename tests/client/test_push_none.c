@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fleet.h"
+#include "matrix_options.h"
 #include "mode_pair.h"
 #include "weft/weft.h"
 
@@ -36,13 +37,7 @@ static int declare(struct weft_session *session, uint32_t t, struct weft_tensor 
 {
     struct weft_tensor_options options;
     char name[16];
-    weft_tensor_options_init(&options);
-    snprintf(name, sizeof name, "t%u", t);
-    options.name = name;
-    options.dim_count = 2;
-    options.dims[0] = ROWS;
-    options.dims[1] = COLS;
-    options.codec = kinds[t % KINDS].codec;
+    matrix_options(&options, name, t, ROWS, COLS, kinds[t % KINDS].codec);
     options.optimizer = kinds[t % KINDS].optimizer;
     options.mode = t < KINDS && shards > 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
     MUST(session, weft_declare(session, &options, tensor_out));

@@ -9,6 +9,7 @@
 #include "client/session.h"
 #include "client/tensor.h"
 #include "crowd.h"
+#include "matrix_options.h"
 
 enum { ROWS = 40, COLS = 60, ELEMS = ROWS * COLS, STEPS = 4, SAVED_MAX = 1 << 17 };
 
@@ -32,13 +33,7 @@ static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *ses
     char name[16];
     struct weft_tensor_options options;
     struct weft_tensor *tensor = NULL;
-    weft_tensor_options_init(&options);
-    snprintf(name, sizeof name, "t%u", t);
-    options.name = name;
-    options.dim_count = 2;
-    options.dims[0] = ROWS;
-    options.dims[1] = COLS;
-    options.codec = codec;
+    matrix_options(&options, name, t, ROWS, COLS, codec);
     options.mode = WEFT_MODE_ALL_REDUCE;
     CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
     return tensor;

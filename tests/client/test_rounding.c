@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "crowd.h"
+#include "matrix_options.h"
 
 enum { ROWS = 20, COLS = 30, ELEMS = ROWS * COLS, STEPS = 4, RANKS = 2 };
 
@@ -64,13 +65,7 @@ static void train(struct crowd *crowd, struct weft_session *session, uint32_t ra
     const unsigned before = control();
     for (uint32_t t = 0; t < TENSORS; t++) {
         struct weft_tensor_options options;
-        weft_tensor_options_init(&options);
-        snprintf(name, sizeof name, "t%u", t);
-        options.name = name;
-        options.dim_count = 2;
-        options.dims[0] = ROWS;
-        options.dims[1] = COLS;
-        options.codec = tensors[t].codec;
+        matrix_options(&options, name, t, ROWS, COLS, tensors[t].codec);
         options.optimizer = tensors[t].optimizer;
         CROWD_OK(crowd, session, weft_declare(session, &options, &made[t]));
         for (uint32_t i = 0; i < ELEMS; i++) weights[rank][t][i] = number(i + 7 * t);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "fleet.h"
+#include "matrix_options.h"
 #include "mode_pair.h"
 #include "weft/weft.h"
 
@@ -45,13 +46,7 @@ static int declare(struct weft_session *session, uint32_t t, struct weft_tensor 
 {
     struct weft_tensor_options options;
     char name[16];
-    weft_tensor_options_init(&options);
-    snprintf(name, sizeof name, "t%u", t);
-    options.name = name;
-    options.dim_count = 2;
-    options.dims[0] = ROWS;
-    options.dims[1] = COLS;
-    options.codec = kinds[t].codec;
+    matrix_options(&options, name, t, ROWS, COLS, kinds[t].codec);
     options.optimizer = kinds[t].optimizer;
     options.chunk_bytes = kinds[t].chunk_bytes;
     options.skip_nonfinite = kinds[t].skips;
