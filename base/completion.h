@@ -1,8 +1,8 @@
-/* completion.h - many operations, one callback.
- * A completion is {count, first error, fn}: each operation it is given to finishes it once; fn runs
- * when the count reaches zero, with the first error seen (or WEFT_OK). fn runs on the engine's
- * thread, never from inside the call that started an operation. An operation that answers WEFT_OK is over and finishes nothing:
- * only one that answered WEFT_IN_PROGRESS counts down. Memory belongs to the caller. */
+/* completion.h - many operations, one callback. A completion is {count, first error, fn}: each operation
+ * it is given to finishes it once; fn runs when the count reaches zero, with the first error seen (or
+ * WEFT_OK). fn runs on the engine's thread, never from inside the call that started an operation. An
+ * operation that answers WEFT_OK is over and finishes nothing: only one that answered WEFT_IN_PROGRESS
+ * counts down. Memory belongs to the caller. */
 #ifndef WEFT_BASE_COMPLETION_H
 #define WEFT_BASE_COMPLETION_H
 

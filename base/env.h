@@ -22,10 +22,11 @@ enum weft_log_level {
 struct weft_env;
 struct weft_loop;
 
-/* Of an env whose time is virtual: whoever owns that time steps the loops that would have a thread of their own, and a caller that
- * would sleep comes here and lets the others run. One thread calls all of it. */
+/* Of an env whose time is virtual: whoever owns that time steps the loops that would have a thread of
+ * their own, and a caller that would sleep comes here and lets the others run. One thread calls all of it. */
 struct weft_virtual_time {
-    /* Until fact(context) holds (WEFT_OK) or the clock passes until_ns (WEFT_ERR_DEADLINE). Not from a callback of a loop. */
+    /* Until fact(context) holds (WEFT_OK) or the clock passes until_ns (WEFT_ERR_DEADLINE). Not from a
+     * callback of a loop. */
     int (*wait)(struct weft_env *env, bool (*fact)(void *context), void *context, uint64_t until_ns);
     /* Instead of a thread in weft_loop_run: the loop is stepped from now on, and no more. */
     int (*run)(struct weft_env *env, struct weft_loop *loop); /* WEFT_OK or WEFT_ERR_NO_MEMORY */
@@ -61,8 +62,8 @@ void *weft_alloc_array(struct weft_env *env, size_t count, size_t bytes);
 char *weft_alloc_text(struct weft_env *env, const char *text); /* copy of a string */
 static inline void weft_free_bytes(struct weft_env *env, void *memory) { if (memory) env->free(env, memory); }
 
-/* weft_text_one_line() - replaces control characters by escapes (\n, \x1b), in place. Text from a caller, a peer or a file
- * then stays on one line. Cuts the text to `bytes`, at most 1,000. */
+/* weft_text_one_line() - replaces control characters by escapes (\n, \x1b), in place. Text from a caller,
+ * a peer or a file then stays on one line. Cuts the text to `bytes`, at most 1,000. */
 void weft_text_one_line(char *text, size_t bytes);
 bool weft_text_is_printable(const char *text); /* without control characters */
 /* weft_log() - format and hand one line (at most 1,000 bytes, cut after) to the sink. */
@@ -85,9 +86,15 @@ int weft_error_set(struct weft_error *error, int status, const char *format, ...
 #define WEFT_SECONDS(s) ((uint64_t)(s) * 1000000000u)
 #define WEFT_NEVER UINT64_MAX
 /* A time and a duration; never stays never. */
-static inline uint64_t weft_later_ns(uint64_t from_ns, uint64_t by_ns) { return by_ns < WEFT_NEVER - from_ns ? from_ns + by_ns : WEFT_NEVER; }
-/* The time from `from_ns` to `to_ns`; 0 if `from_ns` is later. A callback can store a time that is later than the "now" that its
- * caller read before. A plain subtraction would wrap. */
-static inline uint64_t weft_since_ns(uint64_t from_ns, uint64_t to_ns) { return to_ns > from_ns ? to_ns - from_ns : 0; }
+static inline uint64_t weft_deadline_ns(uint64_t from_ns, uint64_t by_ns)
+{
+    return by_ns < WEFT_NEVER - from_ns ? from_ns + by_ns : WEFT_NEVER;
+}
+/* The time from `from_ns` to `to_ns`; 0 if `from_ns` is later. A callback can store a time that is later
+ * than the "now" that its caller read before. A plain subtraction would wrap. */
+static inline uint64_t weft_elapsed_ns(uint64_t from_ns, uint64_t to_ns)
+{
+    return to_ns > from_ns ? to_ns - from_ns : 0;
+}
 
 #endif

@@ -32,7 +32,8 @@ struct weft_event_ring {
     struct slot slots[];
 };
 
-enum weft_status weft_event_ring_create(struct weft_env *env, uint32_t capacity, struct weft_event_ring **ring_out)
+enum weft_status weft_event_ring_create(struct weft_env *env, uint32_t capacity,
+                                        struct weft_event_ring **ring_out)
 {
     if (capacity == 0) return WEFT_ERR_INVALID;
     size_t bytes;
@@ -58,20 +59,25 @@ void weft_event_ring_add(struct weft_event_ring *ring, const char *name, enum we
 
 /* An event, word by word. */
 #define WORD_OF(field) (offsetof(struct weft_event, field) / 8)
-#define IS_WORD(field) (offsetof(struct weft_event, field) % 8 == 0 && sizeof(((struct weft_event *)0)->field) == 8)
+#define IS_WORD(field) \
+    (offsetof(struct weft_event, field) % 8 == 0 && sizeof(((struct weft_event *)0)->field) == 8)
 _Static_assert(IS_WORD(time_ns) && IS_WORD(name) && IS_WORD(id) && IS_WORD(bytes), "a word each");
 struct small { /* as in struct weft_event */
     uint8_t phase;
     int16_t status;
     uint32_t peer;
 };
-_Static_assert(offsetof(struct weft_event, phase) % 8 == 0 && offsetof(struct weft_event, status) % 8 == offsetof(struct small, status) &&
-               offsetof(struct weft_event, peer) % 8 == offsetof(struct small, peer) && sizeof(struct weft_event) == 5 * 8, "the rest is one word");
+_Static_assert(offsetof(struct weft_event, phase) % 8 == 0 &&
+                   offsetof(struct weft_event, status) % 8 == offsetof(struct small, status) &&
+                   offsetof(struct weft_event, peer) % 8 == offsetof(struct small, peer) &&
+                   sizeof(struct weft_event) == 5 * 8,
+               "the rest is one word");
 
 static inline uint64_t word_of(struct small small)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    return (uint64_t)small.phase | (uint64_t)(uint16_t)small.status << 8 * offsetof(struct small, status) | (uint64_t)small.peer << 8 * offsetof(struct small, peer);
+    return (uint64_t)small.phase | (uint64_t)(uint16_t)small.status << 8 * offsetof(struct small, status) |
+           (uint64_t)small.peer << 8 * offsetof(struct small, peer);
 #else
     uint64_t word = 0;
     memcpy(&word, &small, sizeof small);
@@ -79,11 +85,13 @@ static inline uint64_t word_of(struct small small)
 #endif
 }
 
-void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, const char *name, enum weft_event_phase phase,
-                            uint64_t id, uint32_t peer, uint64_t bytes, enum weft_status status)
+void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, const char *name,
+                            enum weft_event_phase phase, uint64_t id, uint32_t peer, uint64_t bytes,
+                            enum weft_status status)
 {
     if (!ring) return;
-    /* Small fields that are stored one by one and loaded as a word make the processor wait for all stores before them. */
+    /* Small fields that are stored one by one and loaded as a word make the processor wait for all stores
+     * before them. */
     const struct small small = {.phase = (uint8_t)phase, .status = (int16_t)status, .peer = peer};
     uint64_t number = atomic_load_explicit(&ring->count, memory_order_relaxed);
     struct slot *slot = &ring->slots[ring->next];
@@ -131,8 +139,8 @@ static void print_flight_event(FILE *out, const struct weft_event *event, int pi
 {
     fprintf(out, "{\"time_ns\":%" PRIu64 ",\"name\":", event->time_ns);
     weft_json_text(out, event->name);
-    fprintf(out, ",\"phase\":\"%s\",\"id\":%" PRIu64 ",\"bytes\":%" PRIu64, phase_name(event->phase), event->id,
-            event->bytes);
+    fprintf(out, ",\"phase\":\"%s\",\"id\":%" PRIu64 ",\"bytes\":%" PRIu64, phase_name(event->phase),
+            event->id, event->bytes);
     print_peer(out, event->peer);
     if (event->phase == WEFT_EVENT_END)
         fprintf(out, ",\"status\":\"%s\"", weft_status_name((enum weft_status)event->status));
@@ -201,9 +209,11 @@ enum weft_status weft_event_ring_dump_json(struct weft_event_ring *ring, const c
     return finish(out);
 }
 
-enum weft_status weft_event_ring_dump_perfetto(struct weft_event_ring *ring, const char *engine, int pid, FILE *out)
+enum weft_status weft_event_ring_dump_perfetto(struct weft_event_ring *ring, const char *engine, int pid,
+                                               FILE *out)
 {
-    fprintf(out, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":", pid);
+    fprintf(out, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":",
+            pid);
     weft_json_text(out, engine);
     fputs("}}", out);
     print_events(ring, (struct printer){out, pid, false, print_trace_event});

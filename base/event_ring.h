@@ -25,16 +25,19 @@ struct weft_event {
 };
 
 struct weft_event_ring;
-enum weft_status weft_event_ring_create(struct weft_env *env, uint32_t capacity, struct weft_event_ring **ring_out);
+enum weft_status weft_event_ring_create(struct weft_env *env, uint32_t capacity,
+                                        struct weft_event_ring **ring_out);
 void weft_event_ring_free(struct weft_event_ring *ring);
 /* NULL ring: does nothing. Owner thread only. */
 void weft_event_ring_add(struct weft_event_ring *ring, const char *name, enum weft_event_phase phase,
                          uint64_t id, uint32_t peer, uint64_t bytes, enum weft_status status);
 /* The same at a time that the caller has read already. */
-void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, const char *name, enum weft_event_phase phase,
-                            uint64_t id, uint32_t peer, uint64_t bytes, enum weft_status status);
+void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, const char *name,
+                            enum weft_event_phase phase, uint64_t id, uint32_t peer, uint64_t bytes,
+                            enum weft_status status);
 /* Oldest first. The writer is any stdio stream; WEFT_ERR_IO with errno kept when it refuses. */
 enum weft_status weft_event_ring_dump_json(struct weft_event_ring *ring, const char *engine, FILE *out);
-enum weft_status weft_event_ring_dump_perfetto(struct weft_event_ring *ring, const char *engine, int pid, FILE *out);
+enum weft_status weft_event_ring_dump_perfetto(struct weft_event_ring *ring, const char *engine, int pid,
+                                               FILE *out);
 
 #endif

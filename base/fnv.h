@@ -1,5 +1,5 @@
-/* fnv.h - FNV-1a (Fowler, Noll and Vo; draft-eastlake-fnv): words or bytes in, one number out by which two sides see that theirs are
- * not the same. Not against somebody who wants two to have the same number. */
+/* fnv.h - FNV-1a (Fowler, Noll and Vo; draft-eastlake-fnv): words or bytes in, one number out by which two
+ * sides see that theirs are not the same. Not against somebody who wants two to have the same number. */
 #ifndef WEFT_BASE_FNV_H
 #define WEFT_BASE_FNV_H
 

@@ -1,6 +1,7 @@
 /* little_endian.h - numbers as they stand in messages and files: little-endian, at any address.
  *
- * For writers and readers of bytes that go to other processes. Bounds are the caller's: the bytes are there. */
+ * For writers and readers of bytes that go to other processes. Bounds are the caller's: the bytes are
+ * there. */
 #ifndef WEFT_BASE_LITTLE_ENDIAN_H
 #define WEFT_BASE_LITTLE_ENDIAN_H
 

@@ -60,15 +60,20 @@ const char *weft_status_text(enum weft_status status)
     case WEFT_ERR_IO: return "a file, disk or descriptor refused; the error text says which and why";
     case WEFT_ERR_MALFORMED: return "bytes that break their format; check who sent or wrote them";
     case WEFT_ERR_TRUNCATED: return "a message was longer than the buffer that waited for it";
-    case WEFT_ERR_VERSION: return "a peer or file has a version that this one does not serve; upgrade one of them";
+    case WEFT_ERR_VERSION:
+        return "a peer or file has a version that this one does not serve; upgrade one of them";
     case WEFT_ERR_AUTH: return "the job secret is wrong or missing; give every process the same one";
-    case WEFT_ERR_PEER_LOST: return "a process of the job died or its connection broke; start a new membership";
+    case WEFT_ERR_PEER_LOST:
+        return "a process of the job died or its connection broke; start a new membership";
     case WEFT_ERR_UNREACHABLE: return "no connection could be made; check address, port and firewall";
     case WEFT_ERR_MISMATCH: return "ranks called differently; make kind, count, type and step agree";
     case WEFT_ERR_DIVERGED: return "replicas that must be equal are not; restore a snapshot";
     case WEFT_ERR_STALE: return "of an older epoch, incarnation or step; ignored";
-    case WEFT_ERR_GREW: return "ranks are new: all ranks take the parameters from rank 0, then begin the step";
-    case WEFT_ERR_SKIPPED: return "a gradient is NaN or infinite and no rank has taken the step; go on with the next batch or lower the loss scale";
+    case WEFT_ERR_GREW:
+        return "ranks are new: all ranks take the parameters from rank 0, then begin the step";
+    case WEFT_ERR_SKIPPED:
+        return "a gradient is NaN or infinite and no rank has taken the step; go on with the next batch or "
+               "lower the loss scale";
     case WEFT_ERR_SHRUNK: return "ranks were lost and the job goes on without them; run the step again";
     case WEFT_ERR_CLOSED: return "the object is closed or closing; open another";
     case WEFT_ERR_ABORTED: return "the job was aborted; the error text says by whom and why";

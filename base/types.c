@@ -6,7 +6,8 @@
 static const struct {
     size_t bytes;
     const char *name;
-} dtypes[WEFT_DTYPE_COUNT] = { /* by enum weft_dtype; every call asks, also those that are over in a tenth of a microsecond */
+} dtypes[WEFT_DTYPE_COUNT] = {
+    /* by enum weft_dtype; every call asks, also those that are over in a tenth of a microsecond */
     [WEFT_F32] = {4, "f32"},
     [WEFT_F16] = {2, "f16"},
     [WEFT_BF16] = {2, "bf16"},
@@ -21,9 +22,15 @@ static const struct {
     [WEFT_F8_E5M2] = {1, "e5m2"},
 };
 
-size_t weft_dtype_bytes(enum weft_dtype dtype) { return (unsigned)dtype < WEFT_DTYPE_COUNT ? dtypes[dtype].bytes : 0; }
+size_t weft_dtype_bytes(enum weft_dtype dtype)
+{
+    return (unsigned)dtype < WEFT_DTYPE_COUNT ? dtypes[dtype].bytes : 0;
+}
 
-const char *weft_dtype_name(enum weft_dtype dtype) { return weft_dtype_bytes(dtype) ? dtypes[dtype].name : "?"; }
+const char *weft_dtype_name(enum weft_dtype dtype)
+{
+    return weft_dtype_bytes(dtype) ? dtypes[dtype].name : "?";
+}
 
 enum weft_dtype weft_dtype_parse(const char *name)
 {

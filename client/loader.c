@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/library.h"
+#include "base/os/library.h"
 
 _Atomic(const struct weft_core *) loader_opened;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -12,15 +12,16 @@ struct cast_codec {
     void *aggregate; /* owned; cast_bytes(), as it came */
 };
 
-static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
-                               size_t *bytes_out)
+static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                               void *out, size_t *bytes_out)
 {
     if (!cast_pack(codec->spec.id, out, grad, grad_scale, codec->elems)) return WEFT_ERR_INVALID;
     *bytes_out = cast_bytes(codec->spec.id, codec->elems);
     return WEFT_OK;
 }
 
-static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
+                             uint32_t ranks)
 {
     struct cast_codec *cast = (struct cast_codec *)codec;
     if (!cast_well_formed(codec->spec.id, aggregate, bytes, codec->elems)) return WEFT_ERR_MALFORMED;
@@ -49,7 +50,8 @@ static const struct codec_ops cast_ops = {
     .free = cast_free,
 };
 
-struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                     const struct weft_shape *shape)
 {
     struct cast_codec *cast = weft_alloc_zero(env, sizeof *cast);
     if (!cast) return NULL;

@@ -4,10 +4,11 @@
  *   bf16    count bf16
  *   f16     int32 exponent, then count f16:   value = f16 * 2^exponent
  *
- * f16 spans only 2^-24 .. 2^16, gradients do not care: they shrink to 1e-9 late in training, and a sum over many
- * workers or a loss scale pushes them over 65504. The exponent puts the largest magnitude of the tensor into
- * [2^14, 2^15): nothing finite overflows, and all of the range below serves. Multiplying by a power of two is
- * exact, so the only rounding is the one to 11 bits. Contributions and aggregates have the same format. */
+ * f16 spans only 2^-24 .. 2^16, gradients do not care: they shrink to 1e-9 late in training, and a sum
+ * over many workers or a loss scale pushes them over 65504. The exponent puts the largest magnitude of the
+ * tensor into [2^14, 2^15): nothing finite overflows, and all of the range below serves. Multiplying by a
+ * power of two is exact, so the only rounding is the one to 11 bits. Contributions and aggregates have the
+ * same format. */
 #include <math.h>
 #include <string.h>
 
@@ -35,7 +36,8 @@ static int32_t shared_exponent(uint32_t max_bits)
     return exponent < EXPONENT_MIN ? EXPONENT_MIN : exponent;
 }
 
-/* max |factor * x|: multiplication and its rounding are monotone, so the largest x gives the largest product. */
+/* max |factor * x|: multiplication and its rounding are monotone, so the largest x gives the largest
+ * product. */
 bool cast_exponent(enum weft_codec_id id, uint32_t max_bits, float factor, int32_t *exponent_out)
 {
     float max;
@@ -46,8 +48,10 @@ bool cast_exponent(enum weft_codec_id id, uint32_t max_bits, float factor, int32
     return scaled < F32_INF_BITS;
 }
 
-/* Through a block that stays in the first-level cache, and through aligned arrays: `out` may start anywhere. */
-static void pack(enum weft_codec_id id, uint8_t *out, const float *in, float factor, int32_t exponent, size_t count)
+/* Through a block that stays in the first-level cache, and through aligned arrays: `out` may start
+ * anywhere. */
+static void pack(enum weft_codec_id id, uint8_t *out, const float *in, float factor, int32_t exponent,
+                 size_t count)
 {
     const struct weft_kernels *kernels = weft_kernels();
     if (id == WEFT_CODEC_F16) {
@@ -57,7 +61,7 @@ static void pack(enum weft_codec_id id, uint8_t *out, const float *in, float fac
     const size_t width = id == WEFT_CODEC_DENSE ? sizeof(float) : sizeof(uint16_t);
     for (size_t at = 0; at < count; at += BLOCK) {
         float scaled[BLOCK];
-        uint16_t narrow[BLOCK];
+        uint16_t halves[BLOCK];
         const size_t part = count - at < BLOCK ? count - at : BLOCK;
         const float *source = in + at;
         if (factor != 1.0f) {
@@ -68,9 +72,10 @@ static void pack(enum weft_codec_id id, uint8_t *out, const float *in, float fac
             kernels->scale_f32(scaled, source, ldexpf(1.0f, -exponent), part);
             source = scaled;
         }
-        if (id == WEFT_CODEC_F16) kernels->cast_f32_f16(narrow, source, part);
-        if (id == WEFT_CODEC_BF16) kernels->cast_f32_bf16(narrow, source, part);
-        memcpy(out + at * width, id == WEFT_CODEC_DENSE ? (const void *)source : (const void *)narrow, part * width);
+        if (id == WEFT_CODEC_F16) kernels->cast_f32_f16(halves, source, part);
+        if (id == WEFT_CODEC_BF16) kernels->cast_f32_bf16(halves, source, part);
+        memcpy(out + at * width, id == WEFT_CODEC_DENSE ? (const void *)source : (const void *)halves,
+               part * width);
     }
 }
 
@@ -84,7 +89,8 @@ bool cast_pack(enum weft_codec_id id, void *out, const float *in, float factor, 
 
 void cast_pack_sum(enum weft_codec_id id, void *out, const float *in, size_t count)
 {
-    cast_pack_peak(id, out, in, id == WEFT_CODEC_F16 ? weft_kernels()->max_abs_bits_f32(in, count) : 0, count);
+    cast_pack_peak(id, out, in, id == WEFT_CODEC_F16 ? weft_kernels()->max_abs_bits_f32(in, count) : 0,
+                   count);
 }
 
 void cast_pack_peak(enum weft_codec_id id, void *out, const float *in, uint32_t peak_bits, size_t count)
@@ -111,11 +117,11 @@ void cast_unpack(enum weft_codec_id id, float *out, const void *data, float fact
     }
     const size_t width = id == WEFT_CODEC_DENSE ? sizeof(float) : sizeof(uint16_t);
     for (size_t at = 0; at < count; at += BLOCK) {
-        uint16_t narrow[BLOCK];
+        uint16_t halves[BLOCK];
         const size_t part = count - at < BLOCK ? count - at : BLOCK;
-        memcpy(id == WEFT_CODEC_DENSE ? (void *)(out + at) : (void *)narrow, in + at * width, part * width);
-        if (id == WEFT_CODEC_F16) kernels->cast_f16_f32(out + at, narrow, part);
-        if (id == WEFT_CODEC_BF16) kernels->cast_bf16_f32(out + at, narrow, part);
+        memcpy(id == WEFT_CODEC_DENSE ? (void *)(out + at) : (void *)halves, in + at * width, part * width);
+        if (id == WEFT_CODEC_F16) kernels->cast_f16_f32(out + at, halves, part);
+        if (id == WEFT_CODEC_BF16) kernels->cast_bf16_f32(out + at, halves, part);
         if (exponent != 0) kernels->scale_f32(out + at, out + at, ldexpf(1.0f, exponent), part);
         if (factor != 1.0f) kernels->scale_f32(out + at, out + at, factor, part);
     }

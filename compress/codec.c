@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "compress/codec.h"
-#include "compress/device.h"
+#include "compress/device/device.h"
 #include "kernels/kernels.h"
 
-enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
-                                   struct weft_codec **codec_out)
+enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved,
+                                   const struct weft_shape *shape, struct weft_codec **codec_out)
 {
     const uint64_t elems = weft_shape_elems(shape);
     struct weft_codec *codec;
@@ -29,7 +29,7 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     case WEFT_CODEC_INT4: codec = quantise_codec_create(env, resolved, shape); break;
     case WEFT_CODEC_SIGN:
     case WEFT_CODEC_E4M3:
-    case WEFT_CODEC_E5M2: codec = narrow_codec_create(env, resolved, shape); break;
+    case WEFT_CODEC_E5M2: codec = lowbit_codec_create(env, resolved, shape); break;
     case WEFT_CODEC_RANDOMK: codec = randomk_codec_create(env, resolved, shape); break;
     default: return WEFT_ERR_INVALID;
     }
@@ -43,8 +43,8 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
     codec->worker = 0;
     codec->tensor = 0;
     codec->device = NULL;
-    codec->done = 0;
-    codec->damaged = 0;
+    codec->progress = 0;
+    codec->malformed_elem = 0;
     *codec_out = codec;
     return WEFT_OK;
 }
@@ -69,41 +69,44 @@ void weft_codec_free(struct weft_codec *codec)
 }
 
 /* What is queued has to run first; then the next part, or the bytes. */
-static enum weft_status encode_on_device(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
-                                         size_t *bytes_out)
+static enum weft_status encode_on_device(struct weft_codec *codec, uint32_t round, const float *grad,
+                                         float grad_scale, void *out, size_t *bytes_out)
 {
     int before;
     WEFT_TRY(device_enter(codec, &before));
-    enum weft_status status = device_passed(codec);
+    enum weft_status status = device_query(codec);
     if (status == WEFT_OK) status = codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out);
     device_leave(codec, before);
     if (status != WEFT_IN_PROGRESS) codec->device->part = 0;
     return status;
 }
 
-enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
-                                   void *out, size_t *bytes_out)
+enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad,
+                                   float grad_scale, void *out, size_t *bytes_out)
 {
-    if (round >= codec->rounds || codec->done < 2 * round) return WEFT_ERR_STATE;
-    if (codec->done > 2 * round) return codec->ops->encode_again(codec, round, grad, grad_scale, out, bytes_out);
-    const enum weft_status status = codec->device ? encode_on_device(codec, round, grad, grad_scale, out, bytes_out)
-                                                  : codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out);
+    if (round >= codec->rounds || codec->progress < 2 * round) return WEFT_ERR_STATE;
+    if (codec->progress > 2 * round)
+        return codec->ops->encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    const enum weft_status status = codec->device
+                                        ? encode_on_device(codec, round, grad, grad_scale, out, bytes_out)
+                                        : codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out);
     if (status != WEFT_OK) return status;
-    codec->done = 2 * round + 1;
+    codec->progress = 2 * round + 1;
     return WEFT_OK;
 }
 
-enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate,
+                                 size_t bytes, uint32_t ranks)
 {
-    if (round >= codec->rounds || codec->done != 2 * round + 1) return WEFT_ERR_STATE;
+    if (round >= codec->rounds || codec->progress != 2 * round + 1) return WEFT_ERR_STATE;
     WEFT_TRY(codec->ops->take(codec, round, aggregate, bytes, ranks));
-    codec->done = 2 * round + 2;
+    codec->progress = 2 * round + 2;
     return WEFT_OK;
 }
 
 enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out)
 {
-    if (codec->done != 2 * codec->rounds) return WEFT_ERR_STATE;
+    if (codec->progress != 2 * codec->rounds) return WEFT_ERR_STATE;
     if (!codec->device) return codec->ops->finish(codec, scale, out);
     int before;
     WEFT_TRY(device_enter(codec, &before));
@@ -114,26 +117,27 @@ enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float 
 
 void weft_codec_commit(struct weft_codec *codec)
 {
-    WEFT_ASSERT(codec->done == 0 || codec->done == 2 * codec->rounds);
-    if (codec->done != 0) {
+    WEFT_ASSERT(codec->progress == 0 || codec->progress == 2 * codec->rounds);
+    if (codec->progress != 0) {
         codec_swap(&codec->residual, &codec->shadow);
         if (codec->ops->commit) codec->ops->commit(codec);
     }
-    codec->done = 0;
+    codec->progress = 0;
 }
 
 void weft_codec_abandon(struct weft_codec *codec)
 {
-    codec->done = 0;
-    if (codec->device) codec->device->part = 0; /* what still runs of it comes before whatever is queued next */
+    codec->progress = 0;
+    if (codec->device) codec->device->part = 0; /* what still runs of it comes before whatever is queued
+                                                 * next */
 }
 
 /* Forms what is owed, which changes no bit of it: const to the caller. */
-void codec_settle(const struct weft_codec *codec)
+void codec_residual_materialise(const struct weft_codec *codec)
 {
     int before;
-    if (!codec->ops->settle || (codec->device && device_enter(codec, &before) < 0)) return;
-    codec->ops->settle((struct weft_codec *)(uintptr_t)codec);
+    if (!codec->ops->materialise || (codec->device && device_enter(codec, &before) < 0)) return;
+    codec->ops->materialise((struct weft_codec *)(uintptr_t)codec);
     if (codec->device) device_leave(codec, before);
 }
 
@@ -141,7 +145,7 @@ double weft_codec_residual_norm(const struct weft_codec *codec)
 {
     const float *residual = codec->residual;
     float *copy = NULL;
-    codec_settle(codec);
+    codec_residual_materialise(codec);
     if (!residual) return 0.0;
     if (codec->device) {
         residual = copy = weft_alloc_array(codec->env, codec->elems, sizeof *copy);
@@ -157,9 +161,10 @@ double weft_codec_residual_norm(const struct weft_codec *codec)
 
 enum weft_status weft_codec_residual_copy(const struct weft_codec *codec, float *out)
 {
-    if (codec->done != 0 || device_encodes(codec)) return WEFT_ERR_STATE;
-    codec_settle(codec);
-    if (codec->device && codec->residual) return device_read(codec, out, codec->residual, codec->elems * sizeof *out);
+    if (codec->progress != 0 || device_is_encoding(codec)) return WEFT_ERR_STATE;
+    codec_residual_materialise(codec);
+    if (codec->device && codec->residual)
+        return device_read(codec, out, codec->residual, codec->elems * sizeof *out);
     if (codec->residual) memcpy(out, codec->residual, codec->elems * sizeof *out);
     else memset(out, 0, codec->elems * sizeof *out);
     return WEFT_OK;

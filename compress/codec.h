@@ -1,9 +1,10 @@
-/* codec.h - what the files of this room share: the worker's and the combiner's objects as tables of functions,
- * and the decoders both sides use (one decoder is why both sides give the same bits). Private to the room.
+/* codec.h - what the files of this room share: the worker's and the combiner's objects as tables of
+ * functions, and the decoders both sides use (one decoder is why both sides give the same bits). Private to
+ * the room.
  *
  *     codec.c      the worker's face: order of calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c, quantise_codec.c,
- *                                                                narrow_codec.c, randomk_codec.c
- *     combiner.c   the combiner's face: order of calls, then ->ops   fold_combiner.c, union_combiner.c, integer_combiner.c
+ *                                                                lowbit_codec.c, randomk_codec.c
+ *     combiner.c   the combiner's face: order of calls, then ->ops   tree_combiner.c, union_combiner.c, integer_combiner.c
  *
  * The faces check the order of calls, so an implementation may rely on it: encode(k) of an ops table is
  * called once per step and round, except where a codec says that it wants to be asked again. */
@@ -20,22 +21,25 @@ struct codec_state {
     float *values[2];
     size_t counts[2];
     bool on_device[2];
-    size_t owed;     /* how many of the arrays are debts to the gradient, in its unit; the first ones */
+    size_t residual_count;     /* how many of the arrays are debts to the gradient, in its unit; the first
+                                * ones */
 };
 
 struct codec_ops {
-    /* On a device also WEFT_IN_PROGRESS: a part of it is queued (device.h); it is called again when that has run. */
+    /* On a device also WEFT_IN_PROGRESS: a part of it is queued (device.h); it is called again when that
+     * has run. */
     enum weft_status (*encode)(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out);
     /* The bytes of an encode(round) that was done before in this step, again. */
-    enum weft_status (*encode_again)(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
-                                     void *out, size_t *bytes_out);
+    enum weft_status (*encode_again)(struct weft_codec *codec, uint32_t round, const float *grad,
+                                     float grad_scale, void *out, size_t *bytes_out);
     enum weft_status (*take)(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
                              uint32_t ranks);
     enum weft_status (*finish)(struct weft_codec *codec, float scale, float *out);
     void (*commit)(struct weft_codec *codec);   /* after the residual's; NULL: nothing else to do */
-    void (*settle)(struct weft_codec *codec);   /* `residual` becomes what is owed; NULL: it always is */
-    void (*state)(struct weft_codec *codec, struct codec_state *state); /* adds to the residual; NULL: nothing */
+    void (*materialise)(struct weft_codec *codec);   /* `residual` becomes what is owed; NULL: it always is */
+    /* adds to the residual; NULL: nothing */
+    void (*state)(struct weft_codec *codec, struct codec_state *state);
     void (*free)(struct weft_codec *codec);     /* its own memory, not the base's; of a half-built one too */
 };
 
@@ -45,15 +49,18 @@ struct weft_codec {
     struct weft_env *env;
     struct weft_codec_spec spec;
     struct weft_shape shape;
-    size_t elems, piece;   /* contributions are those of pieces of so many elements (weft_codec_set_pieces); at first all */
-    size_t damaged;        /* where the piece begins that the last take refused */
+    size_t elems, piece;   /* contributions are those of pieces of so many elements
+                            * (weft_codec_set_pieces); at first all */
+    size_t malformed_elem;        /* where the piece begins that the last take refused */
     uint32_t rounds;
     uint32_t ranks;        /* that contribute; 0: not known */
     uint32_t worker;       /* with `tensor`: whose rounding this is (weft_codec_set_stream) */
     uint64_t tensor;
-    struct codec_device *device; /* owned; NULL: in host memory. Else residual and shadow are its, too (device.h) */
-    float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step; commit swaps them. NULL: a codec without */
-    uint32_t done; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */
+    struct codec_device *device; /* owned; NULL: in host memory. Else residual and shadow are its, too
+                                  * (device.h) */
+    float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step; commit swaps them. NULL:
+                               * a codec without */
+    uint32_t progress; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */
 };
 
 /* What a commit does with state and its shadow. */
@@ -65,22 +72,28 @@ static inline void codec_swap(float **a, float **b)
 }
 
 /* What a saved state may not hold, and no residual may become: magnitudes from 2^120. */
-#define CODEC_TOO_LARGE 0x1p120
-#define CODEC_TOO_LARGE_BITS WEFT_DEBT_TOO_LARGE_BITS
+#define CODEC_MAGNITUDE_LIMIT 0x1p120
+#define CODEC_MAGNITUDE_LIMIT_BITS WEFT_RESIDUAL_LIMIT_BITS
 
 /* Before `residual` is read as what is owed. */
-void codec_settle(const struct weft_codec *codec);
+void codec_residual_materialise(const struct weft_codec *codec);
 /* Takes residual (zero) and shadow; false: no memory, and weft_codec_free gives back what there is. */
 bool codec_residual_open(struct weft_codec *codec, size_t elems);
 
 /* Each takes memory and fills in all but the common members; NULL when there is no memory. */
-struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
+struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                     const struct weft_shape *shape);
 
-struct weft_codec *narrow_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
-struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
-struct weft_codec *quantise_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
-struct weft_codec *randomk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
-struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape);
+struct weft_codec *lowbit_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                       const struct weft_shape *shape);
+struct weft_codec *powersgd_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                         const struct weft_shape *shape);
+struct weft_codec *quantise_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                         const struct weft_shape *shape);
+struct weft_codec *randomk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                        const struct weft_shape *shape);
+struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                     const struct weft_shape *shape);
 
 /* ---- combiner ---- */
 struct combiner_ops {
@@ -105,19 +118,21 @@ struct weft_combiner {
     uint32_t closed_count; /* rounds closed, 0.. */
 };
 
-struct weft_combiner *fold_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
+struct weft_combiner *tree_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                            const struct weft_shape *shape, uint32_t ranks);
 
 struct weft_combiner *integer_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                               const struct weft_shape *shape, uint32_t ranks);
 /* The same for any vector of contributions with k_least to k_most indices; whole but for spec and shape. */
-struct weft_combiner *union_combiner_open(struct weft_env *env, uint64_t elems, uint64_t k_least, uint64_t k_most, uint32_t ranks);
+struct weft_combiner *union_combiner_open(struct weft_env *env, uint64_t elems, uint64_t k_least,
+                                          uint64_t k_most, uint32_t ranks);
 struct weft_combiner *union_combiner_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                             const struct weft_shape *shape, uint32_t ranks);
 
 /* ---- dense, f16, bf16: elements (cast_format.c) ---- */
 size_t cast_bytes(enum weft_codec_id id, size_t count);
-/* Of elements whose largest magnitude has the bits max_bits, times `factor`; 0 but for f16. False: not all are finite. */
+/* Of elements whose largest magnitude has the bits max_bits, times `factor`; 0 but for f16. False: not all
+ * are finite. */
 bool cast_exponent(enum weft_codec_id id, uint32_t max_bits, float factor, int32_t *exponent_out);
 /* False when an element is not finite: `out` is then undefined. */
 bool cast_pack(enum weft_codec_id id, void *out, const float *in, float factor, size_t count);

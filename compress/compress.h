@@ -9,11 +9,13 @@
  *   dense, f16, bf16   one round, elements                       combined by the fold T
  *   topk               one round, index blocks + values          combined as a sparse union, in T's order
  *   powersgd           two rounds an iteration: P = M Q; then, against the orthogonalised sum P^, Q = M^T P^
- *                      combined by the fold T; orthogonalisation happens once, in the combiner of the even rounds
+ *                      combined by the fold T; orthogonalisation happens once, in the combiner of the even
+ *                      rounds
  *
  *   int8, int4         two rounds: one exponent per 256 elements, combined as their maximum; then integer codes under
- *                      the shared exponents, combined as exact integer sums (compress/quantise.h has the bytes)
- *   sign, e4m3, e5m2   one round, codes under each worker's own scales (compress/narrow.h), widened and folded
+ *                      the shared exponents, combined as exact integer sums (compress/quantise.h has the
+ *                      bytes)
+ *   sign, e4m3, e5m2   one round, codes under each worker's own scales (compress/lowbit.h), widened and folded
  *   randomk            two rounds: the step number, combined as the largest; then the k values it draws, combined by the fold T
  *
  * The bytes (little-endian; contributions and aggregates of a codec look alike):
@@ -25,35 +27,39 @@
  *   powersgd   even rounds: P, rank * rows f32; odd: Q, rank * cols f32; rank-major: one vector after the other
  *   topk       an index stream (compress/index_block.c gives its format), then one f32 per index. A contribution has
  *              exactly k indices (during a warm-up up to the k of its beginning), an aggregate at most
- *              min(count, ranks * k); an aggregate that would be longer so is u32 0xffffffff, count f32 (dense)
+ *              min(count, ranks * k); an aggregate that would be longer so is u32 0xffffffff, count f32
+ *              (dense)
  *
- *   sign, e4m3, e5m2   contributions: compress/narrow.h; aggregate: count bf16
+ *   sign, e4m3, e5m2   contributions: compress/lowbit.h; aggregate: count bf16
  *   randomk    round 0: u64 step; round 1: k f32, in rising order of the elements drawn (compress/randomk.h)
  *
- * f16, bf16, sign, e4m3 and e5m2 contributions are widened and folded in f32; the aggregate is rounded once to the 16-bit type (bf16). The
- * sparse union sums each index by T over the ranks, those that did not send it left out (x alone, not x + 0).
- * Structure is checked, values are not: a peer that sends NaN gets NaN summed, but none of it enters residual or Q.
+ * f16, bf16, sign, e4m3 and e5m2 contributions are widened and folded in f32; the aggregate is rounded once
+ * to the 16-bit type (bf16). The sparse union sums each index by T over the ranks, those that did not send it
+ * left out (x alone, not x + 0). Structure is checked, values are not: a peer that sends NaN gets NaN summed,
+ * but none of it enters residual or Q.
  *
  * The aggregate is always the SUM over workers (P^ of an even round is a basis and has no scale); finish
- * multiplies by `scale` (1/ranks or 1/sum of weights), so the same bytes serve every averaging rule.
- * Bits: given the same contributions in the same rank order (and the same residual of its own), every combiner gives the same bytes, and
- * every worker the same gradient, whatever moved the bytes.
+ * multiplies by `scale` (1/ranks or 1/sum of weights), so the same bytes serve every averaging rule. Bits:
+ * given the same contributions in the same rank order (and the same residual of its own), every combiner
+ * gives the same bytes, and every worker the same gradient, whatever moved the bytes.
  *
  * State is transactional: encode of a step works on shadow state; weft_codec_commit at the end of the step
  * makes it real; weft_codec_abandon restores the state before the step (the worker's contribution is back:
- * the gradient itself is not kept, the caller computes it again). encode(k) called twice in one step gives the same
- * bytes again: a retry never encodes twice. (dense, f16 and bf16 remember nothing: there the gradient must still be
- * the same.) A non-finite gradient, or one that is non-finite after scale and residual: encode(0) answers
- * WEFT_ERR_INVALID, state untouched; PowerSGD and top-k count magnitudes from 2^120 as non-finite.
+ * the gradient itself is not kept, the caller computes it again). encode(k) called twice in one step gives
+ * the same bytes again: a retry never encodes twice. (dense, f16 and bf16 remember nothing: there the
+ * gradient must still be the same.) A non-finite gradient, or one that is non-finite after scale and
+ * residual: encode(0) answers WEFT_ERR_INVALID, state untouched; PowerSGD and top-k count magnitudes from
+ * 2^120 as non-finite.
  *
- * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n: dense 1;
- * f16, bf16 1/2; powersgd 2, rank (2 rows + 4 cols) and rank (rows + cols) an iteration; topk about 4 and 10 k, with momentum 2 more;
- * int8, int4 about 3.5; sign, e4m3, e5m2 2.5 to 2.8; randomk 2 and 3 k. A combiner keeps log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs, or for int8
- * and int4 about 2.
+ * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n:
+ * dense 1; f16, bf16 1/2; powersgd 2, rank (2 rows + 4 cols) and rank (rows + cols) an iteration; topk about
+ * 4 and 10 k, with momentum 2 more; int8, int4 about 3.5; sign, e4m3, e5m2 2.5 to 2.8; randomk 2 and 3 k. A
+ * combiner keeps log2(ranks) + 1 vectors, or for topk lists of about 4 ranks k pairs, or for int8 and int4
+ * about 2.
  *
- * Calls out of order (take before encode, encode(1) before take(0), add before begin or beyond ranks) answer
- * WEFT_ERR_STATE and change nothing. Nothing here does I/O or reads a clock; one codec object is used by one thread at
- * a time. */
+ * Calls out of order (take before encode, encode(1) before take(0), add before begin or beyond ranks)
+ * answer WEFT_ERR_STATE and change nothing. Nothing here does I/O or reads a clock; one codec object is
+ * used by one thread at a time. */
 #ifndef WEFT_COMPRESS_H
 #define WEFT_COMPRESS_H
 
@@ -82,30 +88,42 @@ enum weft_codec_id {
     WEFT_CODEC_RANDOMK = 10,
 };
 
-/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,iterations=2,stacked=1,min_ratio=2,seed=1", "topk:ratio=0.01",
- * "int8:seed=1,min_count=1024", "int4", "sign:min_count=1024", "e4m3", "e5m2", "randomk:ratio=0.01,seed=1". */
+/* A parsed text spec: "dense", "f16", "bf16", "powersgd:rank=4,iterations=2,stacked=1,min_ratio=2,seed=1",
+ * "topk:ratio=0.01", "int8:seed=1,min_count=1024", "int4", "sign:min_count=1024", "e4m3", "e5m2",
+ * "randomk:ratio=0.01,seed=1". */
 struct weft_codec_spec {
     enum weft_codec_id id;
     uint32_t rank;        /* powersgd, 1..64, default 4 */
     uint32_t iterations;  /* powersgd, 1..8, default 1: power iterations of one step, two rounds each */
-    uint32_t stacked;     /* powersgd, 0 or 1, default 0: the first dimension counts equal matrices, which share every message */
+    uint32_t stacked;     /* powersgd, 0 or 1, default 0: the first dimension counts equal matrices, which
+                           * share every message */
     uint32_t zero;        /* no padding: equal specs are equal bytes */
     uint32_t nesterov;    /* topk, 0 or 1, default 0: Nesterov's form of the momentum */
-    double min_ratio;     /* powersgd, 1..1e6: compress iff (rows+cols)*rank*min_ratio < rows*cols; default 2 */
-    uint64_t seed;        /* powersgd: of the first Q; int8, int4: of the rounding; randomk: of the draw; the same on every rank; default 1 */
-    double ratio;         /* topk, randomk: kept share of elements, 0 < ratio <= 1, default 0.01; k = clamp(ceil(n*ratio),1,n) */
-    double momentum;      /* topk, 0 <= m < 1, default 0: momentum correction; the optimiser then has none (topk_codec.c) */
-    double clip;          /* topk, 0: none, or up to 1e30: the gradient's norm is at most clip / sqrt(ranks) before it is added */
-    uint64_t warmup_steps;/* topk, default 0: steps in which the ratio falls from 0.25 by quarters to `ratio` */
-    double feedback;      /* randomk, 0 to 1, default 1: what of the residual is carried into the next step (randomk_codec.c) */
+    double min_ratio;     /* powersgd, 1..1e6: compress iff (rows+cols)*rank*min_ratio < rows*cols; default
+                           * 2 */
+    uint64_t seed;        /* powersgd: of the first Q; int8, int4: of the rounding; randomk: of the draw;
+                           * the same on every rank; default 1 */
+    double ratio;         /* topk, randomk: kept share of elements, 0 < ratio <= 1, default 0.01; k =
+                           * clamp(ceil(n*ratio),1,n) */
+    double momentum;      /* topk, 0 <= m < 1, default 0: momentum correction; the optimiser then has none
+                           * (topk_codec.c) */
+    double clip;          /* topk, 0: none, or up to 1e30: the gradient's norm is at most clip /
+                           * sqrt(ranks) before it is added */
+    uint64_t warmup_steps;/* topk, default 0: steps in which the ratio falls from 0.25 by quarters to
+                           * `ratio` */
+    double feedback;      /* randomk, 0 to 1, default 1: what of the residual is carried into the next step
+                           * (randomk_codec.c) */
     uint32_t masking;     /* topk, 0 or 1, default 1: the momentum of what was sent starts again from zero */
-    uint32_t global;      /* topk, 0 or 1, default 0: a combiner answers with the k largest of the sum and owes the rest itself */
-    uint64_t min_count;   /* all but dense, f16, bf16, powersgd: tensors with fewer elements go dense; default 1024 */
+    uint32_t global;      /* topk, 0 or 1, default 0: a combiner answers with the k largest of the sum and
+                           * owes the rest itself */
+    uint64_t min_count;   /* all but dense, f16, bf16, powersgd: tensors with fewer elements go dense;
+                           * default 1024 */
 };
 /* Unknown names, options, values: WEFT_ERR_INVALID and a sentence that lists what is allowed. */
-enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out, struct weft_error *error);
-/* The canonical text (equal specs give equal text); options that are newer than their codec appear where they differ from
- * their default. `out` of WEFT_CODEC_TEXT_BYTES is enough. */
+enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out,
+                                  struct weft_error *error);
+/* The canonical text (equal specs give equal text); options that are newer than their codec appear where
+ * they differ from their default. `out` of WEFT_CODEC_TEXT_BYTES is enough. */
 #define WEFT_CODEC_TEXT_BYTES 256
 void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes);
 
@@ -123,25 +141,29 @@ struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, co
 
 uint32_t weft_codec_rounds(const struct weft_codec_spec *spec);
 /* Upper bounds, never underestimates: of one contribution, and of an aggregate over `ranks`. */
-size_t weft_codec_contribution_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round);
-size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, uint32_t ranks);
+size_t weft_codec_contribution_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape,
+                                         uint32_t round);
+size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape,
+                                      uint32_t round, uint32_t ranks);
 
 /* ---- the worker's side ---- */
 struct weft_codec;
-enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
-                                   struct weft_codec **codec_out);
+enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved,
+                                   const struct weft_shape *shape, struct weft_codec **codec_out);
 void weft_codec_free(struct weft_codec *codec);
 
-/* The same with state and arithmetic on a device, for gradients that lie there: grad of encode and `out` of finish are then device
- * memory, all else is as above, to the bit. Work is queued on `stream` and not waited for:
+/* The same with state and arithmetic on a device, for gradients that lie there: grad of encode and `out` of
+ * finish are then device memory, all else is as above, to the bit. Work is queued on `stream` and not waited
+ * for:
  *   encode   answers WEFT_IN_PROGRESS until the bytes have come: call it again with the same arguments, now and then or when
  *            weft_codec_pending no longer answers WEFT_IN_PROGRESS; `grad` stays as it is until then
  *   finish   queues; `out` is right for what comes after it on the stream, and this codec may be freed by its user before that
- * What happens between steps (save, load, rescale, norm) waits for the device, up to 30 s; free up to a second, and not at all for a
- * device that hangs: it then leaves its memory to it. Saved bytes are those of a
+ * What happens between steps (save, load, rescale, norm) waits for the device, up to 30 s; free up to a
+ * second, and not at all for a device that hangs: it then leaves its memory to it. Saved bytes are those of a
  * codec in host memory, so that weft_codec_save and _load move one from there to here and back.
  *
- * dense, randomk, and topk with clip have no form here: WEFT_ERR_UNSUPPORTED, as a device that cannot run the kernels. */
+ * dense, randomk, and topk with clip have no form here: WEFT_ERR_UNSUPPORTED, as a device that cannot run
+ * the kernels. */
 struct weft_memory_ops;
 struct weft_device_kernels;
 struct weft_codec_device {
@@ -150,46 +172,57 @@ struct weft_codec_device {
     int number;                           /* of the device */
     uint32_t ranks;                       /* that will contribute, at most: room for their aggregates */
     void *stream;                         /* on it; outlives the codec, and serves others, too */
-    void (*leave)(void *context, int before); /* make `before` the thread's current device again; NULL: memory->leave */
+    void (*leave)(void *context, int before); /* make `before` the thread's current device again; NULL:
+                                               * memory->leave */
     void *context;
-    bool *hangs;                          /* borrowed, of all codecs there: the last one to be freed waited in vain. NULL is fine */
-    bool gone;                            /* of the child after a fork: nothing of the device may be touched */
+    bool *hangs;                          /* borrowed, of all codecs there: the last one to be freed waited
+                                           * in vain. NULL is fine */
+    bool is_forked_child;                            /* of the child after a fork: nothing of the device
+                                                      * may be touched */
 };
-enum weft_status weft_codec_create_on(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
-                                      const struct weft_codec_device *device, struct weft_codec **codec_out, struct weft_error *error);
-const struct weft_codec_device *weft_codec_where(const struct weft_codec *codec); /* NULL: in host memory */
-/* Has the device come to what was queued for the encode under way? WEFT_OK, WEFT_IN_PROGRESS, or that it has failed. */
+enum weft_status weft_codec_create_on(struct weft_env *env, const struct weft_codec_spec *resolved,
+                                      const struct weft_shape *shape, const struct weft_codec_device *device,
+                                      struct weft_codec **codec_out, struct weft_error *error);
+/* NULL: in host memory */
+const struct weft_codec_device *weft_codec_device_of(const struct weft_codec *codec);
+/* Has the device come to what was queued for the encode under way? WEFT_OK, WEFT_IN_PROGRESS, or that it
+ * has failed. */
 enum weft_status weft_codec_pending(struct weft_codec *codec);
 /* The device's own words for the last error that it answered, or "". */
-const char *weft_codec_trouble(const struct weft_codec *codec);
+const char *weft_codec_device_error(const struct weft_codec *codec);
 /* In the child after a fork: weft_codec_free will leave the device alone. NULL is fine. */
-void weft_codec_forked(struct weft_codec *codec);
+void weft_codec_after_fork(struct weft_codec *codec);
 
 /* ---- pieces: one tensor, combined in several places ----
  *
- * A codec that works element by element, or in blocks of WEFT_CODEC_PIECE elements, may have its contributions cut: the bytes
- * of a piece of the elements are what a tensor of those elements alone would be coded to, so that a combiner for so many elements
- * (weft_codec_of_piece) sums them, and the pieces' aggregates one behind the other are what take() takes. Numbers stay the whole tensor's:
- * the residual, what is drawn by element, and whether all of a gradient is finite. */
+ * A codec that works element by element, or in blocks of WEFT_CODEC_PIECE elements, may have its
+ * contributions cut: the bytes of a piece of the elements are what a tensor of those elements alone would
+ * be coded to, so that a combiner for so many elements (weft_codec_of_piece) sums them, and the pieces'
+ * aggregates one behind the other are what take() takes. Numbers stay the whole tensor's: the residual,
+ * what is drawn by element, and whether all of a gradient is finite. */
 #define WEFT_CODEC_PIECE 256u
-/* bf16, int8, int4, e4m3, e5m2. Not those that look at the whole tensor (f16: one exponent; powersgd, topk, randomk), nor
- * sign, of which next to nothing travels to the combiner. */
-bool weft_codec_cuts(const struct weft_codec_spec *resolved);
-/* What a combiner of a piece is made with, however short the piece: its bytes are those of a shape of so many elements. */
+/* bf16, int8, int4, e4m3, e5m2. Not those that look at the whole tensor (f16: one exponent; powersgd,
+ * topk, randomk), nor sign, of which next to nothing travels to the combiner. */
+bool weft_codec_can_split(const struct weft_codec_spec *resolved);
+/* What a combiner of a piece is made with, however short the piece: its bytes are those of a shape of so
+ * many elements. */
 struct weft_codec_spec weft_codec_of_piece(const struct weft_codec_spec *resolved);
-/* From now on pieces have `elems` elements, a multiple of WEFT_CODEC_PIECE, and the last one the rest. Between steps (WEFT_ERR_STATE);
- * WEFT_ERR_INVALID for another length, WEFT_ERR_UNSUPPORTED for a codec that is not cut, or is on a device. */
+/* From now on pieces have `elems` elements, a multiple of WEFT_CODEC_PIECE, and the last one the rest.
+ * Between steps (WEFT_ERR_STATE); WEFT_ERR_INVALID for another length, WEFT_ERR_UNSUPPORTED for a codec
+ * that is not cut, or is on a device. */
 enum weft_status weft_codec_set_pieces(struct weft_codec *codec, uint64_t elems);
 /* After a take that answered WEFT_ERR_MALFORMED: the first element of the piece that is to blame. */
-uint64_t weft_codec_damaged(const struct weft_codec *codec);
+uint64_t weft_codec_malformed_elem(const struct weft_codec *codec);
 
-/* encode(round): round 0 reads grad (elems,) f32, multiplied by `grad_scale` (the sample weight; 1 leaves it
- * untouched), adds the residual; later rounds read what take() left (grad is ignored, may be NULL). Writes the contribution
- * into out (>= contribution_bytes_max), its length to *bytes_out. */
-enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
-                                   void *out, size_t *bytes_out);
-/* take(round): the aggregate of that round, UNTRUSTED bytes: WEFT_ERR_MALFORMED leaves everything as it was. */
-enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks);
+/* encode(round): round 0 reads grad (elems,) f32, multiplied by `grad_scale` (the sample weight; 1 leaves
+ * it untouched), adds the residual; later rounds read what take() left (grad is ignored, may be NULL).
+ * Writes the contribution into out (>= contribution_bytes_max), its length to *bytes_out. */
+enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad,
+                                   float grad_scale, void *out, size_t *bytes_out);
+/* take(round): the aggregate of that round, UNTRUSTED bytes: WEFT_ERR_MALFORMED leaves everything as it
+ * was. */
+enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate,
+                                 size_t bytes, uint32_t ranks);
 /* After the last take: out (elems,) f32 = decoded sum * scale. */
 enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out);
 /* commit: after the last take, or without any encode in this step (then nothing happens). */
@@ -197,62 +230,73 @@ void weft_codec_commit(struct weft_codec *codec);
 void weft_codec_abandon(struct weft_codec *codec);
 /* sqrt(sum of squares) of the residual: a live metric; 0 for codecs without one. */
 double weft_codec_residual_norm(const struct weft_codec *codec);
-/* For a tensor that goes on with another codec, between steps (WEFT_ERR_STATE): what this one still owes is copied to
- * out (elems,), in units of grad_scale * gradient, to be added to the next contribution; a codec without a residual owes
- * zeros. Nothing of the codec changes. */
+/* For a tensor that goes on with another codec, between steps (WEFT_ERR_STATE): what this one still owes
+ * is copied to out (elems,), in units of grad_scale * gradient, to be added to the next contribution; a
+ * codec without a residual owes zeros. Nothing of the codec changes. */
 enum weft_status weft_codec_residual_copy(const struct weft_codec *codec, float *out);
 
 /* ---- what a codec must remember across a restart: residual, warm start, step counter ---- */
 size_t weft_codec_state_bytes(const struct weft_codec *codec);
 /* Between steps only (else WEFT_ERR_STATE): state_bytes bytes into out. */
 enum weft_status weft_codec_save(const struct weft_codec *codec, void *out);
-/* Into a codec of the same spec and shape, between steps. Bytes from a file, UNTRUSTED: WEFT_ERR_MALFORMED for a wrong
- * size, codec, shape or a value no codec would have kept; the codec is then as it was.
- * The number of workers is then the saved one: weft_codec_set_ranks tells the present one. */
+/* Into a codec of the same spec and shape, between steps. Bytes from a file, UNTRUSTED: WEFT_ERR_MALFORMED
+ * for a wrong size, codec, shape or a value no codec would have kept; the codec is then as it was. The
+ * number of workers is then the saved one: weft_codec_set_ranks tells the present one. */
 enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, size_t bytes);
 
 /* ---- what changes between steps (docs/compression.md has the rules) ---- */
-/* How many workers contribute. When that changes from P to P' (both known), everything owed is multiplied by P'/P: the
- * mean over workers of the debts of those that stay is what it was; a new worker owes nothing; one that left took its share
- * along. Between steps only (else WEFT_ERR_STATE); 0: WEFT_ERR_INVALID. Statuses of rescale. */
+/* How many workers contribute. When that changes from P to P' (both known), everything owed is multiplied
+ * by P'/P: the mean over workers of the debts of those that stay is what it was; a new worker owes
+ * nothing; one that left took its share along. Between steps only (else WEFT_ERR_STATE); 0:
+ * WEFT_ERR_INVALID. Statuses of rescale. */
 enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks);
-/* Whose gradients it encodes: int8 and int4 round by what (seed, step, tensor, worker, element) draws. `tensor`: any number that is the
- * tensor's in every run. Both are 0 at create and no part of a saved state. Between steps only (else WEFT_ERR_STATE). */
+/* Whose gradients it encodes: int8 and int4 round by what (seed, step, tensor, worker, element) draws.
+ * `tensor`: any number that is the tensor's in every run. Both are 0 at create and no part of a saved
+ * state. Between steps only (else WEFT_ERR_STATE). */
 enum weft_status weft_codec_set_stream(struct weft_codec *codec, uint64_t tensor, uint32_t worker);
-/* How many steps it has committed (0: it does not count them); and count on from `steps`, if that is more: for a worker that was away, or
- * is new, while the others went on. Between steps only (else WEFT_ERR_STATE). */
+/* How many steps it has committed (0: it does not count them); and count on from `steps`, if that is more:
+ * for a worker that was away, or is new, while the others went on. Between steps only (else
+ * WEFT_ERR_STATE). */
 uint64_t weft_codec_steps(const struct weft_codec *codec);
 enum weft_status weft_codec_set_steps(struct weft_codec *codec, uint64_t steps);
-/* Multiply everything owed (residual and momentum) by `factor`: for one who feeds lr * gradient, or gradients in a new unit
- * (a loss scale that is not divided out by grad_scale). Between steps only (else WEFT_ERR_STATE). WEFT_ERR_INVALID, nothing
- * changed: factor is not above 0, not finite, or would bring a value to 2^120. */
+/* Multiply everything owed (residual and momentum) by `factor`: for one who feeds lr * gradient, or
+ * gradients in a new unit (a loss scale that is not divided out by grad_scale). Between steps only (else
+ * WEFT_ERR_STATE). WEFT_ERR_INVALID, nothing changed: factor is not above 0, not finite, or would bring a
+ * value to 2^120. */
 enum weft_status weft_codec_rescale(struct weft_codec *codec, float factor);
 
 /* ---- the combiner's side: a shard, or the owner step of an all-reduce ---- */
 struct weft_combiner;
-enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
-                                      uint32_t ranks, struct weft_combiner **combiner_out);
+enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_codec_spec *resolved,
+                                      const struct weft_shape *shape, uint32_t ranks,
+                                      struct weft_combiner **combiner_out);
 void weft_combiner_free(struct weft_combiner *combiner);
-/* Start round `round` (below weft_codec_rounds, a number from a peer is checked before); forgets an unfinished one. */
+/* Start round `round` (below weft_codec_rounds, a number from a peer is checked before); forgets an
+ * unfinished one. */
 void weft_combiner_begin(struct weft_combiner *combiner, uint32_t round);
-/* Contributions in rank order 0,1,2...; UNTRUSTED bytes: WEFT_ERR_MALFORMED adds nothing. Does not keep `data`. */
+/* Contributions in rank order 0,1,2...; UNTRUSTED bytes: WEFT_ERR_MALFORMED adds nothing. Does not keep
+ * `data`. */
 enum weft_status weft_combiner_add(struct weft_combiner *combiner, const void *data, size_t bytes);
 /* The aggregate; *data_out is valid until the next begin. WEFT_ERR_STATE unless all ranks were added. */
-enum weft_status weft_combiner_close(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out);
-/* After the last round's close: the decoded sum * scale (elems,), bit-equal to what every worker's finish gives. */
+enum weft_status weft_combiner_close(struct weft_combiner *combiner, const void **data_out,
+                                     size_t *bytes_out);
+/* After the last round's close: the decoded sum * scale (elems,), bit-equal to what every worker's finish
+ * gives. */
 enum weft_status weft_combiner_finish(struct weft_combiner *combiner, float scale, float *out);
 /* f16, after close: the bits of the largest magnitude of the sum. */
 uint32_t weft_combiner_peak(const struct weft_combiner *combiner);
-/* f16, after close: the aggregate again, under the exponent of a tensor with this peak, of which the sum is a slice.
- * Valid until the next begin or repack. */
-void weft_combiner_repack(struct weft_combiner *combiner, uint32_t peak_bits, const void **data_out, size_t *bytes_out);
+/* f16, after close: the aggregate again, under the exponent of a tensor with this peak, of which the sum
+ * is a slice. Valid until the next begin or repack. */
+void weft_combiner_repack(struct weft_combiner *combiner, uint32_t peak_bits, const void **data_out,
+                          size_t *bytes_out);
 
-/* A combiner with a residual of its own (topk with global=1): what its aggregates left out so far. It changes at close, so
- * a step is closed once; 0 bytes: nothing to remember. Between rounds only (else WEFT_ERR_STATE). Load: UNTRUSTED,
- * WEFT_ERR_MALFORMED leaves it as it was; the state of a combiner for another number of ranks is multiplied by the new
- * number over the old, which keeps the mean. */
-float *weft_combiner_debt(const struct weft_combiner *combiner); /* (elems,) it, in place; NULL: none */
-#define WEFT_DEBT_TOO_LARGE_BITS 0x7b800000u /* 2^120: neither a debt nor a residual has such a magnitude, nor one that is not finite */
+/* A combiner with a residual of its own (topk with global=1): what its aggregates left out so far. It
+ * changes at close, so a step is closed once; 0 bytes: nothing to remember. Between rounds only (else
+ * WEFT_ERR_STATE). Load: UNTRUSTED, WEFT_ERR_MALFORMED leaves it as it was; the state of a combiner for
+ * another number of ranks is multiplied by the new number over the old, which keeps the mean. */
+float *weft_combiner_residual(const struct weft_combiner *combiner); /* (elems,) it, in place; NULL: none */
+/* 2^120: neither a debt nor a residual has such a magnitude, nor one that is not finite */
+#define WEFT_RESIDUAL_LIMIT_BITS 0x7b800000u
 size_t weft_combiner_state_bytes(const struct weft_combiner *combiner);
 enum weft_status weft_combiner_save(const struct weft_combiner *combiner, void *out);
 enum weft_status weft_combiner_load(struct weft_combiner *combiner, const void *data, size_t bytes);
@@ -264,11 +308,12 @@ enum weft_combine_kind {
     WEFT_COMBINE_GATHER = 2,  /* all_gather the contributions, then a local combiner; or slices, or regions */
 };
 enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spec, uint32_t round);
-/* In place: turn the f32 sum of the contributions into the aggregate a combiner would have given (PowerSGD, even rounds:
- * orthogonalise; else nothing). Deterministic, same bits on every rank. */
-void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round, float *sum);
+/* In place: turn the f32 sum of the contributions into the aggregate a combiner would have given
+ * (PowerSGD, even rounds: orthogonalise; else nothing). Deterministic, same bits on every rank. */
+void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape,
+                                 uint32_t round, float *sum);
 
-/* ---- a sparse sum shared out among the ranks (compress/region.c): what a rank moves does not grow with their number ----
+/* ---- a sparse sum shared out among the ranks (compress/split/region.c): what a rank moves does not grow with their number ----
  *
  *     cut: own contribution -> a piece for each rank;   exchange;   weft_regions_combiner: add the pieces of ranks 0, 1, ...
  *     for the own region, close;   all_gather of the regions' sums;   join -> an aggregate for weft_codec_take
@@ -276,32 +321,38 @@ void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struc
  * The decoded gradient has the bits that one combiner for all would give. All memory is taken at create. */
 struct weft_regions;
 /* Whether there is a region for everybody: topk, 2 ranks or more, 64 elements or more for each. */
-bool weft_regions_possible(const struct weft_codec_spec *resolved, const struct weft_shape *shape, uint32_t ranks);
-size_t weft_regions_piece_bytes_max(const struct weft_codec_spec *resolved, const struct weft_shape *shape, uint32_t ranks);
-size_t weft_regions_sum_bytes_max(const struct weft_codec_spec *resolved, const struct weft_shape *shape, uint32_t ranks);
+bool weft_regions_possible(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                           uint32_t ranks);
+size_t weft_regions_piece_bytes_max(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                                    uint32_t ranks);
+size_t weft_regions_sum_bytes_max(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
+                                  uint32_t ranks);
 /* WEFT_ERR_INVALID where they are not possible, or rank >= ranks. */
-enum weft_status weft_regions_create(struct weft_env *env, const struct weft_codec_spec *resolved, const struct weft_shape *shape,
-                                     uint32_t ranks, uint32_t rank, struct weft_regions **regions_out);
+enum weft_status weft_regions_create(struct weft_env *env, const struct weft_codec_spec *resolved,
+                                     const struct weft_shape *shape, uint32_t ranks, uint32_t rank,
+                                     struct weft_regions **regions_out);
 void weft_regions_free(struct weft_regions *regions);
-/* Piece r goes to pieces_out + r * stride (stride >= piece_bytes_max), its length, never 0, to lengths_out[r]. */
-enum weft_status weft_regions_cut(struct weft_regions *regions, const void *contribution, size_t bytes, uint8_t *pieces_out,
-                                  size_t stride, uint64_t *lengths_out);
+/* Piece r goes to pieces_out + r * stride (stride >= piece_bytes_max), its length, never 0, to
+ * lengths_out[r]. */
+enum weft_status weft_regions_split(struct weft_regions *regions, const void *contribution, size_t bytes,
+                                    uint8_t *pieces_out, size_t stride, uint64_t *lengths_out);
 /* Of the own region; borrowed. Round 0 only, no finish. Pieces are UNTRUSTED as contributions are. */
 struct weft_combiner *weft_regions_combiner(struct weft_regions *regions);
-/* Sum r lies at sums + r * stride, `sums` and stride multiples of 4. UNTRUSTED: WEFT_ERR_MALFORMED. The aggregate is valid
- * until the next call. */
-enum weft_status weft_regions_join(struct weft_regions *regions, const uint8_t *sums, size_t stride, const uint64_t *lengths,
-                                   const void **aggregate_out, size_t *bytes_out);
+/* Sum r lies at sums + r * stride, `sums` and stride multiples of 4. UNTRUSTED: WEFT_ERR_MALFORMED. The
+ * aggregate is valid until the next call. */
+enum weft_status weft_regions_join(struct weft_regions *regions, const uint8_t *sums, size_t stride,
+                                   const uint64_t *lengths, const void **aggregate_out, size_t *bytes_out);
 
 /* ---- index coding (compress/index_block.c): sorted indices in blocks of 65,536, documented in docs/wire.md ---- */
 size_t weft_index_bytes_max(uint64_t elem_count, uint64_t index_count);
 size_t weft_index_encode(const uint32_t *indices, uint64_t index_count, uint64_t elem_count, uint8_t *out);
 /* UNTRUSTED: checks every bound; rising order guaranteed in the result. *consumed_out: bytes used. */
-enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out,
-                                   uint64_t index_count_max, uint64_t *index_count_out, size_t *consumed_out);
+enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count,
+                                   uint32_t *indices_out, uint64_t index_count_max, uint64_t *index_count_out,
+                                   size_t *consumed_out);
 
-#include "compress/judge.h" /* which codec pays */
-#include "compress/cut.h"   /* chunks of a tensor at shards */
-#include "compress/slice.h" /* slices of a contribution in an all_reduce */
+#include "compress/tuner/codec_tuner.h" /* which codec pays */
+#include "compress/split/chunking.h"   /* chunks of a tensor at shards */
+#include "compress/split/slice.h" /* slices of a contribution in an all_reduce */
 
 #endif

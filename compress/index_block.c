@@ -12,13 +12,13 @@
  *
  *     example: 10 elements, indices 1, 2, 7 (gaps 1, 0, 4):   03 00 00 00 | 00 | 02 00 | 86
  *
- * Rice codes (Rice 1979; Golomb 1966 for powers of two) are within a few hundredths of a bit of the entropy of
- * randomly placed indices at any density below a half; with b = 0 the code *is* a bitmap, so dense blocks need no
- * second form. The writer takes for each block the b that gives the fewest bits, the reader any. At 1 % density an
- * index costs 8.1 bits, against 16 or 32 as numbers.
+ * Rice codes (Rice 1979; Golomb 1966 for powers of two) are within a few hundredths of a bit of the entropy
+ * of randomly placed indices at any density below a half; with b = 0 the code *is* a bitmap, so dense blocks
+ * need no second form. The writer takes for each block the b that gives the fewest bits, the reader any. At 1
+ * % density an index costs 8.1 bits, against 16 or 32 as numbers.
  *
- * The reader trusts nothing: counts, positions, block ends, padding and the end of data are all checked, and its
- * work is bounded by the bytes given. */
+ * The reader trusts nothing: counts, positions, block ends, padding and the end of data are all checked,
+ * and its work is bounded by the bytes given. */
 #include <string.h>
 
 #include "compress/index_block.h"
@@ -30,7 +30,8 @@ static uint64_t block_count_of(uint64_t elem_count)
     return elem_count / BLOCK_ELEMS + (elem_count % BLOCK_ELEMS != 0);
 }
 
-/* With one b for all blocks the codes take at most count*(b+1) + elems>>b bits; the best b per block is no worse. */
+/* With one b for all blocks the codes take at most count*(b+1) + elems>>b bits; the best b per block is no
+ * worse. */
 size_t weft_index_bytes_max(uint64_t elem_count, uint64_t index_count)
 {
     uint64_t bits = UINT64_MAX;
@@ -130,8 +131,8 @@ size_t weft_index_encode(const uint32_t *indices, uint64_t index_count, uint64_t
 
 /* ---- reading ---- */
 
-enum weft_status index_reader_begin(struct index_reader *reader, const void *data, size_t bytes, uint64_t elem_count,
-                                    uint64_t index_count_max, uint64_t *index_count_out)
+enum weft_status index_reader_begin(struct index_reader *reader, const void *data, size_t bytes,
+                                    uint64_t elem_count, uint64_t index_count_max, uint64_t *index_count_out)
 {
     uint32_t stored_count;
     if (bytes < sizeof stored_count) return WEFT_ERR_MALFORMED;
@@ -208,7 +209,8 @@ static bool open_block(struct index_reader *reader)
     return true;
 }
 
-enum weft_status index_reader_read(struct index_reader *reader, uint32_t *indices_out, uint32_t room, uint32_t *count_out)
+enum weft_status index_reader_read(struct index_reader *reader, uint32_t *indices_out, uint32_t room,
+                                   uint32_t *count_out)
 {
     uint32_t count = 0;
     while (count < room) {
@@ -228,8 +230,9 @@ enum weft_status index_reader_read(struct index_reader *reader, uint32_t *indice
     return WEFT_OK;
 }
 
-enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out,
-                                   uint64_t index_count_max, uint64_t *index_count_out, size_t *consumed_out)
+enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count,
+                                   uint32_t *indices_out, uint64_t index_count_max, uint64_t *index_count_out,
+                                   size_t *consumed_out)
 {
     struct index_reader reader;
     uint64_t promised, total = 0;
@@ -237,7 +240,8 @@ enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t e
     WEFT_TRY(index_reader_begin(&reader, data, bytes, elem_count, index_count_max, &promised));
     do {
         const uint64_t room = promised - total;
-        /* One more than is promised would be malformed anyway; a room of at least one lets the end be seen. */
+        /* One more than is promised would be malformed anyway; a room of at least one lets the end be
+         * seen. */
         uint32_t beyond;
         uint32_t *into = room > 0 ? indices_out + total : &beyond;
         WEFT_TRY(index_reader_read(&reader, into, room > 0 ? (uint32_t)room : 1, &count));

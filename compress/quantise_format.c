@@ -41,7 +41,8 @@ void quantise_pack(enum weft_codec_id id, uint8_t *out, const int8_t *codes, siz
 static inline int8_t low_half(uint8_t byte) { return (int8_t)((int8_t)(uint8_t)(byte << 4) >> 4); }
 static inline int8_t high_half(uint8_t byte) { return (int8_t)((int8_t)byte >> 4); }
 
-enum weft_status quantise_unpack(enum weft_codec_id id, int8_t *codes_out, const void *data, size_t bytes, size_t elems)
+enum weft_status quantise_unpack(enum weft_codec_id id, int8_t *codes_out, const void *data, size_t bytes,
+                                 size_t elems)
 {
     const int8_t least = (int8_t)-(int)quantise_limit(id);
     const uint8_t *from = data;
@@ -77,8 +78,8 @@ void quantise_write_sums(enum weft_codec_id id, void *out, const int32_t *sums, 
     }
 }
 
-enum weft_status quantise_read_sums(enum weft_codec_id id, const void *data, size_t bytes, size_t elems, uint32_t ranks,
-                                    int32_t *sums_out)
+enum weft_status quantise_read_sums(enum weft_codec_id id, const void *data, size_t bytes, size_t elems,
+                                    uint32_t ranks, int32_t *sums_out)
 {
     const size_t width = sum_width(id, ranks);
     const int64_t most = (int64_t)((uint64_t)ranks * quantise_limit(id));
@@ -108,7 +109,8 @@ enum weft_status quantise_check_exponents(const void *data, size_t bytes, size_t
     return WEFT_OK;
 }
 
-enum weft_status quantise_check_sums(enum weft_codec_id id, const void *data, size_t bytes, size_t elems, uint32_t ranks)
+enum weft_status quantise_check_sums(enum weft_codec_id id, const void *data, size_t bytes, size_t elems,
+                                     uint32_t ranks)
 {
     enum { PART = 1024 };
     const size_t width = sum_width(id, ranks);

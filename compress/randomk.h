@@ -1,8 +1,8 @@
 /* randomk.h - which elements random-k takes in a step: shared by worker and combiner. Private to the room.
  *
- * The tensor is cut into k strata of n/k elements (to a whole one up or down) and each gives one: sorted, without
- * repetition, drawn in one pass, and every element is taken with probability about k/n (weft_draw_strata). Drawn from
- * (seed, step) alone, so every rank takes the same without an index sent. */
+ * The tensor is cut into k strata of n/k elements (to a whole one up or down) and each gives one: sorted,
+ * without repetition, drawn in one pass, and every element is taken with probability about k/n
+ * (weft_sample_strata). Drawn from (seed, step) alone, so every rank takes the same without an index sent. */
 #ifndef WEFT_COMPRESS_RANDOMK_H
 #define WEFT_COMPRESS_RANDOMK_H
 
@@ -11,6 +11,7 @@
 /* Rising. (k,) */
 void randomk_indices(uint32_t *indices_out, uint64_t elems, uint64_t k, uint64_t seed, uint64_t step);
 /* out (elems,) = values * scale at the indices, 0 elsewhere. */
-void randomk_spread(float *out, size_t elems, const uint32_t *indices, const float *values, size_t k, float scale);
+void randomk_spread(float *out, size_t elems, const uint32_t *indices, const float *values, size_t k,
+                    float scale);
 
 #endif

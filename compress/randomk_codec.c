@@ -7,15 +7,17 @@
  *     finish      out = sum * scale at the indices, zero elsewhere
  *     commit      e = e', step = the largest + 1
  *
- * Stich, Cordonnier, Jaggi 2018 (Sparsified SGD with Memory): no factor n/k, what is not drawn comes back through e. A
- * contraction by k/n in expectation.
+ * Stich, Cordonnier, Jaggi 2018 (Sparsified SGD with Memory): no factor n/k, what is not drawn comes back
+ * through e. A contraction by k/n in expectation.
  *
- * With feedback 1 nothing is lost, and an element that was not drawn for n/k steps comes with all their gradients at once: a
- * learning rate that is right for dense is n/k times too large for it then. With a feedback f below 1 what waits fades, no
- * element brings more than 1/(1 - f) steps, and the sum of what is sent is (k/n) / (1 - f (1 - k/n)) of the gradients' in
- * expectation: slower, and stable. (A decaying residual as LoCo has it, Xie et al. 2024.)
+ * With feedback 1 nothing is lost, and an element that was not drawn for n/k steps comes with all their
+ * gradients at once: a learning rate that is right for dense is n/k times too large for it then. With a
+ * feedback f below 1 what waits fades, no element brings more than 1/(1 - f) steps, and the sum of what is
+ * sent is (k/n) / (1 - f (1 - k/n)) of the gradients' in expectation: slower, and stable. (A decaying
+ * residual as LoCo has it, Xie et al. 2024.)
  *
- * What may be summed compressed: the values of round 1, as one dense vector of k: bytes do not grow with the ranks. */
+ * What may be summed compressed: the values of round 1, as one dense vector of k: bytes do not grow with
+ * the ranks. */
 #include <string.h>
 
 #include "compress/codec.h"
@@ -35,10 +37,11 @@ struct randomk_codec {
 void randomk_indices(uint32_t *indices_out, uint64_t elems, uint64_t k, uint64_t seed, uint64_t step)
 {
     const struct weft_noise noise = {{(uint32_t)seed, (uint32_t)(seed >> 32)}, step, 0};
-    weft_draw_strata(indices_out, elems, k, &noise);
+    weft_sample_strata(indices_out, elems, k, &noise);
 }
 
-void randomk_spread(float *out, size_t elems, const uint32_t *indices, const float *values, size_t k, float scale)
+void randomk_spread(float *out, size_t elems, const uint32_t *indices, const float *values, size_t k,
+                    float scale)
 {
     memset(out, 0, elems * sizeof *out);
     for (size_t at = 0; at < k; at += BATCH) {
@@ -50,8 +53,8 @@ void randomk_spread(float *out, size_t elems, const uint32_t *indices, const flo
     }
 }
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
-                                     size_t *bytes_out)
+static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
+                                     float grad_scale, void *out, size_t *bytes_out)
 {
     const struct randomk_codec *self = (const struct randomk_codec *)codec;
     *bytes_out = round == 0 ? sizeof self->steps : self->k * sizeof *self->values;
@@ -59,8 +62,8 @@ static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, c
     return WEFT_OK;
 }
 
-static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
-                               size_t *bytes_out)
+static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                               void *out, size_t *bytes_out)
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
     if (round == 0) {
@@ -70,7 +73,8 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
             kernels->scale_f32(self->base.shadow, carried, feedback, codec->elems);
             carried = self->base.shadow;
         }
-        if (kernels->scale_add_f32(self->base.shadow, grad, grad_scale, carried, codec->elems) >= CODEC_TOO_LARGE_BITS)
+        if (kernels->scale_add_f32(self->base.shadow, grad, grad_scale, carried, codec->elems) >=
+            CODEC_MAGNITUDE_LIMIT_BITS)
             return WEFT_ERR_INVALID;
     } else {
         randomk_indices(self->indices, codec->elems, self->k, codec->spec.seed, self->shared);
@@ -82,7 +86,8 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
 }
 
-static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
+                             uint32_t ranks)
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
     if (round == 0) {
@@ -136,7 +141,8 @@ static const struct codec_ops randomk_ops = {
     .free = randomk_free,
 };
 
-struct weft_codec *randomk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+struct weft_codec *randomk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                        const struct weft_shape *shape)
 {
     const size_t elems = weft_shape_elems(shape);
     struct randomk_codec *self = weft_alloc_zero(env, sizeof *self);

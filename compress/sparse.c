@@ -9,7 +9,8 @@
 
 enum { BATCH = 512 };
 
-size_t sparse_encode(uint8_t *out, const uint32_t *indices, const float *values, uint64_t count, uint64_t elem_count)
+size_t sparse_encode(uint8_t *out, const uint32_t *indices, const float *values, uint64_t count,
+                     uint64_t elem_count)
 {
     const size_t index_bytes = weft_index_encode(indices, count, elem_count, out);
     memcpy(out + index_bytes, values, count * sizeof *values);
@@ -29,7 +30,8 @@ bool sparse_is_dense(const void *data, size_t bytes)
     return count == SPARSE_DENSE;
 }
 
-size_t sparse_encode_dense(uint8_t *out, const uint32_t *indices, const float *values, uint64_t count, uint64_t elem_count)
+size_t sparse_encode_dense(uint8_t *out, const uint32_t *indices, const float *values, uint64_t count,
+                           uint64_t elem_count)
 {
     const uint32_t mark = SPARSE_DENSE;
     float *const vector = (float *)(void *)(out + sizeof mark);
@@ -40,7 +42,8 @@ size_t sparse_encode_dense(uint8_t *out, const uint32_t *indices, const float *v
     return sparse_dense_bytes(elem_count);
 }
 
-enum weft_status sparse_check(const void *data, size_t bytes, uint64_t elem_count, uint64_t count_max, uint64_t *count_out)
+enum weft_status sparse_check(const void *data, size_t bytes, uint64_t elem_count, uint64_t count_max,
+                              uint64_t *count_out)
 {
     struct index_reader reader;
     uint32_t indices[BATCH], count;
@@ -58,15 +61,18 @@ enum weft_status sparse_check(const void *data, size_t bytes, uint64_t elem_coun
     return WEFT_OK;
 }
 
-void sparse_read(const void *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out, float *values_out)
+void sparse_read(const void *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out,
+                 float *values_out)
 {
     struct index_reader reader;
     uint64_t total;
     uint32_t count;
     enum weft_status status = index_reader_begin(&reader, data, bytes, elem_count, elem_count, &total);
     WEFT_ASSERT(status == WEFT_OK);
-    memcpy(values_out, (const uint8_t *)data + bytes - total * sizeof *values_out, total * sizeof *values_out);
-    while ((status = index_reader_read(&reader, indices_out, BATCH, &count)) == WEFT_OK && count > 0) indices_out += count;
+    memcpy(values_out, (const uint8_t *)data + bytes - total * sizeof *values_out,
+           total * sizeof *values_out);
+    while ((status = index_reader_read(&reader, indices_out, BATCH, &count)) == WEFT_OK && count > 0)
+        indices_out += count;
     WEFT_ASSERT(status == WEFT_OK);
 }
 
@@ -77,7 +83,8 @@ void sparse_scatter(const void *data, size_t bytes, uint64_t elem_count, float s
     float values[BATCH];
     uint64_t total;
     if (sparse_is_dense(data, bytes)) {
-        weft_kernels()->scale_f32(out, (const float *)(const void *)((const uint8_t *)data + sizeof(uint32_t)), scale, elem_count);
+        weft_kernels()->scale_f32(
+            out, (const float *)(const void *)((const uint8_t *)data + sizeof(uint32_t)), scale, elem_count);
         return;
     }
     enum weft_status status = index_reader_begin(&reader, data, bytes, elem_count, elem_count, &total);

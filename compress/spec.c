@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "compress/codec.h"
-#include "compress/narrow.h"
+#include "compress/lowbit.h"
 #include "compress/quantise.h"
 #include "compress/sparse.h"
 
@@ -41,7 +41,7 @@ static bool has_ratio(enum weft_codec_id id)
 
 static bool has_min_count(enum weft_codec_id id)
 {
-    return has_ratio(id) || is_integer(id) || is_narrow(id);
+    return has_ratio(id) || is_integer(id) || is_lowbit(id);
 }
 
 static struct weft_codec_spec default_spec(enum weft_codec_id id)
@@ -75,8 +75,8 @@ static bool parse_whole(const char *text, size_t length, uint64_t *value_out)
     return true;
 }
 
-/* [digits][.digits][e[+-]digits]: an integer below 10^15 (zeros at its end may be in the exponent) times or over a power of ten
- * up to 10^22, both exact in a double, so the one operation rounds correctly. */
+/* [digits][.digits][e[+-]digits]: an integer below 10^15 (zeros at its end may be in the exponent) times
+ * or over a power of ten up to 10^22, both exact in a double, so the one operation rounds correctly. */
 static bool parse_decimal(const char *text, size_t length, double *value_out)
 {
     uint64_t mantissa = 0;
@@ -137,8 +137,8 @@ static bool parse_flag(const char *text, size_t length, uint32_t *flag_out)
 }
 
 /* Options of topk alone; false as below. */
-static bool parse_topk_option(struct weft_codec_spec *spec, const char *name, size_t name_length, const char *value,
-                              size_t value_length, bool *known_out)
+static bool parse_topk_option(struct weft_codec_spec *spec, const char *name, size_t name_length,
+                              const char *value, size_t value_length, bool *known_out)
 {
     double decimal;
 #define IS(text) (name_length == strlen(text) && memcmp(name, text, name_length) == 0)
@@ -165,8 +165,8 @@ static bool parse_topk_option(struct weft_codec_spec *spec, const char *name, si
 }
 
 /* One "name=value"; false when the value is out of range, *known_out tells whether the name is an option. */
-static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t name_length, const char *value,
-                         size_t value_length, bool *known_out)
+static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t name_length,
+                         const char *value, size_t value_length, bool *known_out)
 {
     uint64_t whole;
     double decimal;
@@ -205,25 +205,33 @@ static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t 
 
 static const char *options_of(enum weft_codec_id id)
 {
-    if (id == WEFT_CODEC_POWERSGD) return "rank=1..64, iterations=1..8, stacked=0|1, min_ratio=1..1000000, seed=0..18446744073709551615";
-    if (id == WEFT_CODEC_TOPK) return "ratio above 0 up to 1, momentum=0.. below 1, nesterov=0|1, masking=0|1, global=0|1, clip=0..1e30, warmup_steps=0..,"
+    if (id == WEFT_CODEC_POWERSGD)
+        return "rank=1..64, iterations=1..8, stacked=0|1, min_ratio=1..1000000, seed=0..18446744073709551615";
+    if (id == WEFT_CODEC_TOPK)
+        return "ratio above 0 up to 1, momentum=0.. below 1, nesterov=0|1, masking=0|1, global=0|1, "
+               "clip=0..1e30, warmup_steps=0..,"
                " min_count=0..";
-    if (id == WEFT_CODEC_RANDOMK) return "ratio above 0 up to 1, feedback=0..1, seed=0..18446744073709551615, min_count=0..18446744073709551615";
-    if (is_narrow(id)) return "min_count=0..18446744073709551615";
+    if (id == WEFT_CODEC_RANDOMK)
+        return "ratio above 0 up to 1, feedback=0..1, seed=0..18446744073709551615, "
+               "min_count=0..18446744073709551615";
+    if (is_lowbit(id)) return "min_count=0..18446744073709551615";
     if (is_integer(id)) return "seed=0..18446744073709551615, min_count=0..18446744073709551615";
     return "none";
 }
 
-enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out, struct weft_error *error)
+enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec_out,
+                                  struct weft_error *error)
 {
     const size_t name_length = strcspn(text, ":");
     struct weft_codec_spec spec;
     int id = 0;
-    while (id < CODEC_COUNT && (strlen(codec_names[id]) != name_length || memcmp(codec_names[id], text, name_length) != 0))
+    while (id < CODEC_COUNT &&
+           (strlen(codec_names[id]) != name_length || memcmp(codec_names[id], text, name_length) != 0))
         id++;
     if (id == CODEC_COUNT)
         return weft_error_set(error, WEFT_ERR_INVALID,
-                              "codec \"%.*s\" is unknown; use dense, f16, bf16, powersgd, topk, randomk, int8, int4, e4m3, e5m2 or sign, for example \"powersgd:rank=4\"",
+                              "codec \"%.*s\" is unknown; use dense, f16, bf16, powersgd, topk, randomk, "
+                              "int8, int4, e4m3, e5m2 or sign, for example \"powersgd:rank=4\"",
                               (int)(name_length < 60 ? name_length : 60), text);
     spec = default_spec((enum weft_codec_id)id);
 
@@ -233,9 +241,9 @@ enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec
         const size_t length = strcspn(option, ","), key = strcspn(option, "=,");
         bool known = false;
         if (key >= length || !parse_option(&spec, option, key, option + key + 1, length - key - 1, &known))
-            return weft_error_set(error, WEFT_ERR_INVALID, "codec \"%s\": %s \"%.*s\"; options of it: %s", codec_names[id],
-                                  known ? "bad value in" : "unknown option", (int)(length < 60 ? length : 60), option,
-                                  options_of(spec.id));
+            return weft_error_set(error, WEFT_ERR_INVALID, "codec \"%s\": %s \"%.*s\"; options of it: %s",
+                                  codec_names[id], known ? "bad value in" : "unknown option",
+                                  (int)(length < 60 ? length : 60), option, options_of(spec.id));
         at = option + length;
     }
     *spec_out = spec;
@@ -254,8 +262,9 @@ static void format_topk(const struct weft_codec_spec *spec, const char *ratio, c
         snprintf(clip, sizeof clip, ",clip=%s", number);
     }
     if (spec->warmup_steps > 0) snprintf(warmup, sizeof warmup, ",warmup_steps=%" PRIu64, spec->warmup_steps);
-    snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64 "%s%s%s%s%s%s", ratio, spec->min_count, momentum,
-             spec->nesterov ? ",nesterov=1" : "", spec->masking ? "" : ",masking=0", spec->global ? ",global=1" : "", clip, warmup);
+    snprintf(out, out_bytes, "topk:ratio=%s,min_count=%" PRIu64 "%s%s%s%s%s%s", ratio, spec->min_count,
+             momentum, spec->nesterov ? ",nesterov=1" : "", spec->masking ? "" : ",masking=0",
+             spec->global ? ",global=1" : "", clip, warmup);
 }
 
 static void format_randomk(const struct weft_codec_spec *spec, const char *ratio, char *out, size_t out_bytes)
@@ -265,7 +274,8 @@ static void format_randomk(const struct weft_codec_spec *spec, const char *ratio
         format_decimal(spec->feedback, number, sizeof number);
         snprintf(feedback, sizeof feedback, ",feedback=%s", number);
     }
-    snprintf(out, out_bytes, "randomk:ratio=%s%s,seed=%" PRIu64 ",min_count=%" PRIu64, ratio, feedback, spec->seed, spec->min_count);
+    snprintf(out, out_bytes, "randomk:ratio=%s%s,seed=%" PRIu64 ",min_count=%" PRIu64, ratio, feedback,
+             spec->seed, spec->min_count);
 }
 
 void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out_bytes)
@@ -275,9 +285,10 @@ void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out
     switch (spec->id) {
     case WEFT_CODEC_POWERSGD:
         format_decimal(spec->min_ratio, number, sizeof number);
-        if (spec->iterations > 1) snprintf(iterations, sizeof iterations, ",iterations=%" PRIu32, spec->iterations);
-        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 "%s%s,min_ratio=%s,seed=%" PRIu64, spec->rank, iterations,
-                 spec->stacked ? ",stacked=1" : "", number, spec->seed);
+        if (spec->iterations > 1)
+            snprintf(iterations, sizeof iterations, ",iterations=%" PRIu32, spec->iterations);
+        snprintf(out, out_bytes, "powersgd:rank=%" PRIu32 "%s%s,min_ratio=%s,seed=%" PRIu64, spec->rank,
+                 iterations, spec->stacked ? ",stacked=1" : "", number, spec->seed);
         break;
     case WEFT_CODEC_TOPK:
         format_decimal(spec->ratio, number, sizeof number);
@@ -289,10 +300,13 @@ void weft_codec_format(const struct weft_codec_spec *spec, char *out, size_t out
         break;
     case WEFT_CODEC_SIGN:
     case WEFT_CODEC_E4M3:
-    case WEFT_CODEC_E5M2: snprintf(out, out_bytes, "%s:min_count=%" PRIu64, codec_names[spec->id], spec->min_count); break;
+    case WEFT_CODEC_E5M2:
+        snprintf(out, out_bytes, "%s:min_count=%" PRIu64, codec_names[spec->id], spec->min_count);
+        break;
     case WEFT_CODEC_INT8:
     case WEFT_CODEC_INT4:
-        snprintf(out, out_bytes, "%s:seed=%" PRIu64 ",min_count=%" PRIu64, codec_names[spec->id], spec->seed, spec->min_count);
+        snprintf(out, out_bytes, "%s:seed=%" PRIu64 ",min_count=%" PRIu64, codec_names[spec->id], spec->seed,
+                 spec->min_count);
         break;
     default: snprintf(out, out_bytes, "%s", codec_names[spec->id]); break;
     }
@@ -331,7 +345,8 @@ size_t matrix_cols(const struct weft_codec_spec *spec, const struct weft_shape *
 
 size_t powersgd_count(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
 {
-    return matrix_count(spec, shape) * spec->rank * (round % 2 == 0 ? matrix_rows(spec, shape) : matrix_cols(spec, shape));
+    return matrix_count(spec, shape) * spec->rank *
+           (round % 2 == 0 ? matrix_rows(spec, shape) : matrix_cols(spec, shape));
 }
 
 size_t topk_count(const struct weft_codec_spec *spec, size_t elems)
@@ -341,8 +356,8 @@ size_t topk_count(const struct weft_codec_spec *spec, size_t elems)
     return wanted >= (double)elems ? elems : (size_t)wanted;
 }
 
-/* Deep gradient compression begins with a quarter of the elements and takes a quarter of that, and so on, in equal parts
- * of the warm-up, until the ratio is reached. */
+/* Deep gradient compression begins with a quarter of the elements and takes a quarter of that, and so on,
+ * in equal parts of the warm-up, until the ratio is reached. */
 size_t topk_count_at(const struct weft_codec_spec *spec, size_t elems, uint64_t steps)
 {
     struct weft_codec_spec then = *spec;
@@ -388,36 +403,43 @@ uint32_t weft_codec_rounds(const struct weft_codec_spec *spec)
 
 /* ---- sizes ---- */
 
-static size_t elements_bytes(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
+static size_t elements_bytes(const struct weft_codec_spec *spec, const struct weft_shape *shape,
+                             uint32_t round)
 {
     if (spec->id == WEFT_CODEC_POWERSGD)
         return powersgd_count(spec, shape, round) * sizeof(float);
     if (spec->id == WEFT_CODEC_RANDOMK)
         return round == 0 ? sizeof(uint64_t) : topk_count(spec, weft_shape_elems(shape)) * sizeof(float);
-    if (is_narrow(spec->id)) return cast_bytes(WEFT_CODEC_BF16, weft_shape_elems(shape)); /* the aggregate */
+    if (is_lowbit(spec->id)) return cast_bytes(WEFT_CODEC_BF16, weft_shape_elems(shape)); /* the aggregate */
     return cast_bytes(spec->id, weft_shape_elems(shape));
 }
 
-size_t weft_codec_contribution_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round)
+size_t weft_codec_contribution_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape,
+                                         uint32_t round)
 {
     if (is_integer(spec->id)) return quantise_contribution_bytes(spec->id, weft_shape_elems(shape), round);
-    if (is_narrow(spec->id)) return narrow_bytes(spec->id, weft_shape_elems(shape));
+    if (is_lowbit(spec->id)) return lowbit_bytes(spec->id, weft_shape_elems(shape));
     return weft_codec_aggregate_bytes_max(spec, shape, round, 1);
 }
 
-size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t round,
-                                      uint32_t ranks)
+size_t weft_codec_aggregate_bytes_max(const struct weft_codec_spec *spec, const struct weft_shape *shape,
+                                      uint32_t round, uint32_t ranks)
 {
-    if (is_integer(spec->id)) return quantise_aggregate_bytes(spec->id, weft_shape_elems(shape), round, ranks);
+    if (is_integer(spec->id))
+        return quantise_aggregate_bytes(spec->id, weft_shape_elems(shape), round, ranks);
     if (spec->id != WEFT_CODEC_TOPK) return elements_bytes(spec, shape, round);
     const uint64_t elems = weft_shape_elems(shape), one = topk_count_max(spec, elems);
-    const uint64_t all = spec->global ? one : one > elems / ranks ? elems : one * ranks; /* the union of all ranks' indices */
-    const size_t sparse = weft_index_bytes_max(elems, all) + all * sizeof(float), dense = sparse_dense_bytes(elems);
+    /* the union of all ranks' indices */
+    const uint64_t all = spec->global ? one : one > elems / ranks ? elems : one * ranks;
+    const size_t sparse = weft_index_bytes_max(elems, all) + all * sizeof(float),
+                 dense = sparse_dense_bytes(elems);
     return ranks > 1 && sparse > dense ? dense : sparse;
 }
 
 enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spec, uint32_t round)
 {
-    const bool draws = spec->id == WEFT_CODEC_RANDOMK && round == 1;
-    return draws || spec->id == WEFT_CODEC_DENSE || spec->id == WEFT_CODEC_POWERSGD ? WEFT_COMBINE_SUM_F32 : WEFT_COMBINE_GATHER;
+    const bool is_randomk = spec->id == WEFT_CODEC_RANDOMK && round == 1;
+    return is_randomk || spec->id == WEFT_CODEC_DENSE || spec->id == WEFT_CODEC_POWERSGD
+               ? WEFT_COMBINE_SUM_F32
+               : WEFT_COMBINE_GATHER;
 }

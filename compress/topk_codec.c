@@ -14,18 +14,19 @@
  *     masking          u' = 0 where sent (momentum factor masking): momentum of what is old is not sent later
  *     warmup_steps     k falls from a quarter of the elements to `ratio` (spec.c)
  *
- * The momentum is in what comes out, so an optimiser behind it must have none; a tensor that went dense (small) has none
- * either and wants it in the optimiser.
+ * The momentum is in what comes out, so an optimiser behind it must have none; a tensor that went dense
+ * (small) has none either and wants it in the optimiser.
  *
- * Values move, they never change: sent bits plus residual bits are the bits of p. k = clamp(ceil(n * ratio), 1, n),
- * always exactly k, also when p is zero everywhere, so every size is known beforehand. What is not finite, or from 2^120,
- * anywhere in p or u' is refused before anything is kept.
+ * Values move, they never change: sent bits plus residual bits are the bits of p. k = clamp(ceil(n * ratio),
+ * 1, n), always exactly k, also when p is zero everywhere, so every size is known beforehand. What is not
+ * finite, or from 2^120, anywhere in p or u' is refused before anything is kept.
  *
- * p is written once, and in that pass everything at or above a threshold is listed as a candidate. The threshold is a
- * guess a little below the last step's k-th magnitude (in the first step: from a sample of p). When the list is full the
- * threshold is raised to the k-th largest seen so far. When at least k elements were listed, the k largest are among them
- * and are selected exactly from that short list; otherwise the select reads all of p. Either way the result is exactly
- * the k largest: the guess decides about time, never about bits, and is no part of the saved state. */
+ * p is written once, and in that pass everything at or above a threshold is listed as a candidate. The
+ * threshold is a guess a little below the last step's k-th magnitude (in the first step: from a sample of
+ * p). When the list is full the threshold is raised to the k-th largest seen so far. When at least k
+ * elements were listed, the k largest are among them and are selected exactly from that short list;
+ * otherwise the select reads all of p. Either way the result is exactly the k largest: the guess decides
+ * about time, never about bits, and is no part of the saved state. */
 #include <math.h>
 #include <string.h>
 
@@ -33,11 +34,12 @@
 #include "compress/sparse.h"
 #include "kernels/kernels.h"
 
-/* Elements per call of the kernel. Large tensors go in parts whose result does not fit the caches, which the kernel then
- * writes past them: nobody reads p again in this step. */
+/* Elements per call of the kernel. Large tensors go in parts whose result does not fit the caches, which
+ * the kernel then writes past them: nobody reads p again in this step. */
 enum { BLOCK = 4096, LARGE_BLOCK = 1 << 19, LARGE_ELEMS = 1 << 22, SAMPLES = 2 * BLOCK };
 
-/* How far below the last k-th magnitude the guess lies, in units of its bit pattern (2^23 is a factor of two). */
+/* How far below the last k-th magnitude the guess lies, in units of its bit pattern (2^23 is a factor of
+ * two). */
 enum { MARGIN_MIN = 1 << 16, MARGIN_FIRST = 1 << 20, MARGIN_MAX = 1 << 23 };
 
 struct topk_codec {
@@ -60,8 +62,8 @@ struct topk_codec {
     uint32_t floor_bits, margin, last_kth; /* of the guess; floor_bits 0: none yet */
 };
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
-                                     void *out, size_t *bytes_out)
+static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
+                                     float grad_scale, void *out, size_t *bytes_out)
 {
     const struct topk_codec *self = (const struct topk_codec *)codec;
     memcpy(out, self->sent, self->sent_bytes);
@@ -91,8 +93,8 @@ static uint32_t sampled_floor(struct topk_codec *self, const float *grad, float 
     return weft_select_among(picked, sample, samples, wanted < samples ? wanted : samples);
 }
 
-/* The list is full: k elements at or above its k-th largest are known, so nothing below can be among the k largest of
- * all. Keeps the k and raises the threshold. Returns how many are left. */
+/* The list is full: k elements at or above its k-th largest are known, so nothing below can be among the k
+ * largest of all. Keeps the k and raises the threshold. Returns how many are left. */
 static size_t raise_floor(struct topk_codec *self, size_t found)
 {
     self->floor_bits = weft_select_among(self->indices, self->candidate_values, found, self->k);
@@ -104,9 +106,10 @@ static size_t raise_floor(struct topk_codec *self, size_t found)
     return self->k;
 }
 
-/* u' of one block; returns what is to be added to the residual there. *max_bits is raised to the largest |u'|. */
-static const float *add_momentum(struct topk_codec *self, const float *grad, float *grad_scale, size_t at, size_t count,
-                                 uint32_t *max_bits)
+/* u' of one block; returns what is to be added to the residual there. *max_bits is raised to the largest
+ * |u'|. */
+static const float *add_momentum(struct topk_codec *self, const float *grad, float *grad_scale, size_t at,
+                                 size_t count, uint32_t *max_bits)
 {
     const struct weft_kernels *kernels = weft_kernels();
     float *next = self->velocity_shadow + at;
@@ -139,9 +142,9 @@ static uint32_t add_residual(struct topk_codec *self, const float *grad, float g
         float factor = grad_scale;
         if (self->velocity) incoming = add_momentum(self, grad, &factor, at, part, &max_bits);
         if (*found + part > self->candidate_room) *found = raise_floor(self, *found);
-        *found += kernels->scale_add_above_f32(self->base.shadow + at, incoming, factor, self->base.residual + at, part,
-                                               self->floor_bits, (uint32_t)at, self->candidates + *found,
-                                               self->candidate_values + *found, &max_bits);
+        *found += kernels->scale_add_above_f32(
+            self->base.shadow + at, incoming, factor, self->base.residual + at, part, self->floor_bits,
+            (uint32_t)at, self->candidates + *found, self->candidate_values + *found, &max_bits);
     }
     return max_bits;
 }
@@ -169,7 +172,8 @@ static void select_top(struct topk_codec *self, size_t found)
         }
         if (self->margin < MARGIN_MAX) self->margin *= 2;
     }
-    /* Early on the residual grows, and the k-th magnitude with it: go on as from the last step to this one. */
+    /* Early on the residual grows, and the k-th magnitude with it: go on as from the last step to this
+     * one. */
     const int64_t growth = self->last_kth ? (int64_t)kth - self->last_kth : 0;
     const int64_t guess = (int64_t)kth + (growth < MARGIN_MAX ? growth : MARGIN_MAX) - self->margin;
     self->floor_bits = guess < 1 ? 1 : guess > 0x7f7fffff ? 0x7f7fffff : (uint32_t)guess;
@@ -181,13 +185,15 @@ static bool clipped_scale(const struct topk_codec *self, const float *grad, floa
 {
     const uint32_t ranks = self->base.ranks ? self->base.ranks : 1;
     const double limit = self->base.spec.clip / sqrt((double)ranks);
-    const double norm = sqrt(weft_kernels()->dot_f32(grad, grad, self->base.elems)) * fabs((double)*grad_scale);
+    const double norm =
+        sqrt(weft_kernels()->dot_f32(grad, grad, self->base.elems)) * fabs((double)*grad_scale);
     if (!isfinite(norm)) return false;
     if (norm > limit) *grad_scale = (float)((double)*grad_scale * (limit / norm));
     return true;
 }
 
-/* One line of memory each, in a vector that was written past the caches: they are asked for some way ahead. */
+/* One line of memory each, in a vector that was written past the caches: they are asked for some way
+ * ahead. */
 static void clear_sent(float *values, const uint32_t *indices, size_t count)
 {
     enum { AHEAD = 32 };
@@ -197,15 +203,15 @@ static void clear_sent(float *values, const uint32_t *indices, size_t count)
     }
 }
 
-static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale, void *out,
-                               size_t *bytes_out)
+static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                               void *out, size_t *bytes_out)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
     size_t found;
     self->k = topk_count_at(&codec->spec, codec->elems, self->steps);
     if (codec->spec.clip > 0 && !clipped_scale(self, grad, &grad_scale)) return WEFT_ERR_INVALID;
     if (self->floor_bits == 0) self->floor_bits = sampled_floor(self, grad, grad_scale);
-    if (add_residual(self, grad, grad_scale, &found) >= CODEC_TOO_LARGE_BITS) return WEFT_ERR_INVALID;
+    if (add_residual(self, grad, grad_scale, &found) >= CODEC_MAGNITUDE_LIMIT_BITS) return WEFT_ERR_INVALID;
     select_top(self, found);
     clear_sent(self->base.shadow, self->indices, self->k);
     if (self->velocity && codec->spec.masking) clear_sent(self->velocity_shadow, self->indices, self->k);
@@ -213,10 +219,12 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     return encode_again(codec, round, grad, grad_scale, out, bytes_out);
 }
 
-static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes, uint32_t ranks)
+static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
+                             uint32_t ranks)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
-    const uint64_t together = (uint64_t)ranks * self->k_max; /* both below 2^32; others may be in another stage */
+    /* both below 2^32; others may be in another stage */
+    const uint64_t together = (uint64_t)ranks * self->k_max;
     uint64_t count;
     if (bytes > self->work_bytes) return WEFT_ERR_MALFORMED;
     WEFT_TRY(sparse_check(aggregate, bytes, codec->elems, together, &count));
@@ -246,13 +254,14 @@ static void state(struct weft_codec *codec, struct codec_state *state)
     if (!self->velocity) return;
     state->values[1] = self->velocity;
     state->counts[1] = codec->elems;
-    state->owed = 2;
+    state->residual_count = 2;
 }
 
 static void topk_free(struct weft_codec *codec)
 {
     struct topk_codec *self = (struct topk_codec *)codec;
-    void *const all[] = {self->indices, self->values, self->sent, self->work, self->candidates, self->candidate_values,
+    void *const all[] = {self->indices,  self->values,          self->sent,
+                         self->work,     self->candidates,      self->candidate_values,
                          self->velocity, self->velocity_shadow, self->incoming};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         weft_free_bytes(codec->env, all[i]);
@@ -277,7 +286,8 @@ static bool velocity_open(struct topk_codec *self, struct weft_env *env, size_t 
     return self->velocity && self->velocity_shadow && self->incoming;
 }
 
-struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec, const struct weft_shape *shape)
+struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                     const struct weft_shape *shape)
 {
     const size_t elems = weft_shape_elems(shape), k = topk_count_max(spec, elems);
     struct topk_codec *self = weft_alloc_zero(env, sizeof *self);
@@ -286,20 +296,22 @@ struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_cod
     self->k = self->k_max = k;
     self->momentum = (float)spec->momentum;
     const bool remembers = self->momentum > 0;
-    /* The number of ranks is not known here: room for an aggregate that holds every element. That is also more
-     * than the select's scratch of one uint32 per element. */
+    /* The number of ranks is not known here: room for an aggregate that holds every element. That is also
+     * more than the select's scratch of one uint32 per element. */
     self->work_bytes = weft_index_bytes_max(elems, elems) + elems * sizeof(float);
     self->indices = weft_alloc_array(env, k, sizeof *self->indices);
     self->values = weft_alloc_array(env, k, sizeof *self->values);
     self->margin = MARGIN_FIRST;
-    self->block = elems < LARGE_ELEMS || remembers ? BLOCK : LARGE_BLOCK; /* u' is read again while it is in the cache */
+    /* u' is read again while it is in the cache */
+    self->block = elems < LARGE_ELEMS || remembers ? BLOCK : LARGE_BLOCK;
     self->candidate_room = 4 * k + 2 * self->block;
     self->candidates = weft_alloc_array(env, self->candidate_room, sizeof *self->candidates);
     self->candidate_values = weft_alloc_array(env, self->candidate_room, sizeof *self->candidate_values);
     self->sent = weft_alloc_bytes(env, weft_codec_contribution_bytes_max(spec, shape, 0));
     self->work = weft_alloc_bytes(env, self->work_bytes);
-    if (!codec_residual_open(&self->base, elems) || (remembers && !velocity_open(self, env, elems)) || !self->indices ||
-        !self->values || !self->sent || !self->work || !self->candidates || !self->candidate_values) {
+    if (!codec_residual_open(&self->base, elems) || (remembers && !velocity_open(self, env, elems)) ||
+        !self->indices || !self->values || !self->sent || !self->work || !self->candidates ||
+        !self->candidate_values) {
         weft_codec_free(&self->base);
         return NULL;
     }

@@ -27,7 +27,8 @@ int main(void)
     for (int i = 0; i < COUNT; i++) values[i] = (float)((int)rank + i);
 
     struct weft_request request = {{0}};
-    if (weft_all_reduce(session, values, values, COUNT, WEFT_F32, WEFT_SUM, &request) < 0) return fail(session, "all_reduce");
+    if (weft_all_reduce(session, values, values, COUNT, WEFT_F32, WEFT_SUM, &request) < 0)
+        return fail(session, "all_reduce");
     /* ... here the trainer would compute ... */
     if (weft_wait(&request, 0) < 0) return fail(session, "all_reduce");
 

@@ -34,24 +34,27 @@ int main(void)
     struct weft_tensor *tensor = NULL;
     if (weft_declare(session, &options, &tensor) < 0) return fail(session, "declare");
 
-    float *weights = weft_alloc(session, COUNT * sizeof(float)), *grad = weft_alloc(session, COUNT * sizeof(float));
+    float *weights = weft_alloc(session, COUNT * sizeof(float)),
+          *grad = weft_alloc(session, COUNT * sizeof(float));
     if (!weights || !grad) return fail(session, "memory");
     for (int i = 0; i < COUNT; i++) weights[i] = 10;
     if (weft_tensor_init(tensor, weights) < 0) return fail(session, "first weights");
 
     for (uint64_t step = 1; step <= STEPS; step++) {
-        if (weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.2f, .weight = 1}) < 0) return fail(session, "step");
+        if (weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.2f, .weight = 1}) < 0)
+            return fail(session, "step");
         for (int i = 0; i < COUNT; i++) grad[i] = weights[i] - (float)rank;
         struct weft_request request = {{0}};
         if (weft_push_pull(tensor, grad, weights, &request) < 0) return fail(session, "push_pull");
         if (weft_wait(&request, 0) < 0) return fail(session, "push_pull");
         if (weft_step_end(session) < 0) return fail(session, "step");
-        if (rank == 0 && step % 10 == 0) printf("step %2d: weight 0 is %.6f\n", (int)step, (double)weights[0]);
+        if (rank == 0 && step % 10 == 0)
+            printf("step %2d: weight 0 is %.6f\n", (int)step, (double)weights[0]);
     }
     float best = (float)(ranks - 1) / 2;
     int status = fabsf(weights[COUNT - 1] - best) < 1e-2f ? 0 : 1;
-    printf("rank %u: %s shards the weights went to %.4f (best: %.4f)\n", rank, weft_shards(session) ? "through" : "without",
-           (double)weights[COUNT - 1], (double)best);
+    printf("rank %u: %s shards the weights went to %.4f (best: %.4f)\n", rank,
+           weft_shards(session) ? "through" : "without", (double)weights[COUNT - 1], (double)best);
     weft_free(session, weights);
     weft_free(session, grad);
     weft_finalize(session);

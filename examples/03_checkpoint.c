@@ -6,9 +6,9 @@
  * To notice: three things make a checkpoint. The weights, which the trainer has anyway; the job's state of
  * each tensor (adam's moments, what a shard with topk:global=1 still owes, the step), saved once, by any
  * rank; what the codec of each rank remembers, saved by each. After loading, weft_step_next says where to
- * go on. Files are named after their step, and one file, `latest`, says which step counts: rank 0 writes it when all
- * ranks have written theirs, in one rename. So a job that is killed, at any moment and on any rank, leaves all
- * files of one step. (A machine that loses power asks for fsync, too.) */
+ * go on. Files are named after their step, and one file, `latest`, says which step counts: rank 0 writes
+ * it when all ranks have written theirs, in one rename. So a job that is killed, at any moment and on any
+ * rank, leaves all files of one step. (A machine that loses power asks for fsync, too.) */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,8 @@ struct checkpoint {
     uint64_t step, ranks;
 };
 
-static const char *path_of(char path[1000], const char *folder, const char *name, uint64_t step, uint32_t rank)
+static const char *path_of(char path[1000], const char *folder, const char *name, uint64_t step,
+                           uint32_t rank)
 {
     snprintf(path, 1000, "%s/%s-%llu-%u", folder, name, (unsigned long long)step, rank);
     return path;
@@ -71,7 +72,8 @@ static bool read_file(const char *path, void **data_out, size_t *bytes_out)
 static bool meet(struct weft_session *session)
 {
     struct weft_request request = {{0}};
-    return (weft_barrier(session, &request) >= 0 && weft_wait(&request, 0) >= 0) || failed(session, "the other ranks' files");
+    return (weft_barrier(session, &request) >= 0 && weft_wait(&request, 0) >= 0) ||
+           failed(session, "the other ranks' files");
 }
 
 /* Every rank its own residual; rank 0 the rest. */
@@ -116,7 +118,8 @@ static bool save(struct weft_session *session, struct weft_tensor *tensor, const
     if (rank == 0 && !make_latest(folder, &now)) return false;
     if (!meet(session)) return false; /* nobody needs the old ones now */
     for (uint64_t r = rank; before->step > 0 && r < before->ranks; r += now.ranks)
-        for (int i = 0; i < (r == 0 ? 3 : 1); i++) remove(path_of(path, folder, names[i], before->step, (uint32_t)r));
+        for (int i = 0; i < (r == 0 ? 3 : 1); i++)
+            remove(path_of(path, folder, names[i], before->step, (uint32_t)r));
     return true;
 }
 
@@ -150,9 +153,12 @@ static bool load(struct weft_session *session, struct weft_tensor *tensor, float
     bool there = from->step > 0, good = true;
     if (there)
         good = read_file(path_of(path, folder, "residual", from->step, rank), &residual, &residual_bytes) &&
-               (rank != 0 || (read_file(path_of(path, folder, "state", from->step, 0), &state, &state_bytes) &&
-                              read_file(path_of(path, folder, "weights", from->step, 0), &saved, &weights_bytes)));
-    if (there && good && ((!residual && rank < from->ranks) || (rank == 0 && (!state || weights_bytes != COUNT * sizeof *weights)))) {
+               (rank != 0 ||
+                (read_file(path_of(path, folder, "state", from->step, 0), &state, &state_bytes) &&
+                 read_file(path_of(path, folder, "weights", from->step, 0), &saved, &weights_bytes)));
+    if (there && good &&
+        ((!residual && rank < from->ranks) ||
+         (rank == 0 && (!state || weights_bytes != COUNT * sizeof *weights)))) {
         fprintf(stderr, "taking up the checkpoint: files of step %llu in %s are missing, or cut\n",
                 (unsigned long long)from->step, folder);
         good = false;

@@ -1,12 +1,16 @@
-/* cast_fp8.c - 8-bit floats as elements: to f32 and back without a block's scale (formats: narrow_element.h).
+/* cast_fp8.c - 8-bit floats as elements: to f32 and back without a block's scale (formats: lowbit_element.h).
  *
- * To nearest even, denormals kept. What rounds above the largest number becomes Inf in e5m2 and NaN in e4m3, which has no
- * Inf: an overflow of a sum stays visible. NaN becomes the positive canonical NaN, 0x7f and 0x7e. The 256 values of a
- * format are a table made on the stack: one pass over it costs less than the branches it saves. */
-#include "kernels/fp8_element.h"
+ * To nearest even, denormals kept. What rounds above the largest number becomes Inf in e5m2 and NaN in
+ * e4m3, which has no Inf: an overflow of a sum stays visible. NaN becomes the positive canonical NaN, 0x7f
+ * and 0x7e. The 256 values of a format are a table made on the stack: one pass over it costs less than the
+ * branches it saves. */
+#include "kernels/templates/fp8_element.h"
 #include "kernels/kernels.h"
 
-static struct fp8_format format_of(enum weft_dtype dtype) { return fp8_format(dtype == WEFT_F8_E4M3 ? WEFT_E4M3 : WEFT_E5M2); }
+static struct fp8_format format_of(enum weft_dtype dtype)
+{
+    return fp8_format(dtype == WEFT_F8_E4M3 ? WEFT_E4M3 : WEFT_E5M2);
+}
 
 void weft_cast_fp8_f32(enum weft_dtype dtype, float *out, const uint8_t *in, size_t count)
 {

@@ -1,10 +1,10 @@
-/* device_table.h - the kernels of kernels/cuda as a table, from a library that is loaded when they are first needed: libweft links
- * nothing of CUDA, and is built where no nvcc is.
+/* device_table.h - the kernels of kernels/cuda as a table, from a library that is loaded when they are first
+ * needed: libweft links nothing of CUDA, and is built where no nvcc is.
  *
  *     libweft_cuda.so --(one symbol)--> struct weft_device_kernels --> compress/device_*.c
  *
- * Each entry is the call of that name in kernels/cuda/cuda_kernels.h, which says what it does; all pointers are device memory but
- * where it says host. Nothing waits, nothing allocates. */
+ * Each entry is the call of that name in kernels/cuda/cuda_kernels.h, which says what it does; all
+ * pointers are device memory but where it says host. Nothing waits, nothing allocates. */
 #ifndef WEFT_KERNELS_DEVICE_TABLE_H
 #define WEFT_KERNELS_DEVICE_TABLE_H
 
@@ -48,7 +48,7 @@ typedef struct CUstream_st *weft_cuda_stream; /* cudaStream_t */
     CALL(scale_add_select_top_f32, (uint32_t *indices_out, float *values_out, float *out, const float *a, float factor,            \
                                     const float *b, size_t count, size_t k, uint32_t *max_bits, void *workspace,                   \
                                     weft_cuda_stream stream))                                                                      \
-    CALL(draw_strata, (uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise, weft_cuda_stream stream)) \
+    CALL(sample_strata, (uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise, weft_cuda_stream stream)) \
     CALL(take_f32, (float *values_out, float *x, const uint32_t *indices, size_t k, weft_cuda_stream stream))                      \
     CALL(scatter_f32, (float *out, size_t count, const uint32_t *indices, const float *values, float factor, size_t k,             \
                        weft_cuda_stream stream))                                                                                   \
@@ -71,9 +71,10 @@ struct weft_device_kernels {
     size_t (*matmul_t_workspace)(size_t rows, size_t cols, size_t rank);
 };
 
-/* The table. The library is the file in WEFT_CUDA_KERNELS, else libweft_cuda.so.0 beside libweft, else where the system looks.
- * WEFT_ERR_UNSUPPORTED, with a sentence: there is none, or one of another version. The first call may load it, and so reads
- * files; its answer is kept for life. Any thread. */
-enum weft_status weft_device_kernels(const struct weft_device_kernels **kernels_out, struct weft_error *error);
+/* The table. The library is the file in WEFT_CUDA_KERNELS, else libweft_cuda.so.0 beside libweft, else
+ * where the system looks. WEFT_ERR_UNSUPPORTED, with a sentence: there is none, or one of another version.
+ * The first call may load it, and so reads files; its answer is kept for life. Any thread. */
+enum weft_status weft_device_kernels(const struct weft_device_kernels **kernels_out,
+                                     struct weft_error *error);
 
 #endif

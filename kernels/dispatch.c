@@ -55,7 +55,7 @@ const struct weft_kernels weft_kernels_scalar = {
     .dequantise_sign_f32 = weft_scalar_dequantise_sign_f32,
     .matmul_f32 = weft_scalar_matmul_f32,
     .scale_add_matmul_f32 = weft_scalar_scale_add_matmul_f32,
-    .owed_add_matmul_f32 = weft_scalar_owed_add_matmul_f32,
+    .lazy_residual_add_matmul_f32 = weft_scalar_lazy_residual_add_matmul_f32,
     .matmul_t_f32 = weft_scalar_matmul_t_f32,
     .outer_f32 = weft_scalar_outer_f32,
     .outer_sub_f32 = weft_scalar_outer_sub_f32,
@@ -73,8 +73,8 @@ static bool cpu_has_avx2_f16c(void)
 #ifdef WEFT_KERNELS_AVX512
 static bool cpu_has_avx512(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 #endif
 
@@ -83,7 +83,8 @@ const struct weft_kernels *weft_kernels_by_name(const char *name)
     if (strcmp(name, "scalar") == 0) return &weft_kernels_scalar;
 #ifdef WEFT_KERNELS_AVX512
     if (strcmp(name, "avx512") == 0) return cpu_has_avx512() ? &weft_kernels_avx512 : NULL;
-    if (strcmp(name, "avx512bf16") == 0) return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16") ? &weft_kernels_avx512bf16 : NULL;
+    if (strcmp(name, "avx512bf16") == 0)
+        return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16") ? &weft_kernels_avx512bf16 : NULL;
 #endif
 #ifdef WEFT_KERNELS_AVX2
     if (strcmp(name, "avx2") == 0) return cpu_has_avx2_f16c() ? &weft_kernels_avx2 : NULL;

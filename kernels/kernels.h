@@ -28,8 +28,9 @@
 #include "kernels/parameters.h"
 #include "weft/types.h"
 
-/* A matrix less a product of low rank that was not subtracted yet: m (rows, cols), p (rank, rows), q (rank, cols). */
-struct weft_owed {
+/* A matrix less a product of low rank that was not subtracted yet: m (rows, cols), p (rank, rows), q
+ * (rank, cols). */
+struct weft_lazy_residual {
     const float *m, *p, *q;
 };
 
@@ -40,17 +41,22 @@ struct weft_kernels {
     void (*sum_f32)(float *out, const float *a, const float *b, size_t count);
     void (*sum_i64)(int64_t *out, const int64_t *a, const int64_t *b, size_t count); /* wraps */
 
-    /* sum_tree: every outs[o][i] = factor * T(0, source_count) over sources[s][i] (the tree of struct weft_fold, below), each source
-     * read once; with a factor of 1 the bits of the sum. 1 to 8 sources; any number of outs. An out may equal a source; otherwise all are disjoint. */
-    void (*sum_tree_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t count);
-    /* The same, and the outs go past the caches where they are alike aligned: for outs that are no sources, in vectors that do
-     * not stay in the cache anyway. */
-    void (*sum_tree_stream_f32)(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t count);
+    /* sum_tree: every outs[o][i] = factor * T(0, source_count) over sources[s][i] (the tree of struct
+     * weft_tree_reduce, below), each source read once; with a factor of 1 the bits of the sum. 1 to 8
+     * sources; any number of outs. An out may equal a source; otherwise all are disjoint. */
+    void (*sum_tree_f32)(float *const *outs, size_t out_count, const float *const *sources,
+                         size_t source_count, float factor, size_t count);
+    /* The same, and the outs go past the caches where they are alike aligned: for outs that are no
+     * sources, in vectors that do not stay in the cache anyway. */
+    void (*sum_tree_stream_f32)(float *const *outs, size_t out_count, const float *const *sources,
+                                size_t source_count, float factor, size_t count);
 
-    /* combine: out[i] = a[i] (op) b[i], in this operand order; out may equal a or b. dtype: f32, f64 or an integer type (narrower
-     * floats are widened before); op: sum (also for avg and scaled sum), prod, min, max; and, or, xor for integers.
-     * Integers wrap. min and max: a NaN on either side gives the canonical NaN, -0 is below +0. NaN of f64: 0x7ff8000000000000. */
-    void (*combine)(enum weft_dtype dtype, enum weft_op op, void *out, const void *a, const void *b, size_t count);
+    /* combine: out[i] = a[i] (op) b[i], in this operand order; out may equal a or b. dtype: f32, f64 or an
+     * integer type (narrower floats are widened before); op: sum (also for avg and scaled sum), prod, min,
+     * max; and, or, xor for integers. Integers wrap. min and max: a NaN on either side gives the canonical
+     * NaN, -0 is below +0. NaN of f64: 0x7ff8000000000000. */
+    void (*combine)(enum weft_dtype dtype, enum weft_op op, void *out, const void *a, const void *b,
+                    size_t count);
 
     /* scale: out[i] = in[i] * factor. out may equal in. */
     void (*scale_f32)(float *out, const float *in, float factor, size_t count);
@@ -78,18 +84,19 @@ struct weft_kernels {
                      const struct weft_adam *adam, size_t count);
     void (*adagrad_f32)(float *weights, float *sums, const float *grad, float grad_scale, float lr, float eps,
                         float weight_decay, size_t count);
-    void (*ftrl_f32)(float *weights, float *z, float *n, const float *grad, float grad_scale, const struct weft_ftrl *ftrl,
-                     size_t count);
+    void (*ftrl_f32)(float *weights, float *z, float *n, const float *grad, float grad_scale,
+                     const struct weft_ftrl *ftrl, size_t count);
 
     /* LAMB in two passes, because its step length depends on two norms of the whole tensor:
      *   lamb_moments: g = grad*grad_scale;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*(g*g);
      *                 d = (m*first_scale) / (sqrt(v)*root_scale + eps), and + wd*w if wd;
      *                 squares_out = {sum of w*w, sum of d*d}, f64 in the fixed 16-lane order
      *   lamb_apply:   d as above, from the m, v and w of lamb_moments;  w = w - rate*d */
-    void (*lamb_moments_f32)(float *first, float *second, const float *weights, const float *grad, float grad_scale,
-                             const struct weft_lamb *lamb, size_t count, double squares_out[2]);
-    void (*lamb_apply_f32)(float *weights, const float *first, const float *second, const struct weft_lamb *lamb, float rate,
-                           size_t count);
+    void (*lamb_moments_f32)(float *first, float *second, const float *weights, const float *grad,
+                             float grad_scale, const struct weft_lamb *lamb, size_t count,
+                             double squares_out[2]);
+    void (*lamb_apply_f32)(float *weights, const float *first, const float *second,
+                           const struct weft_lamb *lamb, float rate, size_t count);
 
     /* dot in the fixed 16-lane order; f32 inputs widened, accumulated in f64. */
     double (*dot_f32)(const float *a, const float *b, size_t count);
@@ -97,44 +104,57 @@ struct weft_kernels {
     /* true when every element is finite. */
     bool (*finite_f32)(const float *in, size_t count);
 
-    /* bits of the largest |x| (0 for none): a float pattern without its sign; >= 0x7f800000: not all are finite. */
+    /* bits of the largest |x| (0 for none): a float pattern without its sign; >= 0x7f800000: not all are
+     * finite. */
     uint32_t (*max_abs_bits_f32)(const float *in, size_t count);
 
-    /* The indices i, rising, of all in[i] whose bits without the sign are at least floor_bits (<= 0x7fffffff); returns
-     * how many. indices_out has room for `count`: entries past the result are undefined. count <= 2^32 - 1. */
+    /* The indices i, rising, of all in[i] whose bits without the sign are at least floor_bits (<=
+     * 0x7fffffff); returns how many. indices_out has room for `count`: entries past the result are
+     * undefined. count <= 2^32 - 1. */
     size_t (*indices_above_f32)(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits);
 
-    /* Error feedback: out[i] = a[i]*factor + b[i] (two roundings); returns max_abs_bits of out. out may equal b. */
+    /* Error feedback: out[i] = a[i]*factor + b[i] (two roundings); returns max_abs_bits of out. out may
+     * equal b. */
     uint32_t (*scale_add_f32)(float *out, const float *a, float factor, const float *b, size_t count);
 
-    /* scale_add and a select by threshold in one pass: besides writing out, appends to indices_out the rising numbers
-     * first + i of all out[i] whose bits without the sign are at least floor_bits, and to values_out their values;
-     * returns how many. *max_bits is raised to max_abs_bits of out. Both lists have room for `count`. */
-    size_t (*scale_add_above_f32)(float *out, const float *a, float factor, const float *b, size_t count, uint32_t floor_bits,
-                                  uint32_t first, uint32_t *indices_out, float *values_out, uint32_t *max_bits);
+    /* scale_add and a select by threshold in one pass: besides writing out, appends to indices_out the
+     * rising numbers first + i of all out[i] whose bits without the sign are at least floor_bits, and to
+     * values_out their values; returns how many. *max_bits is raised to max_abs_bits of out. Both lists
+     * have room for `count`. */
+    size_t (*scale_add_above_f32)(float *out, const float *a, float factor, const float *b, size_t count,
+                                  uint32_t floor_bits, uint32_t first, uint32_t *indices_out,
+                                  float *values_out, uint32_t *max_bits);
 
-    /* Block quantisation with power-of-two scales: block b holds elements 256 b .. 256 b + 255 and scale 2^(E-127), E one
-     * byte; `limit` is 127 or 7. scale_add_blocks: scale_add, and per block the smallest E that keeps every |out| at most
-     * limit * scale (weft_block_exponent; 255 where out is not finite); returns max_abs_bits of out. */
-    uint32_t (*scale_add_blocks_f32)(float *out, const float *a, float factor, const float *b, size_t count, unsigned limit,
-                                     uint8_t *exponents_out);
-    /* quantise: code = x/scale rounded (noise NULL: to nearest, ties to even; else down after adding (byte + 1/2)/256, byte
-     * drawn for this element), clamped to +-limit; and x becomes the residual x - code*scale. x finite. E <= 254. */
+    /* Block quantisation with power-of-two scales: block b holds elements 256 b .. 256 b + 255 and scale
+     * 2^(E-127), E one byte; `limit` is 127 or 7. scale_add_blocks: scale_add, and per block the smallest
+     * E that keeps every |out| at most limit * scale (weft_block_exponent; 255 where out is not finite);
+     * returns max_abs_bits of out. */
+    uint32_t (*scale_add_blocks_f32)(float *out, const float *a, float factor, const float *b, size_t count,
+                                     unsigned limit, uint8_t *exponents_out);
+    /* quantise: code = x/scale rounded (noise NULL: to nearest, ties to even; else down after adding (byte
+     * + 1/2)/256, byte drawn for this element), clamped to +-limit; and x becomes the residual x -
+     * code*scale. x finite. E <= 254. */
     void (*quantise_f32)(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count, unsigned limit,
                          const struct weft_noise *noise);
     /* Sums of codes: exact as long as they fit. */
     void (*add_i8_i16)(int16_t *sums, const int8_t *codes, size_t count);
     void (*add_i8_i32)(int32_t *sums, const int8_t *codes, size_t count);
     /* out[i] = sums[i] * scale of its block * factor (in this order). */
-    void (*dequantise_i16_f32)(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count);
-    void (*dequantise_i32_f32)(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count);
+    void (*dequantise_i16_f32)(float *out, const int16_t *sums, const uint8_t *exponents, float factor,
+                               size_t count);
+    void (*dequantise_i32_f32)(float *out, const int32_t *sums, const uint8_t *exponents, float factor,
+                               size_t count);
 
-    /* 8-bit floats under block scales 2^(E-127), as above: code = x/scale to nearest even, |x| at most the format's largest *
-     * scale (weft_fp8_exponent), x finite; x becomes the residual x - code*scale. Back: out = code*scale, exact. */
-    void (*quantise_fp8_f32)(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count, enum weft_fp8 format);
-    void (*dequantise_fp8_f32)(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count, enum weft_fp8 format);
-    /* Signs: per block of 256 the mean |x| (sum in f64 by the 16-lane order, rounded once), and one bit per element, the
-     * first the lowest of its byte, set for x < 0; unused bits of the last byte are 0. x becomes x - (+-mean), x finite. */
+    /* 8-bit floats under block scales 2^(E-127), as above: code = x/scale to nearest even, |x| at most the
+     * format's largest * scale (weft_fp8_exponent), x finite; x becomes the residual x - code*scale. Back:
+     * out = code*scale, exact. */
+    void (*quantise_fp8_f32)(uint8_t *codes_out, float *x, const uint8_t *exponents, size_t count,
+                             enum weft_fp8 format);
+    void (*dequantise_fp8_f32)(float *out, const uint8_t *codes, const uint8_t *exponents, size_t count,
+                               enum weft_fp8 format);
+    /* Signs: per block of 256 the mean |x| (sum in f64 by the 16-lane order, rounded once), and one bit
+     * per element, the first the lowest of its byte, set for x < 0; unused bits of the last byte are 0. x
+     * becomes x - (+-mean), x finite. */
     void (*quantise_sign_f32)(uint8_t *bits_out, float *scales_out, float *x, size_t count);
     void (*dequantise_sign_f32)(float *out, const uint8_t *bits, const float *scales, size_t count);
 
@@ -149,12 +169,13 @@ struct weft_kernels {
                        size_t rank);
     /* scale_add and matmul in one pass: m = a*factor + b, all (rows, cols), then P = M Q as matmul; returns
      * max_abs_bits of m. m may equal b. */
-    uint32_t (*scale_add_matmul_f32)(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
-                                     const float *q, size_t rows, size_t cols, size_t rank);
-    /* The same behind a residual that was kept as its parts: m = a*factor + (owed->m - owed->p^T owed->q), as outer_sub and
-     * scale_add would make it, then P = M Q (p (rank, rows)). m and owed->m are disjoint. */
-    uint32_t (*owed_add_matmul_f32)(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
-                                    const float *q, size_t rows, size_t cols, size_t rank);
+    uint32_t (*scale_add_matmul_f32)(float *m, const float *a, float factor, const float *b, float *p,
+                                     size_t p_stride, const float *q, size_t rows, size_t cols, size_t rank);
+    /* The same behind a residual that was kept as its parts: m = a*factor + (owed->m - owed->p^T owed->q),
+     * as outer_sub and scale_add would make it, then P = M Q (p (rank, rows)). m and owed->m are disjoint. */
+    uint32_t (*lazy_residual_add_matmul_f32)(float *m, const struct weft_lazy_residual *lazy, const float *a,
+                                             float factor, float *p, const float *q, size_t rows, size_t cols,
+                                             size_t rank);
     void (*matmul_t_f32)(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank);
     void (*outer_f32)(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
     void (*outer_sub_f32)(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank);
@@ -167,41 +188,45 @@ const struct weft_kernels *weft_kernels(void);
 /* weft_kernels_by_name() - one variant, or NULL when this CPU or build does not have it. */
 const struct weft_kernels *weft_kernels_by_name(const char *name);
 
-/* weft_block_exponent() - E of a block whose largest |x| has the bits max_bits (finite): 0 for an all-zero block, else
- * 1..254, the smallest with |x| / 2^(E-127) <= limit; limit = 2^n - 1 <= 127. */
+/* weft_block_exponent() - E of a block whose largest |x| has the bits max_bits (finite): 0 for an all-zero
+ * block, else 1..254, the smallest with |x| / 2^(E-127) <= limit; limit = 2^n - 1 <= 127. */
 uint8_t weft_block_exponent(uint32_t max_bits, unsigned limit);
 
-/* weft_fp8_exponent() - likewise for 8-bit floats: the smallest E with |x| / 2^(E-127) <= the format's largest number. */
+/* weft_fp8_exponent() - likewise for 8-bit floats: the smallest E with |x| / 2^(E-127) <= the format's
+ * largest number. */
 uint8_t weft_fp8_exponent(uint32_t max_bits, enum weft_fp8 format);
 
-/* weft_cast_fp8_f32(), weft_cast_f32_fp8() - arrays of WEFT_F8_E4M3 or WEFT_F8_E5M2, without a scale. To nearest even; too
- * large becomes Inf (e5m2) or NaN (e4m3 has no Inf); NaN is the positive canonical one, 0x7f and 0x7e. */
+/* weft_cast_fp8_f32(), weft_cast_f32_fp8() - arrays of WEFT_F8_E4M3 or WEFT_F8_E5M2, without a scale. To
+ * nearest even; too large becomes Inf (e5m2) or NaN (e4m3 has no Inf); NaN is the positive canonical one,
+ * 0x7f and 0x7e. */
 void weft_cast_fp8_f32(enum weft_dtype dtype, float *out, const uint8_t *in, size_t count);
 void weft_cast_f32_fp8(enum weft_dtype dtype, uint8_t *out, const float *in, size_t count);
 
-/* weft_lamb_step() - one step of LAMB on a whole tensor (You et al. 2020, algorithm 2, trust ratio without a bound): moments,
- * both norms (blocks of WEFT_LAMB_BLOCK elements in the 16-lane order, the blocks by the tree T), then
- * w = w - lr * |w|/|d| * d. weights, first, second (count,). */
-void weft_lamb_step(const struct weft_lamb *lamb, float lr, float *weights, float *first, float *second, const float *grad,
-                    float grad_scale, size_t count);
+/* weft_lamb_step() - one step of LAMB on a whole tensor (You et al. 2020, algorithm 2, trust ratio without
+ * a bound): moments, both norms (blocks of WEFT_LAMB_BLOCK elements in the 16-lane order, the blocks by
+ * the tree T), then w = w - lr * |w|/|d| * d. weights, first, second (count,). */
+void weft_lamb_step(const struct weft_lamb *lamb, float lr, float *weights, float *first, float *second,
+                    const float *grad, float grad_scale, size_t count);
 
-/* weft_noise_of() - what stochastic rounding draws from in one step of one tensor on one worker: the key is the first two words of
- * Philox with key `seed` and counter {tensor, worker}, so no two of them share what they draw. */
+/* weft_noise_of() - what stochastic rounding draws from in one step of one tensor on one worker: the key
+ * is the first two words of Philox with key `seed` and counter {tensor, worker}, so no two of them share
+ * what they draw. */
 struct weft_noise weft_noise_of(uint64_t seed, uint64_t tensor, uint32_t worker, uint64_t step);
 
-/* weft_draw_strata() - one index of each of k strata [floor(j n / k), floor((j + 1) n / k)) of n elements, k <= n < 2^32:
- * rising, each index of a stratum with equal probability up to 2^-32 of its width. Draw j is word j % 4 of Philox with
- * counter {j / 4, 0, step}; noise->first_block is not used. */
-void weft_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise);
+/* weft_sample_strata() - one index of each of k strata [floor(j n / k), floor((j + 1) n / k)) of n
+ * elements, k <= n < 2^32: rising, each index of a stratum with equal probability up to 2^-32 of its
+ * width. Draw j is word j % 4 of Philox with counter {j / 4, 0, step}; noise->first_block is not used. */
+void weft_sample_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise);
 
-/* weft_orthogonalise() - replace P (rank, rows), rank-major, rank <= 64, by an orthonormal basis of its vectors' span.
- * Each vector is scaled by a power of two (so 1e-40 and 1e30 are alike), then a pivoted Cholesky factorisation of the
- * f64 Gram matrix, in the fixed order, gives the basis, and a second one corrects it. A vector of which less than
- * 32*sqrt(rows)*eps_f32 of its norm is left by those chosen before it (or that is zero, or not finite) is set to zero and
- * counted: rank-deficient, zero and duplicate columns never give NaN. Less than that is rounding noise of the product
- * that made P. Elements are orthonormal to about eps_f32. The same bits on every instruction set.
- * Returns the number of vectors kept. `dropped` (rank,) may be NULL; true where a vector was zeroed.
- * Source: Vogels et al. 2019 (PowerSGD), section 3; CholeskyQR2, Yamamoto et al. 2015, with pivots. */
+/* weft_orthogonalise() - replace P (rank, rows), rank-major, rank <= 64, by an orthonormal basis of its
+ * vectors' span. Each vector is scaled by a power of two (so 1e-40 and 1e30 are alike), then a pivoted
+ * Cholesky factorisation of the f64 Gram matrix, in the fixed order, gives the basis, and a second one
+ * corrects it. A vector of which less than 32*sqrt(rows)*eps_f32 of its norm is left by those chosen
+ * before it (or that is zero, or not finite) is set to zero and counted: rank-deficient, zero and
+ * duplicate columns never give NaN. Less than that is rounding noise of the product that made P. Elements
+ * are orthonormal to about eps_f32. The same bits on every instruction set. Returns the number of vectors
+ * kept. `dropped` (rank,) may be NULL; true where a vector was zeroed. Source: Vogels et al. 2019
+ * (PowerSGD), section 3; CholeskyQR2, Yamamoto et al. 2015, with pivots. */
 size_t weft_orthogonalise(float *p, size_t rows, size_t rank, bool *dropped);
 
 /* weft_select_top() - the k largest |x| of x (count,) by bit pattern (so NaN above Inf), ties to the smaller
@@ -210,18 +235,20 @@ size_t weft_orthogonalise(float *p, size_t rows, size_t rank, bool *dropped);
 void weft_select_top(uint32_t *indices_out, const float *x, size_t count, size_t k,
                      uint32_t *scratch);
 
-/* The k largest out of candidates: `values` (candidate_count,) of all elements at or above some threshold, in index
- * order, k <= candidate_count. Writes to picked_out (k,) which of them they are, rising; returns the bits of the k-th
- * largest |value|. The same k as weft_select_top of the whole: whoever is left out is smaller than all candidates. */
+/* The k largest out of candidates: `values` (candidate_count,) of all elements at or above some threshold,
+ * in index order, k <= candidate_count. Writes to picked_out (k,) which of them they are, rising; returns
+ * the bits of the k-th largest |value|. The same k as weft_select_top of the whole: whoever is left out is
+ * smaller than all candidates. */
 uint32_t weft_select_among(uint32_t *picked_out, const float *values, size_t candidate_count, size_t k);
 
 /* ---- The one tree of sums, T (DESIGN 5) --------------------------------------------------------
  * T(a,b) over rank indices: one rank is its contribution; else T(a,a+h) + T(a+h,b), h the largest
  * power of two below b-a. Fed in rank order it is a binary counter of partials: at most
  * log2(ranks)+1 buffers live at once. Both the shard and every reproducible plan fold by it. */
-struct weft_fold {
+struct weft_tree_reduce {
     size_t count;                /* elements of one contribution */
-    enum weft_dtype dtype;       /* F32, or what weft_fold_init_op said: then the float pointers stand for that type */
+    enum weft_dtype dtype;       /* F32, or what weft_tree_reduce_init_op said: then the float pointers
+                                  * stand for that type */
     enum weft_op op;
     uint32_t added;              /* ranks folded so far */
     uint32_t depth;              /* live partials */
@@ -229,32 +256,38 @@ struct weft_fold {
     uint32_t spans[33];          /* ranks each one covers */
 };
 
-void weft_fold_init(struct weft_fold *fold, size_t count);
+void weft_tree_reduce_init(struct weft_tree_reduce *reduce, size_t count);
 /* The same tree over another type and operation of kernels' combine. */
-void weft_fold_init_op(struct weft_fold *fold, size_t count, enum weft_dtype dtype, enum weft_op op);
+void weft_tree_reduce_init_op(struct weft_tree_reduce *reduce, size_t count, enum weft_dtype dtype,
+                              enum weft_op op);
 
-/* weft_fold_add() - fold in the contribution of the next rank, held in `buffer` (count,) f32.
+/* weft_tree_reduce_add() - fold in the contribution of the next rank, held in `buffer` (count,) f32.
  * The fold borrows `buffer` as a partial until it is merged. Buffers it no longer needs are handed
  * back through freed_out (up to 32); returns how many. */
-uint32_t weft_fold_add(struct weft_fold *fold, float *buffer, float *freed_out[32]);
+uint32_t weft_tree_reduce_add(struct weft_tree_reduce *reduce, float *buffer, float *freed_out[32]);
 
-/* weft_fold_finish() - merge what is left and return the buffer that holds the sum (NULL when nothing
+/* weft_tree_reduce_finish() - merge what is left and return the buffer that holds the sum (NULL when nothing
  * was added); other buffers come back through freed_out as above, count in *freed_count_out. */
-float *weft_fold_finish(struct weft_fold *fold, float *freed_out[32], uint32_t *freed_count_out);
+float *weft_tree_reduce_finish(struct weft_tree_reduce *reduce, float *freed_out[32],
+                               uint32_t *freed_count_out);
 
-/* The same in pieces, for those who may not work for long at a time. weft_fold_merge() merges elements from..from+count of
- * the next contribution, which lie at `piece`, with all that it will be merged with; when every element has had its turn, in
- * any order, once, weft_fold_added() makes `buffer` a part of the fold, as weft_fold_add() would. Where weft_fold_merges()
- * the pieces need not lie in that buffer: it comes back unread. Of the end alike: weft_fold_total() merges all that is left
- * and returns the buffer that then holds these elements of the sum; weft_fold_close() hands back the buffers and the sum. */
-bool weft_fold_merges(const struct weft_fold *fold);
-void weft_fold_merge(const struct weft_fold *fold, const void *piece, size_t from, size_t count);
-uint32_t weft_fold_added(struct weft_fold *fold, float *buffer, float *freed_out[32]);
-float *weft_fold_total(const struct weft_fold *fold, size_t from, size_t count);
-float *weft_fold_close(struct weft_fold *fold, float *freed_out[32], uint32_t *freed_count_out);
+/* The same in pieces, for those who may not work for long at a time. weft_tree_reduce_merge() merges
+ * elements from..from+count of the next contribution, which lie at `piece`, with all that it will be
+ * merged with; when every element has had its turn, in any order, once, weft_tree_reduce_push() makes
+ * `buffer` a part of the fold, as weft_tree_reduce_add() would. Where weft_tree_reduce_needs_merge() the
+ * pieces need not lie in that buffer: it comes back unread. Of the end alike:
+ * weft_tree_reduce_merge_rest() merges all that is left and returns the buffer that then holds these
+ * elements of the sum; weft_tree_reduce_close() hands back the buffers and the sum. */
+bool weft_tree_reduce_needs_merge(const struct weft_tree_reduce *reduce);
+void weft_tree_reduce_merge(const struct weft_tree_reduce *reduce, const void *piece, size_t from,
+                            size_t count);
+uint32_t weft_tree_reduce_push(struct weft_tree_reduce *reduce, float *buffer, float *freed_out[32]);
+float *weft_tree_reduce_merge_rest(const struct weft_tree_reduce *reduce, size_t from, size_t count);
+float *weft_tree_reduce_close(struct weft_tree_reduce *reduce, float *freed_out[32],
+                              uint32_t *freed_count_out);
 
-/* weft_fold_slots() - buffers a fold of `ranks` needs at once, the one being added included. */
-uint32_t weft_fold_slots(uint32_t ranks);
+/* weft_tree_reduce_buffer_count() - buffers a fold of `ranks` needs at once, the one being added included. */
+uint32_t weft_tree_reduce_buffer_count(uint32_t ranks);
 
 #include "kernels/device_table.h" /* those of a device */
 

@@ -33,7 +33,8 @@ static double power(double base, uint64_t exponent)
 }
 
 void weft_optimizer_step(const struct weft_optimizer *optimizer, float lr, uint64_t step, float *weights,
-                         float *const states[WEFT_OPTIMIZER_STATES_MAX], const float *grad, float grad_scale, size_t count)
+                         float *const states[WEFT_OPTIMIZER_STATES_MAX], const float *grad, float grad_scale,
+                         size_t count)
 {
     const struct weft_kernels *kernels = weft_kernels();
     const struct weft_optimizer *o = optimizer;

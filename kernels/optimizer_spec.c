@@ -29,7 +29,8 @@ static const struct option {
 #define OF(kind) (1u << WEFT_OPTIMIZER_##kind)
     {OF(SGD), "momentum", BELOW_1, offsetof(struct weft_optimizer, momentum)},
     {OF(SGD), "nesterov", SWITCH, 0},
-    {OF(SGD) | OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "weight_decay", UP_TO_1E6, offsetof(struct weft_optimizer, weight_decay)},
+    {OF(SGD) | OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "weight_decay", UP_TO_1E6,
+     offsetof(struct weft_optimizer, weight_decay)},
     {OF(ADAM) | OF(ADAMW) | OF(LAMB), "beta1", BELOW_1, offsetof(struct weft_optimizer, beta1)},
     {OF(ADAM) | OF(ADAMW) | OF(LAMB), "beta2", BELOW_1, offsetof(struct weft_optimizer, beta2)},
     {OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "eps", ABOVE_0, offsetof(struct weft_optimizer, eps)},
@@ -87,8 +88,8 @@ static bool in_range(double value, enum range range)
     }
 }
 
-static enum weft_status parse_option(const char *text, size_t bytes, const char *allowed, unsigned *seen, struct weft_optimizer *into,
-                                     struct weft_error *error)
+static enum weft_status parse_option(const char *text, size_t bytes, const char *allowed, unsigned *seen,
+                                     struct weft_optimizer *into, struct weft_error *error)
 {
     const char *equals = memchr(text, '=', bytes);
     const size_t name_bytes = equals ? (size_t)(equals - text) : bytes;
@@ -98,20 +99,24 @@ static enum weft_status parse_option(const char *text, size_t bytes, const char 
                             && memcmp(options[o].name, text, name_bytes) == 0))
         o++;
     if (o == OPTIONS || !equals)
-        return weft_error_set(error, WEFT_ERR_INVALID, "optimizer option '%.*s' is not known: give options as in %s", (int)bytes, text, allowed);
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "optimizer option '%.*s' is not known: give options as in %s", (int)bytes, text,
+                              allowed);
     if (*seen & 1u << o)
-        return weft_error_set(error, WEFT_ERR_INVALID, "optimizer option '%s' is given twice", options[o].name);
+        return weft_error_set(error, WEFT_ERR_INVALID, "optimizer option '%s' is given twice",
+                              options[o].name);
     *seen |= 1u << o;
     if (!parse_number(equals + 1, bytes - name_bytes - 1, &value) || !in_range(value, options[o].range))
-        return weft_error_set(error, WEFT_ERR_INVALID, "optimizer option '%.*s' is out of range: %s is %s", (int)bytes, text,
-                              options[o].name, range_texts[options[o].range]);
+        return weft_error_set(error, WEFT_ERR_INVALID, "optimizer option '%.*s' is out of range: %s is %s",
+                              (int)bytes, text, options[o].name, range_texts[options[o].range]);
     const float narrow = (float)value;
     if (options[o].range == SWITCH) into->nesterov = value == 1;
     else memcpy((char *)into + options[o].offset, &narrow, sizeof narrow);
     return WEFT_OK;
 }
 
-enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *optimizer_out, struct weft_error *error)
+enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *optimizer_out,
+                                      struct weft_error *error)
 {
     const size_t name_bytes = strcspn(text, ":");
     unsigned seen = 0;
@@ -124,7 +129,8 @@ enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *o
         k++;
     if (k == KINDS)
         return weft_error_set(error, WEFT_ERR_INVALID,
-                              "optimizer '%.100s' is not known: give 'none', 'sgd', 'adam', 'adamw', 'adagrad', 'ftrl' or 'lamb', for example %s",
+                              "optimizer '%.100s' is not known: give 'none', 'sgd', 'adam', 'adamw', "
+                              "'adagrad', 'ftrl' or 'lamb', for example %s",
                               text, kinds[0].allowed);
     struct weft_optimizer made = kinds[k].defaults;
     const char *at = text + name_bytes;
@@ -135,7 +141,8 @@ enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *o
         at += bytes;
     }
     if (made.nesterov && made.momentum == 0)
-        return weft_error_set(error, WEFT_ERR_INVALID, "optimizer '%.100s': nesterov needs a momentum above 0", text);
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "optimizer '%.100s': nesterov needs a momentum above 0", text);
     *optimizer_out = made;
     return WEFT_OK;
 }

@@ -3,20 +3,20 @@
  * Every rank must get the same bits and nothing may become NaN, whatever gradient comes: zero (a frozen
  * layer), rank-deficient, or with magnitudes whose squares leave the range of f32. So
  *
- *     1. each vector is scaled by a power of two until its largest element lies in [1, 2): exact, and invisible in
- *        the result, which is normalised anyway. A zero or non-finite vector is dropped;
+ *     1. each vector is scaled by a power of two until its largest element lies in [1, 2): exact, and
+ *        invisible in the result, which is normalised anyway. A zero or non-finite vector is dropped;
  *     2. Gram matrix G(i,j) = <p_i, p_j>, f64 in the fixed 16-lane order, brought to a unit diagonal;
- *     3. pivoted Cholesky of it: the next vector is the one of which most is left (the first of equals). When that is
- *        no more than rounding noise, it and all others are dropped;
+ *     3. pivoted Cholesky of it: the next vector is the one of which most is left (the first of equals). When
+ *        that is no more than rounding noise, it and all others are dropped;
  *     4. basis = L^-1 p: every element one f64 sum in the order of the pivots, rounded to f32 once;
- *     5. the correction, for vectors that were not nearly orthogonal: 2 to 4 once more on the result, in the same
- *        order, without dropping.
+ *     5. the correction, for vectors that were not nearly orthogonal: 2 to 4 once more on the result, in the
+ *        same order, without dropping.
  *
- * Why the Gram matrix and not Gram-Schmidt: all that decides (pivots, noise, coefficients) happens in an r by r matrix of
- * doubles, the long vectors are only read for dots and combined once a pass, in blocks that stay in the first cache.
- * The Gram matrix squares the condition number, but in f64: the noise limit keeps conditions below 1/(32 eps_f32), whose
- * square times eps_f64 is below eps_f32, and the correction takes away what is left of that. Pivoting makes
- * what is dropped independent of the order in which the vectors came.
+ * Why the Gram matrix and not Gram-Schmidt: all that decides (pivots, noise, coefficients) happens in an r by
+ * r matrix of doubles, the long vectors are only read for dots and combined once a pass, in blocks that stay
+ * in the first cache. The Gram matrix squares the condition number, but in f64: the noise limit keeps
+ * conditions below 1/(32 eps_f32), whose square times eps_f64 is below eps_f32, and the correction takes away
+ * what is left of that. Pivoting makes what is dropped independent of the order in which the vectors came.
  *
  * One code for all instruction sets: P is small (rank <= 64 vectors), only its dots are worth a kernel. */
 #include <float.h>
@@ -31,7 +31,8 @@ enum { RANK_MAX = 64, PART = 32 };
 /* Conditions up to about 2^8 lose no more than 2^16 eps_f64 * rank: nothing that an f32 could show. */
 #define CORRECT_BELOW 0x1p-16
 
-/* basis k stands where vector pivots[k] stood, and is the sum over m <= k of coefficients[k][m] * vector pivots[m]. */
+/* basis k stands where vector pivots[k] stood, and is the sum over m <= k of coefficients[k][m] * vector
+ * pivots[m]. */
 struct basis {
     size_t count;
     double least; /* of what was left of a vector, as a square, when it was chosen */
@@ -51,14 +52,16 @@ static bool scale_to_unit_range(float *vector, size_t rows)
 }
 
 /* The lower half of the Gram matrix of the candidates, scaled to ones on the diagonal by inverse_norms. */
-static void gram(double (*out)[RANK_MAX], double *inverse_norms, const float *p, size_t rows, const struct basis *candidates)
+static void gram(double (*out)[RANK_MAX], double *inverse_norms, const float *p, size_t rows,
+                 const struct basis *candidates)
 {
     for (size_t a = 0; a < candidates->count; a++) {
         const float *left = p + candidates->pivots[a] * rows;
         inverse_norms[a] = 1.0 / sqrt(weft_kernels()->dot_f32(left, left, rows));
         out[a][a] = 1.0;
         for (size_t b = 0; b < a; b++)
-            out[a][b] = weft_kernels()->dot_f32(left, p + candidates->pivots[b] * rows, rows) * inverse_norms[a] * inverse_norms[b];
+            out[a][b] = weft_kernels()->dot_f32(left, p + candidates->pivots[b] * rows, rows) *
+                        inverse_norms[a] * inverse_norms[b];
     }
 }
 
@@ -68,11 +71,14 @@ static double entry(double (*matrix)[RANK_MAX], size_t a, size_t b)
     return a >= b ? matrix[a][b] : matrix[b][a];
 }
 
-/* Cholesky over the candidates; `noise` as a share of a vector's norm, negative: take all, in the order they stand. */
-static void factorise(struct basis *basis, double (*matrix)[RANK_MAX], const double *inverse_norms, double noise)
+/* Cholesky over the candidates; `noise` as a share of a vector's norm, negative: take all, in the order
+ * they stand. */
+static void factorise(struct basis *basis, double (*matrix)[RANK_MAX], const double *inverse_norms,
+                      double noise)
 {
     const struct basis candidates = {.count = basis->count};
-    double lower[RANK_MAX][RANK_MAX], left[RANK_MAX]; /* <candidate, basis k>; its squared norm that no basis vector has */
+    double lower[RANK_MAX][RANK_MAX], left[RANK_MAX]; /* <candidate, basis k>; its squared norm that no
+                                                       * basis vector has */
     size_t from[RANK_MAX], at[RANK_MAX];
     memcpy(at, basis->pivots, sizeof at);
     for (size_t a = 0; a < candidates.count; a++) {
@@ -86,7 +92,8 @@ static void factorise(struct basis *basis, double (*matrix)[RANK_MAX], const dou
             if (left[from[a]] > left[from[best]]) best = a;
         const size_t pivot = from[best];
         if (noise >= 0 && !(left[pivot] > noise * noise)) break;
-        memmove(from + k + 1, from + k, (best - k) * sizeof *from); /* the others keep their order: the first of equals */
+        /* the others keep their order: the first of equals */
+        memmove(from + k + 1, from + k, (best - k) * sizeof *from);
         from[k] = pivot;
         const double norm = sqrt(left[pivot]);
         basis->least = left[pivot] < basis->least ? left[pivot] : basis->least;

@@ -1,7 +1,8 @@
 /* philox.h - Philox 4x32-10: random bits as a pure function of a key and a counter.
  *
- * Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). No state: the same element of the
- * same tensor in the same step draws the same bits on every machine, on a CPU or a GPU, and again in a retry. */
+ * Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). No state: the same
+ * element of the same tensor in the same step draws the same bits on every machine, on a CPU or a GPU, and
+ * again in a retry. */
 #ifndef WEFT_KERNELS_PHILOX_H
 #define WEFT_KERNELS_PHILOX_H
 

@@ -69,7 +69,8 @@ static uint32_t refine(const uint32_t *candidates, size_t candidate_count, const
         const uint32_t bits = magnitude(x[candidates[c]]);
         if (bits >> BUCKET_SHIFT == bucket) buckets[(bits >> MIDDLE_SHIFT) % MIDDLE_BUCKETS]++;
     }
-    const uint32_t upper = bucket << (BUCKET_SHIFT - MIDDLE_SHIFT) | boundary_bucket(buckets, MIDDLE_BUCKETS, wanted);
+    const uint32_t upper =
+        bucket << (BUCKET_SHIFT - MIDDLE_SHIFT) | boundary_bucket(buckets, MIDDLE_BUCKETS, wanted);
 
     memset(buckets, 0, LAST_BUCKETS * sizeof buckets[0]);
     for (size_t c = 0; c < candidate_count; c++) {
@@ -89,8 +90,10 @@ uint32_t weft_select_among(uint32_t *picked_out, const float *values, size_t can
 
     memset(buckets, 0, sizeof buckets);
     for (size_t c = 0; c < candidate_count; c++)
-        if (magnitude(values[c]) >> BUCKET_SHIFT == top) buckets[(magnitude(values[c]) >> MIDDLE_SHIFT) % MIDDLE_BUCKETS]++;
-    const uint32_t upper = top << (BUCKET_SHIFT - MIDDLE_SHIFT) | boundary_bucket(buckets, MIDDLE_BUCKETS, &ties);
+        if (magnitude(values[c]) >> BUCKET_SHIFT == top)
+            buckets[(magnitude(values[c]) >> MIDDLE_SHIFT) % MIDDLE_BUCKETS]++;
+    const uint32_t upper =
+        top << (BUCKET_SHIFT - MIDDLE_SHIFT) | boundary_bucket(buckets, MIDDLE_BUCKETS, &ties);
 
     memset(buckets, 0, LAST_BUCKETS * sizeof buckets[0]);
     for (size_t c = 0; c < candidate_count; c++)
@@ -113,7 +116,8 @@ void weft_select_top(uint32_t *indices_out, const float *x, size_t count, size_t
     size_t ties = k;
     count_top_bits(&counts, x, count);
     const uint32_t bucket = boundary_bucket(counts.buckets[0], TOP_BUCKETS, &ties);
-    const size_t candidate_count = weft_kernels()->indices_above_f32(scratch, x, count, bucket << BUCKET_SHIFT);
+    const size_t candidate_count =
+        weft_kernels()->indices_above_f32(scratch, x, count, bucket << BUCKET_SHIFT);
     const uint32_t kth = refine(scratch, candidate_count, x, bucket, &ties);
 
     size_t emitted = 0;

@@ -12,20 +12,22 @@
 #include "proto/proto.h"
 #include "proto/wire_limits.h"
 
-enum weft_status weft_proof_make(const char *secret, const char *purpose, const uint8_t nonce[WEFT_NONCE_BYTES], const char *job,
-                                 const char *name, uint8_t proof_out[WEFT_PROOF_BYTES])
+enum weft_status weft_proof_make(const char *secret, const char *purpose,
+                                 const uint8_t nonce[WEFT_NONCE_BYTES], const char *job, const char *name,
+                                 uint8_t proof_out[WEFT_PROOF_BYTES])
 {
     size_t job_bytes = strlen(job), name_bytes = strlen(name);
     if (job_bytes > WEFT_LIMIT_NAME_BYTES || name_bytes > WEFT_LIMIT_NAME_BYTES) return WEFT_ERR_INVALID;
     const struct weft_bytes_view parts[] = {
-        {purpose, strlen(purpose) + 1}, {nonce, WEFT_NONCE_BYTES}, {"", 1}, {job, job_bytes + 1}, {name, name_bytes},
+        {purpose, strlen(purpose) + 1}, {nonce, WEFT_NONCE_BYTES}, {"", 1},
+        {job, job_bytes + 1},           {name, name_bytes},
     };
     return weft_hmac_sha256(secret, strlen(secret), parts, sizeof parts / sizeof parts[0], proof_out);
 }
 
 bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PROOF_BYTES])
 {
-    return a_bytes == WEFT_PROOF_BYTES && weft_bytes_equal_secretly(a, b, WEFT_PROOF_BYTES);
+    return a_bytes == WEFT_PROOF_BYTES && weft_bytes_equal_constant_time(a, b, WEFT_PROOF_BYTES);
 }
 
 const char *weft_proto_release(void) { return WEFT_RELEASE; }

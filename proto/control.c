@@ -1,7 +1,8 @@
 /* control.c - control messages: pack, unpack, and the door where every limit is checked.
  *
  *     frame -> protobuf-c (env's memory, with a budget) -> check_control -> a message that may be trusted
- *              in its shape: counts, lengths, ranges. Whether it makes sense now is the coordinator's question.
+ *              in its shape: counts, lengths, ranges. Whether it makes sense now is the coordinator's
+ *              question.
  *
  * The same check runs before packing, so a value that the other side would refuse is found where it was made.
  *
@@ -57,7 +58,10 @@ static bool text_ok(const char *text)
     return text && strnlen(text, WEFT_LIMIT_TEXT_BYTES + 1) <= WEFT_LIMIT_TEXT_BYTES;
 }
 
-static bool proof_ok(const ProtobufCBinaryData *proof) { return proof->len == 0 || proof->len == WEFT_PROOF_BYTES; }
+static bool proof_ok(const ProtobufCBinaryData *proof)
+{
+    return proof->len == 0 || proof->len == WEFT_PROOF_BYTES;
+}
 
 static bool addresses_ok(size_t count, const ProtobufCBinaryData *addresses)
 {
@@ -91,13 +95,16 @@ static bool challenge_ok(const Weft__Control__Challenge *challenge)
 
 static bool hello_ok(const Weft__Control__Hello *hello)
 {
-    if (!name_ok(hello->weft_version, 0) || !name_ok(hello->job, 0) || !name_ok(hello->name, 0) || !name_ok(hello->host, 0))
+    if (!name_ok(hello->weft_version, 0) || !name_ok(hello->job, 0) || !name_ok(hello->name, 0) ||
+        !name_ok(hello->host, 0))
         return false;
     if (hello->wire_version != WEFT_WIRE_VERSION) return true;
-    if (hello->role < WEFT__CONTROL__ROLE__ROLE_WORKER || hello->role > WEFT__CONTROL__ROLE__ROLE_OBSERVER) return false;
+    if (hello->role < WEFT__CONTROL__ROLE__ROLE_WORKER || hello->role > WEFT__CONTROL__ROLE__ROLE_OBSERVER)
+        return false;
     if (hello->name[0] == 0 || hello->job[0] == 0) return false;
     if (hello->wanted_index < -1 || hello->wanted_index >= (int64_t)WEFT_LIMIT_WORKERS) return false;
-    return hello->endpoints <= WEFT_LIMIT_ENGINES && proof_ok(&hello->proof) && hello->nonce.len == WEFT_NONCE_BYTES;
+    return hello->endpoints <= WEFT_LIMIT_ENGINES && proof_ok(&hello->proof) &&
+           hello->nonce.len == WEFT_NONCE_BYTES;
 }
 
 static bool welcome_ok(const Weft__Control__Welcome *welcome)
@@ -110,9 +117,11 @@ static bool welcome_ok(const Weft__Control__Welcome *welcome)
 
 static bool member_ok(const Weft__Control__Member *member)
 {
-    if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER && member->role != WEFT__CONTROL__ROLE__ROLE_SHARD) return false;
+    if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER && member->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
+        return false;
     return member->index < WEFT_LIMIT_WORKERS && name_ok(member->name, 1) && name_ok(member->host, 0) &&
-           member->endpoint_first < WEFT_LIMIT_ENDPOINTS && addresses_ok(member->n_addresses, member->addresses);
+           member->endpoint_first < WEFT_LIMIT_ENDPOINTS &&
+           addresses_ok(member->n_addresses, member->addresses);
 }
 
 static bool roster_ok(const Weft__Control__Roster *roster)
@@ -127,7 +136,8 @@ static bool roster_ok(const Weft__Control__Roster *roster)
 static bool cost_ok(const Weft__Control__LinkCost *cost)
 {
     if (!cost) return true;
-    bool ring_ok = cost->ring.len % WEFT_RING_HOST_BYTES == 0 && cost->ring.len / WEFT_RING_HOST_BYTES <= WEFT_LIMIT_WORKERS;
+    bool ring_ok = cost->ring.len % WEFT_RING_HOST_BYTES == 0 &&
+                   cost->ring.len / WEFT_RING_HOST_BYTES <= WEFT_LIMIT_WORKERS;
     bool runs_ok = cost->runs.len == 0 || cost->runs.len == WEFT_RUNS_BYTES;
     return ring_ok && runs_ok && cost->unknown <= cost->pairs;
 }
@@ -139,11 +149,12 @@ static bool declare_ok(const Weft__Control__Declare *declare)
     if (dims_elems(declare->n_dims, declare->dims) == 0) return false;
     if (!name_ok(declare->codec, 0) || !name_ok(declare->optimizer, 0)) return false;
     if (declare->mode != WEFT_WIRE_MODE_SERVER && declare->mode != WEFT_WIRE_MODE_ALL_REDUCE) return false;
-    return declare->chunk_bytes >= WEFT_LIMIT_CHUNK_BYTES_MIN && declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;
+    return declare->chunk_bytes >= WEFT_LIMIT_CHUNK_BYTES_MIN &&
+           declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;
 }
 
-/* Chunks cover the tensor: one after the other, none empty, ending at its end; then, where the codec may change, so do those of each
- * candidate beside dense. All-reduce tensors have none. */
+/* Chunks cover the tensor: one after the other, none empty, ending at its end; then, where the codec may
+ * change, so do those of each candidate beside dense. All-reduce tensors have none. */
 static bool declared_ok(const Weft__Control__Declared *declared)
 {
     const Weft__Control__Declare *declare = declared->declare;
@@ -156,7 +167,8 @@ static bool declared_ok(const Weft__Control__Declared *declared)
         const Weft__Control__Chunk *chunk = declared->chunks[i];
         if (chunk->endpoint >= WEFT_LIMIT_ENDPOINTS) return false;
         if (chunk->candidate != candidate) {
-            if (chunk->candidate != ++candidate || candidate >= WEFT_LIMIT_CANDIDATES || end != elems) return false;
+            if (chunk->candidate != ++candidate || candidate >= WEFT_LIMIT_CANDIDATES || end != elems)
+                return false;
             end = 0;
         }
         if (chunk->offset != end || chunk->count == 0 || chunk->count > elems - end) return false;
@@ -167,12 +179,15 @@ static bool declared_ok(const Weft__Control__Declared *declared)
 
 static bool weight_hash_ok(const Weft__Control__WeightHash *hash)
 {
-    return hash->tensor < WEFT_LIMIT_TENSORS && hash->worker < WEFT_LIMIT_WORKERS && hash->home <= WEFT_LIMIT_ENDPOINTS;
+    return hash->tensor < WEFT_LIMIT_TENSORS && hash->worker < WEFT_LIMIT_WORKERS &&
+           hash->home <= WEFT_LIMIT_ENDPOINTS;
 }
 
 static bool shrunk_ok(const Weft__Control__Shrunk *shrunk)
 {
-    if (shrunk->epoch == 0 || shrunk->n_members == 0 || shrunk->n_members > WEFT_LIMIT_WORKERS || shrunk->n_newcomers > shrunk->n_members) return false;
+    if (shrunk->epoch == 0 || shrunk->n_members == 0 || shrunk->n_members > WEFT_LIMIT_WORKERS ||
+        shrunk->n_newcomers > shrunk->n_members)
+        return false;
     for (size_t i = 0; i < shrunk->n_newcomers; i++)
         if (!member_ok(shrunk->newcomers[i])) return false;
     return true;
@@ -203,13 +218,16 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: return weight_hash_ok(message->weight_hash);
     case WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST: return true;
     case WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY:
-        return message->status_reply->json && strnlen(message->status_reply->json, WEFT_LIMIT_STATUS_BYTES + 1) <= WEFT_LIMIT_STATUS_BYTES;
+        return message->status_reply->json &&
+               strnlen(message->status_reply->json, WEFT_LIMIT_STATUS_BYTES + 1) <= WEFT_LIMIT_STATUS_BYTES;
     case WEFT__CONTROL__CONTROL__BODY_SHRINK: return message->shrink->epoch > 0;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK: return shrunk_ok(message->shrunk);
     case WEFT__CONTROL__CONTROL__BODY_JOIN: return true;
     case WEFT__CONTROL__CONTROL__BODY_GROW: return message->grow->epoch > 0 && text_ok(message->grow->text);
-    case WEFT__CONTROL__CONTROL__BODY_JOINED: return message->joined->epoch > 0 && text_ok(message->joined->text);
-    case WEFT__CONTROL__CONTROL__BODY_LEFT: return text_ok(message->left->text) && message->left->index < WEFT_LIMIT_WORKERS;
+    case WEFT__CONTROL__CONTROL__BODY_JOINED:
+        return message->joined->epoch > 0 && text_ok(message->joined->text);
+    case WEFT__CONTROL__CONTROL__BODY_LEFT:
+        return text_ok(message->left->text) && message->left->index < WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -239,11 +257,17 @@ static void clean_texts(Control *message)
     }
 }
 
-enum weft_status weft_control_pack(struct weft_env *env, const Control *message, uint8_t **data_out, size_t *bytes_out)
+enum weft_status weft_control_pack(struct weft_env *env, const Control *message, uint8_t **data_out,
+                                   size_t *bytes_out)
 {
-    if (!control_ok(message)) return weft_limit_note("a message between a process and the coordinator has a name longer than %u bytes, with control characters, or another field out of range", WEFT_LIMIT_NAME_BYTES);
+    if (!control_ok(message))
+        return weft_limit_note("a message between a process and the coordinator has a name longer than %u "
+                               "bytes, with control characters, or another field out of range",
+                               WEFT_LIMIT_NAME_BYTES);
     size_t bytes = weft__control__control__get_packed_size(message);
-    if (bytes > WEFT_LIMIT_FRAME_BYTES) return weft_limit_note("a message to the coordinator has %zu bytes, at most %u are allowed", bytes, WEFT_LIMIT_FRAME_BYTES);
+    if (bytes > WEFT_LIMIT_FRAME_BYTES)
+        return weft_limit_note("a message to the coordinator has %zu bytes, at most %u are allowed", bytes,
+                               WEFT_LIMIT_FRAME_BYTES);
     uint8_t *data = weft_alloc_bytes(env, bytes ? bytes : 1);
     if (!data) return WEFT_ERR_NO_MEMORY;
     *bytes_out = weft__control__control__pack(message, data);
@@ -252,7 +276,8 @@ enum weft_status weft_control_pack(struct weft_env *env, const Control *message,
     return WEFT_OK;
 }
 
-enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, size_t bytes, Control **message_out)
+enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, size_t bytes,
+                                     Control **message_out)
 {
     if (bytes == 0 || bytes > WEFT_LIMIT_FRAME_BYTES) return WEFT_ERR_MALFORMED;
     struct decode_memory memory = {.env = env, .left_bytes = DECODE_BASE_BYTES + bytes * DECODE_FACTOR};

@@ -1,7 +1,8 @@
 /* hash.c - the one file that sees xxhash: the data header's checksum (xxh32) and the weight hash.
  *
- * The weight hash is xxh3-64 of the bytes of f32 weights. Of a tensor in chunks the chunks' hashes are added, each times an odd number
- * of its own, so that they may be made in any order, and two chunks that have changed places are not equal to themselves.
+ * The weight hash is xxh3-64 of the bytes of f32 weights. Of a tensor in chunks the chunks' hashes are added,
+ * each times an odd number of its own, so that they may be made in any order, and two chunks that have
+ * changed places are not equal to themselves.
  *
  * In compressed server modes the shard and every worker apply the same optimiser step to their own copy of
  * the weights. Equal bits give equal hashes; a different hash is proof that a copy has gone its own way

@@ -155,7 +155,8 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
     return WEFT_OK;
 }
 
-void weft_wire_text(const uint8_t *data, const struct weft_wire_header *header, char out[WEFT_LIMIT_RESULT_TEXT_BYTES + 1])
+void weft_wire_text(const uint8_t *data, const struct weft_wire_header *header,
+                    char out[WEFT_LIMIT_RESULT_TEXT_BYTES + 1])
 {
     WEFT_ASSERT(header->text_bytes <= WEFT_LIMIT_RESULT_TEXT_BYTES);
     for (uint32_t i = 0; i < header->text_bytes; i++) {

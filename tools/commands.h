@@ -1,4 +1,5 @@
-/* commands.h - entries of the sub-commands: argv[0] is the sub-command's name; each returns the exit status. */
+/* commands.h - entries of the sub-commands: argv[0] is the sub-command's name; each returns the exit
+ * status. */
 #ifndef WEFT_TOOLS_COMMANDS_H
 #define WEFT_TOOLS_COMMANDS_H
 

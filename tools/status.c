@@ -31,8 +31,8 @@ static const struct option options_table[] = {{"job", required_argument, NULL, '
 
 /* ---- asking ---- */
 
-struct question {
-    struct weft_member *member;
+struct status_query {
+    struct weft_control_client *member;
     char *json; /* owned (strdup) */
     struct weft_error error;
     bool done;
@@ -40,55 +40,57 @@ struct question {
 
 static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
 {
-    struct question *question = context;
+    struct status_query *status_query = context;
     Weft__Control__StatusRequest request = WEFT__CONTROL__STATUS_REQUEST__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST;
     message.status_request = &request;
-    (void)weft_member_send(question->member, &message);
+    (void)weft_control_client_send(status_query->member, &message);
 }
 
 static void on_message(void *context, const Weft__Control__Control *message)
 {
-    struct question *question = context;
+    struct status_query *status_query = context;
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT)
-        weft_error_set(&question->error, message->abort->status, "%s", message->abort->text);
+        weft_error_set(&status_query->error, message->abort->status, "%s", message->abort->text);
     if (message->body_case != WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY) return;
-    if (!question->json) question->json = strdup(message->status_reply->json);
-    (void)weft_member_leave(question->member, "");
-    question->done = true;
+    if (!status_query->json) status_query->json = strdup(message->status_reply->json);
+    (void)weft_control_client_leave(status_query->member, "");
+    status_query->done = true;
 }
 
 static void on_closed(void *context, enum weft_status status, const char *text)
 {
-    struct question *question = context;
-    if (!question->json) weft_error_set(&question->error, status, "%s", text);
-    question->done = true;
+    struct status_query *status_query = context;
+    if (!status_query->json) weft_error_set(&status_query->error, status, "%s", text);
+    status_query->done = true;
 }
 
 /* Steps the net in this thread until there is an answer or a reason. */
-static void ask(struct weft_env *env, const struct weft_member_options *given, struct question *question)
+static void query_status(struct weft_env *env, const struct weft_control_client_options *given,
+                         struct status_query *status_query)
 {
     struct weft_net *net;
-    struct weft_member_options options = *given;
+    struct weft_control_client_options options = *given;
     options.role = WEFT__CONTROL__ROLE__ROLE_OBSERVER;
     options.welcomed = on_welcomed;
     options.message = on_message;
     options.closed = on_closed;
-    options.context = question;
+    options.context = status_query;
     enum weft_status status = weft_net_create(env, &net);
     if (status != WEFT_OK) {
-        weft_error_set(&question->error, status, "cannot start networking: %s", weft_reason_text(status));
+        weft_error_set(&status_query->error, status, "cannot start networking: %s", weft_reason_text(status));
         return;
     }
     uint64_t deadline_ns = weft_now_ns(env) + options.join_ns + WEFT_SECONDS(2);
-    status = weft_member_start(env, net, &options, &question->member, &question->error);
-    while (status == WEFT_OK && !question->done && weft_now_ns(env) < deadline_ns) weft_net_step(net, 100);
-    if (status == WEFT_OK && !question->done)
-        weft_error_set(&question->error, WEFT_ERR_DEADLINE, "the coordinator at %s:%u did not answer",
+    status = weft_control_client_start(env, net, &options, &status_query->member, &status_query->error);
+    while (status == WEFT_OK && !status_query->done && weft_now_ns(env) < deadline_ns)
+        weft_net_step(net, 100);
+    if (status == WEFT_OK && !status_query->done)
+        weft_error_set(&status_query->error, WEFT_ERR_DEADLINE, "the coordinator at %s:%u did not answer",
                        given->host, given->port);
     weft_net_free(net);
-    weft_member_free(question->member);
+    weft_control_client_free(status_query->member);
 }
 
 /* ---- printing ---- */
@@ -180,15 +182,15 @@ static int print_table(const char *json)
 
 int weft_status_main(int argc, char **argv)
 {
-    struct weft_member_options options;
-    struct question question = {.json = NULL};
+    struct weft_control_client_options options;
+    struct status_query status_query = {.json = NULL};
     struct weft_error error = {0};
     const char *secret_file = NULL, *address = getenv("WEFT_COORDINATOR");
     char *secret, host[256];
     bool json = false;
     uint64_t seconds = 5;
     int answer;
-    weft_member_options_init(&options);
+    weft_control_client_options_init(&options);
     if (getenv("WEFT_JOB") && getenv("WEFT_JOB")[0]) options.job = getenv("WEFT_JOB");
     opterr = 0, optind = 1;
     while ((answer = getopt_long(argc, argv, ":j:h", options_table, NULL)) != -1) {
@@ -209,21 +211,21 @@ int weft_status_main(int argc, char **argv)
         return tool_usage_error("weft status", "what is '%s'? one HOST:PORT is enough", argv[optind]);
     if (!address || !address[0])
         return tool_usage_error("weft status", "HOST:PORT of the coordinator is missing");
-    if (weft_host_port(address, host, &options.port, &error) != WEFT_OK)
+    if (weft_host_port_parse(address, host, &options.port, &error) != WEFT_OK)
         return tool_usage_error("weft status", "%s", error.text);
     if (!tool_read_secret("weft status", secret_file, NULL, &secret)) return 1;
     options.host = host;
     options.secret = secret;
     options.join_ns = WEFT_SECONDS(seconds);
-    ask(weft_env_system(), &options, &question);
+    query_status(weft_env_system(), &options, &status_query);
     free(secret);
-    if (!question.json) {
-        fprintf(stderr, "weft status: %s\n", question.error.text);
+    if (!status_query.json) {
+        fprintf(stderr, "weft status: %s\n", status_query.error.text);
         return 1;
     }
     int status = 0;
-    if (json) puts(question.json);
-    else status = print_table(question.json);
-    free(question.json);
+    if (json) puts(status_query.json);
+    else status = print_table(status_query.json);
+    free(status_query.json);
     return status;
 }

@@ -40,7 +40,7 @@ static json_t *parse_line(char *line)
     return json_loadb(line, bytes, 0, NULL);
 }
 
-static void take_clock(struct merge *merge, json_t *object, double *shift_us)
+static void read_clock(struct merge *merge, json_t *object, double *shift_us)
 {
     json_t *arguments = json_object_get(object, "args");
     const char *host = json_string_value(json_object_get(arguments, "host"));
@@ -84,7 +84,7 @@ static bool merge_file(struct merge *merge, const char *path)
             fprintf(stderr, "weft trace: %s:%d: this is no line of a trace of weft\n", path, number);
             fine = false;
         } else {
-            if (strcmp(name, "weft_clock") == 0) take_clock(merge, object, &shift_us);
+            if (strcmp(name, "weft_clock") == 0) read_clock(merge, object, &shift_us);
             if (json_is_number(ts) && shift_us != 0)
                 json_object_set_new(object, "ts", json_real(json_number_value(ts) + shift_us));
             fine = write_object(merge, object);

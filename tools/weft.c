@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 #include "tools/commands.h"
 #include "tools/common.h"
 
@@ -45,5 +45,6 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1);
-    return tool_usage_error("weft", argv[1][0] == '-' ? "there is no option %s" : "there is no command '%s'", argv[1]);
+    return tool_usage_error("weft", argv[1][0] == '-' ? "there is no option %s" : "there is no command '%s'",
+                            argv[1]);
 }

@@ -1,5 +1,5 @@
 /* weftd.c - the server's command line: options into struct weftd_options, everything else is
- * server/weftd.c. */
+ * server/daemon/weftd.c. */
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +21,8 @@ static const char help_text[] =
     "  -e, --engines N         threads that own chunks, each with an endpoint (default: server.engines)\n"
     "  -j, --job NAME          name of the job (default: WEFT_JOB, then job.name)\n"
     "      --secret-file FILE  the job's secret (default: WEFT_SECRET, WEFT_SECRET_FILE, job.secret_file)\n"
-    "      --listen HOST       address to listen on; any but loopback needs a secret (default 127.0.0.1, or ::1)\n"
+    "      --listen HOST       address to listen on; any but loopback needs a secret (default 127.0.0.1, or "
+    "::1)\n"
     "  -p, --port PORT         of the coordinator; 0 takes a free one (default: server.port)\n"
     "      --http-port PORT    serve /metrics, /healthz and /status; 0 takes a free one (default: not "
     "served)\n"
@@ -34,7 +35,18 @@ static const char help_text[] =
     "\n"
     "Exit status: 0 the job ended in order, 1 it did not (one sentence on stderr), 2 wrong usage.\n";
 
-enum { SECRET_FILE = 256, MIN_WORKERS, LISTEN, HTTP_PORT, PORT_FILE, LANES, DEVICES, CONFIG, SET, HELP_OPTIONS };
+enum {
+    SECRET_FILE = 256,
+    MIN_WORKERS,
+    LISTEN,
+    HTTP_PORT,
+    PORT_FILE,
+    LANES,
+    DEVICES,
+    CONFIG,
+    SET,
+    HELP_OPTIONS
+};
 
 static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
                                               {"min-workers", required_argument, NULL, MIN_WORKERS},
@@ -135,9 +147,12 @@ static int parse(int argc, char **argv, struct weft_config *config, struct weftd
     }
     if (!ok) return TOOL_USAGE;
     if (options->workers_min && options->coordinator)
-        return tool_usage_error("weftd", "--min-workers is for the coordinator, and this shard joins the one at %s", options->coordinator);
+        return tool_usage_error("weftd",
+                                "--min-workers is for the coordinator, and this shard joins the one at %s",
+                                options->coordinator);
     if (options->workers_min > options->workers)
-        return tool_usage_error("weftd", "--min-workers is at most the number of workers, %u", options->workers);
+        return tool_usage_error("weftd", "--min-workers is at most the number of workers, %u",
+                                options->workers);
     if (optind < argc)
         return tool_usage_error("weftd", "what is '%s'? weftd takes options only", argv[optind]);
     return -1;

@@ -39,7 +39,8 @@ static void shuffle(struct batches *batches, uint64_t epoch)
 
 static void normalise(const uint8_t *pixels, float *x)
 {
-    for (uint32_t k = 0; k < IMAGE_PIXELS; k++) x[k] = ((float)pixels[k] * (1.0f / 255.0f) - PIXEL_MEAN) * (1.0f / PIXEL_DEVIATION);
+    for (uint32_t k = 0; k < IMAGE_PIXELS; k++)
+        x[k] = ((float)pixels[k] * (1.0f / 255.0f) - PIXEL_MEAN) * (1.0f / PIXEL_DEVIATION);
 }
 
 void batches_fill(struct batches *batches, uint64_t first, uint32_t count, float *x, uint8_t *labels)

@@ -37,8 +37,10 @@ static bool open_file(struct reader *reader)
 {
     reader->file = gzopen(reader->path, "rb");
     if (reader->file) return gzbuffer(reader->file, 1 << 17), true;
-    if (errno == ENOENT) return fail(reader, "data set not found: %s does not exist; " PACKAGE_HINT, reader->path);
-    return fail(reader, "cannot open %s: %s; " PACKAGE_HINT, reader->path, errno ? strerror(errno) : "out of memory");
+    if (errno == ENOENT)
+        return fail(reader, "data set not found: %s does not exist; " PACKAGE_HINT, reader->path);
+    return fail(reader, "cannot open %s: %s; " PACKAGE_HINT, reader->path,
+                errno ? strerror(errno) : "out of memory");
 }
 
 /* Exactly `bytes`, or a sentence. */
@@ -50,19 +52,24 @@ static bool read_bytes(struct reader *reader, void *out, size_t bytes)
     const char *text = gzerror(reader->file, &code);
     if (got < 0 || (code != Z_OK && code != Z_BUF_ERROR && code != Z_STREAM_END)) {
         if (code == Z_ERRNO) return fail(reader, "cannot read %s: %s", reader->path, strerror(errno));
-        return fail(reader, "corrupt file: %s; reinstall the Debian package dataset-fashion-mnist", text); /* names the file */
+        /* names the file */
+        return fail(reader, "corrupt file: %s; reinstall the Debian package dataset-fashion-mnist", text);
     }
-    return fail(reader, "corrupt file: %s ends too early; reinstall the Debian package dataset-fashion-mnist", reader->path);
+    return fail(reader, "corrupt file: %s ends too early; reinstall the Debian package dataset-fashion-mnist",
+                reader->path);
 }
 
 /* The header of a file of bytes with these dimensions; dims[0], the number of items, is given out. */
-static bool read_header(struct reader *reader, uint32_t dim_count, const uint32_t *item_dims, uint32_t *count_out)
+static bool read_header(struct reader *reader, uint32_t dim_count, const uint32_t *item_dims,
+                        uint32_t *count_out)
 {
     uint8_t raw[16];
     if (!read_bytes(reader, raw, 4 + 4 * dim_count)) return false;
     if (raw[0] != 0 || raw[1] != 0 || raw[2] != TYPE_U8 || raw[3] != dim_count) {
-        return fail(reader, "wrong file: %s starts with %02x%02x%02x%02x, not with the IDX magic 0000%02x%02x; "
-                    PACKAGE_HINT, reader->path, raw[0], raw[1], raw[2], raw[3], TYPE_U8, (unsigned)dim_count);
+        return fail(
+            reader,
+            "wrong file: %s starts with %02x%02x%02x%02x, not with the IDX magic 0000%02x%02x; " PACKAGE_HINT,
+            reader->path, raw[0], raw[1], raw[2], raw[3], TYPE_U8, (unsigned)dim_count);
     }
     uint32_t dims[3];
     for (uint32_t i = 0; i < dim_count; i++) {
@@ -71,12 +78,12 @@ static bool read_header(struct reader *reader, uint32_t dim_count, const uint32_
     }
     for (uint32_t i = 1; i < dim_count; i++) {
         if (dims[i] == item_dims[i - 1]) continue;
-        return fail(reader, "wrong file: the images of %s are %u x %u, not %d x %d; " PACKAGE_HINT, reader->path,
-                    (unsigned)dims[1], (unsigned)dims[2], IMAGE_SIDE, IMAGE_SIDE);
+        return fail(reader, "wrong file: the images of %s are %u x %u, not %d x %d; " PACKAGE_HINT,
+                    reader->path, (unsigned)dims[1], (unsigned)dims[2], IMAGE_SIDE, IMAGE_SIDE);
     }
     if (dims[0] == 0 || dims[0] > COUNT_MAX) {
-        return fail(reader, "wrong file: %s says it holds %u items (1 to %d are possible); " PACKAGE_HINT, reader->path,
-                    (unsigned)dims[0], COUNT_MAX);
+        return fail(reader, "wrong file: %s says it holds %u items (1 to %d are possible); " PACKAGE_HINT,
+                    reader->path, (unsigned)dims[0], COUNT_MAX);
     }
     *count_out = dims[0];
     return true;
@@ -97,10 +104,13 @@ static bool read_body(struct reader *reader, uint8_t *out, size_t bytes)
         int code = Z_OK;
         gzerror(reader->file, &code);
         if (code == Z_OK || code == Z_STREAM_END) return true;
-        return fail(reader, "corrupt file: %s ends too early; reinstall the Debian package dataset-fashion-mnist", reader->path);
+        return fail(reader,
+                    "corrupt file: %s ends too early; reinstall the Debian package dataset-fashion-mnist",
+                    reader->path);
     }
     if (got < 0) {
-        return fail(reader, "corrupt file: %s fails its checksum; reinstall the Debian package dataset-fashion-mnist",
+        return fail(reader,
+                    "corrupt file: %s fails its checksum; reinstall the Debian package dataset-fashion-mnist",
                     reader->path);
     }
     return fail(reader, "wrong file: %s is longer than its header says; " PACKAGE_HINT, reader->path);
@@ -131,7 +141,8 @@ err_close:
     return false;
 }
 
-bool dataset_load(struct dataset *dataset, const char *directory, const char *prefix, char *error, size_t error_bytes)
+bool dataset_load(struct dataset *dataset, const char *directory, const char *prefix, char *error,
+                  size_t error_bytes)
 {
     struct reader reader = {.error = error, .error_bytes = error_bytes};
     struct dataset loaded = {0};
@@ -142,13 +153,15 @@ bool dataset_load(struct dataset *dataset, const char *directory, const char *pr
     snprintf(reader.path, sizeof(reader.path), "%s/%s-labels-idx1-ubyte.gz", directory, prefix);
     if (!load_items(&reader, 1, &label_count, &loaded.labels)) goto err_free;
     if (label_count != loaded.count) {
-        fail(&reader, "wrong file: %s has %u labels for %u images; " PACKAGE_HINT, reader.path, (unsigned)label_count,
-             (unsigned)loaded.count);
+        fail(&reader, "wrong file: %s has %u labels for %u images; " PACKAGE_HINT, reader.path,
+             (unsigned)label_count, (unsigned)loaded.count);
         goto err_free;
     }
     for (uint32_t i = 0; i < label_count; i++) {
         if (loaded.labels[i] < CLASS_COUNT) continue;
-        fail(&reader, "corrupt file: label %u of %s is %u, not 0 to %d; reinstall the Debian package dataset-fashion-mnist",
+        fail(&reader,
+             "corrupt file: label %u of %s is %u, not 0 to %d; reinstall the Debian package "
+             "dataset-fashion-mnist",
              (unsigned)i, reader.path, loaded.labels[i], CLASS_COUNT - 1);
         goto err_free;
     }

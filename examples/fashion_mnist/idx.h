@@ -20,7 +20,8 @@ struct dataset {
 
 /* Reads DIR/<prefix>-images-idx3-ubyte.gz and DIR/<prefix>-labels-idx1-ubyte.gz ("train" or "t10k").
  * On failure nothing is kept and `error` holds one sentence: which file, what is wrong, what to do. */
-bool dataset_load(struct dataset *dataset, const char *directory, const char *prefix, char *error, size_t error_bytes);
+bool dataset_load(struct dataset *dataset, const char *directory, const char *prefix, char *error,
+                  size_t error_bytes);
 void dataset_free(struct dataset *dataset);
 
 #endif

@@ -70,8 +70,9 @@ void mlp_forward(struct mlp *mlp, const float *x, uint32_t batch)
         for (uint32_t i = 0; i < batch; i++) {
             memcpy(layer->activation + (size_t)i * layer->out, layer->bias, layer->out * sizeof(float));
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)batch, (int)layer->out, (int)layer->in, 1.0f, input,
-                    (int)layer->in, layer->weights, (int)layer->in, 1.0f, layer->activation, (int)layer->out);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)batch, (int)layer->out, (int)layer->in,
+                    1.0f, input, (int)layer->in, layer->weights, (int)layer->in, 1.0f, layer->activation,
+                    (int)layer->out);
         if (l + 1 < mlp->layer_count) {
             for (size_t i = 0; i < (size_t)batch * layer->out; i++) {
                 layer->activation[i] = layer->activation[i] > 0.0f ? layer->activation[i] : 0.0f;
@@ -81,7 +82,8 @@ void mlp_forward(struct mlp *mlp, const float *x, uint32_t batch)
     }
 }
 
-double mlp_loss(struct mlp *mlp, const uint8_t *labels, uint32_t batch, bool with_delta, uint32_t *correct_out)
+double mlp_loss(struct mlp *mlp, const uint8_t *labels, uint32_t batch, bool with_delta,
+                uint32_t *correct_out)
 {
     struct mlp_layer *last = &mlp->layers[mlp->layer_count - 1];
     double loss = 0;
@@ -94,7 +96,8 @@ double mlp_loss(struct mlp *mlp, const uint8_t *labels, uint32_t batch, bool wit
         }
         correct += best == labels[i];
         double sum = 0;
-        for (uint32_t c = 0; c < last->out; c++) sum += exp((double)logits[c] - logits[best]); /* never overflows */
+        /* never overflows */
+        for (uint32_t c = 0; c < last->out; c++) sum += exp((double)logits[c] - logits[best]);
         loss += log(sum) + logits[best] - logits[labels[i]];
         if (!with_delta) continue;
         float *delta = last->delta + (size_t)i * last->out;
@@ -113,14 +116,16 @@ void mlp_backward(struct mlp *mlp, uint32_t l, const float *x, uint32_t batch)
     const float *input = l == 0 ? x : mlp->layers[l - 1].activation;
     if (l > 0) { /* first, because it reads this layer's weights, which may change once its gradient is out */
         struct mlp_layer *before = &mlp->layers[l - 1];
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)batch, (int)layer->in, (int)layer->out, 1.0f,
-                    layer->delta, (int)layer->out, layer->weights, (int)layer->in, 0.0f, before->delta, (int)layer->in);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)batch, (int)layer->in, (int)layer->out,
+                    1.0f, layer->delta, (int)layer->out, layer->weights, (int)layer->in, 0.0f, before->delta,
+                    (int)layer->in);
         for (size_t i = 0; i < (size_t)batch * layer->in; i++) {
             before->delta[i] = before->activation[i] > 0.0f ? before->delta[i] : 0.0f;
         }
     }
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)layer->out, (int)layer->in, (int)batch, 1.0f, layer->delta,
-                (int)layer->out, input, (int)layer->in, 0.0f, layer->weights_grad, (int)layer->in);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)layer->out, (int)layer->in, (int)batch, 1.0f,
+                layer->delta, (int)layer->out, input, (int)layer->in, 0.0f, layer->weights_grad,
+                (int)layer->in);
     memset(layer->bias_grad, 0, layer->out * sizeof(float));
     for (uint32_t i = 0; i < batch; i++) {
         const float *delta = layer->delta + (size_t)i * layer->out;

@@ -40,7 +40,8 @@ void mlp_init(struct mlp *mlp, uint64_t seed);
 void mlp_forward(struct mlp *mlp, const float *x, uint32_t batch);
 /* Sum of the cross-entropy over the batch; counts right answers when correct_out is given, and leaves
  * the delta of the last layer (of the *mean* loss) for mlp_backward when with_delta. */
-double mlp_loss(struct mlp *mlp, const uint8_t *labels, uint32_t batch, bool with_delta, uint32_t *correct_out);
+double mlp_loss(struct mlp *mlp, const uint8_t *labels, uint32_t batch, bool with_delta,
+                uint32_t *correct_out);
 /* Gradients of one layer; needs the deltas of the layer behind it. */
 void mlp_backward(struct mlp *mlp, uint32_t layer, const float *x, uint32_t batch);
 

@@ -16,7 +16,8 @@ struct trainer_options {
     double eval_seconds;    /* evaluate after so much training; 0: by steps */
     double lr, lr_final, warmup; /* peak; share of the peak at the end; share of the steps to climb */
     double momentum, weight_decay;
-    uint64_t seed, steps, chunk_bytes; /* steps 0: as many as the epochs have; chunk_bytes 0: weft's default */
+    uint64_t seed, steps, chunk_bytes; /* steps 0: as many as the epochs have; chunk_bytes 0: weft's
+                                        * default */
     uint32_t batch, hidden, eval_every; /* eval_every 0: four times an epoch */
 };
 

@@ -71,7 +71,8 @@ static bool fail(struct trainer *trainer, const char *what, enum weft_status sta
     const char *text = weft_error_text(trainer->session);
     if (!text || !*text) text = weft_status_text(status);
     if (trainer->session) {
-        fprintf(stderr, "fashion_mnist: rank %u, step %" PRIu64 ", %s: %s\n", trainer->rank, trainer->step + 1, what, text);
+        fprintf(stderr, "fashion_mnist: rank %u, step %" PRIu64 ", %s: %s\n", trainer->rank,
+                trainer->step + 1, what, text);
     } else {
         fprintf(stderr, "fashion_mnist: %s: %s\n", what, text);
     }
@@ -109,7 +110,8 @@ static bool declare_tensor(struct trainer *trainer, uint32_t layer_index, bool b
     declared.dim_count = bias ? 1 : 2;
     declared.dims[0] = layer->out;
     if (!bias) declared.dims[1] = layer->in;
-    if (options->mode) declared.mode = strcmp(options->mode, "server") == 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
+    if (options->mode)
+        declared.mode = strcmp(options->mode, "server") == 0 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
     declared.codec = options->codec;
     declared.optimizer = optimizer;
     if (options->chunk_bytes) declared.chunk_bytes = options->chunk_bytes;
@@ -145,7 +147,8 @@ static bool join(struct trainer *trainer)
     }
     mlp_init(&trainer->mlp, options->seed);
     for (uint32_t t = 0; t < TENSORS; t++) {
-        TRY(trainer, "first weights", weft_tensor_init(trainer->tensors[t].weft, trainer->tensors[t].weights));
+        TRY(trainer, "first weights",
+            weft_tensor_init(trainer->tensors[t].weft, trainer->tensors[t].weights));
     }
     return true;
 }
@@ -165,7 +168,8 @@ static bool prepare(struct trainer *trainer)
     trainer->labels = malloc(rows);
     if (!trainer->x || !trainer->labels || !mlp_create(&trainer->mlp, sizes, LAYERS, rows) ||
         !batches_create(&trainer->batches, &trainer->train, options->seed)) {
-        fprintf(stderr, "fashion_mnist: out of memory for a batch of %u images; make --batch smaller\n", rows);
+        fprintf(stderr, "fashion_mnist: out of memory for a batch of %u images; make --batch smaller\n",
+                rows);
         return false;
     }
     return true;
@@ -214,10 +218,11 @@ static bool evaluate(struct trainer *trainer)
     struct weft_stats stats = {.size = sizeof(stats)};
     TRY(trainer, "statistics", weft_stats_get(trainer->session, &stats));
     double train_loss = trainer->loss_steps ? trainer->loss_sum / (double)trainer->loss_steps : 0;
-    int64_t values[VALUES] = {(int64_t)correct_all, llround(loss * 1e6), llround(train_loss * 1e6), (int64_t)stats.sent_bytes,
-                              (int64_t)stats.received_bytes};
+    int64_t values[VALUES] = {(int64_t)correct_all, llround(loss * 1e6), llround(train_loss * 1e6),
+                              (int64_t)stats.sent_bytes, (int64_t)stats.received_bytes};
     struct weft_request request = {{0}};
-    TRY(trainer, "evaluation", weft_all_reduce(trainer->session, values, values, VALUES, WEFT_I64, WEFT_SUM, &request));
+    TRY(trainer, "evaluation",
+        weft_all_reduce(trainer->session, values, values, VALUES, WEFT_I64, WEFT_SUM, &request));
     if (!wait_request(trainer, "evaluation", &request)) return false;
 
     trainer->loss_sum = 0;
@@ -238,7 +243,8 @@ static bool evaluate(struct trainer *trainer)
 
 /* ---- training ---- */
 
-/* Rises linearly over the warm-up, then falls by a half cosine. A function of the step: equal on all ranks. */
+/* Rises linearly over the warm-up, then falls by a half cosine. A function of the step: equal on all
+ * ranks. */
 static float learning_rate(const struct trainer *trainer, uint64_t step)
 {
     const struct trainer_options *options = &trainer->options;
@@ -264,9 +270,11 @@ static bool start_vote(struct trainer *trainer, double started)
     const struct trainer_options *options = &trainer->options;
     double seconds = trainer->seconds + (now_seconds() - started);
     trainer->votes[VOTE_STOP] = options->seconds > 0 && seconds >= options->seconds;
-    trainer->votes[VOTE_EVALUATE] = options->eval_seconds > 0 && seconds >= trainer->seconds_evaluated + options->eval_seconds;
-    TRY(trainer, "vote", weft_all_reduce(trainer->session, trainer->votes, trainer->votes, VOTE_COUNT, WEFT_I64, WEFT_SUM,
-                                         &trainer->vote_request));
+    trainer->votes[VOTE_EVALUATE] =
+        options->eval_seconds > 0 && seconds >= trainer->seconds_evaluated + options->eval_seconds;
+    TRY(trainer, "vote",
+        weft_all_reduce(trainer->session, trainer->votes, trainer->votes, VOTE_COUNT, WEFT_I64, WEFT_SUM,
+                        &trainer->vote_request));
     return true;
 }
 
@@ -276,7 +284,8 @@ static bool train_step(struct trainer *trainer, double started)
     const struct trainer_options *options = &trainer->options;
     uint64_t first = (trainer->step * trainer->ranks + trainer->rank) * options->batch;
     batches_fill(&trainer->batches, first, options->batch, trainer->x, trainer->labels);
-    struct weft_step step = {.step = trainer->step + 1, .lr = learning_rate(trainer, trainer->step), .weight = 1};
+    struct weft_step step = {
+        .step = trainer->step + 1, .lr = learning_rate(trainer, trainer->step), .weight = 1};
     TRY(trainer, "step_begin", weft_step_begin(trainer->session, &step));
 
     bool voting = options->seconds > 0 || options->eval_seconds > 0;
@@ -285,7 +294,9 @@ static bool train_step(struct trainer *trainer, double started)
     double loss = mlp_loss(&trainer->mlp, trainer->labels, options->batch, true, NULL) / options->batch;
     if (!isfinite(loss)) {
         char text[120];
-        snprintf(text, sizeof(text), "the loss of rank %u is not finite in step %" PRIu64 "; make --lr smaller", trainer->rank, step.step);
+        snprintf(text, sizeof(text),
+                 "the loss of rank %u is not finite in step %" PRIu64 "; make --lr smaller", trainer->rank,
+                 step.step);
         fprintf(stderr, "fashion_mnist: %s\n", text);
         weft_abort(trainer->session, text);
         return false;
@@ -302,7 +313,8 @@ static bool train_step(struct trainer *trainer, double started)
     if (voting && !wait_request(trainer, "vote", &trainer->vote_request)) return false;
     TRY(trainer, "step_end", weft_step_end(trainer->session));
     trainer->step++;
-    if (trainer->rank == 0) report_progress(&trainer->report, trainer->step, trainer->steps, trainer->seconds, loss);
+    if (trainer->rank == 0)
+        report_progress(&trainer->report, trainer->step, trainer->steps, trainer->seconds, loss);
     return true;
 }
 
@@ -314,7 +326,8 @@ static bool train(struct trainer *trainer)
     uint64_t images_per_step = (uint64_t)options->batch * trainer->ranks;
     trainer->steps = options->steps ? options->steps : (uint64_t)(images / (double)images_per_step);
     if (trainer->steps == 0) trainer->steps = 1;
-    trainer->eval_every = options->eval_every ? options->eval_every : (uint32_t)(trainer->train.count / images_per_step / 4 + 1);
+    trainer->eval_every = options->eval_every ? options->eval_every
+                                              : (uint32_t)(trainer->train.count / images_per_step / 4 + 1);
 
     bool stop = false;
     if (!evaluate(trainer)) return false;
@@ -322,7 +335,8 @@ static bool train(struct trainer *trainer)
     while (!stop) {
         if (!train_step(trainer, started)) return false;
         stop = trainer->votes[VOTE_STOP] > 0 || trainer->step == trainer->steps;
-        bool due = options->eval_seconds > 0 ? trainer->votes[VOTE_EVALUATE] > 0 : trainer->step % trainer->eval_every == 0;
+        bool due = options->eval_seconds > 0 ? trainer->votes[VOTE_EVALUATE] > 0
+                                             : trainer->step % trainer->eval_every == 0;
         if (trainer->hashes) {
             double before = now_seconds();
             fprintf(trainer->hashes, "%" PRIu64 " %016" PRIx64 "\n", trainer->step, hash_weights(trainer));
@@ -346,7 +360,8 @@ static bool summarise_tensors(struct trainer *trainer, struct tensor_summary *su
             .chosen = choice.candidates > 0, .since_step = choice.since_step, .changes = choice.changes,
             .saved_bytes = (double)choice.saved_bytes, .saved_seconds = 1e-9 * (double)choice.saved_ns,
         };
-        snprintf(summaries[t].name, sizeof(summaries[t].name), "fc%u.%s", t / 2 + 1, t % 2 ? "bias" : "weight");
+        snprintf(summaries[t].name, sizeof(summaries[t].name), "fc%u.%s", t / 2 + 1,
+                 t % 2 ? "bias" : "weight");
         snprintf(summaries[t].codec, sizeof(summaries[t].codec), "%s", choice.codec);
     }
     return true;
@@ -365,7 +380,8 @@ static bool finish(struct trainer *trainer)
     for (uint32_t r = 0; r < trainer->ranks; r++) equal = equal && hashes[r] == own;
     free(hashes);
     if (status < 0) return fail(trainer, "comparing the weights", status);
-    if (!equal) fprintf(stderr, "fashion_mnist: rank %u: the workers ended with different weights\n", trainer->rank);
+    if (!equal)
+        fprintf(stderr, "fashion_mnist: rank %u: the workers ended with different weights\n", trainer->rank);
     if (trainer->rank != 0) return equal;
 
     struct tensor_summary tensors[TENSORS];
@@ -376,13 +392,22 @@ static bool finish(struct trainer *trainer)
     uint32_t shards = weft_shards(trainer->session);
     double images = (double)trainer->step * options->batch * trainer->ranks;
     struct summary summary = {
-        .mode = options->mode ? options->mode : shards > 0 ? "server" : "all_reduce",
-        .codec = options->codec, .workers = trainer->ranks, .shards = shards, .batch = options->batch, .seed = options->seed,
-        .steps = trainer->step, .steps_planned = trainer->steps, .seconds = trainer->seconds,
+        .mode = options->mode ? options->mode
+                : shards > 0  ? "server"
+                              : "all_reduce",
+        .codec = options->codec,
+        .workers = trainer->ranks,
+        .shards = shards,
+        .batch = options->batch,
+        .seed = options->seed,
+        .steps = trainer->step,
+        .steps_planned = trainer->steps,
+        .seconds = trainer->seconds,
         .images_per_second = trainer->seconds > 0 ? images / trainer->seconds : 0,
         .exposed_share = stats.step_ns ? (double)stats.exposed_ns / (double)stats.step_ns : 0,
         .weight_hash = (uint64_t)own,
-        .tensors = tensors, .tensor_count = TENSORS,
+        .tensors = tensors,
+        .tensor_count = TENSORS,
     };
     return report_close(&trainer->report, &summary) && equal;
 }
@@ -423,7 +448,8 @@ int main(int argc, char **argv)
     if (answer != 0) return answer - 1;
     openblas_set_num_threads(1); /* one core a worker: the job decides how many workers a host has */
 
-    bool fine = prepare(&trainer) && join(&trainer) && open_hashes(&trainer) && train(&trainer) && finish(&trainer);
+    bool fine =
+        prepare(&trainer) && join(&trainer) && open_hashes(&trainer) && train(&trainer) && finish(&trainer);
     leave(&trainer);
     return fine ? 0 : 1;
 }

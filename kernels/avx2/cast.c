@@ -1,7 +1,7 @@
 /* cast.c - casts between f32 and the 16-bit floats: F16C's instructions, and integer arithmetic for bf16.
  *
- * VCVTPS2PH with the rounding written into the instruction keeps denormals and quiets NaN with sign and payload,
- * as the scalar specification says; MXCSR's rounding mode does not matter to it. */
+ * VCVTPS2PH with the rounding written into the instruction keeps denormals and quiets NaN with sign and
+ * payload, as the scalar specification says; MXCSR's rounding mode does not matter to it. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/scalar/scalar.h"
 
@@ -11,7 +11,8 @@ void weft_avx2_cast_f32_f16(uint16_t *out, const float *in, size_t count)
 {
     size_t i = 0;
     for (; i + WIDTH <= count; i += WIDTH) {
-        const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m128i halves =
+            _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         _mm_storeu_si128((__m128i *)(void *)(out + i), halves);
     }
     weft_scalar_cast_f32_f16(out + i, in + i, count - i);
@@ -41,7 +42,8 @@ void weft_avx2_cast_f32_bf16(uint16_t *out, const float *in, size_t count)
     size_t i = 0;
     for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
         const __m256i low = round_to_bf16(_mm256_loadu_si256((const __m256i *)(const void *)(in + i)));
-        const __m256i high = round_to_bf16(_mm256_loadu_si256((const __m256i *)(const void *)(in + i + WIDTH)));
+        const __m256i high =
+            round_to_bf16(_mm256_loadu_si256((const __m256i *)(const void *)(in + i + WIDTH)));
         /* packus works within 128-bit lanes: put the quarters back into order */
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
         _mm256_storeu_si256((__m256i *)(void *)(out + i), packed);

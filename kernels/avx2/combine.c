@@ -2,4 +2,4 @@
 #include "kernels/avx2/avx2.h"
 
 #define COMBINE(name) weft_avx2_##name
-#include "kernels/combine_loops.h"
+#include "kernels/templates/combine_loops.h"

@@ -1,7 +1,8 @@
-/* elementwise.c - sum, scale, error-feedback add, magnitudes and the optimiser step, eight elements at a time.
+/* elementwise.c - sum, scale, error-feedback add, magnitudes and the optimiser step, eight elements at a
+ * time.
  *
- * Each operation is the scalar one on eight lanes; what is left below a vector goes to the scalar kernel itself.
- * -ffp-contract=off and the absence of -mfma keep multiplication and addition two roundings. */
+ * Each operation is the scalar one on eight lanes; what is left below a vector goes to the scalar kernel
+ * itself. -ffp-contract=off and the absence of -mfma keep multiplication and addition two roundings. */
 #include <string.h>
 
 #include "kernels/avx2/avx2.h"
@@ -30,9 +31,12 @@ static inline __attribute__((always_inline)) __m256 tree8(const float *const *fr
     return _mm256_add_ps(left, n == 3 ? third : _mm256_add_ps(third, _mm256_loadu_ps(from[3] + i)));
 }
 
-/* `n` sources: a constant where inlined, so the tree is straight-line code; returns how many elements were done. */
-static inline __attribute__((always_inline)) size_t sum_tree(float *const *outs, size_t out_count, const float *const *sources,
-                                                             size_t n, __m256 factor, size_t i, size_t count, bool stream)
+/* `n` sources: a constant where inlined, so the tree is straight-line code; returns how many elements were
+ * done. */
+static inline __attribute__((always_inline)) size_t sum_tree(float *const *outs, size_t out_count,
+                                                             const float *const *sources, size_t n,
+                                                             __m256 factor, size_t i, size_t count,
+                                                             bool stream)
 {
     for (; i + WIDTH <= count; i += WIDTH) {
         __m256 sum = tree8(sources, n < 4 ? n : 4, i);
@@ -46,8 +50,9 @@ static inline __attribute__((always_inline)) size_t sum_tree(float *const *outs,
     return i;
 }
 
-static inline __attribute__((always_inline)) size_t sum_any(float *const *outs, size_t out_count, const float *const *sources,
-                                                            size_t source_count, float by, size_t first, size_t count, bool stream)
+static inline __attribute__((always_inline)) size_t sum_any(float *const *outs, size_t out_count,
+                                                            const float *const *sources, size_t source_count,
+                                                            float by, size_t first, size_t count, bool stream)
 {
     const __m256 factor = _mm256_set1_ps(by);
     switch (source_count) {
@@ -63,7 +68,8 @@ static inline __attribute__((always_inline)) size_t sum_any(float *const *outs, 
 }
 
 /* Elements [first, last), fewer than a vector: the end, or what comes before a line begins. */
-static void sum_few(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t first, size_t last)
+static void sum_few(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
+                    float factor, size_t first, size_t last)
 {
     const float *rest[8];
     float tail[WIDTH], *const only[1] = {tail};
@@ -75,17 +81,18 @@ static void sum_few(float *const *outs, size_t out_count, const float *const *so
         memcpy(outs[o] + first, tail, (last - first) * sizeof *tail);
 }
 
-void weft_avx2_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                            float factor, size_t count)
+void weft_avx2_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
+                            size_t source_count, float factor, size_t count)
 {
     const size_t done = sum_any(outs, out_count, sources, source_count, factor, 0, count, false);
     sum_few(outs, out_count, sources, source_count, factor, done, count);
 }
 
-void weft_avx2_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                                   float factor, size_t count)
+void weft_avx2_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                   size_t source_count, float factor, size_t count)
 {
-    const size_t bytes = WIDTH * sizeof(float), past = (uintptr_t)outs[0] % bytes, head = past == 0 ? 0 : (bytes - past) / sizeof(float);
+    const size_t bytes = WIDTH * sizeof(float), past = (uintptr_t)outs[0] % bytes,
+                 head = past == 0 ? 0 : (bytes - past) / sizeof(float);
     bool alike = past % sizeof(float) == 0 && count > head;
     for (size_t o = 1; o < out_count; o++)
         alike = alike && (uintptr_t)outs[o] % bytes == past;
@@ -119,7 +126,8 @@ uint32_t weft_avx2_scale_add_f32(float *out, const float *a, float factor, const
         _mm256_storeu_ps(out + i, sum);
         max = _mm256_max_epu32(max, magnitude8(sum));
     }
-    const uint32_t vectors = max_of8(max), rest = weft_scalar_scale_add_f32(out + i, a + i, factor, b + i, count - i);
+    const uint32_t vectors = max_of8(max),
+                   rest = weft_scalar_scale_add_f32(out + i, a + i, factor, b + i, count - i);
     return vectors > rest ? vectors : rest;
 }
 
@@ -131,11 +139,13 @@ uint32_t weft_avx2_max_abs_bits_f32(const float *in, size_t count)
         max = _mm256_max_epu32(max, magnitude8(_mm256_loadu_ps(in + i)));
         other = _mm256_max_epu32(other, magnitude8(_mm256_loadu_ps(in + i + WIDTH)));
     }
-    const uint32_t vectors = max_of8(_mm256_max_epu32(max, other)), rest = weft_scalar_max_abs_bits_f32(in + i, count - i);
+    const uint32_t vectors = max_of8(_mm256_max_epu32(max, other)),
+                   rest = weft_scalar_max_abs_bits_f32(in + i, count - i);
     return vectors > rest ? vectors : rest;
 }
 
-/* Bit j: |in[j]| is at least the floor. Both are below 2^31, so signed comparison serves; `below` is floor - 1. */
+/* Bit j: |in[j]| is at least the floor. Both are below 2^31, so signed comparison serves; `below` is floor
+ * - 1. */
 static inline uint32_t mask_above8(const float *in, __m256i below)
 {
     const __m256i above = _mm256_cmpgt_epi32(magnitude8(_mm256_loadu_ps(in)), below);
@@ -166,8 +176,8 @@ static inline uint32_t bits_above8(__m256 x, __m256i below)
 }
 
 size_t weft_avx2_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,
-                                     uint32_t floor_bits, uint32_t first, uint32_t *indices_out, float *values_out,
-                                     uint32_t *max_bits)
+                                     uint32_t floor_bits, uint32_t first, uint32_t *indices_out,
+                                     float *values_out, uint32_t *max_bits)
 {
     const __m256 factors = _mm256_set1_ps(factor);
     const __m256i below = _mm256_set1_epi32((int)floor_bits - 1);
@@ -191,8 +201,9 @@ size_t weft_avx2_scale_add_above_f32(float *out, const float *a, float factor, c
     }
     const uint32_t vectors = max_of8(max);
     *max_bits = vectors > *max_bits ? vectors : *max_bits;
-    return found + weft_scalar_scale_add_above_f32(out + i, a + i, factor, b + i, count - i, floor_bits, first + (uint32_t)i,
-                                                   indices_out + found, values_out + found, max_bits);
+    return found + weft_scalar_scale_add_above_f32(out + i, a + i, factor, b + i, count - i, floor_bits,
+                                                   first + (uint32_t)i, indices_out + found,
+                                                   values_out + found, max_bits);
 }
 
 bool weft_avx2_finite_f32(const float *in, size_t count)
@@ -202,8 +213,8 @@ bool weft_avx2_finite_f32(const float *in, size_t count)
 
 /* The branches on the hyper-parameters are the same for every element; they stay in the loop, where they are
  * predicted, so that the order of operations is written once. */
-void weft_avx2_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale, const struct weft_sgd *sgd,
-                       size_t count)
+void weft_avx2_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale,
+                       const struct weft_sgd *sgd, size_t count)
 {
     const __m256 scale = _mm256_set1_ps(grad_scale), lr = _mm256_set1_ps(sgd->lr);
     const __m256 momentum = _mm256_set1_ps(sgd->momentum), decay = _mm256_set1_ps(sgd->weight_decay);
@@ -214,7 +225,8 @@ void weft_avx2_sgd_f32(float *weights, float *velocity, const float *grad, float
         __m256 g = _mm256_mul_ps(_mm256_loadu_ps(grad + i), scale);
         if (decays) g = _mm256_add_ps(g, _mm256_mul_ps(decay, w));
         if (remembers) {
-            const __m256 v = canonical8(_mm256_add_ps(_mm256_mul_ps(momentum, _mm256_loadu_ps(velocity + i)), g));
+            const __m256 v =
+                canonical8(_mm256_add_ps(_mm256_mul_ps(momentum, _mm256_loadu_ps(velocity + i)), g));
             _mm256_storeu_ps(velocity + i, v);
             g = sgd->nesterov ? _mm256_add_ps(g, _mm256_mul_ps(momentum, v)) : v;
         }

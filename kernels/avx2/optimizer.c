@@ -2,4 +2,4 @@
 #include "kernels/avx2/avx2.h"
 
 #define OPTIMIZER(name) weft_avx2_##name
-#include "kernels/optimizer_loops.h"
+#include "kernels/templates/optimizer_loops.h"

@@ -6,8 +6,8 @@
  *                 they happen in row order
  *   outer         four registers of output at a time, ranks in order
  *
- * A tail below 16 elements is loaded under a mask. The masked lanes add +0 * +0 to a lane that started at +0 and so
- * is never -0: no bit changes. */
+ * A tail below 16 elements is loaded under a mask. The masked lanes add +0 * +0 to a lane that started at
+ * +0 and so is never -0: no bit changes. */
 #include "kernels/avx2/avx2.h"
 
 enum { WIDTH = 8, LANES = 16, RANK_BLOCK = 4, ROW_BLOCK = 4, BAND_ELEMS = 8192, PANEL_ELEMS = 8192 };
@@ -21,8 +21,10 @@ static inline __m256i first_lanes(size_t count)
 
 static inline double fold_lanes_f64(const __m256d lanes[4])
 {
-    const __m256d low = _mm256_add_pd(lanes[0], lanes[2]), high = _mm256_add_pd(lanes[1], lanes[3]); /* 8 + 8 */
-    const __m256d four = _mm256_add_pd(low, high);                                                   /* 4 + 4 */
+    /* 8 + 8 */
+    const __m256d low = _mm256_add_pd(lanes[0], lanes[2]), high = _mm256_add_pd(lanes[1], lanes[3]);
+    /* 4 + 4 */
+    const __m256d four = _mm256_add_pd(low, high);
     const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
     const double sum = _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
     return sum == sum ? sum : (double)float_from_bits(FLOAT_NAN);
@@ -57,7 +59,8 @@ double weft_avx2_dot_f32(const float *a, const float *b, size_t count)
         const __m256i first = first_lanes(left), second = first_lanes(left > WIDTH ? left - WIDTH : 0);
         add_products_f64(lanes, _mm256_maskload_ps(a + i, first), _mm256_maskload_ps(b + i, first));
         if (left > WIDTH)
-            add_products_f64(lanes + 2, _mm256_maskload_ps(a + i + WIDTH, second), _mm256_maskload_ps(b + i + WIDTH, second));
+            add_products_f64(lanes + 2, _mm256_maskload_ps(a + i + WIDTH, second),
+                             _mm256_maskload_ps(b + i + WIDTH, second));
     }
     return fold_lanes_f64(lanes);
 }
@@ -71,8 +74,8 @@ static inline float fold_lanes_f32(__m256 low, __m256 high)
 }
 
 /* One row of M times `ranks` (a constant where inlined) rows of Q. */
-static inline __attribute__((always_inline)) void row_times(float *p, size_t p_stride, const float *row, const float *q,
-                                                            size_t cols, size_t ranks)
+static inline __attribute__((always_inline)) void row_times(float *p, size_t p_stride, const float *row,
+                                                            const float *q, size_t cols, size_t ranks)
 {
     __m256 low[RANK_BLOCK], high[RANK_BLOCK];
     for (size_t r = 0; r < ranks; r++)
@@ -87,20 +90,24 @@ static inline __attribute__((always_inline)) void row_times(float *p, size_t p_s
         }
     }
     if (j < cols) {
-        const size_t left = cols - j, above = left > WIDTH ? left - WIDTH : 0, second_at = above ? j + WIDTH : j;
+        const size_t left = cols - j, above = left > WIDTH ? left - WIDTH : 0,
+                     second_at = above ? j + WIDTH : j;
         const __m256i first = first_lanes(left), second = first_lanes(above);
-        const __m256 m_low = _mm256_maskload_ps(row + j, first), m_high = _mm256_maskload_ps(row + second_at, second);
+        const __m256 m_low = _mm256_maskload_ps(row + j, first),
+                     m_high = _mm256_maskload_ps(row + second_at, second);
         for (size_t r = 0; r < ranks; r++) {
             const float *from = q + r * cols;
             low[r] = _mm256_add_ps(low[r], _mm256_mul_ps(m_low, _mm256_maskload_ps(from + j, first)));
-            high[r] = _mm256_add_ps(high[r], _mm256_mul_ps(m_high, _mm256_maskload_ps(from + second_at, second)));
+            high[r] =
+                _mm256_add_ps(high[r], _mm256_mul_ps(m_high, _mm256_maskload_ps(from + second_at, second)));
         }
     }
     for (size_t r = 0; r < ranks; r++)
         p[r * p_stride] = fold_lanes_f32(low[r], high[r]);
 }
 
-void weft_avx2_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank)
+void weft_avx2_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
+                          size_t rank)
 {
     for (size_t i = 0; i < rows; i++) {
         const float *row = m + i * cols;
@@ -118,8 +125,9 @@ void weft_avx2_matmul_f32(float *p, size_t p_stride, const float *m, const float
 }
 
 /* In bands of rows that stay in the first-level cache between being written and being multiplied. */
-uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
-                                          const float *q, size_t rows, size_t cols, size_t rank)
+uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p,
+                                        size_t p_stride, const float *q, size_t rows, size_t cols,
+                                        size_t rank)
 {
     const size_t band = cols < BAND_ELEMS ? BAND_ELEMS / cols : 1;
     uint32_t max_bits = 0;
@@ -133,8 +141,8 @@ uint32_t weft_avx2_scale_add_matmul_f32(float *m, const float *a, float factor, 
 }
 
 /* q (width,) += sum over `row_count` rows of m(i, :) * p(i), in row order. */
-static inline __attribute__((always_inline)) void add_rank(float *q, const float *m, const float *p, size_t cols,
-                                                           size_t width, size_t row_count)
+static inline __attribute__((always_inline)) void add_rank(float *q, const float *m, const float *p,
+                                                           size_t cols, size_t width, size_t row_count)
 {
     __m256 factors[ROW_BLOCK];
     for (size_t i = 0; i < row_count; i++)
@@ -151,23 +159,26 @@ static inline __attribute__((always_inline)) void add_rank(float *q, const float
             q[j] += m[i * cols + j] * p[i];
 }
 
-static inline __attribute__((always_inline)) void add_rows(float *sums, const float *m, const float *p, size_t p_stride,
-                                                           size_t cols, size_t width, size_t row_count, size_t rank)
+static inline __attribute__((always_inline)) void add_rows(float *sums, const float *m, const float *p,
+                                                           size_t p_stride, size_t cols, size_t width,
+                                                           size_t row_count, size_t rank)
 {
     for (size_t r = 0; r < rank; r++)
         add_rank(sums + r * width, m, p + r * p_stride, cols, width, row_count);
 }
 
-#include "kernels/matmul_t_loops.h"
+#include "kernels/templates/matmul_t_loops.h"
 
 void weft_avx2_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
 {
     matmul_t_in_bands(q, m, p, rows, cols, rank, PANEL_ELEMS / rank / WIDTH * WIDTH);
 }
 
-/* `vectors` (a constant where inlined) registers of row i of P^T Q, written or subtracted from what is there. */
-static inline __attribute__((always_inline)) void outer_vectors(float *out, const float *p, const float *q, size_t rows,
-                                                                size_t cols, size_t rank, size_t vectors, bool subtract)
+/* `vectors` (a constant where inlined) registers of row i of P^T Q, written or subtracted from what is
+ * there. */
+static inline __attribute__((always_inline)) void outer_vectors(float *out, const float *p, const float *q,
+                                                                size_t rows, size_t cols, size_t rank,
+                                                                size_t vectors, bool subtract)
 {
     __m256 sum[4];
     for (size_t v = 0; v < vectors; v++)
@@ -183,8 +194,8 @@ static inline __attribute__((always_inline)) void outer_vectors(float *out, cons
     }
 }
 
-static inline __attribute__((always_inline)) void outer(float *out, const float *p, const float *q, size_t rows, size_t cols,
-                                                        size_t rank, bool subtract)
+static inline __attribute__((always_inline)) void outer(float *out, const float *p, const float *q,
+                                                        size_t rows, size_t cols, size_t rank, bool subtract)
 {
     for (size_t i = 0; i < rows; i++) {
         float *row = out + i * cols;
@@ -212,11 +223,12 @@ void weft_avx2_outer_sub_f32(float *m, const float *p, const float *q, size_t ro
     outer(m, p, q, rows, cols, rank, true);
 }
 
-#define OWED(name) weft_avx2_##name
-#include "kernels/owed_loops.h"
+#define LAZY(name) weft_avx2_##name
+#include "kernels/templates/lazy_residual_loops.h"
 
-uint32_t weft_avx2_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
-                                        const float *q, size_t rows, size_t cols, size_t rank)
+uint32_t weft_avx2_lazy_residual_add_matmul_f32(float *m, const struct weft_lazy_residual *lazy,
+                                                const float *a, float factor, float *p, const float *q,
+                                                size_t rows, size_t cols, size_t rank)
 {
-    return owed_in_bands(m, owed, a, factor, p, q, rows, cols, rank);
+    return lazy_in_bands(m, lazy, a, factor, p, q, rows, cols, rank);
 }

@@ -1,4 +1,5 @@
-/* table.c - the AVX2 + F16C variant. sum_i64 stays with scalar: the compiler's vectors already run at memory speed. */
+/* table.c - the AVX2 + F16C variant. sum_i64 stays with scalar: the compiler's vectors already run at
+ * memory speed. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/scalar/scalar.h"
 
@@ -38,7 +39,7 @@ const struct weft_kernels weft_kernels_avx2 = {
     .dequantise_sign_f32 = weft_avx2_dequantise_sign_f32,
     .matmul_f32 = weft_avx2_matmul_f32,
     .scale_add_matmul_f32 = weft_avx2_scale_add_matmul_f32,
-    .owed_add_matmul_f32 = weft_avx2_owed_add_matmul_f32,
+    .lazy_residual_add_matmul_f32 = weft_avx2_lazy_residual_add_matmul_f32,
     .matmul_t_f32 = weft_avx2_matmul_t_f32,
     .outer_f32 = weft_avx2_outer_f32,
     .outer_sub_f32 = weft_avx2_outer_sub_f32,

@@ -2,4 +2,4 @@
 #include "kernels/avx512/avx512.h"
 
 #define COMBINE(name) weft_avx512_##name
-#include "kernels/combine_loops.h"
+#include "kernels/templates/combine_loops.h"

@@ -1,7 +1,7 @@
 /* elementwise.c - scale, error-feedback add, magnitudes and the optimiser step, sixteen elements at a time.
  *
- * Each operation is the scalar one on sixteen lanes, the tail under a mask. -ffp-contract=off keeps multiplication and
- * addition two roundings although the instruction set has a fused one. */
+ * Each operation is the scalar one on sixteen lanes, the tail under a mask. -ffp-contract=off keeps
+ * multiplication and addition two roundings although the instruction set has a fused one. */
 #include "kernels/avx512/avx512.h"
 
 enum { WIDTH = 16 };
@@ -62,10 +62,11 @@ uint32_t weft_avx512_max_abs_bits_f32(const float *in, size_t count)
     return _mm512_reduce_max_epu32(_mm512_max_epu32(max, other));
 }
 
-/* Few elements are above in a top-k: 64 are passed over with one branch; a group that has some is packed in a register
- * and stored (packing straight into memory is slow on some processors). The store is cut to what was found: entries
- * of indices_out past `count` must stay untouched. */
-size_t weft_avx512_indices_above_f32(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits)
+/* Few elements are above in a top-k: 64 are passed over with one branch; a group that has some is packed
+ * in a register and stored (packing straight into memory is slow on some processors). The store is cut to
+ * what was found: entries of indices_out past `count` must stay untouched. */
+size_t weft_avx512_indices_above_f32(uint32_t *indices_out, const float *in, size_t count,
+                                     uint32_t floor_bits)
 {
     const __m512i floor = _mm512_set1_epi32((int)floor_bits);
     const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -79,7 +80,8 @@ size_t weft_avx512_indices_above_f32(uint32_t *indices_out, const float *in, siz
             i += 4 * WIDTH;
         } else {
             const __mmask16 lanes = first16(count - i);
-            above[0] = _mm512_mask_cmpge_epu32_mask(lanes, magnitude16(_mm512_maskz_loadu_ps(lanes, in + i)), floor);
+            above[0] =
+                _mm512_mask_cmpge_epu32_mask(lanes, magnitude16(_mm512_maskz_loadu_ps(lanes, in + i)), floor);
             above[1] = above[2] = above[3] = 0;
             i += WIDTH;
         }
@@ -88,7 +90,8 @@ size_t weft_avx512_indices_above_f32(uint32_t *indices_out, const float *in, siz
             const __m512i indices = _mm512_add_epi32(numbers, _mm512_set1_epi32((int)(here + v * WIDTH)));
             const unsigned n = (unsigned)__builtin_popcount(above[v]);
             if (n == 0) continue;
-            _mm512_mask_storeu_epi32(indices_out + found, first16(n), _mm512_maskz_compress_epi32(above[v], indices));
+            _mm512_mask_storeu_epi32(indices_out + found, first16(n),
+                                     _mm512_maskz_compress_epi32(above[v], indices));
             found += n;
         }
     }
@@ -96,9 +99,11 @@ size_t weft_avx512_indices_above_f32(uint32_t *indices_out, const float *in, siz
 }
 
 /* One vector of it; returns which lanes are above, and the sum. */
-static inline __attribute__((always_inline)) __mmask16 scale_add_vector(float *out, const float *a, __m512 factors,
-                                                                        const float *b, __m512i floor, __m512i *max,
-                                                                        __mmask16 lanes, bool stream, __m512 *sum)
+static inline __attribute__((always_inline)) __mmask16 scale_add_vector(float *out, const float *a,
+                                                                        __m512 factors, const float *b,
+                                                                        __m512i floor, __m512i *max,
+                                                                        __mmask16 lanes, bool stream,
+                                                                        __m512 *sum)
 {
     const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, a), factors);
     *sum = canonical16(_mm512_add_ps(scaled, _mm512_maskz_loadu_ps(lanes, b)));
@@ -117,43 +122,48 @@ struct above16 {
     __m512i indices, max;
 };
 
-/* With error feedback many elements wait just below the threshold, so nearly every third vector has one above it and no
- * branch on that is predicted: each vector is packed and stored whole, and what is not wanted is written over. There is
- * room: at element i at most i were found. */
-static inline __attribute__((always_inline)) void above_whole(struct above16 *list, float *out, const float *a, __m512 factors,
-                                                              const float *b, __m512i floor, size_t count, bool stream)
+/* With error feedback many elements wait just below the threshold, so nearly every third vector has one
+ * above it and no branch on that is predicted: each vector is packed and stored whole, and what is not
+ * wanted is written over. There is room: at element i at most i were found. */
+static inline __attribute__((always_inline)) void above_whole(struct above16 *list, float *out,
+                                                              const float *a, __m512 factors, const float *b,
+                                                              __m512i floor, size_t count, bool stream)
 {
     for (size_t i = 0; i + WIDTH <= count; i += WIDTH) {
         __m512 sum;
-        const __mmask16 above = scale_add_vector(out + i, a + i, factors, b + i, floor, &list->max, ALL16, stream, &sum);
-        _mm512_storeu_si512(list->indices_out + list->found, _mm512_maskz_compress_epi32(above, list->indices));
+        const __mmask16 above =
+            scale_add_vector(out + i, a + i, factors, b + i, floor, &list->max, ALL16, stream, &sum);
+        _mm512_storeu_si512(list->indices_out + list->found,
+                            _mm512_maskz_compress_epi32(above, list->indices));
         _mm512_storeu_ps(list->values_out + list->found, _mm512_maskz_compress_ps(above, sum));
         list->found += (size_t)__builtin_popcount(above);
         list->indices = _mm512_add_epi32(list->indices, _mm512_set1_epi32(WIDTH));
     }
 }
 
-static inline void above_part(struct above16 *list, float *out, const float *a, __m512 factors, const float *b, __m512i floor,
-                              size_t count)
+static inline void above_part(struct above16 *list, float *out, const float *a, __m512 factors,
+                              const float *b, __m512i floor, size_t count)
 {
     __m512 sum;
-    const __mmask16 above = scale_add_vector(out, a, factors, b, floor, &list->max, first16(count), false, &sum);
+    const __mmask16 above =
+        scale_add_vector(out, a, factors, b, floor, &list->max, first16(count), false, &sum);
     const size_t n = (size_t)__builtin_popcount(above);
-    _mm512_mask_storeu_epi32(list->indices_out + list->found, first16(n), _mm512_maskz_compress_epi32(above, list->indices));
+    _mm512_mask_storeu_epi32(list->indices_out + list->found, first16(n),
+                             _mm512_maskz_compress_epi32(above, list->indices));
     _mm512_mask_storeu_ps(list->values_out + list->found, first16(n), _mm512_maskz_compress_ps(above, sum));
     list->found += n;
     list->indices = _mm512_add_epi32(list->indices, _mm512_set1_epi32((int)count));
 }
 
 size_t weft_avx512_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,
-                                       uint32_t floor_bits, uint32_t first, uint32_t *indices_out, float *values_out,
-                                       uint32_t *max_bits)
+                                       uint32_t floor_bits, uint32_t first, uint32_t *indices_out,
+                                       float *values_out, uint32_t *max_bits)
 {
     const __m512 factors = _mm512_set1_ps(factor);
     const __m512i floor = _mm512_set1_epi32((int)floor_bits);
     const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    struct above16 list = {indices_out, values_out, 0, _mm512_add_epi32(_mm512_set1_epi32((int)first), numbers),
-                           _mm512_setzero_si512()};
+    struct above16 list = {indices_out, values_out, 0,
+                           _mm512_add_epi32(_mm512_set1_epi32((int)first), numbers), _mm512_setzero_si512()};
     const size_t head = out == a || out == b ? count : stream_from(out, sizeof *out, count);
     size_t i = 0;
     if (head < count) {
@@ -183,8 +193,9 @@ struct sgd16 {
 
 /* The branches on the hyper-parameters are the same for every element; they stay in the loop, where they are
  * predicted, so that the order of operations is written once. */
-static inline __attribute__((always_inline)) void sgd_vector(float *weights, float *velocity, const float *grad,
-                                                             const struct sgd16 *s, __mmask16 lanes)
+static inline __attribute__((always_inline)) void sgd_vector(float *weights, float *velocity,
+                                                             const float *grad, const struct sgd16 *s,
+                                                             __mmask16 lanes)
 {
     const __m512 w = _mm512_maskz_loadu_ps(lanes, weights);
     __m512 g = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, grad), s->scale);
@@ -198,8 +209,8 @@ static inline __attribute__((always_inline)) void sgd_vector(float *weights, flo
     _mm512_mask_storeu_ps(weights, lanes, canonical16(_mm512_sub_ps(w, _mm512_mul_ps(s->lr, g))));
 }
 
-void weft_avx512_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale, const struct weft_sgd *sgd,
-                         size_t count)
+void weft_avx512_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale,
+                         const struct weft_sgd *sgd, size_t count)
 {
     const struct sgd16 s = {
         _mm512_set1_ps(grad_scale), _mm512_set1_ps(sgd->lr), _mm512_set1_ps(sgd->momentum),
@@ -208,5 +219,6 @@ void weft_avx512_sgd_f32(float *weights, float *velocity, const float *grad, flo
     size_t i = 0;
     for (; i + WIDTH <= count; i += WIDTH)
         sgd_vector(weights + i, s.remembers ? velocity + i : NULL, grad + i, &s, ALL16);
-    if (i < count) sgd_vector(weights + i, s.remembers ? velocity + i : NULL, grad + i, &s, first16(count - i));
+    if (i < count)
+        sgd_vector(weights + i, s.remembers ? velocity + i : NULL, grad + i, &s, first16(count - i));
 }

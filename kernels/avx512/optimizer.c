@@ -2,4 +2,4 @@
 #include "kernels/avx512/avx512.h"
 
 #define OPTIMIZER(name) weft_avx512_##name
-#include "kernels/optimizer_loops.h"
+#include "kernels/templates/optimizer_loops.h"

@@ -1,11 +1,20 @@
 /* products.c - dot and the low-rank products with AVX-512; avx2/products.c explains the shapes.
  *
- * The 16 lanes of the specification are one register (f32) or two (f64), which is one chain of additions per rank: a
- * row of M is walked by up to eight ranks, or two rows by up to four, so that enough chains are in flight. Tails go
- * under a mask: masked lanes add +0 * +0 to a lane that started at +0 and so is never -0, no bit changes. */
+ * The 16 lanes of the specification are one register (f32) or two (f64), which is one chain of additions
+ * per rank: a row of M is walked by up to eight ranks, or two rows by up to four, so that enough chains
+ * are in flight. Tails go under a mask: masked lanes add +0 * +0 to a lane that started at +0 and so is
+ * never -0, no bit changes. */
 #include "kernels/avx512/avx512.h"
 
-enum { WIDTH = 16, RANK_BLOCK = 4, ROW_PAIR = 4, ROW_BLOCK = 4, PANEL_ELEMS = 8192, BAND_ELEMS = 8192, FUSED_RANKS = 8 };
+enum {
+    WIDTH = 16,
+    RANK_BLOCK = 4,
+    ROW_PAIR = 4,
+    ROW_BLOCK = 4,
+    PANEL_ELEMS = 8192,
+    BAND_ELEMS = 8192,
+    FUSED_RANKS = 8
+};
 
 static inline double fold_lanes_f64(__m512d low, __m512d high)
 {
@@ -18,7 +27,8 @@ static inline double fold_lanes_f64(__m512d low, __m512d high)
 
 static inline void add_products_f64(__m512d sum[2], __m512 x, __m512 y)
 {
-    const __m512d low = _mm512_mul_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(_mm512_castps512_ps256(y)));
+    const __m512d low =
+        _mm512_mul_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(_mm512_castps512_ps256(y)));
     const __m512d high = _mm512_mul_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)),
                                        _mm512_cvtps_pd(_mm512_extractf32x8_ps(y, 1)));
     sum[0] = _mm512_add_pd(sum[0], low);
@@ -47,9 +57,9 @@ static inline float fold_lanes_f32(__m512 sixteen)
 }
 
 /* Sixteen columns of `rows` rows of M times `ranks` rows of Q, added up. */
-static inline __attribute__((always_inline)) void columns_times(__m512 sum[ROW_PAIR][RANK_BLOCK], const float *m,
-                                                                const float *q, size_t cols, size_t rows, size_t ranks,
-                                                                __mmask16 lanes)
+static inline __attribute__((always_inline)) void columns_times(__m512 sum[ROW_PAIR][RANK_BLOCK],
+                                                                const float *m, const float *q, size_t cols,
+                                                                size_t rows, size_t ranks, __mmask16 lanes)
 {
     __m512 factors[RANK_BLOCK];
     for (size_t r = 0; r < ranks; r++)
@@ -62,8 +72,9 @@ static inline __attribute__((always_inline)) void columns_times(__m512 sum[ROW_P
 }
 
 /* `rows` rows of M times `ranks` rows of Q (both constants where inlined). */
-static inline __attribute__((always_inline)) void rows_times(float *p, size_t p_stride, const float *m, const float *q,
-                                                             size_t cols, size_t rows, size_t ranks)
+static inline __attribute__((always_inline)) void rows_times(float *p, size_t p_stride, const float *m,
+                                                             const float *q, size_t cols, size_t rows,
+                                                             size_t ranks)
 {
     __m512 sum[ROW_PAIR][RANK_BLOCK];
     for (size_t i = 0; i < rows; i++)
@@ -78,8 +89,9 @@ static inline __attribute__((always_inline)) void rows_times(float *p, size_t p_
             p[r * p_stride + i] = fold_lanes_f32(sum[i][r]);
 }
 
-static inline __attribute__((always_inline)) void band_times(float *p, size_t p_stride, const float *m, const float *q,
-                                                             size_t cols, size_t rows, size_t rank)
+static inline __attribute__((always_inline)) void band_times(float *p, size_t p_stride, const float *m,
+                                                             const float *q, size_t cols, size_t rows,
+                                                             size_t rank)
 {
     for (size_t r = 0; r < rank; r += RANK_BLOCK) {
         float *to = p + r * p_stride;
@@ -93,7 +105,8 @@ static inline __attribute__((always_inline)) void band_times(float *p, size_t p_
     }
 }
 
-void weft_avx512_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank)
+void weft_avx512_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows,
+                            size_t cols, size_t rank)
 {
     size_t i = 0;
     for (; i + ROW_PAIR <= rows; i += ROW_PAIR)
@@ -117,11 +130,12 @@ static uint32_t in_bands(float *m, const float *a, float factor, const float *b,
     return max_bits;
 }
 
-/* One row of M at a time: made, written past the caches, and multiplied while in registers. One row is enough: the
- * chain of additions of a single rank is shorter than the time memory takes for sixteen elements. `ranks` is a constant
- * where inlined. */
-static inline __attribute__((always_inline)) __m512i fused(float *m, const float *a, __m512 factor, const float *b, float *p,
-                                                           size_t p_stride, const float *q, size_t rows, size_t cols,
+/* One row of M at a time: made, written past the caches, and multiplied while in registers. One row is
+ * enough: the chain of additions of a single rank is shorter than the time memory takes for sixteen
+ * elements. `ranks` is a constant where inlined. */
+static inline __attribute__((always_inline)) __m512i fused(float *m, const float *a, __m512 factor,
+                                                           const float *b, float *p, size_t p_stride,
+                                                           const float *q, size_t rows, size_t cols,
                                                            size_t ranks)
 {
     __m512i max = _mm512_setzero_si512();
@@ -145,8 +159,9 @@ static inline __attribute__((always_inline)) __m512i fused(float *m, const float
 }
 
 /* Fused only where M is written past the caches anyway: a small M is better left in them for matmul_t. */
-uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
-                                          const float *q, size_t rows, size_t cols, size_t rank)
+uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p,
+                                          size_t p_stride, const float *q, size_t rows, size_t cols,
+                                          size_t rank)
 {
     const __m512 f = _mm512_set1_ps(factor);
     if (rank > FUSED_RANKS || m == b || cols % WIDTH != 0 || stream_from(m, sizeof *m, rows * cols) != 0)
@@ -163,11 +178,13 @@ uint32_t weft_avx512_scale_add_matmul_f32(float *m, const float *a, float factor
     }
 }
 
-/* Sixteen columns of `rows` rows of M, times `ranks` rows of P, onto the sums: M is read once for all of them. The rows
- * behind these are fetched meanwhile: a panel's piece of a row is too short for the processor to see that it goes on. */
-static inline __attribute__((always_inline)) void add_row_columns(float *sums, const float *m, __m512 factors[RANK_BLOCK][ROW_BLOCK],
-                                                                  size_t cols, size_t width, size_t rows, size_t ranks,
-                                                                  __mmask16 lanes)
+/* Sixteen columns of `rows` rows of M, times `ranks` rows of P, onto the sums: M is read once for all of
+ * them. The rows behind these are fetched meanwhile: a panel's piece of a row is too short for the
+ * processor to see that it goes on. */
+static inline __attribute__((always_inline)) void add_row_columns(float *sums, const float *m,
+                                                                  __m512 factors[RANK_BLOCK][ROW_BLOCK],
+                                                                  size_t cols, size_t width, size_t rows,
+                                                                  size_t ranks, __mmask16 lanes)
 {
     __m512 sum[RANK_BLOCK];
     for (size_t r = 0; r < ranks; r++)
@@ -183,8 +200,9 @@ static inline __attribute__((always_inline)) void add_row_columns(float *sums, c
 }
 
 /* `rows` rows of M and `ranks` rows of P, both constants where inlined. */
-static inline __attribute__((always_inline)) void add_ranks(float *sums, const float *m, const float *p, size_t p_stride,
-                                                            size_t cols, size_t width, size_t rows, size_t ranks)
+static inline __attribute__((always_inline)) void add_ranks(float *sums, const float *m, const float *p,
+                                                            size_t p_stride, size_t cols, size_t width,
+                                                            size_t rows, size_t ranks)
 {
     __m512 factors[RANK_BLOCK][ROW_BLOCK];
     for (size_t r = 0; r < ranks; r++)
@@ -196,8 +214,9 @@ static inline __attribute__((always_inline)) void add_ranks(float *sums, const f
     if (j < width) add_row_columns(sums + j, m + j, factors, cols, width, rows, ranks, first16(width - j));
 }
 
-static inline __attribute__((always_inline)) void add_rows(float *sums, const float *m, const float *p, size_t p_stride,
-                                                           size_t cols, size_t width, size_t rows, size_t rank)
+static inline __attribute__((always_inline)) void add_rows(float *sums, const float *m, const float *p,
+                                                           size_t p_stride, size_t cols, size_t width,
+                                                           size_t rows, size_t rank)
 {
     for (size_t r = 0; r < rank; r += RANK_BLOCK) {
         float *to = sums + r * width;
@@ -211,15 +230,15 @@ static inline __attribute__((always_inline)) void add_rows(float *sums, const fl
     }
 }
 
-/* Columns are cut into panels, so that a panel of every rank of Q stays in the first-level cache while rows go by. For 64
- * ranks and fewer rank * width is at most PANEL_ELEMS. */
+/* Columns are cut into panels, so that a panel of every rank of Q stays in the first-level cache while
+ * rows go by. For 64 ranks and fewer rank * width is at most PANEL_ELEMS. */
 static inline size_t panel_width(size_t rank)
 {
     const size_t width = PANEL_ELEMS / rank / WIDTH * WIDTH;
     return width > 4 * WIDTH ? width : 4 * WIDTH;
 }
 
-#include "kernels/matmul_t_loops.h"
+#include "kernels/templates/matmul_t_loops.h"
 
 void weft_avx512_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank)
 {
@@ -228,9 +247,11 @@ void weft_avx512_matmul_t_f32(float *q, const float *m, const float *p, size_t r
 
 enum outer_kind { OUTER_WRITE, OUTER_STREAM, OUTER_SUBTRACT };
 
-/* 16 * `vectors` elements of row i of P^T Q, written or subtracted from what is there; lanes: of the last vector. */
-static inline __attribute__((always_inline)) void outer_vectors(float *out, const float *p, const float *q, size_t rows,
-                                                                size_t cols, size_t rank, size_t vectors, __mmask16 lanes,
+/* 16 * `vectors` elements of row i of P^T Q, written or subtracted from what is there; lanes: of the last
+ * vector. */
+static inline __attribute__((always_inline)) void outer_vectors(float *out, const float *p, const float *q,
+                                                                size_t rows, size_t cols, size_t rank,
+                                                                size_t vectors, __mmask16 lanes,
                                                                 enum outer_kind kind)
 {
     __m512 sum[4];
@@ -239,17 +260,20 @@ static inline __attribute__((always_inline)) void outer_vectors(float *out, cons
     for (size_t r = 1; r < rank; r++) {
         const __m512 factor = _mm512_set1_ps(p[r * rows]);
         for (size_t v = 0; v < vectors; v++)
-            sum[v] = _mm512_add_ps(sum[v], _mm512_mul_ps(factor, _mm512_maskz_loadu_ps(lanes, q + r * cols + v * WIDTH)));
+            sum[v] = _mm512_add_ps(
+                sum[v], _mm512_mul_ps(factor, _mm512_maskz_loadu_ps(lanes, q + r * cols + v * WIDTH)));
     }
     for (size_t v = 0; v < vectors; v++) {
-        if (kind == OUTER_SUBTRACT) sum[v] = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, out + v * WIDTH), sum[v]);
+        if (kind == OUTER_SUBTRACT)
+            sum[v] = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, out + v * WIDTH), sum[v]);
         if (kind == OUTER_STREAM) _mm512_stream_ps(out + v * WIDTH, canonical16(sum[v]));
         else _mm512_mask_storeu_ps(out + v * WIDTH, lanes, canonical16(sum[v]));
     }
 }
 
-static inline __attribute__((always_inline)) void outer(float *out, const float *p, const float *q, size_t rows, size_t cols,
-                                                        size_t rank, enum outer_kind kind)
+static inline __attribute__((always_inline)) void outer(float *out, const float *p, const float *q,
+                                                        size_t rows, size_t cols, size_t rank,
+                                                        enum outer_kind kind)
 {
     const size_t panel = panel_width(rank);
     for (size_t begin = 0; begin < cols; begin += panel) {
@@ -274,39 +298,46 @@ void weft_avx512_outer_f32(float *out, const float *p, const float *q, size_t ro
     if (stream) _mm_sfence();
 }
 
-void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank)
+void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols,
+                               size_t rank)
 {
     outer(m, p, q, rows, cols, rank, OUTER_SUBTRACT);
 }
 
 /* ---- the residual formed, the gradient added, the product taken: everything while in registers ---- */
 
-struct owed_rows {
+struct lazy_rows {
     float *m;
-    const float *before, *a, *owed_p, *owed_q, *q;
+    const float *before, *a, *lazy_p, *lazy_q, *q;
     __m512 factor;
     size_t rows, cols;
 };
 
-/* Sixteen columns of `rows` rows, rows * ranks <= FUSED_RANKS. What comes some columns later is fetched meanwhile: so many
- * operations on each line leave the processor too few loads in flight to keep memory busy. */
-static inline __attribute__((always_inline)) void owed_columns(const struct owed_rows *o, size_t j, __m512 *sum, const __m512 *owed_p,
-                                                               __m512i *max, size_t rows, size_t ranks, __mmask16 lanes, bool stream)
+/* Sixteen columns of `rows` rows, rows * ranks <= FUSED_RANKS. What comes some columns later is fetched
+ * meanwhile: so many operations on each line leave the processor too few loads in flight to keep memory
+ * busy. */
+static inline __attribute__((always_inline)) void lazy_columns(const struct lazy_rows *o, size_t j,
+                                                               __m512 *sum, const __m512 *lazy_p,
+                                                               __m512i *max, size_t rows, size_t ranks,
+                                                               __mmask16 lanes, bool stream)
 {
     __m512 row[ROW_PAIR];
 #pragma GCC unroll 4
     for (size_t i = 0; i < rows; i++) {
         const size_t at = i * o->cols + j;
-        __m512 owed = _mm512_mul_ps(owed_p[i * ranks], _mm512_maskz_loadu_ps(lanes, o->owed_q + j));
+        __m512 lazy = _mm512_mul_ps(lazy_p[i * ranks], _mm512_maskz_loadu_ps(lanes, o->lazy_q + j));
 #pragma GCC unroll 8
         for (size_t r = 1; r < ranks; r++)
-            owed = _mm512_add_ps(owed, _mm512_mul_ps(owed_p[i * ranks + r],
-                                                     _mm512_maskz_loadu_ps(lanes, o->owed_q + r * o->cols + j)));
+            lazy =
+                _mm512_add_ps(lazy, _mm512_mul_ps(lazy_p[i * ranks + r],
+                                                  _mm512_maskz_loadu_ps(lanes, o->lazy_q + r * o->cols + j)));
         prefetch_ahead(o->before + at);
         prefetch_ahead(o->a + at);
-        const __m512 residual = canonical16(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, o->before + at), owed));
+        const __m512 residual =
+            canonical16(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, o->before + at), lazy));
         const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, o->a + at), o->factor);
-        row[i] = _mm512_maskz_mov_ps(lanes, canonical16(_mm512_add_ps(scaled, residual))); /* Inf * 0 behind the end */
+        /* Inf * 0 behind the end */
+        row[i] = _mm512_maskz_mov_ps(lanes, canonical16(_mm512_add_ps(scaled, residual)));
         *max = _mm512_mask_max_epu32(*max, lanes, *max, magnitude16(row[i]));
         if (stream) _mm512_stream_ps(o->m + at, row[i]);
         else _mm512_mask_storeu_ps(o->m + at, lanes, row[i]);
@@ -321,24 +352,27 @@ static inline __attribute__((always_inline)) void owed_columns(const struct owed
 }
 
 /* `rows` rows from row `first` on; rows, ranks and stream are constants where inlined. */
-static inline __attribute__((always_inline)) __m512i owed_block(const struct owed_rows *all, float *p, size_t first, __m512i max,
-                                                                size_t rows, size_t ranks, bool stream)
+static inline __attribute__((always_inline)) __m512i lazy_block(const struct lazy_rows *all, float *p,
+                                                                size_t first, __m512i max, size_t rows,
+                                                                size_t ranks, bool stream)
 {
     const size_t from = first * all->cols;
-    const struct owed_rows o = {all->m + from, all->before + from, all->a + from, all->owed_p + first, all->owed_q, all->q,
-                                all->factor, all->rows, all->cols};
-    __m512 sum[FUSED_RANKS], owed_p[FUSED_RANKS];
+    const struct lazy_rows o = {all->m + from,       all->before + from, all->a + from,
+                                all->lazy_p + first, all->lazy_q,        all->q,
+                                all->factor,         all->rows,          all->cols};
+    __m512 sum[FUSED_RANKS], lazy_p[FUSED_RANKS];
     size_t j = 0;
 #pragma GCC unroll 4
     for (size_t i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (size_t r = 0; r < ranks; r++) {
             sum[i * ranks + r] = _mm512_setzero_ps();
-            owed_p[i * ranks + r] = _mm512_set1_ps(o.owed_p[r * o.rows + i]);
+            lazy_p[i * ranks + r] = _mm512_set1_ps(o.lazy_p[r * o.rows + i]);
         }
     for (; j + WIDTH <= o.cols; j += WIDTH)
-        owed_columns(&o, j, sum, owed_p, &max, rows, ranks, ALL16, stream);
-    if (!stream && j < o.cols) owed_columns(&o, j, sum, owed_p, &max, rows, ranks, first16(o.cols - j), false);
+        lazy_columns(&o, j, sum, lazy_p, &max, rows, ranks, ALL16, stream);
+    if (!stream && j < o.cols)
+        lazy_columns(&o, j, sum, lazy_p, &max, rows, ranks, first16(o.cols - j), false);
 #pragma GCC unroll 4
     for (size_t i = 0; i < rows; i++)
 #pragma GCC unroll 8
@@ -348,41 +382,43 @@ static inline __attribute__((always_inline)) __m512i owed_block(const struct owe
 }
 
 /* As many rows together as have registers for their sums and factors. */
-static inline __attribute__((always_inline)) uint32_t owed_in_registers(const struct owed_rows *o, float *p, size_t ranks, bool stream)
+static inline __attribute__((always_inline)) uint32_t lazy_in_registers(const struct lazy_rows *o, float *p,
+                                                                        size_t ranks, bool stream)
 {
     const size_t together = FUSED_RANKS / ranks < ROW_PAIR ? FUSED_RANKS / ranks : ROW_PAIR;
     __m512i max = _mm512_setzero_si512();
     size_t i = 0;
     if (stream) {
         for (; i + together <= o->rows; i += together)
-            max = owed_block(o, p, i, max, together, ranks, true);
+            max = lazy_block(o, p, i, max, together, ranks, true);
         _mm_sfence();
     } else {
         for (; i + together <= o->rows; i += together)
-            max = owed_block(o, p, i, max, together, ranks, false);
+            max = lazy_block(o, p, i, max, together, ranks, false);
     }
     for (; i < o->rows; i++)
-        max = owed_block(o, p, i, max, 1, ranks, false);
+        max = lazy_block(o, p, i, max, 1, ranks, false);
     return _mm512_reduce_max_epu32(max);
 }
 
-#define OWED(name) weft_avx512_##name
-#include "kernels/owed_loops.h"
+#define LAZY(name) weft_avx512_##name
+#include "kernels/templates/lazy_residual_loops.h"
 
-uint32_t weft_avx512_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
-                                         const float *q, size_t rows, size_t cols, size_t rank)
+uint32_t weft_avx512_lazy_residual_add_matmul_f32(float *m, const struct weft_lazy_residual *lazy,
+                                                  const float *a, float factor, float *p, const float *q,
+                                                  size_t rows, size_t cols, size_t rank)
 {
     const bool stream = cols % WIDTH == 0 && stream_from(m, sizeof *m, rows * cols) == 0;
-    const struct owed_rows o = {m, owed->m, a, owed->p, owed->q, q, _mm512_set1_ps(factor), rows, cols};
+    const struct lazy_rows o = {m, lazy->m, a, lazy->p, lazy->q, q, _mm512_set1_ps(factor), rows, cols};
     switch (rank) {
-    case 1: return owed_in_registers(&o, p, 1, stream);
-    case 2: return owed_in_registers(&o, p, 2, stream);
-    case 3: return owed_in_registers(&o, p, 3, stream);
-    case 4: return owed_in_registers(&o, p, 4, stream);
-    case 5: return owed_in_registers(&o, p, 5, stream);
-    case 6: return owed_in_registers(&o, p, 6, stream);
-    case 7: return owed_in_registers(&o, p, 7, stream);
-    case 8: return owed_in_registers(&o, p, 8, stream);
-    default: return owed_in_bands(m, owed, a, factor, p, q, rows, cols, rank);
+    case 1: return lazy_in_registers(&o, p, 1, stream);
+    case 2: return lazy_in_registers(&o, p, 2, stream);
+    case 3: return lazy_in_registers(&o, p, 3, stream);
+    case 4: return lazy_in_registers(&o, p, 4, stream);
+    case 5: return lazy_in_registers(&o, p, 5, stream);
+    case 6: return lazy_in_registers(&o, p, 6, stream);
+    case 7: return lazy_in_registers(&o, p, 7, stream);
+    case 8: return lazy_in_registers(&o, p, 8, stream);
+    default: return lazy_in_bands(m, lazy, a, factor, p, q, rows, cols, rank);
     }
 }

@@ -1,7 +1,7 @@
 /* sum.c - sums of two and of up to eight sources in one pass over memory.
  *
- * sum_tree keeps the tree's inner nodes in registers: p sources are loaded once and the result is stored once, where
- * folding two at a time would load and store every partial. */
+ * sum_tree keeps the tree's inner nodes in registers: p sources are loaded once and the result is stored
+ * once, where folding two at a time would load and store every partial. */
 #include "kernels/avx512/avx512.h"
 
 enum { WIDTH = 16 };
@@ -18,7 +18,8 @@ void weft_avx512_sum_f32(float *out, const float *a, const float *b, size_t coun
     if (head < count) {
         if (head > 0) _mm512_mask_storeu_ps(out, first16(head), sum16(a, b, first16(head)));
         for (i = head; i + WIDTH <= count; i += WIDTH)
-            _mm512_stream_ps(out + i, canonical16(_mm512_add_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i))));
+            _mm512_stream_ps(out + i,
+                             canonical16(_mm512_add_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i))));
         _mm_sfence();
     }
     for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
@@ -33,19 +34,24 @@ void weft_avx512_sum_f32(float *out, const float *a, const float *b, size_t coun
     }
 }
 
-/* T over sources [first, first + n): n is a constant where this is inlined, so the tree is straight-line code. */
-static inline __attribute__((always_inline)) __m512 upto4(const float *const *from, size_t n, size_t i, __mmask16 lanes)
+/* T over sources [first, first + n): n is a constant where this is inlined, so the tree is straight-line
+ * code. */
+static inline __attribute__((always_inline)) __m512 upto4(const float *const *from, size_t n, size_t i,
+                                                          __mmask16 lanes)
 {
     const __m512 first = _mm512_maskz_loadu_ps(lanes, from[0] + i);
     if (n == 1) return first;
     const __m512 left = _mm512_add_ps(first, _mm512_maskz_loadu_ps(lanes, from[1] + i));
     if (n == 2) return left;
     const __m512 third = _mm512_maskz_loadu_ps(lanes, from[2] + i);
-    return _mm512_add_ps(left, n == 3 ? third : _mm512_add_ps(third, _mm512_maskz_loadu_ps(lanes, from[3] + i)));
+    return _mm512_add_ps(left,
+                         n == 3 ? third : _mm512_add_ps(third, _mm512_maskz_loadu_ps(lanes, from[3] + i)));
 }
 
-static inline __attribute__((always_inline)) void sum_vector(float *const *outs, size_t out_count, const float *const *from,
-                                                             size_t n, __m512 factor, size_t i, __mmask16 lanes, bool stream)
+static inline __attribute__((always_inline)) void sum_vector(float *const *outs, size_t out_count,
+                                                             const float *const *from, size_t n,
+                                                             __m512 factor, size_t i, __mmask16 lanes,
+                                                             bool stream)
 {
     __m512 sum = upto4(from, n < 4 ? n : 4, i, lanes);
     if (n > 4) sum = _mm512_add_ps(sum, upto4(from + 4, n - 4, i, lanes));
@@ -57,8 +63,9 @@ static inline __attribute__((always_inline)) void sum_vector(float *const *outs,
 }
 
 /* `head` elements first, so that the vectors after them may be streamed. */
-static inline __attribute__((always_inline)) void sum_n(float *const *outs, size_t out_count, const float *const *sources,
-                                                        size_t n, __m512 factor, size_t count, size_t head, bool stream)
+static inline __attribute__((always_inline)) void sum_n(float *const *outs, size_t out_count,
+                                                        const float *const *sources, size_t n, __m512 factor,
+                                                        size_t count, size_t head, bool stream)
 {
     size_t i = head;
     if (head > 0) sum_vector(outs, out_count, sources, n, factor, 0, first16(head), false);
@@ -70,8 +77,9 @@ static inline __attribute__((always_inline)) void sum_n(float *const *outs, size
     if (i < count) sum_vector(outs, out_count, sources, n, factor, i, first16(count - i), false);
 }
 
-static inline __attribute__((always_inline)) void sum_any(float *const *outs, size_t out_count, const float *const *sources,
-                                                          size_t source_count, float by, size_t count, size_t head, bool stream)
+static inline __attribute__((always_inline)) void sum_any(float *const *outs, size_t out_count,
+                                                          const float *const *sources, size_t source_count,
+                                                          float by, size_t count, size_t head, bool stream)
 {
     const __m512 factor = _mm512_set1_ps(by);
     switch (source_count) {
@@ -86,16 +94,17 @@ static inline __attribute__((always_inline)) void sum_any(float *const *outs, si
     }
 }
 
-void weft_avx512_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                              float factor, size_t count)
+void weft_avx512_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
+                              size_t source_count, float factor, size_t count)
 {
     sum_any(outs, out_count, sources, source_count, factor, count, 0, false);
 }
 
-void weft_avx512_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                                     float factor, size_t count)
+void weft_avx512_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                     size_t source_count, float factor, size_t count)
 {
-    const size_t past = (uintptr_t)outs[0] % AVX512_LINE, head = past == 0 ? 0 : (AVX512_LINE - past) / sizeof(float);
+    const size_t past = (uintptr_t)outs[0] % AVX512_LINE,
+                 head = past == 0 ? 0 : (AVX512_LINE - past) / sizeof(float);
     bool alike = past % sizeof(float) == 0 && count > head;
     for (size_t o = 1; o < out_count; o++)
         alike = alike && (uintptr_t)outs[o] % AVX512_LINE == past;

@@ -1,4 +1,5 @@
-/* table.c - the AVX-512 variants. sum_i64 stays with scalar: the compiler's vectors already run at memory speed. */
+/* table.c - the AVX-512 variants. sum_i64 stays with scalar: the compiler's vectors already run at memory
+ * speed. */
 #include "kernels/avx512/avx512.h"
 #include "kernels/scalar/scalar.h"
 
@@ -38,11 +39,12 @@
     .dequantise_sign_f32 = weft_avx512_dequantise_sign_f32,                                          \
     .matmul_f32 = weft_avx512_matmul_f32,                                                            \
     .scale_add_matmul_f32 = weft_avx512_scale_add_matmul_f32,                                        \
-    .owed_add_matmul_f32 = weft_avx512_owed_add_matmul_f32,                                          \
+    .lazy_residual_add_matmul_f32 = weft_avx512_lazy_residual_add_matmul_f32,                                          \
     .matmul_t_f32 = weft_avx512_matmul_t_f32,                                                        \
     .outer_f32 = weft_avx512_outer_f32,                                                              \
     .outer_sub_f32 = weft_avx512_outer_sub_f32,                                                      \
 }
 
 const struct weft_kernels weft_kernels_avx512 = AVX512_TABLE("avx512", weft_avx512_cast_f32_bf16);
-const struct weft_kernels weft_kernels_avx512bf16 = AVX512_TABLE("avx512bf16", weft_avx512bf16_cast_f32_bf16); /* AVX512_BF16 as well */
+/* AVX512_BF16 as well */
+const struct weft_kernels weft_kernels_avx512bf16 = AVX512_TABLE("avx512bf16", weft_avx512bf16_cast_f32_bf16);

@@ -3,9 +3,9 @@
  * are integer arithmetic. */
 #include <cuda_fp16.h>
 
-#include "kernels/cast_element.h"
+#include "kernels/templates/cast_element.h"
 #include "kernels/cuda/device.h"
-#include "kernels/fp8_element.h"
+#include "kernels/templates/fp8_element.h"
 
 namespace
 {

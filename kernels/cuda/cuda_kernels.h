@@ -40,7 +40,8 @@ enum weft_status weft_cuda_sum_i64(int64_t *out, const int64_t *a, const int64_t
                                    weft_cuda_stream stream);
 /* outs and sources are host arrays of device pointers, 1 to 8 each. */
 enum weft_status weft_cuda_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
-                                        size_t source_count, float factor, size_t count, weft_cuda_stream stream);
+                                        size_t source_count, float factor, size_t count,
+                                        weft_cuda_stream stream);
 enum weft_status weft_cuda_scale_f32(float *out, const float *in, float factor, size_t count,
                                      weft_cuda_stream stream);
 /* out = a*factor + b; max_bits may be NULL. */
@@ -123,8 +124,8 @@ enum weft_status weft_cuda_scale_add_select_top_f32(uint32_t *indices_out, float
                                                     const float *a, float factor, const float *b,
                                                     size_t count, size_t k, uint32_t *max_bits,
                                                     void *workspace, weft_cuda_stream stream);
-/* As weft_draw_strata; noise is host memory. */
-enum weft_status weft_cuda_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k,
+/* As weft_sample_strata; noise is host memory. */
+enum weft_status weft_cuda_sample_strata(uint32_t *indices_out, uint64_t count, uint64_t k,
                                        const struct weft_noise *noise, weft_cuda_stream stream);
 /* values_out[j] = x[indices[j]], which becomes 0; indices differ. */
 enum weft_status weft_cuda_take_f32(float *values_out, float *x, const uint32_t *indices, size_t k,

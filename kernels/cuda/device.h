@@ -12,8 +12,9 @@ namespace
 {
 
 constexpr unsigned WARP = 32, THREADS = 256;
-/* Blocks that are short beside the atomic at their end are this many at most, and they stride: about eight for each
- * multiprocessor of a large device. Never asked from the device, so that nothing can depend on it. */
+/* Blocks that are short beside the atomic at their end are this many at most, and they stride: about eight
+ * for each multiprocessor of a large device. Never asked from the device, so that nothing can depend on
+ * it. */
 constexpr size_t BLOCKS_MAX = 1056;
 constexpr unsigned ALL = 0xffffffffu;
 
@@ -115,7 +116,8 @@ __device__ inline uint32_t warp_max(uint32_t mine)
     return mine;
 }
 
-/* By all threads of the block, at its end. Who is not above what stands there leaves it alone: it only rises. */
+/* By all threads of the block, at its end. Who is not above what stands there leaves it alone: it only
+ * rises. */
 __device__ inline void raise(uint32_t *max_bits, uint32_t mine)
 {
     __shared__ uint32_t of_warps[1024 / WARP];

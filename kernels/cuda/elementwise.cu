@@ -74,8 +74,8 @@ template <int SOURCES> struct tree_op {
 };
 
 template <int SOURCES>
-enum weft_status sum_tree(float *const *outs, size_t out_count, const float *const *sources, float factor, size_t count,
-                          weft_cuda_stream stream)
+enum weft_status sum_tree(float *const *outs, size_t out_count, const float *const *sources, float factor,
+                          size_t count, weft_cuda_stream stream)
 {
     tree_op<SOURCES> op = {};
     bool wide = true;
@@ -157,7 +157,8 @@ enum weft_status weft_cuda_sum_i64(int64_t *out, const int64_t *a, const int64_t
 }
 
 enum weft_status weft_cuda_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
-                                        size_t source_count, float factor, size_t count, weft_cuda_stream stream)
+                                        size_t source_count, float factor, size_t count,
+                                        weft_cuda_stream stream)
 {
     if (out_count < 1 || out_count > OPERANDS_MAX) return WEFT_ERR_INVALID;
     switch (source_count) {

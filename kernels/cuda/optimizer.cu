@@ -5,7 +5,7 @@
  * elements (half a warp a block), the blocks by the tree T, as kernels/lamb.c does it. The rate is worked
  * out where the norms are, on the device. */
 #include "kernels/cuda/device.h"
-#include "kernels/optimizer_element.h"
+#include "kernels/templates/optimizer_element.h"
 
 namespace
 {
@@ -52,7 +52,8 @@ struct adagrad_op {
         pack<float, N> w = load<N>(weights + i), s = load<N>(sums + i);
         const pack<float, N> g = load<N>(grad + i);
         for (int j = 0; j < N; j++)
-            w.v[j] = adagrad_element(w.v[j], &s.v[j], g.v[j] * grad_scale, lr, eps, weight_decay, weight_decay != 0.0f);
+            w.v[j] = adagrad_element(w.v[j], &s.v[j], g.v[j] * grad_scale, lr, eps, weight_decay,
+                                     weight_decay != 0.0f);
         store<N>(weights + i, w);
         store<N>(sums + i, s);
     }
@@ -65,12 +66,12 @@ struct ftrl_op {
     struct weft_ftrl rule;
     template <int N> __device__ void run(size_t i) const
     {
-        pack<float, N> w = load<N>(weights + i), debt = load<N>(z + i), squares = load<N>(n + i);
+        pack<float, N> w = load<N>(weights + i), z_next = load<N>(z + i), squares = load<N>(n + i);
         const pack<float, N> g = load<N>(grad + i);
         for (int j = 0; j < N; j++)
-            w.v[j] = ftrl_element(w.v[j], &debt.v[j], &squares.v[j], g.v[j] * grad_scale, &rule);
+            w.v[j] = ftrl_element(w.v[j], &z_next.v[j], &squares.v[j], g.v[j] * grad_scale, &rule);
         store<N>(weights + i, w);
-        store<N>(z + i, debt);
+        store<N>(z + i, z_next);
         store<N>(n + i, squares);
     }
 };
@@ -134,7 +135,8 @@ struct lamb_apply_op {
         const pack<float, N> m = load<N>(first + i), v = load<N>(second + i);
         const float r = *rate;
         for (int j = 0; j < N; j++)
-            w.v[j] = canonical(w.v[j] - r * lamb_direction(w.v[j], m.v[j], v.v[j], &rule, rule.weight_decay != 0.0f));
+            w.v[j] = canonical(w.v[j] -
+                               r * lamb_direction(w.v[j], m.v[j], v.v[j], &rule, rule.weight_decay != 0.0f));
         store<N>(weights + i, w);
     }
 };

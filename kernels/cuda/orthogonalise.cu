@@ -2,7 +2,8 @@
  *
  *     scale       a block a vector: its largest magnitude, then the power of two
  *     dots        a block a pair of vectors: all threads make the products, which are exact in f64, half a warp adds them in
- *                 its sixteen lanes; the last block to end factorises: pivots, noise, coefficients, a thread a candidate
+ *                 its sixteen lanes; the last block to end factorises: pivots, noise, coefficients, a thread
+ *                 a candidate
  *     combine     a thread a row of P
  *     dots, combine once more, which do nothing where no correction is due; dropped vectors become zero
  *
@@ -15,7 +16,8 @@ namespace
 {
 
 constexpr unsigned RANK_MAX = 64, LANES = 16, SCALE_THREADS = 1024, DOT_THREADS = 128, COMBINE_THREADS = 64;
-constexpr unsigned PART = 1024, PRODUCTS = PART / DOT_THREADS; /* of a pair's products at a time; of a thread */
+/* of a pair's products at a time; of a thread */
+constexpr unsigned PART = 1024, PRODUCTS = PART / DOT_THREADS;
 constexpr double CORRECT_BELOW = 1.0 / 65536;
 
 struct orthogonal_state {
@@ -63,8 +65,8 @@ __device__ inline double either_half(const double (*matrix)[RANK_MAX], uint32_t 
     return a >= b ? matrix[a][b] : matrix[b][a];
 }
 
-/* gram() and factorise() of orthogonalise.c, by one block; thread a has candidate a, or coefficient a, or a place
- * in the order. */
+/* gram() and factorise() of orthogonalise.c, by one block; thread a has candidate a, or coefficient a, or
+ * a place in the order. */
 __device__ void factorise(unsigned rank, double noise, bool first_pass, orthogonal_state *s)
 {
     const unsigned a = threadIdx.x;
@@ -153,7 +155,8 @@ struct factors {
 
 /* Block n has pair n of the lower half: row a, column b <= a. */
 __global__ void __launch_bounds__(DOT_THREADS)
-    dots_kernel(const float *p, size_t rows, unsigned rank, double noise, bool first_pass, orthogonal_state *state)
+    dots_kernel(const float *p, size_t rows, unsigned rank, double noise, bool first_pass,
+                orthogonal_state *state)
 {
     __shared__ double products[PART];
     __shared__ bool last;
@@ -201,7 +204,8 @@ __device__ inline void combine(float *p, size_t rows, size_t i, const orthogonal
     }
 }
 
-__global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(float *p, size_t rows, const orthogonal_state *s)
+__global__ void __launch_bounds__(COMBINE_THREADS)
+    combine_kernel(float *p, size_t rows, const orthogonal_state *s)
 {
     const size_t i = thread_number();
     if (i < rows) combine(p, rows, i, s);
@@ -209,7 +213,8 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(float *p, size
 
 /* The second pass, where it is due, and what was dropped becomes zero. */
 __global__ void __launch_bounds__(COMBINE_THREADS)
-    finish_kernel(float *p, size_t rows, unsigned rank, const orthogonal_state *s, uint8_t *dropped, uint32_t *kept_out)
+    finish_kernel(float *p, size_t rows, unsigned rank, const orthogonal_state *s, uint8_t *dropped,
+                  uint32_t *kept_out)
 {
     __shared__ bool kept[RANK_MAX];
     const size_t i = thread_number();
@@ -244,11 +249,14 @@ enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uin
     const size_t blocks = pieces(rows, COMBINE_THREADS);
     enum weft_status status = launch(stream, rank, SCALE_THREADS, scale_kernel, p, rows, state);
     if (status == WEFT_OK)
-        status = launch(stream, pairs, DOT_THREADS, dots_kernel, vectors, rows, (unsigned)rank, noise, true, state);
+        status = launch(stream, pairs, DOT_THREADS, dots_kernel, vectors, rows, (unsigned)rank, noise, true,
+                        state);
     if (status == WEFT_OK)
-        status = launch(stream, blocks, COMBINE_THREADS, combine_kernel, p, rows, (const orthogonal_state *)state);
+        status =
+            launch(stream, blocks, COMBINE_THREADS, combine_kernel, p, rows, (const orthogonal_state *)state);
     if (status == WEFT_OK)
-        status = launch(stream, pairs, DOT_THREADS, dots_kernel, vectors, rows, (unsigned)rank, -1.0, false, state);
+        status = launch(stream, pairs, DOT_THREADS, dots_kernel, vectors, rows, (unsigned)rank, -1.0, false,
+                        state);
     if (status != WEFT_OK) return status;
     return launch(stream, blocks, COMBINE_THREADS, finish_kernel, p, rows, (unsigned)rank,
                   (const orthogonal_state *)state, dropped, kept_out);

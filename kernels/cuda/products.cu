@@ -1,9 +1,9 @@
 /* products.cu - the low-rank products of PowerSGD, in the orders of kernels.h.
  *
  *   P = M Q      a block has four rows and walks them in tiles of 1024 columns: all its threads read a tile by whole packs
- *                into shared memory, the next one is on its way while half warps, one a row and a few ranks, add
- *                what lies in it: their lanes are the sixteen of a horizontal sum. With the residual fused M is made and
- *                written as a tile comes in.
+ *                into shared memory, the next one is on its way while half warps, one a row and a few ranks,
+ *                add what lies in it: their lanes are the sixteen of a horizontal sum. With the residual
+ *                fused M is made and written as a tile comes in.
  *   Q = M^T P    a thread has a column and a band of rows, the last band first, which P = M Q wrote last; a second kernel adds
  *                the bands in order.
  *   P^T Q        a thread has four columns of a few rows; Q's part stays in registers.
@@ -33,8 +33,12 @@ __device__ inline float fold_lanes(float mine)
 template <bool FUSED, int W> struct coming {
     static constexpr unsigned PACKS = TILE_COLS / THREADS / W;
     pack<float, W> a[TILE_ROWS][PACKS], b[FUSED ? TILE_ROWS : 1][FUSED ? PACKS : 1];
-    __device__ static size_t column(size_t begin, unsigned k) { return begin + (k * THREADS + threadIdx.x) * W; }
-    __device__ void read(const float *from_a, const float *from_b, size_t begin, size_t cols, unsigned real_rows)
+    __device__ static size_t column(size_t begin, unsigned k)
+    {
+        return begin + (k * THREADS + threadIdx.x) * W;
+    }
+    __device__ void read(const float *from_a, const float *from_b, size_t begin, size_t cols,
+                         unsigned real_rows)
     {
         for (unsigned i = 0; i < TILE_ROWS; i++)
             for (unsigned k = 0; k < PACKS; k++) {
@@ -43,7 +47,8 @@ template <bool FUSED, int W> struct coming {
                 if constexpr (FUSED) b[i][k] = load<W>(from_b + i * cols + column(begin, k));
             }
     }
-    /* Into the tile; FUSED: m = a*factor + b, whose largest magnitude is returned. m may be b, which has been read. */
+    /* Into the tile; FUSED: m = a*factor + b, whose largest magnitude is returned. m may be b, which has
+     * been read. */
     __device__ uint32_t put(float (*tile)[TILE_STRIDE], float *m, float factor, size_t begin, size_t cols,
                             unsigned real_rows) const
     {
@@ -128,8 +133,8 @@ enum weft_status matmul_ranks(size_t ranks, float *p, size_t p_stride, float *m,
         RANKS_CASE(6);
         RANKS_CASE(7);
     default:
-        return launch(stream, blocks, THREADS, matmul_kernel<FUSED, 8, W>, p, p_stride, m, a, factor, b, q, rows,
-                      cols, max_bits);
+        return launch(stream, blocks, THREADS, matmul_kernel<FUSED, 8, W>, p, p_stride, m, a, factor, b, q,
+                      rows, cols, max_bits);
     }
 #undef RANKS_CASE
 }
@@ -141,9 +146,10 @@ enum weft_status matmul_rest(size_t done, float *p, size_t p_stride, const float
     const bool wide = cols % 4 == 0 && aligned(m);
     enum weft_status status = WEFT_OK;
     for (size_t r = done; r < rank && status == WEFT_OK; r += RANKS)
-        status = (wide ? matmul_ranks<false, 4> : matmul_ranks<false, 1>)(
-            at_most(rank - r, RANKS), p + r * p_stride, p_stride, nullptr, m, 1.0f, nullptr, q + r * cols, rows,
-            cols, nullptr, stream);
+        status = (wide ? matmul_ranks<false, 4> : matmul_ranks<false, 1>)(at_most(rank - r, RANKS),
+                                                                          p + r * p_stride, p_stride, nullptr,
+                                                                          m, 1.0f, nullptr, q + r * cols,
+                                                                          rows, cols, nullptr, stream);
     return status;
 }
 
@@ -261,7 +267,7 @@ enum weft_status outer(float *out, const float *p, const float *q, size_t rows, 
                                             : outer_ranks<SUBTRACT, 1>(out, p, q, rows, cols, rank, stream);
 }
 
-bool wrong(size_t rows, size_t cols, size_t rank)
+bool has_invalid_shape(size_t rows, size_t cols, size_t rank)
 {
     return rank < 1 || rank > RANK_MAX || rows < 1 || cols < 1;
 }
@@ -271,7 +277,7 @@ bool wrong(size_t rows, size_t cols, size_t rank)
 enum weft_status weft_cuda_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows,
                                       size_t cols, size_t rank, weft_cuda_stream stream)
 {
-    return wrong(rows, cols, rank) ? WEFT_ERR_INVALID
+    return has_invalid_shape(rows, cols, rank) ? WEFT_ERR_INVALID
                                    : matmul_rest(0, p, p_stride, m, q, rows, cols, rank, stream);
 }
 
@@ -280,7 +286,7 @@ enum weft_status weft_cuda_scale_add_matmul_f32(float *m, const float *a, float 
                                                 size_t cols, size_t rank, uint32_t *max_bits,
                                                 weft_cuda_stream stream)
 {
-    if (wrong(rows, cols, rank)) return WEFT_ERR_INVALID;
+    if (has_invalid_shape(rows, cols, rank)) return WEFT_ERR_INVALID;
     const bool wide = cols % 4 == 0 && aligned(m, a, b);
     const enum weft_status status = (wide ? matmul_ranks<true, 4> : matmul_ranks<true, 1>)(
         at_most(rank, RANKS), p, p_stride, m, a, factor, b, q, rows, cols, max_bits, stream);
@@ -299,7 +305,7 @@ enum weft_status weft_cuda_matmul_t_f32(float *q, const float *m, const float *p
                  blocks = bands * column_blocks;
     float *sums = (float *)workspace;
     enum weft_status status = WEFT_OK;
-    if (wrong(rows, cols, rank)) return WEFT_ERR_INVALID;
+    if (has_invalid_shape(rows, cols, rank)) return WEFT_ERR_INVALID;
     for (size_t r = 0; r < rank && status == WEFT_OK; r += RANKS) {
 #define RANKS_CASE(n)                                                                                        \
     case n:                                                                                                  \
@@ -328,11 +334,13 @@ enum weft_status weft_cuda_matmul_t_f32(float *q, const float *m, const float *p
 enum weft_status weft_cuda_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols,
                                      size_t rank, weft_cuda_stream stream)
 {
-    return wrong(rows, cols, rank) ? WEFT_ERR_INVALID : outer<false>(out, p, q, rows, cols, rank, stream);
+    return has_invalid_shape(rows, cols, rank) ? WEFT_ERR_INVALID
+                                               : outer<false>(out, p, q, rows, cols, rank, stream);
 }
 
 enum weft_status weft_cuda_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols,
                                          size_t rank, weft_cuda_stream stream)
 {
-    return wrong(rows, cols, rank) ? WEFT_ERR_INVALID : outer<true>(m, p, q, rows, cols, rank, stream);
+    return has_invalid_shape(rows, cols, rank) ? WEFT_ERR_INVALID
+                                               : outer<true>(m, p, q, rows, cols, rank, stream);
 }

@@ -6,7 +6,7 @@
  * sum: lane j of them adds what warp lanes j and j + 16 hold, in turn. */
 #include "kernels/blocks.h"
 #include "kernels/cuda/device.h"
-#include "kernels/narrow_element.h"
+#include "kernels/templates/lowbit_element.h"
 
 namespace
 {
@@ -57,10 +57,10 @@ __device__ inline uint32_t sum_block(float *x, const float *a, float factor, con
     return max;
 }
 
-struct drawn {
+struct random {
     uint32_t words[4];
     bool any;
-    __device__ drawn(const struct weft_noise &noise, bool noisy, size_t block) : words(), any(noisy)
+    __device__ random(const struct weft_noise &noise, bool noisy, size_t block) : words(), any(noisy)
     {
         const uint64_t number = (noise.first_block + block) * 16 + lane_number() % 16;
         const uint32_t counter[4] = {(uint32_t)number, (uint32_t)(number >> 32), (uint32_t)noise.step,
@@ -75,12 +75,12 @@ struct drawn {
 };
 
 __device__ inline void code_block(int8_t *codes_out, float *x, uint8_t exponent, float most,
-                                  const drawn &drawn, const slice &s)
+                                  const random &random, const slice &s)
 {
     const float scale = block_scale(exponent), inverse = block_inverse(exponent);
     for (int t = 0; t < EACH; t++) {
-        const float code =
-            drawn.any ? noisy_code(x[t] * inverse, drawn.byte(t), most) : nearest_code(x[t] * inverse, most);
+        const float code = random.any ? noisy_code(x[t] * inverse, random.byte(t), most)
+                                      : nearest_code(x[t] * inverse, most);
         if (s.has(t)) codes_out[s.of(t)] = (int8_t)code;
         x[t] = canonical(x[t] - code * scale);
     }
@@ -89,12 +89,12 @@ __device__ inline void code_block(int8_t *codes_out, float *x, uint8_t exponent,
 template <enum weft_fp8 FORMAT>
 __device__ inline void code_block_fp8(uint8_t *codes_out, float *x, uint8_t exponent, const slice &s)
 {
-    const struct narrow_format f = narrow_format(FORMAT);
+    const struct lowbit_format f = lowbit_format(FORMAT);
     const float scale = block_scale(exponent), inverse = block_inverse(exponent);
     for (int t = 0; t < EACH; t++) {
-        const uint8_t code = narrow_code(x[t] * inverse, f.shift, f.lowest, f.steps, f.top);
+        const uint8_t code = lowbit_code(x[t] * inverse, f.shift, f.lowest, f.steps, f.top);
         if (s.has(t)) codes_out[s.of(t)] = code;
-        x[t] = x[t] - narrow_value(code, f.shift, f.bias) * scale;
+        x[t] = x[t] - lowbit_value(code, f.shift, f.bias) * scale;
     }
 }
 
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(THREADS)
     const slice s(block, count);
     float mine[EACH];
     read_block(mine, x, s);
-    code_block(codes_out, mine, exponents[block], most, drawn(noise, noisy, block), s);
+    code_block(codes_out, mine, exponents[block], most, random(noise, noisy, block), s);
     write_block(x, mine, s);
 }
 
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(THREADS)
         } else if constexpr (FORMAT == 0) {
             const uint8_t exponent = block_exponent(bits, limit);
             if (lane_number() == 0) exponents_out[block] = exponent;
-            code_block((int8_t *)codes_out, x, exponent, (float)limit, drawn(noise, noisy, block), s);
+            code_block((int8_t *)codes_out, x, exponent, (float)limit, random(noise, noisy, block), s);
         } else {
             const uint8_t exponent = fp8_exponent(bits, (enum weft_fp8)FORMAT);
             if (lane_number() == 0) exponents_out[block] = exponent;
@@ -270,11 +270,11 @@ template <enum weft_fp8 FORMAT> struct dequantise_fp8_op {
     const uint8_t *codes, *exponents;
     template <int N> __device__ void run(size_t i) const
     {
-        const struct narrow_format f = narrow_format(FORMAT);
+        const struct lowbit_format f = lowbit_format(FORMAT);
         const float scale = block_scale(exponents[i / WEFT_BLOCK]);
         const pack<uint8_t, N> code = load<N>(codes + i);
         pack<float, N> value;
-        for (int j = 0; j < N; j++) value.v[j] = narrow_value(code.v[j], f.shift, f.bias) * scale;
+        for (int j = 0; j < N; j++) value.v[j] = lowbit_value(code.v[j], f.shift, f.bias) * scale;
         store<N>(out + i, value);
     }
 };
@@ -336,7 +336,7 @@ inline size_t warp_blocks(size_t count)
 {
     return pieces(pieces(count, WEFT_BLOCK), WARPS);
 }
-inline bool wrong_limit(unsigned limit)
+inline bool is_invalid_limit(unsigned limit)
 {
     return limit < 1 || limit > 127 || (limit & (limit + 1)) != 0;
 }
@@ -347,7 +347,7 @@ enum weft_status weft_cuda_scale_add_blocks_f32(float *out, const float *a, floa
                                                 size_t count, unsigned limit, uint8_t *exponents_out,
                                                 uint32_t *max_bits, weft_cuda_stream stream)
 {
-    if (wrong_limit(limit)) return WEFT_ERR_INVALID;
+    if (is_invalid_limit(limit)) return WEFT_ERR_INVALID;
     return launch(stream, warp_blocks(count), THREADS, sum_blocks_kernel, out, a, factor,
                   b, count, limit, exponents_out, max_bits);
 }
@@ -357,7 +357,7 @@ enum weft_status weft_cuda_quantise_f32(int8_t *codes_out, float *x, const uint8
                                         weft_cuda_stream stream)
 {
     const struct weft_noise none = {};
-    if (wrong_limit(limit)) return WEFT_ERR_INVALID;
+    if (is_invalid_limit(limit)) return WEFT_ERR_INVALID;
     return launch(stream, warp_blocks(count), THREADS, quantise_kernel, codes_out, x, exponents, count,
                   (float)limit, noise ? *noise : none, noise != nullptr);
 }
@@ -432,7 +432,7 @@ enum weft_status weft_cuda_scale_add_quantise_f32(int8_t *codes_out, uint8_t *ex
                                                   uint32_t *max_bits, weft_cuda_stream stream)
 {
     const struct weft_noise none = {};
-    if (wrong_limit(limit)) return WEFT_ERR_INVALID;
+    if (is_invalid_limit(limit)) return WEFT_ERR_INVALID;
     return launch(stream, warp_blocks(count), THREADS, fused_kernel<0>,
                   (uint8_t *)codes_out, exponents_out, out, a, factor, b, count, limit, noise ? *noise : none,
                   noise != nullptr, max_bits);

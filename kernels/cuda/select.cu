@@ -355,16 +355,16 @@ enum weft_status count_top(float *out, const float *a, float factor, const float
                          count, state, max_bits);
 }
 
-bool wrong(size_t count, size_t k)
+bool has_invalid_shape(size_t count, size_t k)
 {
     return k < 1 || k > count || count > UINT32_MAX;
 }
 
 /* ---- random-k, and back from sparse to dense ---- */
 
-/* draw.c, a thread a stratum. */
+/* sampling.c, a thread a stratum. */
 __global__ void __launch_bounds__(THREADS)
-    draw_kernel(uint32_t *indices_out, uint64_t count, uint64_t k, struct weft_noise noise)
+    sample_strata_kernel(uint32_t *indices_out, uint64_t count, uint64_t k, struct weft_noise noise)
 {
     const uint64_t j = thread_number();
     if (j >= k) return;
@@ -403,7 +403,7 @@ enum weft_status weft_cuda_select_top(uint32_t *indices_out, const float *x, siz
 {
     const layout l(count);
     const scratch s(workspace, l);
-    if (wrong(count, k)) return WEFT_ERR_INVALID;
+    if (has_invalid_shape(count, k)) return WEFT_ERR_INVALID;
     enum weft_status status = status_of(cudaMemsetAsync(workspace, 0, l.zeroed, stream));
     if (status == WEFT_OK)
         status = count_top<false>(nullptr, x, 1.0f, nullptr, count, nullptr, aligned(x), s.state, stream);
@@ -419,7 +419,7 @@ enum weft_status weft_cuda_scale_add_select_top_f32(uint32_t *indices_out, float
 {
     const layout l(count);
     const scratch s(workspace, l);
-    if (wrong(count, k)) return WEFT_ERR_INVALID;
+    if (has_invalid_shape(count, k)) return WEFT_ERR_INVALID;
     enum weft_status status = status_of(cudaMemsetAsync(workspace, 0, l.zeroed, stream));
     if (status == WEFT_OK)
         status = count_top<true>(out, a, factor, b, count, max_bits, aligned(out, a, b), s.state, stream);
@@ -428,11 +428,11 @@ enum weft_status weft_cuda_scale_add_select_top_f32(uint32_t *indices_out, float
     return status;
 }
 
-enum weft_status weft_cuda_draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k,
+enum weft_status weft_cuda_sample_strata(uint32_t *indices_out, uint64_t count, uint64_t k,
                                        const struct weft_noise *noise, weft_cuda_stream stream)
 {
     if (k > count || count > UINT32_MAX) return WEFT_ERR_INVALID;
-    return launch(stream, pieces(k, THREADS), THREADS, draw_kernel, indices_out, count, k, *noise);
+    return launch(stream, pieces(k, THREADS), THREADS, sample_strata_kernel, indices_out, count, k, *noise);
 }
 
 enum weft_status weft_cuda_take_f32(float *values_out, float *x, const uint32_t *indices, size_t k,

@@ -1,5 +1,5 @@
 /* cast.c - conversions between f32 and the two 16-bit floats; the text is cast_element.h. */
-#include "kernels/cast_element.h"
+#include "kernels/templates/cast_element.h"
 #include "kernels/scalar/scalar.h"
 
 void weft_scalar_cast_f32_f16(uint16_t *out, const float *in, size_t count)

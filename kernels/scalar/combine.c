@@ -2,4 +2,4 @@
 #include "kernels/scalar/scalar.h"
 
 #define COMBINE(name) weft_scalar_##name
-#include "kernels/combine_loops.h"
+#include "kernels/templates/combine_loops.h"

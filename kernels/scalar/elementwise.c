@@ -3,7 +3,7 @@
  * Plain loops, one rounding per written operation, each NaN stored canonical (float_bits.h). The compiler
  * may vectorise them (no operation here depends on another element), it may not reassociate or contract. */
 #include "kernels/float_bits.h"
-#include "kernels/optimizer_element.h"
+#include "kernels/templates/optimizer_element.h"
 #include "kernels/scalar/scalar.h"
 
 void weft_scalar_sum_f32(float *out, const float *a, const float *b, size_t count)
@@ -22,10 +22,11 @@ static float tree(const float *const *sources, size_t n, size_t i)
     return tree(sources, half, i) + tree(sources + half, n - half, i);
 }
 
-void weft_scalar_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
-                              float factor, size_t count)
+void weft_scalar_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
+                              size_t source_count, float factor, size_t count)
 {
-    if (source_count == 2 && out_count == 1 && factor == 1) { /* two ranks and a few elements, mostly: the recursion takes longer than the sums */
+    if (source_count == 2 && out_count == 1 && factor == 1) {
+        /* two ranks and a few elements, mostly: the recursion takes longer than the sums */
         weft_scalar_sum_f32(outs[0], sources[0], sources[1], count);
         return;
     }
@@ -72,7 +73,8 @@ uint32_t weft_scalar_max_abs_bits_f32(const float *in, size_t count)
 }
 
 /* Without a branch on the data: every index is written, the good ones are kept. */
-size_t weft_scalar_indices_above_f32(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits)
+size_t weft_scalar_indices_above_f32(uint32_t *indices_out, const float *in, size_t count,
+                                     uint32_t floor_bits)
 {
     size_t found = 0;
     for (size_t i = 0; i < count; i++) {
@@ -83,8 +85,8 @@ size_t weft_scalar_indices_above_f32(uint32_t *indices_out, const float *in, siz
 }
 
 size_t weft_scalar_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,
-                                       uint32_t floor_bits, uint32_t first, uint32_t *indices_out, float *values_out,
-                                       uint32_t *max_bits)
+                                       uint32_t floor_bits, uint32_t first, uint32_t *indices_out,
+                                       float *values_out, uint32_t *max_bits)
 {
     size_t found = 0;
     for (size_t i = 0; i < count; i++) {

@@ -2,4 +2,4 @@
 #include "kernels/scalar/scalar.h"
 
 #define OPTIMIZER(name) weft_scalar_##name
-#include "kernels/optimizer_loops.h"
+#include "kernels/templates/optimizer_loops.h"

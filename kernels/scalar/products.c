@@ -2,8 +2,8 @@
  *
  * Horizontal sums run in 16 lanes (kernels.h): enough independent chains for two AVX2 registers or one
  * AVX-512 register, and a fixed order for everybody. matmul_t and outer have no horizontal sum: every
- * output element adds its terms in index order (matmul_t in bands of rows, which a GPU sums side by side), and the vector
- * runs over output elements. */
+ * output element adds its terms in index order (matmul_t in bands of rows, which a GPU sums side by side),
+ * and the vector runs over output elements. */
 #include "kernels/float_bits.h"
 #include "kernels/scalar/scalar.h"
 
@@ -31,16 +31,17 @@ static float dot_in_f32(const float *a, const float *b, size_t count)
     return canonical(lanes[0]);
 }
 
-void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols,
-                            size_t rank)
+void weft_scalar_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows,
+                            size_t cols, size_t rank)
 {
     for (size_t i = 0; i < rows; i++)
         for (size_t r = 0; r < rank; r++)
             p[r * p_stride + i] = dot_in_f32(m + i * cols, q + r * cols, cols);
 }
 
-uint32_t weft_scalar_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
-                                          const float *q, size_t rows, size_t cols, size_t rank)
+uint32_t weft_scalar_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p,
+                                          size_t p_stride, const float *q, size_t rows, size_t cols,
+                                          size_t rank)
 {
     const uint32_t max_bits = weft_scalar_scale_add_f32(m, a, factor, b, rows * cols);
     weft_scalar_matmul_f32(p, p_stride, m, q, rows, cols, rank);
@@ -76,7 +77,8 @@ void weft_scalar_matmul_t_f32(float *q, const float *m, const float *p, size_t r
         q[j] = canonical(q[j]);
 }
 
-static float outer_element(const float *p, const float *q, size_t rows, size_t cols, size_t rank, size_t i, size_t j)
+static float outer_element(const float *p, const float *q, size_t rows, size_t cols, size_t rank, size_t i,
+                           size_t j)
 {
     float sum = p[i] * q[j];
     for (size_t r = 1; r < rank; r++)
@@ -91,18 +93,20 @@ void weft_scalar_outer_f32(float *out, const float *p, const float *q, size_t ro
             out[i * cols + j] = canonical(outer_element(p, q, rows, cols, rank, i, j));
 }
 
-void weft_scalar_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank)
+void weft_scalar_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols,
+                               size_t rank)
 {
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < cols; j++)
             m[i * cols + j] = canonical(m[i * cols + j] - outer_element(p, q, rows, cols, rank, i, j));
 }
 
-#define OWED(name) weft_scalar_##name
-#include "kernels/owed_loops.h"
+#define LAZY(name) weft_scalar_##name
+#include "kernels/templates/lazy_residual_loops.h"
 
-uint32_t weft_scalar_owed_add_matmul_f32(float *m, const struct weft_owed *owed, const float *a, float factor, float *p,
-                                        const float *q, size_t rows, size_t cols, size_t rank)
+uint32_t weft_scalar_lazy_residual_add_matmul_f32(float *m, const struct weft_lazy_residual *lazy,
+                                                  const float *a, float factor, float *p, const float *q,
+                                                  size_t rows, size_t cols, size_t rank)
 {
-    return owed_in_bands(m, owed, a, factor, p, q, rows, cols, rank);
+    return lazy_in_bands(m, lazy, a, factor, p, q, rows, cols, rank);
 }

@@ -94,7 +94,7 @@ static enum weft_status make_loop(struct weft_env *env, void *context)
     for (size_t i = 0; i < 200 && status == WEFT_OK; i++) {
         weft_timer_init(&timers[i], NULL);
         status = weft_timer_start(loop, &timers[i], WEFT_NEVER - i);
-        assert_int_equal(weft_timer_running(&timers[i]), status == WEFT_OK);
+        assert_int_equal(weft_timer_is_running(&timers[i]), status == WEFT_OK);
     }
     weft_loop_free(loop);
     return status;
@@ -131,11 +131,12 @@ static enum weft_status make_net(struct weft_env *env, void *context)
     struct weft_net_handler handler = {0};
     uint16_t port;
     WEFT_TRY(weft_net_create(env, &net));
-    enum weft_status status = weft_net_every(net, WEFT_SECONDS(1), nothing, NULL);
+    enum weft_status status = weft_net_timer_periodic(net, WEFT_SECONDS(1), nothing, NULL);
     if (status == WEFT_OK) status = weft_net_listen(net, "127.0.0.1", 0, &handler, NULL, &port, NULL, NULL);
     if (status == WEFT_OK) status = weft_net_http(net, "127.0.0.1", 0, NULL, NULL, NULL, NULL);
     if (status == WEFT_OK)
-        status = weft_net_connect(net, "127.0.0.1", port, &handler, NULL, weft_now_ns(env) + WEFT_SECONDS(60), NULL);
+        status = weft_net_connect(net, "127.0.0.1", port, &handler, NULL, weft_now_ns(env) + WEFT_SECONDS(60),
+                                  NULL);
     weft_net_free(net);
     return status;
 }

@@ -44,7 +44,8 @@ static void the_last_events_are_kept(void **state)
     json_t *json = dump(ring, false);
     assert_int_equal(json_array_size(json_object_get(json, "events")), 0);
     json_decref(json);
-    for (uint64_t i = 0; i < 21; i++) weft_event_ring_add(ring, "push", WEFT_EVENT_MARK, i, (uint32_t)i, i * 10, WEFT_OK);
+    for (uint64_t i = 0; i < 21; i++)
+        weft_event_ring_add(ring, "push", WEFT_EVENT_MARK, i, (uint32_t)i, i * 10, WEFT_OK);
     json = dump(ring, false);
     assert_string_equal(json_string_value(json_object_get(json, "engine")), "engine \"0\"");
     assert_int_equal(number(json, "added"), 21);
@@ -107,7 +108,8 @@ static void what_began_and_ended_at_once_is_dumped_as_both(void **state)
         assert_string_equal(json_string_value(json_object_get(event, "name")), "broadcast");
         assert_int_equal(number(event, "id"), 9);
         assert_int_equal(number(event, "time_ns"), 5000);
-        assert_string_equal(json_string_value(json_object_get(json_array_get(traced, i + 1), "ph")), kinds[i]);
+        assert_string_equal(json_string_value(json_object_get(json_array_get(traced, i + 1), "ph")),
+                            kinds[i]);
     }
     assert_null(json_object_get(json_array_get(told, 0), "status"));
     assert_string_equal(json_string_value(json_object_get(json_array_get(told, 1), "status")), "WEFT_OK");
@@ -168,7 +170,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_events_are_kept),
-        cmocka_unit_test(both_dumps_tell_the_same), cmocka_unit_test(what_began_and_ended_at_once_is_dumped_as_both),
+        cmocka_unit_test(both_dumps_tell_the_same),
+        cmocka_unit_test(what_began_and_ended_at_once_is_dumped_as_both),
         cmocka_unit_test(a_full_disk_is_a_status),
         cmocka_unit_test(a_dump_sees_no_half_written_event),
     };

@@ -1,11 +1,13 @@
-/* closed_descriptors.c - a worker that destroys descriptors it does not own, then waits and leaves. For tests/system.
+/* closed_descriptors.c - a worker that destroys descriptors it does not own, then waits and leaves. For
+ * tests/system.
  *
  *     closed_descriptors close|null|shuffle all|sockets|epolls|events RANK|-1 [wait]
  *
- * close: closes them; null: replaces them by /dev/null; shuffle: replaces them by a socket pair that stays silent. The rank named, or
- * every rank, destroys the descriptors from 3 on of the kind named, after a first operation. wait: it starts another operation before,
- * and waits for it after. Then weft_finalize. Prints "rank R: wait STATUS finalize STATUS after MS ms". Exits with 0 if weft_finalize
- * returned; the test judges the rest. */
+ * close: closes them; null: replaces them by /dev/null; shuffle: replaces them by a socket pair that stays
+ * silent. The rank named, or every rank, destroys the descriptors from 3 on of the kind named, after a
+ * first operation. wait: it starts another operation before, and waits for it after. Then weft_finalize.
+ * Prints "rank R: wait STATUS finalize STATUS after MS ms". Exits with 0 if weft_finalize returned; the
+ * test judges the rest. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -18,7 +20,11 @@
 
 #include <weft/weft.h>
 
-enum { DESCRIPTORS = 1024, COUNT = 100000, REST_MS = 300 /* the engine sleeps: UCX ends a process that uses a socket which is gone */ };
+enum {
+    DESCRIPTORS = 1024,
+    COUNT = 100000,
+    REST_MS = 300 /* the engine sleeps: UCX ends a process that uses a socket which is gone */
+};
 
 static double now_ms(void)
 {
@@ -30,7 +36,8 @@ static double now_ms(void)
 /* Whether the descriptor is open and of the kind. */
 static bool is_kind(int fd, const char *kind)
 {
-    static const char *const kinds[][2] = {{"sockets", "socket:"}, {"epolls", "anon_inode:[eventpoll]"}, {"events", "anon_inode:[eventfd]"}};
+    static const char *const kinds[][2] = {
+        {"sockets", "socket:"}, {"epolls", "anon_inode:[eventpoll]"}, {"events", "anon_inode:[eventfd]"}};
     char path[64], target[256] = "";
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (readlink(path, target, sizeof target - 1) < 0) return false;
@@ -45,7 +52,8 @@ static void destroy(const char *how, const char *kind)
     int pair[2] = {-1, -1}, null = open("/dev/null", O_RDWR);
     bool chosen[DESCRIPTORS];
     if (null < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) exit(2);
-    for (int fd = 3; fd < DESCRIPTORS; fd++) chosen[fd] = fd != null && fd != pair[0] && fd != pair[1] && is_kind(fd, kind);
+    for (int fd = 3; fd < DESCRIPTORS; fd++)
+        chosen[fd] = fd != null && fd != pair[0] && fd != pair[1] && is_kind(fd, kind);
     for (int fd = 3; fd < DESCRIPTORS; fd++) {
         if (!chosen[fd]) continue;
         if (strcmp(how, "close") == 0) close(fd);
@@ -77,6 +85,7 @@ int main(int argc, char **argv)
     }
     double began_ms = now_ms();
     int left = weft_finalize(session);
-    printf("rank %u: wait %d after %.0f ms, finalize %d after %.0f ms\n", rank, waited, began_ms - wait_ms, left, now_ms() - began_ms);
+    printf("rank %u: wait %d after %.0f ms, finalize %d after %.0f ms\n", rank, waited, began_ms - wait_ms,
+           left, now_ms() - began_ms);
     return 0;
 }

@@ -17,21 +17,23 @@ struct place {
     crowd_fn fn;
 };
 
-bool crowd_check(struct crowd *crowd, struct weft_session *session, bool holds, const char *what, const char *file, int line)
+bool crowd_check(struct crowd *crowd, struct weft_session *session, bool holds, const char *what,
+                 const char *file, int line)
 {
     if (holds) return true;
     atomic_fetch_add(&crowd->failures, 1);
-    fprintf(stderr, "%s:%d: rank %u: does not hold: %s (%s)\n", file, line, weft_rank(session), what, weft_error_text(session));
+    fprintf(stderr, "%s:%d: rank %u: does not hold: %s (%s)\n", file, line, weft_rank(session), what,
+            weft_error_text(session));
     return false;
 }
 
-void crowd_refused(struct crowd *crowd, struct weft_session *session, enum weft_status got, enum weft_status wanted,
-                   const char *words, const char *what, const char *file, int line)
+void crowd_refused(struct crowd *crowd, struct weft_session *session, enum weft_status got,
+                   enum weft_status wanted, const char *words, const char *what, const char *file, int line)
 {
     if (got == wanted && strstr(weft_error_text(session), words)) return;
     atomic_fetch_add(&crowd->failures, 1);
-    fprintf(stderr, "%s:%d: rank %u: %s gave %s, \"%s\"; wanted %s, \"%s\"\n", file, line, weft_rank(session), what,
-            weft_status_name(got), weft_error_text(session), weft_status_name(wanted), words);
+    fprintf(stderr, "%s:%d: rank %u: %s gave %s, \"%s\"; wanted %s, \"%s\"\n", file, line, weft_rank(session),
+            what, weft_status_name(got), weft_error_text(session), weft_status_name(wanted), words);
 }
 
 static void *work(void *context)

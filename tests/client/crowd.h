@@ -1,5 +1,5 @@
-/* crowd.h - several sessions in one process: a coordinator and one thread per worker, no shards. Fast enough for quick
- * and visible to the thread sanitizer as a whole. */
+/* crowd.h - several sessions in one process: a coordinator and one thread per worker, no shards. Fast
+ * enough for quick and visible to the thread sanitizer as a whole. */
 #ifndef TEST_CLIENT_CROWD_H
 #define TEST_CLIENT_CROWD_H
 
@@ -25,19 +25,22 @@ struct crowd {
     void *user;
 };
 
-/* Join as `rank`, run, finalize (unless it has: sessions[rank] NULL); a failed join counts as a failure. `fn` returns nothing: it uses CROWD_CHECK. */
+/* Join as `rank`, run, finalize (unless it has: sessions[rank] NULL); a failed join counts as a failure.
+ * `fn` returns nothing: it uses CROWD_CHECK. */
 typedef void (*crowd_fn)(struct crowd *crowd, struct weft_session *session, uint32_t rank);
 void crowd_run(struct crowd *crowd, uint32_t workers, crowd_fn fn);
 
-#define CROWD_CHECK(crowd, session, condition) crowd_check(crowd, session, condition, #condition, __FILE__, __LINE__)
-bool crowd_check(struct crowd *crowd, struct weft_session *session, bool holds, const char *what, const char *file, int line);
+#define CROWD_CHECK(crowd, session, condition) \
+    crowd_check(crowd, session, condition, #condition, __FILE__, __LINE__)
+bool crowd_check(struct crowd *crowd, struct weft_session *session, bool holds, const char *what,
+                 const char *file, int line);
 /* status >= 0, or the sentence is printed */
 #define CROWD_OK(crowd, session, call) crowd_check(crowd, session, (call) >= 0, #call, __FILE__, __LINE__)
 /* The call fails with this status and a sentence that contains these words. */
 #define CROWD_REFUSED(crowd, session, call, status, words) \
     crowd_refused(crowd, session, call, status, words, #call, __FILE__, __LINE__)
-void crowd_refused(struct crowd *crowd, struct weft_session *session, enum weft_status got, enum weft_status wanted,
-                   const char *words, const char *what, const char *file, int line);
+void crowd_refused(struct crowd *crowd, struct weft_session *session, enum weft_status got,
+                   enum weft_status wanted, const char *words, const char *what, const char *file, int line);
 
 /* A link table (collective.links) of one host, with such a link inside it; bytes_per_second 0: with none. */
 #define CROWD_RUNS {3, 2, 5100, 900, {{100, 110, 120, 130, 140, 150, 160, 170, 180, 190, 191, 192}, \

@@ -1,4 +1,5 @@
-/* fleet.c - see fleet.h. Forking comes first because a forked child of a threaded process may do very little. */
+/* fleet.c - see fleet.h. Forking comes first because a forked child of a threaded process may do very
+ * little. */
 #include "fleet.h"
 
 #include <errno.h>
@@ -46,7 +47,8 @@ static int run_shard(struct fleet *fleet, uint32_t index)
     return weftd_run(weft_env_system(), &options);
 }
 
-static pid_t fork_child(struct fleet *shared, int pipe_fds[2], uint32_t index, bool shard, fleet_worker_fn worker)
+static pid_t fork_child(struct fleet *shared, int pipe_fds[2], uint32_t index, bool shard,
+                        fleet_worker_fn worker)
 {
     fflush(NULL);
     pid_t pid = fork();
@@ -86,10 +88,12 @@ static void collect(struct fleet *fleet, struct fleet_result *result)
 
 static void job_ended(void *context, enum weft_status status, const char *text)
 {
-    if (getenv("FLEET_VERBOSE")) fprintf(stderr, "job ended: %s: %s\n", weft_status_name(status), text ? text : "");
+    if (getenv("FLEET_VERBOSE"))
+        fprintf(stderr, "job ended: %s: %s\n", weft_status_name(status), text ? text : "");
 }
 
-bool fleet_run(uint32_t workers, uint32_t shards, fleet_worker_fn worker, struct fleet_result *result, void **user_out)
+bool fleet_run(uint32_t workers, uint32_t shards, fleet_worker_fn worker, struct fleet_result *result,
+               void **user_out)
 {
     struct fleet *fleet = map_shared(sizeof *fleet);
     int pipe_fds[2];
@@ -98,7 +102,8 @@ bool fleet_run(uint32_t workers, uint32_t shards, fleet_worker_fn worker, struct
     fleet->user = map_shared(FLEET_SHARED_BYTES);
     if (pipe(pipe_fds) != 0) abort();
     for (uint32_t i = 0; i < shards; i++) fleet->shard_pids[i] = fork_child(fleet, pipe_fds, i, true, NULL);
-    for (uint32_t i = 0; i < workers; i++) fleet->worker_pids[i] = fork_child(fleet, pipe_fds, i, false, worker);
+    for (uint32_t i = 0; i < workers; i++)
+        fleet->worker_pids[i] = fork_child(fleet, pipe_fds, i, false, worker);
     close(pipe_fds[0]);
 
     struct weft_env *env = weft_env_system();
@@ -137,7 +142,8 @@ bool fleet_run(uint32_t workers, uint32_t shards, fleet_worker_fn worker, struct
     return fine;
 }
 
-int fleet_join(const struct fleet *fleet, uint32_t rank, uint32_t deadline_ms, struct weft_session **session_out)
+int fleet_join(const struct fleet *fleet, uint32_t rank, uint32_t deadline_ms,
+               struct weft_session **session_out)
 {
     struct weft_options options;
     weft_options_init(&options);

@@ -7,7 +7,8 @@
 
 float mode_pseudo(uint32_t rank, uint32_t step, uint64_t i)
 {
-    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull ^ (uint64_t)(rank + 1) * 0xbf58476d1ce4e5b9ull ^ (uint64_t)(step + 1) * 0x94d049bb133111ebull;
+    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull ^ (uint64_t)(rank + 1) * 0xbf58476d1ce4e5b9ull ^
+                 (uint64_t)(step + 1) * 0x94d049bb133111ebull;
     x ^= x >> 29;
     x *= 0xbf58476d1ce4e5b9ull;
     x ^= x >> 32;
@@ -33,13 +34,16 @@ int mode_pair_declare(struct weft_session *session, const struct mode_plan *plan
         options.chunk_bytes = plan->chunk_bytes;
         MUST(session, weft_declare(session, &options, &pair->tensor[mode]));
         if (mode == 0 && plan->chunks != 0 && pair->tensor[mode]->chunk_count != plan->chunks) {
-            fprintf(stderr, "tensor %s is cut into %u chunks, not %u\n", name, pair->tensor[mode]->chunk_count, plan->chunks);
+            fprintf(stderr, "tensor %s is cut into %u chunks, not %u\n", name,
+                    pair->tensor[mode]->chunk_count, plan->chunks);
             return 1;
         }
         twin_draws(pair->tensor[mode], pair->tensor[0]);
         pair->out[mode] = weft_alloc(session, pair->elems * 4);
-        for (uint64_t i = 0; i < pair->elems; i++) pair->out[mode][i] = weft_rank(session) == 0 ? mode_pseudo(7, 0, i) : -1;
-        if (strcmp(plan->optimizer, "none") != 0) MUST(session, weft_tensor_init(pair->tensor[mode], pair->out[mode]));
+        for (uint64_t i = 0; i < pair->elems; i++)
+            pair->out[mode][i] = weft_rank(session) == 0 ? mode_pseudo(7, 0, i) : -1;
+        if (strcmp(plan->optimizer, "none") != 0)
+            MUST(session, weft_tensor_init(pair->tensor[mode], pair->out[mode]));
     }
     return 0;
 }
@@ -48,8 +52,8 @@ bool mode_pair_equal(const struct mode_pair *pair, const char *name, uint32_t ra
 {
     for (uint64_t i = 0; i < pair->elems; i++) {
         if (memcmp(&pair->out[0][i], &pair->out[1][i], 4) == 0) continue;
-        fprintf(stderr, "rank %u step %u tensor %s element %llu: server %.9g, all-reduce %.9g\n", rank, step, name, (unsigned long long)i,
-                (double)pair->out[0][i], (double)pair->out[1][i]);
+        fprintf(stderr, "rank %u step %u tensor %s element %llu: server %.9g, all-reduce %.9g\n", rank, step,
+                name, (unsigned long long)i, (double)pair->out[0][i], (double)pair->out[1][i]);
         return false;
     }
     return true;

@@ -1,4 +1,5 @@
-/* mode_pair.h - a tensor declared twice, through shards and between the workers, whose results must be the same bits. */
+/* mode_pair.h - a tensor declared twice, through shards and between the workers, whose results must be the
+ * same bits. */
 #ifndef TEST_CLIENT_MODE_PAIR_H
 #define TEST_CLIENT_MODE_PAIR_H
 

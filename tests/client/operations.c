@@ -1,7 +1,9 @@
-/* operations.c - a worker that does every operation of weft.h once and checks it, for tests/system/test_operations.py.
+/* operations.c - a worker that does every operation of weft.h once and checks it, for
+ * tests/system/test_operations.py.
  *
- * Prints "bits HASH" of an all_reduce of random f32 of mixed magnitudes (another order of sums shows in it), so that plans,
- * transports and chunk sizes can be compared. An argument: so many all_reduces more. Exit status 0: everything was right. */
+ * Prints "bits HASH" of an all_reduce of random f32 of mixed magnitudes (another order of sums shows in
+ * it), so that plans, transports and chunk sizes can be compared. An argument: so many all_reduces more.
+ * Exit status 0: everything was right. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,12 +62,16 @@ static void reductions(struct weft_request *request)
     fill();
     finish("all_reduce", weft_all_reduce(session, in, out, COUNT, WEFT_I32, WEFT_SUM, request), request);
     expect(is_sum(out, 0, COUNT), "all_reduce");
-    finish("reduce_scatter", weft_reduce_scatter(session, in, out, COUNT, WEFT_I32, WEFT_SUM, request), request);
+    finish("reduce_scatter", weft_reduce_scatter(session, in, out, COUNT, WEFT_I32, WEFT_SUM, request),
+           request);
     expect(is_sum(out, (uint64_t)rank * COUNT, COUNT), "reduce_scatter");
-    finish("reduce", weft_reduce(session, in, rank == root ? out : NULL, COUNT, WEFT_I32, WEFT_SUM, root, request), request);
+    finish("reduce",
+           weft_reduce(session, in, rank == root ? out : NULL, COUNT, WEFT_I32, WEFT_SUM, root, request),
+           request);
     expect(rank != root || is_sum(out, 0, COUNT), "reduce");
     double parts[2] = {1.5, -3}, total[2];
-    finish("all_reduce_scaled", weft_all_reduce_scaled(session, parts, total, 2, WEFT_F64, rank + 0.5, request), request);
+    finish("all_reduce_scaled",
+           weft_all_reduce_scaled(session, parts, total, 2, WEFT_F64, rank + 0.5, request), request);
     double factors = ranks * (ranks - 1) / 2.0 + 0.5 * ranks;
     expect(total[0] == 1.5 * factors && total[1] == -3 * factors, "all_reduce_scaled");
     uint8_t bits[3] = {(uint8_t)(1u << rank % 8), 0xf0, (uint8_t)rank};
@@ -79,12 +85,16 @@ static void movements(struct weft_request *request)
     fill();
     finish("all_gather", weft_all_gather(session, in, out, COUNT, WEFT_I32, request), request);
     for (uint32_t r = 0; r < ranks; r++) expect(is_of(out + (uint64_t)r * COUNT, r, 0, COUNT), "all_gather");
-    finish("gather", weft_gather(session, in, rank == root ? out : NULL, COUNT, WEFT_I32, root, request), request);
-    for (uint32_t r = 0; r < ranks && rank == root; r++) expect(is_of(out + (uint64_t)r * COUNT, r, 0, COUNT), "gather");
-    finish("scatter", weft_scatter(session, rank == root ? in : NULL, out, COUNT, WEFT_I32, root, request), request);
+    finish("gather", weft_gather(session, in, rank == root ? out : NULL, COUNT, WEFT_I32, root, request),
+           request);
+    for (uint32_t r = 0; r < ranks && rank == root; r++)
+        expect(is_of(out + (uint64_t)r * COUNT, r, 0, COUNT), "gather");
+    finish("scatter", weft_scatter(session, rank == root ? in : NULL, out, COUNT, WEFT_I32, root, request),
+           request);
     expect(is_of(out, root, (uint64_t)rank * COUNT, COUNT), "scatter");
     finish("all_to_all", weft_all_to_all(session, in, out, COUNT, WEFT_I32, request), request);
-    for (uint32_t r = 0; r < ranks; r++) expect(is_of(out + (uint64_t)r * COUNT, r, (uint64_t)rank * COUNT, COUNT), "all_to_all");
+    for (uint32_t r = 0; r < ranks; r++)
+        expect(is_of(out + (uint64_t)r * COUNT, r, (uint64_t)rank * COUNT, COUNT), "all_to_all");
     if (rank == 0) memcpy(out, in, COUNT * sizeof *in);
     finish("broadcast", weft_broadcast(session, out, COUNT, WEFT_I32, 0, request), request);
     expect(is_of(out, 0, 0, COUNT), "broadcast");
@@ -103,11 +113,17 @@ static void unequal(struct weft_request *request)
     fill();
     finish("all_gather_v", weft_all_gather_v(session, in, out, counts, WEFT_I32, request), request);
     for (uint32_t r = 0; r < ranks; r++) expect(is_of(out + firsts[r], r, 0, counts[r]), "all_gather_v");
-    finish("reduce_scatter_v", weft_reduce_scatter_v(session, in, out, counts, WEFT_I32, WEFT_SUM, request), request);
+    finish("reduce_scatter_v", weft_reduce_scatter_v(session, in, out, counts, WEFT_I32, WEFT_SUM, request),
+           request);
     expect(is_sum(out, firsts[rank], counts[rank]), "reduce_scatter_v");
-    finish("gather_v", weft_gather_v(session, in, out, counts[rank], rank == 0 ? counts : NULL, WEFT_I32, 0, request), request);
-    for (uint32_t r = 0; r < ranks && rank == 0; r++) expect(is_of(out + firsts[r], r, 0, counts[r]), "gather_v");
-    finish("scatter_v", weft_scatter_v(session, in, out, counts[rank], rank == 0 ? counts : NULL, WEFT_I32, 0, request), request);
+    finish("gather_v",
+           weft_gather_v(session, in, out, counts[rank], rank == 0 ? counts : NULL, WEFT_I32, 0, request),
+           request);
+    for (uint32_t r = 0; r < ranks && rank == 0; r++)
+        expect(is_of(out + firsts[r], r, 0, counts[r]), "gather_v");
+    finish("scatter_v",
+           weft_scatter_v(session, in, out, counts[rank], rank == 0 ? counts : NULL, WEFT_I32, 0, request),
+           request);
     expect(is_of(out, 0, firsts[rank], counts[rank]), "scatter_v");
     finish("all_to_all_v", weft_all_to_all_v(session, in, to, out, from, WEFT_I32, request), request);
     uint64_t at = 0;
@@ -152,7 +168,8 @@ static void fill_floats(float *values, size_t count)
 static void print_hash(const char *name, const float *values, size_t count)
 {
     uint64_t hash = 0xcbf29ce484222325ull;
-    for (size_t i = 0; i < count * sizeof *values; i++) hash = (hash ^ ((const uint8_t *)values)[i]) * 0x100000001b3ull;
+    for (size_t i = 0; i < count * sizeof *values; i++)
+        hash = (hash ^ ((const uint8_t *)values)[i]) * 0x100000001b3ull;
     printf("%s %016" PRIx64 "\n", name, hash);
 }
 
@@ -165,7 +182,8 @@ static void print_bits(struct weft_request *request)
     print_hash("bits", values, 100003);
     uint64_t piece = 100003 / ranks;
     fill_floats(values, 100003);
-    finish("reduce_scatter", weft_reduce_scatter(session, values, pieces, piece, WEFT_F32, WEFT_SUM, request), request);
+    finish("reduce_scatter", weft_reduce_scatter(session, values, pieces, piece, WEFT_F32, WEFT_SUM, request),
+           request);
     finish("all_gather", weft_all_gather(session, pieces, values, piece, WEFT_F32, request), request);
     print_hash("pieces", values, piece * ranks);
 }
@@ -197,7 +215,8 @@ int main(int argc, char **argv)
     print_bits(&request);
     if (argc > 1) repeat((uint32_t)atoi(argv[1]), &request);
     char text[1024];
-    if (rank == 0 && weft_explain(session, "all_reduce", 1000, WEFT_F32, text, sizeof text) == WEFT_OK) printf("%s\n", text);
+    if (rank == 0 && weft_explain(session, "all_reduce", 1000, WEFT_F32, text, sizeof text) == WEFT_OK)
+        printf("%s\n", text);
     if (weft_finalize(session) < 0) return 2;
     return wrong > 0;
 }

@@ -1,4 +1,5 @@
-/* outlived.c - a worker for tests/system whose child lives on when it is killed, and holds copies of what it had open.
+/* outlived.c - a worker for tests/system whose child lives on when it is killed, and holds copies of what it
+ * had open.
  *
  *     outlived fork | exec      rank 1 starts a child that only forks, or also executes a program, and kills itself; the others wait for it in an
  *                               all_reduce and print "ended STATUS after MS ms: SENTENCE"
@@ -99,7 +100,8 @@ int main(int argc, char **argv)
     if (weft_rank(session) == 1) die_with_a_child(strcmp(argv[1], "exec") == 0);
     const uint64_t began_ms = now_ms();
     enum weft_status status = reduce(session);
-    printf("ended %s after %llu ms: %s\n", weft_status_name(status), (unsigned long long)(now_ms() - began_ms), weft_error_text(session));
+    printf("ended %s after %llu ms: %s\n", weft_status_name(status),
+           (unsigned long long)(now_ms() - began_ms), weft_error_text(session));
     weft_finalize(session);
     return 0;
 }

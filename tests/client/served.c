@@ -1,16 +1,18 @@
-/* served.c - a worker for tests/system: steps of a job whose tensors are kept by shards, and that goes on when ranks are killed.
+/* served.c - a worker for tests/system: steps of a job whose tensors are kept by shards, and that goes on
+ * when ranks are killed.
  *
  *     served STEPS [KILL_RANK KILL_STEP WHERE]...
  *     served rest ROUNDS DATA [KILL_RANK KILL_STEP WHERE]...
  *     served refused
  *
- * Two tensors of several chunks: one has sgd with momentum at the shards, of the other they give the mean. A rank (of the first
- * membership) kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them, before step_end. A chunk of a step
- * must be what one membership makes of it: that of the ranks which are left, or an earlier one if it was closed when somebody was
- * lost; weights follow a model that does the same here. Gradients are whole numbers, so that sums are exact. Every rank prints, at the end,
- * "ranks N steps S shrunk TIMES earlier E hash H"; E: chunks of an earlier membership.
- * `rest`: rank R runs DATA + R steps in each round, then joins; when all have, each has the weights that the shards have, and says so.
- * `refused`: what such a job refuses. */
+ * Two tensors of several chunks: one has sgd with momentum at the shards, of the other they give the mean.
+ * A rank (of the first membership) kills itself WHERE: "before" its calls, in the "middle" of them, or
+ * "after" them, before step_end. A chunk of a step must be what one membership makes of it: that of the
+ * ranks which are left, or an earlier one if it was closed when somebody was lost; weights follow a model
+ * that does the same here. Gradients are whole numbers, so that sums are exact. Every rank prints, at the
+ * end, "ranks N steps S shrunk TIMES earlier E hash H"; E: chunks of an earlier membership. `rest`: rank R
+ * runs DATA + R steps in each round, then joins; when all have, each has the weights that the shards have,
+ * and says so. `refused`: what such a job refuses. */
 #include <math.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -35,7 +37,10 @@ static void die(struct weft_session *session, const char *what)
     exit(1);
 }
 
-static double gradient(uint32_t born, uint64_t step, uint32_t i) { return (double)((born * 37 + step * 11 + i) % 101) - 50; }
+static double gradient(uint32_t born, uint64_t step, uint32_t i)
+{
+    return (double)((born * 37 + step * 11 + i) % 101) - 50;
+}
 
 static double mean_of(uint32_t membership, uint64_t step, uint32_t i)
 {
@@ -56,7 +61,8 @@ static bool mean_fits(uint32_t membership, uint64_t step, uint32_t first, uint32
 static bool update_fits(uint32_t membership, uint64_t step, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; i < end; i++)
-        if (!near((double)weights[i], model[i] - 0.125 * (0.5 * velocity[i] + mean_of(membership, step, i)))) return false;
+        if (!near((double)weights[i], model[i] - 0.125 * (0.5 * velocity[i] + mean_of(membership, step, i))))
+            return false;
     for (uint32_t i = first; i < end; i++) {
         velocity[i] = 0.5 * velocity[i] + mean_of(membership, step, i);
         model[i] -= 0.125 * velocity[i];
@@ -65,14 +71,16 @@ static bool update_fits(uint32_t membership, uint64_t step, uint32_t first, uint
 }
 
 /* How many chunks were those of an earlier membership. */
-static uint32_t check_chunks(uint64_t step, bool (*fits)(uint32_t, uint64_t, uint32_t, uint32_t), const char *what)
+static uint32_t check_chunks(uint64_t step, bool (*fits)(uint32_t, uint64_t, uint32_t, uint32_t),
+                             const char *what)
 {
     uint32_t earlier = 0;
     for (uint32_t first = 0; first < COUNT; first += CHUNK) {
         uint32_t at = memberships, end = first + CHUNK < COUNT ? first + CHUNK : COUNT;
         while (at > 0 && !fits(at - 1, step, first, end)) at--;
         if (at == 0) {
-            fprintf(stderr, "step %llu: %s from element %u on is of no membership\n", (unsigned long long)step, what, first);
+            fprintf(stderr, "step %llu: %s from element %u on is of no membership\n",
+                    (unsigned long long)step, what, first);
             exit(1);
         }
         earlier += at < memberships;
@@ -92,7 +100,8 @@ static enum weft_status take_members(struct weft_session *session, uint32_t born
     return WEFT_OK;
 }
 
-static struct weft_tensor *declare(struct weft_session *session, const char *name, const char *optimizer, const char *codec, enum weft_status *status_out)
+static struct weft_tensor *declare(struct weft_session *session, const char *name, const char *optimizer,
+                                   const char *codec, enum weft_status *status_out)
 {
     struct weft_tensor *tensor = NULL;
     struct weft_tensor_options options;
@@ -118,18 +127,21 @@ static int order_count;
 static void obey(unsigned born, uint64_t step, const char *where)
 {
     for (int i = 0; i < order_count; i++)
-        if (orders[i].rank == born && orders[i].step == step && strcmp(orders[i].where, where) == 0) kill(getpid(), SIGKILL);
+        if (orders[i].rank == born && orders[i].step == step && strcmp(orders[i].where, where) == 0)
+            kill(getpid(), SIGKILL);
 }
 
 static enum weft_status run_step(struct weft_session *session, uint64_t step, unsigned born)
 {
     struct weft_request requests[2] = {{{0}}};
-    enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.125f, .weight = 1});
+    enum weft_status status =
+        weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.125f, .weight = 1});
     if (status < 0) return status;
     for (uint32_t i = 0; i < COUNT; i++) grad[i] = (float)gradient(born, step, i);
     obey(born, step, "before");
     if (weft_push_pull(updated, grad, weights, &requests[0]) < 0) die(session, "push_pull");
-    if (born == 0) weft_wait(&requests[0], 0); /* somebody waits for the first one, and others have pushed both */
+    /* somebody waits for the first one, and others have pushed both */
+    if (born == 0) weft_wait(&requests[0], 0);
     obey(born, step, "middle");
     if (weft_push_pull(averaged, grad, mean, &requests[1]) < 0) die(session, "push_pull");
     for (int i = 0; i < 2; i++) {
@@ -148,7 +160,8 @@ static uint64_t hash_weights(void)
     return hash;
 }
 
-/* All have rested: the shards have the weights of all steps, and so has the model of whoever ran the last one. */
+/* All have rested: the shards have the weights of all steps, and so has the model of whoever ran the last
+ * one. */
 static enum weft_status take_shared(struct weft_session *session, uint64_t behind)
 {
     uint64_t newest[RANKS_MAX] = {0};
@@ -166,7 +179,8 @@ static enum weft_status take_shared(struct weft_session *session, uint64_t behin
     }
     for (uint32_t i = 0; i < COUNT && status >= 0; i++)
         if (!near((double)weights[i], model[i])) {
-            fprintf(stderr, "element %u of the shards' weights is %g, not %g\n", i, (double)weights[i], model[i]);
+            fprintf(stderr, "element %u of the shards' weights is %g, not %g\n", i, (double)weights[i],
+                    model[i]);
             exit(1);
         }
     return status;
@@ -178,7 +192,8 @@ static void rest(struct weft_session *session, unsigned born, unsigned round)
     obey(born, weft_step_next(session), "resting");
     const enum weft_status status = weft_join(session, 60000, &last);
     if (status < 0) die(session, "join");
-    printf("rested %u: rank %u of %u, last %u, next %llu\n", round, weft_rank(session), weft_ranks(session), last, (unsigned long long)weft_step_next(session));
+    printf("rested %u: rank %u of %u, last %u, next %llu\n", round, weft_rank(session), weft_ranks(session),
+           last, (unsigned long long)weft_step_next(session));
 }
 
 static int refused(struct weft_session *session)
@@ -211,7 +226,8 @@ int main(int argc, char **argv)
     unsigned round = 0;
     bool due = false;
     for (int a = rests ? 4 : 2; a + 2 < argc && order_count < 8; a += 3)
-        orders[order_count++] = (struct kill_order){(unsigned)atoi(argv[a]), (unsigned)atoi(argv[a + 1]), argv[a + 2]};
+        orders[order_count++] =
+            (struct kill_order){(unsigned)atoi(argv[a]), (unsigned)atoi(argv[a + 1]), argv[a + 2]};
     const unsigned born = weft_rank(session);
     updated = declare(session, "updated", "sgd:momentum=0.5", "", &status);
     if (updated) averaged = declare(session, "averaged", "none", "", &status);
@@ -250,7 +266,8 @@ int main(int argc, char **argv)
         ran++;
         earlier += check_chunks(step, update_fits, "the update") + check_chunks(step, mean_fits, "the mean");
     }
-    printf("ranks %u steps %llu shrunk %u earlier %u hash %016llx\n", weft_ranks(session), (unsigned long long)weft_step_next(session) - 1, shrunk, earlier,
+    printf("ranks %u steps %llu shrunk %u earlier %u hash %016llx\n", weft_ranks(session),
+           (unsigned long long)weft_step_next(session) - 1, shrunk, earlier,
            (unsigned long long)hash_weights());
     weft_finalize(session);
     return 0;

@@ -1,5 +1,6 @@
-/* test_arguments.c - every call of weft.h with every argument wrong: a status, a sentence that names the call and the
- * argument, and a session that goes on. After each of them all ranks add something up and get the right sum.
+/* test_arguments.c - every call of weft.h with every argument wrong: a status, a sentence that names the call
+ * and the argument, and a session that goes on. After each of them all ranks add something up and get the
+ * right sum.
  *
  * check_arguments.py demands that every function of the header is called here. */
 #include "tests/lib/check.h"
@@ -27,7 +28,8 @@ struct bench {
 static void complain(struct bench *bench, const char *what, int line, enum weft_status got, const char *text)
 {
     atomic_fetch_add(&bench->crowd->failures, 1);
-    fprintf(stderr, "%s:%d: rank %u: %s gave %s, \"%s\"\n", __FILE__, line, bench->rank, what, weft_status_name(got), text);
+    fprintf(stderr, "%s:%d: rank %u: %s gave %s, \"%s\"\n", __FILE__, line, bench->rank, what,
+            weft_status_name(got), text);
 }
 
 /* Neither empty nor the name of a status in other words, and on one line. */
@@ -51,8 +53,8 @@ static void still_adds(struct bench *bench, const char *what, int line)
 }
 
 /* `call` and `argument` stand in the sentence; session NULL: it is the thread's own. */
-static void said(struct bench *bench, struct weft_session *session, enum weft_status got, enum weft_status wanted, const char *call,
-                 const char *argument, const char *what, int line)
+static void said(struct bench *bench, struct weft_session *session, enum weft_status got,
+                 enum weft_status wanted, const char *call, const char *argument, const char *what, int line)
 {
     const char *text = weft_error_text(session);
     if (got != wanted || !is_sentence(text, got) || !strstr(text, call) || !strstr(text, argument)) {
@@ -61,17 +63,21 @@ static void said(struct bench *bench, struct weft_session *session, enum weft_st
     }
 }
 
-static void refused(struct bench *bench, struct weft_session *session, enum weft_status got, enum weft_status wanted, const char *call,
-                    const char *argument, const char *what, int line)
+static void refused(struct bench *bench, struct weft_session *session, enum weft_status got,
+                    enum weft_status wanted, const char *call, const char *argument, const char *what,
+                    int line)
 {
     said(bench, session, got, wanted, call, argument, what, line);
     still_adds(bench, what, line);
 }
 
-#define REFUSED(got, wanted, call, argument) refused(bench, bench->session, got, wanted, call, argument, #got, __LINE__)
-#define REFUSED_HERE(got, wanted, call, argument) refused(bench, NULL, got, wanted, call, argument, #got, __LINE__)
+#define REFUSED(got, wanted, call, argument) \
+    refused(bench, bench->session, got, wanted, call, argument, #got, __LINE__)
+#define REFUSED_HERE(got, wanted, call, argument) \
+    refused(bench, NULL, got, wanted, call, argument, #got, __LINE__)
 /* Where a group of calls is open, or not all ranks call: what follows shows that the session works. */
-#define REFUSED_ALONE(got, wanted, call, argument) said(bench, bench->session, got, wanted, call, argument, #got, __LINE__)
+#define REFUSED_ALONE(got, wanted, call, argument) \
+    said(bench, bench->session, got, wanted, call, argument, #got, __LINE__)
 #define OK(call) CROWD_OK(bench->crowd, bench->session, call)
 #define HOLDS(condition) CROWD_CHECK(bench->crowd, bench->session, condition)
 
@@ -103,7 +109,8 @@ static void sessions(struct bench *bench)
     JOIN(options.devices = "lo\n", "devices");
 #undef JOIN
     REFUSED_HERE(weft_init(NULL, NULL), WEFT_ERR_INVALID, "weft_init", "session_out");
-    HOLDS(session == NULL && weft_finalize(NULL) == WEFT_OK && weft_rank(NULL) == 0 && weft_ranks(NULL) == 0 && weft_shards(NULL) == 0);
+    HOLDS(session == NULL && weft_finalize(NULL) == WEFT_OK && weft_rank(NULL) == 0 &&
+          weft_ranks(NULL) == 0 && weft_shards(NULL) == 0);
     HOLDS(weft_version()[0] != 0);
 }
 
@@ -135,7 +142,8 @@ static void declarations(struct bench *bench)
     DECLARE(options.dim_count = 9, WEFT_ERR_INVALID, "dim_count is 9");
     DECLARE(options.dims[0] = 0, WEFT_ERR_INVALID, "dimensions");
     DECLARE(options.dims[0] = UINT64_MAX, WEFT_ERR_INVALID, "dimensions");
-    DECLARE((options.dim_count = 2, options.dims[0] = options.dims[1] = 1ull << 33), WEFT_ERR_INVALID, "dimensions");
+    DECLARE((options.dim_count = 2, options.dims[0] = options.dims[1] = 1ull << 33), WEFT_ERR_INVALID,
+            "dimensions");
     DECLARE(options.dtype = (enum weft_dtype)77, WEFT_ERR_INVALID, "dtype 77");
     DECLARE(options.dtype = (enum weft_dtype)-1, WEFT_ERR_INVALID, "dtype -1");
     DECLARE((options.dtype = WEFT_F64, options.optimizer = "sgd"), WEFT_ERR_INVALID, "dtype");
@@ -155,7 +163,8 @@ static void declarations(struct bench *bench)
     DECLARE(options.chunk_bytes = 3, WEFT_ERR_INVALID, "chunk_bytes is 3");
     DECLARE(options.chunk_bytes = UINT64_MAX, WEFT_ERR_INVALID, "chunk_bytes");
 #undef DECLARE
-    REFUSED(weft_declare(bench->session, NULL, &tensor), WEFT_ERR_INVALID, "declare", "weft_tensor_options_init");
+    REFUSED(weft_declare(bench->session, NULL, &tensor), WEFT_ERR_INVALID, "declare",
+            "weft_tensor_options_init");
     REFUSED(weft_declare(bench->session, &options, NULL), WEFT_ERR_INVALID, "declare", "tensor_out");
     REFUSED_HERE(weft_declare(NULL, &options, &tensor), WEFT_ERR_INVALID, "declare", "session");
     HOLDS(tensor == NULL);
@@ -194,8 +203,10 @@ static void wrong_steps(struct bench *bench)
     REFUSED(weft_step_begin(session, NULL), WEFT_ERR_INVALID, "step_begin", "step is NULL");
     REFUSED_HERE(weft_step_begin(NULL, NULL), WEFT_ERR_INVALID, "step_begin", "session");
     REFUSED(weft_step_begin_with(session, NULL), WEFT_ERR_INVALID, "step_begin_with", "options is NULL");
-    REFUSED(weft_step_begin_with(session, &(struct weft_step_options){.step = 1}), WEFT_ERR_INVALID, "step_begin_with", "options.size is 0");
-    REFUSED(weft_step_begin_with(session, WEFT_STEP(.step = 77, .weight = 1)), WEFT_ERR_INVALID, "step_begin", "step is 77");
+    REFUSED(weft_step_begin_with(session, &(struct weft_step_options){.step = 1}), WEFT_ERR_INVALID,
+            "step_begin_with", "options.size is 0");
+    REFUSED(weft_step_begin_with(session, WEFT_STEP(.step = 77, .weight = 1)), WEFT_ERR_INVALID, "step_begin",
+            "step is 77");
     REFUSED_HERE(weft_step_begin_with(NULL, NULL), WEFT_ERR_INVALID, "step_begin_with", "session");
     REFUSED(weft_step_end(session), WEFT_ERR_STATE, "step_end", "step_begin");
     REFUSED_HERE(weft_step_end(NULL), WEFT_ERR_INVALID, "step_end", "session");
@@ -205,7 +216,8 @@ static void wrong_steps(struct bench *bench)
 static void outside_a_step(struct bench *bench, struct weft_tensor *plain, struct weft_tensor *trained)
 {
     struct weft_request request = {{0}};
-    REFUSED(weft_push_pull(plain, a, b, &request), WEFT_ERR_STATE, "push_pull of tensor 'plain'", "outside a step");
+    REFUSED(weft_push_pull(plain, a, b, &request), WEFT_ERR_STATE, "push_pull of tensor 'plain'",
+            "outside a step");
     REFUSED(weft_push(plain, a, &request), WEFT_ERR_UNSUPPORTED, "push of tensor 'plain'", "server mode");
     REFUSED(weft_pull(plain, b, &request), WEFT_ERR_UNSUPPORTED, "pull of tensor 'plain'", "server mode");
     REFUSED(weft_push(plain, NULL, &request), WEFT_ERR_INVALID, "push of tensor 'plain'", "NULL");
@@ -215,8 +227,10 @@ static void outside_a_step(struct bench *bench, struct weft_tensor *plain, struc
     REFUSED_HERE(weft_push_none(NULL), WEFT_ERR_INVALID, "push_none", "tensor");
     REFUSED(weft_push_none(plain), WEFT_ERR_STATE, "push_none of tensor 'plain'", "outside a step");
     REFUSED_HERE(weft_pull(NULL, b, &request), WEFT_ERR_INVALID, "pull", "tensor");
-    REFUSED(weft_tensor_memory(plain, (enum weft_memory_kind)9, NULL), WEFT_ERR_INVALID, "tensor_memory", "memory 9");
-    REFUSED_HERE(weft_tensor_memory(NULL, WEFT_MEMORY_HOST, NULL), WEFT_ERR_INVALID, "tensor_memory", "tensor");
+    REFUSED(weft_tensor_memory(plain, (enum weft_memory_kind)9, NULL), WEFT_ERR_INVALID, "tensor_memory",
+            "memory 9");
+    REFUSED_HERE(weft_tensor_memory(NULL, WEFT_MEMORY_HOST, NULL), WEFT_ERR_INVALID, "tensor_memory",
+                 "tensor");
     REFUSED(weft_tensor_init(trained, NULL), WEFT_ERR_INVALID, "init of tensor 'trained'", "weights");
     REFUSED_HERE(weft_tensor_init(NULL, a), WEFT_ERR_INVALID, "tensor_init", "tensor");
     REFUSED(weft_tensor_share(trained, NULL, 0), WEFT_ERR_INVALID, "tensor_share", "NULL");
@@ -242,22 +256,32 @@ static void inside_a_step(struct bench *bench, struct weft_tensor *plain, struct
     REFUSED(weft_declare(session, &options, &tensor), WEFT_ERR_STATE, "weft_declare", "inside step");
     REFUSED(weft_tensor_init(plain, a), WEFT_ERR_STATE, "init of tensor 'plain'", "inside a step");
     REFUSED(weft_tensor_share(plain, a, 0), WEFT_ERR_STATE, "tensor_share of tensor 'plain'", "inside step");
-    REFUSED(weft_state_save(plain, bytes, sizeof bytes), WEFT_ERR_STATE, "state_save of tensor 'plain'", "inside step");
-    REFUSED(weft_state_load(plain, bytes, sizeof bytes), WEFT_ERR_STATE, "state_load of tensor 'plain'", "inside step");
-    REFUSED(weft_residual_save(plain, bytes, sizeof bytes), WEFT_ERR_STATE, "residual_save of tensor 'plain'", "inside step");
-    REFUSED(weft_residual_load(plain, bytes, sizeof bytes), WEFT_ERR_STATE, "residual_load of tensor 'plain'", "inside step");
+    REFUSED(weft_state_save(plain, bytes, sizeof bytes), WEFT_ERR_STATE, "state_save of tensor 'plain'",
+            "inside step");
+    REFUSED(weft_state_load(plain, bytes, sizeof bytes), WEFT_ERR_STATE, "state_load of tensor 'plain'",
+            "inside step");
+    REFUSED(weft_residual_save(plain, bytes, sizeof bytes), WEFT_ERR_STATE, "residual_save of tensor 'plain'",
+            "inside step");
+    REFUSED(weft_residual_load(plain, bytes, sizeof bytes), WEFT_ERR_STATE, "residual_load of tensor 'plain'",
+            "inside step");
     REFUSED(weft_shrink(session), WEFT_ERR_STATE, "shrink", "open");
-    REFUSED(weft_push_pull(plain, NULL, b, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'", "NULL");
-    REFUSED(weft_push_pull(plain, a, NULL, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'", "NULL");
-    REFUSED(weft_push_pull(plain, a, a + 1, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'", "overlap");
-    REFUSED(weft_push_pull(plain, a + ELEMS - 1, a, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'", "overlap");
+    REFUSED(weft_push_pull(plain, NULL, b, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'",
+            "NULL");
+    REFUSED(weft_push_pull(plain, a, NULL, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'",
+            "NULL");
+    REFUSED(weft_push_pull(plain, a, a + 1, &request), WEFT_ERR_INVALID, "push_pull of tensor 'plain'",
+            "overlap");
+    REFUSED(weft_push_pull(plain, a + ELEMS - 1, a, &request), WEFT_ERR_INVALID,
+            "push_pull of tensor 'plain'", "overlap");
     REFUSED(weft_push_pull(plain, a, b, NULL), WEFT_ERR_INVALID, "push_pull", "request");
     REFUSED(weft_push_pull(plain, a, b, &dirty), WEFT_ERR_INVALID, "push_pull", "zeroed");
-    REFUSED(weft_push_pull(trained, a, b, &request), WEFT_ERR_STATE, "push_pull of tensor 'trained'", "weft_tensor_init");
+    REFUSED(weft_push_pull(trained, a, b, &request), WEFT_ERR_STATE, "push_pull of tensor 'trained'",
+            "weft_tensor_init");
     OK(weft_push_pull(plain, a, b, &request));
     HOLDS(weft_push_pull(plain, a, b, &other) == WEFT_ERR_STATE); /* still open, or twice in the step */
     OK(weft_wait(&request, 0));
-    REFUSED(weft_push_pull(plain, a, b, &request), WEFT_ERR_STATE, "push_pull of tensor 'plain'", "twice in step");
+    REFUSED(weft_push_pull(plain, a, b, &request), WEFT_ERR_STATE, "push_pull of tensor 'plain'",
+            "twice in step");
     OK(weft_group_start(session));
     REFUSED_ALONE(weft_step_end(session), WEFT_ERR_STATE, "step_end", "weft_group_end");
     OK(weft_group_end(session));
@@ -290,21 +314,29 @@ static void every_collective(struct bench *bench)
     BAD(weft_all_reduce(s, a, b, 4, WEFT_F32, WEFT_SUM, NULL), "request");
     BAD(weft_all_reduce(s, a, b, 4, WEFT_F32, WEFT_SUM, &dirty), "zeroed");
     static const enum weft_op bitwise[] = {WEFT_AND, WEFT_OR, WEFT_XOR};
-    static const enum weft_dtype floats[] = {WEFT_F32, WEFT_F64, WEFT_F16, WEFT_BF16, WEFT_F8_E4M3, WEFT_F8_E5M2};
+    static const enum weft_dtype floats[] = {WEFT_F32,  WEFT_F64,     WEFT_F16,
+                                             WEFT_BF16, WEFT_F8_E4M3, WEFT_F8_E5M2};
     for (size_t f = 0; f < sizeof floats / sizeof floats[0]; f++)
         for (size_t o = 0; o < 3; o++) {
             const char *type = weft_dtype_name(floats[f]);
-            REFUSED(weft_all_reduce(s, a, b, 4, floats[f], bitwise[o], &r), WEFT_ERR_UNSUPPORTED, "all_reduce", type);
-            REFUSED(weft_reduce(s, a, b, 4, floats[f], bitwise[o], 0, &r), WEFT_ERR_UNSUPPORTED, "reduce", type);
-            REFUSED(weft_reduce_scatter(s, a, b, 2, floats[f], bitwise[o], &r), WEFT_ERR_UNSUPPORTED, "reduce_scatter", type);
-            REFUSED(weft_reduce_scatter_v(s, a, b, counts, floats[f], bitwise[o], &r), WEFT_ERR_UNSUPPORTED, "reduce_scatter", type);
+            REFUSED(weft_all_reduce(s, a, b, 4, floats[f], bitwise[o], &r), WEFT_ERR_UNSUPPORTED,
+                    "all_reduce", type);
+            REFUSED(weft_reduce(s, a, b, 4, floats[f], bitwise[o], 0, &r), WEFT_ERR_UNSUPPORTED, "reduce",
+                    type);
+            REFUSED(weft_reduce_scatter(s, a, b, 2, floats[f], bitwise[o], &r), WEFT_ERR_UNSUPPORTED,
+                    "reduce_scatter", type);
+            REFUSED(weft_reduce_scatter_v(s, a, b, counts, floats[f], bitwise[o], &r), WEFT_ERR_UNSUPPORTED,
+                    "reduce_scatter", type);
         }
     static const enum weft_dtype integers[] = {WEFT_I32, WEFT_I64, WEFT_U8, WEFT_U32};
     for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) {
         const char *type = weft_dtype_name(integers[i]);
-        REFUSED(weft_all_reduce_scaled(s, a, b, 4, integers[i], 0.5, &r), WEFT_ERR_UNSUPPORTED, "all_reduce", type);
-        REFUSED(weft_all_reduce_weighted(s, a, b, 4, integers[i], 0.5, &r), WEFT_ERR_UNSUPPORTED, "all_reduce", type);
-        REFUSED(weft_all_reduce(s, a, b, 4, integers[i], WEFT_SCALED_SUM, &r), WEFT_ERR_UNSUPPORTED, "all_reduce", type);
+        REFUSED(weft_all_reduce_scaled(s, a, b, 4, integers[i], 0.5, &r), WEFT_ERR_UNSUPPORTED, "all_reduce",
+                type);
+        REFUSED(weft_all_reduce_weighted(s, a, b, 4, integers[i], 0.5, &r), WEFT_ERR_UNSUPPORTED,
+                "all_reduce", type);
+        REFUSED(weft_all_reduce(s, a, b, 4, integers[i], WEFT_SCALED_SUM, &r), WEFT_ERR_UNSUPPORTED,
+                "all_reduce", type);
     }
     BAD(weft_all_reduce_scaled(s, a, b, 4, WEFT_F32, NAN, &r), "factor");
     BAD(weft_all_reduce_scaled(s, a, b, 4, WEFT_F32, INFINITY, &r), "factor is inf");
@@ -338,13 +370,19 @@ static void every_collective(struct bench *bench)
     BAD(weft_gather(s, NULL, b, 4, WEFT_F32, 0, &r), "`in` is NULL");
     BAD(weft_gather(s, a, b, 4, WEFT_F32, far, &r), "root 2");
     BAD(weft_gather(s, a, b, many, WEFT_F32, 0, &r), "count");
-    BAD(weft_gather_v(s, a, b, 4, root ? huge : counts, WEFT_F32, root ? 0 : far, &r), root ? "of rank 1" : "root 2");
-    if (root) REFUSED_ALONE(weft_gather_v(s, a, b, 4, NULL, WEFT_F32, 0, &r), WEFT_ERR_INVALID, name, "counts is NULL");
+    BAD(weft_gather_v(s, a, b, 4, root ? huge : counts, WEFT_F32, root ? 0 : far, &r),
+        root ? "of rank 1" : "root 2");
+    if (root)
+        REFUSED_ALONE(weft_gather_v(s, a, b, 4, NULL, WEFT_F32, 0, &r), WEFT_ERR_INVALID, name,
+                      "counts is NULL");
     name = "scatter";
     BAD(weft_scatter(s, a, NULL, 4, WEFT_F32, 0, &r), "`out` is NULL");
     BAD(weft_scatter(s, a, b, 4, WEFT_F32, far, &r), "root 2");
-    BAD(weft_scatter_v(s, a, b, 4, root ? huge : counts, WEFT_F32, root ? 0 : far, &r), root ? "of rank 1" : "root 2");
-    if (root) REFUSED_ALONE(weft_scatter_v(s, a, b, 4, NULL, WEFT_F32, 0, &r), WEFT_ERR_INVALID, name, "counts is NULL");
+    BAD(weft_scatter_v(s, a, b, 4, root ? huge : counts, WEFT_F32, root ? 0 : far, &r),
+        root ? "of rank 1" : "root 2");
+    if (root)
+        REFUSED_ALONE(weft_scatter_v(s, a, b, 4, NULL, WEFT_F32, 0, &r), WEFT_ERR_INVALID, name,
+                      "counts is NULL");
     name = "all_to_all";
     BAD(weft_all_to_all(s, NULL, b, 4, WEFT_F32, &r), "`in` is NULL");
     BAD(weft_all_to_all(s, a, b, many / 4, WEFT_F32, &r), "count");
@@ -389,22 +427,40 @@ static void overlaps(struct bench *bench)
         BAD(weft_all_reduce_weighted(s, in, out, ELEMS, WEFT_F32, 2, &r), "all_reduce");
         BAD(weft_all_to_all(s, in, out, ELEMS / RANKS, WEFT_F32, &r), "all_to_all");
         BAD(weft_all_to_all_v(s, in, counts, out, counts, WEFT_F32, &r), "all_to_all");
-        if (rank == 0) REFUSED_ALONE(weft_reduce(s, in, out, ELEMS, WEFT_F32, WEFT_SUM, 0, &r), WEFT_ERR_INVALID, "reduce", "overlap");
-        BAD(weft_call_start(s, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = in, .out = out, .count = ELEMS, .dtype = WEFT_F32), &r), "all_reduce");
-        BAD(weft_call_init(s, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = in, .out = out, .count = ELEMS, .dtype = WEFT_F32), &r), "all_reduce");
+        if (rank == 0)
+            REFUSED_ALONE(weft_reduce(s, in, out, ELEMS, WEFT_F32, WEFT_SUM, 0, &r), WEFT_ERR_INVALID,
+                          "reduce", "overlap");
+        BAD(weft_call_start(s,
+                            WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = in, .out = out, .count = ELEMS,
+                                      .dtype = WEFT_F32),
+                            &r),
+            "all_reduce");
+        BAD(weft_call_init(s,
+                           WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = in, .out = out, .count = ELEMS,
+                                     .dtype = WEFT_F32),
+                           &r),
+            "all_reduce");
         OK(weft_group_start(s));
-        REFUSED_ALONE(weft_all_reduce(s, in, out, ELEMS, WEFT_F32, WEFT_SUM, &r), WEFT_ERR_INVALID, "all_reduce", "overlap");
+        REFUSED_ALONE(weft_all_reduce(s, in, out, ELEMS, WEFT_F32, WEFT_SUM, &r), WEFT_ERR_INVALID,
+                      "all_reduce", "overlap");
         OK(weft_group_end(s));
     }
     for (int off = -1; off <= 1; off += 2) { /* beside this rank's place */
         BAD(weft_all_gather(s, in + ELEMS * rank + off, in, ELEMS, WEFT_F32, &r), "all_gather");
         BAD(weft_all_gather_v(s, in + (rank ? 3 : 0) + off, in, counts, WEFT_F32, &r), "all_gather");
-        BAD(weft_reduce_scatter(s, in, in + ELEMS * rank + off, ELEMS, WEFT_F32, WEFT_SUM, &r), "reduce_scatter");
-        BAD(weft_reduce_scatter_v(s, in, in + (rank ? 3 : 0) + off, counts, WEFT_F32, WEFT_SUM, &r), "reduce_scatter");
-        if (rank == 0) REFUSED_ALONE(weft_gather(s, in + off, in, ELEMS, WEFT_F32, 0, &r), WEFT_ERR_INVALID, "gather", "overlap");
-        if (rank == 0) REFUSED_ALONE(weft_scatter(s, in, in + off, ELEMS, WEFT_F32, 0, &r), WEFT_ERR_INVALID, "scatter", "overlap");
+        BAD(weft_reduce_scatter(s, in, in + ELEMS * rank + off, ELEMS, WEFT_F32, WEFT_SUM, &r),
+            "reduce_scatter");
+        BAD(weft_reduce_scatter_v(s, in, in + (rank ? 3 : 0) + off, counts, WEFT_F32, WEFT_SUM, &r),
+            "reduce_scatter");
+        if (rank == 0)
+            REFUSED_ALONE(weft_gather(s, in + off, in, ELEMS, WEFT_F32, 0, &r), WEFT_ERR_INVALID, "gather",
+                          "overlap");
+        if (rank == 0)
+            REFUSED_ALONE(weft_scatter(s, in, in + off, ELEMS, WEFT_F32, 0, &r), WEFT_ERR_INVALID, "scatter",
+                          "overlap");
     }
-    OK(weft_all_gather(s, in + ELEMS * rank, in, ELEMS, WEFT_F32, &r)); /* in place, and side by side, all is well */
+    /* in place, and side by side, all is well */
+    OK(weft_all_gather(s, in + ELEMS * rank, in, ELEMS, WEFT_F32, &r));
     OK(weft_wait(&r, 0));
     OK(weft_all_gather_v(s, in + (rank ? 3 : 0), in, counts, WEFT_F32, &r));
     OK(weft_wait(&r, 0));
@@ -416,7 +472,8 @@ static void overlaps(struct bench *bench)
     OK(weft_wait(&r, 0));
     OK(weft_all_to_all(s, in, in, ELEMS, WEFT_F32, &r));
     OK(weft_wait(&r, 0));
-    OK(weft_gather(s, in + 1, rank ? in : in + 1, ELEMS, WEFT_F32, 0, &r)); /* `out` is ignored but at the root */
+    /* `out` is ignored but at the root */
+    OK(weft_gather(s, in + 1, rank ? in : in + 1, ELEMS, WEFT_F32, 0, &r));
     OK(weft_wait(&r, 0));
 #undef BAD
 }
@@ -478,10 +535,14 @@ static void plans(struct bench *bench)
     REFUSED(weft_set_plan(s, "all_reduce=chain"), WEFT_ERR_UNSUPPORTED, "set_plan", "chain");
     REFUSED(weft_set_plan(s, "all_reduce=one-host"), WEFT_ERR_UNSUPPORTED, "set_plan", "one-host");
     REFUSED(weft_set_plan(s, "send=ring"), WEFT_ERR_UNSUPPORTED, "set_plan", "send");
-    static const char *const all[] = {"direct", "ring", "doubling", "halving", "double_tree", "bruck", "pat", "chain", "hierarchy", "binomial"};
+    static const char *const all[] = {"direct", "ring", "doubling", "halving",   "double_tree",
+                                      "bruck",  "pat",  "chain",    "hierarchy", "binomial"};
     for (size_t p = 0; p < sizeof all / sizeof all[0]; p++) { /* reproducible, unequal: by a plan that can */
         OK(weft_set_plan(s, all[p]));
-        OK(weft_call_start(s, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = x, .out = x, .count = 4, .dtype = WEFT_F32, .reproducible = true), &r));
+        OK(weft_call_start(s,
+                           WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = x, .out = x, .count = 4,
+                                     .dtype = WEFT_F32, .reproducible = true),
+                           &r));
         OK(weft_wait(&r, 0));
         OK(weft_all_gather_v(s, a, b, (const uint64_t[RANKS]){1, 2}, WEFT_F32, &r));
         OK(weft_wait(&r, 0));
@@ -489,11 +550,14 @@ static void plans(struct bench *bench)
     }
     OK(weft_set_plan(s, "auto"));
     REFUSED(weft_explain(s, NULL, 4, WEFT_F32, text, sizeof text), WEFT_ERR_INVALID, "explain", "operation");
-    REFUSED(weft_explain(s, "two\nlines", 4, WEFT_F32, text, sizeof text), WEFT_ERR_INVALID, "explain", "operation");
+    REFUSED(weft_explain(s, "two\nlines", 4, WEFT_F32, text, sizeof text), WEFT_ERR_INVALID, "explain",
+            "operation");
     REFUSED(weft_explain(s, "all_reduce", 4, WEFT_F32, NULL, 9), WEFT_ERR_INVALID, "explain", "out");
     REFUSED(weft_explain(s, "all_reduce", 4, WEFT_F32, text, 0), WEFT_ERR_INVALID, "explain", "out");
-    REFUSED(weft_explain(s, "all_reduce", 4, (enum weft_dtype)77, text, sizeof text), WEFT_ERR_INVALID, "explain", "dtype 77");
-    REFUSED(weft_explain(s, "all_reduce", UINT64_MAX, WEFT_F32, text, sizeof text), WEFT_ERR_INVALID, "explain", "count");
+    REFUSED(weft_explain(s, "all_reduce", 4, (enum weft_dtype)77, text, sizeof text), WEFT_ERR_INVALID,
+            "explain", "dtype 77");
+    REFUSED(weft_explain(s, "all_reduce", UINT64_MAX, WEFT_F32, text, sizeof text), WEFT_ERR_INVALID,
+            "explain", "count");
 }
 
 /* ---- 4: calls in a struct ---- */
@@ -535,20 +599,24 @@ static void structs(struct bench *bench)
     CALL((call.op = WEFT_SCALED_SUM, call.factor = 2, call.dtype = WEFT_I32), WEFT_ERR_UNSUPPORTED, "i32");
     CALL((call.op = WEFT_SUM, call.weighted = true, call.weight = 1), WEFT_ERR_INVALID, "weight");
     CALL((call.op = WEFT_AVG, call.weighted = true, call.weight = NAN), WEFT_ERR_INVALID, "weight");
-    CALL((call.op = WEFT_AVG, call.weighted = true, call.weight = 1, call.dtype = WEFT_I32), WEFT_ERR_UNSUPPORTED, "i32");
+    CALL((call.op = WEFT_AVG, call.weighted = true, call.weight = 1, call.dtype = WEFT_I32),
+         WEFT_ERR_UNSUPPORTED, "i32");
     CALL(call.deadline_ms = UINT64_MAX, WEFT_ERR_INVALID, "deadline_ms");
     CALL(call.memory = (enum weft_memory_kind)9, WEFT_ERR_INVALID, "memory 9");
     call_name = "reduce";
     CALL((call.kind = WEFT_CALL_REDUCE, call.root = RANKS), WEFT_ERR_INVALID, "root 2");
     call_name = "gather";
-    CALL((call.kind = WEFT_CALL_GATHER, call.root = bench->rank, call.unequal = true), WEFT_ERR_INVALID, "counts");
-    CALL((call.kind = WEFT_CALL_GATHER, call.root = bench->rank, call.counts = counts), WEFT_ERR_INVALID, "unequal");
+    CALL((call.kind = WEFT_CALL_GATHER, call.root = bench->rank, call.unequal = true), WEFT_ERR_INVALID,
+         "counts");
+    CALL((call.kind = WEFT_CALL_GATHER, call.root = bench->rank, call.counts = counts), WEFT_ERR_INVALID,
+         "unequal");
     call_name = "all_to_all";
     CALL((call.kind = WEFT_CALL_ALL_TO_ALL, call.counts = counts), WEFT_ERR_INVALID, "counts");
 #undef CALL
     REFUSED(weft_call_start(s, NULL, &r), WEFT_ERR_INVALID, "call", "size");
     REFUSED(weft_call_init(s, NULL, &r), WEFT_ERR_INVALID, "call", "size");
-    call = *WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = a, .out = a, .count = 4, .dtype = WEFT_F32, .preserve_input = true);
+    call = *WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = a, .out = a, .count = 4, .dtype = WEFT_F32,
+                      .preserve_input = true);
     REFUSED(weft_call_start(s, &call, &r), WEFT_ERR_STATE, "call", "preserve_input");
     call.preserve_input = false;
     REFUSED(weft_call_start(s, &call, NULL), WEFT_ERR_INVALID, "all_reduce", "request");
@@ -579,7 +647,9 @@ static void structs(struct bench *bench)
     REFUSED(weft_group_end(s), WEFT_ERR_STATE, "group_end", "group_start");
     /* The table of a persistent request is the caller's, and may be wrong by the time it starts. */
     uint64_t pieces[RANKS] = {1, 1};
-    OK(weft_call_init(s, WEFT_CALL(.kind = WEFT_CALL_ALL_GATHER, .in = a, .out = b, .counts = pieces, .dtype = WEFT_F32), &two[0]));
+    OK(weft_call_init(
+        s, WEFT_CALL(.kind = WEFT_CALL_ALL_GATHER, .in = a, .out = b, .counts = pieces, .dtype = WEFT_F32),
+        &two[0]));
     pieces[1] = UINT64_MAX;
     REFUSED(weft_start(&two[0]), WEFT_ERR_INVALID, "all_gather", "of rank 1");
     pieces[1] = 1;
@@ -598,9 +668,12 @@ static void in_a_group(struct bench *bench, struct weft_tensor *trained)
     uint8_t bytes[8];
     OK(weft_group_start(s));
     REFUSED_ALONE(weft_tensor_init(trained, a), WEFT_ERR_STATE, "init of tensor 'trained'", "weft_group_end");
-    REFUSED_ALONE(weft_tensor_share(trained, a, 0), WEFT_ERR_STATE, "tensor_share of tensor 'trained'", "weft_group_end");
-    REFUSED_ALONE(weft_tensor_free(trained), WEFT_ERR_STATE, "tensor_free of tensor 'trained'", "weft_group_end");
-    REFUSED_ALONE(weft_state_load(trained, bytes, 8), WEFT_ERR_STATE, "state_load of tensor 'trained'", "weft_group_end");
+    REFUSED_ALONE(weft_tensor_share(trained, a, 0), WEFT_ERR_STATE, "tensor_share of tensor 'trained'",
+                  "weft_group_end");
+    REFUSED_ALONE(weft_tensor_free(trained), WEFT_ERR_STATE, "tensor_free of tensor 'trained'",
+                  "weft_group_end");
+    REFUSED_ALONE(weft_state_load(trained, bytes, 8), WEFT_ERR_STATE, "state_load of tensor 'trained'",
+                  "weft_group_end");
     REFUSED_ALONE(weft_split(s, NULL, 0, 0, &comm), WEFT_ERR_STATE, "split", "weft_group_end");
     REFUSED_ALONE(weft_mesh_create(s, &axis, 1, &mesh), WEFT_ERR_STATE, "mesh_create", "weft_group_end");
     OK(weft_group_end(s));
@@ -617,7 +690,8 @@ static void foreign_group(struct crowd *crowd, struct weft_session *session, uin
     struct weft_request r = {{0}};
     if (!CROWD_OK(crowd, session, weft_split(session, NULL, 0, 0, &theirs))) return;
     REFUSED(weft_split(bench->session, theirs, 0, 0, &comm), WEFT_ERR_INVALID, "split", "another session");
-    REFUSED(weft_call_start(bench->session, WEFT_CALL(.kind = WEFT_CALL_BARRIER, .comm = theirs), &r), WEFT_ERR_INVALID, "barrier", "another session");
+    REFUSED(weft_call_start(bench->session, WEFT_CALL(.kind = WEFT_CALL_BARRIER, .comm = theirs), &r),
+            WEFT_ERR_INVALID, "barrier", "another session");
     CROWD_OK(crowd, session, weft_comm_free(theirs));
 }
 
@@ -630,21 +704,32 @@ static void groups(struct bench *bench)
     REFUSED(weft_split(s, NULL, 0, 0, NULL), WEFT_ERR_INVALID, "split", "comm_out");
     OK(weft_split(s, NULL, 0, 0, &comm));
     HOLDS(weft_comm_ranks(comm) == RANKS && weft_comm_member(comm, RANKS) == UINT32_MAX);
-    REFUSED(weft_call_start(s, WEFT_CALL(.kind = WEFT_CALL_REDUCE, .comm = comm, .in = a, .out = b, .count = 1, .dtype = WEFT_F32, .root = 9), &r),
+    REFUSED(weft_call_start(s,
+                            WEFT_CALL(.kind = WEFT_CALL_REDUCE, .comm = comm, .in = a, .out = b, .count = 1,
+                                      .dtype = WEFT_F32, .root = 9),
+                            &r),
             WEFT_ERR_INVALID, "reduce", "root 9");
-    REFUSED(weft_call_start(s, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .comm = comm, .in = a, .out = b, .count = 1, .dtype = WEFT_F32, .op = WEFT_AND), &r),
+    REFUSED(weft_call_start(s,
+                            WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .comm = comm, .in = a, .out = b,
+                                      .count = 1, .dtype = WEFT_F32, .op = WEFT_AND),
+                            &r),
             WEFT_ERR_UNSUPPORTED, "all_reduce", "f32");
     struct crowd alone = {.user = bench};
     crowd_run(&alone, 1, foreign_group);
     HOLDS(alone.failures == 0);
     OK(weft_comm_free(comm));
-    HOLDS(weft_comm_free(NULL) == WEFT_OK && weft_comm_rank(NULL) == 0 && weft_comm_ranks(NULL) == 0 && weft_comm_id(NULL) == 0);
+    HOLDS(weft_comm_free(NULL) == WEFT_OK && weft_comm_rank(NULL) == 0 && weft_comm_ranks(NULL) == 0 &&
+          weft_comm_id(NULL) == 0);
     HOLDS(weft_comm_member(NULL, 0) == UINT32_MAX);
 
-    static const struct weft_axis good[] = {{"dp", RANKS}, {"tp", 1}}, twice[] = {{"dp", RANKS}, {"dp", 1}}, open[] = {{"dp", 0}, {"tp", 0}},
-                                  wide[] = {{"dp", 3}}, vast[] = {{"dp", UINT32_MAX}, {"tp", UINT32_MAX}}, unnamed[] = {{NULL, RANKS}}, empty[] = {{"", RANKS}},
-                                  comma[] = {{"a,b", RANKS}}, longer[] = {{"0123456789abcdef", RANKS}}, control[] = {{"a\nb", RANKS}};
-#define MESH(axes, count, argument) REFUSED(weft_mesh_create(s, axes, count, &mesh), WEFT_ERR_INVALID, "mesh", argument)
+    static const struct weft_axis good[] = {{"dp", RANKS}, {"tp", 1}}, twice[] = {{"dp", RANKS}, {"dp", 1}},
+                                  open[] = {{"dp", 0}, {"tp", 0}}, wide[] = {{"dp", 3}},
+                                  vast[] = {{"dp", UINT32_MAX}, {"tp", UINT32_MAX}},
+                                  unnamed[] = {{NULL, RANKS}}, empty[] = {{"", RANKS}},
+                                  comma[] = {{"a,b", RANKS}}, longer[] = {{"0123456789abcdef", RANKS}},
+                                  control[] = {{"a\nb", RANKS}};
+#define MESH(axes, count, argument) \
+    REFUSED(weft_mesh_create(s, axes, count, &mesh), WEFT_ERR_INVALID, "mesh", argument)
     MESH(NULL, 1, "axes");
     MESH(good, 0, "0 axes");
     MESH(good, 99, "99 axes");
@@ -669,10 +754,13 @@ static void groups(struct bench *bench)
     REFUSED(weft_mesh_comm(mesh, NULL, &comm), WEFT_ERR_INVALID, "mesh_comm", "axes");
     REFUSED(weft_mesh_comm(mesh, "dp", NULL), WEFT_ERR_INVALID, "mesh_comm", "comm_out");
     REFUSED_HERE(weft_mesh_comm(NULL, "dp", &comm), WEFT_ERR_INVALID, "mesh_comm", "mesh");
-    HOLDS(weft_mesh_size(mesh, "pp") == 0 && weft_mesh_size(mesh, NULL) == 0 && weft_mesh_size(NULL, "dp") == 0);
-    HOLDS(weft_mesh_coordinate(mesh, "dp", RANKS) == UINT32_MAX && weft_mesh_coordinate(mesh, NULL, 0) == UINT32_MAX);
+    HOLDS(weft_mesh_size(mesh, "pp") == 0 && weft_mesh_size(mesh, NULL) == 0 &&
+          weft_mesh_size(NULL, "dp") == 0);
+    HOLDS(weft_mesh_coordinate(mesh, "dp", RANKS) == UINT32_MAX &&
+          weft_mesh_coordinate(mesh, NULL, 0) == UINT32_MAX);
     HOLDS(weft_mesh_coordinate(NULL, "dp", 0) == UINT32_MAX && weft_mesh_rank(mesh, NULL) == UINT32_MAX);
-    HOLDS(weft_mesh_rank(mesh, (const uint32_t[]){RANKS, 0}) == UINT32_MAX && weft_mesh_rank(NULL, (const uint32_t[]){0, 0}) == UINT32_MAX);
+    HOLDS(weft_mesh_rank(mesh, (const uint32_t[]){RANKS, 0}) == UINT32_MAX &&
+          weft_mesh_rank(NULL, (const uint32_t[]){0, 0}) == UINT32_MAX);
     OK(weft_mesh_free(mesh));
     HOLDS(weft_mesh_free(NULL) == WEFT_OK);
 }
@@ -685,7 +773,8 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     struct weft_stats stats = {.size = 5};
     struct weft_choice choice = {.size = 5};
     uint8_t bytes[512] = {0};
-    REFUSED((weft_alloc(s, SIZE_MAX) ? WEFT_OK : WEFT_ERR_NO_MEMORY), WEFT_ERR_NO_MEMORY, "weft_alloc", "bytes");
+    REFUSED((weft_alloc(s, SIZE_MAX) ? WEFT_OK : WEFT_ERR_NO_MEMORY), WEFT_ERR_NO_MEMORY, "weft_alloc",
+            "bytes");
     weft_free(s, a); /* a line in the log */
     REFUSED(weft_event_clear(s), WEFT_ERR_STATE, "event_clear", "weft_event_fd");
     REFUSED(weft_event_fd(s, NULL), WEFT_ERR_INVALID, "event_fd", "fd_out");
@@ -709,11 +798,13 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     REFUSED(weft_dump_events(s, "/nowhere/two\nlines"), WEFT_ERR_IO, "dump_events", "/nowhere");
     HOLDS(weft_residual_bytes(NULL) == 0 && weft_state_bytes(NULL) == 0);
     HOLDS(weft_residual_bytes(plain) <= sizeof bytes && weft_state_bytes(plain) <= sizeof bytes);
-    REFUSED(weft_residual_save(plain, NULL, weft_residual_bytes(plain)), WEFT_ERR_INVALID, "residual_save", "NULL");
+    REFUSED(weft_residual_save(plain, NULL, weft_residual_bytes(plain)), WEFT_ERR_INVALID, "residual_save",
+            "NULL");
     REFUSED(weft_residual_save(plain, bytes, 3), WEFT_ERR_INVALID, "residual_save", "3 bytes");
     REFUSED(weft_residual_load(plain, NULL, 8), WEFT_ERR_INVALID, "residual_load", "NULL");
     REFUSED(weft_residual_load(plain, bytes, 3), WEFT_ERR_MALFORMED, "residual", "plain");
-    REFUSED(weft_residual_load(plain, bytes, weft_residual_bytes(plain)), WEFT_ERR_MALFORMED, "residual", "plain");
+    REFUSED(weft_residual_load(plain, bytes, weft_residual_bytes(plain)), WEFT_ERR_MALFORMED, "residual",
+            "plain");
     REFUSED(weft_state_save(plain, NULL, weft_state_bytes(plain)), WEFT_ERR_INVALID, "state_save", "NULL");
     REFUSED(weft_state_save(plain, bytes, 3), WEFT_ERR_INVALID, "state_save", "3 bytes");
     REFUSED_HERE(weft_tensor_free(NULL), WEFT_ERR_INVALID, "tensor_free", "tensor");
@@ -727,8 +818,10 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
 static void loads(struct bench *bench, struct weft_tensor *plain)
 {
     uint8_t bytes[512] = {0};
-    REFUSED(weft_state_load(plain, bytes, 3), WEFT_ERR_MALFORMED, "state_load of tensor 'plain'", "nothing was changed");
-    REFUSED(weft_state_load(plain, bytes, weft_state_bytes(plain)), WEFT_ERR_MALFORMED, "state_load of tensor 'plain'", "nothing was changed");
+    REFUSED(weft_state_load(plain, bytes, 3), WEFT_ERR_MALFORMED, "state_load of tensor 'plain'",
+            "nothing was changed");
+    REFUSED(weft_state_load(plain, bytes, weft_state_bytes(plain)), WEFT_ERR_MALFORMED,
+            "state_load of tensor 'plain'", "nothing was changed");
     REFUSED(weft_state_load(plain, NULL, 0), WEFT_ERR_MALFORMED, "state_load of tensor 'plain'", "nothing");
 }
 
@@ -781,7 +874,8 @@ static int declares_at_shards(struct fleet *fleet, uint32_t rank)
     struct weft_request request = {{0}};
     REFUSED(weft_pull(tensor, b, &request), WEFT_ERR_STATE, "pull of tensor 'cut'", "weights");
     REFUSED(weft_push(tensor, a, &request), WEFT_ERR_STATE, "push of tensor 'cut'", "outside a step");
-    REFUSED(weft_tensor_share(tensor, a, 0), WEFT_ERR_UNSUPPORTED, "tensor_share of tensor 'cut'", "server mode");
+    REFUSED(weft_tensor_share(tensor, a, 0), WEFT_ERR_UNSUPPORTED, "tensor_share of tensor 'cut'",
+            "server mode");
     weft_finalize(whole.session);
     return crowd.failures > 0;
 }

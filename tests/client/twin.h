@@ -2,14 +2,14 @@
 #ifndef WEFT_TESTS_CLIENT_TWIN_H
 #define WEFT_TESTS_CLIENT_TWIN_H
 
-#include "client/session.h"
-#include "client/tensor.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
 
 /* Rounding is drawn by the tensor's name: `twin` draws what `of` does from here on. Before the first step. */
 static inline void twin_draws(struct weft_tensor *twin, const struct weft_tensor *of)
 {
-    twin->draws = of->draws;
-    if (twin->codec) weft_codec_set_stream(twin->codec, twin->draws, twin->session->rank);
+    twin->rounding_seed = of->rounding_seed;
+    if (twin->codec) weft_codec_set_stream(twin->codec, twin->rounding_seed, twin->session->rank);
 }
 
 #endif

@@ -2,8 +2,9 @@
  *
  *     unfinished one | all | waited  return | exit | _exit | slow | late
  *
- * slow: while connections are still made; and a handler of exit() that is older than the session takes 200 ms. late: such a handler calls weft_finalize.
- * After an all_reduce the highest rank ends so, or all do; with "waited" the others call another all_reduce and exit with 3 when it fails. */
+ * slow: while connections are still made; and a handler of exit() that is older than the session takes 200
+ * ms. late: such a handler calls weft_finalize. After an all_reduce the highest rank ends so, or all do;
+ * with "waited" the others call another all_reduce and exit with 3 when it fails. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,11 +10,12 @@
 
 void call_name(const struct call *c, char *out, size_t out_bytes)
 {
-    snprintf(out, out_bytes, "%s %s %s %s, ranks %u, root %u, count %llu, seed %llu", weft_plan_name(c->plan), weft_coll_kind_name(c->kind),
-             weft_dtype_name(c->dtype), weft_op_name(c->op), c->ranks, c->root, (unsigned long long)c->count, (unsigned long long)c->seed);
+    snprintf(out, out_bytes, "%s %s %s %s, ranks %u, root %u, count %llu, seed %llu", weft_plan_name(c->plan),
+             weft_coll_kind_name(c->kind), weft_dtype_name(c->dtype), weft_op_name(c->op), c->ranks, c->root,
+             (unsigned long long)c->count, (unsigned long long)c->seed);
 }
 
-size_t posted_room(const struct call *call)
+size_t posted_bytes(const struct call *call)
 {
     uint64_t elems = 0;
     for (uint32_t rank = 0; rank < call->ranks; rank++) {
@@ -26,18 +27,20 @@ size_t posted_room(const struct call *call)
 
 void posted_prepare(struct posted *p, const struct call *call, uint32_t rank, bool in_place)
 {
-    posted_prepare_at(p, call, rank, in_place, malloc(posted_room(call)));
+    posted_prepare_at(p, call, rank, in_place, malloc(posted_bytes(call)));
     p->borrowed = false;
 }
 
-void posted_prepare_at(struct posted *p, const struct call *call, uint32_t rank, bool in_place, uint8_t *memory)
+void posted_prepare_at(struct posted *p, const struct call *call, uint32_t rank, bool in_place,
+                       uint8_t *memory)
 {
     memset(p, 0, sizeof *p);
     p->call = *call;
     p->rank = rank;
     bool never = call->kind == WEFT_COLL_BROADCAST || call->kind == WEFT_COLL_BARRIER;
     p->in_place = in_place && !never;
-    size_t elem = weft_dtype_bytes(call->dtype), in_bytes = call_in_elems(call, rank) * elem, out_bytes = call_out_elems(call, rank) * elem;
+    size_t elem = weft_dtype_bytes(call->dtype), in_bytes = call_in_elems(call, rank) * elem,
+           out_bytes = call_out_elems(call, rank) * elem;
     size_t whole = in_bytes > out_bytes ? in_bytes : out_bytes;
     size_t first = p->in_place ? whole : in_bytes, second = p->in_place ? 0 : out_bytes;
     first = (first + 7) & ~(size_t)7;
@@ -49,8 +52,10 @@ void posted_prepare_at(struct posted *p, const struct call *call, uint32_t rank,
     if (p->in_place) {
         p->out = p->in;
         bool root = rank == call->root;
-        if (call->kind == WEFT_COLL_ALL_GATHER || (call->kind == WEFT_COLL_GATHER && root)) p->in += rank * in_bytes;
-        if (call->kind == WEFT_COLL_REDUCE_SCATTER || (call->kind == WEFT_COLL_SCATTER && root)) p->out += rank * out_bytes;
+        if (call->kind == WEFT_COLL_ALL_GATHER || (call->kind == WEFT_COLL_GATHER && root))
+            p->in += rank * in_bytes;
+        if (call->kind == WEFT_COLL_REDUCE_SCATTER || (call->kind == WEFT_COLL_SCATTER && root))
+            p->out += rank * out_bytes;
     }
     for (uint64_t i = 0; i < call_in_elems(call, rank); i++) reference_input(call, rank, i, p->in + i * elem);
     if (call->kind == WEFT_COLL_BROADCAST && rank == call->root)
@@ -59,8 +64,16 @@ void posted_prepare_at(struct posted *p, const struct call *call, uint32_t rank,
 
 enum weft_status posted_start(struct posted *p, struct weft_group *group, uint64_t deadline_ns)
 {
-    struct weft_coll_args args = {.kind = p->call.kind, .in = p->in, .out = p->out, .count = p->call.count, .dtype = p->call.dtype,
-                                  .op = p->call.op, .factor = call_factor(p->rank), .root = p->call.root, .plan = p->call.plan, .deadline_ns = deadline_ns};
+    struct weft_coll_args args = {.kind = p->call.kind,
+                                  .in = p->in,
+                                  .out = p->out,
+                                  .count = p->call.count,
+                                  .dtype = p->call.dtype,
+                                  .op = p->call.op,
+                                  .factor = call_factor(p->rank),
+                                  .root = p->call.root,
+                                  .plan = p->call.plan,
+                                  .deadline_ns = deadline_ns};
     return weft_coll_post(group, &args, outcome_done, &p->outcome, &p->coll, NULL);
 }
 
@@ -74,7 +87,8 @@ bool posted_check(const struct posted *p, char *why, size_t why_bytes)
         unsigned long long got = 0, want = 0;
         memcpy(&got, p->out + i * elem, elem);
         memcpy(&want, expected, elem);
-        snprintf(why, why_bytes, "rank %u element %llu: bits %llx, expected %llx", p->rank, (unsigned long long)i, got, want);
+        snprintf(why, why_bytes, "rank %u element %llu: bits %llx, expected %llx", p->rank,
+                 (unsigned long long)i, got, want);
         return false;
     }
     if (p->in_place) return true;

@@ -18,9 +18,10 @@ struct posted {
 
 /* Fill the buffers of one rank. */
 void posted_prepare(struct posted *posted, const struct call *call, uint32_t rank, bool in_place);
-/* The same in memory of the caller's choice, (posted_room(call),). */
-size_t posted_room(const struct call *call);
-void posted_prepare_at(struct posted *posted, const struct call *call, uint32_t rank, bool in_place, uint8_t *memory);
+/* The same in memory of the caller's choice, (posted_bytes(call),). */
+size_t posted_bytes(const struct call *call);
+void posted_prepare_at(struct posted *posted, const struct call *call, uint32_t rank, bool in_place,
+                       uint8_t *memory);
 enum weft_status posted_start(struct posted *posted, struct weft_group *group, uint64_t deadline_ns);
 /* The output is the reference's, guards are untouched; else one sentence in why. */
 bool posted_check(const struct posted *posted, char *why, size_t why_bytes);

@@ -43,17 +43,21 @@ static uint16_t to_f16(float value)
     if (exponent < -14) exponent = -14;
     double steps = nearbyint(ldexp(magnitude, 10 - exponent)); /* 0..2048 */
     uint32_t bits = (uint32_t)((exponent + 14) << 10) + (uint32_t)steps;
-    return sign | (uint16_t)bits; /* normal: the hidden 1024 adds one to the exponent field, which starts at 1 for -14 */
+    /* normal: the hidden 1024 adds one to the exponent field, which starts at 1 for -14 */
+    return sign | (uint16_t)bits;
 }
 static float from_f16(uint16_t half)
 {
     int exponent = (half >> 10) & 31;
     double mantissa = half & 1023;
-    double value = exponent == 31 ? INFINITY : exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
+    double value = exponent == 31  ? INFINITY
+                   : exponent == 0 ? ldexp(mantissa, -24)
+                                   : ldexp(1024 + mantissa, exponent - 25);
     return (float)(half & 0x8000 ? -value : value);
 }
 
-/* 8-bit floats through doubles: the value of each code, and of the codes the nearest, ties to the even one. */
+/* 8-bit floats through doubles: the value of each code, and of the codes the nearest, ties to the even
+ * one. */
 static double value_fp8(uint8_t code, bool e4m3)
 {
     int mantissa_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
@@ -67,7 +71,8 @@ static uint8_t to_fp8(double value, bool e4m3)
     uint8_t top = e4m3 ? 0x7e : 0x7b, best = 0, sign = signbit(value) ? 0x80 : 0;
     double magnitude = fabs(value);
     for (uint8_t code = 1; code <= top; code++) {
-        double before = fabs(value_fp8(best, e4m3) - magnitude), now = fabs(value_fp8(code, e4m3) - magnitude);
+        double before = fabs(value_fp8(best, e4m3) - magnitude),
+               now = fabs(value_fp8(code, e4m3) - magnitude);
         if (now < before || (now == before && code % 2 == 0)) best = code;
     }
     /* Half a step above the largest number it is too large: NaN, which has no sign, or Inf. */
@@ -79,7 +84,8 @@ static uint8_t to_fp8(double value, bool e4m3)
 /* Every sum is made in doubles' or floats' own arithmetic: f64 in double, the other floats in float. */
 static bool floats(enum weft_dtype dtype)
 {
-    return dtype == WEFT_F64 || dtype == WEFT_F32 || dtype == WEFT_F16 || dtype == WEFT_BF16 || dtype == WEFT_F8_E4M3 || dtype == WEFT_F8_E5M2;
+    return dtype == WEFT_F64 || dtype == WEFT_F32 || dtype == WEFT_F16 || dtype == WEFT_BF16 ||
+           dtype == WEFT_F8_E4M3 || dtype == WEFT_F8_E5M2;
 }
 
 static double load(enum weft_dtype dtype, const void *from)
@@ -94,7 +100,8 @@ static double load(enum weft_dtype dtype, const void *from)
         if ((*(const uint8_t *)from & 0x7f) == 0x7f) return NAN;
         return value_fp8(*(const uint8_t *)from, true);
     case WEFT_F8_E5M2:
-        if ((*(const uint8_t *)from & 0x7f) == 0x7c) return *(const uint8_t *)from & 0x80 ? -INFINITY : INFINITY;
+        if ((*(const uint8_t *)from & 0x7f) == 0x7c)
+            return *(const uint8_t *)from & 0x80 ? -INFINITY : INFINITY;
         if ((*(const uint8_t *)from & 0x7f) > 0x7c) return NAN;
         return value_fp8(*(const uint8_t *)from, false);
     default:
@@ -150,7 +157,8 @@ void reference_input(const struct call *c, uint32_t rank, uint64_t i, void *out)
     }
     int spread = c->dtype == WEFT_F8_E4M3 ? 3 : c->dtype == WEFT_F16 || c->dtype == WEFT_F8_E5M2 ? 5 : 20;
     if (c->op == WEFT_PROD && c->dtype != WEFT_F64) spread = c->ranks > 8 ? 1 : 3;
-    double value = ldexp((double)((random & 0xffffff) + 1) / 16777216.0, (int)((random >> 32) % (2 * spread)) - spread);
+    double value =
+        ldexp((double)((random & 0xffffff) + 1) / 16777216.0, (int)((random >> 32) % (2 * spread)) - spread);
     store(c->dtype, out, random >> 63 ? -value : value);
 }
 
@@ -207,8 +215,8 @@ static bool reduced_whole(const struct call *c, uint64_t element, void *out)
     }
 }
 
-/* The declared order of a ring or chain: from the one behind `last` round to it. The sums of a ring keep the element type on every hop
- * but the last; its averages are added in partials. */
+/* The declared order of a ring or chain: from the one behind `last` round to it. The sums of a ring keep
+ * the element type on every hop but the last; its averages are added in partials. */
 static double around(const struct call *c, const double *values, uint32_t last)
 {
     double total = values[(last + 1) % c->ranks];
@@ -241,8 +249,11 @@ static double tree_at(const struct call *c, const double *values, bool second, u
 /* sqrt(bytes * 32 KiB / stages), as a power of two from 4 KiB to the group's. */
 static uint64_t chunk_of(const struct call *c)
 {
-    uint64_t most = c->chunk_bytes ? c->chunk_bytes : WEFT_COLL_CHUNK_BYTES, chunk = 4096, elem = weft_dtype_bytes(c->dtype);
-    while (chunk < most && (double)chunk * (double)chunk < (double)(c->count * elem) * 32768 / (2 * ceil(log2(c->ranks)))) chunk *= 2;
+    uint64_t most = c->chunk_bytes ? c->chunk_bytes : WEFT_COLL_CHUNK_BYTES, chunk = 4096,
+             elem = weft_dtype_bytes(c->dtype);
+    while (chunk < most &&
+           (double)chunk * (double)chunk < (double)(c->count * elem) * 32768 / (2 * ceil(log2(c->ranks))))
+        chunk *= 2;
     return (chunk < most ? chunk : most) / elem;
 }
 
@@ -255,7 +266,8 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
         reference_input(c, r, element, bytes);
         values[r] = load(c->dtype, bytes);
         if (c->op != WEFT_SCALED_SUM) continue;
-        double scaled = c->dtype == WEFT_F64 ? values[r] * call_factor(r) : (double)((float)values[r] * (float)call_factor(r));
+        double scaled = c->dtype == WEFT_F64 ? values[r] * call_factor(r)
+                                             : (double)((float)values[r] * (float)call_factor(r));
         store(c->dtype, bytes, scaled);
         values[r] = load(c->dtype, bytes);
     }
@@ -276,14 +288,18 @@ static void reduced(const struct call *c, uint64_t element, uint32_t slice, void
     bool in_row = c->plan == WEFT_PLAN_RING || c->plan == WEFT_PLAN_CHAIN || c->plan == WEFT_PLAN_DOUBLE_TREE;
     if (in_row && c->hosts && c->ranks > 1) { /* host by host */
         double row[1024];
-        for (uint32_t i = 0; i < c->ranks; i++) row[i] = values[c->hosts->round[i]];
+        for (uint32_t i = 0; i < c->ranks; i++) row[i] = values[c->hosts->ring_order[i]];
         memcpy(values, row, c->ranks * sizeof *values);
-        last = c->hosts->turn[last];
+        last = c->hosts->ring_position[last];
     }
-    double total = c->plan == WEFT_PLAN_HIERARCHY && c->ranks > 1 ? turned[0] : by_tree ? tree(c, values, 0, c->ranks) : c->plan == WEFT_PLAN_PAT ? tree(c, turned, 0, c->ranks)
-        : c->plan == WEFT_PLAN_DOUBLE_TREE ? tree_at(c, values, element / chunk & 1, 0) : around(c, values, last);
+    double total = c->plan == WEFT_PLAN_HIERARCHY && c->ranks > 1 ? turned[0]
+                   : by_tree                                      ? tree(c, values, 0, c->ranks)
+                   : c->plan == WEFT_PLAN_PAT                     ? tree(c, turned, 0, c->ranks)
+                   : c->plan == WEFT_PLAN_DOUBLE_TREE             ? tree_at(c, values, element / chunk & 1, 0)
+                                                                  : around(c, values, last);
     if (c->op == WEFT_AVG && c->ranks > 1)
-        total = c->dtype == WEFT_F64 ? total * (1.0 / c->ranks) : (double)((float)total * (1.0f / (float)c->ranks));
+        total = c->dtype == WEFT_F64 ? total * (1.0 / c->ranks)
+                                     : (double)((float)total * (1.0f / (float)c->ranks));
     store(c->dtype, out, total);
 }
 
@@ -294,7 +310,9 @@ void reference_output(const struct call *c, uint32_t rank, uint64_t i, void *out
     case WEFT_COLL_ALL_GATHER:
     case WEFT_COLL_GATHER: reference_input(c, (uint32_t)(i / c->count), i % c->count, out); break;
     case WEFT_COLL_SCATTER: reference_input(c, c->root, rank * c->count + i, out); break;
-    case WEFT_COLL_ALL_TO_ALL: reference_input(c, (uint32_t)(i / c->count), rank * c->count + i % c->count, out); break;
+    case WEFT_COLL_ALL_TO_ALL:
+        reference_input(c, (uint32_t)(i / c->count), rank * c->count + i % c->count, out);
+        break;
     case WEFT_COLL_REDUCE_SCATTER: reduced(c, rank * c->count + i, rank, out); break;
     default: {
         uint32_t slice = (uint32_t)(i * c->ranks / c->count); /* near; corrected by the definition */

@@ -38,7 +38,8 @@ static enum weft_status connect_all(struct world *world)
     return WEFT_OK;
 }
 
-struct world *world_create(struct weft_env *outer, uint32_t hosts, uint64_t seed, void (*tweak)(struct weft_sim_options *options))
+struct world *world_create(struct weft_env *outer, uint32_t hosts, uint64_t seed,
+                           void (*tweak)(struct weft_sim_options *options))
 {
     struct world *world = calloc(1, sizeof *world);
     world->outer = outer;
@@ -68,7 +69,8 @@ void world_free(struct world *world)
         if (world->transports[host]) weft_transport_close(world->transports[host]);
     if (world->sim) world_run(world, &never, WEFT_SECONDS(1));
     for (uint32_t host = 0; host < world->hosts; host++) {
-        for (int i = 0; world->transports[host] && i < 100; i++) weft_transport_progress(world->transports[host], 1000);
+        for (int i = 0; world->transports[host] && i < 100; i++)
+            weft_transport_progress(world->transports[host], 1000);
         weft_transport_free(world->transports[host]);
         if (world->loops[host]) weft_sim_remove(world->sim, world->loops[host]);
         weft_loop_free(world->loops[host]);

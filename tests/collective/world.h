@@ -17,14 +17,16 @@ struct world {
 };
 
 /* NULL on failure (only when `outer` runs out of memory). tweak may be NULL. */
-struct world *world_create(struct weft_env *outer, uint32_t hosts, uint64_t seed, void (*tweak)(struct weft_sim_options *options));
+struct world *world_create(struct weft_env *outer, uint32_t hosts, uint64_t seed,
+                           void (*tweak)(struct weft_sim_options *options));
 /* Groups must have been freed before. */
 void world_free(struct world *world);
 
 /* One group over hosts[0..ranks): rank i lives on hosts[i] (NULL: rank i on host i). groups_out (ranks,). */
 enum weft_status world_group(struct world *world, const uint32_t *hosts, uint32_t ranks, uint32_t group_id,
                              const struct weft_group_options *options, struct weft_group **groups_out);
-enum weft_status world_run(struct world *world, const bool *done, uint64_t virtual_ns); /* at most so much longer */
+/* at most so much longer */
+enum weft_status world_run(struct world *world, const bool *done, uint64_t virtual_ns);
 double world_seconds(const struct world *world);
 
 /* One posted operation and how it ended. */

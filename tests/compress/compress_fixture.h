@@ -1,5 +1,6 @@
-/* compress_fixture.h - what the codec tests share: an allocator that counts and fails on demand, and one step of a
- * whole fleet in memory: every worker encodes, one combiner combines, every worker takes and finishes. */
+/* compress_fixture.h - what the codec tests share: an allocator that counts and fails on demand, and one
+ * step of a whole fleet in memory: every worker encodes, one combiner combines, every worker takes and
+ * finishes. */
 #ifndef WEFT_TESTS_COMPRESS_FIXTURE_H
 #define WEFT_TESTS_COMPRESS_FIXTURE_H
 
@@ -113,9 +114,11 @@ static inline void fleet_close(struct fleet *fleet)
 static inline void fleet_encode(struct fleet *fleet, uint32_t round, const float *const *grads)
 {
     for (uint32_t r = 0; r < fleet->ranks; r++) {
-        assert_int_equal(weft_codec_encode(fleet->codecs[r], round, grads ? grads[r] : NULL, 1.0f, fleet->contributions[r],
-                                           &fleet->contribution_bytes[r]), WEFT_OK);
-        assert_true(fleet->contribution_bytes[r] <= weft_codec_contribution_bytes_max(&fleet->spec, &fleet->shape, round));
+        assert_int_equal(weft_codec_encode(fleet->codecs[r], round, grads ? grads[r] : NULL, 1.0f,
+                                           fleet->contributions[r], &fleet->contribution_bytes[r]),
+                         WEFT_OK);
+        assert_true(fleet->contribution_bytes[r] <=
+                    weft_codec_contribution_bytes_max(&fleet->spec, &fleet->shape, round));
     }
 }
 
@@ -124,16 +127,21 @@ static inline void fleet_combine(struct fleet *fleet, uint32_t round)
     const void *data;
     weft_combiner_begin(fleet->combiner, round);
     for (uint32_t r = 0; r < fleet->ranks; r++)
-        assert_int_equal(weft_combiner_add(fleet->combiner, fleet->contributions[r], fleet->contribution_bytes[r]), WEFT_OK);
+        assert_int_equal(
+            weft_combiner_add(fleet->combiner, fleet->contributions[r], fleet->contribution_bytes[r]),
+            WEFT_OK);
     assert_int_equal(weft_combiner_close(fleet->combiner, &data, &fleet->aggregate_bytes), WEFT_OK);
-    assert_true(fleet->aggregate_bytes <= weft_codec_aggregate_bytes_max(&fleet->spec, &fleet->shape, round, fleet->ranks));
+    assert_true(fleet->aggregate_bytes <=
+                weft_codec_aggregate_bytes_max(&fleet->spec, &fleet->shape, round, fleet->ranks));
     memcpy(fleet->aggregate, data, fleet->aggregate_bytes);
 }
 
 static inline void fleet_take(struct fleet *fleet, uint32_t round)
 {
     for (uint32_t r = 0; r < fleet->ranks; r++)
-        assert_int_equal(weft_codec_take(fleet->codecs[r], round, fleet->aggregate, fleet->aggregate_bytes, fleet->ranks), WEFT_OK);
+        assert_int_equal(
+            weft_codec_take(fleet->codecs[r], round, fleet->aggregate, fleet->aggregate_bytes, fleet->ranks),
+            WEFT_OK);
 }
 
 /* One whole step without the commit: out gets the result, and all ranks and the combiner agree on its bits.
@@ -176,8 +184,8 @@ static inline void fleet_residual(const struct fleet *fleet, uint32_t rank, floa
     codec_residual(fleet->codecs[rank], fleet->elems, residual_out);
 }
 
-/* One codec and a combiner for `ranks` over a vector of `elems` normal numbers: what the tests of damaged bytes begin
- * with. The contribution of round 0 is in `good`. */
+/* One codec and a combiner for `ranks` over a vector of `elems` normal numbers: what the tests of damaged
+ * bytes begin with. The contribution of round 0 is in `good`. */
 struct lone {
     struct weft_codec_spec spec;
     struct weft_codec *codec;
@@ -200,7 +208,8 @@ static inline void lone_open(struct lone *lone, const char *text, size_t elems, 
     lone->good = malloc(room);
     sample_fill(&sample, SAMPLE_NORMAL, lone->grad, elems);
     assert_int_equal(weft_codec_create(weft_env_system(), &lone->spec, &shape, &lone->codec), WEFT_OK);
-    assert_int_equal(weft_combiner_create(weft_env_system(), &lone->spec, &shape, ranks, &lone->combiner), WEFT_OK);
+    assert_int_equal(weft_combiner_create(weft_env_system(), &lone->spec, &shape, ranks, &lone->combiner),
+                     WEFT_OK);
     assert_int_equal(weft_codec_encode(lone->codec, 0, lone->grad, 1, lone->good, &lone->bytes), WEFT_OK);
     weft_combiner_begin(lone->combiner, 0);
 }

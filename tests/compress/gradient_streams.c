@@ -1,11 +1,11 @@
-/* gradient_streams.c - the bytes that every codec makes of real gradients, as files, to see what a lossless compressor finds
- * in them (docs/compression.md has the table):
+/* gradient_streams.c - the bytes that every codec makes of real gradients, as files, to see what a lossless
+ * compressor finds in them (docs/compression.md has the table):
  *
  *     build/tests/compress/gradient_streams DIR && for f in DIR/ *; do zstd -q -b1 -i1 "$f"; done
  *
- * One worker of the Fashion-MNIST example, 784-512-512-10, batch 128, SGD with Nesterov momentum 0.9; after 20 and 400 steps
- * the gradient of the first layer (512 x 784) and of the second (512 x 512). The codecs have run all the time, so
- * their residuals are as in training. Files: STEP-LAYER-CODEC-PART. */
+ * One worker of the Fashion-MNIST example, 784-512-512-10, batch 128, SGD with Nesterov momentum 0.9;
+ * after 20 and 400 steps the gradient of the first layer (512 x 784) and of the second (512 x 512). The
+ * codecs have run all the time, so their residuals are as in training. Files: STEP-LAYER-CODEC-PART. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,9 @@
 
 enum { LAYERS = 3, WATCHED = 2, BATCH = 128, HIDDEN = 512, STEPS = 401 };
 
-static const char *const codecs[] = {"dense", "f16", "bf16", "int8", "int4", "e4m3", "sign", "powersgd:rank=4", "topk:ratio=0.01",
-                                     "topk:ratio=0.001"};
+static const char *const codecs[] = {
+    "dense",           "f16", "bf16", "int8", "int4", "e4m3", "sign", "powersgd:rank=4", "topk:ratio=0.01",
+    "topk:ratio=0.001"};
 enum { CODECS = sizeof codecs / sizeof codecs[0] };
 
 static struct weft_codec *workers[WATCHED][CODECS];
@@ -32,7 +33,8 @@ static void need(bool condition, const char *what)
     exit(1);
 }
 
-static void write_file(const char *directory, uint32_t step, uint32_t layer, const char *codec, const char *part, const void *data, size_t bytes)
+static void write_file(const char *directory, uint32_t step, uint32_t layer, const char *codec,
+                       const char *part, const void *data, size_t bytes)
 {
     char path[1200];
     snprintf(path, sizeof path, "%s/%u-%u-%s-%s", directory, step, layer, codec, part);
@@ -41,8 +43,8 @@ static void write_file(const char *directory, uint32_t step, uint32_t layer, con
 }
 
 /* A step of one codec on its own; its contributions go to files when it is time. */
-static void step_codec(const char *directory, uint32_t step, bool dump, uint32_t layer, uint32_t which, const struct weft_shape *shape,
-                       const float *grad, uint8_t *wire, float *out)
+static void step_codec(const char *directory, uint32_t step, bool dump, uint32_t layer, uint32_t which,
+                       const struct weft_shape *shape, const float *grad, uint8_t *wire, float *out)
 {
     struct weft_codec_spec spec;
     char part[16];
@@ -53,7 +55,8 @@ static void step_codec(const char *directory, uint32_t step, bool dump, uint32_t
         need(weft_codec_encode(workers[layer][which], round, grad, 1.0f, wire, &bytes) == WEFT_OK, "encode");
         snprintf(part, sizeof part, "round%u", round);
         if (dump && spec.id == WEFT_CODEC_TOPK) { /* indices and values apart */
-            const size_t values = (size_t)((double)weft_shape_elems(shape) * spec.ratio + 0.999999) * sizeof(float);
+            const size_t values =
+                (size_t)((double)weft_shape_elems(shape) * spec.ratio + 0.999999) * sizeof(float);
             write_file(directory, step, layer, codecs[which], "indices", wire, bytes - values);
             write_file(directory, step, layer, codecs[which], "values", wire + bytes - values, values);
         } else if (dump) {
@@ -99,7 +102,8 @@ int main(int argc, char **argv)
             struct weft_codec_spec spec;
             need(weft_codec_parse(codecs[c], &spec, NULL) == WEFT_OK, codecs[c]);
             need(weft_codec_create(weft_env_system(), &spec, &shape, &workers[l][c]) == WEFT_OK, codecs[c]);
-            need(weft_combiner_create(weft_env_system(), &spec, &shape, 1, &combiners[l][c]) == WEFT_OK, codecs[c]);
+            need(weft_combiner_create(weft_env_system(), &spec, &shape, 1, &combiners[l][c]) == WEFT_OK,
+                 codecs[c]);
         }
     }
     mlp_init(&mlp, 1);
@@ -115,7 +119,8 @@ int main(int argc, char **argv)
             const struct weft_shape shape = {2, {layer->out, layer->in}};
             for (uint32_t c = 0; c < CODECS && l < WATCHED; c++)
                 step_codec(argv[1], step, dump, l, c, &shape, layer->weights_grad, wire, out);
-            weft_kernels()->sgd_f32(layer->weights, velocity[l][0], layer->weights_grad, 1.0f, &sgd, (size_t)layer->in * layer->out);
+            weft_kernels()->sgd_f32(layer->weights, velocity[l][0], layer->weights_grad, 1.0f, &sgd,
+                                    (size_t)layer->in * layer->out);
             weft_kernels()->sgd_f32(layer->bias, velocity[l][1], layer->bias_grad, 1.0f, &sgd, layer->out);
         }
     }

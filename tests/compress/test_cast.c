@@ -1,5 +1,5 @@
-/* test_cast.c - dense, f16, bf16 through worker and combiner: the sum is T's sum, rounded once; 16-bit sums do not
- * overflow; wrong sizes and non-finite gradients are refused. */
+/* test_cast.c - dense, f16, bf16 through worker and combiner: the sum is T's sum, rounded once; 16-bit
+ * sums do not overflow; wrong sizes and non-finite gradients are refused. */
 #include "tests/compress/compress_fixture.h"
 
 enum { COUNT = 5000 };
@@ -40,7 +40,7 @@ static void test_dense_is_the_tree(void **state)
 }
 
 /* Each contribution and the sum are rounded once, relative to the largest element of the tensor for f16. */
-static void test_narrow_error(void **state)
+static void test_lowbit_error(void **state)
 {
     static const char *const texts[] = {"f16", "bf16"};
     static const float sizes[] = {1e-30f, 1e-9f, 1.0f, 1e4f, 1e30f};
@@ -63,7 +63,8 @@ static void test_narrow_error(void **state)
         }
 }
 
-/* Sums beyond 65504, and the ends of the range that one exponent serves: never Inf, one rounding to 11 bits. */
+/* Sums beyond 65504, and the ends of the range that one exponent serves: never Inf, one rounding to 11
+ * bits. */
 static void test_f16_does_not_overflow(void **state)
 {
     static const float values[] = {65504.0f, 65535.0f, 0x1.fffffep0f, 0x1.fffffep122f, 0x1p-126f, 0x1p-149f};
@@ -101,32 +102,41 @@ static void test_refusals(void **state)
         for (int h = 0; h < 3; h++) {
             const float kept = grads[0][COUNT - 1];
             grads[0][COUNT - 1] = hard[h];
-            assert_int_equal(weft_codec_encode(codec, 0, grads[0], 1.0f, fleet.contributions[0], &bytes), WEFT_ERR_INVALID);
+            assert_int_equal(weft_codec_encode(codec, 0, grads[0], 1.0f, fleet.contributions[0], &bytes),
+                             WEFT_ERR_INVALID);
             grads[0][COUNT - 1] = kept;
         }
-        assert_int_equal(weft_codec_encode(codec, 0, grads[0], 3e38f, fleet.contributions[0], &bytes), WEFT_ERR_INVALID);
-        assert_int_equal(weft_codec_encode(codec, 1, grads[0], 1.0f, fleet.contributions[0], &bytes), WEFT_ERR_STATE);
+        assert_int_equal(weft_codec_encode(codec, 0, grads[0], 3e38f, fleet.contributions[0], &bytes),
+                         WEFT_ERR_INVALID);
+        assert_int_equal(weft_codec_encode(codec, 1, grads[0], 1.0f, fleet.contributions[0], &bytes),
+                         WEFT_ERR_STATE);
 
         fleet_encode(&fleet, 0, grad_list);
         weft_combiner_begin(combiner, 0);
         assert_int_equal(weft_combiner_close(combiner, &data, &bytes), WEFT_ERR_STATE);
         for (size_t cut = 0; cut < 3; cut++)
             assert_int_equal(weft_combiner_add(combiner, fleet.contributions[0], cut), WEFT_ERR_MALFORMED);
-        assert_int_equal(weft_combiner_add(combiner, fleet.contributions[0], fleet.contribution_bytes[0] - 1), WEFT_ERR_MALFORMED);
-        assert_int_equal(weft_combiner_add(combiner, fleet.contributions[0], fleet.contribution_bytes[0] + 1), WEFT_ERR_MALFORMED);
+        assert_int_equal(weft_combiner_add(combiner, fleet.contributions[0], fleet.contribution_bytes[0] - 1),
+                         WEFT_ERR_MALFORMED);
+        assert_int_equal(weft_combiner_add(combiner, fleet.contributions[0], fleet.contribution_bytes[0] + 1),
+                         WEFT_ERR_MALFORMED);
         fleet_combine(&fleet, 0);
-        assert_int_equal(weft_combiner_add(combiner, fleet.contributions[0], fleet.contribution_bytes[0]), WEFT_ERR_STATE);
-        assert_int_equal(weft_codec_take(codec, 0, fleet.aggregate, fleet.aggregate_bytes - 1, 2), WEFT_ERR_MALFORMED);
+        assert_int_equal(weft_combiner_add(combiner, fleet.contributions[0], fleet.contribution_bytes[0]),
+                         WEFT_ERR_STATE);
+        assert_int_equal(weft_codec_take(codec, 0, fleet.aggregate, fleet.aggregate_bytes - 1, 2),
+                         WEFT_ERR_MALFORMED);
         if (t == 1) { /* an exponent no writer gives */
             const int32_t wrong = 114;
             int32_t right;
             memcpy(&right, fleet.aggregate, sizeof right);
             memcpy(fleet.aggregate, &wrong, sizeof wrong);
-            assert_int_equal(weft_codec_take(codec, 0, fleet.aggregate, fleet.aggregate_bytes, 2), WEFT_ERR_MALFORMED);
+            assert_int_equal(weft_codec_take(codec, 0, fleet.aggregate, fleet.aggregate_bytes, 2),
+                             WEFT_ERR_MALFORMED);
             memcpy(fleet.aggregate, &right, sizeof right);
         }
         fleet_take(&fleet, 0);
-        assert_int_equal(weft_codec_take(codec, 0, fleet.aggregate, fleet.aggregate_bytes, 2), WEFT_ERR_STATE);
+        assert_int_equal(weft_codec_take(codec, 0, fleet.aggregate, fleet.aggregate_bytes, 2),
+                         WEFT_ERR_STATE);
         fleet_commit(&fleet);
         fleet_close(&fleet);
     }
@@ -136,7 +146,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense_is_the_tree),
-        cmocka_unit_test(test_narrow_error),
+        cmocka_unit_test(test_lowbit_error),
         cmocka_unit_test(test_f16_does_not_overflow),
         cmocka_unit_test(test_refusals),
     };

@@ -1,13 +1,23 @@
-/* test_contract.c - what compress.h promises of every codec alike: transactions, retries, refusal of non-finite
- * gradients, equal bits on every path from contributions to gradient, and clean failure without memory. */
+/* test_contract.c - what compress.h promises of every codec alike: transactions, retries, refusal of
+ * non-finite gradients, equal bits on every path from contributions to gradient, and clean failure without
+ * memory. */
 #include <float.h>
 
 #include "tests/compress/compress_fixture.h"
 
-static const char *const codecs[] = {"dense", "f16", "bf16", "powersgd:rank=3,min_ratio=1", "powersgd:rank=2,iterations=3,min_ratio=1", "topk:ratio=0.03,min_count=0",
+static const char *const codecs[] = {"dense",
+                                     "f16",
+                                     "bf16",
+                                     "powersgd:rank=3,min_ratio=1",
+                                     "powersgd:rank=2,iterations=3,min_ratio=1",
+                                     "topk:ratio=0.03,min_count=0",
                                      "topk:ratio=0.03,min_count=0,momentum=0.9,clip=20,warmup_steps=4",
                                      "topk:ratio=0.02,min_count=0,momentum=0.5,nesterov=1,masking=0",
-                                     "int8:min_count=0", "int4:min_count=0", "sign:min_count=0", "e4m3:min_count=0", "e5m2:min_count=0",
+                                     "int8:min_count=0",
+                                     "int4:min_count=0",
+                                     "sign:min_count=0",
+                                     "e4m3:min_count=0",
+                                     "e5m2:min_count=0",
                                      "randomk:ratio=0.03,min_count=0"};
 enum { CODECS = sizeof codecs / sizeof codecs[0], ROWS = 37, COLS = 53, COUNT = ROWS * COLS };
 
@@ -30,23 +40,24 @@ static void all_reduce(struct fleet *fleet, uint32_t round, struct weft_combiner
         const void *data;
         weft_combiner_begin(own, round);
         for (uint32_t r = 0; r < fleet->ranks; r++)
-            assert_int_equal(weft_combiner_add(own, fleet->contributions[r], fleet->contribution_bytes[r]), WEFT_OK);
+            assert_int_equal(weft_combiner_add(own, fleet->contributions[r], fleet->contribution_bytes[r]),
+                             WEFT_OK);
         assert_int_equal(weft_combiner_close(own, &data, &fleet->aggregate_bytes), WEFT_OK);
         memcpy(fleet->aggregate, data, fleet->aggregate_bytes);
         return;
     }
-    struct weft_fold fold;
+    struct weft_tree_reduce reduce;
     const size_t bytes = fleet->contribution_bytes[0];
     float *buffers[FLEET_MAX], *freed[32];
     uint32_t freed_count;
-    weft_fold_init(&fold, bytes / sizeof(float));
+    weft_tree_reduce_init(&reduce, bytes / sizeof(float));
     for (uint32_t r = 0; r < fleet->ranks; r++) {
         assert_int_equal(fleet->contribution_bytes[r], bytes);
         buffers[r] = malloc(bytes);
         memcpy(buffers[r], fleet->contributions[r], bytes);
-        weft_fold_add(&fold, buffers[r], freed);
+        weft_tree_reduce_add(&reduce, buffers[r], freed);
     }
-    float *sum = weft_fold_finish(&fold, freed, &freed_count);
+    float *sum = weft_tree_reduce_finish(&reduce, freed, &freed_count);
     weft_codec_sum_to_aggregate(&fleet->spec, &fleet->shape, round, sum);
     memcpy(fleet->aggregate, sum, bytes);
     fleet->aggregate_bytes = bytes;
@@ -54,8 +65,8 @@ static void all_reduce(struct fleet *fleet, uint32_t round, struct weft_combiner
         free(buffers[r]);
 }
 
-/* Two fleets, the same gradients: one through a combiner, one through the all-reduce path. Equal bits, every step,
- * any worker count. */
+/* Two fleets, the same gradients: one through a combiner, one through the all-reduce path. Equal bits,
+ * every step, any worker count. */
 static void test_paths_agree(void **state)
 {
     for (int c = 0; c < CODECS; c++)
@@ -84,7 +95,8 @@ static void test_paths_agree(void **state)
         }
 }
 
-/* encode twice in a step: the same bytes, from every point of the step, and the step ends as if it was once. */
+/* encode twice in a step: the same bytes, from every point of the step, and the step ends as if it was
+ * once. */
 static void test_encode_again(void **state)
 {
     for (int c = 0; c < CODECS; c++) {
@@ -110,7 +122,8 @@ static void test_encode_again(void **state)
                 for (int moment = 0; moment < 2; moment++) {
                     for (uint32_t r = 0; r <= round; r++) {
                         size_t bytes;
-                        assert_int_equal(weft_codec_encode(fleet.codecs[0], r, grads[0], 1.0f, again, &bytes), WEFT_OK);
+                        assert_int_equal(weft_codec_encode(fleet.codecs[0], r, grads[0], 1.0f, again, &bytes),
+                                         WEFT_OK);
                         assert_int_equal(bytes, first_bytes[r]);
                         assert_memory_equal(again, first[r], bytes);
                     }
@@ -126,8 +139,8 @@ static void test_encode_again(void **state)
     }
 }
 
-/* Steps abandoned at every point, and steps refused for a NaN or Inf, leave no trace: a fleet that suffers them
- * goes on bit-equal to one that does not. */
+/* Steps abandoned at every point, and steps refused for a NaN or Inf, leave no trace: a fleet that suffers
+ * them goes on bit-equal to one that does not. */
 static void test_abandon_and_refuse(void **state)
 {
     static float spoiled[COUNT];
@@ -154,7 +167,9 @@ static void test_abandon_and_refuse(void **state)
             size_t bytes = 4711;
             memcpy(spoiled, grads[0], sizeof spoiled);
             spoiled[sample_below(&trouble, COUNT)] = poison[step % 3];
-            assert_int_equal(weft_codec_encode(tried.codecs[0], 0, spoiled, 1.0f, tried.contributions[0], &bytes), WEFT_ERR_INVALID);
+            assert_int_equal(
+                weft_codec_encode(tried.codecs[0], 0, spoiled, 1.0f, tried.contributions[0], &bytes),
+                WEFT_ERR_INVALID);
             assert_int_equal(bytes, 4711);
 
             fill(&sample, 2);
@@ -164,15 +179,16 @@ static void test_abandon_and_refuse(void **state)
             fleet_commit(&calm);
             fleet_commit(&tried);
             for (uint32_t r = 0; r < 2; r++)
-                assert_true(weft_codec_residual_norm(calm.codecs[r]) == weft_codec_residual_norm(tried.codecs[r]));
+                assert_true(weft_codec_residual_norm(calm.codecs[r]) ==
+                            weft_codec_residual_norm(tried.codecs[r]));
         }
         fleet_close(&calm);
         fleet_close(&tried);
     }
 }
 
-/* Saved after some steps and loaded into a new fleet: the next ten steps are the same bits. Zero gradients on the way
- * make PowerSGD draw columns anew, which needs its step counter. Damaged bytes change nothing. */
+/* Saved after some steps and loaded into a new fleet: the next ten steps are the same bits. Zero gradients
+ * on the way make PowerSGD draw columns anew, which needs its step counter. Damaged bytes change nothing. */
 static void test_save_and_load(void **state)
 {
     for (int c = 0; c < CODECS; c++) {
@@ -228,15 +244,17 @@ static void test_save_and_load(void **state)
     }
 }
 
-/* The largest magnitude that a codec with a residual takes, on eight workers: nothing overflows on the way, and what comes out is near. From
- * 2^120 on the step is refused. Blocks of the smallest denormal, beside it and in the tail, come out as near. */
+/* The largest magnitude that a codec with a residual takes, on eight workers: nothing overflows on the
+ * way, and what comes out is near. From 2^120 on the step is refused. Blocks of the smallest denormal,
+ * beside it and in the tail, come out as near. */
 static void test_largest_and_smallest(void **state)
 {
     enum { RANKS = 8 };
     const float refused[] = {0x1p120f, FLT_MAX};
     for (int c = 3; c < CODECS; c++) {
         if (strstr(codecs[c], "clip")) continue; /* what is too long is shortened */
-        const float most = strstr(codecs[c], "powersgd")   ? 0x1p112f /* its factors have to stay below 2^120, too */
+        /* its factors have to stay below 2^120, too */
+        const float most = strstr(codecs[c], "powersgd")   ? 0x1p112f
                            : strstr(codecs[c], "nesterov") ? 0x1p119f /* p is 1.5 times the gradient */
                                                            : nextafterf(0x1p120f, 0);
         struct fleet fleet;
@@ -249,13 +267,16 @@ static void test_largest_and_smallest(void **state)
         for (size_t b = 0; b < 2; b++) {
             size_t bytes;
             grads[0][300] = refused[b];
-            assert_int_equal(weft_codec_encode(fleet.codecs[0], 0, grads[0], 1.0f, fleet.contributions[0], &bytes), WEFT_ERR_INVALID);
+            assert_int_equal(
+                weft_codec_encode(fleet.codecs[0], 0, grads[0], 1.0f, fleet.contributions[0], &bytes),
+                WEFT_ERR_INVALID);
             grads[0][300] = -most;
         }
         fleet_step(&fleet, grad_list, 1.0f / RANKS, out);
         fleet_commit(&fleet);
         for (size_t i = 0; i < COUNT; i++)
-            if (!isfinite(out[i]) || fabsf(out[i]) > 4 * most) fail_msg("%s: element %zu is %g", codecs[c], i, (double)out[i]);
+            if (!isfinite(out[i]) || fabsf(out[i]) > 4 * most)
+                fail_msg("%s: element %zu is %g", codecs[c], i, (double)out[i]);
         assert_true(isfinite(weft_codec_residual_norm(fleet.codecs[0])));
         fleet_close(&fleet);
     }
@@ -272,7 +293,8 @@ static void test_sizes(void **state)
         {"f16", {2.0 * COUNT}, {2.0 * COUNT + 8}},
         {"bf16", {2.0 * COUNT}, {2.0 * COUNT}},
         {"powersgd:rank=3,min_ratio=1", {12.0 * ROWS, 12.0 * COLS}, {12.0 * ROWS, 12.0 * COLS}},
-        {"topk:ratio=0.02,min_count=0", {40 * 4.0}, {40 * (4 + 5.644 / 8 + 0.2) + 16}}, /* log2(1961 / 40) = 5.62 */
+        /* log2(1961 / 40) = 5.62 */
+        {"topk:ratio=0.02,min_count=0", {40 * 4.0}, {40 * (4 + 5.644 / 8 + 0.2) + 16}},
         {"int8:min_count=0", {8, COUNT}, {8, COUNT}},
         {"int4:min_count=0", {8, COUNT / 2}, {8, COUNT / 2 + 1}},
         {"sign:min_count=0", {COUNT / 8.0 + COUNT / 64.0}, {COUNT / 8.0 + COUNT / 64.0 + 5}},
@@ -289,8 +311,10 @@ static void test_sizes(void **state)
                 fleet_encode(&fleet, round, round == 0 ? grad_list : NULL);
                 for (uint32_t r = 0; r < 2; r++) {
                     const double bytes = (double)fleet.contribution_bytes[r];
-                    if (bytes < cases[c].least[round] || bytes > cases[c].most[round]) fail_msg("%s: %g bytes in round %u", cases[c].text, bytes, round);
-                    assert_true(fleet.contribution_bytes[r] <= weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, round));
+                    if (bytes < cases[c].least[round] || bytes > cases[c].most[round])
+                        fail_msg("%s: %g bytes in round %u", cases[c].text, bytes, round);
+                    assert_true(fleet.contribution_bytes[r] <=
+                                weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, round));
                 }
                 fleet_combine(&fleet, round);
                 fleet_take(&fleet, round);
@@ -316,7 +340,8 @@ static void test_combiner_starts_over(void **state)
         fleet_encode(&fleet, 0, grad_list);
         weft_combiner_begin(fleet.combiner, 0);
         assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
-        assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[1], fleet.contribution_bytes[1]), WEFT_OK);
+        assert_int_equal(
+            weft_combiner_add(fleet.combiner, fleet.contributions[1], fleet.contribution_bytes[1]), WEFT_OK);
         fleet_combine(&fleet, 0); /* begins again: the contribution above is gone */
         for (uint32_t round = 1; round < weft_codec_rounds(&fleet.spec); round++) {
             assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
@@ -343,8 +368,10 @@ static void test_grad_scale(void **state)
             doubled[i] = grads[0][i] * 4.0f;
         fleet_open(&a, codecs[c], shape_of(ROWS, COLS), 1);
         fleet_open(&b, codecs[c], shape_of(ROWS, COLS), 1);
-        assert_int_equal(weft_codec_encode(a.codecs[0], 0, grads[0], 4.0f, a.contributions[0], &bytes_a), WEFT_OK);
-        assert_int_equal(weft_codec_encode(b.codecs[0], 0, doubled, 1.0f, b.contributions[0], &bytes_b), WEFT_OK);
+        assert_int_equal(weft_codec_encode(a.codecs[0], 0, grads[0], 4.0f, a.contributions[0], &bytes_a),
+                         WEFT_OK);
+        assert_int_equal(weft_codec_encode(b.codecs[0], 0, doubled, 1.0f, b.contributions[0], &bytes_b),
+                         WEFT_OK);
         assert_int_equal(bytes_a, bytes_b);
         assert_memory_equal(a.contributions[0], b.contributions[0], bytes_a);
         fleet_close(&a);
@@ -352,7 +379,8 @@ static void test_grad_scale(void **state)
     }
 }
 
-/* A loss scale that is divided out by grad_scale changes no bit, and may change from step to step (powers of two). */
+/* A loss scale that is divided out by grad_scale changes no bit, and may change from step to step (powers
+ * of two). */
 static void test_loss_scale_is_neutral(void **state)
 {
     static float scaled[FLEET_MAX][COUNT];
@@ -373,8 +401,10 @@ static void test_loss_scale_is_neutral(void **state)
             fleet_step(&plain, grad_list, 0.5f, out);
             for (uint32_t round = 0; round < weft_codec_rounds(&mixed.spec); round++) {
                 for (uint32_t r = 0; r < 2; r++)
-                    assert_int_equal(weft_codec_encode(mixed.codecs[r], round, round == 0 ? scaled_list[r] : NULL, 1.0f / loss_scale,
-                                                       mixed.contributions[r], &mixed.contribution_bytes[r]), WEFT_OK);
+                    assert_int_equal(weft_codec_encode(mixed.codecs[r], round,
+                                                       round == 0 ? scaled_list[r] : NULL, 1.0f / loss_scale,
+                                                       mixed.contributions[r], &mixed.contribution_bytes[r]),
+                                     WEFT_OK);
                 fleet_combine(&mixed, round);
                 fleet_take(&mixed, round);
             }
@@ -388,8 +418,8 @@ static void test_loss_scale_is_neutral(void **state)
     }
 }
 
-/* Learning rates: a fleet that is fed lr * gradient and rescales when lr changes goes the way of one that is fed the
- * gradient and applies lr to what comes out (powers of two: bit for bit, momentum included). */
+/* Learning rates: a fleet that is fed lr * gradient and rescales when lr changes goes the way of one that
+ * is fed the gradient and applies lr to what comes out (powers of two: bit for bit, momentum included). */
 static void test_rescale_follows_the_rate(void **state)
 {
     static float scaled[COUNT];
@@ -413,18 +443,19 @@ static void test_rescale_follows_the_rate(void **state)
             fleet_commit(&plain);
             fleet_commit(&fed);
         }
-        const double owed = weft_codec_residual_norm(fed.codecs[0]);
-        const float bad[] = {0.0f, -1.0f, NAN, INFINITY, 0x1p127f}; /* the last for a residual of ordinary size */
-        for (size_t b = 0; b < (owed > 1 ? 5u : 4u); b++)
+        const double norm = weft_codec_residual_norm(fed.codecs[0]);
+        /* the last for a residual of ordinary size */
+        const float bad[] = {0.0f, -1.0f, NAN, INFINITY, 0x1p127f};
+        for (size_t b = 0; b < (norm > 1 ? 5u : 4u); b++)
             assert_int_equal(weft_codec_rescale(fed.codecs[0], bad[b]), WEFT_ERR_INVALID);
-        assert_true(weft_codec_residual_norm(fed.codecs[0]) == owed);
+        assert_true(weft_codec_residual_norm(fed.codecs[0]) == norm);
         fleet_close(&plain);
         fleet_close(&fed);
     }
 }
 
-/* Workers leave and join: the mean debt of those that stay, over the new number, is their share of the old mean; a saved
- * state brings its number along. */
+/* Workers leave and join: the mean debt of those that stay, over the new number, is their share of the old
+ * mean; a saved state brings its number along. */
 static void test_ranks_change(void **state)
 {
     static float before[COUNT], after[COUNT];
@@ -447,7 +478,8 @@ static void test_ranks_change(void **state)
         uint8_t *saved = malloc(bytes);
         assert_int_equal(weft_codec_save(fleet.codecs[0], saved), WEFT_OK);
         assert_int_equal(weft_codec_create(&fleet.memory.env, &fleet.spec, &fleet.shape, &restored), WEFT_OK);
-        assert_int_equal(weft_codec_set_ranks(restored, 9), WEFT_OK); /* of a job that had nothing to restore yet */
+        /* of a job that had nothing to restore yet */
+        assert_int_equal(weft_codec_set_ranks(restored, 9), WEFT_OK);
         assert_int_equal(weft_codec_load(restored, saved, bytes), WEFT_OK);
         assert_int_equal(weft_codec_set_ranks(restored, 2), WEFT_OK);
         codec_residual(restored, COUNT, after);
@@ -468,7 +500,8 @@ static void test_no_memory(void **state)
     for (int c = 0; c <= CODECS; c++) {
         struct counting_env memory;
         struct weft_env *env = counting_env_init(&memory);
-        const struct weft_codec_spec spec = spec_of(c < CODECS ? codecs[c] : "topk:ratio=0.03,min_count=0,global=1");
+        const struct weft_codec_spec spec =
+            spec_of(c < CODECS ? codecs[c] : "topk:ratio=0.03,min_count=0,global=1");
         const struct weft_shape shape = shape_of(ROWS, COLS);
         for (int side = 0; side < 2; side++) {
             enum weft_status status = WEFT_ERR_NO_MEMORY;
@@ -512,12 +545,19 @@ static void test_refused_creation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paths_agree),       cmocka_unit_test(test_encode_again),
-        cmocka_unit_test(test_abandon_and_refuse), cmocka_unit_test(test_save_and_load),
-        cmocka_unit_test(test_loss_scale_is_neutral), cmocka_unit_test(test_rescale_follows_the_rate),
-        cmocka_unit_test(test_ranks_change), cmocka_unit_test(test_largest_and_smallest),
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_combiner_starts_over), cmocka_unit_test(test_grad_scale),
-        cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_refused_creation),
+        cmocka_unit_test(test_paths_agree),
+        cmocka_unit_test(test_encode_again),
+        cmocka_unit_test(test_abandon_and_refuse),
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_loss_scale_is_neutral),
+        cmocka_unit_test(test_rescale_follows_the_rate),
+        cmocka_unit_test(test_ranks_change),
+        cmocka_unit_test(test_largest_and_smallest),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_combiner_starts_over),
+        cmocka_unit_test(test_grad_scale),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_refused_creation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

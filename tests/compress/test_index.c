@@ -1,5 +1,5 @@
-/* test_index.c - index streams: round trips at all densities, sizes near the entropy, golden bytes, and every way
- * to be malformed. */
+/* test_index.c - index streams: round trips at all densities, sizes near the entropy, golden bytes, and
+ * every way to be malformed. */
 #include "tests/compress/compress_fixture.h"
 
 enum { ELEMS_MAX = 200000 };
@@ -23,7 +23,8 @@ static size_t round_trip(size_t elems, size_t count)
     const size_t written = weft_index_encode(indices, count, elems, bytes);
     assert_true(written <= weft_index_bytes_max(elems, count));
     assert_int_equal(bytes[written], 0xee);
-    assert_int_equal(weft_index_decode(bytes, written, elems, decoded, count, &got_count, &consumed), WEFT_OK);
+    assert_int_equal(weft_index_decode(bytes, written, elems, decoded, count, &got_count, &consumed),
+                     WEFT_OK);
     assert_int_equal(got_count, count);
     assert_int_equal(consumed, written);
     assert_memory_equal(decoded, indices, count * sizeof *indices);
@@ -33,7 +34,8 @@ static size_t round_trip(size_t elems, size_t count)
 /* The entropy of independent choices, in bits per element; the code may cost one bit per index more. */
 static void test_densities(void **state)
 {
-    static const double densities[] = {0, 0.00002, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.999, 1};
+    static const double densities[] = {0,    0.00002, 0.0001, 0.001, 0.01,  0.05, 0.1,
+                                       0.25, 0.5,     0.75,   0.9,   0.999, 1};
     static const size_t sizes[] = {1, 2, 100, 65535, 65536, 65537, 131072, ELEMS_MAX};
     struct sample sample = {sample_seed(31)};
     for (size_t d = 0; d < sizeof densities / sizeof densities[0]; d++)
@@ -65,7 +67,8 @@ static void test_placements(void **state)
     round_trip(ELEMS_MAX, 1000);
     for (int trial = 0; trial < 200; trial++) {
         size_t count = 0;
-        for (uint64_t at = sample_below(&sample, 5000); at < ELEMS_MAX; at += 1 + sample_below(&sample, trial % 2 ? 3 : 30000))
+        for (uint64_t at = sample_below(&sample, 5000); at < ELEMS_MAX;
+             at += 1 + sample_below(&sample, trial % 2 ? 3 : 30000))
             indices[count++] = (uint32_t)at;
         round_trip(ELEMS_MAX, count);
     }
@@ -134,7 +137,8 @@ static void test_malformed(void **state)
         {{1, 0, 0, 0, 15, 0, 0, 0x01, 0x80}, 9, 10, "low bits cut off"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        if (decode(bad[i].data, bad[i].size, bad[i].elems, 10) != WEFT_ERR_MALFORMED) fail_msg("accepted: %s", bad[i].what);
+        if (decode(bad[i].data, bad[i].size, bad[i].elems, 10) != WEFT_ERR_MALFORMED)
+            fail_msg("accepted: %s", bad[i].what);
     assert_int_equal(decode(bad[0].data, 8, 10, 2), WEFT_ERR_MALFORMED); /* above the caller's maximum */
 }
 
@@ -162,8 +166,9 @@ static void test_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_densities),      cmocka_unit_test(test_placements), cmocka_unit_test(test_beyond_31_bits),
-        cmocka_unit_test(test_golden),         cmocka_unit_test(test_malformed),  cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_densities),      cmocka_unit_test(test_placements),
+        cmocka_unit_test(test_beyond_31_bits), cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_malformed),      cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

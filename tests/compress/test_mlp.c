@@ -1,16 +1,27 @@
-/* test_mlp.c - a network trained through every codec comes near the loss it has without one: stored thresholds.
+/* test_mlp.c - a network trained through every codec comes near the loss it has without one: stored
+ * thresholds.
  *
- * Two layers with tanh, the labels those of a wider network drawn at random; 4 workers, each with examples of its own, small
- * batches, plain gradient descent. Error feedback must earn its threshold: with a residual that is thrown away after
- * every step (abandon in place of commit) the harsh codecs miss it, and the test sees that they do. Data, weights and order are
- * drawn from a counter, so a codec's loss differs between machines by no more than libm's last bits do. */
+ * Two layers with tanh, the labels those of a wider network drawn at random; 4 workers, each with examples
+ * of its own, small batches, plain gradient descent. Error feedback must earn its threshold: with a
+ * residual that is thrown away after every step (abandon in place of commit) the harsh codecs miss it, and
+ * the test sees that they do. Data, weights and order are drawn from a counter, so a codec's loss differs
+ * between machines by no more than libm's last bits do. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "compress_fixture.h"
 
-enum { WORKERS = 4, EXAMPLES = 160, BATCH = 16, STEPS = 600, INPUTS = 40, HIDDEN = 48, CLASSES = 8, TEACHER = 24 };
+enum {
+    WORKERS = 4,
+    EXAMPLES = 160,
+    BATCH = 16,
+    STEPS = 600,
+    INPUTS = 40,
+    HIDDEN = 48,
+    CLASSES = 8,
+    TEACHER = 24
+};
 #define RATE 0.35
 
 static float inputs[WORKERS][EXAMPLES][INPUTS];
@@ -31,7 +42,8 @@ static void draw_data(void)
             for (int i = 0; i < INPUTS; i++) inputs[w][x][i] = sample_normal(&sample) + 0.3f * (float)(w - 1);
             for (int t = 0; t < TEACHER; t++) {
                 hidden[t] = 0;
-                for (int i = 0; i < INPUTS; i++) hidden[t] += (double)first[t][i] * (double)inputs[w][x][i] / 4;
+                for (int i = 0; i < INPUTS; i++)
+                    hidden[t] += (double)first[t][i] * (double)inputs[w][x][i] / 4;
                 hidden[t] = tanh(hidden[t]);
             }
             for (int c = 0; c < CLASSES; c++) {
@@ -86,7 +98,8 @@ static void draw_weights(void)
         for (size_t i = 0; i < counts[layer]; i++) weights[layer][i] = 0.15f * sample_normal(&sample);
 }
 
-/* The loss over all examples after STEPS steps. `forgets`: what a codec owes is thrown away after every step. */
+/* The loss over all examples after STEPS steps. `forgets`: what a codec owes is thrown away after every
+ * step. */
 static double train(const char *codec, bool forgets)
 {
     static float out[HIDDEN * INPUTS];
@@ -138,12 +151,15 @@ static void test_final_loss(void **state)
     print_message("loss %.4f at the start, %.4f dense after %d steps\n", nothing, dense, STEPS);
     assert_true(dense < 0.5 * nothing);
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
-        const double loss = train(rows[r].codec, false), without = rows[r].needs_it ? train(rows[r].codec, true) : 0;
-        print_message("%-32s %.4f, %.3f of dense (at most %.3f)", rows[r].codec, loss, loss / dense, rows[r].most);
+        const double loss = train(rows[r].codec, false),
+                     without = rows[r].needs_it ? train(rows[r].codec, true) : 0;
+        print_message("%-32s %.4f, %.3f of dense (at most %.3f)", rows[r].codec, loss, loss / dense,
+                      rows[r].most);
         if (rows[r].needs_it) print_message("; without error feedback %.3f", without / dense);
         print_message("\n");
         if (!(loss <= rows[r].most * dense)) fail_msg("%s: loss %g, dense %g", rows[r].codec, loss, dense);
-        if (rows[r].needs_it && !(without > rows[r].most * dense)) fail_msg("%s: the threshold is met without error feedback", rows[r].codec);
+        if (rows[r].needs_it && !(without > rows[r].most * dense))
+            fail_msg("%s: the threshold is met without error feedback", rows[r].codec);
     }
 }
 

@@ -1,15 +1,23 @@
-/* test_oracle.c - every codec, one step from a known state, against what its equations say in double: what a worker took
- * from its residual is something the code can express, and the nearest or one of the two nearest of that; what comes out is the
- * sum of what the workers took. Written from compress.h alone; shares no arithmetic with the room. */
+/* test_oracle.c - every codec, one step from a known state, against what its equations say in double: what
+ * a worker took from its residual is something the code can express, and the nearest or one of the two
+ * nearest of that; what comes out is the sum of what the workers took. Written from compress.h alone;
+ * shares no arithmetic with the room. */
 #include "tests/compress/compress_fixture.h"
 
 enum { ROWS = 59, COLS = 17, COUNT = ROWS * COLS, BLOCK = 256 };
 static float grads[FLEET_MAX][COUNT], before[FLEET_MAX][COUNT], after[FLEET_MAX][COUNT], out[COUNT];
 static const float *grad_list[FLEET_MAX];
 
-static const char *const codecs[] = {"powersgd:rank=2,min_ratio=1", "powersgd:rank=3,iterations=2,min_ratio=1", "topk:ratio=0.05,min_count=0",
-                                     "topk:ratio=0.05,min_count=0,global=1", "int8:min_count=0", "int4:min_count=0", "e4m3:min_count=0",
-                                     "e5m2:min_count=0", "sign:min_count=0", "randomk:ratio=0.1,min_count=0"};
+static const char *const codecs[] = {"powersgd:rank=2,min_ratio=1",
+                                     "powersgd:rank=3,iterations=2,min_ratio=1",
+                                     "topk:ratio=0.05,min_count=0",
+                                     "topk:ratio=0.05,min_count=0,global=1",
+                                     "int8:min_count=0",
+                                     "int4:min_count=0",
+                                     "e4m3:min_count=0",
+                                     "e5m2:min_count=0",
+                                     "sign:min_count=0",
+                                     "randomk:ratio=0.1,min_count=0"};
 enum { CODECS = sizeof codecs / sizeof codecs[0] };
 
 static size_t block_end(size_t block)
@@ -36,7 +44,8 @@ static double largest_of(uint32_t r, size_t block)
     return largest;
 }
 
-/* The smallest power of two under which `largest` is at most `limit`, from 2^-126 up (an all-zero block: any). */
+/* The smallest power of two under which `largest` is at most `limit`, from 2^-126 up (an all-zero block:
+ * any). */
 static double scale_for(double largest, double limit)
 {
     double scale = 0x1p-126;
@@ -89,7 +98,8 @@ static void check_signs(uint32_t ranks)
                 left += (double)after[r][i] * (double)after[r][i];
             }
             for (size_t i = block; i < block_end(block); i++)
-                assert_true(fabs(given_of(r, i) - (p_of(r, i) < 0 ? -mean : mean)) <= 1e-6 * fmax(mean, fabs(p_of(r, i))) + 0x1p-148);
+                assert_true(fabs(given_of(r, i) - (p_of(r, i) < 0 ? -mean : mean)) <=
+                            1e-6 * fmax(mean, fabs(p_of(r, i))) + 0x1p-148);
             assert_true(left <= (square - mean * mean * n) * (1 + 1e-5) + 1e-5 * square);
         }
 }
@@ -111,13 +121,15 @@ static void check_moved(uint32_t ranks, size_t k, bool largest)
             else most_kept = fmax(most_kept, fabs(p_of(r, i)));
         }
         assert_true(moved <= k);
-        if (largest) assert_true(least_moved >= most_kept && left <= (1 - (double)k / COUNT) * square * (1 + 1e-12));
+        if (largest)
+            assert_true(least_moved >= most_kept && left <= (1 - (double)k / COUNT) * square * (1 + 1e-12));
     }
 }
 
 static bool rounds_sum(const struct fleet *fleet)
 {
-    return fleet->spec.id == WEFT_CODEC_SIGN || fleet->spec.id == WEFT_CODEC_E4M3 || fleet->spec.id == WEFT_CODEC_E5M2;
+    return fleet->spec.id == WEFT_CODEC_SIGN || fleet->spec.id == WEFT_CODEC_E4M3 ||
+           fleet->spec.id == WEFT_CODEC_E5M2;
 }
 
 static void check_step(const struct fleet *fleet)
@@ -141,11 +153,13 @@ static void check_step(const struct fleet *fleet)
             size += fabs(p_of(r, i)) + fabs((double)after[r][i]);
         }
         if (fleet->spec.id == WEFT_CODEC_POWERSGD) size += 50; /* sums of products over the whole matrix */
-        assert_true(fabs((double)out[i] - sum) <= 2e-6 * size + (rounds_sum(fleet) ? 0x1p-8 * fabs(sum) : 0) + 1e-37);
+        assert_true(fabs((double)out[i] - sum) <=
+                    2e-6 * size + (rounds_sum(fleet) ? 0x1p-8 * fabs(sum) : 0) + 1e-37);
     }
 }
 
-/* Gradients with what breaks block codecs among them: a block of zeros, a single value, denormals, and large ones. */
+/* Gradients with what breaks block codecs among them: a block of zeros, a single value, denormals, and
+ * large ones. */
 static void fill(struct sample *sample, uint32_t ranks, bool hard)
 {
     for (uint32_t r = 0; r < ranks; r++) {
@@ -184,8 +198,8 @@ static void test_every_codec(void **state)
         }
 }
 
-/* The same gradient again and again: the mean of what comes out approaches it: the debt grows far more slowly than the number
- * of steps (four times as many: less than twice the debt, and most codecs none). */
+/* The same gradient again and again: the mean of what comes out approaches it: the debt grows far more
+ * slowly than the number of steps (four times as many: less than twice the debt, and most codecs none). */
 static void test_fixed_gradient(void **state)
 {
     for (int c = 0; c < CODECS; c++) {
@@ -199,24 +213,27 @@ static void test_fixed_gradient(void **state)
         for (int step = 1; step <= 320; step++) {
             fleet_step(&fleet, grad_list, 1.0f, out);
             fleet_commit(&fleet);
-            double debt = 0;
+            double error = 0;
             for (size_t i = 0; i < COUNT; i++) {
                 sum[i] += (double)out[i];
                 const double wanted = (double)step * ((double)grads[0][i] + (double)grads[1][i]);
-                debt += (sum[i] - wanted) * (sum[i] - wanted);
+                error += (sum[i] - wanted) * (sum[i] - wanted);
             }
-            debt = sqrt(debt);
-            if (rounds_sum(&fleet)) /* to bf16, which nobody owes: what the workers owe is bounded all the same */
-                debt = weft_codec_residual_norm(fleet.codecs[0]) + weft_codec_residual_norm(fleet.codecs[1]);
-            if (step == 80) at[0] = debt;
-            if (step == 320) at[1] = debt;
+            error = sqrt(error);
+            /* to bf16, which nobody owes: what the workers owe is bounded all the same */
+            if (rounds_sum(&fleet))
+                error = weft_codec_residual_norm(fleet.codecs[0]) + weft_codec_residual_norm(fleet.codecs[1]);
+            if (step == 80) at[0] = error;
+            if (step == 320) at[1] = error;
         }
-        if (at[1] > 2 * at[0] + 0.05) fail_msg("%s: debt %g after 80 steps, %g after 320", codecs[c], at[0], at[1]);
+        if (at[1] > 2 * at[0] + 0.05)
+            fail_msg("%s: debt %g after 80 steps, %g after 320", codecs[c], at[0], at[1]);
         fleet_close(&fleet);
     }
 }
 
-/* Nothing but noise, ten thousand steps: what is owed is flat. Whatever grew like the square root of the steps would be three times as much. */
+/* Nothing but noise, ten thousand steps: what is owed is flat. Whatever grew like the square root of the
+ * steps would be three times as much. */
 static void test_noise_for_long(void **state)
 {
     enum { HIGH = 16, WIDE = 13, STEPS = 10000, SPAN = 1000 };
@@ -235,11 +252,12 @@ static void test_noise_for_long(void **state)
             fleet_commit(&fleet);
             const bool begins = step >= SPAN / 2 && step < SPAN + SPAN / 2, ends = step >= STEPS - SPAN;
             if (!begins && !ends) continue;
-            const double owed = weft_codec_residual_norm(fleet.codecs[0]);
-            early += begins ? owed : 0;
-            late += ends ? owed : 0;
+            const double norm = weft_codec_residual_norm(fleet.codecs[0]);
+            early += begins ? norm : 0;
+            late += ends ? norm : 0;
         }
-        if (!(early > 0 && late < 1.2 * early)) fail_msg("%s: owes %g, later %g", codecs[c], early / SPAN, late / SPAN);
+        if (!(early > 0 && late < 1.2 * early))
+            fail_msg("%s: owes %g, later %g", codecs[c], early / SPAN, late / SPAN);
         fleet_close(&fleet);
     }
 }
@@ -347,7 +365,8 @@ static double losses(const double *weights)
             loss += (log(sum) - logits[labels[w][x]]) / (WORKERS * EXAMPLES);
             for (int c = 0; c < CLASSES; c++)
                 for (int f = 0; f < FEATURES; f++)
-                    gradient[c * FEATURES + f] += (exp(logits[c]) / sum - (c == labels[w][x])) * (double)features[w][x][f] / EXAMPLES;
+                    gradient[c * FEATURES + f] +=
+                        (exp(logits[c]) / sum - (c == labels[w][x])) * (double)features[w][x][f] / EXAMPLES;
         }
         for (size_t i = 0; i < COUNT; i++)
             grads[w][i] = (float)gradient[i];
@@ -358,7 +377,8 @@ static double losses(const double *weights)
 static double curvature[COUNT];
 static float optimum[WORKERS][COUNT];
 
-/* A quadratic bowl whose sides are up to ten times as steep as others, with another bottom for each worker. */
+/* A quadratic bowl whose sides are up to ten times as steep as others, with another bottom for each
+ * worker. */
 static double bowl(const double *weights)
 {
     double loss = 0;
@@ -389,7 +409,8 @@ static double train(const char *codec, int steps, double (*losses_of)(const doub
     return loss;
 }
 
-/* A convex problem on which the workers disagree: every codec is where dense is after at most half as many steps more. */
+/* A convex problem on which the workers disagree: every codec is where dense is after at most half as many
+ * steps more. */
 static void test_logistic_regression(void **state)
 {
     enum { STEPS = 24 };
@@ -409,11 +430,14 @@ static void test_logistic_regression(void **state)
     assert_true(dense < 0.6 * nothing);
     for (int c = 0; c < CODECS; c++) {
         const double loss = train(codecs[c], STEPS * 3 / 2, losses);
-        if (!(loss < 1.01 * dense)) fail_msg("%s: loss %g, dense %g with two thirds of the steps, %g at the start", codecs[c], loss, dense, nothing);
+        if (!(loss < 1.01 * dense))
+            fail_msg("%s: loss %g, dense %g with two thirds of the steps, %g at the start", codecs[c], loss,
+                     dense, nothing);
     }
 }
 
-/* The same on the bowl. What sends a tenth of a tensor waits ten steps with an element: it gets as many small steps as that. */
+/* The same on the bowl. What sends a tenth of a tensor waits ten steps with an element: it gets as many
+ * small steps as that. */
 static void test_quadratic(void **state)
 {
     enum { STEPS = 400 };
@@ -430,16 +454,19 @@ static void test_quadratic(void **state)
     assert_true(dense < 0.2 * nothing);
     for (int c = 0; c < CODECS; c++) {
         const double loss = train(codecs[c], STEPS * 3 / 2, bowl);
-        if (!(loss < 1.01 * dense)) fail_msg("%s: loss %g, dense %g with two thirds of the steps, %g at the start", codecs[c], loss, dense, nothing);
+        if (!(loss < 1.01 * dense))
+            fail_msg("%s: loss %g, dense %g with two thirds of the steps, %g at the start", codecs[c], loss,
+                     dense, nothing);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_codec),      cmocka_unit_test(test_fixed_gradient), cmocka_unit_test(test_idempotent),
-        cmocka_unit_test(test_order_of_integers), cmocka_unit_test(test_permutation),   cmocka_unit_test(test_logistic_regression),
-        cmocka_unit_test(test_noise_for_long),   cmocka_unit_test(test_quadratic),
+        cmocka_unit_test(test_every_codec),    cmocka_unit_test(test_fixed_gradient),
+        cmocka_unit_test(test_idempotent),     cmocka_unit_test(test_order_of_integers),
+        cmocka_unit_test(test_permutation),    cmocka_unit_test(test_logistic_regression),
+        cmocka_unit_test(test_noise_for_long), cmocka_unit_test(test_quadratic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_powersgd.c - low-rank compression against f64 oracles: exact on low-rank matrices, a projection on others, no
- * NaN on deficient ones, a residual that stays bounded, and nothing lost over many steps. */
+/* test_powersgd.c - low-rank compression against f64 oracles: exact on low-rank matrices, a projection on
+ * others, no NaN on deficient ones, a residual that stays bounded, and nothing lost over many steps. */
 #include "tests/compress/compress_fixture.h"
 #include "tests/compress/powersgd_reference.h"
 
@@ -50,8 +50,8 @@ static double distance(const float *a, const float *b, size_t count)
     return sqrt(sum);
 }
 
-/* A matrix of rank 3, split over workers as parts that are not: the first step already reproduces the sum, with
- * the rank just enough or larger. */
+/* A matrix of rank 3, split over workers as parts that are not: the first step already reproduces the sum,
+ * with the rank just enough or larger. */
 static void test_exact_low_rank(void **state)
 {
     static const char *const texts[] = {"powersgd:rank=3,min_ratio=1", "powersgd:rank=8,min_ratio=1"};
@@ -79,7 +79,8 @@ static void test_exact_low_rank(void **state)
         }
 }
 
-/* Shapes that are worked on in several bands of rows, and rows longer than a band: rank 2 comes back as it was. */
+/* Shapes that are worked on in several bands of rows, and rows longer than a band: rank 2 comes back as it
+ * was. */
 static void test_bands(void **state)
 {
     static const uint64_t shapes[][2] = {{300, 70}, {257, 64}, {40, 9001}, {9001, 40}};
@@ -110,8 +111,8 @@ static void test_bands(void **state)
     }
 }
 
-/* out is the projection of the sum on the span of P^ and the combined residual is orthogonal to it; its length
- * lies between the best possible (here: zero is not reached) and the whole. */
+/* out is the projection of the sum on the span of P^ and the combined residual is orthogonal to it; its
+ * length lies between the best possible (here: zero is not reached) and the whole. */
 static void test_projection(void **state)
 {
     struct fleet fleet;
@@ -140,8 +141,9 @@ static void test_projection(void **state)
         }
     const double error = distance(out, sum, COUNT);
     assert_true(error < norm(sum, COUNT));
-    assert_true(fabs(error * error + norm(out, COUNT) * norm(out, COUNT) - norm(sum, COUNT) * norm(sum, COUNT))
-                < 1e-4 * norm(sum, COUNT) * norm(sum, COUNT)); /* Pythagoras: orthogonal */
+    assert_true(
+        fabs(error * error + norm(out, COUNT) * norm(out, COUNT) - norm(sum, COUNT) * norm(sum, COUNT)) <
+        1e-4 * norm(sum, COUNT) * norm(sum, COUNT)); /* Pythagoras: orthogonal */
     fleet_close(&fleet);
 }
 
@@ -177,9 +179,9 @@ static void test_local_residual(void **state)
     fleet_close(&fleet);
 }
 
-/* Twenty steps against an f64 model that follows step by step with what was really sent (trajectories of error
- * feedback are chaotic, single steps are not): P_i = M Q with the warm-started Q, Q_i = M^T P^, and the mean of local
- * residuals equals the residual of the mean. */
+/* Twenty steps against an f64 model that follows step by step with what was really sent (trajectories of
+ * error feedback are chaotic, single steps are not): P_i = M Q with the warm-started Q, Q_i = M^T P^, and
+ * the mean of local residuals equals the residual of the mean. */
 static void test_steps_follow_the_model(void **state)
 {
     enum { RANKS = 3, RANK = 4 };
@@ -249,11 +251,12 @@ static void test_steps_follow_the_model(void **state)
     fleet_close(&fleet);
 }
 
-/* More iterations in one step come nearer to the best approximation, from the same first Q; as many single steps on the
- * same matrix, of which the warm start makes the same iteration, end at the same basis. */
+/* More iterations in one step come nearer to the best approximation, from the same first Q; as many single
+ * steps on the same matrix, of which the warm start makes the same iteration, end at the same basis. */
 static void test_iterations(void **state)
 {
-    static const char *const texts[] = {"powersgd:rank=2", "powersgd:rank=2,iterations=2", "powersgd:rank=2,iterations=5"};
+    static const char *const texts[] = {"powersgd:rank=2", "powersgd:rank=2,iterations=2",
+                                        "powersgd:rank=2,iterations=5"};
     static float target[COUNT], noise[COUNT], stepwise[COUNT];
     struct sample sample = {sample_seed(69)};
     double last = INFINITY;
@@ -290,8 +293,8 @@ static void test_iterations(void **state)
     }
 }
 
-/* A matrix of known singular values 2^0, 2^-1, ...: no rank-r approximation is nearer than the ones left out, and
- * repeated steps on it come near that. */
+/* A matrix of known singular values 2^0, 2^-1, ...: no rank-r approximation is nearer than the ones left
+ * out, and repeated steps on it come near that. */
 static void test_never_below_the_best(void **state)
 {
     enum { TERMS = 10, RANK = 3 };
@@ -421,16 +424,18 @@ static void test_nothing_is_lost(void **state)
                     given[i] += (double)grads[r][i];
             }
         }
-        /* The debt |given - received| is the norm of the summed residuals: no more than the norms together. */
-        double debt = 0, left = 0, total = 0;
+        /* The debt |given - received| is the norm of the summed residuals: no more than the norms
+         * together. */
+        double missing = 0, left = 0, total = 0;
         for (size_t i = 0; i < COUNT; i++) {
-            debt += (given[i] - received[i]) * (given[i] - received[i]);
+            missing += (given[i] - received[i]) * (given[i] - received[i]);
             total += given[i] * given[i];
         }
         for (uint32_t r = 0; r < ranks; r++)
             left += weft_codec_residual_norm(fleet.codecs[r]);
-        assert_true(sqrt(debt) <= left * (1 + 1e-5));
-        if (ranks == 1) assert_true(fabs(sqrt(debt) - left) < 1e-4 * sqrt(total)); /* alone: exactly the residual */
+        assert_true(sqrt(missing) <= left * (1 + 1e-5));
+        /* alone: exactly the residual */
+        if (ranks == 1) assert_true(fabs(sqrt(missing) - left) < 1e-4 * sqrt(total));
         fleet_close(&fleet);
     }
 }
@@ -438,7 +443,8 @@ static void test_nothing_is_lost(void **state)
 /* Asking for the residual forms it early; no bit of any later step tells whether somebody asked. */
 static void test_lazy_residual_is_the_eager_one(void **state)
 {
-    static const char *const texts[] = {"powersgd:rank=3,min_ratio=1", "powersgd:rank=5,iterations=2,min_ratio=1"};
+    static const char *const texts[] = {"powersgd:rank=3,min_ratio=1",
+                                        "powersgd:rank=5,iterations=2,min_ratio=1"};
     static float other[COUNT], residual[COUNT], wanted[COUNT];
     for (int t = 0; t < 2; t++) {
         struct fleet lazy, eager;
@@ -472,7 +478,8 @@ static void test_lazy_residual_is_the_eager_one(void **state)
     }
 }
 
-/* Noise only, 4 workers: the rms residual is flat. With the mean Q in the residual it would grow like sqrt(T). */
+/* Noise only, 4 workers: the rms residual is flat. With the mean Q in the residual it would grow like
+ * sqrt(T). */
 static void test_residual_is_flat(void **state)
 {
     struct fleet fleet;
@@ -497,8 +504,8 @@ static void test_residual_is_flat(void **state)
     fleet_close(&fleet);
 }
 
-/* Repeated steps on one matrix, without feedback (a fresh residual is not possible, so the gradient pays it back):
- * the warm start turns Q to the dominant directions. */
+/* Repeated steps on one matrix, without feedback (a fresh residual is not possible, so the gradient pays
+ * it back): the warm start turns Q to the dominant directions. */
 static void test_warm_start(void **state)
 {
     struct fleet fleet;
@@ -525,8 +532,9 @@ static void test_warm_start(void **state)
     fleet_close(&fleet);
 }
 
-/* The same M in every step: the subspace turns towards the best one by (second singular value / first)^2 a step, so the error
- * above the best rank-1 approximation falls by the fourth power. M = sum of s_i u_i v_i^T with unit vectors of the axes. */
+/* The same M in every step: the subspace turns towards the best one by (second singular value / first)^2 a
+ * step, so the error above the best rank-1 approximation falls by the fourth power. M = sum of s_i u_i
+ * v_i^T with unit vectors of the axes. */
 static void test_warm_start_rate(void **state)
 {
     const double ratio = 0.5, rate = pow(ratio, 4);
@@ -550,16 +558,27 @@ static void test_warm_start_rate(void **state)
         memcpy(grads[0], out, sizeof out); /* M of the next step is the target again */
     }
     for (int step = 2; step < 5; step++) /* the slowest direction is what is left after the first steps */
-        if (excess[step] > 1e-6) assert_true(excess[step] < 1.3 * rate * excess[step - 1] && excess[step] > 0);
+        if (excess[step] > 1e-6)
+            assert_true(excess[step] < 1.3 * rate * excess[step - 1] && excess[step] > 0);
     assert_true(excess[5] < 1e-5);
     fleet_close(&fleet);
 }
 
-/* A stack of matrices gives each the bits it has alone: the lone ones begin with the stack's Q, which is in its state. */
+/* A stack of matrices gives each the bits it has alone: the lone ones begin with the stack's Q, which is
+ * in its state. */
 static void test_stack(void **state)
 {
-    enum { STACK = 5, HIGH = 20, WIDE = 27, ONE = HIGH * WIDE, RANK = 2, RANKS = 3, HEAD = CODEC_STATE_HEAD_BYTES };
-    static const char *const texts[] = {"powersgd:rank=2,stacked=1", "powersgd:rank=2,stacked=1,iterations=2"};
+    enum {
+        STACK = 5,
+        HIGH = 20,
+        WIDE = 27,
+        ONE = HIGH * WIDE,
+        RANK = 2,
+        RANKS = 3,
+        HEAD = CODEC_STATE_HEAD_BYTES
+    };
+    static const char *const texts[] = {"powersgd:rank=2,stacked=1",
+                                        "powersgd:rank=2,stacked=1,iterations=2"};
     static const char *const lone_texts[] = {"powersgd:rank=2", "powersgd:rank=2,iterations=2"};
     static float expected[ONE];
     for (int t = 0; t < 2; t++) {
@@ -615,14 +634,16 @@ static void test_reference(void **state)
 {
     const float *value = reference_values;
     for (size_t c = 0; c < sizeof reference_cases / sizeof reference_cases[0]; c++) {
-        const uint64_t rows = reference_cases[c].rows, cols = reference_cases[c].cols, rank = reference_cases[c].rank, count = rows * cols;
+        const uint64_t rows = reference_cases[c].rows, cols = reference_cases[c].cols,
+                       rank = reference_cases[c].rank, count = rows * cols;
         struct fleet fleet;
         char text[64];
         list_grads();
         snprintf(text, sizeof text, "powersgd:rank=%u,min_ratio=1", reference_cases[c].rank);
         fleet_open(&fleet, text, shape_of(rows, cols), REFERENCE_RANKS);
         assert_int_equal(fleet.spec.id, WEFT_CODEC_POWERSGD);
-        const size_t bytes = weft_codec_state_bytes(fleet.codecs[0]), q_at = CODEC_STATE_HEAD_BYTES + count * sizeof(float);
+        const size_t bytes = weft_codec_state_bytes(fleet.codecs[0]),
+                     q_at = CODEC_STATE_HEAD_BYTES + count * sizeof(float);
         assert_int_equal(bytes, q_at + rank * cols * sizeof(float));
         for (uint32_t w = 0; w < REFERENCE_RANKS; w++) {
             uint8_t *saved = malloc(bytes);
@@ -651,7 +672,8 @@ static void test_reference(void **state)
     assert_ptr_equal(value, reference_values + sizeof reference_values / sizeof reference_values[0]);
 }
 
-/* Rows turned by an orthogonal matrix U: P is turned, Q stays, so the result of U M is U times that of M, step after step. */
+/* Rows turned by an orthogonal matrix U: P is turned, Q stays, so the result of U M is U times that of M,
+ * step after step. */
 static void test_turned(void **state)
 {
     static float turned[COUNT], plain[COUNT], axis[ROWS];
@@ -664,14 +686,16 @@ static void test_turned(void **state)
     for (int step = 0; step < 6; step++) {
         fill(&sample, 1);
         fleet_step(&straight, grad_list, 1.0f, plain);
-        for (int what = 0; what < 2; what++) { /* the gradient, then what is expected of it: x - 2 a (a^T x) / |a|^2 */
+        for (int what = 0; what < 2; what++) {
+            /* the gradient, then what is expected of it: x - 2 a (a^T x) / |a|^2 */
             const float *from = what ? plain : grads[0];
             for (size_t j = 0; j < COLS; j++) {
                 double along = 0;
                 for (size_t i = 0; i < ROWS; i++)
                     along += (double)axis[i] * (double)from[i * COLS + j];
                 for (size_t i = 0; i < ROWS; i++)
-                    turned[i * COLS + j] = (float)((double)from[i * COLS + j] - 2 * along / square * (double)axis[i]);
+                    turned[i * COLS + j] =
+                        (float)((double)from[i * COLS + j] - 2 * along / square * (double)axis[i]);
             }
             if (what) continue;
             memcpy(grads[0], turned, sizeof turned);
@@ -699,14 +723,17 @@ static void test_bad_aggregates(void **state)
     for (size_t n = 0; n < sizeof nonsense / sizeof nonsense[0]; n++) { /* no element of a unit vector */
         memcpy(saved, fleet.aggregate, sizeof saved);
         memcpy(fleet.aggregate + 40, &nonsense[n], 4);
-        assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, fleet.aggregate_bytes, 2), WEFT_ERR_MALFORMED);
+        assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, fleet.aggregate_bytes, 2),
+                         WEFT_ERR_MALFORMED);
         memcpy(fleet.aggregate, saved, sizeof saved);
     }
-    assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, fleet.aggregate_bytes - 4, 2), WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, fleet.aggregate_bytes - 4, 2),
+                     WEFT_ERR_MALFORMED);
     fleet_take(&fleet, 0);
     fleet_encode(&fleet, 1, NULL);
     fleet_combine(&fleet, 1);
-    assert_int_equal(weft_codec_take(fleet.codecs[0], 1, fleet.aggregate, fleet.aggregate_bytes + 4, 2), WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_codec_take(fleet.codecs[0], 1, fleet.aggregate, fleet.aggregate_bytes + 4, 2),
+                     WEFT_ERR_MALFORMED);
     assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[0], 8), WEFT_ERR_STATE);
     fleet_take(&fleet, 1);
     fleet_commit(&fleet);
@@ -716,14 +743,24 @@ static void test_bad_aggregates(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact_low_rank),     cmocka_unit_test(test_projection),
-        cmocka_unit_test(test_bands),              cmocka_unit_test(test_iterations),
-        cmocka_unit_test(test_steps_follow_the_model), cmocka_unit_test(test_never_below_the_best),
-        cmocka_unit_test(test_local_residual),     cmocka_unit_test(test_zero_and_back),
-        cmocka_unit_test(test_drawn_anew),         cmocka_unit_test(test_scale_equivariance), cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_exact_low_rank),
+        cmocka_unit_test(test_projection),
+        cmocka_unit_test(test_bands),
+        cmocka_unit_test(test_iterations),
+        cmocka_unit_test(test_steps_follow_the_model),
+        cmocka_unit_test(test_never_below_the_best),
+        cmocka_unit_test(test_local_residual),
+        cmocka_unit_test(test_zero_and_back),
+        cmocka_unit_test(test_drawn_anew),
+        cmocka_unit_test(test_scale_equivariance),
+        cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_lazy_residual_is_the_eager_one),
-        cmocka_unit_test(test_residual_is_flat),   cmocka_unit_test(test_warm_start), cmocka_unit_test(test_warm_start_rate), cmocka_unit_test(test_stack),
-        cmocka_unit_test(test_reference),          cmocka_unit_test(test_turned),
+        cmocka_unit_test(test_residual_is_flat),
+        cmocka_unit_test(test_warm_start),
+        cmocka_unit_test(test_warm_start_rate),
+        cmocka_unit_test(test_stack),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_turned),
         cmocka_unit_test(test_bad_aggregates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* test_quantise.c - int8 and int4 through workers and combiner: sums of codes are exact in any order and any number of
- * ranks, nothing is lost over many steps, and no byte of a peer gets further than a check. */
+/* test_quantise.c - int8 and int4 through workers and combiner: sums of codes are exact in any order and
+ * any number of ranks, nothing is lost over many steps, and no byte of a peer gets further than a check. */
 #include "tests/compress/compress_fixture.h"
 
 enum { COUNT = 1000, STEPS = 30 };
@@ -23,7 +23,7 @@ static void test_nothing_is_lost(void **state)
             struct fleet fleet;
             struct sample sample = {sample_seed(51)};
             static double in_sum[COUNT], out_sum[COUNT];
-            float debt[COUNT];
+            float residual[COUNT];
             memset(in_sum, 0, sizeof in_sum);
             memset(out_sum, 0, sizeof out_sum);
             fleet_open(&fleet, codecs[c], shape_of(COUNT, 0), ranks);
@@ -38,9 +38,9 @@ static void test_nothing_is_lost(void **state)
                 }
             }
             for (uint32_t r = 0; r < ranks; r++) {
-                fleet_residual(&fleet, r, debt);
+                fleet_residual(&fleet, r, residual);
                 for (size_t i = 0; i < COUNT; i++)
-                    out_sum[i] += (double)debt[i];
+                    out_sum[i] += (double)residual[i];
             }
             for (size_t i = 0; i < COUNT; i++)
                 assert_true(fabs(out_sum[i] - in_sum[i]) < 1e-4 * ranks);
@@ -64,7 +64,8 @@ static void test_error_is_bounded(void **state)
             for (uint32_t r = 0; r < ranks; r++)
                 for (size_t i = block; i < end; i++)
                     max = fmax(max, fabs((double)grads[r][i]));
-            const double unit = 2 * max / (c == 0 ? 127 : 7); /* the power of two is at most twice the exact scale */
+            /* the power of two is at most twice the exact scale */
+            const double unit = 2 * max / (c == 0 ? 127 : 7);
             for (size_t i = block; i < end; i++) {
                 double exact = 0;
                 for (uint32_t r = 0; r < ranks; r++)
@@ -76,8 +77,9 @@ static void test_error_is_bounded(void **state)
     }
 }
 
-/* Equal gradients on all workers. Each draws for itself, so the errors of the sum are as of independent draws, sqrt(RANKS) times one
- * worker's; drawing alike they add up, RANKS times. Another tensor draws differently, too, and a retry does not. */
+/* Equal gradients on all workers. Each draws for itself, so the errors of the sum are as of independent
+ * draws, sqrt(RANKS) times one worker's; drawing alike they add up, RANKS times. Another tensor draws
+ * differently, too, and a retry does not. */
 static void test_streams(void **state)
 {
     enum { RANKS = 8 };
@@ -112,15 +114,17 @@ static void test_streams(void **state)
     }
 }
 
-/* Rank counts on both sides of each width of a sum, with codes at the limit: the aggregate is exact and is taken. */
+/* Rank counts on both sides of each width of a sum, with codes at the limit: the aggregate is exact and is
+ * taken. */
 static void test_widths(void **state)
 {
     static const struct {
         const char *codec;
         uint32_t ranks;
         size_t width;
-    } cases[] = {{"int8:min_count=0", 1, 1},   {"int8:min_count=0", 2, 2},   {"int8:min_count=0", 258, 2}, {"int8:min_count=0", 259, 4},
-                 {"int4:min_count=0", 18, 1},  {"int4:min_count=0", 19, 2},  {"int4:min_count=0", 4681, 2}, {"int4:min_count=0", 4682, 4}};
+    } cases[] = {{"int8:min_count=0", 1, 1},    {"int8:min_count=0", 2, 2},   {"int8:min_count=0", 258, 2},
+                 {"int8:min_count=0", 259, 4},  {"int4:min_count=0", 18, 1},  {"int4:min_count=0", 19, 2},
+                 {"int4:min_count=0", 4681, 2}, {"int4:min_count=0", 4682, 4}};
     for (size_t t = 0; t < sizeof cases / sizeof cases[0]; t++) {
         enum { ELEMS = 5 };
         const struct weft_codec_spec spec = spec_of(cases[t].codec);
@@ -134,7 +138,8 @@ static void test_widths(void **state)
         const void *aggregate;
         float result[ELEMS], scaled[ELEMS];
         assert_int_equal(weft_codec_create(weft_env_system(), &spec, &shape, &codec), WEFT_OK);
-        assert_int_equal(weft_combiner_create(weft_env_system(), &spec, &shape, cases[t].ranks, &combiner), WEFT_OK);
+        assert_int_equal(weft_combiner_create(weft_env_system(), &spec, &shape, cases[t].ranks, &combiner),
+                         WEFT_OK);
         for (size_t i = 0; i < ELEMS; i++)
             scaled[i] = grad[i] * limit; /* unit 1, every code at the limit */
         for (uint32_t round = 0; round < 2; round++) {

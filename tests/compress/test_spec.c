@@ -46,12 +46,53 @@ static void test_defaults_and_text(void **state)
 static void test_refusals(void **state)
 {
     static const char *const bad[] = {
-        "", "Dense", "dens", "dense:", "dense:rank=1", "powersgd:", "powersgd:rank", "powersgd:rank=", "powersgd:rank=0",
-        "powersgd:rank=65", "powersgd:iterations=0", "powersgd:iterations=9", "powersgd:rank=4x", "powersgd:rank=-1", "powersgd:rank=4,", "powersgd:ratio=0.1",
-        "powersgd:min_ratio=0.5", "powersgd:min_ratio=1e7", "powersgd:min_ratio=nan", "powersgd:seed=18446744073709551616",
-        "topk:ratio=0", "topk:ratio=1.01", "topk:ratio=-0.1", "topk:ratio=0,01", "topk:ratio=1e-99", "topk:ratio=.",
-        "topk:ratio=1e", "topk:rank=4", "topk:momentum=1", "topk:momentum=-0.1", "topk:nesterov=2", "topk:masking=", "topk:masking=00", "topk:clip=1e31", "topk:clip=inf",
-        "topk:warmup_steps=1.5", "randomk:momentum=0.9", "randomk:feedback=1.1", "powersgd:stacked=2", "topk:stacked=1", "topk:feedback=0.5", "randomk:feedback=-1", "int8:clip=1", "topk:min_count=1.5", "topk:ratio=0.1234567890123456789", "topk ", "topk:ratio=0.1 ",
+        "",
+        "Dense",
+        "dens",
+        "dense:",
+        "dense:rank=1",
+        "powersgd:",
+        "powersgd:rank",
+        "powersgd:rank=",
+        "powersgd:rank=0",
+        "powersgd:rank=65",
+        "powersgd:iterations=0",
+        "powersgd:iterations=9",
+        "powersgd:rank=4x",
+        "powersgd:rank=-1",
+        "powersgd:rank=4,",
+        "powersgd:ratio=0.1",
+        "powersgd:min_ratio=0.5",
+        "powersgd:min_ratio=1e7",
+        "powersgd:min_ratio=nan",
+        "powersgd:seed=18446744073709551616",
+        "topk:ratio=0",
+        "topk:ratio=1.01",
+        "topk:ratio=-0.1",
+        "topk:ratio=0,01",
+        "topk:ratio=1e-99",
+        "topk:ratio=.",
+        "topk:ratio=1e",
+        "topk:rank=4",
+        "topk:momentum=1",
+        "topk:momentum=-0.1",
+        "topk:nesterov=2",
+        "topk:masking=",
+        "topk:masking=00",
+        "topk:clip=1e31",
+        "topk:clip=inf",
+        "topk:warmup_steps=1.5",
+        "randomk:momentum=0.9",
+        "randomk:feedback=1.1",
+        "powersgd:stacked=2",
+        "topk:stacked=1",
+        "topk:feedback=0.5",
+        "randomk:feedback=-1",
+        "int8:clip=1",
+        "topk:min_count=1.5",
+        "topk:ratio=0.1234567890123456789",
+        "topk ",
+        "topk:ratio=0.1 ",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct weft_codec_spec spec = {.rank = 77};
@@ -79,9 +120,12 @@ static void test_resolve(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         assert_int_equal(weft_codec_resolve(&spec, &cases[i].shape).id, cases[i].id);
 
-    spec = spec_of("powersgd:rank=4,stacked=1"); /* each matrix by itself: 16 x 17 pays, the stack's number does not matter */
-    const struct weft_shape layers = {.dim_count = 3, .dims = {100, 16, 17}}, square = {.dim_count = 3, .dims = {100, 16, 16}};
-    const struct weft_shape convolutions = {.dim_count = 5, .dims = {3, 64, 32, 3, 3}}, matrix = shape_of(1024, 784);
+    /* each matrix by itself: 16 x 17 pays, the stack's number does not matter */
+    spec = spec_of("powersgd:rank=4,stacked=1");
+    const struct weft_shape layers = {.dim_count = 3, .dims = {100, 16, 17}},
+                            square = {.dim_count = 3, .dims = {100, 16, 16}};
+    const struct weft_shape convolutions = {.dim_count = 5, .dims = {3, 64, 32, 3, 3}},
+                            matrix = shape_of(1024, 784);
     assert_int_equal(weft_codec_resolve(&spec, &layers).id, WEFT_CODEC_POWERSGD);
     assert_int_equal(weft_codec_resolve(&spec, &square).id, WEFT_CODEC_DENSE);
     assert_int_equal(weft_codec_resolve(&spec, &convolutions).id, WEFT_CODEC_POWERSGD);

@@ -1,5 +1,5 @@
-/* test_topk.c - exact top-k with error feedback: values move bit for bit, the residual keeps the rest, nothing is lost
- * over many steps, and the sparse union sums in T's order. */
+/* test_topk.c - exact top-k with error feedback: values move bit for bit, the residual keeps the rest,
+ * nothing is lost over many steps, and the sparse union sums in T's order. */
 #include "tests/compress/compress_fixture.h"
 
 enum { COUNT = 5003, STEPS = 12 };
@@ -65,8 +65,9 @@ static void test_values_move(void **state)
     fleet_close(&fleet);
 }
 
-/* The guessed threshold decides about time only: gradients that grow, shrink, become equal or vanish from one step to the
- * next give exactly the k largest of every step, whether the list of candidates overflows or stays too short. */
+/* The guessed threshold decides about time only: gradients that grow, shrink, become equal or vanish from
+ * one step to the next give exactly the k largest of every step, whether the list of candidates overflows
+ * or stays too short. */
 static void test_any_guess(void **state)
 {
     enum { LARGE = 120011, GUESS_STEPS = 14 };
@@ -76,7 +77,8 @@ static void test_any_guess(void **state)
     const size_t k = (size_t)ceil(LARGE * 0.001);
     struct sample sample = {sample_seed(47)};
     struct weft_codec *codec;
-    float *grad = test_malloc(4 * LARGE * sizeof *grad), *p = grad + LARGE, *result = p + LARGE, *wanted = result + LARGE;
+    float *grad = test_malloc(4 * LARGE * sizeof *grad), *p = grad + LARGE, *result = p + LARGE,
+          *wanted = result + LARGE;
     uint32_t *top = test_malloc(2 * LARGE * sizeof *top), *scratch = top + LARGE;
     void *wire = test_malloc(weft_codec_contribution_bytes_max(&spec, &shape, 0));
     memset(p, 0, LARGE * sizeof *p);
@@ -98,7 +100,8 @@ static void test_any_guess(void **state)
         assert_int_equal(weft_codec_encode(codec, 0, grad, 1, wire, &bytes), WEFT_OK);
         assert_int_equal(weft_codec_take(codec, 0, wire, bytes, 1), WEFT_OK);
         assert_int_equal(weft_codec_finish(codec, 1, result), WEFT_OK);
-        if (memcmp(result, wanted, LARGE * sizeof *result) != 0) fail_msg("step %d: not the %zu largest", step, k);
+        if (memcmp(result, wanted, LARGE * sizeof *result) != 0)
+            fail_msg("step %d: not the %zu largest", step, k);
         weft_codec_commit(codec);
     }
     weft_codec_free(codec);
@@ -107,8 +110,8 @@ static void test_any_guess(void **state)
     test_free(grad);
 }
 
-/* Deep gradient compression against its recurrences, written down once more: fifty steps, both forms of the momentum, with
- * and without masking, clipped or not, and the warm-up's list of ratios. */
+/* Deep gradient compression against its recurrences, written down once more: fifty steps, both forms of
+ * the momentum, with and without masking, clipped or not, and the warm-up's list of ratios. */
 static void test_deep_gradient_compression(void **state)
 {
     static const struct {
@@ -152,7 +155,8 @@ static void test_deep_gradient_compression(void **state)
             keep_top(next, k_of(ratio), expected, sent);
             fleet_step(&fleet, grad_list, 1.0f, out);
             for (size_t i = 0; i < COUNT; i++) {
-                if (cases[c].clip > 0) assert_true(fabs((double)out[i] - (double)expected[i]) < 1e-4); /* the norm's last bit */
+                /* the norm's last bit */
+                if (cases[c].clip > 0) assert_true(fabs((double)out[i] - (double)expected[i]) < 1e-4);
                 else assert_true(out[i] == expected[i]);
                 v[i] = sent[i] ? 0.0f : next[i];
                 if (sent[i] && cases[c].masking) u[i] = 0.0f;
@@ -163,7 +167,8 @@ static void test_deep_gradient_compression(void **state)
     }
 }
 
-/* A worker that joins begins its warm-up while the others are past it: contributions differ in length, sums do not care. */
+/* A worker that joins begins its warm-up while the others are past it: contributions differ in length,
+ * sums do not care. */
 static void test_two_stages_meet(void **state)
 {
     struct fleet fleet;
@@ -188,11 +193,14 @@ static void test_two_stages_meet(void **state)
     keep_top(residual, k_of(0.01), kept[0], sent[0]);
     keep_top(grads[1], k_of(0.25), kept[1], sent[1]);
     for (size_t i = 0; i < COUNT; i++)
-        assert_true(out[i] == (sent[0][i] && sent[1][i] ? kept[0][i] + kept[1][i] : sent[0][i] ? kept[0][i] : kept[1][i]));
+        assert_true(out[i] == (sent[0][i] && sent[1][i] ? kept[0][i] + kept[1][i]
+                               : sent[0][i]             ? kept[0][i]
+                                                        : kept[1][i]));
     fleet_close(&fleet);
 }
 
-/* The longest of list and vector never travels: at a union of everything the vector, one byte earlier the list. */
+/* The longest of list and vector never travels: at a union of everything the vector, one byte earlier the
+ * list. */
 static void test_dense_where_shorter(void **state)
 {
     struct sample sample = {sample_seed(45)};
@@ -210,7 +218,8 @@ static void test_dense_where_shorter(void **state)
         if (cases[c].dense) {
             weft_codec_abandon(fleet.codecs[0]);
             fleet_encode(&fleet, 0, grad_list);
-            assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, vector - 4, 4), WEFT_ERR_MALFORMED);
+            assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, vector - 4, 4),
+                             WEFT_ERR_MALFORMED);
             assert_int_equal(weft_codec_take(fleet.codecs[0], 0, fleet.aggregate, vector, 4), WEFT_OK);
             /* A worker's own list is never a vector. */
             weft_combiner_begin(fleet.combiner, 0);
@@ -275,13 +284,13 @@ static void test_union_is_the_tree(void **state)
     }
 }
 
-/* Two-sided feedback: what comes back is the k largest of sum + debt, and nothing is lost between workers, combiner and
- * result: everything given is in the outputs, the residuals and the debt. */
+/* Two-sided feedback: what comes back is the k largest of sum + debt, and nothing is lost between workers,
+ * combiner and result: everything given is in the outputs, the residuals and the debt. */
 static void test_global(void **state)
 {
     static const uint32_t fleets[] = {1, 2, 3, 8};
     static double given[COUNT], received[COUNT];
-    static float debt[COUNT], q[COUNT], residual[COUNT], kept[FLEET_MAX][COUNT];
+    static float combiner_residual[COUNT], q[COUNT], residual[COUNT], kept[FLEET_MAX][COUNT];
     static bool sent[FLEET_MAX][COUNT], chosen[COUNT];
     for (size_t f = 0; f < 4; f++) {
         struct fleet fleet;
@@ -290,11 +299,11 @@ static void test_global(void **state)
         const size_t k = k_of(0.02);
         memset(given, 0, sizeof given);
         memset(received, 0, sizeof received);
-        memset(debt, 0, sizeof debt);
+        memset(combiner_residual, 0, sizeof combiner_residual);
         fleet_open(&fleet, "topk:ratio=0.02,global=1", shape_of(COUNT, 0), ranks);
         const size_t state_bytes = weft_combiner_state_bytes(fleet.combiner);
         uint8_t *saved = malloc(state_bytes);
-        assert_int_equal(state_bytes, CODEC_STATE_HEAD_BYTES + sizeof debt);
+        assert_int_equal(state_bytes, CODEC_STATE_HEAD_BYTES + sizeof combiner_residual);
         for (int step = 0; step < STEPS; step++) {
             fill(&sample, ranks);
             for (uint32_t r = 0; r < ranks; r++) {
@@ -306,24 +315,25 @@ static void test_global(void **state)
             for (size_t i = 0; i < COUNT; i++) {
                 bool any;
                 const float sum = sparse_tree(0, ranks, i, kept, sent, &any);
-                q[i] = any ? sum + debt[i] : debt[i];
+                q[i] = any ? sum + combiner_residual[i] : combiner_residual[i];
             }
             keep_top(q, k, expected, chosen);
             fleet_step(&fleet, grad_list, 1.0f, out);
             assert_memory_equal(out, expected, sizeof out);
-            assert_true(fleet.aggregate_bytes <= weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, 0));
+            assert_true(fleet.aggregate_bytes <=
+                        weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, 0));
             fleet_commit(&fleet);
             for (size_t i = 0; i < COUNT; i++) {
-                debt[i] = chosen[i] ? 0.0f : q[i];
+                combiner_residual[i] = chosen[i] ? 0.0f : q[i];
                 received[i] += (double)out[i];
                 for (uint32_t r = 0; r < ranks; r++)
                     given[i] += (double)grads[r][i];
             }
             assert_int_equal(weft_combiner_save(fleet.combiner, saved), WEFT_OK);
-            assert_memory_equal(saved + CODEC_STATE_HEAD_BYTES, debt, sizeof debt);
+            assert_memory_equal(saved + CODEC_STATE_HEAD_BYTES, combiner_residual, sizeof combiner_residual);
         }
         for (size_t i = 0; i < COUNT; i++)
-            received[i] += (double)debt[i];
+            received[i] += (double)combiner_residual[i];
         for (uint32_t r = 0; r < ranks; r++) {
             fleet_residual(&fleet, r, residual);
             for (size_t i = 0; i < COUNT; i++)
@@ -336,11 +346,12 @@ static void test_global(void **state)
     }
 }
 
-/* The combiner's debt survives a restart, keeps its mean over another number of ranks, and takes no damage from files
- * or from peers that send what is no number. */
+/* The combiner's debt survives a restart, keeps its mean over another number of ranks, and takes no damage
+ * from files or from peers that send what is no number. */
 static void test_global_state(void **state)
 {
-    static uint8_t saved[CODEC_STATE_HEAD_BYTES + COUNT * sizeof(float)], again[sizeof saved], bad[sizeof saved];
+    static uint8_t saved[CODEC_STATE_HEAD_BYTES + COUNT * sizeof(float)], again[sizeof saved],
+        bad[sizeof saved];
     static float before[COUNT], after[COUNT];
     struct fleet old, fresh;
     struct weft_combiner *more;
@@ -352,7 +363,9 @@ static void test_global_state(void **state)
             for (uint32_t r = 0; r < 3; r++) {
                 uint8_t *of_worker = malloc(weft_codec_state_bytes(old.codecs[r]));
                 assert_int_equal(weft_codec_save(old.codecs[r], of_worker), WEFT_OK);
-                assert_int_equal(weft_codec_load(fresh.codecs[r], of_worker, weft_codec_state_bytes(old.codecs[r])), WEFT_OK);
+                assert_int_equal(
+                    weft_codec_load(fresh.codecs[r], of_worker, weft_codec_state_bytes(old.codecs[r])),
+                    WEFT_OK);
                 free(of_worker);
             }
             assert_int_equal(weft_combiner_save(old.combiner, saved), WEFT_OK);
@@ -440,8 +453,8 @@ static void test_nothing_is_lost(void **state)
                     given[i] += (double)grads[r][i];
             }
         }
-        /* Read the residuals by sending them: a zero gradient with everything kept is not possible here, so one more
-         * step per worker drains what the norm says is left. */
+        /* Read the residuals by sending them: a zero gradient with everything kept is not possible here,
+         * so one more step per worker drains what the norm says is left. */
         double left = 0, difference = 0, together = 0;
         for (uint32_t r = 0; r < ranks; r++)
             left += weft_codec_residual_norm(fleet.codecs[r]);
@@ -500,9 +513,11 @@ static void test_bad_contributions(void **state)
     size_t fewer_bytes = weft_index_encode(few, 2, COUNT, fewer);
     memcpy(fewer + fewer_bytes, few_values, sizeof few_values);
     weft_combiner_begin(fleet.combiner, 0);
-    assert_int_equal(weft_combiner_add(fleet.combiner, fewer, fewer_bytes + sizeof few_values), WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_combiner_add(fleet.combiner, fewer, fewer_bytes + sizeof few_values),
+                     WEFT_ERR_MALFORMED);
     for (uint32_t r = 0; r < 3; r++)
-        assert_int_equal(weft_combiner_add(fleet.combiner, fleet.contributions[r], fleet.contribution_bytes[r]), WEFT_OK);
+        assert_int_equal(
+            weft_combiner_add(fleet.combiner, fleet.contributions[r], fleet.contribution_bytes[r]), WEFT_OK);
     assert_int_equal(weft_combiner_close(fleet.combiner, &data, &bytes), WEFT_OK);
     assert_memory_equal(data, good, bytes);
 
@@ -520,8 +535,8 @@ static void test_bad_contributions(void **state)
     fleet_close(&fleet);
 }
 
-/* A stream that is well formed but longer than any writer's: 16 bits for every gap of 0. Refused, not stored beyond
- * the room there is. */
+/* A stream that is well formed but longer than any writer's: 16 bits for every gap of 0. Refused, not
+ * stored beyond the room there is. */
 static void test_wasteful_aggregate(void **state)
 {
     enum { SMALL = 2000 };
@@ -546,11 +561,18 @@ static void test_wasteful_aggregate(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values_move),     cmocka_unit_test(test_everything),       cmocka_unit_test(test_union_is_the_tree),
-        cmocka_unit_test(test_nothing_is_lost), cmocka_unit_test(test_bad_contributions),
-        cmocka_unit_test(test_wasteful_aggregate), cmocka_unit_test(test_any_guess),
-        cmocka_unit_test(test_deep_gradient_compression), cmocka_unit_test(test_two_stages_meet),
-        cmocka_unit_test(test_dense_where_shorter), cmocka_unit_test(test_global), cmocka_unit_test(test_global_state),
+        cmocka_unit_test(test_values_move),
+        cmocka_unit_test(test_everything),
+        cmocka_unit_test(test_union_is_the_tree),
+        cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_bad_contributions),
+        cmocka_unit_test(test_wasteful_aggregate),
+        cmocka_unit_test(test_any_guess),
+        cmocka_unit_test(test_deep_gradient_compression),
+        cmocka_unit_test(test_two_stages_meet),
+        cmocka_unit_test(test_dense_where_shorter),
+        cmocka_unit_test(test_global),
+        cmocka_unit_test(test_global_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

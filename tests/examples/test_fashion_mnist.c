@@ -1,4 +1,5 @@
-/* test_fashion_mnist.c - the parts of the trainer that need no job: the reader, the order of images, the gradients. */
+/* test_fashion_mnist.c - the parts of the trainer that need no job: the reader, the order of images, the
+ * gradients. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -117,7 +118,8 @@ static void spoiled_files_are_refused(void **state)
 static void every_epoch_shows_every_image_once(void **state)
 {
     enum { COUNT = 500, BATCH = 64 };
-    struct dataset dataset = {.count = COUNT, .pixels = calloc(COUNT, IMAGE_PIXELS), .labels = calloc(COUNT, 1)};
+    struct dataset dataset = {
+        .count = COUNT, .pixels = calloc(COUNT, IMAGE_PIXELS), .labels = calloc(COUNT, 1)};
     for (uint32_t i = 0; i < COUNT; i++) {
         dataset.pixels[(size_t)i * IMAGE_PIXELS] = (uint8_t)(i % 250);
         dataset.labels[i] = (uint8_t)(i / 250);
@@ -131,7 +133,8 @@ static void every_epoch_shows_every_image_once(void **state)
         uint32_t count = 2 * COUNT - at < BATCH ? (uint32_t)(2 * COUNT - at) : BATCH;
         batches_fill(&batches, at, count, x, labels);
         for (uint32_t i = 0; i < count; i++) {
-            int image = (int)lroundf((x[(size_t)i * IMAGE_PIXELS] * 0.3530f + 0.2860f) * 255.0f) + 250 * labels[i];
+            int image =
+                (int)lroundf((x[(size_t)i * IMAGE_PIXELS] * 0.3530f + 0.2860f) * 255.0f) + 250 * labels[i];
             assert_true(image >= 0 && image < COUNT);
             seen[image]++;
             if (at + i + 1 != COUNT) continue;
@@ -179,7 +182,8 @@ static void gradients_are_those_of_the_loss(void **state)
     for (uint32_t l = 0; l < LAYERS; l++) {
         struct mlp_layer *layer = &mlp.layers[l];
         for (uint32_t part = 0; part < 2; part++) {
-            float *values = part ? layer->bias : layer->weights, *grads = part ? layer->bias_grad : layer->weights_grad;
+            float *values = part ? layer->bias : layer->weights,
+                  *grads = part ? layer->bias_grad : layer->weights_grad;
             uint32_t count = part ? layer->out : layer->in * layer->out;
             for (uint32_t i = 0; i < count; i++) {
                 const float kept = values[i], distance = 1e-3f;
@@ -191,7 +195,8 @@ static void gradients_are_those_of_the_loss(void **state)
                 double below = mlp_loss(&mlp, labels, BATCH, false, NULL) / BATCH;
                 values[i] = kept;
                 double slope = (above - below) / (2 * distance);
-                if (fabs(slope - grads[i]) > 2e-3) fail_msg("layer %u part %u element %u: %g, not %g", l, part, i, (double)grads[i], slope);
+                if (fabs(slope - grads[i]) > 2e-3)
+                    fail_msg("layer %u part %u element %u: %g, not %g", l, part, i, (double)grads[i], slope);
             }
         }
     }

@@ -1,5 +1,5 @@
-/* fuzz_codec_state.c - a damaged checkpoint of a codec: refused without a trace, or loaded, and then saved as the very
- * same bytes, with a finite residual. */
+/* fuzz_codec_state.c - a damaged checkpoint of a codec: refused without a trace, or loaded, and then saved
+ * as the very same bytes, with a finite residual. */
 #include <math.h>
 
 #include "compress/codec.h"
@@ -21,7 +21,8 @@ static void try_combiner(const struct fuzz_case *chosen, const uint8_t *data, si
     uint8_t before[STATE_BYTES_MAX], after[STATE_BYTES_MAX];
     struct weft_combiner *combiner;
     float value;
-    fuzz_expect(weft_combiner_create(weft_env_system(), &chosen->spec, &chosen->shape, FUZZ_RANKS, &combiner) == WEFT_OK);
+    fuzz_expect(weft_combiner_create(weft_env_system(), &chosen->spec, &chosen->shape, FUZZ_RANKS,
+                                     &combiner) == WEFT_OK);
     const size_t state_bytes = weft_combiner_state_bytes(combiner);
     fuzz_expect(state_bytes <= STATE_BYTES_MAX);
     fuzz_expect(weft_combiner_save(combiner, before) == WEFT_OK);
@@ -50,7 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const enum weft_status status = weft_codec_load(codec, data + 1, bytes - 1);
     fuzz_expect(status == WEFT_OK || status == WEFT_ERR_MALFORMED);
     fuzz_expect(weft_codec_save(codec, after) == WEFT_OK);
-    const bool keeps_steps = weft_codec_rounds(&chosen.spec) >= 2 || chosen.spec.id == WEFT_CODEC_TOPK; /* the others save no counter */
+    /* the others save no counter */
+    const bool keeps_steps = weft_codec_rounds(&chosen.spec) >= 2 || chosen.spec.id == WEFT_CODEC_TOPK;
     if (status == WEFT_OK) {
         fuzz_expect(bytes - 1 == state_bytes && memcmp(after, data + 1, 16) == 0);
         fuzz_expect(memcmp(after + 24, data + 1 + 24, state_bytes - 24) == 0);

@@ -1,5 +1,6 @@
-/* fuzz_codec_take.c - an aggregate from a hostile shard, for every codec and round: refused without a trace (the true one
- * is then taken as if nothing had come), or taken, and then the step ends and the next gradient still encodes. */
+/* fuzz_codec_take.c - an aggregate from a hostile shard, for every codec and round: refused without a
+ * trace (the true one is then taken as if nothing had come), or taken, and then the step ends and the next
+ * gradient still encodes. */
 #include <math.h>
 
 #include "tests/fuzz/fuzz_compress.h"
@@ -20,9 +21,11 @@ static void finish_step(struct weft_codec *codec, const struct fuzz_case *chosen
         /* Our own next contribution alone: one rank's aggregate. */
         struct weft_combiner *alone;
         const void *aggregate;
-        fuzz_expect(weft_combiner_create(weft_env_system(), &chosen->spec, &chosen->shape, 1, &alone) == WEFT_OK);
+        fuzz_expect(weft_combiner_create(weft_env_system(), &chosen->spec, &chosen->shape, 1, &alone) ==
+                    WEFT_OK);
         const enum weft_status encoded = weft_codec_encode(codec, round, NULL, 1.0f, factor, &bytes);
-        if (encoded == WEFT_ERR_INVALID && round > 1) { /* a sum of nonsense may lead the next iteration out of range */
+        if (encoded == WEFT_ERR_INVALID && round > 1) {
+            /* a sum of nonsense may lead the next iteration out of range */
             weft_combiner_free(alone);
             weft_codec_abandon(codec);
             return;

@@ -26,10 +26,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
-    static const char *const texts[] = {"dense", "f16", "bf16", "powersgd", "powersgd:rank=4,min_ratio=2.5,seed=7",
-                                        "topk:ratio=0.01", "topk:ratio=1e-3,min_count=10", "powersgd:min_ratio=1e3", "int8", "int4:seed=9,min_count=0",
-                                        "sign", "e4m3:min_count=9", "e5m2", "randomk:ratio=0.1,seed=3,min_count=7", "powersgd:iterations=3",
-                                        "topk:momentum=.9,nesterov=1,masking=0,clip=2,warmup_steps=9", "topk:clip=0013200E22",
+    static const char *const texts[] = {"dense",
+                                        "f16",
+                                        "bf16",
+                                        "powersgd",
+                                        "powersgd:rank=4,min_ratio=2.5,seed=7",
+                                        "topk:ratio=0.01",
+                                        "topk:ratio=1e-3,min_count=10",
+                                        "powersgd:min_ratio=1e3",
+                                        "int8",
+                                        "int4:seed=9,min_count=0",
+                                        "sign",
+                                        "e4m3:min_count=9",
+                                        "e5m2",
+                                        "randomk:ratio=0.1,seed=3,min_count=7",
+                                        "powersgd:iterations=3",
+                                        "topk:momentum=.9,nesterov=1,masking=0,clip=2,warmup_steps=9",
+                                        "topk:clip=0013200E22",
                                         "topk:clip=999999999999999e15"};
     const char *text = texts[number % (sizeof texts / sizeof texts[0])];
     memcpy(out, text, strlen(text));

@@ -1,5 +1,5 @@
-/* fuzz_combiner_add.c - a contribution from a hostile worker, for every codec and round: refused without a trace, or
- * added, and then the round still closes with an aggregate that every worker takes. */
+/* fuzz_combiner_add.c - a contribution from a hostile worker, for every codec and round: refused without a
+ * trace, or added, and then the round still closes with an aggregate that every worker takes. */
 #include "tests/fuzz/fuzz_compress.h"
 
 static void close_round(struct fuzz_fleet *fleet, uint8_t *out, size_t *bytes_out)
@@ -16,7 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     size_t aggregate_bytes, clean_bytes;
     if (bytes < 1) return 0;
     const struct fuzz_case chosen = fuzz_case_of(data[0]);
-    fuzz_expect(weft_codec_aggregate_bytes_max(&chosen.spec, &chosen.shape, chosen.round, FUZZ_RANKS) <= sizeof aggregate);
+    fuzz_expect(weft_codec_aggregate_bytes_max(&chosen.spec, &chosen.shape, chosen.round, FUZZ_RANKS) <=
+                sizeof aggregate);
     fuzz_fleet_open(&fleet, &chosen);
 
     for (uint32_t r = 0; r < FUZZ_RANKS; r++)
@@ -29,10 +30,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     for (uint32_t r = status == WEFT_OK ? 1 : 0; r < FUZZ_RANKS; r++)
         fuzz_expect(weft_combiner_add(fleet.combiner, fleet.contributions[r], fleet.bytes[r]) == WEFT_OK);
     close_round(&fleet, aggregate, &aggregate_bytes);
-    fuzz_expect(aggregate_bytes <= weft_codec_aggregate_bytes_max(&chosen.spec, &chosen.shape, chosen.round, FUZZ_RANKS));
-    if (status != WEFT_OK && !chosen.spec.global) fuzz_expect(aggregate_bytes == clean_bytes && memcmp(aggregate, clean, clean_bytes) == 0);
+    fuzz_expect(aggregate_bytes <=
+                weft_codec_aggregate_bytes_max(&chosen.spec, &chosen.shape, chosen.round, FUZZ_RANKS));
+    if (status != WEFT_OK && !chosen.spec.global)
+        fuzz_expect(aggregate_bytes == clean_bytes && memcmp(aggregate, clean, clean_bytes) == 0);
     for (uint32_t r = 0; r < FUZZ_RANKS; r++)
-        fuzz_expect(weft_codec_take(fleet.codecs[r], chosen.round, aggregate, aggregate_bytes, FUZZ_RANKS) == WEFT_OK);
+        fuzz_expect(weft_codec_take(fleet.codecs[r], chosen.round, aggregate, aggregate_bytes, FUZZ_RANKS) ==
+                    WEFT_OK);
     fuzz_fleet_close(&fleet);
     return 0;
 }

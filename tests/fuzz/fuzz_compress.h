@@ -1,5 +1,5 @@
-/* fuzz_compress.h - what the codec targets share: the codecs, small tensors, and gradients made from nothing. The first
- * byte of an input chooses the codec and the round, the rest is the untrusted message. */
+/* fuzz_compress.h - what the codec targets share: the codecs, small tensors, and gradients made from
+ * nothing. The first byte of an input chooses the codec and the round, the rest is the untrusted message. */
 #ifndef WEFT_TESTS_FUZZ_COMPRESS_H
 #define WEFT_TESTS_FUZZ_COMPRESS_H
 
@@ -10,7 +10,13 @@
 #include "compress/compress.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { FUZZ_ROWS = 12, FUZZ_COLS = 20, FUZZ_ELEMS = FUZZ_ROWS * FUZZ_COLS, FUZZ_RANKS = 3, FUZZ_BYTES = 4096 };
+enum {
+    FUZZ_ROWS = 12,
+    FUZZ_COLS = 20,
+    FUZZ_ELEMS = FUZZ_ROWS * FUZZ_COLS,
+    FUZZ_RANKS = 3,
+    FUZZ_BYTES = 4096
+};
 
 struct fuzz_case {
     struct weft_codec_spec spec;
@@ -23,16 +29,30 @@ static inline struct fuzz_case fuzz_case_of(uint8_t choice)
     static const struct {
         const char *text;
         uint32_t round;
-    } cases[] = {{"dense", 0}, {"f16", 0}, {"bf16", 0}, {"powersgd:rank=2,min_ratio=1", 0}, {"powersgd:rank=2,min_ratio=1", 1},
-                 {"topk:ratio=0.1,min_count=0", 0}, {"topk:ratio=0.004,min_count=0", 0}, {"topk:ratio=1,min_count=0", 0},
-                 {"int8:min_count=0", 0}, {"int8:min_count=0", 1}, {"int4:min_count=0", 0}, {"int4:min_count=0", 1},
-                 {"sign:min_count=0", 0}, {"e4m3:min_count=0", 0}, {"e5m2:min_count=0", 0},
-                 {"randomk:ratio=0.1,min_count=0", 0}, {"randomk:ratio=0.1,min_count=0", 1},
+    } cases[] = {{"dense", 0},
+                 {"f16", 0},
+                 {"bf16", 0},
+                 {"powersgd:rank=2,min_ratio=1", 0},
+                 {"powersgd:rank=2,min_ratio=1", 1},
+                 {"topk:ratio=0.1,min_count=0", 0},
+                 {"topk:ratio=0.004,min_count=0", 0},
+                 {"topk:ratio=1,min_count=0", 0},
+                 {"int8:min_count=0", 0},
+                 {"int8:min_count=0", 1},
+                 {"int4:min_count=0", 0},
+                 {"int4:min_count=0", 1},
+                 {"sign:min_count=0", 0},
+                 {"e4m3:min_count=0", 0},
+                 {"e5m2:min_count=0", 0},
+                 {"randomk:ratio=0.1,min_count=0", 0},
+                 {"randomk:ratio=0.1,min_count=0", 1},
                  {"topk:ratio=0.05,min_count=0,momentum=0.9,clip=3,warmup_steps=5", 0},
                  {"topk:ratio=0.1,min_count=0,global=1", 0},
-                 {"powersgd:rank=2,iterations=2,min_ratio=1", 2}, {"powersgd:rank=2,iterations=2,min_ratio=1", 1}};
+                 {"powersgd:rank=2,iterations=2,min_ratio=1", 2},
+                 {"powersgd:rank=2,iterations=2,min_ratio=1", 1}};
     const unsigned which = choice % (sizeof cases / sizeof cases[0]);
-    struct fuzz_case chosen = {.shape = {.dim_count = 2, .dims = {FUZZ_ROWS, FUZZ_COLS}}, .round = cases[which].round};
+    struct fuzz_case chosen = {.shape = {.dim_count = 2, .dims = {FUZZ_ROWS, FUZZ_COLS}},
+                               .round = cases[which].round};
     if (weft_codec_parse(cases[which].text, &chosen.spec, NULL) != WEFT_OK) abort();
     if (weft_codec_resolve(&chosen.spec, &chosen.shape).id != chosen.spec.id) abort();
     return chosen;
@@ -61,24 +81,28 @@ static inline void fuzz_fleet_open(struct fuzz_fleet *fleet, const struct fuzz_c
 {
     struct weft_env *env = weft_env_system();
     float grad[FUZZ_ELEMS];
-    fuzz_expect(weft_combiner_create(env, &chosen->spec, &chosen->shape, FUZZ_RANKS, &fleet->combiner) == WEFT_OK);
+    fuzz_expect(weft_combiner_create(env, &chosen->spec, &chosen->shape, FUZZ_RANKS, &fleet->combiner) ==
+                WEFT_OK);
     for (uint32_t r = 0; r < FUZZ_RANKS; r++) {
-        fuzz_expect(weft_codec_contribution_bytes_max(&chosen->spec, &chosen->shape, chosen->round) <= FUZZ_BYTES);
+        fuzz_expect(weft_codec_contribution_bytes_max(&chosen->spec, &chosen->shape, chosen->round) <=
+                    FUZZ_BYTES);
         fuzz_expect(weft_codec_create(env, &chosen->spec, &chosen->shape, &fleet->codecs[r]) == WEFT_OK);
         fuzz_gradient(r, grad);
-        fuzz_expect(weft_codec_encode(fleet->codecs[r], 0, grad, 1.0f, fleet->contributions[r], &fleet->bytes[r]) == WEFT_OK);
+        fuzz_expect(weft_codec_encode(fleet->codecs[r], 0, grad, 1.0f, fleet->contributions[r],
+                                      &fleet->bytes[r]) == WEFT_OK);
     }
     for (uint32_t round = 0; round < chosen->round; round++) {
         const void *data;
         size_t bytes;
         weft_combiner_begin(fleet->combiner, round);
         for (uint32_t r = 0; r < FUZZ_RANKS; r++)
-            fuzz_expect(weft_combiner_add(fleet->combiner, fleet->contributions[r], fleet->bytes[r]) == WEFT_OK);
+            fuzz_expect(weft_combiner_add(fleet->combiner, fleet->contributions[r], fleet->bytes[r]) ==
+                        WEFT_OK);
         fuzz_expect(weft_combiner_close(fleet->combiner, &data, &bytes) == WEFT_OK);
         for (uint32_t r = 0; r < FUZZ_RANKS; r++) {
             fuzz_expect(weft_codec_take(fleet->codecs[r], round, data, bytes, FUZZ_RANKS) == WEFT_OK);
-            fuzz_expect(weft_codec_encode(fleet->codecs[r], round + 1, NULL, 1.0f, fleet->contributions[r], &fleet->bytes[r])
-                        == WEFT_OK);
+            fuzz_expect(weft_codec_encode(fleet->codecs[r], round + 1, NULL, 1.0f, fleet->contributions[r],
+                                          &fleet->bytes[r]) == WEFT_OK);
         }
     }
     weft_combiner_begin(fleet->combiner, chosen->round);

@@ -51,21 +51,27 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t room)
     Weft__Control__LinkCost cost = WEFT__CONTROL__LINK_COST__INIT;
     Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
     Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
-    Weft__Control__Chunk dense = WEFT__CONTROL__CHUNK__INIT, other = WEFT__CONTROL__CHUNK__INIT, *chunks[] = {&dense, &other};
+    Weft__Control__Chunk dense = WEFT__CONTROL__CHUNK__INIT, other = WEFT__CONTROL__CHUNK__INIT,
+                         *chunks[] = {&dense, &other};
     Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
     static uint8_t runs[WEFT_RUNS_BYTES];
     switch (number % 12) {
     case 8:
-        hello.wire_version = WEFT_WIRE_VERSION, hello.weft_version = hello.name = hello.host = hello.job = TEXT, hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
-        hello.wanted_index = -1, hello.pid = NUMBER, hello.nonce = BYTES("0123456789abcdef"), hello.endpoints = 2, hello.device = hello.states = true;
+        hello.wire_version = WEFT_WIRE_VERSION,
+        hello.weft_version = hello.name = hello.host = hello.job = TEXT,
+        hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
+        hello.wanted_index = -1, hello.pid = NUMBER, hello.nonce = BYTES("0123456789abcdef"),
+        hello.endpoints = 2, hello.device = hello.states = true;
         return PACK(HELLO, &hello);
     case 9:
-        cost.pairs = cost.unknown = 6, cost.latency_ns = NUMBER, cost.incast_milli = 40, cost.words_ns = 370, cost.last_kib = 491520, cost.past_ps = 40, cost.ring = BYTES("abcdefgh\1\0\0\0ijklmnop\0\1\0\0");
+        cost.pairs = cost.unknown = 6, cost.latency_ns = NUMBER, cost.incast_milli = 40, cost.words_ns = 370,
+        cost.last_kib = 491520, cost.past_ps = 40, cost.ring = BYTES("abcdefgh\1\0\0\0ijklmnop\0\1\0\0");
         cost.runs = (ProtobufCBinaryData){sizeof runs, runs};
         go.epoch = 1, go.cost = &cost, go.committed = NUMBER, go.codec_steps = 12, go.tensors = 3;
         return PACK(GO, &go);
     default:
-        declare.name = declare.codec = declare.optimizer = TEXT, declare.dtype = WEFT_F32, declare.n_dims = 2, declare.dims = dims, declare.mode = 1;
+        declare.name = declare.codec = declare.optimizer = TEXT, declare.dtype = WEFT_F32, declare.n_dims = 2,
+        declare.dims = dims, declare.mode = 1;
         declare.ordinal = declared.tensor = 3, declare.chunk_bytes = 4096;
         dense.count = other.count = dims[0] * dims[1], other.candidate = 1;
         declared.declare = &declare, declared.n_chunks = 2, declared.chunks = chunks;
@@ -88,22 +94,30 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
     Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
-    member.role = WEFT__CONTROL__ROLE__ROLE_WORKER, member.name = member.host = TEXT, member.incarnation = NUMBER, member.device = true;
+    member.role = WEFT__CONTROL__ROLE__ROLE_WORKER, member.name = member.host = TEXT,
+    member.incarnation = NUMBER, member.device = true;
     member.n_addresses = 2, member.addresses = addresses;
     switch (number % 12) {
-    case 0: roster.epoch = 1, roster.n_members = 2, roster.members = members, roster.coordinator = TEXT; return PACK(ROSTER, &roster);
+    case 0:
+        roster.epoch = 1, roster.n_members = 2, roster.members = members, roster.coordinator = TEXT;
+        return PACK(ROSTER, &roster);
     case 1: lost.member = lost.index = 2, lost.text = TEXT, lost.epoch = 4; return PACK(MEMBER_LOST, &lost);
     case 2: leave.text = TEXT, leave.committed = NUMBER; return PACK(LEAVE, &leave);
-    case 3: shrink.epoch = 4, shrink.committed = NUMBER, shrink.codec_steps = 12; return PACK(SHRINK, &shrink);
+    case 3:
+        shrink.epoch = 4, shrink.committed = NUMBER, shrink.codec_steps = 12;
+        return PACK(SHRINK, &shrink);
     case 4:
-        shrunk.epoch = 4, shrunk.committed = NUMBER, shrunk.n_members = 3, shrunk.members = ranks, shrunk.last = 3, shrunk.codec_steps = 12;
+        shrunk.epoch = 4, shrunk.committed = NUMBER, shrunk.n_members = 3, shrunk.members = ranks,
+        shrunk.last = 3, shrunk.codec_steps = 12;
         shrunk.n_newcomers = number % 3, shrunk.newcomers = members;
         return PACK(SHRUNK, &shrunk);
     case 5: join.committed = NUMBER, join.codec_steps = 12; return PACK(JOIN, &join);
     case 6: joined.member = 2, joined.text = TEXT, joined.epoch = 4; return PACK(JOINED, &joined);
     case 7: grow.epoch = 4, grow.text = TEXT; return PACK(GROW, &grow);
     case 10: left.member = 2, left.index = 1, left.text = TEXT; return PACK(LEFT, &left);
-    case 11: heartbeat.time_ns = NUMBER, heartbeat.ask = (uint32_t)number, heartbeat.answer = 300; return PACK(HEARTBEAT, &heartbeat);
+    case 11:
+        heartbeat.time_ns = NUMBER, heartbeat.ask = (uint32_t)number, heartbeat.answer = 300;
+        return PACK(HEARTBEAT, &heartbeat);
     default: return seed_of_start(number, out, room);
     }
 }

@@ -1,5 +1,6 @@
-/* fuzz_idx.c - the example's reader of IDX files, plain or compressed: any two files are a whole data set or refused with a sentence.
- * The input is cut in two: two bytes of length, the images' file, the labels' file. */
+/* fuzz_idx.c - the example's reader of IDX files, plain or compressed: any two files are a whole data set
+ * or refused with a sentence. The input is cut in two: two bytes of length, the images' file, the labels'
+ * file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +90,13 @@ static size_t make_labels(uint32_t count, uint8_t *out)
 
 static size_t squeeze(const uint8_t *data, size_t bytes, uint8_t *out, size_t room)
 {
-    z_stream stream = {.next_in = (uint8_t *)(uintptr_t)data, .avail_in = (unsigned)bytes, .next_out = out, .avail_out = (unsigned)room};
-    if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK || deflate(&stream, Z_FINISH) != Z_STREAM_END) abort();
+    z_stream stream = {.next_in = (uint8_t *)(uintptr_t)data,
+                       .avail_in = (unsigned)bytes,
+                       .next_out = out,
+                       .avail_out = (unsigned)room};
+    if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK ||
+        deflate(&stream, Z_FINISH) != Z_STREAM_END)
+        abort();
     deflateEnd(&stream);
     return stream.total_out;
 }
@@ -99,7 +105,8 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     static uint8_t images[8 * IMAGE_PIXELS + 100], labels[100];
     uint32_t count = (uint32_t)(number % 4 + 1);
-    size_t image_bytes = make_images(count, images), label_bytes = make_labels(number % 7 == 6 ? count + 1 : count, labels);
+    size_t image_bytes = make_images(count, images),
+           label_bytes = make_labels(number % 7 == 6 ? count + 1 : count, labels);
     uint8_t *at = out + 2;
     if (number & 1) image_bytes = squeeze(images, image_bytes, at, room - 2);
     else memcpy(at, images, image_bytes);

@@ -1,4 +1,5 @@
-/* fuzz_index.c - the index decoder: rising, in range, within the bytes; and what it accepts, the encoder can say. */
+/* fuzz_index.c - the index decoder: rising, in range, within the bytes; and what it accepts, the encoder
+ * can say. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,16 +21,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     size_t consumed, consumed_again;
     if (bytes < 2) return 0;
     const uint64_t elems = elems_of(data);
-    if (weft_index_decode(data + 2, bytes - 2, elems, indices, COUNT_MAX, &count, &consumed) != WEFT_OK) return 0;
+    if (weft_index_decode(data + 2, bytes - 2, elems, indices, COUNT_MAX, &count, &consumed) != WEFT_OK)
+        return 0;
     if (count > COUNT_MAX || consumed > bytes - 2) abort();
     for (uint64_t i = 0; i < count; i++)
         if (indices[i] >= elems || (i > 0 && indices[i] <= indices[i - 1])) abort();
 
     uint8_t *encoded = malloc(weft_index_bytes_max(elems, count));
     const size_t written = weft_index_encode(indices, count, elems, encoded);
-    if (written > weft_index_bytes_max(elems, count) || written > consumed) abort(); /* ours is never longer */
-    if (weft_index_decode(encoded, written, elems, again, COUNT_MAX, &count_again, &consumed_again) != WEFT_OK) abort();
-    if (count_again != count || consumed_again != written || memcmp(again, indices, count * sizeof *again) != 0) abort();
+    /* ours is never longer */
+    if (written > weft_index_bytes_max(elems, count) || written > consumed) abort();
+    if (weft_index_decode(encoded, written, elems, again, COUNT_MAX, &count_again, &consumed_again) !=
+        WEFT_OK)
+        abort();
+    if (count_again != count || consumed_again != written ||
+        memcmp(again, indices, count * sizeof *again) != 0)
+        abort();
     free(encoded);
     return 0;
 }

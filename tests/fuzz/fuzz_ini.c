@@ -1,5 +1,5 @@
-/* fuzz_ini.c - the configuration file: any bytes are read or refused with a sentence, and what is in force afterwards is of the
- * option's type and range, and was given by this file or is the default. */
+/* fuzz_ini.c - the configuration file: any bytes are read or refused with a sentence, and what is in force
+ * afterwards is of the option's type and range, and was given by this file or is the default. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "base/config.h"
+#include "base/config/config.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_option(const struct weft_config *config, const struct weft_option *option)
@@ -39,7 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (ftruncate(fd, 0) != 0 || pwrite(fd, data, bytes, 0) != (ssize_t)bytes) abort();
     if (weft_config_load(weft_env_system(), &config, &error) < 0) abort();
     if (weft_config_read_file(config, path, &error) < 0 && !error.text[0]) abort();
-    for (const struct weft_option *option = weft_option_table; option->name; option++) check_option(config, option);
+    for (const struct weft_option *option = weft_option_table; option->name; option++)
+        check_option(config, option);
     weft_config_free(config);
     return 0;
 }
@@ -53,8 +54,10 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     while (weft_option_table[options].name) options++;
     for (uint64_t i = 0; i < 3 && at + 400 < room; i++) {
         const struct weft_option *option = &weft_option_table[(number * 3 + i) % options];
-        const char *dot = strchr(option->name, '.'), *value = i == 0 ? option->default_text : values[(number + i) % 7];
-        at += (size_t)snprintf(text + at, 400, "[%.*s]\n%s = %.200s\n", (int)(dot - option->name), option->name, dot + 1, value);
+        const char *dot = strchr(option->name, '.'),
+                   *value = i == 0 ? option->default_text : values[(number + i) % 7];
+        at += (size_t)snprintf(text + at, 400, "[%.*s]\n%s = %.200s\n", (int)(dot - option->name),
+                               option->name, dot + 1, value);
     }
     return at;
 }

@@ -1,4 +1,5 @@
-/* fuzz_link_table.c - the link table's text form: whatever is accepted is written and read again as the same table. */
+/* fuzz_link_table.c - the link table's text form: whatever is accepted is written and read again as the
+ * same table. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,14 +38,16 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     uint32_t hosts = (uint32_t)(number % 4 + 1), links = (uint32_t)(number / 4 % 7);
     char *text = (char *)out;
     size_t at = (size_t)snprintf(text, room, "weft-links 1\n");
-    for (uint32_t i = 0; i < hosts && at + 100 < room; i++) at += (size_t)snprintf(text + at, room - at, "host %x host%u\n", i * 77, i);
+    for (uint32_t i = 0; i < hosts && at + 100 < room; i++)
+        at += (size_t)snprintf(text + at, room - at, "host %x host%u\n", i * 77, i);
     for (uint32_t i = 0; i < links && at + 100 < room; i++) {
-        at += (size_t)snprintf(text + at, room - at, "link %u %u %s %u %u lane%u|some way\n", i % hosts, i / 2 % hosts, i % 3 ? "works" : "failed",
-                               i * 1000 + 1, i * 5000 + 1, i);
+        at += (size_t)snprintf(text + at, room - at, "link %u %u %s %u %u lane%u|some way\n", i % hosts,
+                               i / 2 % hosts, i % 3 ? "works" : "failed", i * 1000 + 1, i * 5000 + 1, i);
     }
     if (number % 2 && at + 400 < room) {
         at += (size_t)snprintf(text + at, room - at, "runs 0 4096 3 2");
-        for (unsigned i = 2; i < WEFT_LINK_RUNS_NUMBERS; i++) at += (size_t)snprintf(text + at, room - at, " %u", i * 111);
+        for (unsigned i = 2; i < WEFT_LINK_RUNS_NUMBERS; i++)
+            at += (size_t)snprintf(text + at, room - at, " %u", i * 111);
         at += (size_t)snprintf(text + at, room - at, "\n"), links++;
     }
     if (at + 20 < room) at += (size_t)snprintf(text + at, room - at, "end %u\n", hosts + links);

@@ -1,5 +1,6 @@
-/* fuzz_net_frame.c - the frames of control connections: whatever a peer sends, in whatever pieces, the frames that are there
- * come out whole and in order, and a length beyond the limit closes the connection with WEFT_ERR_MALFORMED. */
+/* fuzz_net_frame.c - the frames of control connections: whatever a peer sends, in whatever pieces, the
+ * frames that are there come out whole and in order, and a length beyond the limit closes the connection
+ * with WEFT_ERR_MALFORMED. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -34,7 +35,8 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
     seen->sum = mix(seen->sum, data, bytes);
 }
 
-static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason, const char *text)
+static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
+                      const char *text)
 {
     struct seen *seen = context;
     if (seen->closed || !text[0]) abort();
@@ -47,7 +49,8 @@ static struct seen expect(const uint8_t *data, size_t bytes)
 {
     struct seen seen = {.closed = true, .reason = WEFT_ERR_PEER_LOST};
     for (size_t at = 0; bytes - at >= 4;) {
-        size_t length = data[at] | (size_t)data[at + 1] << 8 | (size_t)data[at + 2] << 16 | (size_t)data[at + 3] << 24;
+        size_t length =
+            data[at] | (size_t)data[at + 1] << 8 | (size_t)data[at + 2] << 16 | (size_t)data[at + 3] << 24;
         if (length > FRAME_MAX) {
             seen.reason = WEFT_ERR_MALFORMED;
             break;
@@ -62,7 +65,8 @@ static struct seen expect(const uint8_t *data, size_t bytes)
 
 static int dial(uint16_t port)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct linger at_once = {.l_onoff = 1}; /* no port stays behind in TIME_WAIT */
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), status;
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -82,7 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     static struct weft_net_listener *listener;
     static struct seen seen;
     static uint16_t port;
-    static const struct weft_net_handler handler = {.frame = on_frame, .closed = on_closed, .frame_bytes_max = FRAME_MAX};
+    static const struct weft_net_handler handler = {
+        .frame = on_frame, .closed = on_closed, .frame_bytes_max = FRAME_MAX};
     if (!net && (weft_net_create(weft_env_system(), &net) < 0 ||
                  weft_net_listen(net, "127.0.0.1", 0, &handler, &seen, &port, &listener, NULL) < 0)) {
         abort();

@@ -1,5 +1,6 @@
-/* fuzz_regions.c - a hostile rank in a sparse sum shared out: a piece for our region, or the sum of its own. Refused without a
- * trace (the true bytes then give what they always give), or taken, and then every rank can take the aggregate. */
+/* fuzz_regions.c - a hostile rank in a sparse sum shared out: a piece for our region, or the sum of its
+ * own. Refused without a trace (the true bytes then give what they always give), or taken, and then every
+ * rank can take the aggregate. */
 #include "tests/fuzz/fuzz_compress.h"
 
 enum { STRIDE = 2048 };
@@ -26,7 +27,8 @@ static void sum_region(struct setting *s, uint32_t region, void *out, uint64_t *
 
 static void setting_open(struct setting *s, uint8_t choice)
 {
-    static const char *const texts[] = {"topk:ratio=0.05,min_count=0", "topk:ratio=0.9,min_count=0", "topk:ratio=0.3,min_count=0"};
+    static const char *const texts[] = {"topk:ratio=0.05,min_count=0", "topk:ratio=0.9,min_count=0",
+                                        "topk:ratio=0.3,min_count=0"};
     uint8_t contribution[FUZZ_BYTES];
     float grad[FUZZ_ELEMS];
     size_t bytes;
@@ -40,13 +42,16 @@ static void setting_open(struct setting *s, uint8_t choice)
         fuzz_expect(weft_codec_create(weft_env_system(), &s->spec, &s->shape, &s->codec) == WEFT_OK);
         fuzz_gradient(r, grad);
         fuzz_expect(weft_codec_encode(s->codec, 0, grad, 1.0f, contribution, &bytes) == WEFT_OK);
-        fuzz_expect(weft_regions_create(weft_env_system(), &s->spec, &s->shape, FUZZ_RANKS, r, &s->regions[r]) == WEFT_OK);
-        fuzz_expect(weft_regions_cut(s->regions[r], contribution, bytes, s->pieces[r], STRIDE, s->lengths[r]) == WEFT_OK);
+        fuzz_expect(weft_regions_create(weft_env_system(), &s->spec, &s->shape, FUZZ_RANKS, r,
+                                        &s->regions[r]) == WEFT_OK);
+        fuzz_expect(weft_regions_split(s->regions[r], contribution, bytes, s->pieces[r], STRIDE,
+                                       s->lengths[r]) == WEFT_OK);
     }
     for (uint32_t region = 0; region < FUZZ_RANKS; region++) {
         weft_combiner_begin(weft_regions_combiner(s->regions[region]), 0);
         for (uint32_t r = 0; r < FUZZ_RANKS; r++)
-            fuzz_expect(weft_combiner_add(weft_regions_combiner(s->regions[region]), s->pieces[r] + region * STRIDE, s->lengths[r][region]) == WEFT_OK);
+            fuzz_expect(weft_combiner_add(weft_regions_combiner(s->regions[region]),
+                                          s->pieces[r] + region * STRIDE, s->lengths[r][region]) == WEFT_OK);
         sum_region(s, region, s->sums + region * STRIDE, &s->sum_lengths[region]);
     }
 }
@@ -84,11 +89,13 @@ static void hostile_sum(struct setting *s, const uint8_t *data, size_t bytes)
     memcpy(kept, s->sums + STRIDE, STRIDE);
     memcpy(s->sums + STRIDE, data, bytes);
     lengths[1] = bytes;
-    const enum weft_status status = weft_regions_join(s->regions[0], s->sums, STRIDE, lengths, &aggregate, &aggregate_bytes);
+    const enum weft_status status =
+        weft_regions_join(s->regions[0], s->sums, STRIDE, lengths, &aggregate, &aggregate_bytes);
     fuzz_expect(status == WEFT_OK || status == WEFT_ERR_MALFORMED);
     if (status != WEFT_OK) {
         memcpy(s->sums + STRIDE, kept, STRIDE);
-        fuzz_expect(weft_regions_join(s->regions[0], s->sums, STRIDE, s->sum_lengths, &aggregate, &aggregate_bytes) == WEFT_OK);
+        fuzz_expect(weft_regions_join(s->regions[0], s->sums, STRIDE, s->sum_lengths, &aggregate,
+                                      &aggregate_bytes) == WEFT_OK);
     }
     fuzz_expect(weft_codec_take(s->codec, 0, aggregate, aggregate_bytes, FUZZ_RANKS) == WEFT_OK);
     fuzz_expect(weft_codec_finish(s->codec, 1.0f, out) == WEFT_OK);

@@ -13,12 +13,29 @@
 enum { MESSAGES = 48, FIELDS = 12, WORKERS = 3, PAYLOAD = 2048 };
 
 static const struct fleet_tensor_spec tensors[] = {
-    {.name = "main", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {300}, .chunk_elems = 200},
+    {.name = "main",
+     .codec = "dense",
+     .optimizer = "sgd:momentum=0.9",
+     .dim_count = 1,
+     .dims = {300},
+     .chunk_elems = 200},
     {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {40}},
     {.name = "half", .codec = "f16", .optimizer = "sgd", .dim_count = 1, .dims = {50}},
-    {.name = "low", .codec = "powersgd:rank=1,min_ratio=1", .optimizer = "sgd", .dim_count = 2, .dims = {8, 8}},
-    {.name = "top", .codec = "topk:ratio=0.1,min_count=16", .optimizer = "none", .dim_count = 1, .dims = {100}},
-    {.name = "owing", .codec = "topk:ratio=0.1,global=1,min_count=16", .optimizer = "none", .dim_count = 1, .dims = {60}},
+    {.name = "low",
+     .codec = "powersgd:rank=1,min_ratio=1",
+     .optimizer = "sgd",
+     .dim_count = 2,
+     .dims = {8, 8}},
+    {.name = "top",
+     .codec = "topk:ratio=0.1,min_count=16",
+     .optimizer = "none",
+     .dim_count = 1,
+     .dims = {100}},
+    {.name = "owing",
+     .codec = "topk:ratio=0.1,global=1,min_count=16",
+     .optimizer = "none",
+     .dim_count = 1,
+     .dims = {60}},
 };
 
 static void expect(bool promise)
@@ -35,10 +52,12 @@ static float odd_float(uint8_t choice, float usual)
 /* The header of one message: an honest one with fields replaced. */
 static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *field, uint32_t chunk_number)
 {
-    static const enum weft_wire_kind kinds[] = {WEFT_WIRE_PUSH_PULL, WEFT_WIRE_PUSH, WEFT_WIRE_PULL, WEFT_WIRE_INIT,
+    static const enum weft_wire_kind kinds[] = {
+        WEFT_WIRE_PUSH_PULL,  WEFT_WIRE_PUSH,       WEFT_WIRE_PULL,  WEFT_WIRE_INIT,
         WEFT_WIRE_STATE_PULL, WEFT_WIRE_STATE_INIT, WEFT_WIRE_RESULT};
     enum weft_wire_kind kind = kinds[field[1] % 7];
-    struct weft_wire_header header = fleet_header(fleet, field[0] % WORKERS, chunk_number, kind, field[3] % 5);
+    struct weft_wire_header header =
+        fleet_header(fleet, field[0] % WORKERS, chunk_number, kind, field[3] % 5);
     if (field[4] >= 240) header.worker = field[4] == 240 ? 4095 : field[4] % WORKERS;
     if (field[5] >= 240) header.tensor = field[5] * 257u, header.chunk = field[5];
     header.round = field[6] % 4;
@@ -51,7 +70,8 @@ static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *fie
     else if (field[9] >= 240) header.epoch--;
     else if (field[9] >= 230) header.incarnation++;
     header.lr = odd_float(field[10], header.lr);
-    if (kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PUSH_PULL) header.weight = odd_float((uint8_t)(field[10] * 31), 1);
+    if (kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PUSH_PULL)
+        header.weight = odd_float((uint8_t)(field[10] * 31), 1);
     return header;
 }
 
@@ -86,28 +106,33 @@ static void check_quiet(struct fleet *fleet)
     weft_shard_engine_stats(fleet->shard[0].engine, &stats);
     expect(stats.receive_bytes_used == 0 && stats.receive_bytes_peak <= fleet->options.receive_bytes_max);
     expect(fleet->shard[0].engine->replies_in_flight == 0);
-    expect(weft_list_empty(&fleet->shard[0].engine->deferred) && weft_list_empty(&fleet->shard[0].engine->pulls));
+    expect(weft_list_empty(&fleet->shard[0].engine->deferred) &&
+           weft_list_empty(&fleet->shard[0].engine->pulls));
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         const struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
-        expect(chunk->phase == SHARD_PHASE_IDLE && chunk->arrived == 0 && chunk->answers == 0 && chunk->sends == 0);
+        expect(chunk->phase == SHARD_PHASE_IDLE && chunk->arrived == 0 && chunk->replies_pending == 0 &&
+               chunk->sends == 0);
         expect(chunk->closed_step <= UINT64_MAX / 2);
-        for (uint32_t w = 0; w < WORKERS; w++) expect(chunk->parts[w].applied_step == chunk->closed_step);
+        for (uint32_t w = 0; w < WORKERS; w++)
+            expect(chunk->contributions[w].applied_step == chunk->closed_step);
     }
 }
 
-/* An honest push of everybody after all that is answered, and in the end in order: a worker may hear of an error of the
- * past that it is still owed, then it tries again, as a client would. */
+/* An honest push of everybody after all that is answered, and in the end in order: a worker may hear of an
+ * error of the past that it is still owed, then it tries again, as a client would. */
 static void check_alive(struct fleet *fleet)
 {
     static struct fleet_request request[WORKERS];
     uint64_t step = fleet_shard_chunk(fleet, 0)->closed_step + 1;
     enum weft_status wanted = fleet_shard_chunk(fleet, 0)->initialised ? WEFT_OK : WEFT_ERR_STATE;
     memset(request, 0, sizeof request);
-    for (uint32_t w = 0; w < WORKERS; w++) fleet->worker[w].open = NULL; /* answers to the hostile past are over */
+    /* answers to the hostile past are over */
+    for (uint32_t w = 0; w < WORKERS; w++) fleet->worker[w].open = NULL;
     for (uint32_t w = 0; w < WORKERS; w++) fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, step, &request[w]);
     fleet_settle(fleet, WEFT_MS(1));
     for (uint32_t w = 0; w < WORKERS; w++)
-        if (request[w].done && request[w].status != wanted) fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, step, &request[w]);
+        if (request[w].done && request[w].status != wanted)
+            fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, step, &request[w]);
     for (uint32_t w = 0; w < WORKERS; w++) {
         expect(fleet_await(fleet, &request[w]));
         expect(request[w].status == wanted);
@@ -118,8 +143,14 @@ static void check_alive(struct fleet *fleet)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct fleet_request request[MESSAGES];
-    struct fleet_options options = {.seed = 1, .shards = 1, .workers = WORKERS, .receive_bytes_max = 8192, .tensors = tensors,
-        .tensor_count = sizeof tensors / sizeof tensors[0], .round_deadline_ns = WEFT_SECONDS(1), .hash_every = 1};
+    struct fleet_options options = {.seed = 1,
+                                    .shards = 1,
+                                    .workers = WORKERS,
+                                    .receive_bytes_max = 8192,
+                                    .tensors = tensors,
+                                    .tensor_count = sizeof tensors / sizeof tensors[0],
+                                    .round_deadline_ns = WEFT_SECONDS(1),
+                                    .hash_every = 1};
     struct fleet *fleet = fleet_create(&options);
     memset(request, 0, sizeof request);
     for (size_t i = 0; i < MESSAGES && (i + 1) * FIELDS <= bytes; i++) {
@@ -136,7 +167,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* First weights of every chunk, or a state, then steps of all workers, in an order that depends on the number, and a look at a state. */
+/* First weights of every chunk, or a state, then steps of all workers, in an order that depends on the
+ * number, and a look at a state. */
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     size_t at = 0;

@@ -1,6 +1,6 @@
-/* fuzz_shm.c - a peer that writes what it likes into shared memory: cells, bytes behind them, counters and flags of its own
- * lines and of the ring it should only read. The endpoint loses that peer at most: every operation of its user ends, once, and
- * the next peer starts from a clean table.
+/* fuzz_shm.c - a peer that writes what it likes into shared memory: cells, bytes behind them, counters and
+ * flags of its own lines and of the ring it should only read. The endpoint loses that peer at most: every
+ * operation of its user ends, once, and the next peer starts from a clean table.
  *
  *     input: steps of one letter (the first byte, modulo STEPS) and what it needs; see run_step. */
 #include <fcntl.h>
@@ -58,7 +58,10 @@ static void on_done(struct weft_completion *completion, enum weft_status status)
     operation->fired++;
 }
 
-static void on_arrival(void *context, struct weft_arrival *arrival) { weft_transport_discard(context, arrival); }
+static void on_arrival(void *context, struct weft_arrival *arrival)
+{
+    weft_transport_discard(context, arrival);
+}
 
 static void victim_open(struct victim *victim, const char *tune)
 {
@@ -73,7 +76,9 @@ static void victim_open(struct victim *victim, const char *tune)
     MUST(weft_memory_alloc(weft_env_system(), BYTES, &memory, NULL) == WEFT_OK);
     victim->memory = memory;
     victim->plain = calloc(1, BYTES);
-    struct weft_window_options window = {sizeof window, victim->memory, BYTES, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE, WEFT_ANY_PEER};
+    struct weft_window_options window = {
+        sizeof window, victim->memory, BYTES, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE,
+        WEFT_ANY_PEER};
     MUST(weft_window_open(victim->transport, &window, &victim->window, NULL) == WEFT_OK);
     weft_transport_handler(victim->transport, WEFT_CHANNEL_TEST, on_arrival, victim->transport);
     victim->inputs = 0;
@@ -82,7 +87,8 @@ static void victim_open(struct victim *victim, const char *tune)
 static void victim_close(struct victim *victim)
 {
     weft_transport_close(victim->transport);
-    for (int i = 0; i < 1000 && !weft_transport_drained(victim->transport); i++) weft_transport_progress(victim->transport, 64);
+    for (int i = 0; i < 1000 && !weft_transport_drained(victim->transport); i++)
+        weft_transport_progress(victim->transport, 64);
     MUST(weft_transport_drained(victim->transport));
     weft_transport_free(victim->transport);
     weft_memory_free(weft_env_system(), victim->memory);
@@ -111,7 +117,8 @@ static void attack_begin(struct attack *attack, struct victim *victim)
     struct shm_pair *pair = weft_alloc_zero(victim->transport->env, sizeof *pair);
     struct memory_arena arena;
     int fd;
-    *attack = (struct attack){.victim = victim, .pair = pair, .peer = core_peer_add(victim->transport, next_id++)};
+    *attack =
+        (struct attack){.victim = victim, .pair = pair, .peer = core_peer_add(victim->transport, next_id++)};
     MUST(attack->peer && pair);
     attack->peer->connected = true;
     attack->peer->backend = pair;
@@ -119,19 +126,22 @@ static void attack_begin(struct attack *attack, struct victim *victim)
     pair->peer = attack->peer;
     struct weft_list *lists[] = {&pair->queue, &pair->answers, &pair->ops, &pair->blocked, &pair->ending};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
-    shm_bell_join(endpoint, pair);
-    pair->in.shared = memory_file_make("weft-ring", sizeof *pair->in.shared, true, &fd);
+    shm_doorbell_join(endpoint, pair);
+    pair->in.shared = memory_file_create("weft-ring", sizeof *pair->in.shared, true, &fd);
     close(fd);
-    pair->out.shared = memory_file_make("weft-ring", sizeof *pair->out.shared, true, &fd);
+    pair->out.shared = memory_file_create("weft-ring", sizeof *pair->out.shared, true, &fd);
     close(fd);
-    pair->board = memory_file_map(endpoint->board_fd, sizeof *pair->board, true);
-    pair->facts = memory_file_map(endpoint->facts_fd, sizeof *pair->facts, false);
+    pair->doorbells = memory_file_map(endpoint->doorbells_fd, sizeof *pair->doorbells, true);
+    pair->window_generations =
+        memory_file_map(endpoint->window_generations_fd, sizeof *pair->window_generations, false);
     pair->event_fd = fcntl(endpoint->event_fd, F_DUPFD_CLOEXEC, 3);
-    MUST(pair->in.shared && pair->out.shared && pair->board && pair->facts && pair->event_fd >= 0);
-    if (endpoint->allow_maps && memory_arena(&arena)) pair->view = memory_view_take(arena.fd, arena.id, arena.bytes);
+    MUST(pair->in.shared && pair->out.shared && pair->doorbells && pair->window_generations &&
+         pair->event_fd >= 0);
+    if (endpoint->allow_maps && memory_arena(&arena))
+        pair->view = memory_view_open(arena.fd, arena.id, arena.bytes);
     pair->pid = attacker_process();
     pair->read_by_cma = endpoint->allow_cma;
-    pair->state = SHM_MET;
+    pair->state = SHM_PAIR_CONNECTED;
     weft_list_append(&endpoint->pairs, &pair->link);
     attack->out.shared = pair->in.shared;
     attack->in.shared = pair->out.shared;
@@ -175,11 +185,11 @@ static void run_step(struct attack *attack)
         {
             struct ring_cell cell = {.kind = how % (RING_KINDS + 1)};
             take(attack, (uint8_t *)&cell + 5, sizeof cell - 5);
-            uint32_t turn = cell.turn;
+            uint32_t seq = cell.seq;
             struct ring_cell *shared = ring_writer_cell(&attack->out);
-            memcpy((uint8_t *)shared + sizeof turn, (uint8_t *)&cell + sizeof turn, sizeof cell - sizeof turn);
+            memcpy((uint8_t *)shared + sizeof seq, (uint8_t *)&cell + sizeof seq, sizeof cell - sizeof seq);
             ring_writer_publish(&attack->out);
-            shm_bell_self(pair);
+            shm_doorbell_ring_self(pair);
         }
         break;
     case SCRIBBLE_IN:
@@ -190,15 +200,18 @@ static void run_step(struct attack *attack)
             if (step == SCRIBBLE_IN && at < 128) break; /* the victim's own lines */
             if (step == SCRIBBLE_OUT && at >= 128) break; /* the attacker's own lines */
             take(attack, (uint8_t *)ring + at, step == SCRIBBLE_IN ? 32 : (128 - at < 32 ? 128 - at : 32));
-            atomic_store(&pair->in.shared->writer.inside, 0); /* who stays inside is waited for: not what this is about */
+            /* who stays inside is waited for: not what this is about */
+            atomic_store(&pair->in.shared->writer.inside, 0);
             for (size_t i = 0; i < RING_WINDOWS / 64; i++) atomic_store(&pair->in.shared->writer.maps[i], 0);
-            shm_bell_self(pair);
+            shm_doorbell_ring_self(pair);
         }
         break;
     case SEND:
         if ((operation = operation_take(attack))) {
-            struct weft_message message = {WEFT_TAG(WEFT_CHANNEL_TEST, how), NULL, 0, how & 1 ? victim->memory : victim->plain, (size_t)how * 230};
-            operation->on = weft_transport_send(attack->peer, &message, &operation->completion) == WEFT_IN_PROGRESS;
+            struct weft_message message = {WEFT_TAG(WEFT_CHANNEL_TEST, how), NULL, 0,
+                                           how & 1 ? victim->memory : victim->plain, (size_t)how * 230};
+            operation->on =
+                weft_transport_send(attack->peer, &message, &operation->completion) == WEFT_IN_PROGRESS;
         }
         break;
     case RECEIVE:
@@ -206,7 +219,8 @@ static void run_step(struct attack *attack)
             operation->receive = (struct weft_receive){.completion = &operation->completion,
                                                        .buffer = (how & 1 ? victim->memory : victim->plain),
                                                        .buffer_bytes = how & 2 ? BYTES : 64};
-            operation->on = weft_transport_recv(victim->transport, attack->peer->id, WEFT_TAG(0, how % 4), &operation->receive) == WEFT_IN_PROGRESS;
+            operation->on = weft_transport_recv(victim->transport, attack->peer->id, WEFT_TAG(0, how % 4),
+                                                &operation->receive) == WEFT_IN_PROGRESS;
         }
         break;
     case PUT_REQUESTED: /* what an honest peer would write, but for the numbers */
@@ -221,19 +235,19 @@ static void run_step(struct attack *attack)
                 cell->body.put.op = how;
                 cell->body.put.bytes = (uint64_t)how * 200;
                 cell->body.put.at = take_byte(attack);
-                cell->body.put.offset = how & 2 ? RING_NOWHERE : memory_offset(victim->memory, BYTES);
+                cell->body.put.offset = how & 2 ? RING_NO_OFFSET : memory_offset(victim->memory, BYTES);
                 cell->body.put.window = window->number + 1;
                 cell->body.put.generation = window->generation;
                 cell->body.put.notify = how & 4;
             } else {
                 cell->body.get.bytes = (uint64_t)how * 200;
                 cell->body.get.at = take_byte(attack);
-                cell->body.get.offset = how & 2 ? RING_NOWHERE : memory_offset(victim->memory, BYTES);
+                cell->body.get.offset = how & 2 ? RING_NO_OFFSET : memory_offset(victim->memory, BYTES);
                 cell->body.get.window = window->number + 1;
                 cell->body.get.generation = window->generation;
             }
             ring_writer_publish(&attack->out);
-            shm_bell_self(pair);
+            shm_doorbell_ring_self(pair);
         }
         break;
     case READ_OUT: /* say that so much was read of what the victim wrote: room for more */
@@ -244,7 +258,7 @@ static void run_step(struct attack *attack)
                 ring_reader_next(&attack->in, 0);
             }
             atomic_store(&pair->out.shared->reader.cells_taken, attack->in.cells);
-            shm_bell_self(pair);
+            shm_doorbell_ring_self(pair);
         }
         break;
     case PROGRESS:
@@ -258,18 +272,22 @@ static void attack_end(struct attack *attack)
     struct victim *victim = attack->victim;
     if (attack->pair->in.shared) { /* its process has ended */
         atomic_store(&attack->pair->in.shared->writer.inside, 0);
-        for (size_t i = 0; i < RING_WINDOWS / 64; i++) atomic_store(&attack->pair->in.shared->writer.maps[i], 0);
+        for (size_t i = 0; i < RING_WINDOWS / 64; i++)
+            atomic_store(&attack->pair->in.shared->writer.maps[i], 0);
     }
     attack->pair->dead = true;
-    weft_transport_fail_peer(victim->transport, attack->peer->id, WEFT_ERR_PEER_LOST, "its process has ended");
+    weft_transport_fail_peer(victim->transport, attack->peer->id, WEFT_ERR_PEER_LOST,
+                             "its process has ended");
     bool all = false;
     for (int i = 0; i < 1000 && !all; i++) {
         weft_transport_progress(victim->transport, 64);
         all = true;
-        for (uint32_t k = 0; k < attack->operation_count; k++) all = all && (!attack->operations[k].on || attack->operations[k].fired > 0);
+        for (uint32_t k = 0; k < attack->operation_count; k++)
+            all = all && (!attack->operations[k].on || attack->operations[k].fired > 0);
     }
-    for (uint32_t k = 0; k < attack->operation_count; k++) MUST(attack->operations[k].fired == attack->operations[k].on);
-    MUST(attack->peer->operations == 0 && attack->peer->status < 0 && attack->pair->state == SHM_PAIR_OVER);
+    for (uint32_t k = 0; k < attack->operation_count; k++)
+        MUST(attack->operations[k].fired == attack->operations[k].on);
+    MUST(attack->peer->operations == 0 && attack->peer->status < 0 && attack->pair->state == SHM_PAIR_CLOSED);
     MUST(!attack->pair->in.shared && !attack->pair->view); /* nothing of it is left mapped */
 }
 
@@ -311,7 +329,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         cell.body.announce.op = 1;
         cell.body.announce.bytes = (state >> 20) % BYTES;
         cell.body.announce.address = state & 1 ? (uintptr_t)cell.body.bytes : 0;
-        cell.body.announce.offset = state & 2 ? RING_NOWHERE : (state >> 10) % 65536;
+        cell.body.announce.offset = state & 2 ? RING_NO_OFFSET : (state >> 10) % 65536;
         memcpy(out + at, (uint8_t *)&cell + 5, sizeof cell - 5);
         at += sizeof cell - 5;
     }

@@ -1,6 +1,6 @@
-/* fuzz_slices.c - a hostile rank in an all-reduce in slices: a piece for our slice, or the sum of its own. Refused
- * without a trace (the true bytes then give what they always give), or taken, and then the codec decides about an
- * aggregate of the right length. */
+/* fuzz_slices.c - a hostile rank in an all-reduce in slices: a piece for our slice, or the sum of its own.
+ * Refused without a trace (the true bytes then give what they always give), or taken, and then the codec
+ * decides about an aggregate of the right length. */
 #include "tests/fuzz/fuzz_compress.h"
 
 enum { ROOM = 4096 };
@@ -55,7 +55,7 @@ static size_t close_into(const struct setting *s, struct weft_combiner *combiner
     const void *sum;
     size_t bytes;
     fuzz_expect(weft_combiner_close(combiner, &sum, &bytes) == WEFT_OK && bytes <= ROOM);
-    if (weft_slices_packs(&s->slices)) bytes = weft_slices_pack(&s->slices, rank, sum, out);
+    if (weft_slices_need_packing(&s->slices)) bytes = weft_slices_pack(&s->slices, rank, sum, out);
     else memcpy(out, sum, bytes);
     fuzz_expect(bytes <= s->slices.sum_bytes);
     weft_combiner_free(combiner);
@@ -84,7 +84,7 @@ static void contribute(struct setting *s, uint32_t rank)
                     bytes <= ROOM);
     }
     if (weft_slices_are_contribution(&s->slices)) memcpy(s->pieces[rank], contribution, bytes);
-    weft_slices_cut(&s->slices, contribution, s->pieces[rank], s->lengths[rank]);
+    weft_slices_split(&s->slices, contribution, s->pieces[rank], s->lengths[rank]);
     weft_codec_free(codec);
 }
 

@@ -1,8 +1,10 @@
-/* fuzz_tcp.c - a peer of the tcp backend that has proven itself and then says anything: frames that mean something in any order, frames
- * cut short, and bytes that are none. Whatever comes, every operation ends exactly once, and the endpoint serves the next peer.
+/* fuzz_tcp.c - a peer of the tcp backend that has proven itself and then says anything: frames that mean
+ * something in any order, frames cut short, and bytes that are none. Whatever comes, every operation ends
+ * exactly once, and the endpoint serves the next peer.
  *
- *     input: steps; first byte of each % 10: 0 raw bytes, 8 a frame of any fields, 9 a piece of one, else a frame of that kind with small fields
- *     Where the first byte of all is above 127 the peer does not read: what the endpoint would say to it stays in its queue.
+ *     input: steps; first byte of each % 10: 0 raw bytes, 8 a frame of any fields, 9 a piece of one, else a
+ *     frame of that kind with small fields Where the first byte of all is above 127 the peer does not read:
+ *     what the endpoint would say to it stays in its queue.
  *
  * The same bytes also go through the pure decoders. */
 #include <errno.h>
@@ -12,7 +14,7 @@
 #include <unistd.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "transport/core/meet.h"
+#include "transport/bootstrap/bootstrap.h"
 #include "transport/core/core.h"
 #include "transport/tcp/tcp_wire.h"
 
@@ -21,7 +23,16 @@
         if (!(expression)) abort(); \
     } while (0)
 
-enum { LIVES = 400, OPERATIONS = 6, STEPS_MAX = 20000, LONG = 16 << 20 /* more than a socket takes */, ROOM = 1 << 12, EAGER = 1000, NONCE = 7, OURS = 1 };
+enum {
+    LIVES = 400,
+    OPERATIONS = 6,
+    STEPS_MAX = 20000,
+    LONG = 16 << 20 /* more than a socket takes */,
+    ROOM = 1 << 12,
+    EAGER = 1000,
+    NONCE = 7,
+    OURS = 1
+};
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
 struct operation {
@@ -73,48 +84,55 @@ static void open_endpoint(void)
 /* ---- the other side ---- */
 
 struct hostile {
-    struct meet *meet;
+    struct bootstrap *bootstrap;
     int fd;
-    bool gone, deaf;
+    bool disconnected, deaf;
 };
 
-static void met(void *owner, struct meet_peer *peer, const void *parameters, size_t bytes, int *descriptors, uint32_t count)
+static void connected(void *owner, struct bootstrap_peer *peer, const void *parameters, size_t bytes,
+                      int *descriptors, uint32_t count)
 {
     struct hostile *hostile = owner;
     const void *rest;
     size_t rest_bytes;
     uint32_t budget;
     MUST(tcp_parameters_decode(parameters, bytes, &budget) == WEFT_OK && budget == 64 << 10);
-    hostile->fd = meet_take(peer, &rest, &rest_bytes);
+    hostile->fd = bootstrap_detach_socket(peer, &rest, &rest_bytes);
     MUST(hostile->fd >= 0);
 }
 
-static void gone(void *owner, struct meet_peer *peer, enum weft_status status, const char *text) { ((struct hostile *)owner)->gone = true; }
+static void disconnected(void *owner, struct bootstrap_peer *peer, enum weft_status status, const char *text)
+{
+    ((struct hostile *)owner)->disconnected = true;
+}
 
 /* false: no port is free for a moment. */
 static bool meet_endpoint(struct hostile *hostile, uint32_t id, struct weft_peer **peer_out)
 {
-    struct meet_options options;
-    struct meet_peer *there;
-    uint8_t parameters[TCP_PARAMETER_BYTES], blob[MEET_BLOB_BYTES_MAX];
+    struct bootstrap_options options;
+    struct bootstrap_peer *there;
+    uint8_t parameters[TCP_PARAMETER_BYTES], blob[ADDRESS_BLOB_BYTES_MAX];
     const void *theirs, *address, *mine;
     size_t bytes, address_bytes;
     *hostile = (struct hostile){.fd = -1};
-    meet_options_init(&options);
-    options.family = MEET_TCP;
+    bootstrap_options_init(&options);
+    options.family = BOOTSTRAP_TCP;
     options.id = id;
     options.nonce = NONCE;
-    options.callbacks = (struct meet_callbacks){.met = met, .gone = gone};
-    if (meet_open(weft_env_system(), &options, &hostile->meet, NULL) < 0) return false;
-    mine = meet_address(hostile->meet, &bytes);
-    uint32_t blob_bytes = meet_blob_encode(tcp_blob_kind, core_nonce_hash(NONCE), id, mine, (uint32_t)bytes, blob);
+    options.callbacks = (struct bootstrap_callbacks){.connected = connected, .disconnected = disconnected};
+    if (bootstrap_open(weft_env_system(), &options, &hostile->bootstrap, NULL) < 0) return false;
+    mine = bootstrap_address(hostile->bootstrap, &bytes);
+    uint32_t blob_bytes =
+        address_blob_encode(tcp_address_blob_kind, core_nonce_hash(NONCE), id, mine, (uint32_t)bytes, blob);
     MUST(weft_transport_connect(endpoint, id, blob, blob_bytes, peer_out) == WEFT_OK);
     MUST(weft_transport_address(endpoint, &theirs, &bytes) == WEFT_OK);
-    MUST(meet_blob_decode(tcp_blob_kind, theirs, bytes, core_nonce_hash(NONCE), OURS, &address, &address_bytes) == WEFT_OK);
+    MUST(address_blob_decode(tcp_address_blob_kind, theirs, bytes, core_nonce_hash(NONCE), OURS, &address,
+                             &address_bytes) == WEFT_OK);
     tcp_parameters_encode(64 << 10, parameters);
-    MUST(meet_connect(hostile->meet, OURS, address, address_bytes, parameters, sizeof parameters, NULL, 0, hostile, &there) == WEFT_OK);
-    for (int steps = 0; hostile->fd < 0 && !hostile->gone && !failed && steps < STEPS_MAX; steps++) {
-        meet_progress(hostile->meet, 16);
+    MUST(bootstrap_connect(hostile->bootstrap, OURS, address, address_bytes, parameters, sizeof parameters,
+                           NULL, 0, hostile, &there) == WEFT_OK);
+    for (int steps = 0; hostile->fd < 0 && !hostile->disconnected && !failed && steps < STEPS_MAX; steps++) {
+        bootstrap_progress(hostile->bootstrap, 16);
         weft_transport_progress(endpoint, 64);
     }
     return hostile->fd >= 0;
@@ -155,13 +173,21 @@ static void say_script(const struct hostile *hostile, const uint8_t *data, size_
         }
         uint8_t small = next(&data, &bytes), header = next(&data, &bytes), taken = next(&data, &bytes);
         uint64_t size = (uint64_t)next(&data, &bytes) * (small % 2 ? 1 : 16);
-        struct tcp_frame frame = {.kind = (enum tcp_kind)(kind > 7 ? 1 + small % 7 : kind), .taken = taken > 250 ? taken : 0, .number = small % 8, .bytes = size};
+        struct tcp_frame frame = {.kind = (enum tcp_kind)(kind > 7 ? 1 + small % 7 : kind),
+                                  .taken = taken > 250 ? taken : 0,
+                                  .number = small % 8,
+                                  .bytes = size};
         bool message = frame.kind == TCP_MESSAGE || frame.kind == TCP_ANNOUNCE;
-        if (message) frame.header_bytes = header, frame.number = WEFT_TAG(small / 8 % 2 ? WEFT_CHANNEL_TEST : WEFT_CHANNEL_PROBE, small % 8);
+        if (message)
+            frame.header_bytes = header,
+            frame.number = WEFT_TAG(small / 8 % 2 ? WEFT_CHANNEL_TEST : WEFT_CHANNEL_PROBE, small % 8);
         else if (frame.kind != TCP_DATA) frame.bytes = 0;
-        if (kind == 8) frame.header_bytes = header * 300u, frame.number = (uint64_t)small << 40, frame.bytes = size << 36;
+        if (kind == 8)
+            frame.header_bytes = header * 300u, frame.number = (uint64_t)small << 40,
+            frame.bytes = size << 36;
         tcp_frame_encode(&frame, words);
-        size_t count = TCP_FRAME_BYTES + (message ? frame.header_bytes : 0) + (frame.kind == TCP_MESSAGE || frame.kind == TCP_DATA ? size : 0);
+        size_t count = TCP_FRAME_BYTES + (message ? frame.header_bytes : 0) +
+                       (frame.kind == TCP_MESSAGE || frame.kind == TCP_DATA ? size : 0);
         if (count > sizeof words) count = sizeof words;
         say(hostile, words, kind == 9 ? count * header / 256 : count);
     }
@@ -182,8 +208,9 @@ static void decode(const uint8_t *data, size_t bytes)
         tcp_frame_encode(&frame, again);
         MUST(memcmp(again, data + at, sizeof again) == 0);
     }
-    if (tcp_parameters_decode(data, bytes, &budget) == WEFT_OK) MUST(budget >= TCP_BUDGET_MIN && budget <= TCP_BUDGET_MAX);
-    if (meet_blob_decode(tcp_blob_kind, data, bytes, 1, 2, &address, &address_bytes) == WEFT_OK)
+    if (tcp_parameters_decode(data, bytes, &budget) == WEFT_OK)
+        MUST(budget >= TCP_BUDGET_MIN && budget <= TCP_BUDGET_MAX);
+    if (address_blob_decode(tcp_address_blob_kind, data, bytes, 1, 2, &address, &address_bytes) == WEFT_OK)
         MUST((const uint8_t *)address >= data && (const uint8_t *)address + address_bytes == data + bytes);
 }
 
@@ -194,10 +221,18 @@ static void begin(struct operation *operation, struct weft_peer *peer, int numbe
     weft_completion_init(&operation->completion, 1, on_done);
     enum weft_status status;
     if (number % 2) {
-        struct weft_message message = {.tag = TAG(number), .header = "h", .header_bytes = 1, .payload = payload, .payload_bytes = number == 1 ? 10 : number == 3 ? 3000 : LONG};
+        struct weft_message message = {.tag = TAG(number),
+                                       .header = "h",
+                                       .header_bytes = 1,
+                                       .payload = payload,
+                                       .payload_bytes = number == 1   ? 10
+                                                        : number == 3 ? 3000
+                                                                      : LONG};
         status = weft_transport_send(peer, &message, &operation->completion);
     } else {
-        operation->receive = (struct weft_receive){.completion = &operation->completion, .buffer = operation->buffer, .buffer_bytes = sizeof operation->buffer};
+        operation->receive = (struct weft_receive){.completion = &operation->completion,
+                                                   .buffer = operation->buffer,
+                                                   .buffer_bytes = sizeof operation->buffer};
         status = weft_transport_recv(endpoint, weft_peer_id(peer), TAG(number % 4), &operation->receive);
     }
     MUST(status == WEFT_IN_PROGRESS);
@@ -228,13 +263,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (there) {
         for (int i = 0; i < OPERATIONS; i++) begin(&operations[i], peer, i);
         hostile.deaf = bytes > 0 && data[0] > 127;
-        if (hostile.deaf) setsockopt(hostile.fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int)); /* or the system takes megabytes for it */
+        /* or the system takes megabytes for it */
+        if (hostile.deaf) setsockopt(hostile.fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int));
         say_script(&hostile, data, bytes);
-        struct linger at_once = {.l_onoff = lives % 2}; /* ends by a reset, or in order; no port stays behind */
+        /* ends by a reset, or in order; no port stays behind */
+        struct linger at_once = {.l_onoff = lives % 2};
         setsockopt(hostile.fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         close(hostile.fd);
     }
-    if (hostile.meet) meet_close(hostile.meet);
+    if (hostile.bootstrap) bootstrap_close(hostile.bootstrap);
     if (peer && !there) weft_transport_fail_peer(endpoint, weft_peer_id(peer), WEFT_ERR_PEER_LOST, "not met");
     for (int steps = 0; peer && !failed && steps < STEPS_MAX; steps++) weft_transport_progress(endpoint, 64);
     let_go();
@@ -243,8 +280,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* Deaf: a grant of the long payload fills the socket; then an announcement of what is received here, and its data before its grant has left. */
-static const uint8_t too_early[] = {133, 1, 0, 0, 0, TCP_ANNOUNCE, 8 + 2, 0, 0, 100, TCP_DATA, 0, 0, 0, 100, TCP_TAKEN, 0, 0, 0, 0, TCP_TAKEN, 0, 0, 0, 0};
+/* Deaf: a grant of the long payload fills the socket; then an announcement of what is received here, and
+ * its data before its grant has left. */
+static const uint8_t too_early[] = {133,       1, 0, 0, 0,   TCP_ANNOUNCE, 8 + 2, 0, 0, 100,
+                                    TCP_DATA,  0, 0, 0, 100, TCP_TAKEN,    0,     0, 0, 0,
+                                    TCP_TAKEN, 0, 0, 0, 0};
 
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {

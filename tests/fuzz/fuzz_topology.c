@@ -1,5 +1,5 @@
-/* fuzz_topology.c - a topology file: refused with one sentence that names a line, or a network over which two endpoints
- * talk until virtual time is up, with memory for small ones only. */
+/* fuzz_topology.c - a topology file: refused with one sentence that names a line, or a network over which
+ * two endpoints talk until virtual time is up, with memory for small ones only. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,9 @@ static void small_free(struct weft_env *env, void *memory)
     free(block);
 }
 
-static void say_nothing(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
+static void say_nothing(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+{
+}
 
 struct end {
     struct weft_loop *loop;
@@ -49,7 +51,9 @@ static void is_sent(struct weft_completion *completion, enum weft_status status)
 static void is_received(struct weft_completion *completion, enum weft_status status)
 {
     struct end *end = weft_container_of(completion, struct end, received);
-    if (status == WEFT_OK && (end->receive.payload_bytes != PAYLOAD_BYTES || end->buffer[PAYLOAD_BYTES - 1] != 7)) abort();
+    if (status == WEFT_OK &&
+        (end->receive.payload_bytes != PAYLOAD_BYTES || end->buffer[PAYLOAD_BYTES - 1] != 7))
+        abort();
     end->over++;
 }
 
@@ -67,7 +71,8 @@ static bool end_open(struct end *end, struct weft_sim *sim, uint32_t host, uint3
     options.id = id;
     return weft_loop_create(weft_sim_env(sim, host), &loop_options, &end->loop) == WEFT_OK &&
            weft_transport_open(weft_sim_env(sim, host), &options, &end->transport, NULL) == WEFT_OK &&
-           weft_sim_add(sim, host, end->loop) == WEFT_OK && weft_transport_attach(end->transport, end->loop) == WEFT_OK;
+           weft_sim_add(sim, host, end->loop) == WEFT_OK &&
+           weft_transport_attach(end->transport, end->loop) == WEFT_OK;
 }
 
 static bool end_connect(struct end *end, const struct end *other)
@@ -75,7 +80,8 @@ static bool end_connect(struct end *end, const struct end *other)
     const void *blob;
     size_t bytes;
     return weft_transport_address(other->transport, &blob, &bytes) == WEFT_OK &&
-           weft_transport_connect(end->transport, weft_transport_id(other->transport), blob, bytes, &end->peer) == WEFT_OK;
+           weft_transport_connect(end->transport, weft_transport_id(other->transport), blob, bytes,
+                                  &end->peer) == WEFT_OK;
 }
 
 /* One message each way; returns how many completions must come. */
@@ -86,7 +92,8 @@ static int end_start(struct end *end)
     struct weft_message message = {WEFT_TAG(WEFT_CHANNEL_TEST, 1), NULL, 0, payload, sizeof payload};
     weft_completion_init(&end->sent, 1, is_sent);
     weft_completion_init(&end->received, 1, is_received);
-    end->receive = (struct weft_receive){.completion = &end->received, .buffer = end->buffer, .buffer_bytes = sizeof end->buffer};
+    end->receive = (struct weft_receive){
+        .completion = &end->received, .buffer = end->buffer, .buffer_bytes = sizeof end->buffer};
     uint32_t peer_id = weft_transport_id(end->transport) ^ 1;
     return (weft_transport_send(end->peer, &message, &end->sent) == WEFT_IN_PROGRESS) +
            (weft_transport_recv(end->transport, peer_id, message.tag, &end->receive) == WEFT_IN_PROGRESS);
@@ -110,11 +117,13 @@ static void talk(struct weft_sim *sim, uint32_t hosts)
     ends[1].transport = NULL;
     ends[1].loop = NULL;
     bool opened = end_open(&ends[0], sim, 0, 100) && end_open(&ends[1], sim, hosts - 1, 101);
-    if (opened && end_connect(&ends[0], &ends[1]) && end_connect(&ends[1], &ends[0])) due = end_start(&ends[0]) + end_start(&ends[1]);
+    if (opened && end_connect(&ends[0], &ends[1]) && end_connect(&ends[1], &ends[0]))
+        due = end_start(&ends[0]) + end_start(&ends[1]);
     weft_sim_run(sim, NULL, WEFT_SECONDS(20));
     for (int i = 0; i < 2; i++) {
         if (ends[i].transport) weft_transport_close(ends[i].transport);
-        for (int k = 0; ends[i].transport && k < 100 && !weft_transport_drained(ends[i].transport); k++) weft_transport_progress(ends[i].transport, 64);
+        for (int k = 0; ends[i].transport && k < 100 && !weft_transport_drained(ends[i].transport); k++)
+            weft_transport_progress(ends[i].transport, 64);
     }
     if (ends[0].over + ends[1].over != due) abort(); /* each once, at the latest by closing */
     for (int i = 0; i < 2; i++) {
@@ -157,14 +166,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     static const char *const patterns[] = {"block", "spread", "rail", "full"};
-    static const char *const faults[] = {"kill = h[1]\n", "slow = h\nfactor = 3\nuntil = 1ms\n", "cut = h[0]:h[1-2]\nuntil = 2ms\n", "down = up\nuntil = 100us\n"};
+    static const char *const faults[] = {"kill = h[1]\n", "slow = h\nfactor = 3\nuntil = 1ms\n",
+                                         "cut = h[0]:h[1-2]\nuntil = 2ms\n", "down = up\nuntil = 100us\n"};
     unsigned a = (unsigned)(number % 4), b = (unsigned)(number / 4 % 4), c = (unsigned)(number / 16 % 2);
-    int bytes = snprintf((char *)out, room,
-                         "# net %u\n[topology]\nname = n\nburst = %uKiB\nlocal_rate = 40GB\nlocal_latency = 300ns\ndetect = 5ms\n"
-                         "[host h]\ncount = %u\n[switch s]\ncount = %u\n[switch t]\ncount = 2\n"
-                         "[link up]\nfrom = h\nto = s\npattern = %s\nrails = %u\nrate = 100Gbit\nlatency = 500ns\njitter = %uns\nloss = %s\nduplicate = 0.01\n"
-                         "[link core]\nfrom = s\nto = t\npattern = full\nparallel = 2\nrate = 12.5GB\nbuffer = 64KiB\n"
-                         "[reliable]\nwindow = 128KiB\ntimeout = 50us\nretries = 6\n[fault f]\nat = 20us\n%s",
-                         (unsigned)number, 1u << b, 3 + a, 2 + 2 * c, patterns[a], 1 + c, b * 100, b ? "0.02" : "0", faults[b]);
+    int bytes = snprintf(
+        (char *)out, room,
+        "# net %u\n[topology]\nname = n\nburst = %uKiB\nlocal_rate = 40GB\nlocal_latency = 300ns\ndetect = "
+        "5ms\n"
+        "[host h]\ncount = %u\n[switch s]\ncount = %u\n[switch t]\ncount = 2\n"
+        "[link up]\nfrom = h\nto = s\npattern = %s\nrails = %u\nrate = 100Gbit\nlatency = 500ns\njitter = "
+        "%uns\nloss = %s\nduplicate = 0.01\n"
+        "[link core]\nfrom = s\nto = t\npattern = full\nparallel = 2\nrate = 12.5GB\nbuffer = 64KiB\n"
+        "[reliable]\nwindow = 128KiB\ntimeout = 50us\nretries = 6\n[fault f]\nat = 20us\n%s",
+        (unsigned)number, 1u << b, 3 + a, 2 + 2 * c, patterns[a], 1 + c, b * 100, b ? "0.02" : "0",
+        faults[b]);
     return bytes > 0 && (size_t)bytes < room ? (size_t)bytes : 0;
 }

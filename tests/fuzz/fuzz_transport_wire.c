@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "transport/ucx/ucx_wire.h"
+#include "transport/ucx/wire/ucx_wire.h"
 
 #define MUST(expression) do { if (!(expression)) abort(); } while (0)
 
@@ -111,17 +111,28 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         return length;
     }
     if (number % 8 == 3 && room >= 2 * (UCX_WIRE_ENTRY_BYTES + 8)) {
-        struct ucx_wire_entry entry = {.word = (enum ucx_wire_word)(1 + number / 4 % UCX_WORD_LAST), .header_bytes = 8, .id = number, .header = content};
+        struct ucx_wire_entry entry = {.control = (enum ucx_wire_control)(1 + number / 4 % UCX_CONTROL_LAST),
+                                       .header_bytes = 8,
+                                       .id = number,
+                                       .header = content};
         for (int i = 0; i < 2; i++) ucx_wire_entry_encode(&entry, out + i * (UCX_WIRE_ENTRY_BYTES + 8));
         return 2 * (UCX_WIRE_ENTRY_BYTES + 8);
     }
     if (number % 8 == 1 && room >= UCX_WIRE_KEY_BYTES) {
-        struct ucx_wire_key key = {.owner = 3, .rights = 3, .window = number, .bytes = 4096, .address = number % 16 == 1 ? 1 << 20 : 0};
+        struct ucx_wire_key key = {.owner = 3,
+                                   .rights = 3,
+                                   .window = number,
+                                   .bytes = 4096,
+                                   .address = number % 16 == 1 ? 1 << 20 : 0};
         ucx_wire_key_encode(&key, out);
         return UCX_WIRE_KEY_BYTES;
     }
-    struct ucx_wire_address one = {.mark = (uint32_t)(number * 77), .id = (uint32_t)number, .challenge = content, .process.pid = number,
-                                   .packed = content, .packed_bytes = 1 + (uint32_t)(number % 200)};
+    struct ucx_wire_address one = {.mark = (uint32_t)(number * 77),
+                                   .id = (uint32_t)number,
+                                   .challenge = content,
+                                   .process.pid = number,
+                                   .packed = content,
+                                   .packed_bytes = 1 + (uint32_t)(number % 200)};
     if (UCX_WIRE_AROUND_BYTES + one.packed_bytes > room) return 0;
     ucx_wire_address_encode(&one, out);
     return UCX_WIRE_AROUND_BYTES + one.packed_bytes;

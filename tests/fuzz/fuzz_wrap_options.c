@@ -1,5 +1,5 @@
-/* fuzz_wrap_options.c - transport.wrap as a user writes it: names and parameters come apart as written, each wrapper's
- * are taken or refused with a sentence, and what is taken keeps its bounds. */
+/* fuzz_wrap_options.c - transport.wrap as a user writes it: names and parameters come apart as written,
+ * each wrapper's are taken or refused with a sentence, and what is taken keeps its bounds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,9 @@ static void parse(const char *text, enum wrap_role role)
     }
     if (!(options.drop >= 0 && options.drop <= 1 && options.breaks >= 0 && options.breaks <= 1)) abort();
     if (role != WRAP_FAULT && (options.drop > 0 || options.breaks > 0 || options.kill_after > 0)) abort();
-    if (role == WRAP_TRACE && (!options.file[0] || options.limit_bytes < 65536 || strpbrk(options.file, ",;"))) abort();
+    if (role == WRAP_TRACE &&
+        (!options.file[0] || options.limit_bytes < 65536 || strpbrk(options.file, ",;")))
+        abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -46,8 +48,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
-    static const char *const parts[] = {"fault:drop=0.01,break=0.5,seed=7,kill_after=100", "delay:delay_us=10,jitter_us=2.5,rate_bytes=1e9",
-                                        "trace:file=t-%e.json,limit=100000", "delay", "fault", "", "trace:file=/dev/null"};
+    static const char *const parts[] = {"fault:drop=0.01,break=0.5,seed=7,kill_after=100",
+                                        "delay:delay_us=10,jitter_us=2.5,rate_bytes=1e9",
+                                        "trace:file=t-%e.json,limit=100000",
+                                        "delay",
+                                        "fault",
+                                        "",
+                                        "trace:file=/dev/null"};
     size_t at = 0;
     for (uint64_t rest = number + 1; rest > 0 && at + 100 < room; rest /= 7) {
         at += (size_t)snprintf((char *)out + at, room - at, "%s%s", at ? ";" : "", parts[rest % 7]);

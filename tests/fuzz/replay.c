@@ -2,9 +2,10 @@
  *
  *     replay [--only N] [FILE or FOLDER ...]
  *
- * First the files (inputs that once broke something, tests/fuzz/corpus/<target>/), then INPUTS generated ones:
- * well-formed inputs of the target (weft_fuzz_seed, where it has one) or noise, with a few bytes changed, cut out,
- * doubled or cut off. The same numbers give the same inputs everywhere; when one fails, its number is printed.
+ * First the files (inputs that once broke something, tests/fuzz/corpus/<target>/), then INPUTS generated
+ * ones: well-formed inputs of the target (weft_fuzz_seed, where it has one) or noise, with a few bytes
+ * changed, cut out, doubled or cut off. The same numbers give the same inputs everywhere; when one fails, its
+ * number is printed.
  *
  *     replay --write FOLDER      the well-formed ones as files: a first corpus for libFuzzer */
 #include <dirent.h>
@@ -142,8 +143,8 @@ int main(int argc, char **argv)
     }
     for (uint64_t number = from; number < to; number++) {
         const size_t bytes = make_input(number, data);
-        snprintf(running, sizeof running, "failed on input %llu; again: %s --only %llu\n", (unsigned long long)number, argv[0],
-                 (unsigned long long)number);
+        snprintf(running, sizeof running, "failed on input %llu; again: %s --only %llu\n",
+                 (unsigned long long)number, argv[0], (unsigned long long)number);
         run_one(data, bytes);
     }
     return failed;

@@ -1,4 +1,5 @@
-/* sample.h - seeded inputs for the tests of kernels and codecs: a small generator and the values that hurt. */
+/* sample.h - seeded inputs for the tests of kernels and codecs: a small generator and the values that
+ * hurt. */
 #ifndef WEFT_TESTS_KERNELS_SAMPLE_H
 #define WEFT_TESTS_KERNELS_SAMPLE_H
 

@@ -34,7 +34,8 @@ static void check_widening(const struct weft_kernels *kernels, int exponent_bits
     for (uint32_t bits = 0; bits < 65536; bits++) {
         const uint32_t magnitude = bits & 0x7fff, sign = (bits & 0x8000) << 16, got = sample_bits(out[bits]);
         if (magnitude > infinity)
-            assert_int_equal(got, sign | 0x7fc00000 | (magnitude - infinity) << (exponent_bits == 5 ? 13 : 16));
+            assert_int_equal(got,
+                             sign | 0x7fc00000 | (magnitude - infinity) << (exponent_bits == 5 ? 13 : 16));
         else if (magnitude == infinity)
             assert_int_equal(got, sign | 0x7f800000);
         else
@@ -52,15 +53,18 @@ static uint16_t nearest(float x, uint16_t low, uint16_t high, double low_value, 
 
 static void check_narrowing(const struct weft_kernels *kernels, int exponent_bits)
 {
-    void (*narrow)(uint16_t *, const float *, size_t) = exponent_bits == 5 ? kernels->cast_f32_f16 : kernels->cast_f32_bf16;
+    void (*narrow)(uint16_t *, const float *, size_t) =
+        exponent_bits == 5 ? kernels->cast_f32_f16 : kernels->cast_f32_bf16;
     const uint16_t infinity = (uint16_t)(0x7fff & ~((1 << (15 - exponent_bits)) - 1));
     for (uint16_t low = 0; low < infinity; low++) {
         const uint16_t high = (uint16_t)(low + 1);
         const double low_value = value_of(low, exponent_bits);
         /* What Inf stands for when rounding: the next power of two. */
-        const double high_value = high == infinity ? ldexp(1.0, 1 << (exponent_bits - 1)) : value_of(high, exponent_bits);
+        const double high_value =
+            high == infinity ? ldexp(1.0, 1 << (exponent_bits - 1)) : value_of(high, exponent_bits);
         const float middle = (float)((low_value + high_value) / 2);
-        const float points[] = {(float)low_value, middle, nextafterf(middle, 0.0f), nextafterf(middle, INFINITY)};
+        const float points[] = {(float)low_value, middle, nextafterf(middle, 0.0f),
+                                nextafterf(middle, INFINITY)};
         float in[8];
         uint16_t out[8];
         for (int i = 0; i < 4; i++) {
@@ -74,7 +78,8 @@ static void check_narrowing(const struct weft_kernels *kernels, int exponent_bit
             assert_int_equal(out[2 * i + 1], expected | 0x8000);
         }
     }
-    const uint32_t special[] = {0x7f800000, 0xff800000, 0x7f7fffff, 0x7f800001, 0xffbfffff, 0x7fd55555, 0x00000001, 0x80000001};
+    const uint32_t special[] = {0x7f800000, 0xff800000, 0x7f7fffff, 0x7f800001,
+                                0xffbfffff, 0x7fd55555, 0x00000001, 0x80000001};
     const uint16_t half[] = {0x7c00, 0xfc00, 0x7c00, 0x7e00, 0xffff, 0x7eaa, 0x0000, 0x8000};
     const uint16_t bf[] = {0x7f80, 0xff80, 0x7f80, 0x7fc0, 0xffff, 0x7fd5, 0x0000, 0x8000};
     for (size_t i = 0; i < sizeof special / sizeof special[0]; i++) {

@@ -135,9 +135,11 @@ static void test_any_order(void **state)
         size_t order[MANY];
         const size_t independent = turn == 0 ? MANY : 1 + sample_below(&sample, MANY);
         sample_fill(&sample, SAMPLE_NORMAL, from, MANY * LONG);
-        for (size_t r = independent; r < MANY; r++) /* the rest: sums of two others, larger or smaller by far */
+        /* the rest: sums of two others, larger or smaller by far */
+        for (size_t r = independent; r < MANY; r++)
             for (size_t i = 0; i < LONG; i++)
-                from[r * LONG + i] = ldexpf(from[r % independent * LONG + i] - from[(r + 1) % independent * LONG + i], (int)r - 40);
+                from[r * LONG + i] = ldexpf(
+                    from[r % independent * LONG + i] - from[(r + 1) % independent * LONG + i], (int)r - 40);
         for (size_t r = 0; r < MANY; r++)
             order[r] = r;
         for (size_t r = MANY - 1; r > 0; r--) {

@@ -1,5 +1,5 @@
-/* test_quantise.c - block quantisation: the exponent is the smallest that fits, codes and residual give back the value,
- * stochastic rounding is unbiased and is a function of its key alone. */
+/* test_quantise.c - block quantisation: the exponent is the smallest that fits, codes and residual give
+ * back the value, stochastic rounding is unbiased and is a function of its key alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +16,12 @@ static void test_philox(void **state)
         uint32_t counter[4], key[2], out[4];
     } known[] = {
         {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         uint32_t out[4];
@@ -50,7 +54,8 @@ static void test_exponents(void **state)
 
 enum { COUNT = 5 * WEFT_BLOCK + 77 };
 
-/* code * scale + residual is the value, up to the rounding of the residual; nearest is at most half a unit away. */
+/* code * scale + residual is the value, up to the rounding of the residual; nearest is at most half a unit
+ * away. */
 static void test_nothing_is_lost(void **state)
 {
     struct sample sample = {sample_seed(32)};
@@ -68,7 +73,8 @@ static void test_nothing_is_lost(void **state)
         for (size_t i = 0; i < COUNT; i++) {
             const double unit = scale_of(exponents[i / WEFT_BLOCK]);
             assert_true(abs(codes[i]) <= (int)limit);
-            assert_true(fabs(codes[i] * unit + (double)x[i] - (double)before[i]) <= fabs((double)before[i]) * 0x1p-23 + unit * 0x1p-24);
+            assert_true(fabs(codes[i] * unit + (double)x[i] - (double)before[i]) <=
+                        fabs((double)before[i]) * 0x1p-23 + unit * 0x1p-24);
             assert_true(fabs((double)x[i]) <= unit * (way % 2 ? 1.0 + 0x1p-9 : 0.5));
             if (i < WEFT_BLOCK) assert_true(codes[i] == 0 && x[i] == 0.0f);
         }
@@ -93,13 +99,15 @@ static void test_unbiased(void **state)
     }
     for (size_t i = 0; i < WEFT_BLOCK; i++)
         assert_true(fabs(sum[i] / STEPS - ((double)i / 64.0 - 2.0)) < 0x1p-9 + 5 * 0.5 / sqrt(STEPS));
-    for (size_t i = 0; i < WEFT_BLOCK; i++) { /* one of two neighbours with probability f: variance f (1 - f) */
+    for (size_t i = 0; i < WEFT_BLOCK; i++) {
+        /* one of two neighbours with probability f: variance f (1 - f) */
         const double f = (double)(i % 64) / 64.0, mean = sum[i] / STEPS;
         assert_true(fabs(squares[i] / STEPS - mean * mean - f * (1 - f)) < 0x1p-8 + 5 * 0.25 / sqrt(STEPS));
     }
 }
 
-/* A hundred thousand seeds, at what is hardest for eight random bits: on a code, just above one, half-way, just below the next. */
+/* A hundred thousand seeds, at what is hardest for eight random bits: on a code, just above one, half-way,
+ * just below the next. */
 static void test_unbiased_over_seeds(void **state)
 {
     enum { SEEDS = 100000, EACH = 8, COLUMN = 4 * EACH };
@@ -129,12 +137,14 @@ static void test_unbiased_over_seeds(void **state)
 static void test_keys(void **state)
 {
     const struct weft_noise base = weft_noise_of(5, 6, 7, 8);
-    const struct weft_noise others[] = {weft_noise_of(4, 6, 7, 8), weft_noise_of(5, 7, 7, 8), weft_noise_of(5, 6, 6, 8), weft_noise_of(5, 7, 6, 8),
-                                        weft_noise_of(5ull << 32, 6, 7, 8), weft_noise_of(5, 6ull << 32, 7, 8)};
+    const struct weft_noise others[] = {
+        weft_noise_of(4, 6, 7, 8), weft_noise_of(5, 7, 7, 8),          weft_noise_of(5, 6, 6, 8),
+        weft_noise_of(5, 7, 6, 8), weft_noise_of(5ull << 32, 6, 7, 8), weft_noise_of(5, 6ull << 32, 7, 8)};
     const uint32_t counter[4] = {6, 0, 7, 0}, key[2] = {5, 0};
     uint32_t words[4];
     philox(counter, key, words);
-    assert_true(base.key[0] == words[0] && base.key[1] == words[1] && base.step == 8 && base.first_block == 0);
+    assert_true(base.key[0] == words[0] && base.key[1] == words[1] && base.step == 8 &&
+                base.first_block == 0);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         assert_memory_not_equal(others[i].key, base.key, sizeof base.key);
 }
@@ -152,13 +162,15 @@ static void test_a_function_of_its_key(void **state)
     struct weft_noise noise = {{5, 6}, 7, 40};
     weft_kernels()->quantise_f32(whole, x, exponents, COUNT, 127, &noise);
     noise.first_block += 2;
-    weft_kernels()->quantise_f32(piece, part + 2 * WEFT_BLOCK, exponents + 2, COUNT - 2 * WEFT_BLOCK, 127, &noise);
+    weft_kernels()->quantise_f32(piece, part + 2 * WEFT_BLOCK, exponents + 2, COUNT - 2 * WEFT_BLOCK, 127,
+                                 &noise);
     assert_memory_equal(piece, whole + 2 * WEFT_BLOCK, COUNT - 2 * WEFT_BLOCK);
     for (int change = 0; change < 3; change++) {
         struct weft_noise other = {{5 + (change == 0), 6 + (change == 1)}, 7 + (change == 2), 42};
         sample = (struct sample){sample_seed(33)};
         sample_fill(&sample, SAMPLE_NORMAL, part, COUNT);
-        weft_kernels()->quantise_f32(piece, part + 2 * WEFT_BLOCK, exponents + 2, COUNT - 2 * WEFT_BLOCK, 127, &other);
+        weft_kernels()->quantise_f32(piece, part + 2 * WEFT_BLOCK, exponents + 2, COUNT - 2 * WEFT_BLOCK, 127,
+                                     &other);
         assert_memory_not_equal(piece, whole + 2 * WEFT_BLOCK, COUNT - 2 * WEFT_BLOCK);
     }
 }
@@ -166,9 +178,13 @@ static void test_a_function_of_its_key(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox),   cmocka_unit_test(test_exponents), cmocka_unit_test(test_nothing_is_lost),
-        cmocka_unit_test(test_unbiased_over_seeds), cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_unbiased), cmocka_unit_test(test_a_function_of_its_key),
+        cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_exponents),
+        cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_unbiased_over_seeds),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_unbiased),
+        cmocka_unit_test(test_a_function_of_its_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

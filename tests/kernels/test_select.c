@@ -1,5 +1,5 @@
-/* test_select.c - exact top-k against a sort, on the inputs that break radix selects: everything equal, in one
- * coarse bucket, differing in the last bit, +-0, denormals, NaN and Inf. */
+/* test_select.c - exact top-k against a sort, on the inputs that break radix selects: everything equal, in
+ * one coarse bucket, differing in the last bit, +-0, denormals, NaN and Inf. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,8 @@ static void test_equals_sort(void **state)
         for (size_t c = 0; c < VECTOR_SELECT_COUNTS; c++) {
             fill(vector_selects[w], &sample, vector_select_counts[c]);
             for (size_t i = 0; i < VECTOR_KS; i++)
-                check(vector_select_counts[c], vector_select_k(vector_select_counts[c], i), vector_selects[w]);
+                check(vector_select_counts[c], vector_select_k(vector_select_counts[c], i),
+                      vector_selects[w]);
         }
 }
 
@@ -67,7 +68,8 @@ static void test_large(void **state)
     }
 }
 
-/* More elements than f32 counts exactly, many of them equal: by what a selection is, since a sort would take too long. */
+/* More elements than f32 counts exactly, many of them equal: by what a selection is, since a sort would
+ * take too long. */
 static void test_beyond_24_bits(void **state)
 {
     enum { MANY = (1 << 24) + 3, K = MANY / 100 };
@@ -75,7 +77,8 @@ static void test_beyond_24_bits(void **state)
     uint32_t *top = malloc(K * sizeof *top), *room = malloc(MANY * sizeof *room), kth = UINT32_MAX;
     assert_true(many && top && room);
     for (uint32_t i = 0; i < MANY; i++) /* 2^16 magnitudes of either sign, 256 of each */
-        many[i] = sample_from_bits((i * 2654435761u & 0x80000000u) | (0x3f000000u + ((i * 2246822519u >> 16) << 7)));
+        many[i] = sample_from_bits((i * 2654435761u & 0x80000000u) |
+                                   (0x3f000000u + ((i * 2246822519u >> 16) << 7)));
     weft_select_top(top, many, MANY, K, room);
     for (size_t i = 0; i < K; i++) {
         const uint32_t bits = sample_bits(many[top[i]]) & 0x7fffffff;

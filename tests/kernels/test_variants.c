@@ -18,9 +18,11 @@ static struct arena arena;
 
 static const struct weft_kernels *scalar;
 
-static void report(const char *variant, const char *kernel, size_t count, size_t shift, int kind, uint64_t seed)
+static void report(const char *variant, const char *kernel, size_t count, size_t shift, int kind,
+                   uint64_t seed)
 {
-    fprintf(stderr, "%s %s differs from scalar: count %zu, start %zu, input kind %d; replay: WEFT_TEST_SEED=%llu\n",
+    fprintf(stderr,
+            "%s %s differs from scalar: count %zu, start %zu, input kind %d; replay: WEFT_TEST_SEED=%llu\n",
             variant, kernel, count, shift, kind, (unsigned long long)seed);
 }
 
@@ -50,8 +52,8 @@ static void fill(struct sample *sample, int kind)
     memcpy(arena.slow_half, arena.fast_half, sizeof arena.slow_half);
 }
 
-static void check_elementwise(const struct weft_kernels *fast, struct sample *sample, size_t count, size_t shift,
-                              int kind, uint64_t seed)
+static void check_elementwise(const struct weft_kernels *fast, struct sample *sample, size_t count,
+                              size_t shift, int kind, uint64_t seed)
 {
     const size_t at = GUARD + shift;
     const float *a = arena.a + at, *b = arena.b + at;
@@ -70,7 +72,8 @@ static void check_elementwise(const struct weft_kernels *fast, struct sample *sa
     fast->scale_f32(f, a, factor, count);
     scalar->scale_f32(s, a, factor, count);
     SAME("scale_f32", arena.fast, arena.slow);
-    assert_int_equal(fast->scale_add_f32(f, a, factor, b, count), scalar->scale_add_f32(s, a, factor, b, count));
+    assert_int_equal(fast->scale_add_f32(f, a, factor, b, count),
+                     scalar->scale_add_f32(s, a, factor, b, count));
     SAME("scale_add_f32", arena.fast, arena.slow);
     assert_int_equal(fast->max_abs_bits_f32(a, count), scalar->max_abs_bits_f32(a, count));
     assert_int_equal(fast->finite_f32(a, count), scalar->finite_f32(a, count));
@@ -84,8 +87,11 @@ static void check_elementwise(const struct weft_kernels *fast, struct sample *sa
     static float fast_values[COUNT_MAX], slow_values[COUNT_MAX];
     for (size_t t = 0; t < sizeof floors / sizeof floors[0]; t++) {
         uint32_t fast_max = 5, slow_max = 5;
-        const size_t found = scalar->scale_add_above_f32(s, a, factor, b, count, floors[t], 7, slow_above, slow_values, &slow_max);
-        assert_int_equal(fast->scale_add_above_f32(f, a, factor, b, count, floors[t], 7, fast_above, fast_values, &fast_max), found);
+        const size_t found = scalar->scale_add_above_f32(s, a, factor, b, count, floors[t], 7, slow_above,
+                                                         slow_values, &slow_max);
+        assert_int_equal(fast->scale_add_above_f32(f, a, factor, b, count, floors[t], 7, fast_above,
+                                                   fast_values, &fast_max),
+                         found);
         SAME("scale_add_above_f32", arena.fast, arena.slow);
         assert_int_equal(fast_max, slow_max);
         assert_memory_equal(fast_above, slow_above, found * sizeof *slow_above);
@@ -122,8 +128,10 @@ static void check_narrow(const struct weft_kernels *fast, size_t count, size_t s
     if (scalar->max_abs_bits_f32(arena.a + at, count) >= 0x7b800000u) return;
     for (int format = 0; format <= WEFT_E5M2; format++) {
         for (size_t block = 0; block * WEFT_BLOCK < count; block++) {
-            const size_t first = block * WEFT_BLOCK, length = count - first < WEFT_BLOCK ? count - first : WEFT_BLOCK;
-            exponents[block] = weft_fp8_exponent(scalar->max_abs_bits_f32(arena.a + at + first, length), (enum weft_fp8)format);
+            const size_t first = block * WEFT_BLOCK,
+                         length = count - first < WEFT_BLOCK ? count - first : WEFT_BLOCK;
+            exponents[block] = weft_fp8_exponent(scalar->max_abs_bits_f32(arena.a + at + first, length),
+                                                 (enum weft_fp8)format);
         }
         memset(fast_codes, 0x33, sizeof fast_codes);
         memset(slow_codes, 0x33, sizeof slow_codes);
@@ -136,7 +144,8 @@ static void check_narrow(const struct weft_kernels *fast, size_t count, size_t s
             scalar->quantise_sign_f32(slow_codes + at, slow_scales, arena.slow + at, count);
         } else {
             fast->quantise_fp8_f32(fast_codes + at, arena.fast + at, exponents, count, (enum weft_fp8)format);
-            scalar->quantise_fp8_f32(slow_codes + at, arena.slow + at, exponents, count, (enum weft_fp8)format);
+            scalar->quantise_fp8_f32(slow_codes + at, arena.slow + at, exponents, count,
+                                     (enum weft_fp8)format);
         }
         SAME("narrow residual", arena.fast, arena.slow);
         SAME("narrow codes", fast_codes, slow_codes);
@@ -145,8 +154,10 @@ static void check_narrow(const struct weft_kernels *fast, size_t count, size_t s
             fast->dequantise_sign_f32(arena.fast + at, fast_codes + at, fast_scales, count);
             scalar->dequantise_sign_f32(arena.slow + at, slow_codes + at, slow_scales, count);
         } else {
-            fast->dequantise_fp8_f32(arena.fast + at, fast_codes + at, exponents, count, (enum weft_fp8)format);
-            scalar->dequantise_fp8_f32(arena.slow + at, slow_codes + at, exponents, count, (enum weft_fp8)format);
+            fast->dequantise_fp8_f32(arena.fast + at, fast_codes + at, exponents, count,
+                                     (enum weft_fp8)format);
+            scalar->dequantise_fp8_f32(arena.slow + at, slow_codes + at, exponents, count,
+                                       (enum weft_fp8)format);
         }
         SAME("narrow values", arena.fast, arena.slow);
     }
@@ -157,8 +168,10 @@ static void check_sgd(const struct weft_kernels *fast, size_t count, size_t shif
     const size_t at = GUARD + shift;
     for (size_t i = 0; i < VECTOR_SGDS; i++) {
         const bool velocity = vector_sgds[i].momentum != 0.0f;
-        fast->sgd_f32(arena.fast + at, velocity ? arena.fast_second + at : NULL, arena.a + at, 0.25f, &vector_sgds[i], count);
-        scalar->sgd_f32(arena.slow + at, velocity ? arena.slow_second + at : NULL, arena.a + at, 0.25f, &vector_sgds[i], count);
+        fast->sgd_f32(arena.fast + at, velocity ? arena.fast_second + at : NULL, arena.a + at, 0.25f,
+                      &vector_sgds[i], count);
+        scalar->sgd_f32(arena.slow + at, velocity ? arena.slow_second + at : NULL, arena.a + at, 0.25f,
+                        &vector_sgds[i], count);
         SAME("sgd_f32 weights", arena.fast, arena.slow);
         SAME("sgd_f32 velocity", arena.fast_second, arena.slow_second);
     }
@@ -172,14 +185,20 @@ static void check_rules(const struct weft_kernels *fast, size_t count, size_t sh
     memcpy(slow_third, arena.b, sizeof slow_third);
     for (int rule = 0; rule < 4; rule++) {
         if (rule < 2) {
-            fast->adam_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f, &vector_adams[rule], count);
-            scalar->adam_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f, &vector_adams[rule], count);
+            fast->adam_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f,
+                           &vector_adams[rule], count);
+            scalar->adam_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f,
+                             &vector_adams[rule], count);
         } else if (rule == 2) {
-            fast->adagrad_f32(arena.fast + at, fast_third + at, arena.a + at, 0.25f, 0.1f, 1e-10f, 0.01f, count);
-            scalar->adagrad_f32(arena.slow + at, slow_third + at, arena.a + at, 0.25f, 0.1f, 1e-10f, 0.01f, count);
+            fast->adagrad_f32(arena.fast + at, fast_third + at, arena.a + at, 0.25f, 0.1f, 1e-10f, 0.01f,
+                              count);
+            scalar->adagrad_f32(arena.slow + at, slow_third + at, arena.a + at, 0.25f, 0.1f, 1e-10f, 0.01f,
+                                count);
         } else {
-            fast->ftrl_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f, &vector_ftrl, count);
-            scalar->ftrl_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f, &vector_ftrl, count);
+            fast->ftrl_f32(arena.fast + at, arena.fast_second + at, fast_third + at, arena.a + at, 0.25f,
+                           &vector_ftrl, count);
+            scalar->ftrl_f32(arena.slow + at, arena.slow_second + at, slow_third + at, arena.a + at, 0.25f,
+                             &vector_ftrl, count);
         }
         SAME("rule's weights", arena.fast, arena.slow);
         SAME("rule's first state", arena.fast_second, arena.slow_second);
@@ -195,27 +214,34 @@ static void check_lamb(const struct weft_kernels *fast, size_t count, size_t shi
     memcpy(slow_third, arena.b, sizeof slow_third);
     for (size_t i = 0; i < VECTOR_LAMBS; i++) {
         double fast_squares[2], slow_squares[2];
-        fast->lamb_moments_f32(arena.fast_second + at, fast_third + at, arena.fast + at, arena.a + at, 0.25f, &vector_lambs[i], count, fast_squares);
-        scalar->lamb_moments_f32(arena.slow_second + at, slow_third + at, arena.slow + at, arena.a + at, 0.25f, &vector_lambs[i], count, slow_squares);
+        fast->lamb_moments_f32(arena.fast_second + at, fast_third + at, arena.fast + at, arena.a + at, 0.25f,
+                               &vector_lambs[i], count, fast_squares);
+        scalar->lamb_moments_f32(arena.slow_second + at, slow_third + at, arena.slow + at, arena.a + at,
+                                 0.25f, &vector_lambs[i], count, slow_squares);
         SAME("lamb's first moment", arena.fast_second, arena.slow_second);
         SAME("lamb's second moment", fast_third, slow_third);
         assert_memory_equal(fast_squares, slow_squares, sizeof fast_squares);
-        fast->lamb_apply_f32(arena.fast + at, arena.fast_second + at, fast_third + at, &vector_lambs[i], 0.1f, count);
-        scalar->lamb_apply_f32(arena.slow + at, arena.slow_second + at, slow_third + at, &vector_lambs[i], 0.1f, count);
+        fast->lamb_apply_f32(arena.fast + at, arena.fast_second + at, fast_third + at, &vector_lambs[i], 0.1f,
+                             count);
+        scalar->lamb_apply_f32(arena.slow + at, arena.slow_second + at, slow_third + at, &vector_lambs[i],
+                               0.1f, count);
         SAME("lamb's weights", arena.fast, arena.slow);
     }
 }
 
-/* One pass over n sources against the definition, an out that is a source included, and against the fold of fold.c. */
+/* One pass over n sources against the definition, an out that is a source included, and against the fold
+ * of tree_reduce.c. */
 static void check_tree(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
 {
     const size_t at = GUARD + shift;
-    const float *const sources[8] = {arena.a + at, arena.b + at, arena.fast_second + at, arena.slow_second + at,
-                                     arena.b + at, arena.a + at, arena.slow_second + at, arena.fast_second + at};
+    const float *const sources[8] = {arena.a + at,           arena.b + at,          arena.fast_second + at,
+                                     arena.slow_second + at, arena.b + at,          arena.a + at,
+                                     arena.slow_second + at, arena.fast_second + at};
     static float other[ROOM], partials[8][COUNT_MAX];
     for (size_t n = 1; n <= 8; n++) {
-        struct weft_fold fold;
-        float *freed[32], *const fast_outs[2] = {arena.fast + at, other + at}, *const slow_outs[1] = {arena.slow + at};
+        struct weft_tree_reduce reduce;
+        float *freed[32], *const fast_outs[2] = {arena.fast + at, other + at},
+                                 *const slow_outs[1] = {arena.slow + at};
         uint32_t freed_count;
         for (int f = 0; f < 3; f++) { /* the sum itself last: the fold is compared with it */
             static const float factors[] = {1.0f / 3, -0.0f, 1};
@@ -229,20 +255,22 @@ static void check_tree(const struct weft_kernels *fast, size_t count, size_t shi
             assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
             assert_true(other[at - 1] == 0 && other[at + count] == 0);
             if (f > 0) continue;
-            scalar->sum_tree_f32(slow_outs, 1, sources, n, 1, count); /* a factor is what scale does afterwards */
+            /* a factor is what scale does afterwards */
+            scalar->sum_tree_f32(slow_outs, 1, sources, n, 1, count);
             scalar->scale_f32(arena.slow + at, arena.slow + at, factors[f], count);
             SAME("sum_tree_f32 with a factor", arena.fast, arena.slow);
         }
-        weft_fold_init(&fold, count);
+        weft_tree_reduce_init(&reduce, count);
         for (size_t r = 0; r < n; r++) {
             memcpy(partials[r], sources[r], count * sizeof **partials);
-            weft_fold_add(&fold, partials[r], freed);
+            weft_tree_reduce_add(&reduce, partials[r], freed);
         }
-        const float *folded = weft_fold_finish(&fold, freed, &freed_count);
-        if (n > 1) assert_memory_equal(folded, arena.slow + at, count * sizeof *folded);
+        const float *reduced = weft_tree_reduce_finish(&reduce, freed, &freed_count);
+        if (n > 1) assert_memory_equal(reduced, arena.slow + at, count * sizeof *reduced);
     }
     /* every source is an out too, as in the one-host plan */
-    float *const in_place[2] = {arena.fast_second + at, arena.slow_second + at}, *const expected[1] = {arena.slow + at};
+    float *const in_place[2] = {arena.fast_second + at, arena.slow_second + at}, *const expected[1] = {
+                                                                                     arena.slow + at};
     scalar->sum_tree_f32(expected, 1, sources, 4, 0.5f, count);
     fast->sum_tree_f32(in_place, 2, sources, 4, 0.5f, count);
     assert_memory_equal(in_place[0], expected[0], count * sizeof **in_place);
@@ -252,22 +280,26 @@ static void check_tree(const struct weft_kernels *fast, size_t count, size_t shi
 }
 
 /* Block quantisation: exponents, codes, residuals, sums and back, rounded both ways. */
-static void check_quantise(const struct weft_kernels *fast, struct sample *sample, size_t count, size_t shift, int kind,
-                           uint64_t seed)
+static void check_quantise(const struct weft_kernels *fast, struct sample *sample, size_t count, size_t shift,
+                           int kind, uint64_t seed)
 {
     const size_t at = GUARD + shift;
     static int8_t fast_codes[ROOM], slow_codes[ROOM];
     static int16_t fast_i16[ROOM], slow_i16[ROOM];
     static int32_t fast_i32[ROOM], slow_i32[ROOM];
     uint8_t fast_exponents[ROOM / WEFT_BLOCK + 2], slow_exponents[ROOM / WEFT_BLOCK + 2];
-    const struct weft_noise noise = {{(uint32_t)sample_u64(sample), 7}, sample_u64(sample), sample_u64(sample) % 1000};
+    const struct weft_noise noise = {
+        {(uint32_t)sample_u64(sample), 7}, sample_u64(sample), sample_u64(sample) % 1000};
     for (unsigned limit = 7; limit <= 127; limit += 120) {
         memset(fast_exponents, 0x5a, sizeof fast_exponents);
         memset(slow_exponents, 0x5a, sizeof slow_exponents);
         memset(fast_codes, 0x33, sizeof fast_codes);
         memset(slow_codes, 0x33, sizeof slow_codes);
-        const uint32_t max_bits = scalar->scale_add_blocks_f32(arena.slow + at, arena.a + at, 0.5f, arena.b + at, count, limit, slow_exponents);
-        assert_int_equal(fast->scale_add_blocks_f32(arena.fast + at, arena.a + at, 0.5f, arena.b + at, count, limit, fast_exponents), max_bits);
+        const uint32_t max_bits = scalar->scale_add_blocks_f32(arena.slow + at, arena.a + at, 0.5f,
+                                                               arena.b + at, count, limit, slow_exponents);
+        assert_int_equal(fast->scale_add_blocks_f32(arena.fast + at, arena.a + at, 0.5f, arena.b + at, count,
+                                                    limit, fast_exponents),
+                         max_bits);
         SAME("scale_add_blocks_f32", arena.fast, arena.slow);
         assert_memory_equal(fast_exponents, slow_exponents, sizeof fast_exponents);
         if (max_bits >= 0x7f000000) continue; /* quantise is for what scale_add_blocks let through */
@@ -297,7 +329,7 @@ static void check_quantise(const struct weft_kernels *fast, struct sample *sampl
 
 /* Results too large for the caches take another way out. */
 /* At cache lines and beside them; a and the outs have room for `count` floats. */
-static void large_narrow(const struct weft_kernels *fast, const float *a, float *f, float *s, size_t count)
+static void large_lowbit(const struct weft_kernels *fast, const float *a, float *f, float *s, size_t count)
 {
     static uint8_t exponents[(3 << 20) / 2 / WEFT_BLOCK + 2];
     const size_t fewer = count - 32;
@@ -308,7 +340,8 @@ static void large_narrow(const struct weft_kernels *fast, const float *a, float 
     for (size_t shift = 0; shift < 2; shift++) {
         for (int format = WEFT_E4M3; format <= WEFT_E5M2; format++) {
             fast->dequantise_fp8_f32(f + shift, (const uint8_t *)a, exponents, fewer, (enum weft_fp8)format);
-            scalar->dequantise_fp8_f32(s + shift, (const uint8_t *)a, exponents, fewer, (enum weft_fp8)format);
+            scalar->dequantise_fp8_f32(s + shift, (const uint8_t *)a, exponents, fewer,
+                                       (enum weft_fp8)format);
             assert_memory_equal(f + shift, s + shift, fewer * sizeof *f);
         }
         fast->dequantise_sign_f32(f + shift, (const uint8_t *)a, a + fewer / 2, fewer);
@@ -322,7 +355,8 @@ static void large_of(const struct weft_kernels *fast)
     enum { LARGE = (3 << 20) / 2 + 5 };
     const uint64_t seed = sample_seed(4);
     struct sample sample = {seed};
-    float *a = test_malloc(4 * (LARGE + GUARD) * sizeof *a), *b = a + LARGE + GUARD, *f = b + LARGE + GUARD, *s = f + LARGE + GUARD;
+    float *a = test_malloc(4 * (LARGE + GUARD) * sizeof *a), *b = a + LARGE + GUARD, *f = b + LARGE + GUARD,
+          *s = f + LARGE + GUARD;
     sample_fill(&sample, SAMPLE_WILD, a, 2 * (LARGE + GUARD));
     for (size_t shift = 0; shift < 3; shift++) {
         memset(f, 0x55, (LARGE + GUARD) * sizeof *f);
@@ -348,7 +382,7 @@ static void large_of(const struct weft_kernels *fast)
         scalar->cast_bf16_f32(s + shift, (const uint16_t *)a, LARGE);
         LARGE_SAME("cast_bf16_f32");
     }
-    large_narrow(fast, a, f, s, LARGE);
+    large_lowbit(fast, a, f, s, LARGE);
     test_free(a);
 }
 
@@ -387,12 +421,12 @@ static float matrix[MATRIX_MAX + 4], p_in[FACTOR_MAX + 4], q_in[FACTOR_MAX + 4];
 static float fast_m[MATRIX_MAX + 4], slow_m[MATRIX_MAX + 4];
 static float fast_out[MATRIX_MAX + 4], slow_out[MATRIX_MAX + 4];
 
-static void compare_product(const struct weft_kernels *fast, const char *kernel, size_t rows, size_t cols, size_t rank,
-                            uint64_t seed)
+static void compare_product(const struct weft_kernels *fast, const char *kernel, size_t rows, size_t cols,
+                            size_t rank, uint64_t seed)
 {
     if (memcmp(fast_out, slow_out, sizeof fast_out) == 0) return;
-    fprintf(stderr, "%s %s differs from scalar: %zu x %zu rank %zu; replay: WEFT_TEST_SEED=%llu\n", fast->name, kernel,
-            rows, cols, rank, (unsigned long long)seed);
+    fprintf(stderr, "%s %s differs from scalar: %zu x %zu rank %zu; replay: WEFT_TEST_SEED=%llu\n",
+            fast->name, kernel, rows, cols, rank, (unsigned long long)seed);
     fail();
 }
 
@@ -404,7 +438,8 @@ static void products_of(const struct weft_kernels *fast)
     for (size_t a = 0; a < VECTOR_SIZES; a++)
         for (size_t b = 0; b < VECTOR_SIZES; b++)
             for (size_t c = 0; c < VECTOR_RANKS; c++) {
-                const size_t rows = vector_sizes[a], cols = vector_sizes[b], rank = vector_ranks[c], shift = (a + b + c) % 2;
+                const size_t rows = vector_sizes[a], cols = vector_sizes[b], rank = vector_ranks[c],
+                             shift = (a + b + c) % 2;
                 const enum sample_kind kind = (enum sample_kind)((a + b) % SAMPLE_KINDS);
                 const float *m = matrix + shift, *p = p_in + shift, *q = q_in + shift;
                 float *f = fast_out + shift, *s = slow_out + shift;
@@ -424,13 +459,17 @@ static void products_of(const struct weft_kernels *fast)
                 scalar->matmul_f32(s, rows + 1, m, q, rows, cols, rank);
                 compare_product(fast, "matmul_f32", rows, cols, rank, seed);
                 const float factor = sample_normal(&sample);
-                assert_int_equal(fast->scale_add_matmul_f32(fast_m + shift, m, factor, m, f, rows + 1, q, rows, cols, rank),
-                                 scalar->scale_add_matmul_f32(slow_m + shift, m, factor, m, s, rows + 1, q, rows, cols, rank));
+                assert_int_equal(fast->scale_add_matmul_f32(fast_m + shift, m, factor, m, f, rows + 1, q,
+                                                            rows, cols, rank),
+                                 scalar->scale_add_matmul_f32(slow_m + shift, m, factor, m, s, rows + 1, q,
+                                                              rows, cols, rank));
                 compare_product(fast, "scale_add_matmul_f32", rows, cols, rank, seed);
                 assert_memory_equal(fast_m + shift, slow_m + shift, rows * cols * sizeof *fast_m);
-                const struct weft_owed owed = {m, p, q};
-                assert_int_equal(fast->owed_add_matmul_f32(fast_m + shift, &owed, m, factor, f, q, rows, cols, rank),
-                                 scalar->owed_add_matmul_f32(slow_m + shift, &owed, m, factor, s, q, rows, cols, rank));
+                const struct weft_lazy_residual lazy = {m, p, q};
+                assert_int_equal(fast->lazy_residual_add_matmul_f32(fast_m + shift, &lazy, m, factor, f, q,
+                                                                    rows, cols, rank),
+                                 scalar->lazy_residual_add_matmul_f32(slow_m + shift, &lazy, m, factor, s, q,
+                                                                      rows, cols, rank));
                 compare_product(fast, "owed_add_matmul_f32", rows, cols, rank, seed);
                 assert_memory_equal(fast_m + shift, slow_m + shift, rows * cols * sizeof *fast_m);
                 fast->matmul_t_f32(f, m, p, rows, cols, rank);
@@ -447,14 +486,16 @@ static void test_large(void **state)
 /* Matrices beyond the caches: rows and columns around the blocks that variants cut them into. */
 static void large_products_of(const struct weft_kernels *fast)
 {
-    static const size_t shapes[][3] = {{259, 2064, 4}, {261, 2064, 1}, {130, 4112, 8}, {67, 8208, 2}, {130, 4099, 9}};
+    static const size_t shapes[][3] = {
+        {259, 2064, 4}, {261, 2064, 1}, {130, 4112, 8}, {67, 8208, 2}, {130, 4099, 9}};
     const uint64_t seed = sample_seed(5);
     struct sample sample = {seed};
     for (size_t t = 0; t < sizeof shapes / sizeof shapes[0]; t++) {
         const size_t rows = shapes[t][0], cols = shapes[t][1], rank = shapes[t][2], elems = rows * cols;
         const size_t bytes = elems * sizeof(float), factors = rank * (rows > cols ? rows : cols);
         float *block = NULL;
-        assert_int_equal(posix_memalign((void **)&block, 64, 6 * (bytes + 64) + 4 * (factors * sizeof(float) + 64)), 0);
+        assert_int_equal(
+            posix_memalign((void **)&block, 64, 6 * (bytes + 64) + 4 * (factors * sizeof(float) + 64)), 0);
         const size_t room = (elems + 15) / 16 * 16, factor_room = (factors + 15) / 16 * 16;
         float *a = block, *b = a + room, *f = b + room, *s = f + room, *p = s + room, *q = p + factor_room;
         float *f_small = q + factor_room, *s_small = f_small + factor_room;
@@ -468,9 +509,10 @@ static void large_products_of(const struct weft_kernels *fast)
                          scalar->scale_add_matmul_f32(s, a, 0.5f, b, s_small, rows, q, rows, cols, rank));
         assert_memory_equal(f, s, bytes);
         assert_memory_equal(f_small, s_small, factors * sizeof *f_small);
-        const struct weft_owed owed = {b, p, q};
-        assert_int_equal(fast->owed_add_matmul_f32(f, &owed, a, 0.5f, f_small, q, rows, cols, rank),
-                         scalar->owed_add_matmul_f32(s, &owed, a, 0.5f, s_small, q, rows, cols, rank));
+        const struct weft_lazy_residual lazy = {b, p, q};
+        assert_int_equal(
+            fast->lazy_residual_add_matmul_f32(f, &lazy, a, 0.5f, f_small, q, rows, cols, rank),
+            scalar->lazy_residual_add_matmul_f32(s, &lazy, a, 0.5f, s_small, q, rows, cols, rank));
         assert_memory_equal(f, s, bytes);
         assert_memory_equal(f_small, s_small, factors * sizeof *f_small);
         fast->matmul_t_f32(f_small, f, p, rows, cols, rank);
@@ -496,7 +538,8 @@ static void test_products(void **state)
     each_variant(products_of);
 }
 
-/* The scalar table itself against the written definition: 16 lanes, then 8+8, 4+4, 2+2, 1+1; NaN canonical. */
+/* The scalar table itself against the written definition: 16 lanes, then 8+8, 4+4, 2+2, 1+1; NaN
+ * canonical. */
 static void test_definitions(void **state)
 {
     struct sample sample = {sample_seed(3)};
@@ -505,9 +548,11 @@ static void test_definitions(void **state)
     sample_fill(&sample, SAMPLE_NORMAL, b, 75);
     for (int i = 0; i < 75; i++)
         lanes[i % 16] = lanes[i % 16] + a[i] * b[i];
-    const float eight[8] = {lanes[0] + lanes[8], lanes[1] + lanes[9], lanes[2] + lanes[10], lanes[3] + lanes[11],
-                            lanes[4] + lanes[12], lanes[5] + lanes[13], lanes[6] + lanes[14], lanes[7] + lanes[15]};
-    const float four[4] = {eight[0] + eight[4], eight[1] + eight[5], eight[2] + eight[6], eight[3] + eight[7]};
+    const float eight[8] = {lanes[0] + lanes[8],  lanes[1] + lanes[9],  lanes[2] + lanes[10],
+                            lanes[3] + lanes[11], lanes[4] + lanes[12], lanes[5] + lanes[13],
+                            lanes[6] + lanes[14], lanes[7] + lanes[15]};
+    const float four[4] = {eight[0] + eight[4], eight[1] + eight[5], eight[2] + eight[6],
+                           eight[3] + eight[7]};
     const float expected = (four[0] + four[2]) + (four[1] + four[3]);
     scalar->matmul_f32(p, 1, a, b, 1, 75, 1);
     assert_int_equal(sample_bits(p[0]), sample_bits(expected));
@@ -518,7 +563,8 @@ static void test_definitions(void **state)
     scalar->scale_f32(p, &infinite, 0.0f, 1);
     assert_int_equal(sample_bits(p[0]), 0x7fc00000);
 
-    /* lr 0.5, momentum 0.5, decay 2: g = 1*2 + 2*3 = 8; v = 0.5*4 + 8 = 10; nesterov g = 8 + 5; w = 3 - 6.5 */
+    /* lr 0.5, momentum 0.5, decay 2: g = 1*2 + 2*3 = 8; v = 0.5*4 + 8 = 10; nesterov g = 8 + 5; w = 3 -
+     * 6.5 */
     float weight = 3.0f, velocity = 4.0f;
     const float grad = 1.0f;
     const struct weft_sgd sgd = {.lr = 0.5f, .momentum = 0.5f, .weight_decay = 2.0f, .nesterov = true};

@@ -20,22 +20,48 @@ const struct weft_kernels *__wrap_weft_kernels(void);
 int __real_weft_loop_step(struct weft_loop *loop);
 int __wrap_weft_loop_step(struct weft_loop *loop);
 
-static void count_sum(float *out, const float *a, const float *b, size_t n) { counted += n; real->sum_f32(out, a, b, n); }
-static void count_tree(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t n)
+static void count_sum(float *out, const float *a, const float *b, size_t n)
+{
+    counted += n;
+    real->sum_f32(out, a, b, n);
+}
+static void count_tree(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
+                       float factor, size_t n)
 {
     counted += n * source_count;
     real->sum_tree_f32(outs, out_count, sources, source_count, factor, n);
 }
-static void count_tree_stream(float *const *outs, size_t out_count, const float *const *sources, size_t source_count, float factor, size_t n)
+static void count_tree_stream(float *const *outs, size_t out_count, const float *const *sources,
+                              size_t source_count, float factor, size_t n)
 {
     counted += n * source_count;
     real->sum_tree_stream_f32(outs, out_count, sources, source_count, factor, n);
 }
-static void count_scale(float *out, const float *in, float factor, size_t n) { counted += n; real->scale_f32(out, in, factor, n); }
-static void count_to_f16(uint16_t *out, const float *in, size_t n) { counted += n; real->cast_f32_f16(out, in, n); }
-static void count_from_f16(float *out, const uint16_t *in, size_t n) { counted += n; real->cast_f16_f32(out, in, n); }
-static void count_to_bf16(uint16_t *out, const float *in, size_t n) { counted += n; real->cast_f32_bf16(out, in, n); }
-static void count_from_bf16(float *out, const uint16_t *in, size_t n) { counted += n; real->cast_bf16_f32(out, in, n); }
+static void count_scale(float *out, const float *in, float factor, size_t n)
+{
+    counted += n;
+    real->scale_f32(out, in, factor, n);
+}
+static void count_to_f16(uint16_t *out, const float *in, size_t n)
+{
+    counted += n;
+    real->cast_f32_f16(out, in, n);
+}
+static void count_from_f16(float *out, const uint16_t *in, size_t n)
+{
+    counted += n;
+    real->cast_f16_f32(out, in, n);
+}
+static void count_to_bf16(uint16_t *out, const float *in, size_t n)
+{
+    counted += n;
+    real->cast_f32_bf16(out, in, n);
+}
+static void count_from_bf16(float *out, const uint16_t *in, size_t n)
+{
+    counted += n;
+    real->cast_bf16_f32(out, in, n);
+}
 static void count_sgd(float *w, float *v, const float *g, float scale, const struct weft_sgd *sgd, size_t n)
 {
     counted += n;
@@ -48,13 +74,15 @@ static uint32_t count_scale_add(float *out, const float *a, float factor, const 
     counted += n;
     return real->scale_add_f32(out, a, factor, b, n);
 }
-static size_t count_scale_add_above(float *out, const float *a, float factor, const float *b, size_t n, uint32_t floor_bits,
-                                    uint32_t first, uint32_t *indices, float *values, uint32_t *max_bits)
+static size_t count_scale_add_above(float *out, const float *a, float factor, const float *b, size_t n,
+                                    uint32_t floor_bits, uint32_t first, uint32_t *indices, float *values,
+                                    uint32_t *max_bits)
 {
     counted += n;
     return real->scale_add_above_f32(out, a, factor, b, n, floor_bits, first, indices, values, max_bits);
 }
-static void count_matmul(float *p, size_t stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank)
+static void count_matmul(float *p, size_t stride, const float *m, const float *q, size_t rows, size_t cols,
+                         size_t rank)
 {
     counted += rows * cols;
     real->matmul_f32(p, stride, m, q, rows, cols, rank);

@@ -1,5 +1,6 @@
-/* die_at.c - loaded before a program's own libraries (LD_PRELOAD): rank DIE_RANK of a job is killed at its DIE_AT-th change of a folder:
- * before that fopen for writing, rename or remove, or, with DIE_AFTER, behind it. */
+/* die_at.c - loaded before a program's own libraries (LD_PRELOAD): rank DIE_RANK of a job is killed at its
+ * DIE_AT-th change of a folder: before that fopen for writing, rename or remove, or, with DIE_AFTER,
+ * behind it. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool due(bool after)
+static bool should_die(bool after)
 {
     static int changes;
     const char *rank = getenv("WEFT_RANK"), *at = getenv("DIE_AT"), *whose = getenv("DIE_RANK");
@@ -18,9 +19,9 @@ static bool due(bool after)
 
 #define CHANGE(call)                    \
     do {                                \
-        if (due(false)) raise(SIGKILL); \
+        if (should_die(false)) raise(SIGKILL); \
         call;                           \
-        if (due(true)) raise(SIGKILL);  \
+        if (should_die(true)) raise(SIGKILL);  \
     } while (0)
 
 static void *next(const char *name) { return dlsym(RTLD_NEXT, name); }

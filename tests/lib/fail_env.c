@@ -51,20 +51,23 @@ void fail_env_init(struct fail_env *fail, uint64_t fail_at)
     fail->env.context = fail;
 }
 
-void check_failing_allocations(enum weft_status (*attempt)(struct weft_env *env, void *context), void *context)
+void check_failing_allocations(enum weft_status (*attempt)(struct weft_env *env, void *context),
+                               void *context)
 {
     for (uint64_t fail_at = 1;; fail_at++) {
         struct fail_env fail;
         fail_env_init(&fail, fail_at);
         enum weft_status status = attempt(&fail.env, context);
         if (fail.live != 0)
-            fail_msg("with allocation %llu failing %lld are not freed", (unsigned long long)fail_at, (long long)fail.live);
+            fail_msg("with allocation %llu failing %lld are not freed", (unsigned long long)fail_at,
+                     (long long)fail.live);
         if (!fail.failed) {
             assert_int_equal(status, WEFT_OK);
             return;
         }
         if (status != WEFT_ERR_NO_MEMORY)
-            fail_msg("with allocation %llu failing the status is %s", (unsigned long long)fail_at, weft_status_name(status));
+            fail_msg("with allocation %llu failing the status is %s", (unsigned long long)fail_at,
+                     weft_status_name(status));
         assert_true(fail_at < ATTEMPTS_MAX);
     }
 }

@@ -22,6 +22,7 @@ void fail_env_init(struct fail_env *fail, uint64_t fail_at);
 /* Run `attempt` with the 1st, 2nd, ... allocation failing until all of them succeed. An attempt makes
  * something, uses it a little, frees everything and returns the first error. Each failing attempt
  * must return WEFT_ERR_NO_MEMORY and leave nothing allocated; the last must return WEFT_OK. */
-void check_failing_allocations(enum weft_status (*attempt)(struct weft_env *env, void *context), void *context);
+void check_failing_allocations(enum weft_status (*attempt)(struct weft_env *env, void *context),
+                               void *context);
 
 #endif

@@ -7,11 +7,11 @@
 
 #include "tests/lib/check.h"
 
-static void keep(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+static void append_line(struct weft_env *env, enum weft_log_level level, const char *module, const char *text)
 {
     struct log_capture *capture = env->context;
     char line[1200];
-    int bytes = snprintf(line, sizeof line, "%s %s: %s\n", weft_log_level_name(level), room, text);
+    int bytes = snprintf(line, sizeof line, "%s %s: %s\n", weft_log_level_name(level), module, text);
     pthread_mutex_lock(&capture->mutex);
     char *grown = realloc(capture->text, capture->bytes + (size_t)bytes + 1);
     if (grown) {
@@ -25,7 +25,7 @@ static void keep(struct weft_env *env, enum weft_log_level level, const char *ro
 void log_capture_init(struct log_capture *capture)
 {
     *capture = (struct log_capture){.env = *weft_env_system()};
-    capture->env.log = keep;
+    capture->env.log = append_line;
     capture->env.log_level = WEFT_LOG_TRACE;
     capture->env.context = capture;
     assert_int_equal(pthread_mutex_init(&capture->mutex, NULL), 0);

@@ -40,8 +40,8 @@ static void *take(size_t alignment, size_t bytes)
     if (alignment < HEAD_BYTES) alignment = HEAD_BYTES;
     if (bytes > ARENA_BYTES / 4) return errno = ENOMEM, NULL;
     char *start = arena_start();
-    const size_t room = bytes + HEAD_BYTES + 2 * alignment, at = atomic_fetch_add(&used, room);
-    if (at + room > ARENA_BYTES) return errno = ENOMEM, NULL;
+    const size_t capacity = bytes + HEAD_BYTES + 2 * alignment, at = atomic_fetch_add(&used, capacity);
+    if (at + capacity > ARENA_BYTES) return errno = ENOMEM, NULL;
     char *memory = start + at + HEAD_BYTES + alignment;
     memory -= (uintptr_t)memory % alignment;
     *(struct head *)(memory - HEAD_BYTES) = (struct head){.mark = MARK, .bytes = bytes};

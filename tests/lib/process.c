@@ -27,7 +27,7 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static void become(const char *const *argv, const char *const *variables, int output_fd, pid_t parent)
+static void exec_child(const char *const *argv, const char *const *variables, int output_fd, pid_t parent)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -56,14 +56,14 @@ struct process *process_start(const char *const *argv, const char *const *variab
     pid_t parent = getpid();
     process->pid = fork();
     assert_true(process->pid >= 0);
-    if (process->pid == 0) become(argv, variables, process->output_fd, parent);
+    if (process->pid == 0) exec_child(argv, variables, process->output_fd, parent);
     setpgid(process->pid, process->pid); /* on both sides, so that either may come first */
     process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
     assert_true(process->pidfd >= 0);
     return process;
 }
 
-static bool wait_at_most(struct process *process, int timeout_ms)
+static bool wait_with_timeout(struct process *process, int timeout_ms)
 {
     struct pollfd watched = {.fd = process->pidfd, .events = POLLIN};
     if (process->ended) return true;
@@ -78,7 +78,7 @@ bool process_wait(struct process *process, int timeout_ms)
     int64_t until_ms = now_ms() + timeout_ms;
     for (;;) {
         int64_t left_ms = until_ms - now_ms();
-        if (wait_at_most(process, left_ms > 0 ? (int)left_ms : 0)) return true;
+        if (wait_with_timeout(process, left_ms > 0 ? (int)left_ms : 0)) return true;
         if (left_ms <= 0) return false;
     }
 }
@@ -90,7 +90,7 @@ bool process_wait_output(struct process *process, const char *text, int timeout_
         bool ended = process->ended;
         if (strstr(process_output(process), text)) return true;
         if (ended || now_ms() >= until_ms) return false;
-        wait_at_most(process, OUTPUT_POLL_MS);
+        wait_with_timeout(process, OUTPUT_POLL_MS);
     }
 }
 

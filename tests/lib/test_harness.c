@@ -11,7 +11,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/fail_env.h"
 #include "tests/lib/log_capture.h"
-#include "tests/lib/places.h"
+#include "tests/lib/temp_dir.h"
 #include "tests/lib/process.h"
 
 static enum weft_status two_allocations(struct weft_env *env, void *context)

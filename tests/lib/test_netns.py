@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""test_netns.py - shaped networks of namespaces (tools/lib/netns.py): hosts reach each other, links have their
+"""test_netns.py - shaped networks of namespaces (tools/dev/netns.py): hosts reach each other, links have their
 rate, nothing stays behind. Exit status 77 with the reason where namespaces are not allowed."""
 
 import json
@@ -9,7 +9,7 @@ import sys
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "lib"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "dev"))
 import netns  # noqa: E402
 
 LISTEN = """

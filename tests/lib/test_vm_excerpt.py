@@ -7,7 +7,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "..", "vm"), os.path.join(HERE, "..", "..", "tools", "lib")]
+sys.path[:0] = [os.path.join(HERE, "..", "vm"), os.path.join(HERE, "..", "..", "tools", "dev")]
 import checks  # noqa: E402
 
 

@@ -26,11 +26,13 @@ uint32_t slow_xxh32(const uint8_t *data, size_t bytes)
         uint32_t lane[4] = {p1 + p2, p2, 0, 0u - p1};
         for (; at + 16 <= bytes; at += 16)
             for (unsigned i = 0; i < 4; i++)
-                lane[i] = rotl(lane[i] + (uint32_t)little_endian(data, (unsigned)at + 4 * i, 4) * p2, 13) * p1;
+                lane[i] =
+                    rotl(lane[i] + (uint32_t)little_endian(data, (unsigned)at + 4 * i, 4) * p2, 13) * p1;
         acc = rotl(lane[0], 1) + rotl(lane[1], 7) + rotl(lane[2], 12) + rotl(lane[3], 18);
     }
     acc += (uint32_t)bytes;
-    for (; at + 4 <= bytes; at += 4) acc = rotl(acc + (uint32_t)little_endian(data, (unsigned)at, 4) * p3, 17) * p4;
+    for (; at + 4 <= bytes; at += 4)
+        acc = rotl(acc + (uint32_t)little_endian(data, (unsigned)at, 4) * p3, 17) * p4;
     for (; at < bytes; at++) acc = rotl(acc + data[at] * p5, 11) * p1;
     acc = (acc ^ acc >> 15) * p2;
     acc = (acc ^ acc >> 13) * p3;
@@ -86,7 +88,21 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
 
 /* ---- section 2 ---- */
 
-enum type { NONE, U32, U64, S32, BOOL, ENUM, TEXT, NAME, BYTES, U64_REPEATED, BYTES_REPEATED, PART, PART_REPEATED };
+enum type {
+    NONE,
+    U32,
+    U64,
+    S32,
+    BOOL,
+    ENUM,
+    TEXT,
+    NAME,
+    BYTES,
+    U64_REPEATED,
+    BYTES_REPEATED,
+    PART,
+    PART_REPEATED
+};
 struct field {
     int number;
     const char *name;
@@ -94,52 +110,110 @@ struct field {
     const struct field *part;
 };
 
-static const struct field challenge[] = {{1, "wire_version", U32}, {2, "nonce", BYTES}, {3, "weft_version", NAME}, {4, "auth_required", BOOL}, {0}};
-static const struct field hello[] = {{1, "wire_version", U32}, {2, "weft_version", NAME}, {3, "job", NAME}, {4, "role", ENUM}, {5, "name", NAME},
-    {6, "wanted_index", S32}, {7, "host", NAME}, {8, "pid", U64}, {9, "proof", BYTES}, {10, "nonce", BYTES}, {11, "endpoints", U32},
-    {12, "device", BOOL}, {13, "states", BOOL}, {14, "frees", BOOL}, {0}};
-static const struct field welcome[] = {{1, "member", U32}, {2, "index", U32}, {3, "incarnation", U64}, {4, "transport_nonce", U64}, {5, "workers", U32},
-    {6, "shards", U32}, {7, "endpoint_first", U32}, {8, "proof", BYTES}, {9, "job_id", U64}, {10, "heartbeat_ns", U64},
-    {11, "workers_min", U32}, {12, "frees", BOOL}, {0}};
+static const struct field challenge[] = {{1, "wire_version", U32},
+                                         {2, "nonce", BYTES},
+                                         {3, "weft_version", NAME},
+                                         {4, "auth_required", BOOL},
+                                         {0}};
+static const struct field hello[] = {
+    {1, "wire_version", U32}, {2, "weft_version", NAME}, {3, "job", NAME},
+    {4, "role", ENUM},        {5, "name", NAME},         {6, "wanted_index", S32},
+    {7, "host", NAME},        {8, "pid", U64},           {9, "proof", BYTES},
+    {10, "nonce", BYTES},     {11, "endpoints", U32},    {12, "device", BOOL},
+    {13, "states", BOOL},     {14, "frees", BOOL},       {0}};
+static const struct field welcome[] = {{1, "member", U32},
+                                       {2, "index", U32},
+                                       {3, "incarnation", U64},
+                                       {4, "transport_nonce", U64},
+                                       {5, "workers", U32},
+                                       {6, "shards", U32},
+                                       {7, "endpoint_first", U32},
+                                       {8, "proof", BYTES},
+                                       {9, "job_id", U64},
+                                       {10, "heartbeat_ns", U64},
+                                       {11, "workers_min", U32},
+                                       {12, "frees", BOOL},
+                                       {0}};
 static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
-static const struct field member[] = {{1, "member", U32}, {2, "role", ENUM}, {3, "index", U32}, {4, "name", NAME}, {5, "host", NAME},
-    {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED}, {9, "pid", U64},
-    {10, "device", BOOL}, {11, "states", BOOL}, {0}};
-static const struct field roster[] = {{1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
-static const struct field link_cost[] = {{1, "pairs", U32}, {2, "unknown", U32}, {3, "latency_ns", U64}, {4, "bytes_per_second", U64},
-                                          {5, "eager_bytes", U64}, {6, "inject_ns", U32}, {7, "sum_ps", U32}, {8, "pass_ps", U32}, {9, "incast_milli", U32},
-                                          {10, "ring", BYTES}, {11, "words_ns", U32}, {12, "slices_ns", U32}, {13, "said_ps", U32}, {14, "cached_ps", U32},
-                                          {15, "passed_ps", U32}, {16, "core_kib", U32}, {17, "last_kib", U32}, {19, "past_ps", U32}, {20, "runs", BYTES}, {0}};
+static const struct field member[] = {
+    {1, "member", U32}, {2, "role", ENUM},       {3, "index", U32},          {4, "name", NAME},
+    {5, "host", NAME},  {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED},
+    {9, "pid", U64},    {10, "device", BOOL},    {11, "states", BOOL},       {0}};
+static const struct field roster[] = {
+    {1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
+static const struct field link_cost[] = {
+    {1, "pairs", U32},        {2, "unknown", U32},    {3, "latency_ns", U64}, {4, "bytes_per_second", U64},
+    {5, "eager_bytes", U64},  {6, "inject_ns", U32},  {7, "sum_ps", U32},     {8, "pass_ps", U32},
+    {9, "incast_milli", U32}, {10, "ring", BYTES},    {11, "words_ns", U32},  {12, "slices_ns", U32},
+    {13, "said_ps", U32},     {14, "cached_ps", U32}, {15, "passed_ps", U32}, {16, "core_kib", U32},
+    {17, "last_kib", U32},    {19, "past_ps", U32},   {20, "runs", BYTES},    {0}};
 static const struct field ready[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {0}};
-static const struct field go[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {3, "committed", U64}, {4, "codec_steps", U64},
-    {5, "tensors", U32}, {0}};
-static const struct field declare[] = {{1, "ordinal", U32}, {2, "name", NAME}, {3, "dtype", U32}, {4, "dims", U64_REPEATED}, {5, "codec", NAME},
-    {6, "optimizer", NAME}, {7, "mode", U32}, {8, "chunk_bytes", U64}, {0}};
-static const struct field chunk[] = {{1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {4, "candidate", U32}, {0}};
-static const struct field declared[] = {{1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
+static const struct field go[] = {{1, "epoch", U32},     {2, "cost", PART, link_cost},
+                                  {3, "committed", U64}, {4, "codec_steps", U64},
+                                  {5, "tensors", U32},   {0}};
+static const struct field declare[] = {
+    {1, "ordinal", U32},       {2, "name", NAME},       {3, "dtype", U32},
+    {4, "dims", U64_REPEATED}, {5, "codec", NAME},      {6, "optimizer", NAME},
+    {7, "mode", U32},          {8, "chunk_bytes", U64}, {0}};
+static const struct field chunk[] = {
+    {1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {4, "candidate", U32}, {0}};
+static const struct field declared[] = {
+    {1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
 static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
-static const struct field heartbeat[] = {{1, "time_ns", U64}, {2, "ask", U32}, {3, "answer", U32}, {4, "whom", BOOL}, {5, "text", TEXT}, {0}};
-static const struct field member_lost[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "role", ENUM}, {4, "index", U32}, {5, "epoch", U32}, {6, "pid", U64}, {0}};
+static const struct field heartbeat[] = {{1, "time_ns", U64}, {2, "ask", U32},   {3, "answer", U32},
+                                         {4, "whom", BOOL},   {5, "text", TEXT}, {0}};
+static const struct field member_lost[] = {{1, "member", U32},
+                                           {2, "text", TEXT},
+                                           {3, "role", ENUM},
+                                           {4, "index", U32},
+                                           {5, "epoch", U32},
+                                           {6, "pid", U64},
+                                           {0}};
 static const struct field abort_[] = {{1, "status", S32}, {2, "text", TEXT}, {0}};
 static const struct field leave[] = {{1, "text", TEXT}, {2, "committed", U64}, {0}};
 static const struct field text_only[] = {{1, "text", TEXT}, {0}};
-static const struct field weight_hash[] = {{1, "tensor", U32}, {2, "step", U64}, {3, "hash", U64}, {4, "worker", U32}, {5, "home", U32}, {0}};
+static const struct field weight_hash[] = {{1, "tensor", U32}, {2, "step", U64}, {3, "hash", U64},
+                                           {4, "worker", U32}, {5, "home", U32}, {0}};
 static const struct field nothing[] = {{0}};
 static const struct field status_reply[] = {{1, "json", BYTES}, {0}};
 static const struct field shrink[] = {{1, "epoch", U32}, {2, "committed", U64}, {3, "codec_steps", U64}, {0}};
-static const struct field shrunk[] = {{1, "epoch", U32}, {2, "committed", U64}, {3, "members", U64_REPEATED}, {4, "last", U32},
-    {5, "codec_steps", U64}, {6, "newcomers", PART_REPEATED, member}, {0}};
+static const struct field shrunk[] = {{1, "epoch", U32},
+                                      {2, "committed", U64},
+                                      {3, "members", U64_REPEATED},
+                                      {4, "last", U32},
+                                      {5, "codec_steps", U64},
+                                      {6, "newcomers", PART_REPEATED, member},
+                                      {0}};
 static const struct field join[] = {{1, "committed", U64}, {2, "codec_steps", U64}, {0}};
 static const struct field joined[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "epoch", U32}, {0}};
 static const struct field grow[] = {{1, "epoch", U32}, {2, "text", TEXT}, {0}};
 static const struct field left[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "index", U32}, {0}};
-static const struct field bodies[] = {{1, "challenge", PART, challenge}, {2, "hello", PART, hello}, {3, "welcome", PART, welcome},
-    {4, "endpoints", PART, endpoints}, {5, "roster", PART, roster}, {6, "ready", PART, ready}, {7, "go", PART, go},
-    {8, "declare", PART, declare}, {9, "declared", PART, declared}, {10, "declared_ok", PART, tensor_only}, {11, "heartbeat", PART, heartbeat},
-    {12, "member_lost", PART, member_lost}, {13, "abort", PART, abort_}, {14, "leave", PART, leave}, {15, "finished", PART, text_only},
-    {16, "weight_hash", PART, weight_hash}, {17, "status_request", PART, nothing}, {18, "status_reply", PART, status_reply},
-    {19, "shrink", PART, shrink}, {20, "shrunk", PART, shrunk}, {21, "join", PART, join}, {22, "joined", PART, joined}, {23, "grow", PART, grow}, {24, "left", PART, left},
-    {25, "tensor_free", PART, tensor_only}, {0}};
+static const struct field bodies[] = {{1, "challenge", PART, challenge},
+                                      {2, "hello", PART, hello},
+                                      {3, "welcome", PART, welcome},
+                                      {4, "endpoints", PART, endpoints},
+                                      {5, "roster", PART, roster},
+                                      {6, "ready", PART, ready},
+                                      {7, "go", PART, go},
+                                      {8, "declare", PART, declare},
+                                      {9, "declared", PART, declared},
+                                      {10, "declared_ok", PART, tensor_only},
+                                      {11, "heartbeat", PART, heartbeat},
+                                      {12, "member_lost", PART, member_lost},
+                                      {13, "abort", PART, abort_},
+                                      {14, "leave", PART, leave},
+                                      {15, "finished", PART, text_only},
+                                      {16, "weight_hash", PART, weight_hash},
+                                      {17, "status_request", PART, nothing},
+                                      {18, "status_reply", PART, status_reply},
+                                      {19, "shrink", PART, shrink},
+                                      {20, "shrunk", PART, shrunk},
+                                      {21, "join", PART, join},
+                                      {22, "joined", PART, joined},
+                                      {23, "grow", PART, grow},
+                                      {24, "left", PART, left},
+                                      {25, "tensor_free", PART, tensor_only},
+                                      {0}};
 
 struct writer {
     char *out;
@@ -194,8 +268,11 @@ static bool one(struct reader *reader, int wire, const struct field *field, int 
     bool is_varint = field->type >= U32 && field->type <= ENUM;
     if (is_varint || (field->type == U64_REPEATED && wire == 0)) {
         if (wire != 0 || !varint(reader, &value)) return false;
-        if (field->type == S32) say(writer, indent, "%s %d\n", field->name, (int)((uint32_t)value >> 1 ^ (0u - ((uint32_t)value & 1u))));
-        else if (field->type == U32 || field->type == ENUM) say(writer, indent, "%s %u\n", field->name, (unsigned)value);
+        if (field->type == S32)
+            say(writer, indent, "%s %d\n", field->name,
+                (int)((uint32_t)value >> 1 ^ (0u - ((uint32_t)value & 1u))));
+        else if (field->type == U32 || field->type == ENUM)
+            say(writer, indent, "%s %u\n", field->name, (unsigned)value);
         else say(writer, indent, "%s %llu\n", field->name, (unsigned long long)value);
         return true;
     }
@@ -258,7 +335,8 @@ static int bit(const uint8_t *data, size_t bytes, size_t at)
 }
 
 /* One block of `count` indices; returns the bytes of its bits and padding, or -1. */
-static long block(const uint8_t *data, size_t bytes, unsigned b, uint64_t count, uint64_t start, uint64_t end, uint32_t *indices_out)
+static long block(const uint8_t *data, size_t bytes, unsigned b, uint64_t count, uint64_t start, uint64_t end,
+                  uint32_t *indices_out)
 {
     size_t at = 0;
     uint64_t previous = start - 1; /* wraps for the first block, and back */
@@ -282,8 +360,8 @@ static long block(const uint8_t *data, size_t bytes, unsigned b, uint64_t count,
     return (long)(at / 8);
 }
 
-long slow_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out, size_t indices_room,
-                       size_t *consumed_out)
+long slow_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out,
+                       size_t indices_room, size_t *consumed_out)
 {
     if (bytes < 4) return -1;
     uint64_t total = little_endian(data, 0, 4), found = 0;

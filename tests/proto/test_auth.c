@@ -1,4 +1,5 @@
-/* test_auth.c - proofs: a published HMAC-SHA256 value, every input matters, comparison; what may leave the host; and the optimiser spec. */
+/* test_auth.c - proofs: a published HMAC-SHA256 value, every input matters, comparison; what may leave the
+ * host; and the optimiser spec. */
 #include <string.h>
 
 #include "proto/proto.h"
@@ -6,15 +7,18 @@
 
 static const uint8_t nonce[WEFT_NONCE_BYTES] = "0123456789abcdef";
 
-static void make(const char *secret, const char *purpose, const uint8_t *with, const char *job, const char *name, uint8_t *out)
+static void make(const char *secret, const char *purpose, const uint8_t *with, const char *job,
+                 const char *name, uint8_t *out)
 {
     assert_int_equal(weft_proof_make(secret, purpose, with, job, name, out), WEFT_OK);
 }
 
-/* python3: hmac.new(b"s3cret", b"weft-join\0" + b"0123456789abcdef" + b"\0job\0rank 0", "sha256").hexdigest() */
+/* python3: hmac.new(b"s3cret", b"weft-join\0" + b"0123456789abcdef" + b"\0job\0rank 0",
+ * "sha256").hexdigest() */
 static void known_value(void **state)
 {
-    static const uint8_t expected[WEFT_PROOF_BYTES] = {0x4e, 0x79, 0x4a, 0xfd, 0xc7, 0xe2, 0xa8, 0x6a, 0x7e, 0x54, 0xf5, 0xa1, 0x8f, 0x53, 0x1d, 0x37,
+    static const uint8_t expected[WEFT_PROOF_BYTES] = {
+        0x4e, 0x79, 0x4a, 0xfd, 0xc7, 0xe2, 0xa8, 0x6a, 0x7e, 0x54, 0xf5, 0xa1, 0x8f, 0x53, 0x1d, 0x37,
         0xcc, 0x0c, 0x65, 0xee, 0x23, 0x0e, 0x86, 0xbc, 0x9b, 0x80, 0xda, 0x4d, 0x6c, 0xad, 0xc7, 0x43};
     uint8_t proof[WEFT_PROOF_BYTES];
     make("s3cret", WEFT_PROOF_JOIN, nonce, "job", "rank 0", proof);
@@ -48,14 +52,15 @@ static void every_input_matters(void **state)
 
 static void devices_need_a_secret(void **state)
 {
-    static const char *const own[] = {NULL, "", "lo", "lo,lo", ","}, *const open[] = {"eth0", "lo,eth0", "lo0", "l", "all"};
+    static const char *const own[] = {NULL, "", "lo", "lo,lo", ","}, *const open[] = {"eth0", "lo,eth0",
+                                                                                      "lo0", "l", "all"};
     for (size_t i = 0; i < 5; i++) {
         struct weft_error error = {0};
-        assert_int_equal(weft_devices_allowed(own[i], NULL, NULL), WEFT_OK);
-        assert_int_equal(weft_devices_allowed(open[i], NULL, &error), WEFT_ERR_AUTH);
+        assert_int_equal(weft_devices_check(own[i], NULL, NULL), WEFT_OK);
+        assert_int_equal(weft_devices_check(open[i], NULL, &error), WEFT_ERR_AUTH);
         assert_non_null(strstr(error.text, "without a job secret"));
-        assert_int_equal(weft_devices_allowed(open[i], "", NULL), WEFT_ERR_AUTH);
-        assert_int_equal(weft_devices_allowed(open[i], "s", NULL), WEFT_OK);
+        assert_int_equal(weft_devices_check(open[i], "", NULL), WEFT_ERR_AUTH);
+        assert_int_equal(weft_devices_check(open[i], "s", NULL), WEFT_OK);
     }
 }
 

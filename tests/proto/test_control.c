@@ -47,33 +47,59 @@ struct samples {
     uint64_t dims[2];
 };
 
-#define NUMBERS_16 "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd" /* a quarter of LinkCost.runs */
-#define READ_16 "61626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364"
+/* a quarter of LinkCost.runs */
+#define NUMBERS_16 "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd"
+#define READ_16                                                                                              \
+    "616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364616263" \
+    "64616263646162636461626364"
 #define BODIES 25
-static const char *const readings[BODIES + 1] = {"",
-    "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  auth_required 1\n",
-    "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, pid 41)\"\n  wanted_index -1\n"
-    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  states 1\n  frees 1\n",
-    "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  shards 1\n"
+static const char *const readings[BODIES + 1] = {
+    "",
+    "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  "
+    "auth_required 1\n",
+    "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, "
+    "pid 41)\"\n  wanted_index -1\n"
+    "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  "
+    "states 1\n  frees 1\n",
+    "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  "
+    "shards 1\n"
     "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n  frees 1\n",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
-    "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    addresses 6162\n    addresses 00ff\n    states 1\n"
-    "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n  coordinator \"shard 0 (h, pid 3)\"\n",
-    "ready\n  epoch 1\n", "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second 12000000000\n"
+    "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    "
+    "addresses 6162\n    addresses 00ff\n    states 1\n"
+    "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    "
+    "addresses 6162\n    pid 7\n    device 1\n  coordinator \"shard 0 (h, pid 3)\"\n",
+    "ready\n  epoch 1\n",
+    "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second "
+    "12000000000\n"
     "    eager_bytes 8192\n    inject_ns 640\n    sum_ps 125\n    pass_ps 90\n    incast_milli 40\n"
-    "    ring 616263646566676801000000\n    words_ns 370\n    slices_ns 480\n    said_ps 260\n    cached_ps 12\n    passed_ps 51\n    core_kib 2048\n    last_kib 491520\n    past_ps 40\n    runs " READ_16 READ_16 READ_16 READ_16 "\n  committed 41\n  codec_steps 12\n  tensors 2\n",
-    "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
-    "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims 784\n    codec \"dense\"\n"
+    "    ring 616263646566676801000000\n    words_ns 370\n    slices_ns 480\n    said_ps 260\n    cached_ps "
+    "12\n    passed_ps 51\n    core_kib 2048\n    last_kib 491520\n    past_ps 40\n    runs " READ_16 READ_16
+        READ_16 READ_16 "\n  committed 41\n  codec_steps 12\n  tensors 2\n",
+    "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  "
+    "optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
+    "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims "
+    "784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
-    "declared_ok\n  tensor 3\n", "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  whom 1\n  text \"rank 2\"\n", "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
-    "abort\n  status -62\n  text \"shapes differ\"\n", "leave\n  text \"done\"\n  committed 41\n", "finished\n",
-    "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n  home 3\n", "status_request\n", "status_reply\n  json 7b7d\n",
+    "declared_ok\n  tensor 3\n",
+    "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  whom 1\n  text \"rank 2\"\n",
+    "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
+    "abort\n  status -62\n  text \"shapes differ\"\n",
+    "leave\n  text \"done\"\n  committed 41\n",
+    "finished\n",
+    "weight_hash\n  tensor 1\n  step 50\n  hash 12297829382473034410\n  worker 1\n  home 3\n",
+    "status_request\n",
+    "status_reply\n  json 7b7d\n",
     "shrink\n  epoch 4\n  committed 41\n  codec_steps 12\n",
-    "shrunk\n  epoch 4\n  committed 41\n  members 0\n  members 300\n  last 3\n  codec_steps 12\n  newcomers\n    member 1\n    role 1\n    index 1\n"
+    "shrunk\n  epoch 4\n  committed 41\n  members 0\n  members 300\n  last 3\n  codec_steps 12\n  "
+    "newcomers\n    member 1\n    role 1\n    index 1\n"
     "    name \"rank 1\"\n    endpoint_first 2\n    addresses 6162\n    pid 7\n    device 1\n",
-    "join\n  committed 41\n  codec_steps 12\n", "joined\n  member 2\n  text \"rank 2 rests\"\n  epoch 4\n", "grow\n  epoch 4\n  text \"rank 3 waits\"\n",
-    "left\n  member 2\n  text \"rank 2 left\"\n  index 1\n", "tensor_free\n  tensor 3\n"};
+    "join\n  committed 41\n  codec_steps 12\n",
+    "joined\n  member 2\n  text \"rank 2 rests\"\n  epoch 4\n",
+    "grow\n  epoch 4\n  text \"rank 3 waits\"\n",
+    "left\n  member 2\n  text \"rank 2 left\"\n  index 1\n",
+    "tensor_free\n  tensor 3\n"};
 
 static void fill(struct samples *s)
 {
@@ -85,71 +111,119 @@ static void fill(struct samples *s)
     s->challenge.wire_version = WEFT_WIRE_VERSION, s->challenge.nonce = NONCE;
     s->challenge.weft_version = (char *)"0.1.0", s->challenge.auth_required = 1;
     weft__control__hello__init(&s->hello);
-    s->hello.wire_version = WEFT_WIRE_VERSION, s->hello.weft_version = (char *)"0.1.0", s->hello.job = (char *)"mnist";
-    s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)", s->hello.wanted_index = -1;
-    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2, s->hello.device = 1, s->hello.states = s->hello.frees = 1;
+    s->hello.wire_version = WEFT_WIRE_VERSION, s->hello.weft_version = (char *)"0.1.0",
+    s->hello.job = (char *)"mnist";
+    s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)",
+    s->hello.wanted_index = -1;
+    s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2,
+    s->hello.device = 1, s->hello.states = s->hello.frees = 1;
     weft__control__welcome__init(&s->welcome);
-    s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX, s->welcome.transport_nonce = 9;
+    s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX,
+    s->welcome.transport_nonce = 9;
     s->welcome.workers = 2, s->welcome.shards = 1, s->welcome.endpoint_first = 4, s->welcome.job_id = 300;
     s->welcome.heartbeat_ns = WEFT_SECONDS(30), s->welcome.workers_min = 1, s->welcome.frees = 1;
     weft__control__endpoints__init(&s->endpoints);
     s->endpoints.n_addresses = 2, s->endpoints.addresses = s->addresses;
     for (int i = 0; i < 2; i++) weft__control__member__init(&s->member[i]), s->members[i] = &s->member[i];
-    s->member[0].role = WEFT__CONTROL__ROLE__ROLE_SHARD, s->member[0].name = (char *)"shard 0", s->member[0].host = (char *)"h";
+    s->member[0].role = WEFT__CONTROL__ROLE__ROLE_SHARD, s->member[0].name = (char *)"shard 0",
+    s->member[0].host = (char *)"h";
     s->member[0].incarnation = 5, s->member[0].n_addresses = 2, s->member[0].addresses = s->addresses;
     s->member[0].states = 1;
-    s->member[1].member = 1, s->member[1].role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member[1].index = 1, s->member[1].pid = 7;
-    s->member[1].name = (char *)"rank 1", s->member[1].endpoint_first = 2, s->member[1].n_addresses = 1, s->member[1].addresses = s->addresses;
+    s->member[1].member = 1, s->member[1].role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member[1].index = 1,
+    s->member[1].pid = 7;
+    s->member[1].name = (char *)"rank 1", s->member[1].endpoint_first = 2, s->member[1].n_addresses = 1,
+    s->member[1].addresses = s->addresses;
     s->member[1].device = 1;
     weft__control__roster__init(&s->roster);
-    s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members, s->roster.coordinator = (char *)"shard 0 (h, pid 3)";
+    s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members,
+    s->roster.coordinator = (char *)"shard 0 (h, pid 3)";
     weft__control__ready__init(&s->ready), s->ready.epoch = 1;
-    weft__control__go__init(&s->go), s->go.epoch = 200, s->go.cost = &s->cost, s->go.committed = 41, s->go.codec_steps = 12;
+    weft__control__go__init(&s->go), s->go.epoch = 200, s->go.cost = &s->cost, s->go.committed = 41,
+                                     s->go.codec_steps = 12;
     s->go.tensors = 2;
     weft__control__link_cost__init(&s->cost);
-    s->cost.pairs = 6, s->cost.unknown = 6, s->cost.latency_ns = 5000, s->cost.bytes_per_second = 12000000000ull;
-    s->cost.eager_bytes = 8192, s->cost.inject_ns = 640, s->cost.sum_ps = 125, s->cost.pass_ps = 90, s->cost.incast_milli = 40;
+    s->cost.pairs = 6, s->cost.unknown = 6, s->cost.latency_ns = 5000,
+    s->cost.bytes_per_second = 12000000000ull;
+    s->cost.eager_bytes = 8192, s->cost.inject_ns = 640, s->cost.sum_ps = 125, s->cost.pass_ps = 90,
+    s->cost.incast_milli = 40;
     s->cost.ring = (ProtobufCBinaryData){12, (uint8_t *)"abcdefgh\1\0\0\0"};
-    s->cost.words_ns = 370, s->cost.slices_ns = 480, s->cost.said_ps = 260, s->cost.cached_ps = 12, s->cost.passed_ps = 51;
+    s->cost.words_ns = 370, s->cost.slices_ns = 480, s->cost.said_ps = 260, s->cost.cached_ps = 12,
+    s->cost.passed_ps = 51;
     s->cost.core_kib = 2048, s->cost.last_kib = 491520, s->cost.past_ps = 40;
-    s->cost.runs = (ProtobufCBinaryData){WEFT_RUNS_BYTES, (uint8_t *)NUMBERS_16 NUMBERS_16 NUMBERS_16 NUMBERS_16};
+    s->cost.runs =
+        (ProtobufCBinaryData){WEFT_RUNS_BYTES, (uint8_t *)NUMBERS_16 NUMBERS_16 NUMBERS_16 NUMBERS_16};
     weft__control__declare__init(&s->declare);
-    s->declare.ordinal = 3, s->declare.name = (char *)"fc1", s->declare.dtype = WEFT_F32, s->declare.n_dims = 2, s->declare.dims = s->dims;
-    s->declare.codec = (char *)"dense", s->declare.optimizer = (char *)"sgd", s->declare.mode = 1, s->declare.chunk_bytes = 4 << 20;
+    s->declare.ordinal = 3, s->declare.name = (char *)"fc1", s->declare.dtype = WEFT_F32,
+    s->declare.n_dims = 2, s->declare.dims = s->dims;
+    s->declare.codec = (char *)"dense", s->declare.optimizer = (char *)"sgd", s->declare.mode = 1,
+    s->declare.chunk_bytes = 4 << 20;
     for (int i = 0; i < 2; i++) weft__control__chunk__init(&s->chunk[i]), s->chunks[i] = &s->chunk[i];
     s->chunk[0].count = 800000, s->chunk[0].endpoint = 7;
     s->chunk[1].offset = 800000, s->chunk[1].count = 1024 * 784 - 800000, s->chunk[1].endpoint = 8;
     weft__control__declared__init(&s->declared);
-    s->declared.tensor = 3, s->declared.declare = &s->declare, s->declared.n_chunks = 2, s->declared.chunks = s->chunks;
+    s->declared.tensor = 3, s->declared.declare = &s->declare, s->declared.n_chunks = 2,
+    s->declared.chunks = s->chunks;
     weft__control__declared_ok__init(&s->declared_ok), s->declared_ok.tensor = 3;
-    weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012, s->heartbeat.ask = 1, s->heartbeat.answer = 300, s->heartbeat.whom = true, s->heartbeat.text = (char *)"rank 2";
-    weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2, s->member_lost.text = (char *)"rank 2 lost";
-    s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2, s->member_lost.epoch = 4, s->member_lost.pid = 7;
-    weft__control__abort__init(&s->abort), s->abort.status = WEFT_ERR_MISMATCH, s->abort.text = (char *)"shapes differ";
+    weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012, s->heartbeat.ask = 1,
+                                                   s->heartbeat.answer = 300, s->heartbeat.whom = true,
+                                                   s->heartbeat.text = (char *)"rank 2";
+    weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2,
+                                                       s->member_lost.text = (char *)"rank 2 lost";
+    s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2,
+    s->member_lost.epoch = 4, s->member_lost.pid = 7;
+    weft__control__abort__init(&s->abort), s->abort.status = WEFT_ERR_MISMATCH,
+                                           s->abort.text = (char *)"shapes differ";
     weft__control__leave__init(&s->leave), s->leave.text = (char *)"done", s->leave.committed = 41;
     weft__control__finished__init(&s->finished);
     weft__control__weight_hash__init(&s->weight_hash);
-    s->weight_hash.tensor = 1, s->weight_hash.step = 50, s->weight_hash.hash = 12297829382473034410ull, s->weight_hash.worker = 1, s->weight_hash.home = 3;
+    s->weight_hash.tensor = 1, s->weight_hash.step = 50, s->weight_hash.hash = 12297829382473034410ull,
+    s->weight_hash.worker = 1, s->weight_hash.home = 3;
     weft__control__status_request__init(&s->status_request);
     weft__control__status_reply__init(&s->status_reply), s->status_reply.json = (char *)"{}";
     weft__control__shrink__init(&s->shrink);
     s->shrink.epoch = 4, s->shrink.committed = 41, s->shrink.codec_steps = 12;
     weft__control__shrunk__init(&s->shrunk);
     s->ranks[0] = 0, s->ranks[1] = 300;
-    s->shrunk.epoch = 4, s->shrunk.committed = 41, s->shrunk.n_members = 2, s->shrunk.members = s->ranks, s->shrunk.last = 3, s->shrunk.codec_steps = 12;
+    s->shrunk.epoch = 4, s->shrunk.committed = 41, s->shrunk.n_members = 2, s->shrunk.members = s->ranks,
+    s->shrunk.last = 3, s->shrunk.codec_steps = 12;
     s->shrunk.n_newcomers = 1, s->shrunk.newcomers = s->members + 1;
     weft__control__join__init(&s->join), s->join.committed = 41, s->join.codec_steps = 12;
-    weft__control__joined__init(&s->joined), s->joined.member = 2, s->joined.text = (char *)"rank 2 rests", s->joined.epoch = 4;
+    weft__control__joined__init(&s->joined), s->joined.member = 2, s->joined.text = (char *)"rank 2 rests",
+                                             s->joined.epoch = 4;
     weft__control__grow__init(&s->grow), s->grow.epoch = 4, s->grow.text = (char *)"rank 3 waits";
     weft__control__tensor_free__init(&s->tensor_free), s->tensor_free.tensor = 3;
-    weft__control__left__init(&s->left), s->left.member = 2, s->left.text = (char *)"rank 2 left", s->left.index = 1;
+    weft__control__left__init(&s->left), s->left.member = 2, s->left.text = (char *)"rank 2 left",
+                                         s->left.index = 1;
 }
 
 static Control wrap(struct samples *s, int body)
 {
-    void *const bodies[BODIES + 1] = {NULL, &s->challenge, &s->hello, &s->welcome, &s->endpoints, &s->roster, &s->ready, &s->go, &s->declare,
-        &s->declared, &s->declared_ok, &s->heartbeat, &s->member_lost, &s->abort, &s->leave, &s->finished, &s->weight_hash,
-        &s->status_request, &s->status_reply, &s->shrink, &s->shrunk, &s->join, &s->joined, &s->grow, &s->left, &s->tensor_free};
+    void *const bodies[BODIES + 1] = {NULL,
+                                      &s->challenge,
+                                      &s->hello,
+                                      &s->welcome,
+                                      &s->endpoints,
+                                      &s->roster,
+                                      &s->ready,
+                                      &s->go,
+                                      &s->declare,
+                                      &s->declared,
+                                      &s->declared_ok,
+                                      &s->heartbeat,
+                                      &s->member_lost,
+                                      &s->abort,
+                                      &s->leave,
+                                      &s->finished,
+                                      &s->weight_hash,
+                                      &s->status_request,
+                                      &s->status_reply,
+                                      &s->shrink,
+                                      &s->shrunk,
+                                      &s->join,
+                                      &s->joined,
+                                      &s->grow,
+                                      &s->left,
+                                      &s->tensor_free};
     Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = (Weft__Control__Control__BodyCase)body;
     message.challenge = bodies[body]; /* the union's pointers share their place */
@@ -186,18 +260,21 @@ static void every_body(void **state)
     }
 }
 
-/* Both doors: what pack refuses must also be refused when it comes from outside (packed by protobuf itself). */
+/* Both doors: what pack refuses must also be refused when it comes from outside (packed by protobuf
+ * itself). */
 static void refused(struct samples *s, int body, const char *what)
 {
     static uint8_t data[8 << 20];
     Control message = wrap(s, body), *unpacked;
     uint8_t *packed;
     size_t bytes;
-    if (weft_control_pack(weft_env_system(), &message, &packed, &bytes) != WEFT_ERR_LIMIT) fail_msg("packed: %s", what);
+    if (weft_control_pack(weft_env_system(), &message, &packed, &bytes) != WEFT_ERR_LIMIT)
+        fail_msg("packed: %s", what);
     bytes = protobuf_c_message_get_packed_size(&message.base);
     assert_true(bytes <= sizeof data);
     protobuf_c_message_pack(&message.base, data);
-    if (weft_control_unpack(weft_env_system(), data, bytes, &unpacked) != WEFT_ERR_MALFORMED) fail_msg("unpacked: %s", what);
+    if (weft_control_unpack(weft_env_system(), data, bytes, &unpacked) != WEFT_ERR_MALFORMED)
+        fail_msg("unpacked: %s", what);
     fill(s);
 }
 
@@ -209,7 +286,8 @@ static void limits(void **state)
     static char text_1001[1002], name_256[257], json[(4 << 20) + 2];
     static ProtobufCBinaryData many[WEFT_LIMIT_ENGINES + 1];
     static uint8_t big[WEFT_LIMIT_ADDRESS_BYTES + 1];
-    static uint64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1}, huge[2] = {1ull << 33, 1ull << 32}, zero[2] = {4, 0};
+    static uint64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1}, huge[2] = {1ull << 33, 1ull << 32},
+                    zero[2] = {4, 0};
     memset(text_1001, 't', 1001), memset(name_256, 'n', 256), memset(json, ' ', sizeof json - 1);
     for (size_t i = 0; i < sizeof many / sizeof many[0]; i++) many[i] = BIN("a");
     fill(&s);
@@ -259,9 +337,12 @@ static void limits(void **state)
     REFUSED(9, s.declared.declare = NULL);
     /* Candidates: in order, each of them all of the tensor, behind the dense chunks. */
     REFUSED(9, s.chunk[1].candidate = 1);
-    REFUSED(9, (s.chunk[0].count = 1024 * 784, s.chunk[1].candidate = 2, s.chunk[1].offset = 0, s.chunk[1].count = 1024 * 784));
-    REFUSED(9, (s.chunk[0].count = 1024 * 784, s.chunk[1].candidate = 1, s.chunk[1].offset = 0, s.chunk[1].count = 1024 * 783));
-    REFUSED(9, (s.chunk[0].candidate = 1, s.chunk[0].count = 1024 * 784, s.chunk[1].offset = 0, s.chunk[1].count = 1024 * 784));
+    REFUSED(9, (s.chunk[0].count = 1024 * 784, s.chunk[1].candidate = 2, s.chunk[1].offset = 0,
+                s.chunk[1].count = 1024 * 784));
+    REFUSED(9, (s.chunk[0].count = 1024 * 784, s.chunk[1].candidate = 1, s.chunk[1].offset = 0,
+                s.chunk[1].count = 1024 * 783));
+    REFUSED(9, (s.chunk[0].candidate = 1, s.chunk[0].count = 1024 * 784, s.chunk[1].offset = 0,
+                s.chunk[1].count = 1024 * 784));
     REFUSED(9, s.declared.n_chunks = 1);
     REFUSED(9, s.declared.n_chunks = 0);
     REFUSED(9, s.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE);
@@ -302,7 +383,8 @@ static void other_versions_can_be_refused_in_words(void **state)
     uint8_t data[2048];
     Control *unpacked;
     fill(&s);
-    s.hello.wire_version = 2, s.hello.nonce.len = 0, s.hello.role = (Weft__Control__Role)9, s.hello.wanted_index = -7;
+    s.hello.wire_version = 2, s.hello.nonce.len = 0, s.hello.role = (Weft__Control__Role)9,
+    s.hello.wanted_index = -7;
     Control message = wrap(&s, 2);
     size_t bytes = pack(&message, data, sizeof data);
     assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
@@ -317,7 +399,8 @@ static void texts_are_cleaned(void **state)
     const struct {
         int body;
         char **text;
-    } texts[] = {{12, &s.member_lost.text}, {13, &s.abort.text}, {14, &s.leave.text}, {15, &s.finished.text}, {22, &s.joined.text}, {23, &s.grow.text}, {24, &s.left.text}};
+    } texts[] = {{12, &s.member_lost.text}, {13, &s.abort.text}, {14, &s.leave.text}, {15, &s.finished.text},
+                 {22, &s.joined.text},      {23, &s.grow.text},  {24, &s.left.text}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         uint8_t data[2048];
         Control *unpacked;
@@ -347,8 +430,10 @@ static void expansion_is_bounded(void **state)
     uint8_t *data = malloc(inner + 16);
     Control *unpacked;
     data[bytes++] = 5 << 3 | 2; /* Control.roster */
-    for (size_t left = inner; left; left >>= 7) data[bytes++] = (uint8_t)((left & 0x7f) | (left >> 7 ? 0x80 : 0));
-    for (size_t i = 0; i < inner; i += 2) data[bytes++] = 2 << 3 | 2, data[bytes++] = 0; /* Roster.members, empty */
+    for (size_t left = inner; left; left >>= 7)
+        data[bytes++] = (uint8_t)((left & 0x7f) | (left >> 7 ? 0x80 : 0));
+    /* Roster.members, empty */
+    for (size_t i = 0; i < inner; i += 2) data[bytes++] = 2 << 3 | 2, data[bytes++] = 0;
     granted_bytes = 0;
     assert_int_equal(weft_control_unpack(&env, data, bytes, &unpacked), WEFT_ERR_MALFORMED);
     assert_true(granted_bytes <= (64u << 10) + 40 * bytes); /* as docs/wire.md says */
@@ -369,13 +454,15 @@ static void mutations(void **state)
         for (int i = 0; i < 1500; i++) {
             memcpy(mutant, data, bytes);
             size_t length = i % 3 ? bytes : (size_t)rand_r(&seed) % (bytes + 1);
-            for (int flips = rand_r(&seed) % 4; flips >= 0; flips--) mutant[(size_t)rand_r(&seed) % bytes] ^= (uint8_t)(1u << rand_r(&seed) % 8);
+            for (int flips = rand_r(&seed) % 4; flips >= 0; flips--)
+                mutant[(size_t)rand_r(&seed) % bytes] ^= (uint8_t)(1u << rand_r(&seed) % 8);
             uint8_t *exact = malloc(length + 1); /* so that the address sanitizer sees one byte too far */
             memcpy(exact, mutant, length);
             if (weft_control_unpack(weft_env_system(), exact, length, &unpacked) == WEFT_OK) {
                 uint8_t *again;
                 size_t again_bytes;
-                assert_int_equal(weft_control_pack(weft_env_system(), unpacked, &again, &again_bytes), WEFT_OK);
+                assert_int_equal(weft_control_pack(weft_env_system(), unpacked, &again, &again_bytes),
+                                 WEFT_OK);
                 weft_free_bytes(weft_env_system(), again);
                 weft_control_free(weft_env_system(), unpacked);
             }
@@ -383,7 +470,8 @@ static void mutations(void **state)
         }
     }
     Control *unpacked;
-    assert_int_equal(weft_control_unpack(weft_env_system(), (const uint8_t *)"", 0, &unpacked), WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_control_unpack(weft_env_system(), (const uint8_t *)"", 0, &unpacked),
+                     WEFT_ERR_MALFORMED);
 }
 
 /* Fail the Nth allocation: a clean status and no leak (the sanitizer build looks). */
@@ -414,8 +502,12 @@ static void allocation_failures(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_body), cmocka_unit_test(limits),
-        cmocka_unit_test(other_versions_can_be_refused_in_words), cmocka_unit_test(texts_are_cleaned),
-        cmocka_unit_test(expansion_is_bounded), cmocka_unit_test(mutations), cmocka_unit_test(allocation_failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_body),
+                                       cmocka_unit_test(limits),
+                                       cmocka_unit_test(other_versions_can_be_refused_in_words),
+                                       cmocka_unit_test(texts_are_cleaned),
+                                       cmocka_unit_test(expansion_is_bounded),
+                                       cmocka_unit_test(mutations),
+                                       cmocka_unit_test(allocation_failures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

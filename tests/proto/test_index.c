@@ -17,7 +17,8 @@ static uint64_t choose(uint64_t elems, unsigned share)
 {
     uint64_t count = 0;
     for (uint64_t i = 0; i < elems; i++)
-        if ((unsigned)rand_r(&seed) % 1000000 < share || (share && i % 977 < 3)) indices[count++] = (uint32_t)i;
+        if ((unsigned)rand_r(&seed) % 1000000 < share || (share && i % 977 < 3))
+            indices[count++] = (uint32_t)i;
     return count;
 }
 
@@ -33,7 +34,8 @@ static void same_reading(void **state)
             assert_int_equal(slow_index_decode(stream, bytes, elems, slow, ELEMS_MAX, &slow_used), count);
             assert_int_equal(slow_used, bytes);
             assert_memory_equal(slow, indices, count * sizeof slow[0]);
-            assert_int_equal(weft_index_decode(stream, bytes, elems, fast, ELEMS_MAX, &fast_count, &fast_used), WEFT_OK);
+            assert_int_equal(
+                weft_index_decode(stream, bytes, elems, fast, ELEMS_MAX, &fast_count, &fast_used), WEFT_OK);
             assert_true(fast_count == count && fast_used == bytes);
         }
 }
@@ -45,14 +47,17 @@ static void same_refusals(void **state)
     for (int i = 0; i < 4000; i++) {
         uint64_t elems = 1 + (uint64_t)rand_r(&seed) % 3000, count = choose(elems, 20000), fast_count = 0;
         size_t bytes = weft_index_encode(indices, count, elems, stream), fast_used = 0, slow_used = 0;
-        for (int flips = rand_r(&seed) % 3; flips >= 0; flips--) stream[(size_t)rand_r(&seed) % bytes] ^= (uint8_t)(1u << rand_r(&seed) % 8);
+        for (int flips = rand_r(&seed) % 3; flips >= 0; flips--)
+            stream[(size_t)rand_r(&seed) % bytes] ^= (uint8_t)(1u << rand_r(&seed) % 8);
         if (i % 4 == 0) bytes = (size_t)rand_r(&seed) % (bytes + 1);
         uint8_t *exact = malloc(bytes + 1);
         memcpy(exact, stream, bytes);
         long slow_count = slow_index_decode(exact, bytes, elems, slow, ELEMS_MAX, &slow_used);
-        enum weft_status status = weft_index_decode(exact, bytes, elems, fast, ELEMS_MAX, &fast_count, &fast_used);
+        enum weft_status status =
+            weft_index_decode(exact, bytes, elems, fast, ELEMS_MAX, &fast_count, &fast_used);
         free(exact);
-        if ((slow_count < 0) != (status < 0)) fail_msg("case %d: slow %ld, fast %d", i, slow_count, (int)status);
+        if ((slow_count < 0) != (status < 0))
+            fail_msg("case %d: slow %ld, fast %d", i, slow_count, (int)status);
         refused += slow_count < 0;
         if (slow_count < 0) continue;
         assert_true((uint64_t)slow_count == fast_count && slow_used == fast_used);
@@ -74,6 +79,7 @@ static void the_example(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_reading), cmocka_unit_test(same_refusals), cmocka_unit_test(the_example)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_reading), cmocka_unit_test(same_refusals),
+                                       cmocka_unit_test(the_example)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

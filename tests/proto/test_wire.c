@@ -1,4 +1,5 @@
-/* test_wire.c - the data header: round trips against the slow decoder, every refusal, mutations, truncation. */
+/* test_wire.c - the data header: round trips against the slow decoder, every refusal, mutations,
+ * truncation. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +23,21 @@ static uint32_t below(uint32_t bound) { return (uint32_t)(next_random() % bound)
 
 static struct weft_wire_header sample(void)
 {
-    struct weft_wire_header header = {
-        .kind = (uint8_t)(1 + below(7)), .codec = (uint8_t)below(5), .dtype = (uint8_t)below(5), .round = (uint8_t)below(16),
-        .job = next_random(), .incarnation = next_random(), .worker = below(WEFT_LIMIT_WORKERS), .epoch = below(1000),
-        .tensor = below(WEFT_LIMIT_TENSORS), .chunk = below(WEFT_LIMIT_CHUNKS), .step = next_random(),
-        .payload_bytes = next_random() % (WEFT_LIMIT_PAYLOAD_BYTES + 1), .lr = (float)below(1000) / 1000,
-        .weight = (float)(1 + below(1000)), .weight_sum = (float)below(100000)};
+    struct weft_wire_header header = {.kind = (uint8_t)(1 + below(7)),
+                                      .codec = (uint8_t)below(5),
+                                      .dtype = (uint8_t)below(5),
+                                      .round = (uint8_t)below(16),
+                                      .job = next_random(),
+                                      .incarnation = next_random(),
+                                      .worker = below(WEFT_LIMIT_WORKERS),
+                                      .epoch = below(1000),
+                                      .tensor = below(WEFT_LIMIT_TENSORS),
+                                      .chunk = below(WEFT_LIMIT_CHUNKS),
+                                      .step = next_random(),
+                                      .payload_bytes = next_random() % (WEFT_LIMIT_PAYLOAD_BYTES + 1),
+                                      .lr = (float)below(1000) / 1000,
+                                      .weight = (float)(1 + below(1000)),
+                                      .weight_sum = (float)below(100000)};
     if (header.kind == WEFT_WIRE_RESULT) header.late_us = (uint32_t)next_random();
     if (header.kind == WEFT_WIRE_RESULT && below(2)) {
         header.status = -(int32_t)(1 + below(99));
@@ -58,7 +68,8 @@ static void check_same(const struct weft_wire_header *header, const struct slow_
     assert_int_equal(header->dtype, slow->dtype);
     assert_int_equal(header->round, slow->round);
     assert_int_equal(header->status, slow->status);
-    assert_true(header->job == slow->job && header->incarnation == slow->incarnation && header->step == slow->step);
+    assert_true(header->job == slow->job && header->incarnation == slow->incarnation &&
+                header->step == slow->step);
     assert_int_equal(header->worker, slow->worker);
     assert_int_equal(header->epoch, slow->epoch);
     assert_int_equal(header->tensor, slow->tensor);
@@ -92,11 +103,24 @@ static void round_trip(void **state)
 /* The bytes of one header, pinned: whoever changes them changes the wire version. */
 static void golden(void **state)
 {
-    struct weft_wire_header header = {.kind = WEFT_WIRE_PUSH_PULL, .codec = 0, .dtype = WEFT_F32, .job = 0x1122334455667788ull,
-        .incarnation = 3, .worker = 1, .epoch = 1, .tensor = 2, .chunk = 5, .step = 77, .payload_bytes = 4096, .lr = 0.5f, .weight = 1};
-    static const uint8_t expected[84] = {'W', 'T', 'F', '1', 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
-        3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0,
-        0, 0, 0, 0x3f, 0, 0, 0x80, 0x3f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct weft_wire_header header = {.kind = WEFT_WIRE_PUSH_PULL,
+                                      .codec = 0,
+                                      .dtype = WEFT_F32,
+                                      .job = 0x1122334455667788ull,
+                                      .incarnation = 3,
+                                      .worker = 1,
+                                      .epoch = 1,
+                                      .tensor = 2,
+                                      .chunk = 5,
+                                      .step = 77,
+                                      .payload_bytes = 4096,
+                                      .lr = 0.5f,
+                                      .weight = 1};
+    static const uint8_t expected[84] = {
+        'W',  'T',  'F',  '1', 1,    0, 1,  0,    1,    0, 0, 0, 0, 0, 0, 0,  0x88, 0x77, 0x66, 0x55, 0x44,
+        0x33, 0x22, 0x11, 3,   0,    0, 0,  0,    0,    0, 0, 1, 0, 0, 0, 1,  0,    0,    0,    2,    0,
+        0,    0,    5,    0,   0,    0, 77, 0,    0,    0, 0, 0, 0, 0, 0, 16, 0,    0,    0,    0,    0,
+        0,    0,    0,    0,   0x3f, 0, 0,  0x80, 0x3f, 0, 0, 0, 0, 0, 0, 0,  0,    0,    0,    0,    0};
     uint8_t data[WEFT_WIRE_HEADER_BYTES];
     weft_wire_encode(&header, data);
     assert_memory_equal(data, expected, sizeof expected);
@@ -106,7 +130,8 @@ static void golden(void **state)
 /* Change one field behind the encoder's back, with a right checksum. */
 static enum weft_status decode_poked(unsigned at, unsigned bytes, uint64_t value, enum weft_wire_kind kind)
 {
-    struct weft_wire_header header = {.kind = (uint8_t)kind, .dtype = WEFT_F32, .weight = 1}, out = {.kind = 200};
+    struct weft_wire_header header = {.kind = (uint8_t)kind, .dtype = WEFT_F32, .weight = 1},
+                            out = {.kind = 200};
     uint8_t data[WEFT_WIRE_HEADER_BYTES];
     weft_wire_encode(&header, data);
     for (unsigned i = 0; i < bytes; i++) data[at + i] = (uint8_t)(value >> 8 * i);
@@ -125,24 +150,45 @@ static void refusals(void **state)
     assert_int_equal(decode_poked(0, 4, 0x31465458u, WEFT_WIRE_PUSH), WEFT_ERR_MALFORMED);
     assert_int_equal(decode_poked(4, 2, 2, WEFT_WIRE_PUSH), WEFT_ERR_VERSION);
     assert_int_equal(decode_poked(4, 2, 0, WEFT_WIRE_PUSH), WEFT_ERR_VERSION);
-    static const struct { unsigned at, bytes; uint64_t value; enum weft_wire_kind kind; } bad[] = {
-        {6, 1, 0, WEFT_WIRE_PUSH}, {6, 1, 8, WEFT_WIRE_PUSH}, {7, 1, 16, WEFT_WIRE_PUSH}, {8, 1, 5, WEFT_WIRE_PUSH},
-        {9, 1, 16, WEFT_WIRE_PUSH}, {10, 1, 8, WEFT_WIRE_PUSH}, {10, 1, 1, WEFT_WIRE_PULL}, {10, 1, 16, WEFT_WIRE_RESULT}, {12, 4, 0xffffffff, WEFT_WIRE_PUSH},
-        {12, 4, 1, WEFT_WIRE_RESULT}, {12, 4, (uint32_t)-100, WEFT_WIRE_RESULT}, {32, 4, WEFT_LIMIT_WORKERS, WEFT_WIRE_PUSH},
-        {40, 4, WEFT_LIMIT_TENSORS, WEFT_WIRE_PUSH}, {44, 4, WEFT_LIMIT_CHUNKS, WEFT_WIRE_PUSH},
-        {56, 8, WEFT_LIMIT_PAYLOAD_BYTES + 1, WEFT_WIRE_PUSH}, {56, 8, 1, WEFT_WIRE_PULL}, {56, 8, 1, WEFT_WIRE_STATE_PULL},
-        {12, 4, 0xffffffff, WEFT_WIRE_STATE_INIT}, {64, 4, 0x7fc00000, WEFT_WIRE_PUSH},
-        {68, 4, 0x80000001, WEFT_WIRE_PUSH}, {68, 4, 0x80000000, WEFT_WIRE_PUSH_PULL}, {68, 4, 0xbf800000, WEFT_WIRE_PUSH},
-        {72, 4, 0x7f800000, WEFT_WIRE_RESULT}, {76, 4, 1, WEFT_WIRE_PUSH}, {76, 4, 0xffffffff, WEFT_WIRE_RESULT},
-        {80, 4, 1, WEFT_WIRE_PUSH}, {84, 4, 0, WEFT_WIRE_PUSH}};
+    static const struct { unsigned at, bytes; uint64_t value; enum weft_wire_kind kind;
+    } bad[] = {{6, 1, 0, WEFT_WIRE_PUSH},
+               {6, 1, 8, WEFT_WIRE_PUSH},
+               {7, 1, 16, WEFT_WIRE_PUSH},
+               {8, 1, 5, WEFT_WIRE_PUSH},
+               {9, 1, 16, WEFT_WIRE_PUSH},
+               {10, 1, 8, WEFT_WIRE_PUSH},
+               {10, 1, 1, WEFT_WIRE_PULL},
+               {10, 1, 16, WEFT_WIRE_RESULT},
+               {12, 4, 0xffffffff, WEFT_WIRE_PUSH},
+               {12, 4, 1, WEFT_WIRE_RESULT},
+               {12, 4, (uint32_t)-100, WEFT_WIRE_RESULT},
+               {32, 4, WEFT_LIMIT_WORKERS, WEFT_WIRE_PUSH},
+               {40, 4, WEFT_LIMIT_TENSORS, WEFT_WIRE_PUSH},
+               {44, 4, WEFT_LIMIT_CHUNKS, WEFT_WIRE_PUSH},
+               {56, 8, WEFT_LIMIT_PAYLOAD_BYTES + 1, WEFT_WIRE_PUSH},
+               {56, 8, 1, WEFT_WIRE_PULL},
+               {56, 8, 1, WEFT_WIRE_STATE_PULL},
+               {12, 4, 0xffffffff, WEFT_WIRE_STATE_INIT},
+               {64, 4, 0x7fc00000, WEFT_WIRE_PUSH},
+               {68, 4, 0x80000001, WEFT_WIRE_PUSH},
+               {68, 4, 0x80000000, WEFT_WIRE_PUSH_PULL},
+               {68, 4, 0xbf800000, WEFT_WIRE_PUSH},
+               {72, 4, 0x7f800000, WEFT_WIRE_RESULT},
+               {76, 4, 1, WEFT_WIRE_PUSH},
+               {76, 4, 0xffffffff, WEFT_WIRE_RESULT},
+               {80, 4, 1, WEFT_WIRE_PUSH},
+               {84, 4, 0, WEFT_WIRE_PUSH}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (decode_poked(bad[i].at, bad[i].bytes, bad[i].value, bad[i].kind) != WEFT_ERR_MALFORMED)
-            fail_msg("case %zu: offset %u value %llu was not refused", i, bad[i].at, (unsigned long long)bad[i].value);
+            fail_msg("case %zu: offset %u value %llu was not refused", i, bad[i].at,
+                     (unsigned long long)bad[i].value);
     assert_int_equal(decode_poked(68, 4, 0, WEFT_WIRE_PUSH), WEFT_OK); /* a worker out of data */
-    assert_int_equal(decode_poked(68, 4, 0xbf800000, WEFT_WIRE_INIT), WEFT_OK); /* only contributions have a weight */
+    /* only contributions have a weight */
+    assert_int_equal(decode_poked(68, 4, 0xbf800000, WEFT_WIRE_INIT), WEFT_OK);
 }
 
-/* A truncated or mutated header is refused or means the same to both decoders; with its checksum repaired too. */
+/* A truncated or mutated header is refused or means the same to both decoders; with its checksum repaired
+ * too. */
 static void mutations(void **state)
 {
     for (int i = 0; i < 20000; i++) {
@@ -160,7 +206,9 @@ static void mutations(void **state)
         if (i % 8 == 0) bytes = below((uint32_t)sizeof data);
         enum weft_status status = weft_wire_decode(data, bytes, &out);
         int expected = slow_header_decode(data, bytes, &slow);
-        assert_int_equal(status, expected == 0 ? WEFT_OK : expected == -2 ? WEFT_ERR_VERSION : WEFT_ERR_MALFORMED);
+        assert_int_equal(status, expected == 0    ? WEFT_OK
+                                 : expected == -2 ? WEFT_ERR_VERSION
+                                                  : WEFT_ERR_MALFORMED);
         if (expected == 0) check_same(&out, &slow);
     }
     struct weft_wire_header header = sample(), out;
@@ -173,7 +221,8 @@ static void mutations(void **state)
 
 static void text(void **state)
 {
-    struct weft_wire_header header = {.kind = WEFT_WIRE_RESULT, .status = WEFT_ERR_MISMATCH, .text_bytes = 6}, out;
+    struct weft_wire_header header = {.kind = WEFT_WIRE_RESULT, .status = WEFT_ERR_MISMATCH, .text_bytes = 6},
+                            out;
     uint8_t data[WEFT_WIRE_HEADER_BYTES_MAX];
     char text_out[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
     weft_wire_encode(&header, data);

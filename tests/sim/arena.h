@@ -1,4 +1,5 @@
-/* arena.h - memory of a seed: one piece, forgotten after it with all that the dead have left; what is freed goes back to its size class. */
+/* arena.h - memory of a seed: one piece, forgotten after it with all that the dead have left; what is
+ * freed goes back to its size class. */
 #ifndef WEFT_TESTS_ARENA_H
 #define WEFT_TESTS_ARENA_H
 

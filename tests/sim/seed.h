@@ -8,7 +8,8 @@
 
 static bool verbose;
 
-static inline void log_line(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+static inline void log_line(struct weft_env *env, enum weft_log_level level, const char *room,
+                            const char *text)
 {
     if (verbose) fprintf(stderr, "%s %s\n", room, text);
 }

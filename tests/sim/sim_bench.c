@@ -1,8 +1,9 @@
 /* sim_bench.c - how fast the simulator is, and how much memory an endpoint takes: `sim_bench --help`.
  *
- * Every endpoint sends to the next one of a ring and receives from the one before, `rounds` times with `window` messages
- * in flight: the traffic of a ring all-reduce without its sums. Printed: events per second of processor time, virtual
- * time, and the memory of the process. With --memory-max it is a test: exit status 1 when the process ever held more. */
+ * Every endpoint sends to the next one of a ring and receives from the one before, `rounds` times with
+ * `window` messages in flight: the traffic of a ring all-reduce without its sums. Printed: events per
+ * second of processor time, virtual time, and the memory of the process. With --memory-max it is a test:
+ * exit status 1 when the process ever held more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,14 +77,19 @@ static void go_on(struct runner *runner)
     while (runner->receiving < settings.window && runner->received + runner->receiving < settings.rounds) {
         struct lane *lane = &runner->lanes[(runner->received + runner->receiving) % settings.window];
         weft_completion_init(&lane->received, 1, on_received);
-        lane->receive = (struct weft_receive){.completion = &lane->received, .buffer = payload, .buffer_bytes = settings.bytes};
-        check(weft_transport_recv(runner->transport, runner->previous_id, WEFT_TAG(WEFT_CHANNEL_TEST, 1), &lane->receive), "recv");
+        lane->receive = (struct weft_receive){
+            .completion = &lane->received, .buffer = payload, .buffer_bytes = settings.bytes};
+        check(weft_transport_recv(runner->transport, runner->previous_id, WEFT_TAG(WEFT_CHANNEL_TEST, 1),
+                                  &lane->receive),
+              "recv");
         runner->receiving++;
     }
-    while (runner->sending < settings.window && runner->sent < settings.rounds && runner->sent < runner->received + settings.window) {
+    while (runner->sending < settings.window && runner->sent < settings.rounds &&
+           runner->sent < runner->received + settings.window) {
         struct lane *lane = &runner->lanes[runner->sent % settings.window];
         weft_completion_init(&lane->sent, 1, on_sent);
-        struct weft_message message = {.tag = WEFT_TAG(WEFT_CHANNEL_TEST, 1), .payload = payload, .payload_bytes = settings.bytes};
+        struct weft_message message = {
+            .tag = WEFT_TAG(WEFT_CHANNEL_TEST, 1), .payload = payload, .payload_bytes = settings.bytes};
         check(weft_transport_send(runner->next, &message, &lane->sent), "send");
         runner->sending++;
         runner->sent++;
@@ -94,7 +100,8 @@ static void open_all(struct weft_sim *sim)
 {
     for (uint32_t i = 0; i < settings.endpoints; i++) {
         struct runner *runner = &runners[i];
-        uint32_t host = topology ? i * weft_topology_hosts(topology) / settings.endpoints : i; /* neighbours share hosts */
+        /* neighbours share hosts */
+        uint32_t host = topology ? i * weft_topology_hosts(topology) / settings.endpoints : i;
         struct weft_env *env = weft_sim_env(sim, host);
         struct weft_loop_options loop_options;
         struct weft_transport_options options;
@@ -123,7 +130,8 @@ static void open_all(struct weft_sim *sim)
         }
     }
     for (uint32_t i = 0; i < settings.endpoints; i++) {
-        uint32_t next = (i + 1) % settings.endpoints, previous = (i + settings.endpoints - 1) % settings.endpoints;
+        uint32_t next = (i + 1) % settings.endpoints,
+                 previous = (i + settings.endpoints - 1) % settings.endpoints;
         const void *blob;
         size_t bytes;
         struct weft_peer *peer;
@@ -133,7 +141,8 @@ static void open_all(struct weft_sim *sim)
         check(weft_transport_address(runners[next].transport, &blob, &bytes), "address");
         check(weft_transport_connect(runners[i].transport, next, blob, bytes, &runners[i].next), "connect");
         check(weft_transport_address(runners[previous].transport, &blob, &bytes), "address");
-        if (previous != next) check(weft_transport_connect(runners[i].transport, previous, blob, bytes, &peer), "connect");
+        if (previous != next)
+            check(weft_transport_connect(runners[i].transport, previous, blob, bytes, &peer), "connect");
     }
 }
 
@@ -144,7 +153,8 @@ static void close_all(struct weft_sim *sim)
     enum weft_status status = weft_sim_run(sim, NULL, weft_sim_now_ns(sim) + WEFT_SECONDS(1));
     if (status != WEFT_ERR_STATE) check(status, "the end"); /* nothing is left to happen */
     for (uint32_t i = 0; i < settings.endpoints; i++) {
-        for (int k = 0; k < 100 && !weft_transport_drained(runners[i].transport); k++) weft_transport_progress(runners[i].transport, 64);
+        for (int k = 0; k < 100 && !weft_transport_drained(runners[i].transport); k++)
+            weft_transport_progress(runners[i].transport, 64);
         weft_transport_free(runners[i].transport);
         weft_sim_remove(sim, runners[i].loop);
         weft_loop_free(runners[i].loop);
@@ -182,9 +192,11 @@ int main(int argc, char **argv)
 {
     if (!read_settings(argc, argv)) {
         fprintf(stderr,
-                "usage: %s [--endpoints N] [--bytes B] [--rounds R] [--window W] [--topology FILE] [--timing-only]\n"
+                "usage: %s [--endpoints N] [--bytes B] [--rounds R] [--window W] [--topology FILE] "
+                "[--timing-only]\n"
                 "          [--all] [--memory-max BYTES]\n"
-                "  --all   every endpoint is connected to every other, not only to its neighbours\n", argv[0]);
+                "  --all   every endpoint is connected to every other, not only to its neighbours\n",
+                argv[0]);
         return 2;
     }
     struct weft_sim_options options;
@@ -193,7 +205,8 @@ int main(int argc, char **argv)
     weft_sim_options_init(&options);
     options.host_count = settings.endpoints;
     options.timing_only = settings.timing_only;
-    if (settings.topology && weft_topology_load(weft_env_system(), settings.topology, &topology, &error) < 0) {
+    if (settings.topology &&
+        weft_topology_load(weft_env_system(), settings.topology, &topology, &error) < 0) {
         fprintf(stderr, "sim_bench: %s\n", error.text);
         return 2;
     }
@@ -209,15 +222,18 @@ int main(int argc, char **argv)
     double took = sim_cpu_seconds() - start;
     uint64_t peak = sim_memory_peak_bytes();
     uint64_t messages = (uint64_t)settings.endpoints * settings.rounds;
-    printf("%u endpoints%s, %llu messages of %zu bytes: %.3f CPU s, %.2f M events/s, %.2f M messages/s, virtual %.6f s, memory %.0f MB, "
+    printf("%u endpoints%s, %llu messages of %zu bytes: %.3f CPU s, %.2f M events/s, %.2f M messages/s, "
+           "virtual %.6f s, memory %.0f MB, "
            "peak %.0f MB, %.0f bytes per endpoint\n",
-           settings.endpoints, settings.all ? " (all connected)" : "", (unsigned long long)messages, settings.bytes, took,
-           (double)weft_sim_event_count(sim) / took / 1e6, (double)messages / took / 1e6, (double)weft_sim_now_ns(sim) / 1e9,
+           settings.endpoints, settings.all ? " (all connected)" : "", (unsigned long long)messages,
+           settings.bytes, took, (double)weft_sim_event_count(sim) / took / 1e6,
+           (double)messages / took / 1e6, (double)weft_sim_now_ns(sim) / 1e9,
            (double)sim_memory_bytes() / 1e6, (double)peak / 1e6, (double)peak / settings.endpoints);
     start = sim_cpu_seconds();
     close_all(sim);
     printf("closed in %.3f CPU s\n", sim_cpu_seconds() - start);
     if (settings.memory_max == 0 || peak <= settings.memory_max) return 0;
-    fprintf(stderr, "sim_bench: the peak of %llu bytes is above %llu\n", (unsigned long long)peak, (unsigned long long)settings.memory_max);
+    fprintf(stderr, "sim_bench: the peak of %llu bytes is above %llu\n", (unsigned long long)peak,
+            (unsigned long long)settings.memory_max);
     return 1;
 }

@@ -1,20 +1,22 @@
-/* sim_collective_seeds.c - 64 ranks in one process under random kills, slow hosts and late callers, seed after seed.
+/* sim_collective_seeds.c - 64 ranks in one process under random kills, slow hosts and late callers, seed
+ * after seed.
  *
- * A seed decides the network, three overlapping groups, a script of operations for each, who is slow, who calls
- * late, who is killed when, and one trouble more: a rank that calls something else (count, element type, reduction,
- * plan, operation, root, order), one that never calls, or two hosts cut off from each other, for a while or for good.
- * In some seeds a host aborts at some moment, as weft_abort does: its groups fail, and those of the others when they hear
- * of it, each a little later; or they hear of it from nobody but its groups.
- * Checked for every operation of every rank that lives:
+ * A seed decides the network, three overlapping groups, a script of operations for each, who is slow, who
+ * calls late, who is killed when, and one trouble more: a rank that calls something else (count, element
+ * type, reduction, plan, operation, root, order), one that never calls, or two hosts cut off from each other,
+ * for a while or for good. In some seeds a host aborts at some moment, as weft_abort does: its groups fail,
+ * and those of the others when they hear of it, each a little later; or they hear of it from nobody but its
+ * groups. Checked for every operation of every rank that lives:
  *   - it ended, exactly once, within bounded virtual time (no hang);
- *   - it either has the right bits (no wrong sum), or ended with WEFT_ERR_PEER_LOST, _MISMATCH, _DEADLINE or _ABORTED,
- *     whichever such a trouble may bring, naming one of those who caused it (an abort: with the words of who aborted);
+ *   - it either has the right bits (no wrong sum), or ended with WEFT_ERR_PEER_LOST, _MISMATCH, _DEADLINE or
+ *     _ABORTED, whichever such a trouble may bring, naming one of those who caused it (an abort: with the
+ *     words of who aborted);
  *   - where nothing happened to a group, everything succeeded.
  *
- * With --topology every seed has a network of its own (random_topology.h), whose links queue, lose, double and break.
+ * With --topology every seed has a network of its own (random_topology.h), whose links queue, lose, double
+ * and break.
  *
- *     sim_collective_seeds [--seeds N] [--first S] [--ranks R] [--topology] [--verbose]
- */
+ *     sim_collective_seeds [--seeds N] [--first S] [--ranks R] [--topology] [--verbose] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +62,8 @@ struct rank_script {
 };
 
 struct group_script {
-    struct weft_plan_hosts sharing;    /* for the hierarchy: which ranks are said to share a host; any is right */
+    struct weft_plan_hosts sharing;    /* for the hierarchy: which ranks are said to share a host; any is
+                                        * right */
     uint32_t sharing_memory[9 * WORLD_HOSTS_MAX + 5];
     uint32_t ranks, op_count, at_once; /* posts that many before it waits for one */
     uint32_t hosts[WORLD_HOSTS_MAX];
@@ -68,10 +71,12 @@ struct group_script {
     uint8_t *expected[OPS_MAX];        /* outputs of all ranks one after the other, or one for all */
     struct rank_script scripts[WORLD_HOSTS_MAX];
     struct call odd_calls[OPS_MAX];    /* what rank `odd` calls instead */
-    uint32_t odd, absent;              /* NOBODY; calls differently from operation odd_from on; calls nothing from absent_from on */
+    uint32_t odd, absent;              /* NOBODY; calls differently from operation odd_from on; calls
+                                        * nothing from absent_from on */
     uint32_t odd_from, absent_from;
     bool aborted;                      /* whoever aborts is in it, or all hear of it */
-    bool hurt, cut;                    /* somebody of it was killed; two of it are cut off from each other for good */
+    bool hurt, cut;                    /* somebody of it was killed; two of it are cut off from each other
+                                        * for good */
 };
 
 struct run {
@@ -116,8 +121,14 @@ static void post_some(struct rank_script *script)
     while (script->posted < script->op_count && script->posted - ended < g->at_once) {
         struct rank_op *op = &script->ops[script->posted];
         const struct call *call = call_of(g, script, script->posted++);
-        struct weft_coll_args args = {.kind = call->kind, .in = op->in, .out = op->out, .count = call->count, .dtype = call->dtype,
-                                      .op = call->op, .root = call->root, .plan = call->plan};
+        struct weft_coll_args args = {.kind = call->kind,
+                                      .in = op->in,
+                                      .out = op->out,
+                                      .count = call->count,
+                                      .dtype = call->dtype,
+                                      .op = call->op,
+                                      .root = call->root,
+                                      .plan = call->plan};
         struct weft_error error = {0};
         enum weft_status status = weft_coll_post(script->group, &args, op_done, op, NULL, &error);
         if (status == WEFT_IN_PROGRESS) continue;
@@ -127,24 +138,37 @@ static void post_some(struct rank_script *script)
     }
 }
 
-static void late_fired(struct weft_timer *timer) { post_some(weft_container_of(timer, struct rank_script, late)); }
+static void late_fired(struct weft_timer *timer)
+{
+    post_some(weft_container_of(timer, struct rank_script, late));
+}
 
 static void heard_of_abort(struct weft_timer *timer)
 {
-    weft_group_fail(weft_container_of(timer, struct rank_script, hears)->group, WEFT_ERR_ABORTED, run.abort_text);
+    weft_group_fail(weft_container_of(timer, struct rank_script, hears)->group, WEFT_ERR_ABORTED,
+                    run.abort_text);
 }
 
-static bool same_everywhere(const struct call *call) { return call->kind <= WEFT_COLL_BARRIER && call->kind != WEFT_COLL_REDUCE_SCATTER; }
+static bool same_everywhere(const struct call *call)
+{
+    return call->kind <= WEFT_COLL_BARRIER && call->kind != WEFT_COLL_REDUCE_SCATTER;
+}
 
 static void choose_call(struct call *call, const struct weft_plan_hosts *sharing, uint32_t ranks)
 {
-    static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER,
-                                                WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST, WEFT_COLL_BARRIER, WEFT_COLL_REDUCE, WEFT_COLL_GATHER,
-                                                WEFT_COLL_SCATTER, WEFT_COLL_ALL_TO_ALL};
+    static const enum weft_coll_kind kinds[] = {
+        WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER,
+        WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST,  WEFT_COLL_BARRIER,    WEFT_COLL_REDUCE,
+        WEFT_COLL_GATHER,     WEFT_COLL_SCATTER,    WEFT_COLL_ALL_TO_ALL};
     static const enum weft_dtype dtypes[] = {WEFT_F32, WEFT_F32, WEFT_BF16, WEFT_F16, WEFT_I64};
-    *call = (struct call){.kind = kinds[roll(11)], .dtype = dtypes[roll(5)], .op = roll(3) ? WEFT_SUM : WEFT_AVG, .ranks = ranks,
-                          .root = (uint32_t)roll(ranks), .seed = roll(1000000)};
-    bool pieces = call->kind != WEFT_COLL_ALL_REDUCE && call->kind != WEFT_COLL_BROADCAST && call->kind != WEFT_COLL_REDUCE;
+    *call = (struct call){.kind = kinds[roll(11)],
+                          .dtype = dtypes[roll(5)],
+                          .op = roll(3) ? WEFT_SUM : WEFT_AVG,
+                          .ranks = ranks,
+                          .root = (uint32_t)roll(ranks),
+                          .seed = roll(1000000)};
+    bool pieces = call->kind != WEFT_COLL_ALL_REDUCE && call->kind != WEFT_COLL_BROADCAST &&
+                  call->kind != WEFT_COLL_REDUCE;
     call->count = pieces ? roll(4) : roll(8) ? roll(2 * ranks) : roll(700);
     call->plan = (enum weft_plan_id)(1 + roll(WEFT_PLAN_COUNT - 1));
     if (!weft_plan_supports(call->plan, call->kind)) call->plan = WEFT_PLAN_DIRECT;
@@ -157,9 +181,12 @@ static bool calls_differ(const struct call *a, const struct call *b)
 {
     if (a->kind != b->kind) return true;
     if (a->kind == WEFT_COLL_BARRIER) return a->plan != b->plan;
-    bool sums = a->kind == WEFT_COLL_ALL_REDUCE || a->kind == WEFT_COLL_REDUCE_SCATTER || a->kind == WEFT_COLL_REDUCE;
-    bool roots = a->kind == WEFT_COLL_BROADCAST || a->kind == WEFT_COLL_REDUCE || a->kind == WEFT_COLL_GATHER || a->kind == WEFT_COLL_SCATTER;
-    return a->count != b->count || a->dtype != b->dtype || a->plan != b->plan || (sums && a->op != b->op) || (roots && a->root != b->root);
+    bool sums =
+        a->kind == WEFT_COLL_ALL_REDUCE || a->kind == WEFT_COLL_REDUCE_SCATTER || a->kind == WEFT_COLL_REDUCE;
+    bool roots = a->kind == WEFT_COLL_BROADCAST || a->kind == WEFT_COLL_REDUCE ||
+                 a->kind == WEFT_COLL_GATHER || a->kind == WEFT_COLL_SCATTER;
+    return a->count != b->count || a->dtype != b->dtype || a->plan != b->plan || (sums && a->op != b->op) ||
+           (roots && a->root != b->root);
 }
 
 static void change_call(struct call *call, const struct weft_plan_hosts *sharing, uint32_t ranks)
@@ -187,7 +214,8 @@ static void choose_odd(struct group_script *g)
         g->odd_calls[n] = g->calls[n + 1];
         g->odd_calls[n + 1] = g->calls[n];
     }
-    for (int tries = 0; tries < 20 && !calls_differ(&g->odd_calls[n], &g->calls[n]); tries++) change_call(&g->odd_calls[n], &g->sharing, g->ranks);
+    for (int tries = 0; tries < 20 && !calls_differ(&g->odd_calls[n], &g->calls[n]); tries++)
+        change_call(&g->odd_calls[n], &g->sharing, g->ranks);
     if (!calls_differ(&g->odd_calls[n], &g->calls[n])) return;
     g->odd = (uint32_t)roll(g->ranks);
     g->odd_from = n;
@@ -212,7 +240,9 @@ static void follow_links(struct group_script *g, const uint32_t *host_of)
         speeds[h] = 1 + h * 7 % 5;
     }
     for (uint32_t l = 0; l < g->sharing.lanes; l++) lanes[l] = (l + 1) % 3;
-    weft_plan_hosts_follow(&g->sharing, g->sharing_memory, g->ranks, &(struct weft_plan_links){.order = order, .speeds = speeds, .lane_speeds = lanes});
+    weft_plan_hosts_apply_links(
+        &g->sharing, g->sharing_memory, g->ranks,
+        &(struct weft_plan_links){.order = order, .speeds = speeds, .lane_speeds = lanes});
 }
 
 static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
@@ -229,7 +259,7 @@ static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
     }
     uint32_t host_of[WORLD_HOSTS_MAX], shared = 1 + (uint32_t)roll(ranks);
     for (uint32_t r = 0; r < ranks; r++) host_of[r] = roll(4) ? r * shared / ranks : (uint32_t)roll(shared);
-    weft_plan_hosts_make(host_of, ranks, g->sharing_memory, &g->sharing);
+    weft_plan_hosts_init(host_of, ranks, g->sharing_memory, &g->sharing);
     if (shared % 2) follow_links(g, host_of);
     for (uint32_t n = 0; n < g->op_count; n++) {
         struct call *call = &g->calls[n];
@@ -239,7 +269,8 @@ static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
         uint32_t copies = same_everywhere(call) ? 1 : ranks;
         g->expected[n] = arena_alloc(NULL, copies * out * elem + 1);
         for (uint32_t r = 0; r < copies; r++)
-            for (uint64_t i = 0; i < call_out_elems(call, copies == 1 ? call->root : r); i++) reference_output(call, r, i, g->expected[n] + (r * out + i) * elem);
+            for (uint64_t i = 0; i < call_out_elems(call, copies == 1 ? call->root : r); i++)
+                reference_output(call, r, i, g->expected[n] + (r * out + i) * elem);
     }
 }
 
@@ -268,7 +299,9 @@ static void make_rank(struct group_script *g, uint32_t rank, struct weft_group *
     }
     weft_timer_init(&script->late, late_fired);
     weft_timer_init(&script->hears, heard_of_abort);
-    if (roll(10) == 0) weft_timer_start(script->loop, &script->late, weft_now_ns(run.world->envs[script->host]) + roll(400000));
+    if (roll(10) == 0)
+        weft_timer_start(script->loop, &script->late,
+                         weft_now_ns(run.world->envs[script->host]) + roll(400000));
     else post_some(script);
 }
 
@@ -291,7 +324,8 @@ static bool is_culprit(const struct group_script *g, uint32_t rank)
 {
     if (rank >= g->ranks) return false;
     uint32_t host = g->hosts[rank];
-    return run.killed[host] || host == run.aborts || rank == g->odd || rank == g->absent || (g->cut && (host == run.cut_a || host == run.cut_b));
+    return run.killed[host] || host == run.aborts || rank == g->odd || rank == g->absent ||
+           (g->cut && (host == run.cut_a || host == run.cut_b));
 }
 
 /* "rank 3", "ranks 4, 7-9": some culprit is among those that the text names. */
@@ -320,7 +354,8 @@ static bool may_end_so(const struct group_script *g, enum weft_status status)
     if (status == WEFT_ERR_PEER_LOST) return g->hurt || g->cut;
     if (status == WEFT_ERR_MISMATCH) return g->odd != NOBODY;
     if (status == WEFT_ERR_ABORTED) return g->aborted;
-    /* Who has aborted calls no more; where nobody else tells of it, and nothing of it was under way, it is late. */
+    /* Who has aborted calls no more; where nobody else tells of it, and nothing of it was under way, it is
+     * late. */
     if (status == WEFT_ERR_DEADLINE) return g->absent != NOBODY || g->cut || (g->aborted && !run.aborts_told);
     return false;
 }
@@ -330,27 +365,40 @@ static bool check_rank(const struct group_script *g, const struct rank_script *s
     for (uint32_t n = 0; n < script->op_count; n++) {
         const struct rank_op *op = &script->ops[n];
         const struct call *call = call_of(g, script, n);
-        bool odd = script->rank == g->odd && n >= g->odd_from; /* if its part is over before the news comes, who knows what it got */
+        /* if its part is over before the news comes, who knows what it got */
+        bool odd = script->rank == g->odd && n >= g->odd_from;
         size_t elem = weft_dtype_bytes(call->dtype), bytes = call_out_elems(call, script->rank) * elem;
-        const uint8_t *expected = g->expected[n] + (same_everywhere(call) ? 0 : script->rank * call_out_elems(call, call->root) * elem);
+        const uint8_t *expected =
+            g->expected[n] +
+            (same_everywhere(call) ? 0 : script->rank * call_out_elems(call, call->root) * elem);
         const char *what = NULL;
         if (op->outcome.times != 1) what = "did not end once";
-        else if (op->outcome.status == WEFT_OK && !odd && memcmp(op->out, expected, bytes) != 0) what = "has wrong bits";
-        else if (op->outcome.status < 0 && !may_end_so(g, op->outcome.status)) what = "failed with a status that nothing here explains";
-        else if (op->outcome.status == WEFT_ERR_ABORTED && !strstr(op->outcome.text, run.abort_text)) what = "does not say who aborted";
-        else if (op->outcome.status < 0 && op->outcome.status != WEFT_ERR_ABORTED && !names_a_culprit(g, op->outcome.text)) what = "names nobody who caused it";
+        else if (op->outcome.status == WEFT_OK && !odd && memcmp(op->out, expected, bytes) != 0)
+            what = "has wrong bits";
+        else if (op->outcome.status < 0 && !may_end_so(g, op->outcome.status))
+            what = "failed with a status that nothing here explains";
+        else if (op->outcome.status == WEFT_ERR_ABORTED && !strstr(op->outcome.text, run.abort_text))
+            what = "does not say who aborted";
+        else if (op->outcome.status < 0 && op->outcome.status != WEFT_ERR_ABORTED &&
+                 !names_a_culprit(g, op->outcome.text))
+            what = "names nobody who caused it";
         if (!what) continue;
-        int used = snprintf(run.why, sizeof run.why, "group %u rank %u (host %u), operation %u (%s %s, plan %s, count %llu) %s: %s: %s", group_index,
-                            script->rank, script->host, n, weft_coll_kind_name(call->kind), weft_dtype_name(call->dtype),
-                            weft_plan_name(call->plan), (unsigned long long)call->count, what, weft_status_name(op->outcome.status),
-                            op->outcome.text);
+        int used = snprintf(
+            run.why, sizeof run.why,
+            "group %u rank %u (host %u), operation %u (%s %s, plan %s, count %llu) %s: %s: %s", group_index,
+            script->rank, script->host, n, weft_coll_kind_name(call->kind), weft_dtype_name(call->dtype),
+            weft_plan_name(call->plan), (unsigned long long)call->count, what,
+            weft_status_name(op->outcome.status), op->outcome.text);
         const struct call *odd_call = &g->odd_calls[g->odd_from];
         if (g->odd != NOBODY)
-            snprintf(run.why + used, sizeof run.why - (size_t)used, "\nrank %u calls %s %s, plan %s, count %llu, op %d, root %u as operation %u", g->odd,
-                     weft_coll_kind_name(odd_call->kind), weft_dtype_name(odd_call->dtype), weft_plan_name(odd_call->plan),
-                     (unsigned long long)odd_call->count, (int)odd_call->op, odd_call->root, g->odd_from);
+            snprintf(run.why + used, sizeof run.why - (size_t)used,
+                     "\nrank %u calls %s %s, plan %s, count %llu, op %d, root %u as operation %u", g->odd,
+                     weft_coll_kind_name(odd_call->kind), weft_dtype_name(odd_call->dtype),
+                     weft_plan_name(odd_call->plan), (unsigned long long)odd_call->count, (int)odd_call->op,
+                     odd_call->root, g->odd_from);
         if (g->absent != NOBODY)
-            snprintf(run.why + used, sizeof run.why - (size_t)used, "\nrank %u calls nothing from operation %u on", g->absent, g->absent_from);
+            snprintf(run.why + used, sizeof run.why - (size_t)used,
+                     "\nrank %u calls nothing from operation %u on", g->absent, g->absent_from);
         return false;
     }
     return true;
@@ -361,8 +409,8 @@ static void cut_fired(struct weft_timer *timer)
     weft_sim_partition(run.world->sim, run.cut_a, run.cut_b, false);
 }
 
-/* Two hosts hear nothing of each other, from the start or for a moment in the middle; on the ideal network, where what is
- * said meanwhile waits. (Random topologies have cuts of their own.) */
+/* Two hosts hear nothing of each other, from the start or for a moment in the middle; on the ideal
+ * network, where what is said meanwhile waits. (Random topologies have cuts of their own.) */
 static void choose_cut(uint32_t hosts)
 {
     run.cut_a = run.cut_b = NOBODY;
@@ -375,7 +423,9 @@ static void choose_cut(uint32_t hosts)
     while (third < hosts && run.killed[third]) third++;
     weft_timer_init(&run.cut_timer, cut_fired);
     if (third == hosts) run.cut_heals = false;
-    if (run.cut_heals) weft_timer_start(run.world->loops[third], &run.cut_timer, weft_now_ns(run.world->envs[third]) + 1000 + roll(WEFT_MS(50)));
+    if (run.cut_heals)
+        weft_timer_start(run.world->loops[third], &run.cut_timer,
+                         weft_now_ns(run.world->envs[third]) + 1000 + roll(WEFT_MS(50)));
 }
 
 /* Both ends of a cut for good are in it. */
@@ -395,7 +445,8 @@ static void choose_faults(uint32_t hosts)
         run.killed[host] = true;
         weft_sim_kill_at(run.world->sim, host, roll(1200000));
     }
-    for (uint32_t i = (uint32_t)roll(4); i > 0; i--) weft_sim_slow(run.world->sim, (uint32_t)roll(hosts), 2 + (uint32_t)roll(30));
+    for (uint32_t i = (uint32_t)roll(4); i > 0; i--)
+        weft_sim_slow(run.world->sim, (uint32_t)roll(hosts), 2 + (uint32_t)roll(30));
 }
 
 /* One host aborts at some moment. The last of the seed's choices, and only in some. */
@@ -405,15 +456,18 @@ static void choose_abort(uint32_t hosts)
     if (roll(4) != 0) return;
     run.aborts = (uint32_t)roll(hosts);
     run.aborts_told = roll(3) > 0;
-    snprintf(run.abort_text, sizeof run.abort_text, "host %u aborted the job: the loss is not finite", run.aborts);
-    uint64_t at_ns = weft_now_ns(run.world->envs[run.aborts]) + roll(1 << roll(21)), spread_ns = 1000 + roll(WEFT_MS(5));
+    snprintf(run.abort_text, sizeof run.abort_text, "host %u aborted the job: the loss is not finite",
+             run.aborts);
+    uint64_t at_ns = weft_now_ns(run.world->envs[run.aborts]) + roll(1 << roll(21)),
+             spread_ns = 1000 + roll(WEFT_MS(5));
     for (uint32_t k = 0; k < GROUPS; k++) {
         struct group_script *g = &run.groups[k];
         for (uint32_t r = 0; r < g->ranks; r++) {
             struct rank_script *script = &g->scripts[r];
             bool self = script->host == run.aborts;
             if (self || run.aborts_told) g->aborted = true;
-            if (self || run.aborts_told) weft_timer_start(script->loop, &script->hears, self ? at_ns : at_ns + roll(spread_ns));
+            if (self || run.aborts_told)
+                weft_timer_start(script->loop, &script->hears, self ? at_ns : at_ns + roll(spread_ns));
         }
     }
 }
@@ -456,9 +510,11 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
     bool good = true;
     for (uint32_t k = 0; k < GROUPS && good; k++)
         for (uint32_t r = 0; r < run.groups[k].ranks && good; r++)
-            if (!run.killed[run.groups[k].hosts[r]]) good = check_rank(&run.groups[k], &run.groups[k].scripts[r], k);
+            if (!run.killed[run.groups[k].hosts[r]])
+                good = check_rank(&run.groups[k], &run.groups[k].scripts[r], k);
     if (good && status != WEFT_OK) {
-        snprintf(run.why, sizeof run.why, "hang: %u operations did not end in 30 s of virtual time (%s)", run.pending, weft_status_name(status));
+        snprintf(run.why, sizeof run.why, "hang: %u operations did not end in 30 s of virtual time (%s)",
+                 run.pending, weft_status_name(status));
         good = false;
     }
     struct weft_sim_traffic traffic;
@@ -483,8 +539,11 @@ static void count_ends(struct ends *ends)
             const struct rank_script *script = &run.groups[k].scripts[r];
             for (uint32_t n = 0; n < script->op_count && !run.killed[script->host]; n++) {
                 enum weft_status status = script->ops[n].outcome.status;
-                *(status == WEFT_OK ? &ends->good : status == WEFT_ERR_MISMATCH ? &ends->mismatched
-                      : status == WEFT_ERR_DEADLINE ? &ends->late : status == WEFT_ERR_ABORTED ? &ends->aborted : &ends->lost) += 1;
+                *(status == WEFT_OK             ? &ends->good
+                  : status == WEFT_ERR_MISMATCH ? &ends->mismatched
+                  : status == WEFT_ERR_DEADLINE ? &ends->late
+                  : status == WEFT_ERR_ABORTED  ? &ends->aborted
+                                                : &ends->lost) += 1;
             }
         }
 }
@@ -503,7 +562,9 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--still") == 0) still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--ranks 2..%d] [--topology] [--still] [--verbose]\n", argv[0], WORLD_HOSTS_MAX);
+            fprintf(stderr,
+                    "usage: %s [--seeds N] [--first S] [--ranks 2..%d] [--topology] [--still] [--verbose]\n",
+                    argv[0], WORLD_HOSTS_MAX);
             return 2;
         }
     }
@@ -515,8 +576,9 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         if (!run_seed(&env, seed, ranks)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --ranks %u%s%s\n", (unsigned long long)seed, run.why, argv[0],
-                   (unsigned long long)seed, ranks, with_topology ? " --topology" : "", still ? " --still" : "");
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1 --ranks %u%s%s\n",
+                   (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, ranks,
+                   with_topology ? " --topology" : "", still ? " --still" : "");
             return 1;
         }
         bool any = run.groups[0].hurt; /* it has all hosts */
@@ -526,10 +588,12 @@ int main(int argc, char **argv)
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
-    printf("%llu seeds of %u ranks, %llu with kills: no hang, no wrong sum; %llu operations right, ended with the culprit named: %llu by a lost "
+    printf("%llu seeds of %u ranks, %llu with kills: no hang, no wrong sum; %llu operations right, ended "
+           "with the culprit named: %llu by a lost "
            "rank, %llu mismatched, %llu by their deadline, %llu by an abort (%.1f ms a seed)\n",
-           (unsigned long long)seeds, ranks, (unsigned long long)hurt, (unsigned long long)ends.good, (unsigned long long)ends.lost,
-           (unsigned long long)ends.mismatched, (unsigned long long)ends.late, (unsigned long long)ends.aborted, seconds * 1e3 / (double)seeds);
+           (unsigned long long)seeds, ranks, (unsigned long long)hurt, (unsigned long long)ends.good,
+           (unsigned long long)ends.lost, (unsigned long long)ends.mismatched, (unsigned long long)ends.late,
+           (unsigned long long)ends.aborted, seconds * 1e3 / (double)seeds);
     free(arena);
     if (with_topology) printf("%llu bursts sent again\n", (unsigned long long)retried);
     return with_topology && seeds >= 20 && retried == 0; /* then the links lost nothing */

@@ -1,23 +1,26 @@
-/* sim_group_seeds.c - whole jobs with several groups of ranks, with shards, and with ranks that call something else, on virtual time.
+/* sim_group_seeds.c - whole jobs with several groups of ranks, with shards, and with ranks that call
+ * something else, on virtual time.
  *
- * A seed decides how many workers and shards there are, which groups the workers make (a split of their own, the axes of a mesh), which
- * operations they call in which groups in each step, how each rank interleaves those of different groups; whether one rank once calls
- * another operation, count, element type or root than the others; and who dies, is stopped for a while, or cannot reach whom.
- * Workers and shards (weftd_run) are programs on stacks of their own (sim_process.h). Checked:
+ * A seed decides how many workers and shards there are, which groups the workers make (a split of their own,
+ * the axes of a mesh), which operations they call in which groups in each step, how each rank interleaves
+ * those of different groups; whether one rank once calls another operation, count, element type or root than
+ * the others; and who dies, is stopped for a while, or cannot reach whom. Workers and shards (weftd_run) are
+ * programs on stacks of their own (sim_process.h). Checked:
  *   - every worker ends, in bounded virtual time;
- *   - whatever a rank is told to be good has the bits that the operation has by its definition, of integers that the test adds itself;
- *   - a call that differs ends the job for all with WEFT_ERR_MISMATCH and the name of the rank that made it, unless somebody died before;
- *   - who ends otherwise has a status that something explains, and a text that names one of those who caused it; with nothing but
- *     short stops and cuts everybody finishes.
+ *   - whatever a rank is told to be good has the bits that the operation has by its definition, of integers
+ *     that the test adds itself;
+ *   - a call that differs ends the job for all with WEFT_ERR_MISMATCH and the name of the rank that made it,
+ *     unless somebody died before;
+ *   - who ends otherwise has a status that something explains, and a text that names one of those who caused
+ *     it; with nothing but short stops and cuts everybody finishes.
  * A failing seed prints the command that replays it.
  *
- *     sim_group_seeds [--seeds N] [--first S] [--verbose]
- */
+ *     sim_group_seeds [--seeds N] [--first S] [--verbose] */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/session.h"
+#include "client/session/session.h"
 #include "server/server.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/seed.h"
@@ -26,7 +29,15 @@
 #include "tests/sim/sim_process.h"
 
 enum { HAND = 0, COORDINATOR = 1, FIRST = 2 }; /* hosts: workers from FIRST on, then shards */
-enum { WORKERS_MAX = 8, SHARDS_MAX = 3, STEPS_MAX = 5, CALLS_MAX = 6, GROUPS = 4, COUNT_MAX = 400, PUSHED = 300 };
+enum {
+    WORKERS_MAX = 8,
+    SHARDS_MAX = 3,
+    STEPS_MAX = 5,
+    CALLS_MAX = 6,
+    GROUPS = 4,
+    COUNT_MAX = 400,
+    PUSHED = 300
+};
 
 #define DEADLINE_NS WEFT_SECONDS(20)
 
@@ -43,7 +54,8 @@ struct worker {
     struct weft_session *session;
     struct weft_comm *comms[GROUPS];  /* NULL: all, or not made */
     struct weft_tensor *tensors[2];   /* a mean that may skip the step, and weights that are trained */
-    struct weft_request requests[CALLS_MAX], pushed, trained; /* not on the stack: after a failed wait weft_finalize ends them */
+    /* not on the stack: after a failed wait weft_finalize ends them */
+    struct weft_request requests[CALLS_MAX], pushed, trained;
     int64_t in[CALLS_MAX][WORKERS_MAX * COUNT_MAX], out[CALLS_MAX][WORKERS_MAX * COUNT_MAX];
     float grad[PUSHED], mean[PUSHED], weights[PUSHED];
     uint64_t steps;                   /* ended well */
@@ -101,8 +113,8 @@ static uint32_t members_of(uint32_t group, uint32_t rank, uint32_t *members)
     uint32_t count = 0, tp = run.workers / run.dp;
     for (int key = 0; key < (group == 1 ? 5 : 1); key++)
         for (uint32_t r = 0; r < run.workers; r++) {
-            bool in = group == 0 || (group == 1 && colour_of(r) == colour_of(rank) && key_of(r) == key) || (group == 2 && r % tp == rank % tp) ||
-                      (group == 3 && r / tp == rank / tp);
+            bool in = group == 0 || (group == 1 && colour_of(r) == colour_of(rank) && key_of(r) == key) ||
+                      (group == 2 && r % tp == rank % tp) || (group == 3 && r / tp == rank / tp);
             if (in) members[count++] = r;
         }
     return count;
@@ -110,10 +122,12 @@ static uint32_t members_of(uint32_t group, uint32_t rank, uint32_t *members)
 
 static int64_t input_of(uint32_t rank, uint32_t step, uint32_t call, uint32_t i)
 {
-    return (int64_t)(mix(rank * 0x9e3779b97f4a7c15ull + step * 977 + call * 77 + i * 131071ull + run.seed) >> 8);
+    return (int64_t)(mix(rank * 0x9e3779b97f4a7c15ull + step * 977 + call * 77 + i * 131071ull + run.seed) >>
+                     8);
 }
 
-static int64_t sum_of(const uint32_t *members, uint32_t ranks, uint32_t step, uint32_t call, uint32_t i)
+static int64_t reduce_spec_of(const uint32_t *members, uint32_t ranks, uint32_t step, uint32_t call,
+                              uint32_t i)
 {
     int64_t sum = 0;
     for (uint32_t r = 0; r < ranks; r++) sum += input_of(members[r], step, call, i);
@@ -133,7 +147,8 @@ static uint32_t results_of(const struct planned *call, uint32_t me, uint32_t ran
     }
 }
 
-static int64_t result_of(const struct planned *call, const uint32_t *members, uint32_t me, uint32_t ranks, uint32_t step, uint32_t at, uint32_t i)
+static int64_t result_of(const struct planned *call, const uint32_t *members, uint32_t me, uint32_t ranks,
+                         uint32_t step, uint32_t at, uint32_t i)
 {
     uint32_t n = call->count;
     switch (call->kind) {
@@ -142,8 +157,8 @@ static int64_t result_of(const struct planned *call, const uint32_t *members, ui
     case WEFT_CALL_GATHER: return input_of(members[i / n], step, at, i % n);
     case WEFT_CALL_SCATTER: return input_of(members[call->root], step, at, me * n + i);
     case WEFT_CALL_ALL_TO_ALL: return input_of(members[i / n], step, at, me * n + i % n);
-    case WEFT_CALL_REDUCE_SCATTER: return sum_of(members, ranks, step, at, me * n + i);
-    default: return sum_of(members, ranks, step, at, i);
+    case WEFT_CALL_REDUCE_SCATTER: return reduce_spec_of(members, ranks, step, at, me * n + i);
+    default: return reduce_spec_of(members, ranks, step, at, i);
     }
 }
 
@@ -155,8 +170,8 @@ static void check_call(const struct worker *worker, uint32_t step, uint32_t at)
     for (uint32_t i = 0; i < results_of(call, me, ranks); i++) {
         int64_t right = result_of(call, members, me, ranks, step, at, i);
         if (worker->out[at][i] == right) continue;
-        fail_seed("rank %u: step %u, call %u (kind %d, group %u): element %u is %lld, not %lld", worker->rank, step, at, call->kind, call->group, i,
-                  (long long)worker->out[at][i], (long long)right);
+        fail_seed("rank %u: step %u, call %u (kind %d, group %u): element %u is %lld, not %lld", worker->rank,
+                  step, at, call->kind, call->group, i, (long long)worker->out[at][i], (long long)right);
         return;
     }
     run.goods++;
@@ -167,7 +182,9 @@ static void check_call(const struct worker *worker, uint32_t step, uint32_t at)
 static enum weft_status make_groups(struct worker *worker)
 {
     struct weft_mesh *mesh;
-    if (run.with[1]) WEFT_TRY(weft_split(worker->session, NULL, (int)colour_of(worker->rank), key_of(worker->rank), &worker->comms[1]));
+    if (run.with[1])
+        WEFT_TRY(weft_split(worker->session, NULL, (int)colour_of(worker->rank), key_of(worker->rank),
+                            &worker->comms[1]));
     if (!run.with[2] && !run.with[3]) return WEFT_OK;
     const struct weft_axis axes[2] = {{"dp", run.dp}, {"tp", 0}};
     WEFT_TRY(weft_mesh_create(worker->session, axes, 2, &mesh));
@@ -180,16 +197,25 @@ static enum weft_status start_call(struct worker *worker, uint32_t step, uint32_
 {
     const struct planned *planned = &run.plan[step][at];
     uint32_t members[WORKERS_MAX], ranks = members_of(planned->group, worker->rank, members);
-    struct weft_call call = {.size = sizeof call, .kind = planned->kind, .comm = worker->comms[planned->group], .in = worker->in[at], .out = worker->out[at],
-                             .count = planned->count, .dtype = WEFT_I64, .root = planned->root, .op = WEFT_SUM};
-    for (uint32_t i = 0; i < ranks * planned->count; i++) worker->in[at][i] = input_of(worker->rank, step, at, i);
+    struct weft_call call = {.size = sizeof call,
+                             .kind = planned->kind,
+                             .comm = worker->comms[planned->group],
+                             .in = worker->in[at],
+                             .out = worker->out[at],
+                             .count = planned->count,
+                             .dtype = WEFT_I64,
+                             .root = planned->root,
+                             .op = WEFT_SUM};
+    for (uint32_t i = 0; i < ranks * planned->count; i++)
+        worker->in[at][i] = input_of(worker->rank, step, at, i);
     memset(worker->out[at], 0x55, sizeof worker->out[at]);
     if (planned->kind == WEFT_CALL_BROADCAST) memcpy(worker->out[at], worker->in[at], planned->count * 8);
     if (run.differs && worker->rank == run.odd_rank && step == run.odd_step && at == run.odd_call) {
         if (run.odd_how == 0) call.count--;
         if (run.odd_how == 1) call.dtype = WEFT_I32;
         if (run.odd_how == 2) call.root = (call.root + 1) % ranks;
-        if (run.odd_how == 3) call.kind = call.kind == WEFT_CALL_BARRIER ? WEFT_CALL_ALL_REDUCE : WEFT_CALL_BARRIER;
+        if (run.odd_how == 3)
+            call.kind = call.kind == WEFT_CALL_BARRIER ? WEFT_CALL_ALL_REDUCE : WEFT_CALL_BARRIER;
     }
     return weft_call_start(worker->session, &call, &worker->requests[at]);
 }
@@ -211,7 +237,10 @@ static enum weft_status start_calls(struct worker *worker, uint32_t step)
     return WEFT_OK;
 }
 
-static float grad_of(uint32_t rank, uint32_t step, uint32_t i) { return (float)((int)(mix(rank * 31 + step * 7 + i + 1) % 2001) - 1000); }
+static float grad_of(uint32_t rank, uint32_t step, uint32_t i)
+{
+    return (float)((int)(mix(rank * 31 + step * 7 + i + 1) % 2001) - 1000);
+}
 
 static void check_mean(const struct worker *worker, uint32_t step)
 {
@@ -220,7 +249,8 @@ static void check_mean(const struct worker *worker, uint32_t step)
         for (uint32_t r = 0; r < run.workers; r++) sum += grad_of(r, step, i);
         float mean = sum / (float)run.workers, off = worker->mean[i] - mean;
         if (off > 1e-3f || off < -1e-3f || off != off) {
-            fail_seed("rank %u: step %u, element %u of the mean is %g, not %g", worker->rank, step, i, (double)worker->mean[i], (double)mean);
+            fail_seed("rank %u: step %u, element %u of the mean is %g, not %g", worker->rank, step, i,
+                      (double)worker->mean[i], (double)mean);
             return;
         }
     }
@@ -235,7 +265,8 @@ static void check_weights(const struct worker *worker, uint32_t steps)
             for (uint32_t r = 0; r < run.workers; r++) wanted -= (double)grad_of(r, step, i) / run.workers;
         const double off = (double)worker->weights[i] - wanted;
         if (!(off < 0.1 && off > -0.1)) {
-            fail_seed("rank %u: after %u good steps weight %u is %g, not %g", worker->rank, steps, i, (double)worker->weights[i], wanted);
+            fail_seed("rank %u: after %u good steps weight %u is %g, not %g", worker->rank, steps, i,
+                      (double)worker->weights[i], wanted);
             return;
         }
     }
@@ -245,12 +276,14 @@ static enum weft_status push_both(struct worker *worker)
 {
     memset(&worker->pushed, 0, sizeof worker->pushed);
     memset(&worker->trained, 0, sizeof worker->trained);
-    const enum weft_status status = weft_push_pull(worker->tensors[1], worker->grad, worker->weights, &worker->trained);
-    return status < 0 ? status : weft_push_pull(worker->tensors[0], worker->grad, worker->mean, &worker->pushed);
+    const enum weft_status status =
+        weft_push_pull(worker->tensors[1], worker->grad, worker->weights, &worker->trained);
+    return status < 0 ? status
+                      : weft_push_pull(worker->tensors[0], worker->grad, worker->mean, &worker->pushed);
 }
 
-/* A step in which one rank's gradient is not finite: all ranks skip it, or the job ends by a fault. The shards may have closed it for
- * the trained tensor. */
+/* A step in which one rank's gradient is not finite: all ranks skip it, or the job ends by a fault. The
+ * shards may have closed it for the trained tensor. */
 static enum weft_status skip_step(struct worker *worker, uint32_t step)
 {
     const uint32_t culprit = (uint32_t)(mix(run.seed * 7 + step) % run.workers);
@@ -271,7 +304,8 @@ static enum weft_status skip_step(struct worker *worker, uint32_t step)
 
 static enum weft_status run_step(struct worker *worker, uint32_t step)
 {
-    bool groups_first = run.shards > 0 && roll(2); /* without shards the tensor is one more call of all ranks, with its place among the others */
+    /* without shards the tensor is one more call of all ranks, with its place among the others */
+    bool groups_first = run.shards > 0 && roll(2);
     WEFT_TRY(weft_step_begin(worker->session, &(struct weft_step){.step = step + 1, .lr = 1, .weight = 1}));
     memset(worker->requests, 0, sizeof worker->requests);
     for (uint32_t i = 0; i < PUSHED; i++) worker->grad[i] = grad_of(worker->rank, step, i);
@@ -307,7 +341,8 @@ static enum weft_status train(struct worker *worker)
     WEFT_TRY(weft_tensor_init(worker->tensors[1], worker->weights));
     WEFT_TRY(make_groups(worker));
     for (uint32_t step = 0; step < run.steps; step++) {
-        for (uint32_t skips = (uint32_t)(mix(run.seed * 5 + step) % 3); skips > 0; skips--) WEFT_TRY(skip_step(worker, step));
+        for (uint32_t skips = (uint32_t)(mix(run.seed * 5 + step) % 3); skips > 0; skips--)
+            WEFT_TRY(skip_step(worker, step));
         enum weft_status status = run_step(worker, step);
         if (status < 0) return status;
         worker->steps++;
@@ -333,7 +368,8 @@ static void worker_main(void *context)
         worker->rank = weft_rank(worker->session);
         worker->named = true;
         worker->status = train(worker);
-        if (worker->status < 0) snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(worker->session));
+        if (worker->status < 0)
+            snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(worker->session));
         struct weft_session *session = worker->session;
         worker->session = NULL;
         weft_finalize(session);
@@ -361,8 +397,10 @@ static void shard_main(void *context)
 
 static void choose_calls(void)
 {
-    static const enum weft_call_kind kinds[] = {WEFT_CALL_ALL_REDUCE, WEFT_CALL_REDUCE_SCATTER, WEFT_CALL_ALL_GATHER, WEFT_CALL_BROADCAST, WEFT_CALL_BARRIER,
-                                                WEFT_CALL_REDUCE, WEFT_CALL_GATHER, WEFT_CALL_SCATTER, WEFT_CALL_ALL_TO_ALL};
+    static const enum weft_call_kind kinds[] = {
+        WEFT_CALL_ALL_REDUCE, WEFT_CALL_REDUCE_SCATTER, WEFT_CALL_ALL_GATHER,
+        WEFT_CALL_BROADCAST,  WEFT_CALL_BARRIER,        WEFT_CALL_REDUCE,
+        WEFT_CALL_GATHER,     WEFT_CALL_SCATTER,        WEFT_CALL_ALL_TO_ALL};
     for (uint32_t step = 0; step < run.steps; step++)
         for (uint32_t at = 0; at < run.calls; at++) {
             struct planned *call = &run.plan[step][at];
@@ -379,7 +417,8 @@ static bool still; /* --still */
 
 static bool one_way(enum weft_call_kind kind)
 {
-    return kind == WEFT_CALL_BROADCAST || kind == WEFT_CALL_SCATTER || kind == WEFT_CALL_REDUCE || kind == WEFT_CALL_GATHER;
+    return kind == WEFT_CALL_BROADCAST || kind == WEFT_CALL_SCATTER || kind == WEFT_CALL_REDUCE ||
+           kind == WEFT_CALL_GATHER;
 }
 
 /* One rank is to call something else; only where that makes a difference. */
@@ -391,7 +430,9 @@ static void choose_odd(void)
     run.odd_call = (uint32_t)roll(run.calls);
     run.odd_how = (uint32_t)roll(4);
     const struct planned *call = &run.plan[run.odd_step][run.odd_call];
-    run.differs = members_of(call->group, run.odd_rank, members) > 1 && (run.odd_how != 2 || one_way(call->kind)) && (run.odd_how > 1 || call->kind != WEFT_CALL_BARRIER);
+    run.differs = members_of(call->group, run.odd_rank, members) > 1 &&
+                  (run.odd_how != 2 || one_way(call->kind)) &&
+                  (run.odd_how > 1 || call->kind != WEFT_CALL_BARRIER);
 }
 
 static void choose_job(uint64_t seed)
@@ -497,7 +538,8 @@ static bool start_coordinator(struct weft_env *env)
     options.heartbeat_ns = run.heartbeat_ns;
     options.join_ns = WEFT_SECONDS(30);
     enum weft_status status = weft_net_create(env, &net);
-    if (status == WEFT_OK) status = weft_coordinator_server_start(env, net, "127.0.0.1", 0, &options, &port, &server, &error);
+    if (status == WEFT_OK)
+        status = weft_coordinator_server_start(env, net, "127.0.0.1", 0, &options, &port, &server, &error);
     if (status < 0 || port != 4000) fail_seed("no coordinator: %s", error.text);
     return !run.why[0];
 }
@@ -551,13 +593,23 @@ static const char *what_is_wrong(const struct worker *worker)
             if (members[r] == run.odd_rank) return "was told nothing of a call that differed in its group";
         return worker->steps == run.steps ? NULL : "ended well before its time";
     }
-    if (run.differs && worker->status == WEFT_ERR_MISMATCH) return names_the_odd_one(worker->text) ? NULL : "does not name the rank that called something else";
-    if (!run.lost) return run.differs ? "was not told of a call that differed" : "ended though nothing was wrong for long";
-    if (worker->status == WEFT_ERR_UNREACHABLE) return strstr(worker->text, "coordinator:4000") ? NULL : "does not say where the coordinator should be";
+    if (run.differs && worker->status == WEFT_ERR_MISMATCH)
+        return names_the_odd_one(worker->text) ? NULL : "does not name the rank that called something else";
+    if (!run.lost)
+        return run.differs ? "was not told of a call that differed"
+                           : "ended though nothing was wrong for long";
+    if (worker->status == WEFT_ERR_UNREACHABLE)
+        return strstr(worker->text, "coordinator:4000") ? NULL
+                                                        : "does not say where the coordinator should be";
     if (!worker->named && strstr(worker->text, "is over")) return NULL;
-    if (worker->status == WEFT_ERR_DEADLINE && strstr(worker->text, "not joined")) return strstr(worker->text, ": rank ") || strstr(worker->text, ": shard ") ? NULL : "does not say who has not joined";
+    if (worker->status == WEFT_ERR_DEADLINE && strstr(worker->text, "not joined"))
+        return strstr(worker->text, ": rank ") || strstr(worker->text, ": shard ")
+                   ? NULL
+                   : "does not say who has not joined";
     bool away = run.suspects >> worker->host & 1; /* itself, from the coordinator */
-    if (worker->status == WEFT_ERR_DEADLINE && away && (strstr(worker->text, "coordinator:4000") || strstr(worker->text, "no Hello within"))) return NULL;
+    if (worker->status == WEFT_ERR_DEADLINE && away &&
+        (strstr(worker->text, "coordinator:4000") || strstr(worker->text, "no Hello within")))
+        return NULL;
     if (worker->status == WEFT_ERR_DEADLINE && shard_names_a_culprit(worker->text)) return NULL;
     return names_a_culprit(worker->text) ? NULL : "names nobody who died, was stopped or cut off";
 }
@@ -569,8 +621,10 @@ static void check_ends(void)
         char doing[80] = "";
         const char *what = worker->killed ? NULL : what_is_wrong(worker);
         if (worker->ending == RUNS) sim_process_describe(worker->host, doing, sizeof doing);
-        if (what) fail_seed("h%u %s: %s, rank %u, %llu steps: %s %s", worker->host, what, weft_status_name(worker->status), worker->rank,
-                            (unsigned long long)worker->steps, worker->text, doing);
+        if (what)
+            fail_seed("h%u %s: %s, rank %u, %llu steps: %s %s", worker->host, what,
+                      weft_status_name(worker->status), worker->rank, (unsigned long long)worker->steps,
+                      worker->text, doing);
         run.mismatches += worker->ending == FAILED && worker->status == WEFT_ERR_MISMATCH;
     }
 }
@@ -591,15 +645,21 @@ static bool start_all(struct weft_env *env)
     options.latency_ns = 1000 + roll(20000);
     options.jitter_ns = roll(10000);
     options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
-    if (weft_sim_create(env, &options, &run.sim) < 0 || !(run.all = weft_alloc_zero(env, run.workers * sizeof *run.all))) return false;
+    if (weft_sim_create(env, &options, &run.sim) < 0 ||
+        !(run.all = weft_alloc_zero(env, run.workers * sizeof *run.all)))
+        return false;
     sim_processes_begin(run.sim, hosts);
     sim_net_begin(sim_process_host, wake, net_random, 1000 + roll(WEFT_MS(1) << roll(4)));
-    if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 || weft_sim_add(run.sim, HAND, run.hand) < 0) return false;
+    if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 ||
+        weft_sim_add(run.sim, HAND, run.hand) < 0)
+        return false;
     if (!start_coordinator(weft_sim_env(run.sim, COORDINATOR))) return false;
     for (uint32_t i = 0; i < run.workers + run.shards; i++) {
         if (i < run.workers) run.all[i].host = FIRST + i;
         void *context = i < run.workers ? (void *)&run.all[i] : (void *)(uintptr_t)(i - run.workers);
-        if (sim_process_start(FIRST + i, roll(WEFT_MS(1)), i < run.workers ? worker_main : shard_main, context) < 0) return false;
+        if (sim_process_start(FIRST + i, roll(WEFT_MS(1)), i < run.workers ? worker_main : shard_main,
+                              context) < 0)
+            return false;
     }
     return true;
 }
@@ -615,14 +675,16 @@ static bool run_seed(struct weft_env *env, struct weft_config *config, uint64_t 
     choose_faults(weft_sim_env(run.sim, HAND));
     weft_sim_run(run.sim, &run.done, WEFT_SECONDS(300));
     check_ends();
-    for (uint32_t i = 0; i < run.workers; i++) /* of the dead, and of those that hang: they lie in the arena */
+    /* of the dead, and of those that hang: they lie in the arena */
+    for (uint32_t i = 0; i < run.workers; i++)
         if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
     return !run.why[0];
 }
 
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 20, first = 1, goods = 0, mismatches = 0, skipped = 0, served = 0, finished = 0, failed = 0, troubled = 0;
+    uint64_t seeds = 20, first = 1, goods = 0, mismatches = 0, skipped = 0, served = 0, finished = 0,
+             failed = 0, troubled = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
@@ -638,21 +700,29 @@ int main(int argc, char **argv)
     setenv("WEFT_SERVER_RECEIVE_BYTES", "1MiB", 1);
     struct weft_env env = *weft_env_system();
     struct weft_config *config;
-    if (!arena_make(&env) || weft_config_load(weft_env_system(), &config, NULL) < 0) return fprintf(stderr, "no memory for the arena\n"), 1;
+    if (!arena_make(&env) || weft_config_load(weft_env_system(), &config, NULL) < 0)
+        return fprintf(stderr, "no memory for the arena\n"), 1;
     env.log = log_line;
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         if (!run_seed(&env, config, seed)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, still ? " --still" : "");
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s --verbose\n", (unsigned long long)seed,
+                   run.why, argv[0], (unsigned long long)seed, still ? " --still" : "");
             return 1;
         }
-        goods += run.goods, mismatches += run.mismatches, skipped += run.skipped, served += run.shards > 0, troubled += run.suspects != 0;
-        for (uint32_t i = 0; i < run.workers; i++) finished += run.all[i].ending == FINISHED, failed += run.all[i].ending == FAILED;
+        goods += run.goods, mismatches += run.mismatches, skipped += run.skipped, served += run.shards > 0,
+            troubled += run.suspects != 0;
+        for (uint32_t i = 0; i < run.workers; i++)
+            finished += run.all[i].ending == FINISHED, failed += run.all[i].ending == FAILED;
     }
-    printf("%llu jobs, %llu with shards, %llu with deaths, stops or cuts: no hang, no wrong result; %llu calls good, %llu steps of ranks skipped, %llu workers finished, %llu ended with the "
-           "culprit named, of them %llu by a call that differed\n", (unsigned long long)seeds, (unsigned long long)served, (unsigned long long)troubled,
-           (unsigned long long)goods, (unsigned long long)skipped, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)mismatches);
-    if (seeds >= 400 && (!goods || !mismatches || !skipped || !served || !finished || !failed || !troubled)) return printf("something did not happen at all\n"), 1;
+    printf("%llu jobs, %llu with shards, %llu with deaths, stops or cuts: no hang, no wrong result; %llu "
+           "calls good, %llu steps of ranks skipped, %llu workers finished, %llu ended with the "
+           "culprit named, of them %llu by a call that differed\n",
+           (unsigned long long)seeds, (unsigned long long)served, (unsigned long long)troubled,
+           (unsigned long long)goods, (unsigned long long)skipped, (unsigned long long)finished,
+           (unsigned long long)failed, (unsigned long long)mismatches);
+    if (seeds >= 400 && (!goods || !mismatches || !skipped || !served || !finished || !failed || !troubled))
+        return printf("something did not happen at all\n"), 1;
     weft_config_free(config);
     free(arena);
     return 0;

@@ -1,39 +1,46 @@
-/* sim_job_seeds.c - whole jobs that go on without lost ranks, in one process: the client as trainers call it (weft_init ... weft_finalize,
- * on stacks of their own), its control connection, the coordinator, and the transport, all on virtual time.
+/* sim_job_seeds.c - whole jobs that go on without lost ranks, in one process: the client as trainers call it
+ * (weft_init ... weft_finalize, on stacks of their own), its control connection, the coordinator, and the
+ * transport, all on virtual time.
  *
- * A seed decides how many workers there are and how many there must and may be; who dies at which moment (so that the others see it
- * at once, or in silence), between whom a link breaks, who comes later, whether ranks run out of data and join, who aborts the job, how slow
- * each rank and each message is, who is stopped and wakes up again, when others may have given him up, and who cannot reach whom, workers
- * or the coordinator, for how long. Each worker runs steps: the members' numbers, sums in place and not, a weighted mean, a codec.
- * Checked:
+ * A seed decides how many workers there are and how many there must and may be; who dies at which moment (so
+ * that the others see it at once, or in silence), between whom a link breaks, who comes later, whether ranks
+ * run out of data and join, who aborts the job, how slow each rank and each message is, who is stopped and
+ * wakes up again, when others may have given him up, and who cannot reach whom, workers or the coordinator,
+ * for how long. Each worker runs steps: the members' numbers, sums in place and not, a weighted mean, a
+ * codec. Checked:
  *   - every program ends, in bounded virtual time (no hang);
- *   - who ends a step well agrees with all others on its members, in their order, and on the bits of every result; exact sums
- *     and reproducible ones are the scalar reference's, over just these members; weighted means are those of their weights;
+ *   - who ends a step well agrees with all others on its members, in their order, and on the bits of every
+ *     result; exact sums and reproducible ones are the scalar reference's, over just these members; weighted
+ *     means are those of their weights;
  *   - whoever takes part in steps misses none, and a step run again finds its inputs as they were;
- *   - no step has other members than the one before unless a call has said so; who waits to come in does so at the end of a step; codecs owe for
- *     as many ranks as there are, draw as the rank that they are at, and count as the others' do;
- *   - who ends otherwise has a status that something explains, and a text that names one of those who caused it; who was given up and
- *     wakes up again ends, too, and changes nothing for the others.
+ *   - no step has other members than the one before unless a call has said so; who waits to come in does so
+ *     at the end of a step; codecs owe for as many ranks as there are, draw as the rank that they are at, and
+ *     count as the others' do;
+ *   - who ends otherwise has a status that something explains, and a text that names one of those who caused
+ *     it; who was given up and wakes up again ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
  *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--still] [--verbose]
  *
- * --still: a host's clock stands still while a callback runs; the schedules of the seeds in --found were found so.
- * --found: the seeds that have found something, under the still clock, before the others. --updates: one tensor more, with an optimiser: its weights and arrays are those of an update
- * that the test makes itself, of these members' gradients, and after a discarded step those of before it; new ranks, and all at the beginning, share them.
- * --shards: the mean, and the tensor with an optimiser, are kept by shards (weftd_run), of which some hear late from the coordinator; no newcomers.
- * A shard may be stopped, or cut off, for a while. Each chunk of a step is the mean, or the update, of the members of one try of that step, to the bit, and never of two; all have the same.
- * What ranks take from the shards when they have rested is what such tries have made, step by step, of what they knew.
- * --judged: the codec is chosen (codec "auto"), anew by each membership: the ranks of a step have the same one, the same sums, and the same count.
- */
+ * --still: a host's clock stands still while a callback runs; the schedules of the seeds in --found were
+ * found so. --found: the seeds that have found something, under the still clock, before the others.
+ * --updates: one tensor more, with an optimiser: its weights and arrays are those of an update that the
+ * test makes itself, of these members' gradients, and after a discarded step those of before it; new
+ * ranks, and all at the beginning, share them. --shards: the mean, and the tensor with an optimiser, are
+ * kept by shards (weftd_run), of which some hear late from the coordinator; no newcomers. A shard may be
+ * stopped, or cut off, for a while. Each chunk of a step is the mean, or the update, of the members of one
+ * try of that step, to the bit, and never of two; all have the same. What ranks take from the shards when
+ * they have rested is what such tries have made, step by step, of what they knew. --judged: the codec is
+ * chosen (codec "auto"), anew by each membership: the ranks of a step have the same one, the same sums,
+ * and the same count. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "client/session.h"
-#include "client/tensor.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
 #include "compress/codec.h"
 #include "server/server.h"
 #include "tests/sim/arena.h"
@@ -43,30 +50,50 @@
 #include "tests/sim/sim_process.h"
 
 enum { HAND = 0, COORDINATOR = 1, FIRST_WORKER = 2 }; /* hosts; HAND does what is done to the others */
-enum { WORKERS_MAX = 12, SHARDS_MAX = 3, TRIES_MAX = 16, CHUNK = 256, CHUNKS_MAX = 3, HOSTS = FIRST_WORKER + WORKERS_MAX + SHARDS_MAX, STEPS_MAX = 200, COUNT_MAX = 700, ROUNDS_MAX = 3 };
+enum {
+    WORKERS_MAX = 12,
+    SHARDS_MAX = 3,
+    TRIES_MAX = 16,
+    CHUNK = 256,
+    CHUNKS_MAX = 3,
+    HOSTS = FIRST_WORKER + WORKERS_MAX + SHARDS_MAX,
+    STEPS_MAX = 200,
+    COUNT_MAX = 700,
+    ROUNDS_MAX = 3
+};
 
 #define DEADLINE_NS WEFT_SECONDS(20) /* of operations */
 #define JUDGED "auto:topk:ratio=0.05,min_count=0,randomk:ratio=0.01,min_count=0,int8:min_count=0"
 #define TOLD_NS WEFT_SECONDS(1) /* by then all know of a death that is seen at once */
 
 static const uint64_t found[] = {
-    98310, /* of five, some could not reach one another: a fifth, one operation ahead, said that four ranks had not called it, and of no one why */
+    98310, /* of five, some could not reach one another: a fifth, one operation ahead, said that four ranks
+            * had not called it, and of no one why */
     655,   /* who was given up was not told so, and took it for a loss of the coordinator */
-    11339, /* a newcomer was told of a rank that was lost while it rested, in the membership that it had come in with, and parted from it */
-    83483, /* who rested while the coordinator was stopped heard of the others' deadline from weft_join: as WEFT_ERR_ABORTED */
+    11339, /* a newcomer was told of a rank that was lost while it rested, in the membership that it had
+            * come in with, and parted from it */
+    83483, /* who rested while the coordinator was stopped heard of the others' deadline from weft_join: as
+            * WEFT_ERR_ABORTED */
     84403, /* of four, three died: one of them had heard the end of a step, and the fourth ran it again */
-    327,   /* some know a step to be good and others hear of it only as they agree on a loss: the next step_begin has to say so to all */
-    603705, /* a step was known to be good by some only when members had changed, and their codecs had gone on by the next one */
-    965995, /* a rank heard of a loss and of an abort at once: its step_end ended by the loss, after which it would say how the job goes on */
-    54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same newcomer from its first step_begin */
-    4016990, /* a rank heard that its last step was good, was cut off for good, and left: the others, who had not heard from it, ran that step again */
+    327,   /* some know a step to be good and others hear of it only as they agree on a loss: the next
+            * step_begin has to say so to all */
+    603705, /* a step was known to be good by some only when members had changed, and their codecs had gone
+             * on by the next one */
+    965995, /* a rank heard of a loss and of an abort at once: its step_end ended by the loss, after which
+             * it would say how the job goes on */
+    54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same
+            * newcomer from its first step_begin */
+    4016990, /* a rank heard that its last step was good, was cut off for good, and left: the others, who
+              * had not heard from it, ran that step again */
 };
 
 static const uint64_t found_with_shards[] = { /* and --updates */
     76,     /* who was back from its rest waited for the shards' weights as they had been before it */
     146482, /* all that did not rest were lost, steps beyond those at rest */
-    1267355, /* two tries of a step made the same weights, to the bit, of different gradients: here the test took the wrong one for what the shards had done */
-    204942, /* the deadline of weft_tensor_init left an operation in its own frame behind, which the engine ended later */
+    1267355, /* two tries of a step made the same weights, to the bit, of different gradients: here the
+              * test took the wrong one for what the shards had done */
+    204942, /* the deadline of weft_tensor_init left an operation in its own frame behind, which the engine
+             * ended later */
 };
 
 static bool still; /* the clock of this seed's hosts */
@@ -81,8 +108,10 @@ struct worker {
     bool newcomer, killed, trains; /* trains: it has declared everything */
     uint64_t trains_ns;       /* since then */
     uint32_t slow;            /* computes so many microseconds at most between two calls */
-    bool apart;               /* stopped, or cut off from the coordinator, for so long that it may be given up */
-    bool unheard;             /* it has left in order, cut off: the coordinator has never heard so, and given it up */
+    bool apart;               /* stopped, or cut off from the coordinator, for so long that it may be given
+                               * up */
+    bool unheard;             /* it has left in order, cut off: the coordinator has never heard so, and
+                               * given it up */
     uint32_t data[ROUNDS_MAX];/* steps until it is out of data, in each round */
     struct weft_session *session;
     struct weft_request requests[6]; /* not on the stack: after a failed wait weft_finalize ends them */
@@ -103,9 +132,11 @@ struct worker {
     uint64_t filled;          /* the step whose inputs are there, unless it has been good */
     uint64_t round;
     uint32_t ran;             /* steps of this round */
-    uint64_t last;            /* the last step that it ended well, and of each who was in it and what came out */
+    uint64_t last;            /* the last step that it ended well, and of each who was in it and what came
+                               * out */
     uint64_t bits[STEPS_MAX];
-    uint64_t counted[STEPS_MAX]; /* by its codec, plus one; 0: it heard that the step was good when members had changed, who had begun the next */
+    uint64_t counted[STEPS_MAX]; /* by its codec, plus one; 0: it heard that the step was good when members
+                                  * had changed, who had begun the next */
 };
 
 /* Who was in a step. */
@@ -126,8 +157,10 @@ static struct run {
     uint64_t suspects;        /* hosts that were stopped or at the end of a cut, as bits */
     bool cut_long;            /* between workers, for about a deadline */
     uint64_t apart_ns;        /* the first fault that may have somebody given up, or an operation time out */
-    bool shard_apart;         /* as the coordinator: a shard that is lost ends the job, and one that nobody reaches is waited for */
-    bool coordinator_apart;   /* stopped, for so long that members may be thought silent, or whoever asks it gives up */
+    bool shard_apart;         /* as the coordinator: a shard that is lost ends the job, and one that nobody
+                               * reaches is waited for */
+    bool coordinator_apart;   /* stopped, for so long that members may be thought silent, or whoever asks
+                               * it gives up */
     uint64_t heartbeat_ns;
     uint64_t gone_ns;         /* when somebody was killed, or left, or a link broke, the last time */
     const struct worker *cut[2]; /* the link between these two is broken */
@@ -135,9 +168,12 @@ static struct run {
     const struct worker *aborter;
     uint64_t shrunk, grew, steps_done, again, joined;
     struct weft_config *config;                         /* of the shards */
-    struct step_record tries[STEPS_MAX][TRIES_MAX];     /* the members of each try of a step, as those saw it that began it */
-    uint8_t made_of[STEPS_MAX][CHUNKS_MAX];             /* 1 + the try that a chunk of the tensor with an optimiser is of; 0: nobody has seen it */
-    uint64_t closed_before;                             /* chunks of ranks whose result is of an earlier try's members */
+    struct step_record tries[STEPS_MAX][TRIES_MAX];     /* the members of each try of a step, as those saw
+                                                         * it that began it */
+    uint8_t made_of[STEPS_MAX][CHUNKS_MAX];             /* 1 + the try that a chunk of the tensor with an
+                                                         * optimiser is of; 0: nobody has seen it */
+    uint64_t closed_before;                             /* chunks of ranks whose result is of an earlier
+                                                         * try's members */
     char why[1200];
 } run;
 
@@ -203,9 +239,12 @@ static float input_of(uint32_t born, uint64_t step, uint32_t tensor, uint32_t i)
 static float weight_of(uint32_t born, uint64_t step) { return 0.5f * (float)(1 + (born + step) % 4); }
 
 /* The tree over [a, b) of the members, as docs/collectives.md has it. */
-static float tree_sum(const struct step_record *record, uint32_t a, uint32_t b, uint64_t step, uint32_t tensor, uint32_t i)
+static float tree_sum(const struct step_record *record, uint32_t a, uint32_t b, uint64_t step,
+                      uint32_t tensor, uint32_t i)
 {
-    if (b - a == 1) return tensor == 0 ? input_of(record->born[a], step, 0, i) : weight_of(record->born[a], step) * input_of(record->born[a], step, tensor, i);
+    if (b - a == 1)
+        return tensor == 0 ? input_of(record->born[a], step, 0, i)
+                           : weight_of(record->born[a], step) * input_of(record->born[a], step, tensor, i);
     uint32_t half = 1;
     while (half * 2 < b - a) half *= 2;
     return tree_sum(record, a, a + half, step, tensor, i) + tree_sum(record, a + half, b, step, tensor, i);
@@ -220,18 +259,25 @@ struct buffers {
     uint64_t behind[CHUNKS_MAX]; /* the step that each chunk of them is behind, where shards keep it */
 };
 
-static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint32_t which) { return which == 0 ? b->weights : tensor->states[which - 1]; }
-
-static void check_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b, const char *when)
+static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint32_t which)
 {
-    const uint32_t here = run.shards ? 0 : weft_optimizer_states(&tensor->optimizer); /* else the arrays are the shards' */
-    for (uint32_t s = 0; s <= here; s++)
-        if (memcmp(array_of(tensor, b, s), b->model[s], run.count * sizeof(float)) != 0)
-            fail_seed("h%u: %s, behind step %llu, array %u of the tensor with an optimiser is not what it should be", worker->host, when,
-                      (unsigned long long)worker->state, s);
+    return which == 0 ? b->weights : tensor->states[which - 1];
 }
 
-static void follow_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b, const struct step_record *record, uint64_t step)
+static void check_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b,
+                        const char *when)
+{
+    /* else the arrays are the shards' */
+    const uint32_t here = run.shards ? 0 : weft_optimizer_states(&tensor->optimizer);
+    for (uint32_t s = 0; s <= here; s++)
+        if (memcmp(array_of(tensor, b, s), b->model[s], run.count * sizeof(float)) != 0)
+            fail_seed("h%u: %s, behind step %llu, array %u of the tensor with an optimiser is not what it "
+                      "should be",
+                      worker->host, when, (unsigned long long)worker->state, s);
+}
+
+static void follow_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b,
+                         const struct step_record *record, uint64_t step)
 {
     static float sum[COUNT_MAX];
     float *states[WEFT_OPTIMIZER_STATES_MAX];
@@ -239,7 +285,8 @@ static void follow_model(const struct worker *worker, const struct weft_tensor *
     for (uint32_t r = 0; r < record->members; r++) weights += (double)weight_of(record->born[r], step);
     for (uint32_t i = 0; i < run.count; i++) sum[i] = tree_sum(record, 0, record->members, step, 2, i);
     for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) states[s] = b->model[1 + s];
-    weft_optimizer_step(&tensor->optimizer, 1, step, b->model[0], states, sum, client_grad_scale((float)weights), run.count);
+    weft_optimizer_step(&tensor->optimizer, 1, step, b->model[0], states, sum,
+                        client_grad_scale((float)weights), run.count);
     check_model(worker, tensor, b, "updated");
 }
 
@@ -259,7 +306,8 @@ static void piece_sum(struct piece *piece, const struct step_record *record)
     double weights = 0;
     for (uint32_t r = 0; r < record->members; r++) weights += (double)weight_of(record->born[r], piece->step);
     for (uint64_t i = 0; i < piece->count; i++)
-        piece->sum[i] = tree_sum(record, 0, record->members, piece->step, piece->tensor, (uint32_t)(piece->offset + i));
+        piece->sum[i] =
+            tree_sum(record, 0, record->members, piece->step, piece->tensor, (uint32_t)(piece->offset + i));
     piece->record = record;
     piece->scale = client_grad_scale((float)weights);
 }
@@ -280,21 +328,26 @@ struct kept_chunk {
 
 static void chunk_of_model(const struct buffers *b, const struct piece *piece, struct kept_chunk *out)
 {
-    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++) memcpy(out->of[s], b->model[s] + piece->offset, piece->count * sizeof(float));
+    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++)
+        memcpy(out->of[s], b->model[s] + piece->offset, piece->count * sizeof(float));
 }
 
-static void chunk_follows(const struct weft_tensor *tensor, const struct piece *piece, struct kept_chunk *kept)
+static void chunk_follows(const struct weft_tensor *tensor, const struct piece *piece,
+                          struct kept_chunk *kept)
 {
     float *states[WEFT_OPTIMIZER_STATES_MAX];
     for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) states[s] = kept->of[1 + s];
-    weft_optimizer_step(&tensor->optimizer, 1, piece->step, kept->of[0], states, piece->sum, piece->scale, piece->count);
+    weft_optimizer_step(&tensor->optimizer, 1, piece->step, kept->of[0], states, piece->sum, piece->scale,
+                        piece->count);
 }
 
 /* The model is that, behind this step, where the weights are. */
-static bool chunk_fits(struct buffers *b, const struct piece *piece, const struct kept_chunk *kept, uint64_t step)
+static bool chunk_fits(struct buffers *b, const struct piece *piece, const struct kept_chunk *kept,
+                       uint64_t step)
 {
     if (memcmp(kept->of[0], b->weights + piece->offset, piece->count * sizeof(float)) != 0) return false;
-    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++) memcpy(b->model[s] + piece->offset, kept->of[s], piece->count * sizeof(float));
+    for (uint32_t s = 0; s <= WEFT_OPTIMIZER_STATES_MAX; s++)
+        memcpy(b->model[s] + piece->offset, kept->of[s], piece->count * sizeof(float));
     b->behind[piece->chunk] = step;
     return true;
 }
@@ -304,7 +357,8 @@ static bool update_fits(const struct weft_tensor *tensor, struct buffers *b, str
     static struct kept_chunk next;
     uint8_t *made_of = &run.made_of[piece->step][piece->chunk];
     chunk_of_model(b, piece, &next);
-    if (b->behind[piece->chunk] == piece->step) { /* the shard had closed it when this rank took the weights from there */
+    if (b->behind[piece->chunk] == piece->step) {
+        /* the shard had closed it when this rank took the weights from there */
         if (*made_of != 1 + piece->at) return false;
         return chunk_fits(b, piece, &next, piece->step);
     }
@@ -315,8 +369,10 @@ static bool update_fits(const struct weft_tensor *tensor, struct buffers *b, str
     return true;
 }
 
-/* What a rank takes from a shard when it has rested: is it what some tries have made of the state that it knew, each step once? */
-static bool walk_fits(const struct weft_tensor *tensor, struct buffers *b, struct piece *piece, struct kept_chunk *from, uint64_t step, uint64_t last)
+/* What a rank takes from a shard when it has rested: is it what some tries have made of the state that it
+ * knew, each step once? */
+static bool walk_fits(const struct weft_tensor *tensor, struct buffers *b, struct piece *piece,
+                      struct kept_chunk *from, uint64_t step, uint64_t last)
 {
     static struct kept_chunk next[STEPS_MAX];
     if (chunk_fits(b, piece, from, step)) return true;
@@ -343,22 +399,28 @@ static void follow_kept(const struct worker *worker, const struct weft_tensor *t
     static struct kept_chunk from;
     const uint64_t last = weft_step_next(worker->session);
     for (uint32_t c = 0; c < tensor->chunk_count; c++) {
-        piece = (struct piece){.offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = 2, .chunk = c};
+        piece = (struct piece){
+            .offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = 2, .chunk = c};
         chunk_of_model(b, &piece, &from);
         bool fits = walk_fits(tensor, b, &piece, &from, b->behind[c], last);
         for (uint32_t w = 0; !fits && b->behind[c] == 0 && w < run.workers; w++) {
             memset(&from, 0, sizeof from);
-            for (uint64_t i = 0; i < piece.count; i++) from.of[0][i] = input_of(run.all[w].host, 0, 3, (uint32_t)(piece.offset + i));
+            for (uint64_t i = 0; i < piece.count; i++)
+                from.of[0][i] = input_of(run.all[w].host, 0, 3, (uint32_t)(piece.offset + i));
             fits = walk_fits(tensor, b, &piece, &from, 0, last);
         }
-        if (!fits) fail_seed("h%u: before step %llu, chunk %u as the shard has it is not what the steps up to there have made", worker->host, (unsigned long long)last, c);
+        if (!fits)
+            fail_seed("h%u: before step %llu, chunk %u as the shard has it is not what the steps up to there "
+                      "have made",
+                      worker->host, (unsigned long long)last, c);
     }
 }
 
-/* Of two tries that make the same weights, to the bit, it is rather that of the members who are there: the arrays may differ by a bit, which the
- * next step shows. */
-static void check_kept(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b, const struct step_record *mine, uint64_t step,
-                       uint32_t input, bool (*fits)(const struct weft_tensor *, struct buffers *, struct piece *))
+/* Of two tries that make the same weights, to the bit, it is rather that of the members who are there: the
+ * arrays may differ by a bit, which the next step shows. */
+static void check_kept(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b,
+                       const struct step_record *mine, uint64_t step, uint32_t input,
+                       bool (*fits)(const struct weft_tensor *, struct buffers *, struct piece *))
 {
     static struct piece piece;
     const struct step_record *tries = run.tries[step];
@@ -367,21 +429,27 @@ static void check_kept(const struct worker *worker, const struct weft_tensor *te
         if (memcmp(&tries[count], mine, sizeof *mine) == 0) own = count;
     for (uint32_t c = 0; c < tensor->chunk_count; c++) {
         bool found_one = false;
-        piece = (struct piece){.step = step, .offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = input, .chunk = c};
+        piece = (struct piece){.step = step,
+                               .offset = tensor->chunks[c].offset,
+                               .count = tensor->chunks[c].count,
+                               .tensor = input,
+                               .chunk = c};
         for (uint32_t i = 0; i < count && !found_one; i++) {
             piece.at = (own + i) % count;
             piece_sum(&piece, &tries[piece.at]);
             found_one = fits(tensor, b, &piece);
         }
         if (!found_one) {
-            fail_seed("h%u: step %llu, chunk %u of tensor %s is of no try's members", worker->host, (unsigned long long)step, c, tensor->name);
+            fail_seed("h%u: step %llu, chunk %u of tensor %s is of no try's members", worker->host,
+                      (unsigned long long)step, c, tensor->name);
             return;
         }
         run.closed_before += piece.at != own;
     }
 }
 
-static void check_results(struct worker *worker, uint64_t step, uint32_t epoch, uint32_t ranks, struct weft_tensor **tensors, struct buffers *b)
+static void check_results(struct worker *worker, uint64_t step, uint32_t epoch, uint32_t ranks,
+                          struct weft_tensor **tensors, struct buffers *b)
 {
     struct step_record mine = {.members = ranks};
     memcpy(mine.born, b->born, ranks * sizeof *b->born);
@@ -394,10 +462,13 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t epoch, 
     if (run.updates) hash = weft_fnv_bytes(hash, b->weights, run.count * sizeof(float));
     const struct weft_codec *codec = tensors[1]->codec; /* NULL: dense was chosen */
     worker->counted[step] = epoch == worker->session->epoch && codec ? weft_codec_steps(codec) + 1 : 0;
-    hash = weft_fnv_bytes(hash, &tensors[1]->choosing.chosen, sizeof tensors[1]->choosing.chosen);
+    hash = weft_fnv_bytes(hash, &tensors[1]->codec_choice.chosen, sizeof tensors[1]->codec_choice.chosen);
     run.chosen += codec && ranks > 1 && run.judged;
-    if (run.judged && !codec != !tensors[1]->choosing.chosen) fail_seed("h%u: step %llu has another codec than was chosen", worker->host, (unsigned long long)step);
-    if (run.judged && ranks == 1 && codec) fail_seed("h%u: step %llu is coded, and nobody is there to send to", worker->host, (unsigned long long)step);
+    if (run.judged && !codec != !tensors[1]->codec_choice.chosen)
+        fail_seed("h%u: step %llu has another codec than was chosen", worker->host, (unsigned long long)step);
+    if (run.judged && ranks == 1 && codec)
+        fail_seed("h%u: step %llu is coded, and nobody is there to send to", worker->host,
+                  (unsigned long long)step);
     worker->bits[step] = weft_fnv_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
     worker->last = step;
     double weights = 0;
@@ -406,19 +477,23 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t epoch, 
         weights += (double)weight_of(mine.born[r], step);
         within |= mine.born[r] == worker->host;
         for (uint32_t q = 0; q < r; q++)
-            if (mine.born[q] == mine.born[r]) fail_seed("h%u: step %llu has a member twice", worker->host, (unsigned long long)step);
+            if (mine.born[q] == mine.born[r])
+                fail_seed("h%u: step %llu has a member twice", worker->host, (unsigned long long)step);
     }
     if (!within) fail_seed("h%u: step %llu was good without it", worker->host, (unsigned long long)step);
     for (uint32_t i = 0; i < 8; i++) {
         int64_t sum = 0;
         for (uint32_t r = 0; r < ranks; r++) sum += (int64_t)(mine.born[r] * step + i);
-        if (sum != b->whole_out[i]) fail_seed("h%u: step %llu, element %u of the exact sum is not that of its members", worker->host, (unsigned long long)step, i);
+        if (sum != b->whole_out[i])
+            fail_seed("h%u: step %llu, element %u of the exact sum is not that of its members", worker->host,
+                      (unsigned long long)step, i);
     }
     for (uint32_t i = 0; i < run.count; i++) {
         float sum = tree_sum(&mine, 0, ranks, step, 0, i);
         double mean = 0, scale = 0;
         if (memcmp(&sum, &b->in_place[i], sizeof sum) != 0) {
-            fail_seed("h%u: step %llu, element %u of the reproducible sum is %g, not %g", worker->host, (unsigned long long)step, i, (double)b->in_place[i], (double)sum);
+            fail_seed("h%u: step %llu, element %u of the reproducible sum is %g, not %g", worker->host,
+                      (unsigned long long)step, i, (double)b->in_place[i], (double)sum);
             return;
         }
         for (uint32_t r = 0; r < ranks && !run.shards; r++) {
@@ -427,7 +502,8 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t epoch, 
             scale += fabs(part) / weights;
         }
         if (!run.shards && fabs(mean - (double)b->mean[i]) > scale * 1e-5 + 1e-20) {
-            fail_seed("h%u: step %llu, element %u of the mean is %g, not %g", worker->host, (unsigned long long)step, i, (double)b->mean[i], mean);
+            fail_seed("h%u: step %llu, element %u of the mean is %g, not %g", worker->host,
+                      (unsigned long long)step, i, (double)b->mean[i], mean);
             return;
         }
     }
@@ -440,7 +516,8 @@ static void compute(struct worker *worker)
     if (worker->slow > 0 && roll(3)) sim_process_sleep(1 + roll(WEFT_MS(1) / 1000 * worker->slow));
 }
 
-/* A status of a call in a job that runs: nothing at all, or a loss that the next step_end or step_begin explains. */
+/* A status of a call in a job that runs: nothing at all, or a loss that the next step_end or step_begin
+ * explains. */
 static bool passing(struct worker *worker, enum weft_status status)
 {
     if (status >= 0 || status == WEFT_ERR_PEER_LOST) return true;
@@ -458,26 +535,32 @@ static enum weft_status changed(struct worker *worker, enum weft_status status)
     return WEFT_IN_PROGRESS;
 }
 
-static bool is_change(enum weft_status status) { return status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW; }
+static bool is_change(enum weft_status status)
+{
+    return status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW;
+}
 
-/* Who may be in a step that the worker begins: those of its last good one, unless it has been told that they are others. */
+/* Who may be in a step that the worker begins: those of its last good one, unless it has been told that
+ * they are others. */
 static void check_told(struct worker *worker, uint64_t step, uint32_t ranks, const struct buffers *b)
 {
     bool same = worker->members == ranks && memcmp(worker->born, b->born, ranks * sizeof *b->born) == 0;
-    if (worker->committed && !worker->told && !same) fail_seed("h%u: step %llu has other members than step %llu, and no call has said so", worker->host,
-                                                              (unsigned long long)step, (unsigned long long)worker->committed);
+    if (worker->committed && !worker->told && !same)
+        fail_seed("h%u: step %llu has other members than step %llu, and no call has said so", worker->host,
+                  (unsigned long long)step, (unsigned long long)worker->committed);
     worker->told = false;
     worker->members = ranks;
     memcpy(worker->born, b->born, sizeof worker->born);
 }
 
-/* What a codec owes is of that many ranks as there are, it draws as the rank that it is at, and counts with the others' (bits). */
+/* What a codec owes is of that many ranks as there are, it draws as the rank that it is at, and counts
+ * with the others' (bits). */
 static void check_codec(const struct worker *worker, const struct weft_codec *codec)
 {
     if (!codec && run.judged) return;
     if (codec->ranks != weft_ranks(worker->session) || codec->worker != weft_rank(worker->session))
-        fail_seed("h%u: its codec is of rank %u of %u, and it is rank %u of %u", worker->host, codec->worker, codec->ranks, weft_rank(worker->session),
-                  weft_ranks(worker->session));
+        fail_seed("h%u: its codec is of rank %u of %u, and it is rank %u of %u", worker->host, codec->worker,
+                  codec->ranks, weft_rank(worker->session), weft_ranks(worker->session));
 }
 
 /* One try. WEFT_OK: the step is good; WEFT_IN_PROGRESS: once more. */
@@ -486,17 +569,22 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     struct weft_session *session = worker->session;
     struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
     uint64_t step = weft_step_next(session);
-    enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = weight_of(worker->host, step)});
+    enum weft_status status = weft_step_begin(
+        session, &(struct weft_step){.step = step, .lr = 1, .weight = weight_of(worker->host, step)});
     if (is_change(status)) return changed(worker, status);
     if (status < 0) return status;
     uint32_t ranks = weft_ranks(session), epoch = session->epoch;
     if (run.shards) note_try(worker, step);
-    const bool knows = atomic_load(&session->parting.grow_epoch) > session->epoch;
-    if (knows && worker->knew) fail_seed("h%u: step %llu begins without whom it knew to wait as the one before began", worker->host, (unsigned long long)step);
+    const bool knows = atomic_load(&session->epoch_change.grow_epoch) > session->epoch;
+    if (knows && worker->knew)
+        fail_seed("h%u: step %llu begins without whom it knew to wait as the one before began", worker->host,
+                  (unsigned long long)step);
     check_codec(worker, tensors[1]->codec);
     for (uint32_t i = 0; i < run.count; i++) {
         float in = input_of(worker->host, step, 0, i);
-        if (worker->filled == step && memcmp(&b->in_place[i], &in, sizeof in) != 0) fail_seed("h%u: step %llu is run again, and its input was not kept", worker->host, (unsigned long long)step);
+        if (worker->filled == step && memcmp(&b->in_place[i], &in, sizeof in) != 0)
+            fail_seed("h%u: step %llu is run again, and its input was not kept", worker->host,
+                      (unsigned long long)step);
         b->in_place[i] = in;
         b->grad[i] = input_of(worker->host, step, 1, i);
         b->grads[i] = input_of(worker->host, step, 2, i);
@@ -508,8 +596,11 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     enum weft_status said[6];
     int calls = 5;
     said[0] = weft_all_gather(session, &worker->host, b->born, 1, WEFT_U32, &requests[0]);
-    said[1] = weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = b->in_place, .out = b->in_place, .count = run.count, .dtype = WEFT_F32,
-                                                 .reproducible = true, .preserve_input = true), &requests[1]);
+    said[1] = weft_call_start(session,
+                              WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = b->in_place, .out = b->in_place,
+                                        .count = run.count, .dtype = WEFT_F32, .reproducible = true,
+                                        .preserve_input = true),
+                              &requests[1]);
     if (roll(2) && said[1] >= 0 && !passing(worker, weft_wait(&requests[1], 0))) return worker->status;
     compute(worker);
     said[2] = weft_push_pull(tensors[0], b->grad, b->mean, &requests[2]);
@@ -518,7 +609,8 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     said[4] = weft_all_reduce(session, b->whole, b->whole_out, 8, WEFT_I64, WEFT_SUM, &requests[4]);
     if (run.updates) said[calls++] = weft_push_pull(tensors[2], b->grads, b->weights, &requests[5]);
     for (int i = 0; i < calls; i++)
-        if (!passing(worker, said[i]) || (roll(2) && !passing(worker, weft_wait(&requests[i], 0)))) return worker->status;
+        if (!passing(worker, said[i]) || (roll(2) && !passing(worker, weft_wait(&requests[i], 0))))
+            return worker->status;
     compute(worker);
     status = weft_step_end(session);
     if (is_change(status)) {
@@ -528,7 +620,8 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     }
     if (status < 0) return status;
     if (worker->committed && step != worker->committed + 1)
-        fail_seed("h%u: step %llu was good after step %llu", worker->host, (unsigned long long)step, (unsigned long long)worker->committed);
+        fail_seed("h%u: step %llu was good after step %llu", worker->host, (unsigned long long)step,
+                  (unsigned long long)worker->committed);
     if (step >= STEPS_MAX) return WEFT_ERR_LIMIT;
     check_told(worker, step, ranks, b);
     worker->knew = knows;
@@ -540,15 +633,20 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     return WEFT_OK;
 }
 
-/* All take what the rank with the newest has: here, in which round of data they are. (Whom weft_join has named may be gone.) */
-static enum weft_status take_updated(struct worker *worker, struct weft_tensor *tensor, struct buffers *b, uint32_t root)
+/* All take what the rank with the newest has: here, in which round of data they are. (Whom weft_join has
+ * named may be gone.) */
+static enum weft_status take_updated(struct worker *worker, struct weft_tensor *tensor, struct buffers *b,
+                                     uint32_t root)
 {
-    bool due = worker->due && tensor->shared_epoch != worker->session->epoch;
-    if (due && client_share_check(tensor, "push_pull") != WEFT_ERR_STATE) fail_seed("h%u: a step may begin before the ranks have shared what has an optimiser", worker->host);
+    bool due = worker->due && tensor->broadcast_epoch != worker->session->epoch;
+    if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
+        fail_seed("h%u: a step may begin before the ranks have shared what has an optimiser", worker->host);
     enum weft_status status = weft_tensor_share(tensor, b->weights, root);
     if (status < 0) return status;
-    if (client_share_check(tensor, "push_pull") != WEFT_OK) fail_seed("h%u: ranks that have shared what has an optimiser are to do it again", worker->host);
-    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer) && weft_rank(worker->session) != root; s++)
+    if (client_state_broadcast_check(tensor, "push_pull") != WEFT_OK)
+        fail_seed("h%u: ranks that have shared what has an optimiser are to do it again", worker->host);
+    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer) && weft_rank(worker->session) != root;
+         s++)
         memcpy(b->model[s], array_of(tensor, b, s), run.count * sizeof(float));
     check_model(worker, tensor, b, "shared");
     return WEFT_OK;
@@ -567,9 +665,11 @@ static enum weft_status take_first(struct worker *worker, struct weft_tensor *te
 static enum weft_status take_kept(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
 {
     if (!worker->due) return take_first(worker, tensor, b);
-    const bool due = tensor->shared_epoch != worker->session->epoch;
-    if (due && client_share_check(tensor, "push_pull") != WEFT_ERR_STATE) fail_seed("h%u: a step may begin before this rank has taken what shards have", worker->host);
-    const enum weft_status status = weft_tensor_share(tensor, b->weights, (uint32_t)roll(weft_ranks(worker->session)));
+    const bool due = tensor->broadcast_epoch != worker->session->epoch;
+    if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
+        fail_seed("h%u: a step may begin before this rank has taken what shards have", worker->host);
+    const enum weft_status status =
+        weft_tensor_share(tensor, b->weights, (uint32_t)roll(weft_ranks(worker->session)));
     if (status == WEFT_OK) follow_kept(worker, tensor, b);
     else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "weights that did not come");
     return status;
@@ -580,7 +680,8 @@ static enum weft_status take_state(struct worker *worker, struct weft_tensor **t
     struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
     uint64_t *newest = memset(worker->newest, 0, sizeof worker->newest);
     uint32_t ranks = weft_ranks(worker->session), root = 0;
-    enum weft_status status = weft_all_gather(worker->session, &worker->state, newest, 1, WEFT_U64, &requests[0]);
+    enum weft_status status =
+        weft_all_gather(worker->session, &worker->state, newest, 1, WEFT_U64, &requests[0]);
     if (status >= 0) status = weft_wait(&requests[0], 0);
     if (status < 0) return status;
     for (uint32_t r = 1; r < ranks; r++)
@@ -604,7 +705,9 @@ static enum weft_status rest(struct worker *worker)
     if (status < 0) return status;
     worker->rests = false;
     run.joined++;
-    if (last >= weft_ranks(worker->session)) fail_seed("h%u: rank %u was the last to join, of %u", worker->host, last, weft_ranks(worker->session));
+    if (last >= weft_ranks(worker->session))
+        fail_seed("h%u: rank %u was the last to join, of %u", worker->host, last,
+                  weft_ranks(worker->session));
     worker->round++;
     worker->ran = 0;
     worker->committed = 0;
@@ -625,8 +728,10 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
     if (!b) return WEFT_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < run.count; i++) b->weights[i] = b->model[0][i] = input_of(worker->host, 0, 3, i);
     while (!is_over(worker)) {
-        if (worker->take && run.shards && run.updates && !passing(worker, take_kept(worker, tensors[2], b))) return worker->status;
-        if (worker->take && !run.shards && !passing(worker, take_state(worker, tensors, b))) return worker->status;
+        if (worker->take && run.shards && run.updates && !passing(worker, take_kept(worker, tensors[2], b)))
+            return worker->status;
+        if (worker->take && !run.shards && !passing(worker, take_state(worker, tensors, b)))
+            return worker->status;
         if (is_over(worker)) break;
         const bool may_rest = !run.shards || !run.updates || tensors[2]->initialised;
         if (run.joins && may_rest && worker->ran >= worker->data[worker->round]) {
@@ -644,7 +749,8 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
 static enum weft_status declare(struct worker *worker, struct weft_tensor **tensors)
 {
     struct weft_tensor_options options;
-    static const char *const names[] = {"mean", "coded", "updated"}, *const optimizers[] = {"sgd:momentum=0.9", "adam", "lamb"};
+    static const char *const names[] = {"mean", "coded", "updated"}, *const optimizers[] = {
+                                                                         "sgd:momentum=0.9", "adam", "lamb"};
     /* Ones whose weights alone tell, behind every step, which gradient it was: the arrays are the shards'. */
     static const char *const telling[] = {"sgd:momentum=0.9", "adam:eps=0.5", "sgd:momentum=0.9,nesterov=1"};
     for (uint32_t i = 0; i < 2u + run.updates; i++) {
@@ -655,7 +761,10 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
         options.mode = run.shards && i != 1 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
         options.chunk_bytes = CHUNK * sizeof(float);
         options.optimizer = i == 2 ? (run.shards ? telling : optimizers)[run.seed % 3] : "none";
-        options.codec = i != 1 ? "" : run.judged ? JUDGED : run.seed % 2 ? "randomk:ratio=0.2,min_count=0" : "topk:ratio=0.1,min_count=0";
+        options.codec = i != 1         ? ""
+                        : run.judged   ? JUDGED
+                        : run.seed % 2 ? "randomk:ratio=0.2,min_count=0"
+                                       : "topk:ratio=0.1,min_count=0";
         enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
         if (status < 0) return status;
     }
@@ -686,7 +795,8 @@ static void worker_main(void *context)
         worker->trains_ns = weft_sim_now_ns(run.sim);
         if (status == WEFT_OK) status = train(worker, tensors);
         struct weft_request probe = {{0}};
-        if (status < 0) weft_barrier(worker->session, &probe); /* the text is that of the last call that failed: say it again */
+        /* the text is that of the last call that failed: say it again */
+        if (status < 0) weft_barrier(worker->session, &probe);
         snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(worker->session));
         struct weft_session *session = worker->session;
         worker->session = NULL;
@@ -729,8 +839,10 @@ static void break_link(struct worker *a, struct worker *b, struct weft_timer *ti
     if (!a->session || !b->session) return;
     run.cut[0] = a, run.cut[1] = b;
     run.gone_ns = weft_sim_now_ns(run.sim);
-    weft_transport_fail_peer(a->session->engine.transport, b->session->endpoint, WEFT_ERR_PEER_LOST, "the link is broken");
-    weft_transport_fail_peer(b->session->engine.transport, a->session->endpoint, WEFT_ERR_PEER_LOST, "the link is broken");
+    weft_transport_fail_peer(a->session->engine.transport, b->session->endpoint, WEFT_ERR_PEER_LOST,
+                             "the link is broken");
+    weft_transport_fail_peer(b->session->engine.transport, a->session->endpoint, WEFT_ERR_PEER_LOST,
+                             "the link is broken");
     weft_sim_wake(run.sim, a->host);
     weft_sim_wake(run.sim, b->host);
 }
@@ -739,11 +851,14 @@ static void strike(struct weft_timer *timer)
 {
     struct fault *fault = weft_container_of(timer, struct fault, timer);
     const bool a_shard = fault->host >= FIRST_WORKER + run.workers + run.newcomers;
-    struct worker *worker = fault->host >= FIRST_WORKER && !a_shard ? &run.all[fault->host - FIRST_WORKER] : NULL;
+    struct worker *worker =
+        fault->host >= FIRST_WORKER && !a_shard ? &run.all[fault->host - FIRST_WORKER] : NULL;
     if (worker && (worker->ending != RUNS || worker->killed)) return;
     run.silence |= fault->silent || fault->stall_ns > 0;
     if (fault->abort) {
-        if (!worker->session || run.aborter || weft_abort(worker->session, "the loss is not finite") != WEFT_OK) return;
+        if (!worker->session || run.aborter ||
+            weft_abort(worker->session, "the loss is not finite") != WEFT_OK)
+            return;
         run.aborter = worker;
         weft_sim_wake(run.sim, worker->host);
     } else if (fault->cut) {
@@ -782,29 +897,37 @@ static uint64_t some_workers(void)
     return mask;
 }
 
-/* What follows from it for what the others may see. Silence of 0.7 heartbeats and the pause between two of them may be one. */
+/* What follows from it for what the others may see. Silence of 0.7 heartbeats and the pause between two of
+ * them may be one. */
 static void note_apart(const struct sim_fault *fault)
 {
     uint64_t both = fault->left | fault->right, away = fault->stopped;
     run.silence = true;
     run.suspects |= fault->stopped | both;
-    if (fault->right & bit(COORDINATOR)) away |= fault->left; /* it is on the right, if anywhere; with it are those that it hears */
-    if (fault->lasts_ns > DEADLINE_NS / 2 && fault->left & ~bit(COORDINATOR) && fault->right & ~bit(COORDINATOR)) run.cut_long = true;
+    /* it is on the right, if anywhere; with it are those that it hears */
+    if (fault->right & bit(COORDINATOR)) away |= fault->left;
+    if (fault->lasts_ns > DEADLINE_NS / 2 && fault->left & ~bit(COORDINATOR) &&
+        fault->right & ~bit(COORDINATOR))
+        run.cut_long = true;
     if (fault->lasts_ns < run.heartbeat_ns / 10 * 7) return;
     if (run.apart_ns == 0 || fault->at_ns < run.apart_ns) run.apart_ns = fault->at_ns;
     if (fault->stopped & bit(COORDINATOR)) run.coordinator_apart = true;
-    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) run.all[i].apart |= away >> run.all[i].host & 1;
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
+        run.all[i].apart |= away >> run.all[i].host & 1;
 }
 
 static void choose_apart(uint64_t span_ns)
 {
-    const uint64_t everybody = (bit(FIRST_WORKER + run.workers + run.newcomers + run.shards) - 1) & ~bit(HAND);
+    const uint64_t everybody =
+        (bit(FIRST_WORKER + run.workers + run.newcomers + run.shards) - 1) & ~bit(HAND);
     struct sim_fault fault = {.at_ns = 1 + roll(2 * span_ns)};
     fault.lasts_ns = WEFT_MS(1) << roll(16);
     fault.lasts_ns += roll(WEFT_MS(1));
     switch (roll(6)) {
     case 0: fault.stopped = some_workers(); break;
-    case 1: fault.stopped = roll(4) ? bit(FIRST_WORKER + (uint32_t)roll(run.workers)) : bit(COORDINATOR); break;
+    case 1:
+        fault.stopped = roll(4) ? bit(FIRST_WORKER + (uint32_t)roll(run.workers)) : bit(COORDINATOR);
+        break;
     case 2: fault.left = some_workers(), fault.right = everybody & ~fault.left & ~bit(COORDINATOR); break;
     case 3: fault.left = some_workers(), fault.right = everybody & ~fault.left; break;
     case 4: fault.left = some_workers(), fault.right = bit(COORDINATOR); break;
@@ -860,20 +983,25 @@ static void choose_late_shards(struct weft_env *env)
         add_fault(env, fault, at_ns);
     }
     for (uint64_t i = roll(3); i > 0; i--) { /* and more die in the middle of their steps */
-        struct fault fault = {.host = FIRST_WORKER + (uint32_t)roll(run.workers)}, late = {.host = FIRST_WORKER + (uint32_t)roll(run.workers + run.shards)};
+        struct fault fault = {.host = FIRST_WORKER + (uint32_t)roll(run.workers)},
+                     late = {.host = FIRST_WORKER + (uint32_t)roll(run.workers + run.shards)};
         uint64_t at_ns = WEFT_MS(4) + roll(WEFT_MS(1) << roll(5));
         late.stall_ns = 1 + roll(WEFT_MS(1) << roll(6));
         add_fault(env, fault, at_ns);
-        if (roll(3)) add_fault(env, late, at_ns - 1); /* of this loss one worker, or a shard, hears late: it goes on pushing, or collecting */
+        if (roll(3)) add_fault(env, late, at_ns - 1); /* of this loss one worker, or a shard, hears late:
+                                                       * it goes on pushing, or collecting */
     }
 }
 
-/* A shard is stopped, or cannot reach the workers, the coordinator, or anybody. Its draws are its own: the others of a seed stay what they were. */
+/* A shard is stopped, or cannot reach the workers, the coordinator, or anybody. Its draws are its own: the
+ * others of a seed stay what they were. */
 static void choose_shard_fault(void)
 {
     if (mix(run.seed + 11) % 4 > 0) return;
-    const uint64_t draws[] = {mix(run.seed + 1000), mix(run.seed + 2000), mix(run.seed + 3000), mix(run.seed + 4000)};
-    const uint64_t shard = bit(FIRST_WORKER + run.workers + (uint32_t)(draws[0] % run.shards)), workers = bit(FIRST_WORKER + run.workers) - bit(FIRST_WORKER);
+    const uint64_t draws[] = {mix(run.seed + 1000), mix(run.seed + 2000), mix(run.seed + 3000),
+                              mix(run.seed + 4000)};
+    const uint64_t shard = bit(FIRST_WORKER + run.workers + (uint32_t)(draws[0] % run.shards)),
+                   workers = bit(FIRST_WORKER + run.workers) - bit(FIRST_WORKER);
     struct sim_fault fault = {.at_ns = 1 + draws[1] % WEFT_MS(60), .lasts_ns = WEFT_MS(1) << draws[2] % 16};
     switch (draws[3] % 4) {
     case 0: fault.stopped = shard; break;
@@ -934,23 +1062,26 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
     options.join_ns = WEFT_SECONDS(30);
     options.ended = job_ended;
     enum weft_status status = weft_net_create(env, &net);
-    if (status == WEFT_OK) status = weft_coordinator_server_start(env, net, "127.0.0.1", 0, &options, &port, out, &error);
+    if (status == WEFT_OK)
+        status = weft_coordinator_server_start(env, net, "127.0.0.1", 0, &options, &port, out, &error);
     if (status < 0 || port != 4000) fail_seed("no coordinator: %s", error.text);
     return !run.why[0];
 }
 
 /* ---- how they ended ---- */
 
-/* "h7, pid": one of the dead is named, or of those stopped and cut off, or the coordinator. More than three late ranks are listed by
- * their numbers of that moment. */
+/* "h7, pid": one of the dead is named, or of those stopped and cut off, or the coordinator. More than
+ * three late ranks are listed by their numbers of that moment. */
 static bool names_a_culprit(const char *text)
 {
     char name[24];
-    if (run.cut_long && run.shards && strstr(text, "no push from rank")) return true; /* who waits at the cut pushes nothing; a shard has numbers alone */
+    /* who waits at the cut pushes nothing; a shard has numbers alone */
+    if (run.cut_long && run.shards && strstr(text, "no push from rank")) return true;
     if (run.cut_long && strstr(text, "do not answer") && __builtin_popcountll(run.suspects) > 3) return true;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
-        bool gone = run.all[i].killed || (run.coordinator_killed && run.aborter == &run.all[i]); /* an abort that nobody could pass on */
+        /* an abort that nobody could pass on */
+        bool gone = run.all[i].killed || (run.coordinator_killed && run.aborter == &run.all[i]);
         gone |= run.cut[0] == &run.all[i] || run.cut[1] == &run.all[i];
         if ((gone || run.suspects >> run.all[i].host & 1) && strstr(text, name)) return true;
     }
@@ -966,16 +1097,19 @@ static bool names_the_link(const char *text)
 {
     char names[2][16];
     for (int i = 0; i < 2; i++) snprintf(names[i], sizeof names[i], "(h%u, ", run.cut[i]->host);
-    return strstr(text, "the link between two of them is broken") && (strstr(text, names[0]) || strstr(text, names[1]));
+    return strstr(text, "the link between two of them is broken") &&
+           (strstr(text, names[0]) || strstr(text, names[1]));
 }
 
-/* Where those died who knew how far the job was, a newcomer may have rounds to run when the others are over: it misses one that has finished. */
+/* Where those died who knew how far the job was, a newcomer may have rounds to run when the others are
+ * over: it misses one that has finished. */
 static bool misses_a_leaver(const char *text)
 {
     char name[16];
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
-        if (run.all[i].ending == FINISHED && strstr(text, name)) return strstr(text, "left the group before") != NULL;
+        if (run.all[i].ending == FINISHED && strstr(text, name))
+            return strstr(text, "left the group before") != NULL;
     }
     return false;
 }
@@ -988,13 +1122,16 @@ static bool could_go_on(void)
         const struct worker *worker = &run.all[i];
         left += worker->trains && !worker->killed && !worker->apart && worker->ending != FINISHED;
     }
-    return !run.killed_early && !run.coordinator_killed && !run.coordinator_apart && !run.shard_apart && !run.cut_long && left >= run.workers_min;
+    return !run.killed_early && !run.coordinator_killed && !run.coordinator_apart && !run.shard_apart &&
+           !run.cut_long && left >= run.workers_min;
 }
 
 /* The job has ended since all that did not rest were lost: so it was. */
 static bool only_rest(const struct worker *worker)
 {
-    if (!run.shards || !strstr(worker->text, "the ranks that are left rest, and the shards may be steps beyond them")) return false;
+    if (!run.shards ||
+        !strstr(worker->text, "the ranks that are left rest, and the shards may be steps beyond them"))
+        return false;
     for (uint32_t i = 0; i < run.workers; i++) {
         const struct worker *other = &run.all[i];
         if (!other->killed && !other->apart && !other->rests && other->ending != FINISHED) return false;
@@ -1007,32 +1144,53 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->ending == RUNS) return "did not end in 300 s of virtual time";
     if (worker->ending == FINISHED) return NULL;
     /* Too late, or there is no room: a newcomer may have been quicker. */
-    bool refused = worker->ending == REFUSED && (worker->status == WEFT_ERR_EXISTS || worker->status == WEFT_ERR_CLOSED);
+    bool refused =
+        worker->ending == REFUSED && (worker->status == WEFT_ERR_EXISTS || worker->status == WEFT_ERR_CLOSED);
     bool lost = run.kills > 0 || run.suspects;
     if (refused && (run.newcomers > 0 || lost || run.aborter)) return NULL;
     if (worker->status == WEFT_ERR_ABORTED && run.aborter) {
         return strstr(worker->text, "the loss is not finite") ? NULL : "does not say why the job was aborted";
     }
-    if (worker->status == WEFT_ERR_PEER_LOST && worker->newcomer && lost && misses_a_leaver(worker->text)) return NULL;
-    if (worker->status == WEFT_ERR_PEER_LOST && !worker->apart && could_go_on() && !run.cut[0] && !only_rest(worker)) return "ended by a loss, though enough were left to go on";
+    if (worker->status == WEFT_ERR_PEER_LOST && worker->newcomer && lost && misses_a_leaver(worker->text))
+        return NULL;
+    if (worker->status == WEFT_ERR_PEER_LOST && !worker->apart && could_go_on() && !run.cut[0] &&
+        !only_rest(worker))
+        return "ended by a loss, though enough were left to go on";
     if (worker->late) return "learned of a loss that ended it more than a second later";
     if (worker->status == WEFT_ERR_PEER_LOST && run.cut[0] && names_the_link(worker->text)) return NULL;
-    if (worker->status == WEFT_ERR_PEER_LOST && worker->apart && strstr(worker->text, "and no word about it from the coordinator")) return NULL; /* given up, and awake again */
-    if (worker->status == WEFT_ERR_PEER_LOST && lost) return names_a_culprit(worker->text) ? NULL : "names nobody who died or was cut off";
-    bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins); /* weft_join says it so */
-    if (late && strstr(worker->text, "operations are still running")) return "gave a step up without a word about whom it waited for"; /* that ends before */
+    /* given up, and awake again */
+    if (worker->status == WEFT_ERR_PEER_LOST && worker->apart &&
+        strstr(worker->text, "and no word about it from the coordinator"))
+        return NULL;
+    if (worker->status == WEFT_ERR_PEER_LOST && lost)
+        return names_a_culprit(worker->text) ? NULL : "names nobody who died or was cut off";
+    /* weft_join says it so */
+    bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins);
+    /* that ends before */
+    if (late && strstr(worker->text, "operations are still running"))
+        return "gave a step up without a word about whom it waited for";
     bool asked = run.coordinator_killed || run.coordinator_apart || worker->apart;
-    if ((worker->status == WEFT_ERR_UNREACHABLE || late) && asked) return NULL; /* who died in silence is late */
+    /* who died in silence is late */
+    if ((worker->status == WEFT_ERR_UNREACHABLE || late) && asked) return NULL;
     bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && lost));
-    if (worker->status == WEFT_ERR_DEADLINE && waited) /* for one that died, or was away, before anybody knew of it */
-        return names_a_culprit(worker->text) || strstr(worker->text, "not joined") ? NULL : "names nobody whom it waited for";
-    if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize")) return names_a_culprit(worker->text) ? NULL : "names nobody who gave up";
-    if (late && run.shard_apart && strstr(worker->text, "has not called it")) return NULL; /* being at the shard; only the shard's own waiters say which */
-    if (late && (run.cut_long || run.shard_apart)) return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
+    /* for one that died, or was away, before anybody knew of it */
+    if (worker->status == WEFT_ERR_DEADLINE && waited)
+        return names_a_culprit(worker->text) || strstr(worker->text, "not joined")
+                   ? NULL
+                   : "names nobody whom it waited for";
+    if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize"))
+        return names_a_culprit(worker->text) ? NULL : "names nobody who gave up";
+    /* being at the shard; only the shard's own waiters say which */
+    if (late && run.shard_apart && strstr(worker->text, "has not called it")) return NULL;
+    if (late && (run.cut_long || run.shard_apart))
+        return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
     return "ended with a status that nothing here explains";
 }
 
-static bool is_gone(const struct worker *worker) { return worker->killed || (worker->apart && (worker->ending != FINISHED || worker->unheard)); }
+static bool is_gone(const struct worker *worker)
+{
+    return worker->killed || (worker->apart && (worker->ending != FINISHED || worker->unheard));
+}
 
 static void find_unheard(struct weft_coordinator_server *server)
 {
@@ -1047,14 +1205,16 @@ static void find_unheard(struct weft_coordinator_server *server)
     }
 }
 
-/* Who was given up may have heard of the end of one step that the others, who had not, ran again: if it had no later step, it may have left
- * in order before it could know. And what was known only to those who are gone is known no more. */
+/* Who was given up may have heard of the end of one step that the others, who had not, ran again: if it
+ * had no later step, it may have left in order before it could know. And what was known only to those who
+ * are gone is known no more. */
 static bool may_differ(const struct worker *worker, uint64_t step)
 {
     if (!is_gone(worker)) return false;
     if (worker->apart && step == worker->last) return true;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
-        if (worker->bits[step] == run.all[i].bits[step] && !is_gone(&run.all[i])) return false; /* a member of it may not have heard */
+        /* a member of it may not have heard */
+        if (worker->bits[step] == run.all[i].bits[step] && !is_gone(&run.all[i])) return false;
     return true;
 }
 
@@ -1068,35 +1228,41 @@ static void check_agreement(void)
             if (!first) first = worker;
             if (!counts && worker->counted[step]) counts = worker;
             if (worker->bits[step] != first->bits[step])
-                fail_seed("step %llu has other members or bits at h%u than at h%u", (unsigned long long)step, worker->host, first->host);
+                fail_seed("step %llu has other members or bits at h%u than at h%u", (unsigned long long)step,
+                          worker->host, first->host);
             if (worker->counted[step] && worker->counted[step] != counts->counted[step])
-                fail_seed("in step %llu the codec of h%u counts otherwise than that of h%u", (unsigned long long)step, worker->host, counts->host);
+                fail_seed("in step %llu the codec of h%u counts otherwise than that of h%u",
+                          (unsigned long long)step, worker->host, counts->host);
         }
     }
 }
 
 static void check_ends(void)
 {
-    for (uint32_t i = 0; i < run.workers && run.apart_ns > 0; i++) run.killed_early |= !run.all[i].trains || run.all[i].trains_ns >= run.apart_ns;
+    for (uint32_t i = 0; i < run.workers && run.apart_ns > 0; i++)
+        run.killed_early |= !run.all[i].trains || run.all[i].trains_ns >= run.apart_ns;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         const struct worker *worker = &run.all[i];
         const char *what = worker->killed ? NULL : what_is_wrong(worker);
         char doing[80] = "";
         if (worker->ending == RUNS) sim_process_describe(worker->host, doing, sizeof doing);
         if (what)
-            fail_seed("h%u %s: %s, step %llu, round %llu: %s %s", worker->host, what, weft_status_name(worker->status), (unsigned long long)worker->committed,
+            fail_seed("h%u %s: %s, step %llu, round %llu: %s %s", worker->host, what,
+                      weft_status_name(worker->status), (unsigned long long)worker->committed,
                       (unsigned long long)worker->round, worker->text, doing);
     }
 }
 
-/* Sessions of the dead, and of those that hang, are forgotten with the arena; the process must not look for them. */
+/* Sessions of the dead, and of those that hang, are forgotten with the arena; the process must not look
+ * for them. */
 static void forget_sessions(void)
 {
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
         if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
 }
 
-static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool judged, struct weft_config *shards_config)
+static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool judged,
+                     struct weft_config *shards_config)
 {
     struct weft_sim_options options;
     struct weft_coordinator_server *server;
@@ -1117,12 +1283,17 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
     if (weft_sim_create(env, &options, &run.sim) < 0) return false;
     sim_processes_begin(run.sim, options.host_count);
     sim_net_begin(sim_process_host, wake, net_random, 1000 + roll(WEFT_MS(1) << roll(4)));
-    if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 || weft_sim_add(run.sim, HAND, run.hand) < 0) return false;
+    if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 ||
+        weft_sim_add(run.sim, HAND, run.hand) < 0)
+        return false;
     if (!start_coordinator(weft_sim_env(run.sim, COORDINATOR), &server)) return false;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
-        if (sim_process_start(run.all[i].host, run.all[i].after_ns, worker_main, &run.all[i]) < 0) return false;
+        if (sim_process_start(run.all[i].host, run.all[i].after_ns, worker_main, &run.all[i]) < 0)
+            return false;
     for (uint32_t i = 0; i < run.shards; i++)
-        if (sim_process_start(FIRST_WORKER + run.workers + i, roll(WEFT_MS(1)), shard_main, (void *)(uintptr_t)i) < 0) return false;
+        if (sim_process_start(FIRST_WORKER + run.workers + i, roll(WEFT_MS(1)), shard_main,
+                              (void *)(uintptr_t)i) < 0)
+            return false;
     choose_faults(weft_sim_env(run.sim, HAND));
     if (run.shards) choose_late_shards(weft_sim_env(run.sim, HAND));
     if (run.shards) choose_shard_fault();
@@ -1136,7 +1307,9 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
 
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0, joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0, closed_before = 0;
+    uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0,
+             joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0,
+             closed_before = 0;
     bool updates = false, judged = false, shards = false, with_found = false, all_still = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
@@ -1148,17 +1321,24 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--still") == 0) all_still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--still] [--verbose]\n", argv[0]);
+            fprintf(stderr,
+                    "usage: %s [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--still] "
+                    "[--verbose]\n",
+                    argv[0]);
             return 2;
         }
     }
     const uint64_t *again_first = shards ? found_with_shards : found;
-    if (with_found) found_count = shards ? sizeof found_with_shards / sizeof *found_with_shards : sizeof found / sizeof *found;
+    if (with_found)
+        found_count =
+            shards ? sizeof found_with_shards / sizeof *found_with_shards : sizeof found / sizeof *found;
     setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
     struct weft_env env = *weft_env_system();
     struct weft_config *config = NULL;
-    if (shards && (weft_config_load(weft_env_system(), &config, NULL) < 0 || weft_config_set(config, "client.deadline", "20s", "test", NULL) < 0 ||
-                   weft_config_set(config, "server.receive_bytes", "1MiB", "test", NULL) < 0)) return 1;
+    if (shards && (weft_config_load(weft_env_system(), &config, NULL) < 0 ||
+                   weft_config_set(config, "client.deadline", "20s", "test", NULL) < 0 ||
+                   weft_config_set(config, "server.receive_bytes", "1MiB", "test", NULL) < 0))
+        return 1;
     if (!arena_make(&env)) return fprintf(stderr, "no memory for the arena\n"), 1;
     env.log = log_line;
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
@@ -1168,13 +1348,16 @@ int main(int argc, char **argv)
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
         still = all_still || i < found_count;
         if (!run_seed(&env, seed, updates, judged, config)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s --verbose\n", (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed, updates ? " --updates" : "", judged ? " --judged" : "",
-                   shards ? " --shards" : "", still ? " --still" : "");
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s --verbose\n",
+                   (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
+                   updates ? " --updates" : "", judged ? " --judged" : "", shards ? " --shards" : "",
+                   still ? " --still" : "");
             return 1;
         }
         chosen += run.chosen;
         closed_before += run.closed_before;
-        kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk, grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
+        kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk,
+            grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
         apart += run.suspects != 0;
         for (uint32_t w = 0; w < run.workers + run.newcomers; w++) {
             const struct worker *worker = &run.all[w];
@@ -1184,20 +1367,36 @@ int main(int argc, char **argv)
         }
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    if (seeds >= 400 && (!kills || !cuts || !shrunk || !joined || (!shards && !grew) || !again || !finished || !failed || !apart)) {
-        printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
-               "%llu workers finished, %llu failed, %llu jobs with cuts or stops\n", (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)shrunk, (unsigned long long)grew,
-               (unsigned long long)joined, (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed, (unsigned long long)apart);
+    if (seeds >= 400 && (!kills || !cuts || !shrunk || !joined || (!shards && !grew) || !again || !finished ||
+                         !failed || !apart)) {
+        printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times "
+               "told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
+               "%llu workers finished, %llu failed, %llu jobs with cuts or stops\n",
+               (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts,
+               (unsigned long long)shrunk, (unsigned long long)grew, (unsigned long long)joined,
+               (unsigned long long)again, (unsigned long long)finished, (unsigned long long)failed,
+               (unsigned long long)apart);
         return 1;
     }
-    if (judged && seeds >= 20 && !chosen) return printf("in %llu jobs no codec was ever chosen\n", (unsigned long long)seeds), 1;
-    if (shards && seeds >= 400 && !closed_before) return printf("in %llu jobs no chunk was closed by an earlier try of a step that was run again\n", (unsigned long long)seeds), 1;
-    if (shards) printf("%llu results of chunks were of an earlier try's members\n", (unsigned long long)closed_before);
+    if (judged && seeds >= 20 && !chosen)
+        return printf("in %llu jobs no codec was ever chosen\n", (unsigned long long)seeds), 1;
+    if (shards && seeds >= 400 && !closed_before)
+        return printf("in %llu jobs no chunk was closed by an earlier try of a step that was run again\n",
+                      (unsigned long long)seeds),
+               1;
+    if (shards)
+        printf("%llu results of chunks were of an earlier try's members\n",
+               (unsigned long long)closed_before);
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
-    printf("%llu jobs, %llu deaths, %llu broken links, %llu aborts, %llu jobs with cuts or stops: no hang, no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of new ones, "
-           "%llu joined; %llu workers finished, %llu ended with the culprit named, of them %llu that were cut off or stopped (%.1f ms a seed)\n",
-           (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts, (unsigned long long)aborts, (unsigned long long)apart, (unsigned long long)steps, (unsigned long long)again,
-           (unsigned long long)shrunk, (unsigned long long)grew, (unsigned long long)joined, (unsigned long long)finished, (unsigned long long)failed,
+    printf("%llu jobs, %llu deaths, %llu broken links, %llu aborts, %llu jobs with cuts or stops: no hang, "
+           "no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of "
+           "new ones, "
+           "%llu joined; %llu workers finished, %llu ended with the culprit named, of them %llu that were "
+           "cut off or stopped (%.1f ms a seed)\n",
+           (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts,
+           (unsigned long long)aborts, (unsigned long long)apart, (unsigned long long)steps,
+           (unsigned long long)again, (unsigned long long)shrunk, (unsigned long long)grew,
+           (unsigned long long)joined, (unsigned long long)finished, (unsigned long long)failed,
            (unsigned long long)given_up, seconds * 1e3 / (double)seeds);
     weft_config_free(config);
     free(arena);

@@ -1,4 +1,5 @@
-/* sim_memory.h - how much memory this process holds (its proportional set size), and the most it ever held. */
+/* sim_memory.h - how much memory this process holds (its proportional set size), and the most it ever
+ * held. */
 #ifndef WEFT_TESTS_SIM_MEMORY_H
 #define WEFT_TESTS_SIM_MEMORY_H
 
@@ -31,7 +32,8 @@ static inline double sim_cpu_seconds(void)
 {
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 #endif

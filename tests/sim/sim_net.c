@@ -1,15 +1,16 @@
 /* sim_net.c - see sim_net.h.
  *
- *     weft_net_send ──► event with its time, in the other end's list ──► timer of that end's loop ──► opened, frame, closed
+ *     weft_net_send ──► event with its time, in the other end's list ──► timer of that end's loop ──► opened,
+ *     frame, closed
  *
- * An end ends once: closed by its owner, when the other end, which hears of it behind the last frame, has ended too (or in 5 s: nobody hears
- * it), or by what happened to the other. */
+ * An end ends once: closed by its owner, when the other end, which hears of it behind the last frame, has
+ * ended too (or in 5 s: nobody hears it), or by what happened to the other. */
 #include "tests/sim/sim_net.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define FLUSH_NS WEFT_SECONDS(5) /* as base/net_connection.c */
+#define FLUSH_NS WEFT_SECONDS(5) /* as base/net/net_connection.c */
 
 enum event_kind { EVENT_OPENED, EVENT_FRAME, EVENT_CLOSED, EVENT_ACCEPT };
 
@@ -79,7 +80,8 @@ static struct {
     bool cut[SIM_NET_HOSTS_MAX][SIM_NET_HOSTS_MAX];
 } world;
 
-void sim_net_begin(uint32_t (*host_of)(struct weft_env *env), void (*wake)(uint32_t host), uint64_t (*random)(uint64_t below), uint64_t latency_ns)
+void sim_net_begin(uint32_t (*host_of)(struct weft_env *env), void (*wake)(uint32_t host),
+                   uint64_t (*random)(uint64_t below), uint64_t latency_ns)
 {
     memset(&world, 0, sizeof world);
     world.host_of = host_of;
@@ -98,11 +100,14 @@ static void watch(struct weft_net_connection *end)
     world.wake(end->net->host);
 }
 
-static uint64_t draw_latency_ns(void) { return world.latency_ns / 2 + world.random(world.latency_ns / 2 + 1); }
+static uint64_t draw_latency_ns(void)
+{
+    return world.latency_ns / 2 + world.random(world.latency_ns / 2 + 1);
+}
 
 /* From `from` to the end's host. */
-static void add_event_after(struct weft_net_connection *end, uint64_t latency_ns, uint32_t from, enum event_kind kind, enum weft_status reason,
-                            const void *data, size_t bytes)
+static void add_event_after(struct weft_net_connection *end, uint64_t latency_ns, uint32_t from,
+                            enum event_kind kind, enum weft_status reason, const void *data, size_t bytes)
 {
     struct event *event = weft_alloc_bytes(end->net->env, sizeof *event + bytes), **at = &end->events;
     if (!event) return;
@@ -119,7 +124,8 @@ static void add_event_after(struct weft_net_connection *end, uint64_t latency_ns
     watch(end);
 }
 
-static void add_event(struct weft_net_connection *end, uint32_t from, enum event_kind kind, enum weft_status reason, const void *data, size_t bytes)
+static void add_event(struct weft_net_connection *end, uint32_t from, enum event_kind kind,
+                      enum weft_status reason, const void *data, size_t bytes)
 {
     add_event_after(end, draw_latency_ns(), from, kind, reason, data, bytes);
 }
@@ -132,7 +138,8 @@ static void end_closed(struct weft_net_connection *end, enum weft_status reason)
     weft_timer_stop(end->net->loop, &end->limit);
     if (end->closing) reason = WEFT_ERR_CLOSED;
     else if (end->other && end->other->closing && !end->other->closed)
-        add_event_after(end->other, end->other->back_ns, end->net->host, EVENT_CLOSED, WEFT_ERR_CLOSED, NULL, 0);
+        add_event_after(end->other, end->other->back_ns, end->net->host, EVENT_CLOSED, WEFT_ERR_CLOSED, NULL,
+                        0);
     struct weft_net_connection **at = &end->net->connections;
     while (*at && *at != end) at = &(*at)->next;
     if (*at) *at = end->next;
@@ -140,12 +147,14 @@ static void end_closed(struct weft_net_connection *end, enum weft_status reason)
     end->handler.closed(end->context, end, reason, text);
 }
 
-static struct weft_net_connection *new_end(struct weft_net *net, const struct weft_net_handler *handler, void *context, uint32_t peer_host);
+static struct weft_net_connection *new_end(struct weft_net *net, const struct weft_net_handler *handler,
+                                           void *context, uint32_t peer_host);
 
 static void accepted(struct weft_net_connection *caller)
 {
     struct weft_net_listener *listener = caller->listener;
-    struct weft_net_connection *end = new_end(listener->net, &listener->handler, listener->context, caller->net->host);
+    struct weft_net_connection *end =
+        new_end(listener->net, &listener->handler, listener->context, caller->net->host);
     if (!end) return;
     end->other = caller;
     caller->other = end;
@@ -173,7 +182,8 @@ static void arrive(struct weft_timer *timer)
 {
     struct weft_net_connection *end = weft_container_of(timer, struct weft_net_connection, arrives);
     struct event *event = end->events;
-    if (end->net->freed || !event || world.cut[event->from][end->net->host]) return; /* the heal looks again */
+    /* the heal looks again */
+    if (end->net->freed || !event || world.cut[event->from][end->net->host]) return;
     if (event->kind == EVENT_ACCEPT) { /* at the listener's host: the end is only there to carry the event */
         end->events = NULL;
         accepted(end->other);
@@ -212,7 +222,7 @@ void weft_net_step(struct weft_net *net, int timeout_ms) {}
 void weft_net_free(struct weft_net *net)
 {
     if (!net) return;
-    weft_loop_read_mail(net->loop);
+    weft_loop_run_commands(net->loop);
     while (net->connections) {
         struct weft_net_connection *end = net->connections;
         weft_net_close(end);
@@ -227,12 +237,12 @@ void weft_net_free(struct weft_net *net)
 }
 
 /* No thread: nothing to hold. */
-void weft_net_hold(struct weft_net *net, uint64_t timeout_ns) {}
-void weft_net_release(struct weft_net *net) {}
+void weft_net_pause(struct weft_net *net, uint64_t timeout_ns) {}
+void weft_net_resume(struct weft_net *net) {}
 
-void weft_net_post(struct weft_net *net, struct weft_mail *mail)
+void weft_net_post(struct weft_net *net, struct weft_command *command)
 {
-    weft_loop_post(net->loop, mail);
+    weft_loop_post(net->loop, command);
     world.wake(net->host);
 }
 
@@ -249,46 +259,57 @@ static void once(struct weft_timer *timer)
     every->fn(every->context);
 }
 
-static enum weft_status add_timer(struct weft_net *net, uint64_t time_ns, void (*due)(struct weft_timer *), void (*fn)(void *), void *context)
+static enum weft_status add_timer(struct weft_net *net, uint64_t time_ns, void (*due)(struct weft_timer *),
+                                  void (*fn)(void *), void *context)
 {
     struct every *every = weft_alloc_zero(net->env, sizeof *every);
     if (!every) return WEFT_ERR_NO_MEMORY;
-    *every = (struct every){.next = net->everies, .net = net, .period_ns = time_ns, .fn = fn, .context = context};
+    *every =
+        (struct every){.next = net->everies, .net = net, .period_ns = time_ns, .fn = fn, .context = context};
     net->everies = every;
     weft_timer_init(&every->timer, due);
     return weft_timer_start(net->loop, &every->timer, weft_now_ns(net->env) + time_ns);
 }
 
-enum weft_status weft_net_every(struct weft_net *net, uint64_t period_ns, void (*fn)(void *), void *context)
+enum weft_status weft_net_timer_periodic(struct weft_net *net, uint64_t period_ns, void (*fn)(void *),
+                                         void *context)
 {
     return add_timer(net, period_ns, again, fn, context);
 }
 
 /* The timer's memory is freed with the net. */
-enum weft_status weft_net_after(struct weft_net *net, uint64_t delay_ns, void (*fn)(void *), void *context)
+enum weft_status weft_net_timer_once(struct weft_net *net, uint64_t delay_ns, void (*fn)(void *),
+                                     void *context)
 {
     return add_timer(net, delay_ns, once, fn, context);
 }
 
 /* ---- connections ---- */
 
-enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_t port, const struct weft_net_handler *handler,
-                                 void *context, uint16_t *port_out, struct weft_net_listener **listener_out, struct weft_error *error)
+enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_t port,
+                                 const struct weft_net_handler *handler, void *context, uint16_t *port_out,
+                                 struct weft_net_listener **listener_out, struct weft_error *error)
 {
     struct weft_net_listener *listener = weft_alloc_zero(net->env, sizeof *listener);
     if (!listener) return WEFT_ERR_NO_MEMORY;
-    *listener = (struct weft_net_listener){.next = world.listeners, .net = net, .port = port ? port : world.ports++, .handler = *handler, .context = context};
+    *listener = (struct weft_net_listener){.next = world.listeners,
+                                           .net = net,
+                                           .port = port ? port : world.ports++,
+                                           .handler = *handler,
+                                           .context = context};
     world.listeners = listener;
     *port_out = listener->port;
     *listener_out = listener;
     return WEFT_OK;
 }
 
-static struct weft_net_connection *new_end(struct weft_net *net, const struct weft_net_handler *handler, void *context, uint32_t peer_host)
+static struct weft_net_connection *new_end(struct weft_net *net, const struct weft_net_handler *handler,
+                                           void *context, uint32_t peer_host)
 {
     struct weft_net_connection *end = weft_alloc_zero(net->env, sizeof *end);
     if (!end) return NULL;
-    *end = (struct weft_net_connection){.next = net->connections, .net = net, .handler = *handler, .context = context};
+    *end = (struct weft_net_connection){
+        .next = net->connections, .net = net, .handler = *handler, .context = context};
     weft_timer_init(&end->arrives, arrive);
     weft_timer_init(&end->limit, limit_passed);
     snprintf(end->name, sizeof end->name, "h%u:1", peer_host);
@@ -296,8 +317,9 @@ static struct weft_net_connection *new_end(struct weft_net *net, const struct we
     return end;
 }
 
-enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16_t port, const struct weft_net_handler *handler,
-                                  void *context, uint64_t deadline_ns, struct weft_net_connection **connection_out)
+enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16_t port,
+                                  const struct weft_net_handler *handler, void *context, uint64_t deadline_ns,
+                                  struct weft_net_connection **connection_out)
 {
     struct weft_net_listener *listener = world.listeners;
     while (listener && listener->port != port) listener = listener->next;
@@ -344,8 +366,8 @@ void *weft_net_context(struct weft_net_connection *end) { return end->context; }
 const char *weft_net_peer_name(struct weft_net_connection *end) { return end->name; }
 
 enum weft_status weft_net_http(struct weft_net *net, const char *host, uint16_t port,
-                               void (*fn)(void *context, const char *path, struct weft_net_http_reply *reply), void *context,
-                               uint16_t *port_out, struct weft_error *error)
+                               void (*fn)(void *context, const char *path, struct weft_net_http_reply *reply),
+                               void *context, uint16_t *port_out, struct weft_error *error)
 {
     return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "a simulated host has no HTTP");
 }
@@ -358,7 +380,8 @@ void sim_net_died(uint32_t host, bool silent)
     for (struct weft_net *net = world.nets; net && !silent; net = net->next) {
         if (net->host != host || net->freed) continue;
         for (struct weft_net_connection *end = net->connections; end; end = end->next)
-            if (end->other && !end->other->closed) add_event(end->other, host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);
+            if (end->other && !end->other->closed)
+                add_event(end->other, host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);
     }
 }
 

@@ -1,5 +1,5 @@
-/* sim_process.c - see sim_process.h. A program is a pollable of a loop of its own: while what it waits for is not true, it has no
- * work. Stacks are kept from one simulation to the next. */
+/* sim_process.c - see sim_process.h. A program is a pollable of a loop of its own: while what it waits for
+ * is not true, it has no work. Stacks are kept from one simulation to the next. */
 #include "tests/sim/sim_process.h"
 
 #include <stdio.h>
@@ -112,7 +112,10 @@ uint32_t sim_process_host(struct weft_env *env)
     return host;
 }
 
-static int run_loop(struct weft_env *env, struct weft_loop *loop) { return weft_sim_add(simulation, sim_process_host(env), loop); }
+static int run_loop(struct weft_env *env, struct weft_loop *loop)
+{
+    return weft_sim_add(simulation, sim_process_host(env), loop);
+}
 static void end_loop(struct weft_env *env, struct weft_loop *loop) { weft_sim_remove(simulation, loop); }
 
 static const struct weft_virtual_time virtual_time = {.wait = wait, .run = run_loop, .end = end_loop};
@@ -123,14 +126,17 @@ void sim_processes_begin(struct weft_sim *sim, uint32_t hosts)
 {
     simulation = sim;
     host_count = hosts;
-    for (uint32_t i = 0; i < SIM_PROCESSES_MAX; i++) processes[i] = (struct process){.stack = processes[i].stack};
+    for (uint32_t i = 0; i < SIM_PROCESSES_MAX; i++)
+        processes[i] = (struct process){.stack = processes[i].stack};
     for (uint32_t i = 0; i < hosts; i++) weft_sim_env(sim, i)->virtual_time = &virtual_time;
 }
 
-enum weft_status sim_process_start(uint32_t host, uint64_t after_ns, void (*main)(void *context), void *context)
+enum weft_status sim_process_start(uint32_t host, uint64_t after_ns, void (*main)(void *context),
+                                   void *context)
 {
     struct process *process = &processes[host];
-    if (!process->stack) process->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!process->stack)
+        process->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (process->stack == MAP_FAILED) abort();
     process->env = weft_sim_env(simulation, host);
     process->main = main;
@@ -155,5 +161,9 @@ bool sim_process_ended(uint32_t host) { return processes[host].ended; }
 void sim_process_describe(uint32_t host, char *out, size_t out_bytes)
 {
     const struct process *process = &processes[host];
-    snprintf(out, out_bytes, "%s, until %.6f s", process->ended ? "ended" : process->fact ? "waits" : "sleeps", (double)process->until_ns / 1e9);
+    snprintf(out, out_bytes, "%s, until %.6f s",
+             process->ended  ? "ended"
+             : process->fact ? "waits"
+                             : "sleeps",
+             (double)process->until_ns / 1e9);
 }

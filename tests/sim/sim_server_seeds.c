@@ -1,4 +1,5 @@
-/* sim_server_seeds.c - shard engines under random fleets, orders, memory sizes and deaths; one seed, one world.
+/* sim_server_seeds.c - shard engines under random fleets, orders, memory sizes and deaths; one seed, one
+ * world.
  *
  *     sim_server_seeds [--seeds N] [--first S] [--topology] [--verbose]
  *
@@ -21,20 +22,53 @@
 static bool with_topology; /* --topology */
 
 static const struct fleet_tensor_spec catalogue[] = {
-    {.name = "fc1", .codec = "dense", .optimizer = "sgd:momentum=0.9,weight_decay=1e-4", .dim_count = 2, .dims = {33, 29}, .chunk_elems = 300},
-    {.name = "low", .codec = "powersgd:rank=2,iterations=2", .optimizer = "sgd:momentum=0.9", .dim_count = 2, .dims = {24, 30}},
-    {.name = "bias", .codec = "dense", .optimizer = "sgd:momentum=0.9,nesterov=1", .dim_count = 1, .dims = {37}},
-    {.name = "top", .codec = "topk:ratio=0.05,min_count=64", .optimizer = "sgd", .dim_count = 2, .dims = {25, 25}},
-    {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {900}, .chunk_elems = 256},
+    {.name = "fc1",
+     .codec = "dense",
+     .optimizer = "sgd:momentum=0.9,weight_decay=1e-4",
+     .dim_count = 2,
+     .dims = {33, 29},
+     .chunk_elems = 300},
+    {.name = "low",
+     .codec = "powersgd:rank=2,iterations=2",
+     .optimizer = "sgd:momentum=0.9",
+     .dim_count = 2,
+     .dims = {24, 30}},
+    {.name = "bias",
+     .codec = "dense",
+     .optimizer = "sgd:momentum=0.9,nesterov=1",
+     .dim_count = 1,
+     .dims = {37}},
+    {.name = "top",
+     .codec = "topk:ratio=0.05,min_count=64",
+     .optimizer = "sgd",
+     .dim_count = 2,
+     .dims = {25, 25}},
+    {.name = "mean",
+     .codec = "dense",
+     .optimizer = "none",
+     .dim_count = 1,
+     .dims = {900},
+     .chunk_elems = 256},
     {.name = "half", .codec = "f16", .optimizer = "none", .dim_count = 1, .dims = {300}},
-    {.name = "brain", .codec = "bf16", .optimizer = "sgd:momentum=0.5", .dim_count = 1, .dims = {700}, .chunk_elems = 256},
-    {.name = "eight", .codec = "int8:min_count=0", .optimizer = "sgd", .dim_count = 1, .dims = {600}, .chunk_elems = 256},
+    {.name = "brain",
+     .codec = "bf16",
+     .optimizer = "sgd:momentum=0.5",
+     .dim_count = 1,
+     .dims = {700},
+     .chunk_elems = 256},
+    {.name = "eight",
+     .codec = "int8:min_count=0",
+     .optimizer = "sgd",
+     .dim_count = 1,
+     .dims = {600},
+     .chunk_elems = 256},
 };
 enum { CATALOGUE = sizeof catalogue / sizeof catalogue[0] };
 
 /* What goes wrong. */
 enum trouble { CALM, WORKER_DIES, SHARD_DIES, SHORT_DEADLINE, OTHER_LR };
-static const char *const trouble_names[] = {"calm", "a worker dies", "a shard dies", "a short deadline", "another lr"};
+static const char *const trouble_names[] = {"calm", "a worker dies", "a shard dies", "a short deadline",
+                                            "another lr"};
 
 struct world {
     enum trouble trouble;
@@ -55,7 +89,11 @@ static uint64_t draw(struct world *world, uint64_t below)
 
 static void world_make(struct world *world, uint64_t seed)
 {
-    *world = (struct world){.seed = seed, .random = fleet_mix(seed ^ 0x5eed), .lost_worker = -1, .lost_shard = -1, .slow_host = UINT32_MAX};
+    *world = (struct world){.seed = seed,
+                            .random = fleet_mix(seed ^ 0x5eed),
+                            .lost_worker = -1,
+                            .lost_shard = -1,
+                            .slow_host = UINT32_MAX};
     struct fleet_options *options = &world->options;
     options->seed = seed;
     options->shards = 1 + (uint32_t)draw(world, 3);
@@ -64,8 +102,9 @@ static void world_make(struct world *world, uint64_t seed)
     options->tensors = world->tensors;
     uint32_t at = (uint32_t)draw(world, CATALOGUE);
     for (uint32_t t = 0; t < options->tensor_count; t++) world->tensors[t] = catalogue[(at + t) % CATALOGUE];
-    if (draw(world, 40) == 0) options->workers = 9 + (uint32_t)draw(world, FLEET_WORKERS_MAX - 8); /* a crowd now and then */
-    size_t least = shard_slots_bytes(weft_fold_slots(options->workers), 300 * sizeof(float));
+    /* a crowd now and then */
+    if (draw(world, 40) == 0) options->workers = 9 + (uint32_t)draw(world, FLEET_WORKERS_MAX - 8);
+    size_t least = shard_slots_bytes(weft_tree_reduce_buffer_count(options->workers), 300 * sizeof(float));
     if (least < 4096) least = 4096;
     options->receive_bytes_max = draw(world, 2) ? least : least * (2 + draw(world, 20));
     options->think_ns = draw(world, 4) * 100000;
@@ -76,7 +115,8 @@ static void world_make(struct world *world, uint64_t seed)
     options->coordinate = true;
     world->steps = 2 + draw(world, 5);
     uint64_t length = world->steps * (options->think_ns + 60000);
-    static const enum trouble troubles[] = {WORKER_DIES, WORKER_DIES, WORKER_DIES, SHARD_DIES, SHORT_DEADLINE, OTHER_LR, CALM, CALM};
+    static const enum trouble troubles[] = {WORKER_DIES,    WORKER_DIES, WORKER_DIES, SHARD_DIES,
+                                            SHORT_DEADLINE, OTHER_LR,    CALM,        CALM};
     world->trouble = troubles[draw(world, 8)];
     if (world->trouble == WORKER_DIES) world->lost_worker = (int)draw(world, options->workers);
     if (world->trouble == SHARD_DIES) world->lost_shard = (int)draw(world, options->shards);
@@ -92,11 +132,13 @@ static void world_make(struct world *world, uint64_t seed)
 
 static int failed(const struct world *world, const char *what, const char *text)
 {
-    printf("seed %llu: %s %s\n  %u shards, %u workers, %u tensors, %llu steps, lost worker %d shard %d at %llu ns\n"
+    printf("seed %llu: %s %s\n  %u shards, %u workers, %u tensors, %llu steps, lost worker %d shard %d at "
+           "%llu ns\n"
            "  trouble: %s\n  replay: tests/sim/sim_server_seeds --first %llu --seeds 1 --verbose%s\n",
-           (unsigned long long)world->seed, what, text, world->options.shards, world->options.workers, world->options.tensor_count,
-           (unsigned long long)world->steps, world->lost_worker, world->lost_shard, (unsigned long long)world->kill_ns,
-           trouble_names[world->trouble], (unsigned long long)world->seed, with_topology ? " --topology" : "");
+           (unsigned long long)world->seed, what, text, world->options.shards, world->options.workers,
+           world->options.tensor_count, (unsigned long long)world->steps, world->lost_worker,
+           world->lost_shard, (unsigned long long)world->kill_ns, trouble_names[world->trouble],
+           (unsigned long long)world->seed, with_topology ? " --topology" : "");
     return 1;
 }
 
@@ -141,8 +183,8 @@ static bool error_fits(const struct world *world, const struct fleet_worker *wor
         return worker->failure == WEFT_ERR_PEER_LOST && strcmp(worker->failure_text, expected) == 0;
     case SHARD_DIES: return worker->failure == WEFT_ERR_PEER_LOST;
     case SHORT_DEADLINE:
-        return worker->failure == WEFT_ERR_DEADLINE &&
-               (strstr(worker->failure_text, "no push from rank") || strstr(worker->failure_text, "all pushed"));
+        return worker->failure == WEFT_ERR_DEADLINE && (strstr(worker->failure_text, "no push from rank") ||
+                                                        strstr(worker->failure_text, "all pushed"));
     case OTHER_LR:
         snprintf(expected, sizeof expected, "rank %u has ", world->options.other_lr_rank);
         return worker->failure == WEFT_ERR_MISMATCH && strstr(worker->failure_text, expected);
@@ -155,38 +197,48 @@ static int check_workers(struct fleet *fleet, const struct world *world, uint64_
     bool somebody_failed = false;
     for (uint32_t w = 0; w < world->options.workers; w++) {
         const struct fleet_worker *worker = &fleet->worker[w];
-        if (world->options.other_lr_step > 0 && worker->failure == WEFT_OK) return failed(world, "a disagreement was not told", "");
+        if (world->options.other_lr_step > 0 && worker->failure == WEFT_OK)
+            return failed(world, "a disagreement was not told", "");
         if (worker->killed || worker->failure == WEFT_OK) continue;
         somebody_failed = true;
-        if (!error_fits(world, worker)) return failed(world, weft_status_name(worker->failure), worker->failure_text);
+        if (!error_fits(world, worker))
+            return failed(world, weft_status_name(worker->failure), worker->failure_text);
     }
     bool death = world->trouble == WORKER_DIES || world->trouble == SHARD_DIES;
-    uint64_t soon = somebody_failed && death ? world->kill_ns + 2 * DETECT_NS + WEFT_SECONDS(1) : WEFT_SECONDS(10);
+    uint64_t soon =
+        somebody_failed && death ? world->kill_ns + 2 * DETECT_NS + WEFT_SECONDS(1) : WEFT_SECONDS(10);
     return ended_ns > soon ? failed(world, "ended too late", "") : 0;
 }
 
 static int check_shards(struct fleet *fleet, const struct world *world)
 {
     if (fleet->wrong > 0) return failed(world, "a result differs from the reference", "");
-    if (fleet_wrong_values(fleet) > 0) return failed(world, "values at a shard differ from the reference", "");
+    if (fleet_wrong_values(fleet) > 0)
+        return failed(world, "values at a shard differ from the reference", "");
     bool job_over = world->trouble == SHARD_DIES || world->trouble == OTHER_LR;
     for (uint32_t s = 0; s < world->options.shards && job_over; s++) /* as the coordinator would */
-        if (!fleet->shard[s].killed) weft_shard_engine_fail(fleet->shard[s].engine, WEFT_ERR_ABORTED, "the job has ended");
+        if (!fleet->shard[s].killed)
+            weft_shard_engine_fail(fleet->shard[s].engine, WEFT_ERR_ABORTED, "the job has ended");
     fleet_settle(fleet, WEFT_SECONDS(2));
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         const struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
         if (fleet->shard[fleet->chunk[c].shard].killed) continue;
         if (chunk->closed_step > world->steps) return failed(world, "more steps closed than taken", "");
         for (uint32_t w = 0; w < world->options.workers; w++)
-            if (chunk->parts[w].applied_step != chunk->closed_step) return failed(world, "a watermark is not the closed step", "");
-        if (chunk->answers > 0 || chunk->sends > 0 || chunk->receiving > 0) return failed(world, "something is left in flight", "");
+            if (chunk->contributions[w].applied_step != chunk->closed_step)
+                return failed(world, "a watermark is not the closed step", "");
+        if (chunk->replies_pending > 0 || chunk->sends > 0 || chunk->receiving > 0)
+            return failed(world, "something is left in flight", "");
     }
     for (uint32_t s = 0; s < world->options.shards; s++) {
         struct weft_shard_engine_stats stats;
         weft_shard_engine_stats(fleet->shard[s].engine, &stats);
-        if (stats.receive_bytes_peak > world->options.receive_bytes_max) return failed(world, "receive memory above its bound", "");
-        if (!fleet->shard[s].killed && stats.receive_bytes_used > 0) return failed(world, "receive memory is not given back", "");
-        if (!fleet->shard[s].killed && fleet->shard[s].engine->replies_in_flight > 0) return failed(world, "a reply is left in flight", "");
+        if (stats.receive_bytes_peak > world->options.receive_bytes_max)
+            return failed(world, "receive memory above its bound", "");
+        if (!fleet->shard[s].killed && stats.receive_bytes_used > 0)
+            return failed(world, "receive memory is not given back", "");
+        if (!fleet->shard[s].killed && fleet->shard[s].engine->replies_in_flight > 0)
+            return failed(world, "a reply is left in flight", "");
     }
     return 0;
 }
@@ -198,7 +250,8 @@ static int run_seed(uint64_t seed, bool verbose)
     struct world world;
     world_make(&world, seed);
     struct weft_topology *topology = NULL;
-    if (with_topology) topology = random_topology(weft_env_system(), seed, world.options.shards + world.options.workers);
+    if (with_topology)
+        topology = random_topology(weft_env_system(), seed, world.options.shards + world.options.workers);
     world.options.topology = topology;
     struct fleet *fleet = fleet_create(&world.options);
     uint64_t ended_ns;
@@ -207,11 +260,12 @@ static int run_seed(uint64_t seed, bool verbose)
     int bad = done ? check_workers(fleet, &world, ended_ns) : failed(&world, "somebody never ended", "");
     if (!bad) bad = check_shards(fleet, &world);
     if (verbose) {
-        printf("seed %llu: %s after %.6f s, %s, repeats %u\n", (unsigned long long)seed, bad ? "BAD" : "good", (double)ended_ns / 1e9,
-               trouble_names[world.trouble], fleet->repeats);
+        printf("seed %llu: %s after %.6f s, %s, repeats %u\n", (unsigned long long)seed, bad ? "BAD" : "good",
+               (double)ended_ns / 1e9, trouble_names[world.trouble], fleet->repeats);
         for (uint32_t w = 0; w < world.options.workers; w++)
-            printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].step, fleet->worker[w].left,
-                   weft_status_name(fleet->worker[w].failure), fleet->worker[w].failure_text);
+            printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].step,
+                   fleet->worker[w].left, weft_status_name(fleet->worker[w].failure),
+                   fleet->worker[w].failure_text);
     }
     if (topology) {
         struct weft_sim_traffic traffic;
@@ -237,8 +291,10 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    for (uint64_t seed = first; seed < first + seeds && bad < 5; seed++) bad += (uint64_t)run_seed(seed, verbose);
-    printf("%llu seeds from %llu: %llu bad", (unsigned long long)seeds, (unsigned long long)first, (unsigned long long)bad);
+    for (uint64_t seed = first; seed < first + seeds && bad < 5; seed++)
+        bad += (uint64_t)run_seed(seed, verbose);
+    printf("%llu seeds from %llu: %llu bad", (unsigned long long)seeds, (unsigned long long)first,
+           (unsigned long long)bad);
     if (with_topology) printf(", %llu bursts sent again", (unsigned long long)retried);
     printf("\n");
     if (with_topology && seeds >= 20 && retried == 0) bad++; /* then the links lost nothing */

@@ -1,5 +1,6 @@
-/* test_retune.c - plans re-tuned while a job runs (collective/tune.h), in virtual time: ranks that measure different times, some
- * ahead of others, never disagree; a wrong table of links is corrected by what operations take; what the caller says stands. */
+/* test_retune.c - plans re-tuned while a job runs (collective/tuning/retune.h), in virtual time: ranks
+ * that measure different times, some ahead of others, never disagree; a wrong table of links is corrected
+ * by what operations take; what the caller says stands. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/internal.h"
-#include "collective/tune.h"
+#include "collective/core/internal.h"
+#include "collective/tuning/retune.h"
 #include "tests/collective/world.h"
 
 #define RANKS_MAX 12u
@@ -41,7 +42,7 @@ static struct {
     struct script scripts[RANKS_MAX];
     uint32_t ranks, ops, pending, counts[4], count_kinds, delay_max_ns;
     enum weft_coll_kind kinds[4];
-    enum weft_plan_id told;
+    enum weft_plan_id forced_plan;
     enum weft_dtype dtype;
     uint32_t fail_at; /* a rank gives up after so many operations; 0: none does */
     uint32_t root;
@@ -59,7 +60,10 @@ static uint64_t roll(uint64_t below)
 }
 static uint32_t count_of(uint32_t number) { return run.counts[number % run.count_kinds]; }
 static enum weft_coll_kind kind_of(uint32_t number) { return run.kinds[number % run.count_kinds]; }
-static int32_t input(uint32_t rank, uint32_t number, uint32_t i) { return (int32_t)(rank * 1000 + number + i); }
+static int32_t input(uint32_t rank, uint32_t number, uint32_t i)
+{
+    return (int32_t)(rank * 1000 + number + i);
+}
 
 static void post_some(struct script *script);
 
@@ -69,11 +73,11 @@ static void check_output(const struct posted_op *op)
     uint32_t count = count_of(op->number), piece = 0;
     bool gathers = kind_of(op->number) == WEFT_COLL_ALL_GATHER;
     for (uint32_t i = 0; i < (gathers ? count * run.ranks : count); i += 1 + i / 7) {
-        int32_t wanted = 0;
-        if (kind_of(op->number) == WEFT_COLL_BROADCAST) wanted = input(run.root, op->number, i);
-        else if (gathers) piece = i / count, wanted = input(piece, op->number, i - piece * count);
-        else for (uint32_t r = 0; r < run.ranks; r++) wanted += input(r, op->number, i);
-        assert_int_equal(op->out[i], wanted);
+        int32_t is_wanted = 0;
+        if (kind_of(op->number) == WEFT_COLL_BROADCAST) is_wanted = input(run.root, op->number, i);
+        else if (gathers) piece = i / count, is_wanted = input(piece, op->number, i - piece * count);
+        else for (uint32_t r = 0; r < run.ranks; r++) is_wanted += input(r, op->number, i);
+        assert_int_equal(op->out[i], is_wanted);
     }
 }
 
@@ -93,7 +97,9 @@ static void op_done(void *context, enum weft_status status, const char *text)
     struct script *script = op->script;
     op->busy = false;
     if (status != WEFT_OK && run.fail_at) {
-        if (status != WEFT_ERR_ABORTED) fail_msg("rank %u of %u, operation %u: %s: %s", script->rank, run.ranks, op->number, weft_status_name(status), text);
+        if (status != WEFT_ERR_ABORTED)
+            fail_msg("rank %u of %u, operation %u: %s: %s", script->rank, run.ranks, op->number,
+                     weft_status_name(status), text);
         stop(script);
         return;
     }
@@ -110,7 +116,9 @@ static void op_done(void *context, enum weft_status status, const char *text)
     if (last) return;
     uint64_t delay_ns = run.delay_max_ns && roll(3) == 0 ? roll(run.delay_max_ns) : 0;
     if (delay_ns == 0) post_some(script);
-    else weft_timer_start(run.world->loops[script->rank], &script->timer, weft_now_ns(run.world->envs[script->rank]) + delay_ns);
+    else
+        weft_timer_start(run.world->loops[script->rank], &script->timer,
+                         weft_now_ns(run.world->envs[script->rank]) + delay_ns);
 }
 
 static void post_some(struct script *script)
@@ -120,13 +128,24 @@ static void post_some(struct script *script)
         if (op->busy) continue;
         op->number = script->next++;
         op->busy = true;
-        for (uint32_t i = 0; i < count_of(op->number) && run.dtype == WEFT_I32; i++) op->in[i] = input(script->rank, op->number, i);
-        if (run.count_kinds == 1 && run.kinds[0] == WEFT_COLL_BROADCAST) memcpy(op->out, op->in, count_of(op->number) * sizeof *op->out); /* in place */
-        struct weft_coll_args args = {.kind = kind_of(op->number), .in = op->in, .out = op->out, .count = count_of(op->number), .dtype = run.dtype,
-                                      .op = WEFT_SUM, .plan = run.told, .root = run.root};
+        for (uint32_t i = 0; i < count_of(op->number) && run.dtype == WEFT_I32; i++)
+            op->in[i] = input(script->rank, op->number, i);
+        /* in place */
+        if (run.count_kinds == 1 && run.kinds[0] == WEFT_COLL_BROADCAST)
+            memcpy(op->out, op->in, count_of(op->number) * sizeof *op->out);
+        struct weft_coll_args args = {.kind = kind_of(op->number),
+                                      .in = op->in,
+                                      .out = op->out,
+                                      .count = count_of(op->number),
+                                      .dtype = run.dtype,
+                                      .op = WEFT_SUM,
+                                      .plan = run.forced_plan,
+                                      .root = run.root};
         struct weft_error error = {0};
-        bool posted = weft_coll_post(script->group, &args, op_done, op, &op->coll, &error) == WEFT_IN_PROGRESS;
-        if (posted && run.fail_at && script->rank == run.ranks - 1 && op->number == run.fail_at) weft_group_fail(script->group, WEFT_ERR_ABORTED, "enough");
+        bool posted =
+            weft_coll_post(script->group, &args, op_done, op, &op->coll, &error) == WEFT_IN_PROGRESS;
+        if (posted && run.fail_at && script->rank == run.ranks - 1 && op->number == run.fail_at)
+            weft_group_fail(script->group, WEFT_ERR_ABORTED, "enough");
         if (posted) continue;
         if (!run.fail_at) fail_msg("%s", error.text);
         op->busy = false;
@@ -135,7 +154,10 @@ static void post_some(struct script *script)
     }
 }
 
-static void timer_fired(struct weft_timer *timer) { post_some(weft_container_of(timer, struct script, timer)); }
+static void timer_fired(struct weft_timer *timer)
+{
+    post_some(weft_container_of(timer, struct script, timer));
+}
 
 static void no_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
 
@@ -146,7 +168,8 @@ static void network(struct weft_sim_options *options)
 }
 
 /* All operations on all ranks, chosen by `cost`; every rank did each by the same plan. */
-static void run_job(enum weft_retune retune, const struct weft_link_cost *cost, uint64_t seed, uint32_t depth_max)
+static void run_job(enum weft_retune retune, const struct weft_link_cost *cost, uint64_t seed,
+                    uint32_t depth_max)
 {
     struct weft_group_options options;
     weft_group_options_init(&options);
@@ -154,14 +177,15 @@ static void run_job(enum weft_retune retune, const struct weft_link_cost *cost, 
     options.cost = cost;
     struct weft_group *groups[RANKS_MAX];
     run.random = seed * 977 + 1;
-    static struct weft_env quiet;
-    quiet = *weft_env_system();
-    quiet.log = no_log;
-    run.world = world_create(&quiet, run.ranks, seed, network);
+    static struct weft_env ops_since_settled;
+    ops_since_settled = *weft_env_system();
+    ops_since_settled.log = no_log;
+    run.world = world_create(&ops_since_settled, run.ranks, seed, network);
     assert_non_null(run.world);
     assert_int_equal(world_group(run.world, NULL, run.ranks, 7, &options, groups), WEFT_OK);
     struct weft_error error = {0};
-    if (run.plans && weft_group_plans_read(groups[0], run.plans, strlen(run.plans), &error) < 0) fail_msg("%s", error.text);
+    if (run.plans && weft_group_plans_read(groups[0], run.plans, strlen(run.plans), &error) < 0)
+        fail_msg("%s", error.text);
     run.pending = run.ranks;
     run.done = false;
     for (uint32_t r = 0; r < run.ranks; r++) {
@@ -176,15 +200,20 @@ static void run_job(enum weft_retune retune, const struct weft_link_cost *cost, 
             struct posted_op *op = &script->ops[slot];
             op->script = script;
             op->busy = false;
-            if (!op->in) op->in = calloc(COUNT_MAX, sizeof *op->in), op->out = calloc(COUNT_MAX, sizeof *op->out);
+            if (!op->in)
+                op->in = calloc(COUNT_MAX, sizeof *op->in), op->out = calloc(COUNT_MAX, sizeof *op->out);
         }
     }
     for (uint32_t r = 0; r < run.ranks; r++) post_some(&run.scripts[r]);
     assert_int_equal(world_run(run.world, &run.done, WEFT_SECONDS(1000)), WEFT_OK);
     for (uint32_t r = 1; r < run.ranks; r++)
         for (uint32_t n = 0; n < (run.fail_at ? run.fail_at / 2 : run.ops); n++) /* all have done these */
-            if (run.scripts[r].plans[n] != run.scripts[0].plans[n]) fail_msg("seed %llu: operation %u: rank %u took another plan", (unsigned long long)seed, n, r);
-    if (!run.leaves) assert_in_range(weft_group_plans_write(groups[0], run.kept, sizeof run.kept), 30, sizeof run.kept - 1);
+            if (run.scripts[r].plans[n] != run.scripts[0].plans[n])
+                fail_msg("seed %llu: operation %u: rank %u took another plan", (unsigned long long)seed, n,
+                         r);
+    if (!run.leaves)
+        assert_in_range(weft_group_plans_write(groups[0], run.kept, sizeof run.kept), 30,
+                        sizeof run.kept - 1);
     for (uint32_t r = 0; r < run.ranks; r++) {
         weft_timer_stop(run.world->loops[r], &run.scripts[r].timer);
         weft_group_free(run.scripts[r].group);
@@ -195,17 +224,21 @@ static void run_job(enum weft_retune retune, const struct weft_link_cost *cost, 
 static uint32_t changes(void)
 {
     uint32_t found = 0;
-    for (uint32_t n = run.count_kinds; n < run.ops; n++) found += run.scripts[0].plans[n] != run.scripts[0].plans[n - run.count_kinds];
+    for (uint32_t n = run.count_kinds; n < run.ops; n++)
+        found += run.scripts[0].plans[n] != run.scripts[0].plans[n - run.count_kinds];
     return found;
 }
 
 /* Nanoseconds of operations [first, first + count), one at a time. */
-static uint64_t time_of(uint32_t first, uint32_t count) { return (run.scripts[0].ended_ns[first + count - 1] - run.scripts[0].ended_ns[first - 1]) / count; }
+static uint64_t time_of(uint32_t first, uint32_t count)
+{
+    return (run.scripts[0].ended_ns[first + count - 1] - run.scripts[0].ended_ns[first - 1]) / count;
+}
 
 static void one_kind(uint32_t ranks, enum weft_coll_kind kind, uint32_t count, uint32_t ops)
 {
     run.ranks = ranks, run.ops = ops, run.count_kinds = 1, run.kinds[0] = kind, run.counts[0] = count;
-    run.told = WEFT_PLAN_AUTO, run.dtype = WEFT_I32, run.delay_max_ns = 0;
+    run.forced_plan = WEFT_PLAN_AUTO, run.dtype = WEFT_I32, run.delay_max_ns = 0;
     run.latency_ns = 2000, run.bytes_per_second = 1250000000;
 }
 
@@ -215,11 +248,14 @@ static void ranks_never_disagree(void **state)
     for (uint64_t seed = 1; seed <= 30; seed++) {
         one_kind(2 + seed % 7, WEFT_COLL_ALL_REDUCE, 300, 500);
         run.count_kinds = 4;
-        run.kinds[1] = WEFT_COLL_ALL_GATHER, run.kinds[2] = WEFT_COLL_ALL_REDUCE, run.kinds[3] = WEFT_COLL_BROADCAST;
+        run.kinds[1] = WEFT_COLL_ALL_GATHER, run.kinds[2] = WEFT_COLL_ALL_REDUCE,
+        run.kinds[3] = WEFT_COLL_BROADCAST;
         run.counts[1] = 64, run.counts[2] = 5000, run.counts[3] = 100;
         run.kinds[3] = WEFT_COLL_ALL_REDUCE;
         run.delay_max_ns = seed % 3 ? 100000 : 3000;
-        struct weft_link_cost wrong = {.pairs = 2, .latency_ns = seed % 2 ? 300000 : 100, .bytes_per_second = seed % 2 ? 100000000000 : 100000000};
+        struct weft_link_cost wrong = {.pairs = 2,
+                                       .latency_ns = seed % 2 ? 300000 : 100,
+                                       .bytes_per_second = seed % 2 ? 100000000000 : 100000000};
         run_job(WEFT_RETUNE_ANY, &wrong, seed, DEPTH_MAX);
         changed += changes();
     }
@@ -232,24 +268,28 @@ static void a_wrong_table_is_corrected(void **state)
         enum weft_coll_kind kind;
         uint32_t count;
         struct weft_link_cost wrong;
-    } cases[] = {{WEFT_COLL_ALL_REDUCE, 60000, {.pairs = 2, .latency_ns = 400000, .bytes_per_second = 100000000000}},
-                 {WEFT_COLL_ALL_REDUCE, 200, {.pairs = 2, .latency_ns = 1, .bytes_per_second = 10000000}},
-                 {WEFT_COLL_ALL_GATHER, 20, {.pairs = 2, .latency_ns = 1, .bytes_per_second = 10000000}}};
-    static const enum weft_plan_id plans[] = {WEFT_PLAN_DIRECT, WEFT_PLAN_RING, WEFT_PLAN_DOUBLING, WEFT_PLAN_HALVING, WEFT_PLAN_BRUCK, WEFT_PLAN_PAT};
+    } cases[] = {
+        {WEFT_COLL_ALL_REDUCE, 60000, {.pairs = 2, .latency_ns = 400000, .bytes_per_second = 100000000000}},
+        {WEFT_COLL_ALL_REDUCE, 200, {.pairs = 2, .latency_ns = 1, .bytes_per_second = 10000000}},
+        {WEFT_COLL_ALL_GATHER, 20, {.pairs = 2, .latency_ns = 1, .bytes_per_second = 10000000}}};
+    static const enum weft_plan_id plans[] = {WEFT_PLAN_DIRECT,  WEFT_PLAN_RING,  WEFT_PLAN_DOUBLING,
+                                              WEFT_PLAN_HALVING, WEFT_PLAN_BRUCK, WEFT_PLAN_PAT};
     uint32_t gained = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t best = UINT64_MAX;
         one_kind(12, cases[i].kind, cases[i].count, 12);
         for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
-            run.told = plans[p];
-            if (!weft_plan_supports(run.told, run.kinds[0])) continue;
+            run.forced_plan = plans[p];
+            if (!weft_plan_supports(run.forced_plan, run.kinds[0])) continue;
             run_job(WEFT_RETUNE_OFF, &cases[i].wrong, 5, 1);
             if (time_of(4, 8) < best) best = time_of(4, 8);
         }
         one_kind(12, cases[i].kind, cases[i].count, 200);
         run_job(WEFT_RETUNE_ANY, &cases[i].wrong, 5, 1);
         uint64_t first = time_of(2, 6), last = time_of(190, 8);
-        print_message("case %zu: best %llu ns, model's %llu, re-tuned %llu, %u changes\n", i, (unsigned long long)best, (unsigned long long)first, (unsigned long long)last, changes());
+        print_message("case %zu: best %llu ns, model's %llu, re-tuned %llu, %u changes\n", i,
+                      (unsigned long long)best, (unsigned long long)first, (unsigned long long)last,
+                      changes());
         assert_true(last < first);
         assert_true(last * 8 <= best * 9); /* as good as the best there is */
         gained += last * 4 < first * 3;
@@ -271,8 +311,8 @@ static void nobody_is_held_for_ever(void **state)
     run.fail_at = 0;
 }
 
-/* A broadcast is over for its root while others have not called it: whoever has done his last operation leaves, in the middle
- * of a change or not, and the others end theirs. */
+/* A broadcast is over for its root while others have not called it: whoever has done his last operation
+ * leaves, in the middle of a change or not, and the others end theirs. */
 static void nobody_waits_for_who_has_left(void **state)
 {
     for (uint64_t seed = 1; seed <= 200; seed++) {
@@ -286,7 +326,8 @@ static void nobody_waits_for_who_has_left(void **state)
     run.root = 0, run.leaves = false;
 }
 
-/* What a rank reports of operations that rank 0 has not called yet counts; what no rank could report does not. */
+/* What a rank reports of operations that rank 0 has not called yet counts; what no rank could report does
+ * not. */
 static void a_report_before_the_first_call(void **state)
 {
     struct weft_link_cost cost = {.pairs = 2, .latency_ns = 2000, .bytes_per_second = 1250000000};
@@ -299,24 +340,25 @@ static void a_report_before_the_first_call(void **state)
     struct world *world = world_create(weft_env_system(), 3, 1, network);
     assert_non_null(world);
     assert_int_equal(world_group(world, NULL, 3, 7, &options, groups), WEFT_OK);
-    const struct tune *tune = groups[0]->tune;
-    struct coll_header report = {.type = COLL_MESSAGE_TUNE_REPORT, .rank = 1, .count = 5000};
-    static const uint64_t wrong[] = {0, 1 << 19, 64 << 8 | WEFT_COLL_BROADCAST, (uint64_t)1 << 32 | WEFT_COLL_BROADCAST};
+    const struct retune *retune = groups[0]->retune;
+    struct coll_header report = {.type = COLL_MESSAGE_RETUNE_REPORT, .rank = 1, .count = 5000};
+    static const uint64_t wrong[] = {0, 1 << 19, 64 << 8 | WEFT_COLL_BROADCAST,
+                                     (uint64_t)1 << 32 | WEFT_COLL_BROADCAST};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         report.cuts = wrong[i];
-        tune_news(groups[0], &report);
-        assert_int_equal(tune->cells[0].key, 0);
+        retune_receive(groups[0], &report);
+        assert_int_equal(retune->cells[0].key, 0);
     }
     report.cuts = 8 << 8 | WEFT_COLL_BROADCAST;
     for (uint32_t reports = 1; reports <= 5; reports++) { /* more than there are ranks: one says it twice */
-        tune_news(groups[0], &report);
-        assert_int_equal(tune->cells[0].key, report.cuts);
-        assert_int_equal(tune->cells[0].reports, reports);
-        assert_false(tune->cells[0].wanted); /* nothing is decided before rank 0 has called it */
+        retune_receive(groups[0], &report);
+        assert_int_equal(retune->cells[0].key, report.cuts);
+        assert_int_equal(retune->cells[0].reports, reports);
+        assert_false(retune->cells[0].is_wanted); /* nothing is decided before rank 0 has called it */
     }
     report.sequence = 1; /* of a version that there is not */
-    tune_news(groups[0], &report);
-    assert_int_equal(tune->cells[0].reports, 5);
+    retune_receive(groups[0], &report);
+    assert_int_equal(retune->cells[0].reports, 5);
     for (uint32_t r = 0; r < 3; r++) weft_group_free(groups[r]);
     world_free(world);
 }
@@ -334,19 +376,28 @@ static void kept_for_the_next_job(void **state)
     run.plans = text;
     run_job(WEFT_RETUNE_ANY, &wrong, 5, 1);
     run.plans = NULL;
-    for (uint32_t n = 12; n < 60; n++) assert_int_equal(run.scripts[0].plans[n], settled); /* none is tried again */
+    /* none is tried again */
+    for (uint32_t n = 12; n < 60; n++) assert_int_equal(run.scripts[0].plans[n], settled);
     assert_non_null(strstr(run.kept, weft_plan_name(settled)));
 }
 
 /* A file is taken whole or not at all, and nothing in it breaks anything. */
 static void bad_files(void **state)
 {
-    static const char good[] = "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 ring 5000\ncell all_gather 12 0 bruck 70\nend 2\n";
+    static const char good[] = "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 ring 5000\ncell "
+                               "all_gather 12 0 bruck 70\nend 2\n";
     static const char *const bad[] = {
-        "", "weft-plans 2\n", "weft-plans 1\nranks 4 hosts 0\nend 0\n", "weft-plans 1\nranks 3 hosts 0\n", "weft-plans 1\nranks 3 hosts 0\nend 1\n",
-        "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 bruck 5000\nend 1\n", "weft-plans 1\nranks 3 hosts 0\ncell nothing 9 2 ring 5000\nend 1\n",
-        "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 64 2 ring 5000\nend 1\n", "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 8 ring 5000\nend 1\n",
-        "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 ring 0\nend 1\n", "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 ring 5 6\nend 1\n"};
+        "",
+        "weft-plans 2\n",
+        "weft-plans 1\nranks 4 hosts 0\nend 0\n",
+        "weft-plans 1\nranks 3 hosts 0\n",
+        "weft-plans 1\nranks 3 hosts 0\nend 1\n",
+        "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 bruck 5000\nend 1\n",
+        "weft-plans 1\nranks 3 hosts 0\ncell nothing 9 2 ring 5000\nend 1\n",
+        "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 64 2 ring 5000\nend 1\n",
+        "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 8 ring 5000\nend 1\n",
+        "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 ring 0\nend 1\n",
+        "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 ring 5 6\nend 1\n"};
     struct weft_group_options options;
     weft_group_options_init(&options);
     options.retune = WEFT_RETUNE_ANY;
@@ -355,9 +406,12 @@ static void bad_files(void **state)
     one_kind(3, WEFT_COLL_ALL_REDUCE, 100, 10);
     run.world = world_create(weft_env_system(), 3, 1, network);
     assert_int_equal(world_group(run.world, NULL, 3, 7, &options, groups), WEFT_OK);
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_true(weft_group_plans_read(groups[0], bad[i], strlen(bad[i]), &error) < 0);
-    for (size_t bytes = 0; bytes + 1 < sizeof good; bytes++) assert_true(weft_group_plans_read(groups[0], good, bytes, &error) < 0);
-    assert_int_equal(weft_group_plans_write(groups[0], run.kept, sizeof run.kept), strlen("weft-plans 1\nranks 3 hosts 0\nend 0\n"));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_true(weft_group_plans_read(groups[0], bad[i], strlen(bad[i]), &error) < 0);
+    for (size_t bytes = 0; bytes + 1 < sizeof good; bytes++)
+        assert_true(weft_group_plans_read(groups[0], good, bytes, &error) < 0);
+    assert_int_equal(weft_group_plans_write(groups[0], run.kept, sizeof run.kept),
+                     strlen("weft-plans 1\nranks 3 hosts 0\nend 0\n"));
     assert_int_equal(weft_group_plans_read(groups[0], good, sizeof good - 1, &error), WEFT_OK);
     assert_int_equal(weft_group_plans_write(groups[0], run.kept, sizeof run.kept), sizeof good - 1);
     assert_string_equal(run.kept, good);
@@ -369,10 +423,10 @@ static void what_is_told_stands(void **state)
 {
     struct weft_link_cost wrong = {.pairs = 2, .latency_ns = 400000, .bytes_per_second = 100000000000};
     one_kind(6, WEFT_COLL_ALL_REDUCE, 3000, 60);
-    run.told = WEFT_PLAN_RING;
+    run.forced_plan = WEFT_PLAN_RING;
     run_job(WEFT_RETUNE_ANY, &wrong, 3, 2);
     for (uint32_t n = 0; n < run.ops; n++) assert_int_equal(run.scripts[0].plans[n], WEFT_PLAN_RING);
-    run.told = WEFT_PLAN_AUTO;
+    run.forced_plan = WEFT_PLAN_AUTO;
     run_job(WEFT_RETUNE_OFF, &wrong, 3, 2);
     assert_int_equal(changes(), 0);
 }
@@ -393,20 +447,24 @@ static void order_is_kept_within_an_octave(void **state)
 {
     uint32_t found = 0;
     for (uint32_t i = 0; i < 60; i++) {
-        struct weft_link_cost wrong = {.pairs = 2, .latency_ns = 500 << i % 10, .bytes_per_second = 1000000000};
+        struct weft_link_cost wrong = {
+            .pairs = 2, .latency_ns = 500 << i % 10, .bytes_per_second = 1000000000};
         uint8_t without[2];
         one_kind(6, WEFT_COLL_ALL_REDUCE, 1024 << i / 10, 4);
-        run.dtype = WEFT_F32, run.count_kinds = 2, run.kinds[1] = WEFT_COLL_ALL_REDUCE, run.counts[1] = run.counts[0] * 2 - 8;
+        run.dtype = WEFT_F32, run.count_kinds = 2, run.kinds[1] = WEFT_COLL_ALL_REDUCE,
+        run.counts[1] = run.counts[0] * 2 - 8;
         run_job(WEFT_RETUNE_OFF, &wrong, 3, 1);
         memcpy(without, run.scripts[0].plans, sizeof without);
         if (weft_plan_reproducible(without[0], NULL) == weft_plan_reproducible(without[1], NULL)) continue;
         for (int turned = 0; turned < 2; turned++) { /* which is the first of its cell */
-            run.counts[turned] = 1024 << i / 10, run.counts[1 - turned] = 2 * run.counts[turned] - 8, run.ops = 300;
+            run.counts[turned] = 1024 << i / 10, run.counts[1 - turned] = 2 * run.counts[turned] - 8,
+            run.ops = 300;
             run_job(WEFT_RETUNE_SAME_ORDER, &wrong, 3, 1);
             for (uint32_t n = 0; n < run.ops; n++) {
                 uint8_t plan = run.scripts[0].plans[n], own = without[(n + turned) % 2];
                 if (plan != own && !(weft_plan_reproducible(plan, NULL) && weft_plan_reproducible(own, NULL)))
-                    fail_msg("operation %u of %u elements: %s, without re-tuning %s", n, count_of(n), weft_plan_name(plan), weft_plan_name(own));
+                    fail_msg("operation %u of %u elements: %s, without re-tuning %s", n, count_of(n),
+                             weft_plan_name(plan), weft_plan_name(own));
             }
         }
         found++;
@@ -416,8 +474,16 @@ static void order_is_kept_within_an_octave(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_never_disagree), cmocka_unit_test(a_wrong_table_is_corrected), cmocka_unit_test(nobody_is_held_for_ever), cmocka_unit_test(nobody_waits_for_who_has_left),
-                                       cmocka_unit_test(a_report_before_the_first_call), cmocka_unit_test(kept_for_the_next_job), cmocka_unit_test(bad_files), cmocka_unit_test(what_is_told_stands), cmocka_unit_test(order_is_kept), cmocka_unit_test(order_is_kept_within_an_octave)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_never_disagree),
+                                       cmocka_unit_test(a_wrong_table_is_corrected),
+                                       cmocka_unit_test(nobody_is_held_for_ever),
+                                       cmocka_unit_test(nobody_waits_for_who_has_left),
+                                       cmocka_unit_test(a_report_before_the_first_call),
+                                       cmocka_unit_test(kept_for_the_next_job),
+                                       cmocka_unit_test(bad_files),
+                                       cmocka_unit_test(what_is_told_stands),
+                                       cmocka_unit_test(order_is_kept),
+                                       cmocka_unit_test(order_is_kept_within_an_octave)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t r = 0; r < RANKS_MAX; r++)
         for (uint32_t slot = 0; slot < DEPTH_MAX; slot++) {

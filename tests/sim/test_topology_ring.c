@@ -1,6 +1,6 @@
-/* test_topology_ring.c - the real interpreter's ring all-reduce over topologies, against the formula everybody knows:
- * 2(p-1)/p of the vector over each rank's slowest link, plus 2(p-1) steps of latency (of three trips each: announcement,
- * acceptance, data). Payloads are timed only; sums cost no virtual time.
+/* test_topology_ring.c - the real interpreter's ring all-reduce over topologies, against the formula
+ * everybody knows: 2(p-1)/p of the vector over each rank's slowest link, plus 2(p-1) steps of latency (of
+ * three trips each: announcement, acceptance, data). Payloads are timed only; sums cost no virtual time.
  *
  * Tolerance 5 %: at its ends the pipeline of chunks is not full. */
 #include <setjmp.h>
@@ -28,7 +28,8 @@ static double ring_seconds(const char *text, const uint32_t *hosts, uint32_t ran
 {
     struct weft_topology *parsed = NULL;
     struct weft_error error = {0};
-    if (weft_topology_parse(weft_env_system(), "net", text, strlen(text), &parsed, &error) < 0) fail_msg("%s", error.text);
+    if (weft_topology_parse(weft_env_system(), "net", text, strlen(text), &parsed, &error) < 0)
+        fail_msg("%s", error.text);
     topology = parsed;
     struct world *world = world_create(weft_env_system(), weft_topology_hosts(parsed), 1, tweak);
     assert_non_null(world);
@@ -43,11 +44,18 @@ static double ring_seconds(const char *text, const uint32_t *hosts, uint32_t ran
     bool done = false;
     double start = world_seconds(world);
     for (uint32_t rank = 0; rank < ranks; rank++) {
-        struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE, .in = vector, .out = vector, .count = bytes / 4, .dtype = WEFT_F32,
-                                      .op = WEFT_SUM, .plan = WEFT_PLAN_RING};
+        struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE,
+                                      .in = vector,
+                                      .out = vector,
+                                      .count = bytes / 4,
+                                      .dtype = WEFT_F32,
+                                      .op = WEFT_SUM,
+                                      .plan = WEFT_PLAN_RING};
         outcomes[rank].pending = &pending;
         outcomes[rank].all_done = &done;
-        if (weft_coll_post(groups[rank], &args, outcome_done, &outcomes[rank], NULL, &error) != WEFT_IN_PROGRESS) fail_msg("%s", error.text);
+        if (weft_coll_post(groups[rank], &args, outcome_done, &outcomes[rank], NULL, &error) !=
+            WEFT_IN_PROGRESS)
+            fail_msg("%s", error.text);
     }
     assert_int_equal(world_run(world, &done, WEFT_SECONDS(100)), WEFT_OK);
     double seconds = world_seconds(world) - start;
@@ -74,18 +82,24 @@ static void test_star(void **state)
 {
     for (uint32_t ranks = 2; ranks <= 32; ranks *= 4) {
         char text[300];
-        snprintf(text, sizeof text, "[host node]\ncount = %u\n[switch s]\ncount = 1\n[link l]\nfrom = node\nto = s\nrate = 100Gbit\nlatency = 500ns\n", ranks);
+        snprintf(text, sizeof text,
+                 "[host node]\ncount = %u\n[switch s]\ncount = 1\n[link l]\nfrom = node\nto = s\nrate = "
+                 "100Gbit\nlatency = 500ns\n",
+                 ranks);
         size_t bytes = (size_t)ranks << 20;
         assert_near(ring_seconds(text, NULL, ranks, bytes), formula(ranks, bytes, 12.5e9, 1e-6));
     }
 }
 
-/* Two leaves with a thin core: neighbours below one leaf cross it once each way, neighbours on both sides all the time. */
+/* Two leaves with a thin core: neighbours below one leaf cross it once each way, neighbours on both sides
+ * all the time. */
 static void test_placement(void **state)
 {
     enum { RANKS = 16 };
-    static const char tree[] = "[host node]\ncount = 16\n[switch leaf]\ncount = 2\n[link access]\nfrom = node\nto = leaf\nrate = 100Gbit\n"
-                               "latency = 500ns\n[link core]\nfrom = leaf[0]\nto = leaf[1]\nrate = 100Gbit\nlatency = 500ns\n";
+    static const char tree[] =
+        "[host node]\ncount = 16\n[switch leaf]\ncount = 2\n[link access]\nfrom = node\nto = leaf\nrate = "
+        "100Gbit\n"
+        "latency = 500ns\n[link core]\nfrom = leaf[0]\nto = leaf[1]\nrate = 100Gbit\nlatency = 500ns\n";
     uint32_t good[RANKS], bad[RANKS];
     size_t bytes = (size_t)RANKS << 20;
     for (uint32_t i = 0; i < RANKS; i++) good[i] = i, bad[i] = i % 2 * 8 + i / 2;

@@ -17,7 +17,7 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tools", "lib"))
+sys.path.insert(0, os.path.join(ROOT, "tools", "dev"))
 sys.dont_write_bytecode = True
 
 import jobs  # noqa: E402

@@ -265,8 +265,8 @@ class Bench(harness.JobTest):
         rows = [json.loads(line) for line in self.bench("orders", "-n", "3", "-e", "64K", "--rounds", "1", "--transport", "tcp", "--json").splitlines()]
         self.assertEqual(len(rows), 8)
         kinds = {row["kind"]: row for row in rows}
-        self.assertEqual(kinds["f32, ring"]["plan_taken"], "ring")
-        self.assertIn(kinds["f32, reproducible"]["plan_taken"], ("direct", "doubling", "halving"))
+        self.assertEqual(kinds["f32, ring"]["last_plan"], "ring")
+        self.assertIn(kinds["f32, reproducible"]["last_plan"], ("direct", "doubling", "halving"))
         self.assertTrue(all(row["time_us"] > 0 and row["ratio"] > 0 for row in rows))
 
     def test_calibrate(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""test_tidy.py - that tidy.py notices: one small bad tree per rule, and a good one."""
+"""test_tidy.py - tidy.py reports each breach: one small bad tree per rule, and a good one."""
 
 import os
 import sys
@@ -18,6 +18,10 @@ GOOD = {
     "base/list.c": OPENING + '#include "base/inner.h"\n#include <stdio.h>\nint f(void) { return env->free(x); }\n',
     "base/meson.build": "files('list.c')\n",
     "proto/proto.h": OPENING,
+    "proto/README.md": "| file | content |\n|---|---|\n| `proto.h` | see [base](../base/list.c) |\n",
+    "collective/core/group.h": OPENING,
+    "collective/plan/ring.h": OPENING + '#include "base/base.h"\n',
+    "collective/onehost/segment.h": OPENING + '#include "collective/core/group.h"\n#include "collective/plan/ring.h"\n',
     "transport/ucx/ucx.c": OPENING + '#include <ucp/api/ucp.h>\n#include "base/base.h"\n',
     "transport/meson.build": "files('ucx/ucx.c')\n",
     "examples/one.c": OPENING + "#include <weft/weft.h>\n#include <cblas.h>\n",
@@ -50,22 +54,33 @@ class TidyTest(unittest.TestCase):
         self.add("base/list.c", '#include "proto/proto.h"', "base may not include proto")
         self.add("transport/ucx/ucx.c", '#include "proto/proto.h"', "transport may not include proto")
         self.add("transport/ucx/ucx.c", "#include <weft/weft.h>", "transport may not include client")
-        self.add("transport/ucx/ucx.c", '#include "base/inner.h"', "inside base")
+        self.add("transport/ucx/ucx.c", '#include "base/inner.h"', "private to base")
         self.add("examples/one.c", '#include "base/base.h"', "an example includes <weft/weft.h>")
         self.add("base/list.c", '#include "list.h"', "path from the top")
+
+    def test_folder_arrows(self):
+        self.add("collective/plan/ring.h", '#include "collective/core/group.h"', "collective/plan may include no other folder")
+        self.add("collective/core/group.h", '#include "collective/onehost/segment.h"', "may include plan, tuning")
+
+    def test_layout(self):
+        self.add("base/list.h", "/* " + "x" * 120 + " */", "at most 110")
+        self.add("proto/README.md", "| `proto.c` | |", "proto.c does not exist")
+        self.add("proto/README.md", "[wire](wire.md)", "wire.md does not exist")
+        found = self.breaches({f"proto/part{i}.h": OPENING for i in range(26)})
+        self.assertTrue(any("proto:1: 27 C files; at most 25" in line for line in found), found)
 
     def test_third_party(self):
         self.add("base/list.c", "#include <ucp/api/ucp.h>", "belongs in transport/ucx/")
         self.add("base/list.c", "#include <cmocka.h>", "belongs in tests/")
         self.add("base/list.c", "#include <boost/list.hpp>", "no known header")
         found = self.breaches({name: OPENING + "#include <xxhash.h>\n" for name in ("proto/a.c", "server/b.c")})
-        self.assertTrue(any("one home already" in line for line in found))
+        self.assertTrue(any("already has its one home" in line for line in found))
 
     def test_calls(self):
         for call in ("clock_gettime(0, &t);", "x = malloc(3);", "free (x);", "exit(1);", "abort();", 'printf("x");',
                      'fprintf( stderr, "x");', "rand();", "getrandom(&x, 8, 0);", "time(NULL);", "usleep(3);",
                      "signal(SIGPIPE, SIG_IGN);", "strcpy(a, b);"):
-            self.add("base/list.c", call, "in a library room")
+            self.add("base/list.c", call, "in a library module")
 
     def test_calls_in_comments_strings_and_members_are_none(self):
         text = GOOD["base/list.c"] + '/* malloc(3) */ // exit(1)\nf("abort()", ring->free(x), weft_free(x), env.free(x));\n'
@@ -82,10 +97,10 @@ class TidyTest(unittest.TestCase):
         self.add("tests/base/test_stray.c", "", "belongs to no target")
 
     def test_options(self):
-        self.expect("base/options.c", OPENING + '    TEXT("job.nobody", "", "Help."),\n', "nobody reads the option job.nobody")
+        self.expect("base/options.c", OPENING + '    TEXT("job.unread", "", "Help."),\n', "no module reads the option job.unread")
         self.add("server/x.c", 'f(weft_config_u64(config, "job.none"));', "job.none is not in base/options.c")
 
-    def test_words(self):
+    def test_text(self):
         self.expect("base/list.h", "int x;\n", "opens with a comment")
         self.add("base/list.h", "/* see /ro" + "ot/notes/x */", "path of one machine")
         self.add("base/list.h", "/* TO" + "DO: later */", "note to self")

@@ -1,17 +1,19 @@
 #!/usr/bin/python3
-"""tidy.py - keeps the rooms apart and the house in order. Run by the quick suite; also by hand:
+"""tidy.py - checks the arrows between modules and the layout of the tree. The quick suite runs it; by hand:
 
     tests/tidy/tidy.py [--build BUILD-DIRECTORY] [ROOT]
 
 It reads the tree as text (no compiler) and prints one line per breach, `file:line: what and what instead`:
 
-  arrows        a room includes only rooms below it, and of them only their faces
-  third party   each foreign header has one home; a header nobody has heard of is asked about
-  calls         library rooms take clock, random, memory and log from struct weft_env, and never end the process
+  arrows        a module includes only modules below it, and of them only their public headers;
+                inside a module a folder includes only the folders below it
+  third party   each foreign header has one home; an unknown header needs a home in the table below
+  calls         library modules take clock, random, memory and log from struct weft_env, and never end the process
   devices       kernels for a device neither allocate nor copy to the host nor wait: they queue on the caller's stream
   meson         every .c file belongs to some target
-  options       every option of base/options.c is read by somebody, and what is read is there
-  words         no machine's paths, no notes to self, no tabs; a file of the library opens with a comment
+  options       every option of the option table has a reader, and every option read is in the table
+  layout        at most 25 files in a folder; no C line above 110 columns; READMEs name existing files
+  text          no machine's paths, no notes to self, no tabs; a file of the library opens with a comment
 """
 
 import json
@@ -19,7 +21,7 @@ import os
 import re
 import sys
 
-ARROWS = {  # room: the rooms it may include
+ARROWS = {  # module: the modules it may include
     "base": set(),
     "kernels": {"base"},
     "compress": {"base", "kernels"},
@@ -30,6 +32,22 @@ ARROWS = {  # room: the rooms it may include
     "client": {"base", "kernels", "compress", "transport", "proto", "collective"},
     "tools": {"base", "kernels", "compress", "transport", "proto", "collective", "server", "client"},
     "examples": {"client"},
+}
+FOLDERS = {  # folder: the folders of its module that it may include besides the module's own top level
+    "collective/plan": set(),
+    "collective/tuning": {"plan"},
+    "collective/core": {"plan", "tuning"},
+    "collective/onehost": {"plan", "tuning", "core"},
+    "collective/compressed": {"plan", "tuning", "core"},
+    "client/session": set(),
+    "client/engine": {"session"},
+    "client/call": {"session", "engine"},
+    "client/comm": {"session", "engine", "call"},
+    "client/tensor": {"session", "engine", "call"},
+    "client/elastic": {"session", "engine", "call"},
+    "server/coordinator": set(),
+    "server/shard": set(),
+    "server/daemon": {"coordinator", "shard"},
 }
 LIBRARY = ["base", "kernels", "compress", "transport", "proto", "collective", "server", "client"]
 PUBLIC = {"weft/status.h": "base", "weft/types.h": "base", "weft/weft.h": "client"}
@@ -45,9 +63,9 @@ THIRD_PARTY = [
     (r"(link|elf|gnu/lib-names|gnu/libc-version)\.h$", ["base/"], 1),  # the dynamic loader
     (r"xxhash\.h", ["proto/", "server/", "compress/"], 1),
     (r"jansson\.h", ["server/", "tools/"], None),
-    (r"mpi\.h", ["tools/peers/"], 1),
+    (r"mpi\.h", ["tools/bench/peers/"], 1),
     (r"(immintrin|cpuid)\.h", ["kernels/"], None),
-    (r"emmintrin\.h", ["transport/", "tools/kernelbench/"], None),  # copies past the caches
+    (r"emmintrin\.h", ["transport/", "tools/bench/kernels/"], None),  # copies past the caches
     (r"cuda_\w+\.h$", ["kernels/cuda/"], None),
     (r"(cblas|zlib)\.h", ["examples/"], None),
     (r"cmocka\.h", [], None),
@@ -58,7 +76,7 @@ SYSTEM = re.compile(r"^((sys|netinet|arpa|linux|net)/\w+|aio|alloca|assert|compl
                     r"|stdint|stdio|stdlib|stdnoreturn|string|strings|syslog|termios|tgmath|threads|time|ucontext|uchar|unistd"
                     r"|wchar|wctype)\.h$")
 
-CALLS = [  # in library rooms: name of the rule, calls, what instead
+CALLS = [  # in library modules: name of the rule, calls, what instead
     ("clock", r"clock_gettime|gettimeofday|time|clock|ftime", "use weft_now_ns(env)"),
     ("random", r"rand|srand|rand_r|random|srandom|drand48|lrand48|getrandom|getentropy", "use weft_random_u64(env)"),
     ("memory", r"malloc|calloc|realloc|reallocarray|free|aligned_alloc|posix_memalign|strdup|strndup|asprintf|vasprintf",
@@ -71,12 +89,16 @@ CALLS = [  # in library rooms: name of the rule, calls, what instead
     ("unbounded", r"sprintf|vsprintf|strcpy|strcat|gets|strtok", "use the bounded form"),
 ]
 ALLOWED_CALLS = {  # file: rules it is the home of
-    "base/env_system.c": {"clock", "random", "memory", "output"},
+    "base/os/env_system.c": {"clock", "random", "memory", "output"},
     "base/weft_assert.c": {"exit", "output"},
-    "client/flight_signal.c": {"signal"},  # only where the user asks by an option
-    "server/coordinator_status.c": {"memory"},  # frees what jansson made
-    "server/weftd.c": {"output", "signal"},  # a program: its own words on its own terminal, SIGTERM
+    "client/session/flight_signal.c": {"signal"},  # only where the user asks by an option
+    "server/coordinator/coordinator_status.c": {"memory"},  # frees what jansson made
+    "server/daemon/weftd.c": {"output", "signal"},  # a program: its own words on its own terminal, SIGTERM
 }
+
+COLUMNS_MAX = 110
+FOLDER_FILES_MAX = 25
+LARGE_FOLDERS = set()  # folders that hold more files; the reason is in their README
 
 WAITING_CALLS = re.compile(r"\bcuda(Malloc|Free|Host|Memcpy(?!\w*Async\b)|\w*Synchronize)\w*\s*\(")
 
@@ -129,8 +151,14 @@ def includes(text):
             yield number, match.group(2), match.group(1) == "<"
 
 
-def room_of(path):
+def module_of(path):
     return path.split("/")[0]
+
+
+def folder_of(path):
+    """module/folder of a file that lies in a folder of its module, else None."""
+    parts = path.split("/")
+    return "/".join(parts[:2]) if len(parts) > 2 else None
 
 
 class Tidy:
@@ -139,21 +167,21 @@ class Tidy:
         self.paths = files(root)
         self.texts = {path: read(root, path) for path in self.paths}
         self.code = {path: without_comments(self.texts[path], True) for path in self.paths if path.endswith(SOURCE)}
-        self.faces = {room: self.face_of(room) for room in ARROWS}
+        self.public = {module: self.public_headers(module) for module in ARROWS}
 
     def breach(self, path, line, text):
         self.breaches.append(f"{path}:{line}: {text}")
 
-    def face_of(self, room):
-        """<room>/<room>.h and what it includes of its own room: what others may include."""
-        face, ahead = set(), [f"{room}/{room}.h"]
-        while ahead:
-            path = ahead.pop()
-            if path in face or path not in self.code:
+    def public_headers(self, module):
+        """<module>/<module>.h and the headers of its module that it includes: what other modules may include."""
+        public, pending = set(), [f"{module}/{module}.h"]
+        while pending:
+            path = pending.pop()
+            if path in public or path not in self.code:
                 continue
-            face.add(path)
-            ahead += [header for _, header, _ in includes(self.code[path]) if header.startswith(room + "/")]
-        return face
+            public.add(path)
+            pending += [header for _, header, _ in includes(self.code[path]) if header.startswith(module + "/")]
+        return public
 
     # --- includes ---
 
@@ -163,32 +191,42 @@ class Tidy:
             for line, header, is_system in includes(code):
                 if header in PUBLIC:
                     self.check_arrow(path, line, PUBLIC[header], None)
-                elif room_of(header) in ARROWS and "/" in header:
-                    self.check_arrow(path, line, room_of(header), header)
+                elif module_of(header) in ARROWS and "/" in header:
+                    self.check_arrow(path, line, module_of(header), header)
                 else:
                     self.check_foreign(path, line, header, is_system, users)
         for (pattern, limit), paths in users.items():
             if limit and len(paths) > limit:
-                self.breach(sorted(paths)[-1], 1, f"<{pattern}> has its one home already, in {sorted(paths)[0]}")
+                self.breach(sorted(paths)[-1], 1, f"<{pattern}> already has its one home, in {sorted(paths)[0]}")
 
-    def check_arrow(self, path, line, room, header):
-        mine = room_of(path)
-        if mine == room or mine == "tests":
+    def check_arrow(self, path, line, module, header):
+        mine = module_of(path)
+        if mine == module and header:
+            self.check_folder_arrow(path, line, header)
+        if mine in (module, "tests"):
             return
         if mine == "examples" and header:
             self.breach(path, line, f"an example includes <weft/weft.h> of weft and nothing else, not {header}")
         elif mine == "examples":
             return
-        elif room not in ARROWS.get(mine, set()):
-            self.breach(path, line, f"{mine} may not include {room} (the arrows are in HACKING.md)")
-        elif header and header not in self.faces[room]:
-            self.breach(path, line, f"{header} is inside {room}; include its face, {room}/{room}.h")
+        elif module not in ARROWS.get(mine, set()):
+            self.breach(path, line, f"{mine} may not include {module} (the arrows are in HACKING.md)")
+        elif header and header not in self.public[module]:
+            self.breach(path, line, f"{header} is private to {module}; include its public header, {module}/{module}.h")
+
+    def check_folder_arrow(self, path, line, header):
+        mine, other = folder_of(path), folder_of(header)
+        if mine not in FOLDERS or mine == other or other is None or header in self.public[module_of(path)]:
+            return
+        if other.split("/")[1] not in FOLDERS[mine]:
+            below = ", ".join(sorted(FOLDERS[mine])) or "no other folder"
+            self.breach(path, line, f"{mine} may include {below}, not {other}; call it by an ops table or a callback")
 
     def check_foreign(self, path, line, header, is_system, users):
         for pattern, homes, limit in THIRD_PARTY:
             if not re.match(pattern, header):
                 continue
-            if room_of(path) == "tests":
+            if module_of(path) == "tests":
                 return
             if not any(path.startswith(home) for home in homes):
                 self.breach(path, line, f"<{header}> belongs in {' or '.join(homes) or 'tests/'} only")
@@ -196,14 +234,14 @@ class Tidy:
             return
         if is_system and not SYSTEM.match(header):
             self.breach(path, line, f"<{header}> is no known header; give it its one home in tests/tidy/tidy.py")
-        if not is_system and room_of(path) != "tests" and room_of(path) != "examples" and room_of(path) != "tools":
-            self.breach(path, line, f'"{header}": include by the path from the top, "room/file.h"')
+        if not is_system and module_of(path) != "tests" and module_of(path) != "examples" and module_of(path) != "tools":
+            self.breach(path, line, f'"{header}": include by the path from the top, "module/file.h"')
 
     # --- calls ---
 
     def check_calls(self):
         for path in self.code:
-            if room_of(path) not in LIBRARY:
+            if module_of(path) not in LIBRARY:
                 continue
             text = without_comments(self.texts[path], False)
             for rule, calls, instead in CALLS:
@@ -214,7 +252,7 @@ class Tidy:
                     pattern += r"|\b(fprintf|vfprintf|fputs|fputc|fwrite)\s*\([^;]*\b(?:stderr|stdout)\b"
                 for match in re.finditer(pattern, text):
                     line = text.count("\n", 0, match.start()) + 1
-                    self.breach(path, line, f"{match.group(match.lastindex)}() in a library room; {instead}")
+                    self.breach(path, line, f"{match.group(match.lastindex)}() in a library module; {instead}")
 
     # --- devices ---
 
@@ -264,27 +302,55 @@ class Tidy:
     # --- options ---
 
     def check_options(self):
-        table = "base/options.c"
+        table = "base/config/options.c"
         names = re.findall(r'^\s*[A-Z]+\("(\w+\.\w+)"', self.texts.get(table, ""), flags=re.M)
         readers = "\n".join(text for path, text in self.texts.items()
-                            if room_of(path) in ARROWS and room_of(path) != "base" and not path.endswith(".md"))
-        config = self.texts.get("base/config.c", "")
+                            if module_of(path) in ARROWS and module_of(path) != "base" and not path.endswith(".md"))
+        config = self.texts.get("base/config/config.c", "")
         for name in names:
             if f'"{name}"' not in readers and f'"{name}"' not in config:
-                self.breach(table, self.line_of(table, f'"{name}"'), f"nobody reads the option {name}; take it out")
+                self.breach(table, self.line_of(table, f'"{name}"'), f"no module reads the option {name}; delete it")
         for path, code in self.code.items():
             for match in re.finditer(r'\bweft_config_(?:text|u64|bool|where)\([^;"]*"(\w+\.\w+)"', code):
-                if room_of(path) != "tests" and match.group(1) not in names:
+                if module_of(path) != "tests" and match.group(1) not in names:
                     self.breach(path, code.count("\n", 0, match.start()) + 1, f"{match.group(1)} is not in {table}")
 
     def line_of(self, path, word):
         return self.texts[path].count("\n", 0, self.texts[path].find(word)) + 1
 
-    # --- words ---
+    # --- layout ---
 
-    def check_words(self):
+    def check_layout(self):
+        folders = {}
+        for path in self.paths:
+            if path.endswith(SOURCE) and module_of(path) in ARROWS:
+                folders.setdefault(os.path.dirname(path), []).append(path)
+        for folder, paths in sorted(folders.items()):
+            if len(paths) > FOLDER_FILES_MAX and folder not in LARGE_FOLDERS:
+                self.breach(folder, 1, f"{len(paths)} C files; at most {FOLDER_FILES_MAX} in a folder")
+        for path in self.paths:
+            if path.endswith(SOURCE):
+                for number, line in enumerate(self.texts[path].split("\n"), 1):
+                    if len(line) > COLUMNS_MAX:
+                        self.breach(path, number, f"{len(line)} columns; at most {COLUMNS_MAX}")
+            if os.path.basename(path) == "README.md":
+                self.check_readme(path)
+
+    def check_readme(self, path):
+        """A name in backquotes with an ending, and the target of a link, exist below the README's folder or the top."""
+        folder = os.path.dirname(path)
+        for match in re.finditer(r"`([\w./-]+\.(?:c|h|cu|py|md|proto|sh))`|\]\(([\w./-]+)\)", self.texts[path]):
+            name = match.group(1) or match.group(2)
+            places = (os.path.join(self.root, folder, name), os.path.join(self.root, name))
+            if not any(os.path.exists(place) for place in places):
+                line = self.texts[path].count("\n", 0, match.start()) + 1
+                self.breach(path, line, f"{name} does not exist")
+
+    # --- text ---
+
+    def check_text(self):
         for path, text in self.texts.items():
-            if path.endswith(SOURCE) and room_of(path) in ARROWS and not text.startswith("/*"):
+            if path.endswith(SOURCE) and module_of(path) in ARROWS and not text.startswith("/*"):
                 self.breach(path, 1, "a file opens with a comment: why it exists, its data flow, its invariants")
             for number, line in enumerate(text.split("\n"), 1):
                 self.check_line(path, number, line)
@@ -307,7 +373,8 @@ class Tidy:
         self.check_devices()
         self.check_meson()
         self.check_options()
-        self.check_words()
+        self.check_layout()
+        self.check_text()
         return self.breaches
 
 

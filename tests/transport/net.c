@@ -80,12 +80,16 @@ static void open_one(struct net *net, int index)
     struct weft_error error = {0};
     enum weft_status status = weft_transport_open(env, &options, &net->transports[index], &error);
     if (status < 0) fail_msg("open %s: %s", flavour->backend, error.text);
-    if (net->loops[index]) assert_int_equal(weft_transport_attach(net->transports[index], net->loops[index]), WEFT_OK);
+    if (net->loops[index])
+        assert_int_equal(weft_transport_attach(net->transports[index], net->loops[index]), WEFT_OK);
 }
 
-/* Bursts are lost, doubled and passed by others all the time; what a message loses by it is about ten pumps. */
-static const char lossy[] = "[topology]\nburst = 4KiB\n[host node]\ncount = %d\n[switch s]\ncount = 1\n[link l]\nfrom = node\nto = s\n"
-                            "rate = 100Gbit\nlatency = 300ns\njitter = 2us\nloss = 0.02\nduplicate = 0.02\n[reliable]\ntimeout = 10us\n"
+/* Bursts are lost, doubled and passed by others all the time; what a message loses by it is about ten
+ * pumps. */
+static const char lossy[] = "[topology]\nburst = 4KiB\n[host node]\ncount = %d\n[switch s]\ncount = 1\n[link "
+                            "l]\nfrom = node\nto = s\n"
+                            "rate = 100Gbit\nlatency = 300ns\njitter = 2us\nloss = 0.02\nduplicate = "
+                            "0.02\n[reliable]\ntimeout = 10us\n"
                             "retries = 40\n";
 
 struct weft_sim *net_sim_create(struct weft_env *env, const struct flavour *flavour, int hosts, uint64_t seed,
@@ -107,7 +111,8 @@ struct weft_sim *net_sim_create(struct weft_env *env, const struct flavour *flav
     return sim;
 }
 
-/* Everybody knows everybody; but a stranger is refused by the mark of the job in his address, and he alone forges it. */
+/* Everybody knows everybody; but a stranger is refused by the mark of the job in his address, and he alone
+ * forges it. */
 static void connect_one(struct net *net, int from, int to)
 {
     struct weft_transport *transport = net->transports[from];
@@ -118,7 +123,8 @@ static void connect_one(struct net *net, int from, int to)
     assert_int_equal(weft_transport_address(net->transports[to], &blob, &bytes), WEFT_OK);
     assert_int_equal(weft_transport_address(transport, &own, &own_bytes), WEFT_OK);
     if (memcmp((const char *)own + 8, (const char *)blob + 8, 4) != 0) { /* the nonce's hash */
-        assert_int_equal(weft_transport_connect(transport, 100 + (uint32_t)to, blob, bytes, peer), WEFT_ERR_AUTH);
+        assert_int_equal(weft_transport_connect(transport, 100 + (uint32_t)to, blob, bytes, peer),
+                         WEFT_ERR_AUTH);
         if (from != net_stranger) return;
     }
     memcpy(forged, blob, bytes);
@@ -126,7 +132,8 @@ static void connect_one(struct net *net, int from, int to)
     enum weft_status status = weft_transport_connect(transport, 100 + (uint32_t)to, forged, bytes, peer);
     bool odd = from == net_stranger || ((from == net_impostor) != (to == net_impostor));
     if (!odd) assert_int_equal(status, WEFT_OK);
-    else assert_true(status == WEFT_OK || (status == WEFT_ERR_AUTH && !*peer)); /* some sign their addresses */
+    /* some sign their addresses */
+    else assert_true(status == WEFT_OK || (status == WEFT_ERR_AUTH && !*peer));
 }
 
 void net_open(struct net *net, const struct flavour *flavour, int count)
@@ -159,7 +166,8 @@ void net_pump(struct net *net)
 {
     if (net->sim) weft_sim_run(net->sim, NULL, weft_sim_now_ns(net->sim) + 2000);
     for (int i = 0; i < net->count; i++) {
-        if (net->transports[i] && (!net->sim || !net->loops[i])) weft_transport_progress(net->transports[i], 64);
+        if (net->transports[i] && (!net->sim || !net->loops[i]))
+            weft_transport_progress(net->transports[i], 64);
     }
 }
 
@@ -222,14 +230,16 @@ enum weft_status op_put(struct op *op, struct weft_remote *remote, const struct 
     return answered(op, weft_transport_put(remote, put, &op->completion));
 }
 
-enum weft_status op_get(struct op *op, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes)
+enum weft_status op_get(struct op *op, struct weft_remote *remote, uint64_t offset, void *destination,
+                        size_t bytes)
 {
     op_init(op);
     op_inside_call = true;
     return answered(op, weft_transport_get(remote, offset, destination, bytes, &op->completion));
 }
 
-enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, const char *header, const void *payload, size_t bytes)
+enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, const char *header,
+                         const void *payload, size_t bytes)
 {
     struct weft_message message = {
         .tag = tag,
@@ -245,7 +255,8 @@ enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, co
     return status;
 }
 
-enum weft_status op_recv(struct op *op, struct weft_transport *transport, uint32_t peer_id, uint64_t tag, void *buffer, size_t bytes)
+enum weft_status op_recv(struct op *op, struct weft_transport *transport, uint32_t peer_id, uint64_t tag,
+                         void *buffer, size_t bytes)
 {
     op_init(op);
     op->receive.completion = &op->completion;

@@ -29,7 +29,8 @@ struct net {
     char failed_text[NET_MAX][200];
 };
 
-/* Index of an endpoint that belongs to another job (other nonce), -1: none. It forges its way to a connection. */
+/* Index of an endpoint that belongs to another job (other nonce), -1: none. It forges its way to a
+ * connection. */
 extern int net_stranger;
 /* Index of an endpoint that does not hold the job's secret, -1: none. */
 extern int net_impostor;
@@ -75,13 +76,20 @@ extern bool op_inside_call;
 extern int op_order;
 
 void op_init(struct op *op);
-enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, const char *header, const void *payload, size_t bytes);
-/* A put or get, which may answer WEFT_OK: then it counts as fired, and it is an error if its completion runs. */
+enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, const char *header,
+                         const void *payload, size_t bytes);
+/* A put or get, which may answer WEFT_OK: then it counts as fired, and it is an error if its completion
+ * runs. */
 enum weft_status op_put(struct op *op, struct weft_remote *remote, const struct weft_put *put);
-enum weft_status op_get(struct op *op, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes);
+enum weft_status op_get(struct op *op, struct weft_remote *remote, uint64_t offset, void *destination,
+                        size_t bytes);
 /* Did a put or get answer one of the two things that mean yes? */
-static inline bool op_taken(enum weft_status status) { return status == WEFT_OK || status == WEFT_IN_PROGRESS; }
-enum weft_status op_recv(struct op *op, struct weft_transport *transport, uint32_t peer_id, uint64_t tag, void *buffer, size_t bytes);
+static inline bool op_taken(enum weft_status status)
+{
+    return status == WEFT_OK || status == WEFT_IN_PROGRESS;
+}
+enum weft_status op_recv(struct op *op, struct weft_transport *transport, uint32_t peer_id, uint64_t tag,
+                         void *buffer, size_t bytes);
 
 void fill(void *memory, size_t bytes, uint32_t seed);
 bool filled(const void *memory, size_t bytes, uint32_t seed);

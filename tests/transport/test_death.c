@@ -1,5 +1,6 @@
-/* test_death.c - a real process dies by SIGKILL at each step of an operation: `test_death WAY`, tcp or shm (lanes of UCX),
- * or weft's own shared memory: mapped, cma, granted, staged; auto; some behind wrappers; or verbs.
+/* test_death.c - a real process dies by SIGKILL at each step of an operation: `test_death WAY`, tcp or shm
+ * (lanes of UCX), or weft's own shared memory: mapped, cma, granted, staged; auto; some behind wrappers; or
+ * verbs.
  *
  * Every case forks first and opens its endpoint in both processes afterwards (UCX does not survive a fork).
  * The survivor must notice by itself, on every way.
@@ -13,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/transport/side.h"
+#include "tests/transport/process_pair.h"
 
 enum { BIG = 48 << 20, FLOOD = 3000 };
 enum step { IDLE, POSTED, ANNOUNCED, RECEIVING, SENDING, FLOODED, HELD };
@@ -79,7 +80,8 @@ static void kill_child(pid_t pid)
 static void expect_lost(const struct op *op)
 {
     assert_int_equal(op->fired, 1);
-    if (op->status != WEFT_ERR_PEER_LOST && op->status != WEFT_OK) fail_msg("status %s", weft_status_name(op->status));
+    if (op->status != WEFT_ERR_PEER_LOST && op->status != WEFT_OK)
+        fail_msg("status %s", weft_status_name(op->status));
 }
 
 static void run_case(enum step step)
@@ -107,8 +109,10 @@ static void run_case(enum step step)
     op_init(&posted);
     op_init(&work);
     if (step == POSTED) op_recv(&posted, side.transport, 10, TAG(5), word, 2);
-    if (step == ANNOUNCED || step == SENDING) assert_int_equal(op_send(&work, side.peer, TAG(1), NULL, big, BIG), WEFT_IN_PROGRESS);
-    if (step == RECEIVING) assert_int_equal(op_recv(&work, side.transport, 10, TAG(1), big, BIG), WEFT_IN_PROGRESS);
+    if (step == ANNOUNCED || step == SENDING)
+        assert_int_equal(op_send(&work, side.peer, TAG(1), NULL, big, BIG), WEFT_IN_PROGRESS);
+    if (step == RECEIVING)
+        assert_int_equal(op_recv(&work, side.transport, 10, TAG(1), big, BIG), WEFT_IN_PROGRESS);
     if (step == HELD) {
         weft_transport_handler(side.transport, WEFT_CHANNEL_TEST, on_held, &held);
         SPIN(&side, !weft_list_empty(&held) && held.next->next != &held);
@@ -166,8 +170,9 @@ int main(int argc, char **argv)
     if (!way) return 2;
     if (argc > 2) cmocka_set_test_filter(argv[2]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle),    cmocka_unit_test(test_posted),  cmocka_unit_test(test_announced), cmocka_unit_test(test_receiving),
-        cmocka_unit_test(test_sending), cmocka_unit_test(test_flooded), cmocka_unit_test(test_held),
+        cmocka_unit_test(test_idle),      cmocka_unit_test(test_posted),  cmocka_unit_test(test_announced),
+        cmocka_unit_test(test_receiving), cmocka_unit_test(test_sending), cmocka_unit_test(test_flooded),
+        cmocka_unit_test(test_held),
     };
     return cmocka_run_group_tests_name(way->flavour.name, tests, NULL, NULL);
 }

@@ -1,8 +1,9 @@
-/* test_processes.c - endpoints in two processes: `test_processes FLAVOUR [--networks]`, with the option in two network namespaces
- * that only a pair of virtual Ethernet devices joins (needs root; skipped without).
+/* test_processes.c - endpoints in two processes: `test_processes FLAVOUR [--networks]`, with the option in
+ * two network namespaces that only a pair of virtual Ethernet devices joins (needs root; skipped without).
  *
- * The child opens a window and says back whatever it is told: a message comes back with its tag, header and bytes; a notification
- * of a put is answered by what the window holds then. "bye" makes it close in order. */
+ * The child opens a window and says back whatever it is told: a message comes back with its tag, header
+ * and bytes; a notification of a put is answered by what the window holds then. "bye" makes it close in
+ * order. */
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/transport/side.h"
+#include "tests/transport/process_pair.h"
 
 enum { WINDOW = 300001, COUNT = 600 };
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
@@ -74,7 +75,8 @@ static void send_back(struct child *child)
     while (!weft_list_empty(&child->waiting)) {
         struct echo *echo = weft_list_first(&child->waiting, struct echo, link);
         if (!echo->here) return;
-        struct weft_message message = {echo->tag, echo->header, echo->header_bytes, echo->payload, echo->bytes};
+        struct weft_message message = {echo->tag, echo->header, echo->header_bytes, echo->payload,
+                                       echo->bytes};
         echo->back = true;
         weft_completion_init(&echo->completion, 1, echo_done);
         enum weft_status status = weft_transport_send(child->side.peer, &message, &echo->completion);
@@ -105,20 +107,25 @@ static void on_arrival(void *context, struct weft_arrival *arrival)
     child->alive++;
     weft_list_append(&child->waiting, &echo->link);
     if (of_put) weft_transport_discard(child->side.transport, arrival);
-    else must(weft_transport_accept(child->side.transport, arrival, echo->payload, echo->bytes, &echo->completion) == WEFT_IN_PROGRESS, "accept");
+    else
+        must(weft_transport_accept(child->side.transport, arrival, echo->payload, echo->bytes,
+                                   &echo->completion) == WEFT_IN_PROGRESS,
+             "accept");
 }
 
 static struct weft_window *open_window(struct child *child, struct op *key_sent)
 {
     struct weft_window *window = NULL;
-    struct weft_window_options options = {sizeof options, child->window, WINDOW, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE,
-                                          WEFT_ANY_PEER};
+    struct weft_window_options options = {
+        sizeof options, child->window, WINDOW, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE,
+        WEFT_ANY_PEER};
     const void *key;
     size_t bytes;
     if (!(weft_transport_abilities(child->side.transport) & WEFT_TRANSPORT_WINDOWS)) return NULL;
     must(weft_window_open(child->side.transport, &options, &window, NULL) == WEFT_OK, "no window");
     weft_window_key(window, &key, &bytes);
-    must(op_send(key_sent, child->side.peer, TAG_KEY, NULL, key, bytes) == WEFT_IN_PROGRESS, "the key cannot be sent");
+    must(op_send(key_sent, child->side.peer, TAG_KEY, NULL, key, bytes) == WEFT_IN_PROGRESS,
+         "the key cannot be sent");
     return window;
 }
 
@@ -159,14 +166,16 @@ static void shell(const char *format, ...)
 
 static char wire[20]; /* the parent's end */
 
-/* Both ends are up, but the kernel says so up to a second later, and UCX takes no device that does not run. */
+/* Both ends are up, but the kernel says so up to a second later, and UCX takes no device that does not
+ * run. */
 static void await_running(const char *device)
 {
     struct ifreq request = {0};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     snprintf(request.ifr_name, sizeof request.ifr_name, "%s", device);
     for (int i = 0; i < 1000 && !(request.ifr_flags & IFF_RUNNING); i++) {
-        if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &request) != 0) fprintf(stderr, "no flags of %s\n", device), abort();
+        if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &request) != 0)
+            fprintf(stderr, "no flags of %s\n", device), abort();
         if (!(request.ifr_flags & IFF_RUNNING)) usleep(10000);
     }
     close(fd);
@@ -186,7 +195,8 @@ static const char *network_of_child(int fd)
     side_write(fd, "n", 1);
     side_read(fd, &byte, 1);
     int network = network_of(getpid());
-    shell("ip link set lo up && ip address add 10.%d.%d.2/24 dev weft-child && ip link set weft-child up", 64 + network / 256, network % 256);
+    shell("ip link set lo up && ip address add 10.%d.%d.2/24 dev weft-child && ip link set weft-child up",
+          64 + network / 256, network % 256);
     side_write(fd, "u", 1);
     await_running("weft-child");
     return "weft-child";
@@ -199,8 +209,9 @@ static const char *network_of_parent(int fd, pid_t child)
     if (!networks) return NULL;
     snprintf(wire, sizeof wire, "weft-%d", (int)child % 1000000000);
     side_read(fd, &byte, 1);
-    shell("ip link add %s type veth peer name weft-child netns %d && ip address add 10.%d.%d.1/24 dev %s && ip link set %s up", wire, (int)child,
-          64 + network / 256, network % 256, wire, wire);
+    shell("ip link add %s type veth peer name weft-child netns %d && ip address add 10.%d.%d.1/24 dev %s && "
+          "ip link set %s up",
+          wire, (int)child, 64 + network / 256, network % 256, wire, wire);
     side_write(fd, "w", 1);
     side_read(fd, &byte, 1);
     await_running(wire);
@@ -212,7 +223,12 @@ static bool networks_allowed(void)
 {
     int status = 1;
     pid_t pid = fork();
-    if (pid == 0) _exit(unshare(CLONE_NEWNET | CLONE_NEWNS) == 0 && system("mount --make-rslave / && mount -t sysfs weft /sys") == 0 && system("ip link add try0 type veth peer name try1 >/dev/null 2>&1") == 0 ? 0 : 1);
+    if (pid == 0)
+        _exit(unshare(CLONE_NEWNET | CLONE_NEWNS) == 0 &&
+                      system("mount --make-rslave / && mount -t sysfs weft /sys") == 0 &&
+                      system("ip link add try0 type veth peer name try1 >/dev/null 2>&1") == 0
+                  ? 0
+                  : 1);
     return waitpid(pid, &status, 0) == pid && status == 0;
 }
 
@@ -252,7 +268,8 @@ static int tear_down(void **state)
     assert_int_equal(side.failed, 1);
     side_close(&side);
     close(child_fd);
-    if (networks) shell("ip link delete %s 2>/dev/null || true", wire); /* it may have gone with the child's network */
+    /* it may have gone with the child's network */
+    if (networks) shell("ip link delete %s 2>/dev/null || true", wire);
     return 0;
 }
 
@@ -261,7 +278,8 @@ static void test_sizes(void **state)
     static const size_t sizes[] = {0, 1, 7, 255, 4096, 8192, 8193, 65537, 1 << 20, (8 << 20) + 3};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t bytes = sizes[i], shift = i % 4;
-        unsigned char *out = side_alloc(flavour->memory, bytes + 4), *in = side_alloc(flavour->memory, bytes + 5);
+        unsigned char *out = side_alloc(flavour->memory, bytes + 4),
+                      *in = side_alloc(flavour->memory, bytes + 5);
         struct op send, recv;
         fill(out + shift, bytes, (uint32_t)i);
         in[shift + bytes] = 0xA5;
@@ -288,14 +306,16 @@ static void test_many(void **state)
     fill(out, sizeof out, 9);
     for (int i = 0; i < COUNT; i++) {
         in[i] = malloc(sizeof out);
-        assert_int_equal(op_recv(&recvs[i], side.transport, 10, TAG(i % 3), in[i], sizeof out), WEFT_IN_PROGRESS);
+        assert_int_equal(op_recv(&recvs[i], side.transport, 10, TAG(i % 3), in[i], sizeof out),
+                         WEFT_IN_PROGRESS);
     }
     for (int i = 0; i < COUNT; i++) {
         char header[12];
         size_t bytes = i % 5 == 0 ? 20000 - (size_t)i : (size_t)i;
         snprintf(header, sizeof header, "n%d", i);
         enum weft_status status;
-        while ((status = op_send(&sends[i], side.peer, TAG(i % 3), header, out, bytes)) == WEFT_ERR_AGAIN) weft_transport_progress(side.transport, 64);
+        while ((status = op_send(&sends[i], side.peer, TAG(i % 3), header, out, bytes)) == WEFT_ERR_AGAIN)
+            weft_transport_progress(side.transport, 64);
         assert_int_equal(status, WEFT_IN_PROGRESS);
     }
     for (int i = 0; i < COUNT; i++) {

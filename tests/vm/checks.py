@@ -22,7 +22,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(ROOT, "tools", "lib"))
+sys.path.insert(0, os.path.join(ROOT, "tools", "dev"))
 import jobs  # noqa: E402
 
 SLOW = 8  # an emulated machine on a busy host: factor on every limit below
@@ -154,7 +154,7 @@ class Checks:
 
     def auto_device_goes(self):
         """The wire of auto's verbs part is cut for good: its peers end by its name, those over shared memory go on."""
-        self.cases(["tests/transport/test_transport_route", "test_verbs_*"], 10, {"WEFT_TEST_DEVICES": " ".join(self.devices), **self.wire()})
+        self.cases(["tests/transport/test_transport_auto", "test_verbs_*"], 10, {"WEFT_TEST_DEVICES": " ".join(self.devices), **self.wire()})
 
     def p2p_and_doctor(self):
         """The tools over verbs: with a secret, whose link then listens on the device's own network; what a job would use."""

@@ -29,7 +29,7 @@ static void check_device(struct doctor_report *report, const char *root, const c
     /* not Ethernet; InfiniBand is told elsewhere */
     if (device_number(root, device, "type", &kind) && kind != 1) return;
     if (strcmp(state, "up") != 0) {
-        doctor_find(report, DOCTOR_NOTE, "net-device", device,
+        doctor_add_finding(report, DOCTOR_NOTE, "net-device", device,
                     "`ip link set DEVICE up`, if it is to carry anything", "is %s",
                     state[0] ? state : "in an unknown state");
         return;
@@ -41,9 +41,9 @@ static void check_device(struct doctor_report *report, const char *root, const c
     char rate[32] = "unknown speed";
     if (speed > 0) snprintf(rate, sizeof rate, "%" PRId64 " Mbit/s", speed);
     if (mtu >= JUMBO_MTU) {
-        doctor_find(report, DOCTOR_OK, "net-mtu", device, NULL, "MTU %" PRId64 ", %s", mtu, rate);
+        doctor_add_finding(report, DOCTOR_OK, "net-mtu", device, NULL, "MTU %" PRId64 ", %s", mtu, rate);
     } else {
-        doctor_find(
+        doctor_add_finding(
             report, fast ? DOCTOR_WARN : DOCTOR_NOTE, "net-mtu", device,
             fast ? "`ip link set DEVICE mtu 9000` on every host, and on the switches between them"
             : speed > 0
@@ -54,8 +54,8 @@ static void check_device(struct doctor_report *report, const char *root, const c
     }
 }
 
-/* Returns whether the flags of the loopback interface are known. On this machine the kernel is asked: /sys may show another network
- * namespace (unshare -n). */
+/* Returns whether the flags of the loopback interface are known. On this machine the kernel is asked: /sys
+ * may show another network namespace (unshare -n). */
 static bool loopback_flags(const char *root, long *flags_out)
 {
     char text[32];
@@ -78,11 +78,13 @@ static void check_loopback(struct doctor_report *report, const char *root)
     long flags = 0;
     if (!loopback_flags(root, &flags)) return;
     if (flags & IFF_UP)
-        doctor_find(report, DOCTOR_OK, "loopback", "lo", NULL, "is up");
+        doctor_add_finding(report, DOCTOR_OK, "loopback", "lo", NULL, "is up");
     else
-        doctor_find(report, DOCTOR_BROKEN, "loopback", "lo",
-                    "`ip link set lo up`, as root of this network namespace (unshare -n and some sandboxes leave it down)",
-                    "is down: processes of this host cannot connect to each other, so `weft run` cannot start a job");
+        doctor_add_finding(
+            report, DOCTOR_BROKEN, "loopback", "lo",
+            "`ip link set lo up`, as root of this network namespace (unshare -n and some sandboxes leave it "
+            "down)",
+            "is down: processes of this host cannot connect to each other, so `weft run` cannot start a job");
 }
 
 /* The last number of "4096 87380 33554432". */
@@ -105,7 +107,7 @@ static void check_tcp(struct doctor_report *report, const char *root, bool fast)
         control[0]) {
         machine_text(root, "/proc/sys/net/ipv4/tcp_available_congestion_control", others, sizeof others);
         bool bbr = strncmp(control, "bbr", 3) == 0;
-        doctor_find(report, bbr ? DOCTOR_WARN : DOCTOR_OK, "congestion-control", control,
+        doctor_add_finding(report, bbr ? DOCTOR_WARN : DOCTOR_OK, "congestion-control", control,
                     bbr ? "`sysctl net.ipv4.tcp_congestion_control=cubic`: UCX cannot choose it per socket"
                         : NULL,
                     "%s (there are: %s)",
@@ -118,9 +120,10 @@ static void check_tcp(struct doctor_report *report, const char *root, bool fast)
         return;
     uint64_t least = read_max < write_max ? read_max : write_max;
     if (least >= BUFFER_WANTED)
-        doctor_find(report, DOCTOR_OK, "tcp-buffers", "kernel", NULL, "up to %" PRIu64 " KiB", least >> 10);
+        doctor_add_finding(report, DOCTOR_OK, "tcp-buffers", "kernel", NULL, "up to %" PRIu64 " KiB",
+                           least >> 10);
     else
-        doctor_find(report, DOCTOR_WARN, "tcp-buffers", "kernel",
+        doctor_add_finding(report, DOCTOR_WARN, "tcp-buffers", "kernel",
                     "`sysctl net.ipv4.tcp_rmem='4096 131072 33554432'`, tcp_wmem alike",
                     "at most %" PRIu64 " KiB: too little to fill a fast link", least >> 10);
 }
@@ -133,19 +136,19 @@ static void check_firewall(struct doctor_report *report, const char *root)
         "open the range of transport.ports";
     static const char *const filters[] = {"nf_tables ", "ip_tables ", "ip6_tables ", "bpfilter "};
     if (!machine_text(root, "/proc/modules", modules, sizeof modules)) {
-        doctor_find(report, DOCTOR_NOTE, "firewall", "kernel", try_it,
+        doctor_add_finding(report, DOCTOR_NOTE, "firewall", "kernel", try_it,
                     "whether there is a packet filter cannot be seen here (no /proc/modules)");
         return;
     }
     for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++) {
         const char *found = strstr(modules, filters[i]);
         if (!found || (found != modules && found[-1] != '\n')) continue;
-        doctor_find(report, DOCTOR_NOTE, "firewall", "kernel", try_it,
+        doctor_add_finding(report, DOCTOR_NOTE, "firewall", "kernel", try_it,
                     "a packet filter is loaded (%.*s): what it drops shows only between hosts",
                     (int)strlen(filters[i]) - 1, filters[i]);
         return;
     }
-    doctor_find(report, DOCTOR_OK, "firewall", "kernel", NULL, "no packet filter module is loaded");
+    doctor_add_finding(report, DOCTOR_OK, "firewall", "kernel", NULL, "no packet filter module is loaded");
 }
 
 void doctor_check_network(struct doctor_report *report, const char *root)

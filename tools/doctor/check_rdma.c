@@ -16,11 +16,11 @@ struct port {
     char subject[80]; /* "mlx5_0:1" */
 };
 
-static bool port_text(const struct port *port, const char *fact, char *out, size_t room)
+static bool port_text(const struct port *port, const char *fact, char *out, size_t capacity)
 {
     char path[256];
     snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/%s/%s", port->device, port->name, fact);
-    return machine_text(port->root, path, out, room);
+    return machine_text(port->root, path, out, capacity);
 }
 
 /* ---- GIDs ---- */
@@ -64,22 +64,22 @@ static void check_gids(struct doctor_report *report, const struct port *port)
         }
     }
     if (usable == 0) {
-        doctor_find(report, DOCTOR_BROKEN, "rdma-gid", port->subject,
+        doctor_add_finding(report, DOCTOR_BROKEN, "rdma-gid", port->subject,
                     "give its network device an address (`ip addr add`)", "RoCE without any GID");
     } else if (version2 == 0) {
-        doctor_find(report, DOCTOR_WARN, "rdma-gid", port->subject,
+        doctor_add_finding(report, DOCTOR_WARN, "rdma-gid", port->subject,
                     "give its network device an IPv4 or IPv6 address",
                     "%d GIDs, none of RoCE v2: packets cannot be routed", usable);
     } else {
-        doctor_find(report, DOCTOR_OK, "rdma-gid", port->subject, NULL, "GID %d (RoCE v2, %s) of %d", best,
-                    netdev_of_best, usable);
+        doctor_add_finding(report, DOCTOR_OK, "rdma-gid", port->subject, NULL, "GID %d (RoCE v2, %s) of %d",
+                           best, netdev_of_best, usable);
     }
     int64_t mtu;
     char path[160];
     snprintf(path, sizeof path, "/sys/class/net/%s/mtu", netdev_of_best);
     if (netdev_of_best[0] && machine_number(port->root, path, &mtu)) {
         int64_t payload = mtu >= ROCE_MTU ? 4096 : mtu >= 2200 ? 2048 : mtu >= 1100 ? 1024 : 512;
-        doctor_find(report, payload < 4096 ? DOCTOR_WARN : DOCTOR_OK, "rdma-mtu", port->subject,
+        doctor_add_finding(report, payload < 4096 ? DOCTOR_WARN : DOCTOR_OK, "rdma-mtu", port->subject,
                     payload < 4096
                         ? "`ip link set DEVICE mtu 9000` on every host and switch: the path MTU becomes 4096"
                         : NULL,
@@ -103,20 +103,20 @@ static bool check_port(struct doctor_report *report, const struct port *port)
                                  ? "start a subnet manager (opensm), or look at the one of the switch"
                              : strstr(state, "ARMED") ? "wait for the subnet manager"
                                                       : "plug the cable in, or bring the network device up";
-        doctor_find(report, DOCTOR_WARN, "rdma-port", port->subject, advice, "%s, port state is%s", layer,
-                    word ? word + 1 : " unknown");
+        doctor_add_finding(report, DOCTOR_WARN, "rdma-port", port->subject, advice, "%s, port state is%s",
+                           layer, word ? word + 1 : " unknown");
         return false;
     }
-    doctor_find(report, DOCTOR_OK, "rdma-port", port->subject, NULL, "active, %s, %s", layer, rate);
+    doctor_add_finding(report, DOCTOR_OK, "rdma-port", port->subject, NULL, "active, %s, %s", layer, rate);
     if (strcasestr(rate, "1X") && !ethernet) {
-        doctor_find(report, DOCTOR_WARN, "rdma-rate", port->subject,
+        doctor_add_finding(report, DOCTOR_WARN, "rdma-rate", port->subject,
                     "reseat or replace the cable: a working one negotiates 4X", "only one lane is up: %s",
                     rate);
     }
     if (ethernet) {
         check_gids(report, port);
     } else if (port_text(port, "lid", lid, sizeof lid) && strtoul(lid, NULL, 0) == 0) {
-        doctor_find(report, DOCTOR_WARN, "rdma-port", port->subject, "look at the subnet manager",
+        doctor_add_finding(report, DOCTOR_WARN, "rdma-port", port->subject, "look at the subnet manager",
                     "active without a LID");
     }
     return true;
@@ -160,11 +160,11 @@ static struct pcie read_pcie(const char *root, const char *device)
     return pcie;
 }
 
-static bool device_text(const char *root, const char *device, const char *fact, char *out, size_t room)
+static bool device_text(const char *root, const char *device, const char *fact, char *out, size_t capacity)
 {
     char path[256];
     snprintf(path, sizeof path, "/sys/class/infiniband/%s/device/%s", device, fact);
-    return machine_text(root, path, out, room);
+    return machine_text(root, path, out, capacity);
 }
 
 static void check_pcie(struct doctor_report *report, const char *root, const char *device)
@@ -172,7 +172,7 @@ static void check_pcie(struct doctor_report *report, const char *root, const cha
     char speed[64], speed_max[64], width[32], width_max[32];
     struct pcie pcie = read_pcie(root, device);
     if (pcie.found) {
-        doctor_find(
+        doctor_add_finding(
             report, pcie.relaxed ? DOCTOR_OK : DOCTOR_WARN, "pcie-relaxed", device,
             pcie.relaxed ? NULL
                          : "allow it in the firmware's set-up (PCIe relaxed ordering), or `setpci -s SLOT "
@@ -182,7 +182,7 @@ static void check_pcie(struct doctor_report *report, const char *root, const cha
                 ? "allowed"
                 : "off: writes into memory wait for each other, much bandwidth is lost on some hosts");
     } else if (device_text(root, device, "vendor", speed, sizeof speed)) {
-        doctor_find(report, DOCTOR_NOTE, "pcie-relaxed", device,
+        doctor_add_finding(report, DOCTOR_NOTE, "pcie-relaxed", device,
                     pcie.readable ? "nothing: not every card is on PCI Express"
                                   : "run doctor as root once to see it",
                     "relaxed ordering: %s",
@@ -195,7 +195,7 @@ static void check_pcie(struct doctor_report *report, const char *root, const cha
         return;
     bool slower = strtod(speed, NULL) < strtod(speed_max, NULL) ||
                   strtol(width, NULL, 10) < strtol(width_max, NULL, 10);
-    doctor_find(report, slower ? DOCTOR_WARN : DOCTOR_OK, "pcie-link", device,
+    doctor_add_finding(report, slower ? DOCTOR_WARN : DOCTOR_OK, "pcie-link", device,
                 slower ? "another slot, or reseat the card" : NULL, "%s x%s%s%s%s%s", speed, width,
                 slower ? "; the card can do " : "", slower ? speed_max : "", slower ? " x" : "",
                 slower ? width_max : "");
@@ -220,7 +220,7 @@ static void check_numa(struct doctor_report *report, const char *root, const cha
     bool near = false;
     for (uint32_t cpu = 0; cpu < 4096 && !near; cpu++)
         near = machine_in_list(cpus, cpu) && machine_in_list(list, cpu);
-    doctor_find(report, near ? DOCTOR_OK : DOCTOR_WARN, "numa", device,
+    doctor_add_finding(report, near ? DOCTOR_OK : DOCTOR_WARN, "numa", device,
                 near ? NULL
                      : "run the rank that drives it on that node (`numactl -N NODE -m NODE`), or give it "
                        "another --devices",
@@ -240,14 +240,14 @@ static bool check_verbs_file(struct doctor_report *report, const char *root, con
         char file[PATH_MAX];
         snprintf(file, sizeof file, "%s/dev/infiniband/%s", root, names[i]);
         if (access(file, R_OK | W_OK) == 0) return true;
-        doctor_find(report, DOCTOR_BROKEN, "rdma-access", device,
+        doctor_add_finding(report, DOCTOR_BROKEN, "rdma-access", device,
                     machine_exists(root, "/dev/infiniband")
                         ? "add the user to the group of /dev/infiniband (often rdma)"
                         : "give the container the devices: --device=/dev/infiniband",
                     "this user may not open /dev/infiniband/%s", names[i]);
         return false;
     }
-    doctor_find(report, DOCTOR_BROKEN, "rdma-access", device, "`modprobe ib_uverbs`",
+    doctor_add_finding(report, DOCTOR_BROKEN, "rdma-access", device, "`modprobe ib_uverbs`",
                 "has no verbs device: the kernel module ib_uverbs is not loaded");
     return false;
 }
@@ -277,12 +277,12 @@ bool doctor_check_rdma(struct doctor_report *report, const char *root, bool need
     bool usable = false;
     for (size_t i = 0; i < count; i++) usable = check_device(report, root, names[i]) || usable;
     if (count == 0) {
-        doctor_find(report, need_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "rdma-device", "machine",
+        doctor_add_finding(report, need_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "rdma-device", "machine",
                     "with a card in it: load its driver (mlx5_ib, irdma, ...); without: `rdma link add rxe0 "
                     "type rxe netdev DEVICE` emulates one",
                     "no RDMA device: verbs cannot be used");
     } else if (!usable && need_rdma) {
-        doctor_find(report, DOCTOR_BROKEN, "rdma-device", "machine", "see the lines above",
+        doctor_add_finding(report, DOCTOR_BROKEN, "rdma-device", "machine", "see the lines above",
                     "none of %zu RDMA devices can be used", count);
     }
     return usable;
@@ -292,8 +292,9 @@ void doctor_check_accelerator(struct doctor_report *report, const char *root, bo
 {
     char version[512], release[128] = "";
     if (!machine_text(root, "/proc/driver/nvidia/version", version, sizeof version)) {
-        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia", "with a card in it: install its driver",
-                    "no NVIDIA driver: buffers are host memory");
+        doctor_add_finding(report, DOCTOR_NOTE, "gpu-memory", "nvidia",
+                           "with a card in it: install its driver",
+                           "no NVIDIA driver: buffers are host memory");
         return;
     }
     machine_text(root, "/proc/sys/kernel/osrelease", release, sizeof release);
@@ -303,17 +304,17 @@ void doctor_check_accelerator(struct doctor_report *report, const char *root, bo
     bool dmabuf = open_module && sscanf(release, "%d.%d", &major, &minor) == 2 &&
                   (major > 5 || (major == 5 && minor >= 12));
     if (!has_rdma)
-        doctor_find(report, DOCTOR_NOTE, "gpu-memory", "nvidia",
+        doctor_add_finding(report, DOCTOR_NOTE, "gpu-memory", "nvidia",
                     "an RDMA card on the GPU's PCI Express switch, for traffic between hosts",
                     "no usable RDMA device: GPU memory is staged through the host");
     else if (dmabuf)
-        doctor_find(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,
+        doctor_add_finding(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,
                     "the card can reach GPU memory by dma-buf (kernel %s)", release);
     else if (peermem)
-        doctor_find(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,
+        doctor_add_finding(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,
                     "the card can reach GPU memory by nvidia_peermem");
     else
-        doctor_find(report, DOCTOR_WARN, "gpu-memory", "nvidia",
+        doctor_add_finding(report, DOCTOR_WARN, "gpu-memory", "nvidia",
                     "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 or later (dma-buf)",
                     "neither dma-buf nor nvidia_peermem: GPU memory is staged through the host");
 }

@@ -16,12 +16,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/benchlib/table.h"
+#include "tools/bench/lib/table.h"
 #include "tools/commands.h"
 #include "tools/common.h"
 #include "tools/doctor/machine.h"
 #include "tools/doctor/remote.h"
-#include "tools/p2p/options.h"
+#include "tools/bench/p2p/options.h"
 
 enum {
     LANES_MAX = 16,
@@ -58,7 +58,8 @@ static const char help[] =
     "  --port PORT           with --listen: instead of 4747 (0: any free one)\n"
     "  --once                with --listen: end after the first asker who holds the secret\n"
     "  --port-file FILE      with --listen: write the port there\n"
-    "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs, auto, tcp (default: "
+    "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs, auto, tcp "
+    "(default: "
     "all but tcp; one\n"
     "                        must work). auto is what jobs use: the best of the others for each pair of "
     "processes\n"
@@ -202,13 +203,13 @@ static void set_link(struct doctor *doctor, uint32_t from, uint32_t to, const ch
 /* ---- tries ---- */
 
 /* What a job would use; it could do better where a lane works that its devices do not lead to. */
-static void tell_auto(struct doctor *doctor, const char *subject, const char *way, const char *devices)
+static void report_auto(struct doctor *doctor, const char *subject, const char *way, const char *devices)
 {
     const char *reasons = strstr(way, " (not ");
     int length = reasons ? (int)(reasons - way) : (int)strlen(way);
     bool verbs = strncmp(way, "verbs", 5) == 0, shm = strncmp(way, "shm", 3) == 0;
     bool better = doctor->verbs_works && !verbs && !shm;
-    doctor_find(&doctor->report, better ? DOCTOR_WARN : DOCTOR_NOTE, "auto", subject,
+    doctor_add_finding(&doctor->report, better ? DOCTOR_WARN : DOCTOR_NOTE, "auto", subject,
                 better ? "name the RDMA device as well (transport.devices=mlx5_0:1,eth0)"
                        : "nothing; transport.backend and transport.devices choose otherwise",
                 "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length, way,
@@ -216,18 +217,18 @@ static void tell_auto(struct doctor *doctor, const char *subject, const char *wa
 }
 
 /* One lane to one host. Answers whether it works. */
-static bool judge_try(struct doctor *doctor, const char *subject, const char *lane, const char *devices,
+static bool report_try(struct doctor *doctor, const char *subject, const char *lane, const char *devices,
                       const struct doctor_try_result *result)
 {
     if (result->status >= 0) {
         if (strncmp(lane, "verbs", 5) == 0) doctor->verbs_works = true;
-        if (strcmp(lane, "auto") == 0) tell_auto(doctor, subject, result->text, devices);
-        doctor_find(&doctor->report, DOCTOR_OK, "transport", subject, NULL,
+        if (strcmp(lane, "auto") == 0) report_auto(doctor, subject, result->text, devices);
+        doctor_add_finding(&doctor->report, DOCTOR_OK, "transport", subject, NULL,
                     "%s works: %.2f us, %.2f GB/s out, %.2f GB/s in", lane, 1e-3 * (double)result->latency_ns,
                     1e-9 * (double)result->out_bytes_per_second, 1e-9 * (double)result->in_bytes_per_second);
         return true;
     }
-    const struct doctor_finding *device = doctor_find_by_id(&doctor->report, "rdma-device");
+    const struct doctor_finding *device = doctor_newest_finding(&doctor->report, "rdma-device");
     bool absent =
         result->absent || (strncmp(lane, "verbs", 5) == 0 && device && device->level == DOCTOR_NOTE);
     enum doctor_level level = doctor->asked ? DOCTOR_BROKEN : absent ? DOCTOR_NOTE : DOCTOR_WARN;
@@ -235,27 +236,27 @@ static bool judge_try(struct doctor *doctor, const char *subject, const char *la
         absent
             ? "use another transport, or a build that has this one"
             : "the lines above about the machine; between hosts: open the ports, name the device (--devices)";
-    doctor_find(&doctor->report, level, "transport", subject, advice,
+    doctor_add_finding(&doctor->report, level, "transport", subject, advice,
                 "%s does not work: %s", lane, result->text);
     return false;
 }
 
-static void judge_host(struct doctor *doctor, const char *subject, size_t working)
+static void report_host(struct doctor *doctor, const char *subject, size_t working)
 {
     if (working > 0 || doctor->asked) return;
-    doctor_find(&doctor->report, DOCTOR_BROKEN, "no-transport", subject, "see the reasons above",
+    doctor_add_finding(&doctor->report, DOCTOR_BROKEN, "no-transport", subject, "see the reasons above",
                 "no transport works");
 }
 
-static void judge_cma(struct doctor *doctor)
+static void report_cma(struct doctor *doctor)
 {
-    int error = doctor_try_cma();
+    int error = doctor_check_cma();
     if (error == 0) {
-        doctor_find(&doctor->report, DOCTOR_OK, "cma", "this host", NULL,
+        doctor_add_finding(&doctor->report, DOCTOR_OK, "cma", "this host", NULL,
                     "processes of this user read each other's memory (process_vm_readv)");
         return;
     }
-    doctor_find(&doctor->report, DOCTOR_WARN, "cma", "this host",
+    doctor_add_finding(&doctor->report, DOCTOR_WARN, "cma", "this host",
                 "kernel.yama.ptrace_scope=0, in a container --cap-add=SYS_PTRACE; or take buffers from "
                 "weft_alloc, which need none",
                 "process_vm_readv between two processes of this user: %s; large messages from ordinary "
@@ -263,24 +264,24 @@ static void judge_cma(struct doctor *doctor)
                 strerror(error));
 }
 
-static void try_here(struct doctor *doctor)
+static void try_on_host(struct doctor *doctor)
 {
     size_t working = 0;
     doctor->verbs_works = false;
     for (size_t i = 0; i < doctor->lane_count; i++) {
         struct doctor_try_result result;
-        doctor_try_here(doctor->lanes[i], doctor->devices, doctor->deadline_s, &result);
+        doctor_try_on_host(doctor->lanes[i], doctor->devices, doctor->deadline_s, &result);
         set_link(doctor, doctor->self, doctor->self, doctor->lanes[i], &result, result.out_bytes_per_second);
-        working += judge_try(doctor, "this host", doctor->lanes[i], doctor->devices, &result);
+        working += report_try(doctor, "this host", doctor->lanes[i], doctor->devices, &result);
     }
-    judge_host(doctor, "this host", working);
-    judge_cma(doctor);
+    report_host(doctor, "this host", working);
+    report_cma(doctor);
 }
 
-static void judge_clock(struct doctor *doctor, const char *target, int64_t offset_ns)
+static void report_clock(struct doctor *doctor, const char *target, int64_t offset_ns)
 {
     bool apart = llabs((long long)offset_ns) / 1000000 > CLOCK_WARN_MS;
-    doctor_find(
+    doctor_add_finding(
         &doctor->report, apart ? DOCTOR_WARN : DOCTOR_OK, "clock-offset", target,
         apart
             ? "run chrony or systemd-timesyncd on both: certificates and the order of log lines depend on it"
@@ -289,19 +290,19 @@ static void judge_clock(struct doctor *doctor, const char *target, int64_t offse
 }
 
 /* Devices that carry packets of different length lose the long ones, or cut them. */
-static void judge_mtu(struct doctor *doctor, const char *target, const struct doctor_remote *remote)
+static void report_mtu(struct doctor *doctor, const char *target, const struct doctor_remote *remote)
 {
-    uint32_t least = remote->mtu < remote->their_mtu ? remote->mtu : remote->their_mtu;
-    if (!remote->mtu || !remote->their_mtu) return;
-    bool differ = remote->mtu != remote->their_mtu,
+    uint32_t least = remote->mtu < remote->remote_mtu ? remote->mtu : remote->remote_mtu;
+    if (!remote->mtu || !remote->remote_mtu) return;
+    bool differ = remote->mtu != remote->remote_mtu,
          narrow = !differ && remote->path_mtu > 0 && remote->path_mtu < least;
     const char *advice =
         differ   ? "the same MTU on both hosts and on the switches between them (9000 on fast Ethernet)"
         : narrow ? "raise the MTU of the routers, switches or tunnels between the hosts"
                  : NULL;
-    doctor_find(&doctor->report, advice ? DOCTOR_WARN : DOCTOR_OK, "path-mtu", target, advice,
-                "MTU %u on %s here, %u on %s there%s", remote->mtu, remote->devices, remote->their_mtu,
-                remote->their_device, narrow ? ", but the way between carries less" : "");
+    doctor_add_finding(&doctor->report, advice ? DOCTOR_WARN : DOCTOR_OK, "path-mtu", target, advice,
+                "MTU %u on %s here, %u on %s there%s", remote->mtu, remote->devices, remote->remote_mtu,
+                remote->remote_device, narrow ? ", but the way between carries less" : "");
 }
 
 /* A name for the table: what it calls itself, unless that is our own name (a namespace, a clone). */
@@ -310,7 +311,7 @@ static bool add_remote(struct doctor *doctor, const struct doctor_remote *remote
 {
     char name[WEFT_LINK_NAME_BYTES], host[256], port[16];
     bool same = strcmp(remote->name, weft_link_table_host_name(doctor->table, doctor->self)) == 0;
-    if (!doctor_split_target(target, host, sizeof host, port, sizeof port)) return false;
+    if (!doctor_parse_target(target, host, sizeof host, port, sizeof port)) return false;
     if (same && doctor_is_loopback(host)) {
         *index = doctor->self;
         return true;
@@ -324,37 +325,37 @@ static void try_host(struct doctor *doctor, const char *target)
     struct doctor_remote remote;
     uint32_t index = 0;
     size_t working = 0;
-    if (!doctor_reach(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
-    judge_clock(doctor, target, remote.clock_offset_ns);
-    judge_mtu(doctor, target, &remote);
-    if (!doctor_remote_look(&remote, target, doctor->rdma_needed, doctor->deadline_s, &doctor->report)) {
-        doctor_find(&doctor->report, DOCTOR_BROKEN, "reach", target,
+    if (!doctor_connect(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
+    report_clock(doctor, target, remote.clock_offset_ns);
+    report_mtu(doctor, target, &remote);
+    if (!doctor_remote_examine(&remote, target, doctor->rdma_needed, doctor->deadline_s, &doctor->report)) {
+        doctor_add_finding(&doctor->report, DOCTOR_BROKEN, "reach", target,
                     "look at what `weft doctor --listen` said there", "it has gone");
-        doctor_leave(&remote);
+        doctor_disconnect(&remote);
         return;
     }
-    bool listed = add_remote(doctor, &remote, target, &index);
+    bool is_in_table = add_remote(doctor, &remote, target, &index);
     doctor->verbs_works = false;
     for (size_t i = 0; i < doctor->lane_count; i++) {
         struct doctor_try_result result;
         bool one_host = strstr(doctor->lanes[i], "shm") != NULL; /* by nature */
         if (one_host && !doctor->asked && !remote.same_kernel) continue;
-        bool there = doctor_remote_try(&remote, doctor->lanes[i], doctor->devices, doctor->secret,
+        bool is_connected = doctor_remote_try(&remote, doctor->lanes[i], doctor->devices, doctor->secret,
                                        doctor->deadline_s, &result);
-        if (listed)
+        if (is_in_table)
             set_link(doctor, doctor->self, index, doctor->lanes[i], &result, result.out_bytes_per_second);
-        if (listed)
+        if (is_in_table)
             set_link(doctor, index, doctor->self, doctor->lanes[i], &result, result.in_bytes_per_second);
         /* containers of one kernel may well be kept apart */
         if (one_host && !doctor->asked) result.absent = true;
-        working += judge_try(doctor, target, doctor->lanes[i],
+        working += report_try(doctor, target, doctor->lanes[i],
                              doctor->devices ? doctor->devices : remote.devices, &result);
-        if (there || i + 1 == doctor->lane_count) continue;
-        doctor_leave(&remote);
-        if (!doctor_reach(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
+        if (is_connected || i + 1 == doctor->lane_count) continue;
+        doctor_disconnect(&remote);
+        if (!doctor_connect(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
     }
-    judge_host(doctor, target, working);
-    doctor_leave(&remote);
+    report_host(doctor, target, working);
+    doctor_disconnect(&remote);
 }
 
 /* ---- what it says ---- */
@@ -389,9 +390,9 @@ static void print_json(const struct doctor *doctor, int answer)
     json_decref(object);
 }
 
-static int answer_of(const struct doctor *doctor)
+static int exit_status(const struct doctor *doctor)
 {
-    enum doctor_level worst = doctor_worst(&doctor->report);
+    enum doctor_level worst = doctor_worst_level(&doctor->report);
     return worst == DOCTOR_BROKEN ? EXIT_BROKEN : worst == DOCTOR_WARN ? EXIT_WARN : EXIT_FINE;
 }
 
@@ -436,7 +437,7 @@ static bool set_listen(struct doctor_listen *listen, const char *text)
     if (text[0] && strspn(text, "0123456789") == strlen(text)) {
         snprintf(port, sizeof port, "%.8s", text);
     } else {
-        if (!doctor_split_target(text, host, sizeof host, port, sizeof port)) {
+        if (!doctor_parse_target(text, host, sizeof host, port, sizeof port)) {
             tool_usage_error("weft doctor",
                              "--listen: '%s' is no address: give ADDRESS, ADDRESS:PORT or PORT", text);
             return false;
@@ -518,7 +519,7 @@ static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *list
 }
 
 /* A report that did not reach the disk is none. */
-static int printed(int answer)
+static int flush_report(int answer)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return answer;
     fprintf(stderr, "weft doctor: cannot write the report: %s\n", strerror(errno));
@@ -530,14 +531,14 @@ static int examine(struct doctor *doctor, int count, char **targets)
     doctor_check_machine(&doctor->report, doctor->root ? doctor->root : "", doctor->rdma_needed);
     if (!doctor->root && !doctor->no_tries) {
         if (!open_table(doctor)) return EXIT_BROKEN;
-        try_here(doctor);
+        try_on_host(doctor);
         for (int i = 0; i < count; i++) try_host(doctor, targets[i]);
         save_table(doctor);
     }
-    int answer = answer_of(doctor);
+    int answer = exit_status(doctor);
     if (doctor->json) print_json(doctor, answer);
     else print_summary(doctor);
-    return printed(answer);
+    return flush_report(answer);
 }
 
 static int print_cached(struct doctor *doctor)
@@ -549,7 +550,7 @@ static int print_cached(struct doctor *doctor)
     }
     if (doctor->json) print_json(doctor, EXIT_FINE);
     else print_links(doctor, stdout);
-    return printed(EXIT_FINE);
+    return flush_report(EXIT_FINE);
 }
 
 int weft_doctor_main(int argc, char **argv)

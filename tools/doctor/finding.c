@@ -12,26 +12,26 @@ void doctor_report_free(struct doctor_report *report)
 }
 
 /* What machines call themselves may hold anything: keep it on one line. */
-static void clean(char *text)
+static void replace_control_characters(char *text)
 {
     for (; *text; text++) {
         if ((unsigned char)*text < ' ' || *text == 127) *text = ' ';
     }
 }
 
-void doctor_find(struct doctor_report *report, enum doctor_level level, const char *id, const char *subject,
-                 const char *advice, const char *format, ...)
+void doctor_add_finding(struct doctor_report *report, enum doctor_level level, const char *id,
+                        const char *subject, const char *advice, const char *format, ...)
 {
     va_list args;
-    if (report->count == report->room) {
-        size_t room = report->room ? 2 * report->room : 32;
-        struct doctor_finding *more = realloc(report->findings, room * sizeof *more);
+    if (report->count == report->capacity) {
+        size_t capacity = report->capacity ? 2 * report->capacity : 32;
+        struct doctor_finding *more = realloc(report->findings, capacity * sizeof *more);
         if (!more) {
-            report->full = true;
+            report->is_truncated = true;
             return;
         }
         report->findings = more;
-        report->room = room;
+        report->capacity = capacity;
     }
     struct doctor_finding *finding = &report->findings[report->count++];
     *finding = (struct doctor_finding){.level = level};
@@ -41,9 +41,9 @@ void doctor_find(struct doctor_report *report, enum doctor_level level, const ch
     va_start(args, format);
     vsnprintf(finding->text, sizeof finding->text, format, args);
     va_end(args);
-    clean(finding->subject);
-    clean(finding->text);
-    clean(finding->advice);
+    replace_control_characters(finding->subject);
+    replace_control_characters(finding->text);
+    replace_control_characters(finding->advice);
 }
 
 const char *doctor_level_name(enum doctor_level level)
@@ -54,7 +54,7 @@ const char *doctor_level_name(enum doctor_level level)
                                   : "BROKEN";
 }
 
-enum doctor_level doctor_worst(const struct doctor_report *report)
+enum doctor_level doctor_worst_level(const struct doctor_report *report)
 {
     enum doctor_level worst = DOCTOR_OK;
     for (size_t i = 0; i < report->count; i++) {
@@ -63,7 +63,7 @@ enum doctor_level doctor_worst(const struct doctor_report *report)
     return worst;
 }
 
-const struct doctor_finding *doctor_find_by_id(const struct doctor_report *report, const char *id)
+const struct doctor_finding *doctor_newest_finding(const struct doctor_report *report, const char *id)
 {
     for (size_t i = report->count; i > 0; i--) {
         if (strcmp(report->findings[i - 1].id, id) == 0) return &report->findings[i - 1];
@@ -86,5 +86,5 @@ void doctor_print(const struct doctor_report *report, FILE *out, bool all)
         if (finding->advice[0])
             fprintf(out, "%-6s  %-20s  %-*s  -> %s\n", "", "", (int)width, "", finding->advice);
     }
-    if (report->full) fprintf(out, "(out of memory: some findings are missing)\n");
+    if (report->is_truncated) fprintf(out, "(out of memory: some findings are missing)\n");
 }

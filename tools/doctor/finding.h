@@ -23,18 +23,19 @@ struct doctor_finding {
 
 struct doctor_report {
     struct doctor_finding *findings; /* owned; (count,) */
-    size_t count, room;
-    bool full;                       /* out of memory: some are missing */
+    size_t count, capacity;
+    bool is_truncated;                       /* out of memory: some are missing */
 };
 
 void doctor_report_free(struct doctor_report *report);
 /* advice: NULL only where the level is DOCTOR_OK. */
-void doctor_find(struct doctor_report *report, enum doctor_level level, const char *id, const char *subject,
-                 const char *advice, const char *format, ...) __attribute__((format(printf, 6, 7)));
+void doctor_add_finding(struct doctor_report *report, enum doctor_level level, const char *id,
+                        const char *subject, const char *advice, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
 const char *doctor_level_name(enum doctor_level level); /* "ok", "note", "warn", "BROKEN" */
-enum doctor_level doctor_worst(const struct doctor_report *report);
+enum doctor_level doctor_worst_level(const struct doctor_report *report);
 /* The newest finding with this id (tests); NULL: none. */
-const struct doctor_finding *doctor_find_by_id(const struct doctor_report *report, const char *id);
+const struct doctor_finding *doctor_newest_finding(const struct doctor_report *report, const char *id);
 void doctor_print(const struct doctor_report *report, FILE *out, bool all);
 
 #endif

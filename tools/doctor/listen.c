@@ -15,13 +15,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tools/doctor/greet.h"
+#include "tools/doctor/hello.h"
 #include "tools/doctor/machine.h"
 #include "tools/doctor/remote.h"
 
-enum { PLACES = 32, BACKLOG = 128, ASKER_S = 120, ASKER_DEADLINES = 24, REAP_MS = 100, EXIT_CANNOT = 3 };
+enum {
+    CHILDREN_MAX = 32,
+    BACKLOG = 128,
+    CLIENT_SECONDS_MAX = 120,
+    CLIENT_DEADLINES_MAX = 24,
+    REAP_MS = 100,
+    EXIT_CANNOT = 3
+};
 
-struct place {
+struct child_slot {
     pid_t child;     /* 0: free */
     uint64_t number; /* in the order of coming */
 };
@@ -29,9 +36,9 @@ struct place {
 struct server {
     const struct doctor_listen *listen;
     int fd;
-    struct place places[PLACES];
-    uint64_t came;
-    volatile uint8_t *proven; /* (PLACES,), shared with the children: set by theirs */
+    struct child_slot slots[CHILDREN_MAX];
+    uint64_t accepted_count;
+    volatile uint8_t *has_authenticated; /* (PLACES,), shared with the children: set by theirs */
     bool served;              /* somebody with the secret has come and gone */
 };
 
@@ -41,7 +48,7 @@ static bool send_findings(int fd, bool need_rdma, uint32_t seconds)
 {
     struct doctor_report report = {0};
     doctor_check_machine(&report, "", need_rdma);
-    uint32_t count = report.count < GREET_FINDINGS_MAX ? (uint32_t)report.count : GREET_FINDINGS_MAX;
+    uint32_t count = report.count < HELLO_FINDINGS_MAX ? (uint32_t)report.count : HELLO_FINDINGS_MAX;
     bool sent = doctor_send_all(fd, &count, sizeof count, seconds) &&
                 doctor_send_all(fd, report.findings, count * sizeof *report.findings, seconds);
     doctor_report_free(&report);
@@ -52,7 +59,7 @@ static void try_lane(const struct doctor_listen *listen, int fd, const char *lan
                      uint64_t nonce)
 {
     struct doctor_try_result result;
-    struct doctor_try_plan plan = {.lane = lane,
+    struct doctor_try_args plan = {.lane = lane,
                                    .devices = listen->devices,
                                    .secret = listen->secret,
                                    .nonce = nonce,
@@ -63,70 +70,74 @@ static void try_lane(const struct doctor_listen *listen, int fd, const char *lan
     fprintf(stderr, "weft doctor: %s: %s\n", lane, result.status < 0 ? result.text : "works");
 }
 
-static void serve_asker(const struct doctor_listen *listen, int fd, volatile uint8_t *proven)
+static void serve_client(const struct doctor_listen *listen, int fd, volatile uint8_t *has_authenticated)
 {
     uint32_t seconds = listen->deadline_s;
-    struct greet_hello mine = {.magic = GREET_MAGIC}, theirs;
-    struct greet_about about;
-    struct greet_request request;
-    greet_challenge(mine.challenge);
-    greet_send_at_once(fd);
+    struct hello_challenge mine = {.magic = HELLO_MAGIC}, theirs;
+    struct hello_host about;
+    struct hello_request request;
+    hello_draw_challenge(mine.challenge);
+    hello_set_nodelay(fd);
     alarm(seconds); /* for all of the greeting: a stranger ends here */
     if (!doctor_send_all(fd, &mine, sizeof mine, seconds) ||
         !doctor_recv_all(fd, &theirs, sizeof theirs, seconds))
         return;
-    if (theirs.magic != GREET_MAGIC || memcmp(mine.challenge, theirs.challenge, sizeof mine.challenge) == 0)
+    if (theirs.magic != HELLO_MAGIC || memcmp(mine.challenge, theirs.challenge, sizeof mine.challenge) == 0)
         return;
-    if (!greet_prove(fd, listen->secret, false, mine.challenge, theirs.challenge, seconds)) {
+    if (!hello_authenticate(fd, listen->secret, false, mine.challenge, theirs.challenge, seconds)) {
         fprintf(stderr, "weft doctor: somebody without the right secret was turned away\n");
         return;
     }
-    *proven = 1;
-    alarm(seconds * ASKER_DEADLINES > ASKER_S ? seconds * ASKER_DEADLINES : ASKER_S);
-    greet_describe(fd, &about);
+    *has_authenticated = 1;
+    alarm(seconds * CLIENT_DEADLINES_MAX > CLIENT_SECONDS_MAX ? seconds * CLIENT_DEADLINES_MAX
+                                                              : CLIENT_SECONDS_MAX);
+    hello_describe_host(fd, &about);
     if (!doctor_send_all(fd, &about, sizeof about, seconds)) return;
-    uint64_t nonce = greet_nonce(theirs.challenge, mine.challenge);
+    uint64_t nonce = hello_nonce(theirs.challenge, mine.challenge);
     while (doctor_recv_all(fd, &request, sizeof request, 3 * seconds)) {
         request.lane[sizeof request.lane - 1] = 0;
-        if (request.kind == GREET_TRY) try_lane(listen, fd, request.lane, about.device, nonce);
-        else if (request.kind != GREET_LOOK || !send_findings(fd, request.need_rdma != 0, seconds)) return;
+        if (request.kind == HELLO_TRY) try_lane(listen, fd, request.lane, about.device, nonce);
+        else if (request.kind != HELLO_EXAMINE || !send_findings(fd, request.need_rdma != 0, seconds)) return;
     }
 }
 
 /* ---- places ---- */
 
-static void free_place(struct server *server, size_t index)
+static void free_slot(struct server *server, size_t index)
 {
-    server->served = server->served || server->proven[index];
-    server->proven[index] = 0;
-    server->places[index].child = 0;
+    server->served = server->served || server->has_authenticated[index];
+    server->has_authenticated[index] = 0;
+    server->slots[index].child = 0;
 }
 
 static void reap(struct server *server)
 {
-    for (size_t i = 0; i < PLACES; i++) {
-        struct place *place = &server->places[i];
-        if (place->child > 0 && waitpid(place->child, NULL, WNOHANG) == place->child) free_place(server, i);
+    for (size_t i = 0; i < CHILDREN_MAX; i++) {
+        struct child_slot *child_slot = &server->slots[i];
+        if (child_slot->child > 0 && waitpid(child_slot->child, NULL, WNOHANG) == child_slot->child)
+            free_slot(server, i);
     }
 }
 
 /* A free place; if there is none, that of the stranger who came first. -1: all are people we know. */
-static int find_place(struct server *server)
+static int find_slot(struct server *server)
 {
     int oldest = -1;
-    for (int i = 0; i < PLACES; i++) {
-        const struct place *place = &server->places[i];
-        if (place->child == 0) return i;
-        if (!server->proven[i] && (oldest < 0 || place->number < server->places[oldest].number)) oldest = i;
+    for (int i = 0; i < CHILDREN_MAX; i++) {
+        const struct child_slot *child_slot = &server->slots[i];
+        if (child_slot->child == 0) return i;
+        if (!server->has_authenticated[i] &&
+            (oldest < 0 || child_slot->number < server->slots[oldest].number))
+            oldest = i;
     }
     if (oldest < 0) return -1;
-    kill(server->places[oldest].child, SIGKILL);
-    while (waitpid(server->places[oldest].child, NULL, 0) < 0 && errno == EINTR) continue;
-    free_place(server, (size_t)oldest);
+    kill(server->slots[oldest].child, SIGKILL);
+    while (waitpid(server->slots[oldest].child, NULL, 0) < 0 && errno == EINTR) continue;
+    free_slot(server, (size_t)oldest);
     return oldest;
 }
 
-static void start_child(struct server *server, int index, int asker)
+static void start_child(struct server *server, int index, int client)
 {
     pid_t parent = getpid();
     fflush(NULL);
@@ -135,12 +146,13 @@ static void start_child(struct server *server, int index, int asker)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
         close(server->fd);
-        serve_asker(server->listen, asker, &server->proven[index]);
+        serve_client(server->listen, client, &server->has_authenticated[index]);
         fflush(NULL);
         _exit(0);
     }
     if (child < 0) fprintf(stderr, "weft doctor: cannot start a process for an asker: %s\n", strerror(errno));
-    server->places[index] = (struct place){.child = child > 0 ? child : 0, .number = ++server->came};
+    server->slots[index] =
+        (struct child_slot){.child = child > 0 ? child : 0, .number = ++server->accepted_count};
 }
 
 static void serve(struct server *server)
@@ -149,20 +161,20 @@ static void serve(struct server *server)
         struct pollfd wait = {.fd = server->fd, .events = POLLIN};
         int ready = poll(&wait, 1, REAP_MS), index;
         reap(server);
-        if (ready <= 0 || (index = find_place(server)) < 0) {
+        if (ready <= 0 || (index = find_slot(server)) < 0) {
             if (ready > 0) poll(NULL, 0, REAP_MS); /* all places are in use */
             continue;
         }
-        int asker = accept4(server->fd, NULL, NULL, SOCK_CLOEXEC);
-        if (asker < 0) {
+        int client = accept4(server->fd, NULL, NULL, SOCK_CLOEXEC);
+        if (client < 0) {
             poll(NULL, 0, REAP_MS); /* gone again, or no descriptor is free: not in a tight loop */
             continue;
         }
-        start_child(server, index, asker);
-        close(asker);
+        start_child(server, index, client);
+        close(client);
     }
-    for (size_t i = 0; i < PLACES; i++) {
-        if (server->places[i].child > 0) kill(server->places[i].child, SIGKILL);
+    for (size_t i = 0; i < CHILDREN_MAX; i++) {
+        if (server->slots[i].child > 0) kill(server->slots[i].child, SIGKILL);
     }
 }
 
@@ -226,13 +238,13 @@ int doctor_serve(const struct doctor_listen *listen)
     }
     server.fd = open_listener(listen->host, listen->port, &port);
     if (server.fd < 0 || !write_port(listen->port_file, port)) return EXIT_CANNOT;
-    void *shared = mmap(NULL, PLACES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *shared = mmap(NULL, CHILDREN_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return fprintf(stderr, "weft doctor: no memory\n"), EXIT_CANNOT;
-    server.proven = shared;
+    server.has_authenticated = shared;
     fprintf(stderr, "weft doctor: listening on %s port %u; on the other host: weft doctor %sTHIS_HOST:%u\n",
             listen->host, port, listen->secret ? "--secret-file FILE " : "", port);
     serve(&server);
-    munmap(shared, PLACES);
+    munmap(shared, CHILDREN_MAX);
     close(server.fd);
     return 0;
 }

@@ -15,14 +15,14 @@ enum { MEMLOCK_WANTED_MIB = 64, SHM_WANTED_MIB = 256, FILES_WANTED = 4096 };
 
 /* ---- reading ---- */
 
-bool machine_text(const char *root, const char *path, char *out, size_t room)
+bool machine_text(const char *root, const char *path, char *out, size_t capacity)
 {
     char name[PATH_MAX];
     out[0] = 0;
     if (snprintf(name, sizeof name, "%s%s", root, path) >= (int)sizeof name) return false;
     FILE *file = fopen(name, "re");
     if (!file) return false;
-    size_t bytes = fread(out, 1, room - 1, file);
+    size_t bytes = fread(out, 1, capacity - 1, file);
     bool fine = !ferror(file);
     fclose(file);
     while (bytes > 0 && isspace((unsigned char)out[bytes - 1])) bytes--;
@@ -50,14 +50,14 @@ bool machine_exists(const char *root, const char *path)
 
 static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
 
-size_t machine_list(const char *root, const char *path, char names[][64], size_t room)
+size_t machine_list(const char *root, const char *path, char names[][64], size_t capacity)
 {
     char name[PATH_MAX];
     size_t count = 0;
     if (snprintf(name, sizeof name, "%s%s", root, path) >= (int)sizeof name) return 0;
     DIR *folder = opendir(name);
     struct dirent *entry;
-    while (folder && count < room && (entry = readdir(folder))) {
+    while (folder && count < capacity && (entry = readdir(folder))) {
         if (entry->d_name[0] != '.' && strlen(entry->d_name) < 64)
             memcpy(names[count++], entry->d_name, strlen(entry->d_name) + 1);
     }
@@ -102,21 +102,21 @@ static void check_limits(struct doctor_report *report, const char *root, bool ha
                              "in /etc/security/limits.conf";
         uint64_t mib = soft >> 20;
         if (soft == UINT64_MAX)
-            doctor_find(report, DOCTOR_OK, "memlock", "limits", NULL, "locked memory is unlimited");
+            doctor_add_finding(report, DOCTOR_OK, "memlock", "limits", NULL, "locked memory is unlimited");
         else if (mib >= MEMLOCK_WANTED_MIB)
-            doctor_find(report, DOCTOR_OK, "memlock", "limits", NULL, "up to %" PRIu64 " MiB may be locked",
-                        mib);
+            doctor_add_finding(report, DOCTOR_OK, "memlock", "limits", NULL,
+                               "up to %" PRIu64 " MiB may be locked", mib);
         else
-            doctor_find(report, has_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "memlock", "limits", advice,
+            doctor_add_finding(report, has_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "memlock", "limits", advice,
                         "only %" PRIu64 " KiB may be locked%s; RDMA needs what it registers, %d MiB and more",
                         soft >> 10, hard > soft ? " (the hard limit is higher)" : "", MEMLOCK_WANTED_MIB);
     }
     if (soft_limit(limits, "Max open files", &soft, &hard)) {
         if (soft >= FILES_WANTED)
-            doctor_find(report, DOCTOR_OK, "open-files", "limits", NULL, "%" PRIu64 " files may be open",
-                        soft);
+            doctor_add_finding(report, DOCTOR_OK, "open-files", "limits", NULL,
+                               "%" PRIu64 " files may be open", soft);
         else
-            doctor_find(report, DOCTOR_WARN, "open-files", "limits",
+            doctor_add_finding(report, DOCTOR_WARN, "open-files", "limits",
                         "raise it: `ulimit -n 65536` or LimitNOFILE= in the unit",
                         "only %" PRIu64
                         " files may be open: a job of some hundred ranks needs several per rank",
@@ -130,16 +130,16 @@ static void check_ptrace(struct doctor_report *report, const char *root)
                                            "only administrators", "nobody"};
     int64_t scope;
     if (!machine_number(root, "/proc/sys/kernel/yama/ptrace_scope", &scope)) {
-        doctor_find(report, DOCTOR_OK, "ptrace-scope", "kernel", NULL,
+        doctor_add_finding(report, DOCTOR_OK, "ptrace-scope", "kernel", NULL,
                     "no Yama: processes of one user may read each other's memory (CMA)");
         return;
     }
     if (scope == 0) {
-        doctor_find(report, DOCTOR_OK, "ptrace-scope", "kernel", NULL,
+        doctor_add_finding(report, DOCTOR_OK, "ptrace-scope", "kernel", NULL,
                     "0: processes of one user may read each other's memory (CMA)");
         return;
     }
-    doctor_find(report, DOCTOR_WARN, "ptrace-scope", "kernel",
+    doctor_add_finding(report, DOCTOR_WARN, "ptrace-scope", "kernel",
                 "`sysctl kernel.yama.ptrace_scope=0`, or take buffers from weft_alloc, which are mapped and "
                 "need no CMA",
                 "%" PRId64
@@ -175,14 +175,14 @@ static void check_shm(struct doctor_report *report, const char *root)
     uint64_t bytes;
     if (!machine_text(root, "/proc/self/mounts", mounts, sizeof mounts)) return;
     if (!shm_mount(mounts, &bytes)) {
-        doctor_find(report, DOCTOR_NOTE, "shm-size", "/dev/shm",
+        doctor_add_finding(report, DOCTOR_NOTE, "shm-size", "/dev/shm",
                     "mount a tmpfs there if UCX or other libraries of the job need it",
                     "not mounted; weft's own segments do not need it");
     } else if (bytes == 0 || bytes >> 20 >= SHM_WANTED_MIB) {
-        doctor_find(report, DOCTOR_OK, "shm-size", "/dev/shm", NULL,
+        doctor_add_finding(report, DOCTOR_OK, "shm-size", "/dev/shm", NULL,
                     bytes ? "%" PRIu64 " MiB" : "half of the memory", bytes >> 20);
     } else {
-        doctor_find(report, DOCTOR_WARN, "shm-size", "/dev/shm",
+        doctor_add_finding(report, DOCTOR_WARN, "shm-size", "/dev/shm",
                     "`docker run --shm-size=1g`, or `mount -o remount,size=1g /dev/shm`",
                     "only %" PRIu64
                     " MiB: UCX's shared memory (and NCCL's) does not fit; weft's own does not use it",
@@ -191,11 +191,11 @@ static void check_shm(struct doctor_report *report, const char *root)
 }
 
 /* The word in brackets of "always [madvise] never". */
-static bool chosen_word(const char *text, char *out, size_t room)
+static bool selected_word(const char *text, char *out, size_t capacity)
 {
     const char *open = strchr(text, '['), *close = open ? strchr(open, ']') : NULL;
     if (!close) return false;
-    snprintf(out, room, "%.*s", (int)(close - open - 1), open + 1);
+    snprintf(out, capacity, "%.*s", (int)(close - open - 1), open + 1);
     return true;
 }
 
@@ -207,21 +207,21 @@ static void check_huge_pages(struct doctor_report *report, const char *root)
     const char *line = strstr(meminfo, "HugePages_Total:");
     if (line) reserved = strtoull(line + strlen("HugePages_Total:"), NULL, 10);
     if (machine_text(root, "/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text) &&
-        chosen_word(text, word, sizeof word)) {
+        selected_word(text, word, sizeof word)) {
         if (strcmp(word, "never") == 0 && reserved == 0) {
-            doctor_find(report, DOCTOR_WARN, "huge-pages", "memory",
+            doctor_add_finding(report, DOCTOR_WARN, "huge-pages", "memory",
                         "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
                         "neither transparent nor reserved ones: first touch of large buffers is several "
                         "times slower");
         } else {
-            doctor_find(report, DOCTOR_OK, "huge-pages", "memory", NULL,
+            doctor_add_finding(report, DOCTOR_OK, "huge-pages", "memory", NULL,
                         "transparent: %s; reserved: %" PRIu64, word, reserved);
         }
     }
     if (machine_text(root, "/sys/kernel/mm/transparent_hugepage/shmem_enabled", text, sizeof text) &&
-        chosen_word(text, word, sizeof word)) {
+        selected_word(text, word, sizeof word)) {
         bool off = strcmp(word, "never") == 0 || strcmp(word, "deny") == 0;
-        doctor_find(report, off ? DOCTOR_NOTE : DOCTOR_OK, "huge-pages-shared", "memory",
+        doctor_add_finding(report, off ? DOCTOR_NOTE : DOCTOR_OK, "huge-pages-shared", "memory",
                     off ? "`echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled` makes first "
                           "touch of weft_alloc's memory faster"
                         : NULL,
@@ -249,13 +249,13 @@ void doctor_check_clock(struct doctor_report *report, const char *root)
     static const char *const slow[] = {"hpet", "acpi_pm", "jiffies", "pit", "refined-jiffies"};
     for (size_t i = 0; i < sizeof slow / sizeof slow[0]; i++) {
         if (strcmp(source, slow[i]) != 0) continue;
-        doctor_find(
+        doctor_add_finding(
             report, DOCTOR_WARN, "clock-source", source,
             "find out why the kernel gave up tsc (`dmesg | grep -i clocksource`)",
             "reading the clock takes a system call (about 1 us): every wait and every deadline pays it");
         return;
     }
-    doctor_find(report, DOCTOR_OK, "clock-source", source, NULL, "read without a system call");
+    doctor_add_finding(report, DOCTOR_OK, "clock-source", source, NULL, "read without a system call");
 }
 
 void doctor_check_machine(struct doctor_report *report, const char *root, bool need_rdma)

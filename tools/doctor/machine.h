@@ -12,12 +12,12 @@ enum { DOCTOR_TEXT_MAX = 4096 };
 
 /* The beginning of a file without the white space at its end. False: it cannot be read (out is then
  * empty). */
-bool machine_text(const char *root, const char *path, char *out, size_t room);
+bool machine_text(const char *root, const char *path, char *out, size_t capacity);
 bool machine_number(const char *root, const char *path, int64_t *out);
 bool machine_exists(const char *root, const char *path);
 /* Names in a folder, sorted, without those that begin with a dot; at most `room`. 0 when it cannot be
  * read. */
-size_t machine_list(const char *root, const char *path, char names[][64], size_t room);
+size_t machine_list(const char *root, const char *path, char names[][64], size_t capacity);
 /* Is `cpu` or node number in a list such as "0-3,8"? */
 bool machine_in_list(const char *list, uint32_t number);
 

@@ -11,9 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tools/doctor/greet.h"
+#include "tools/doctor/hello.h"
 
-bool doctor_split_target(const char *target, char *host, size_t room, char *port, size_t port_room)
+bool doctor_parse_target(const char *target, char *host, size_t capacity, char *port, size_t port_capacity)
 {
     const char *colon = strrchr(target, ':');
     bool several =
@@ -21,18 +21,19 @@ bool doctor_split_target(const char *target, char *host, size_t room, char *port
     if (target[0] == '[') {
         const char *end = strchr(target, ']');
         if (!end) return false;
-        snprintf(host, room, "%.*s", (int)(end - target - 1), target + 1);
+        snprintf(host, capacity, "%.*s", (int)(end - target - 1), target + 1);
         colon = end[1] == ':' ? end + 1 : NULL;
     } else {
-        snprintf(host, room, "%.*s", colon && !several ? (int)(colon - target) : (int)strlen(target), target);
+        snprintf(host, capacity, "%.*s", colon && !several ? (int)(colon - target) : (int)strlen(target),
+                 target);
         if (several) colon = NULL;
     }
-    snprintf(port, port_room, "%s", colon ? colon + 1 : "");
+    snprintf(port, port_capacity, "%s", colon ? colon + 1 : "");
     return host[0] != 0 && strlen(port) < 6 && (!colon || port[0]);
 }
 
 /* A connection within the deadline: 0, or an errno. */
-static int connect_within(int fd, const struct addrinfo *to, uint32_t seconds)
+static int connect_with_timeout(int fd, const struct addrinfo *to, uint32_t seconds)
 {
     int error = 0;
     socklen_t bytes = sizeof error;
@@ -84,14 +85,14 @@ static int open_connection(const char *target, uint32_t deadline_s, struct docto
 {
     char host[256], port[16];
     struct addrinfo *found = NULL;
-    if (!doctor_split_target(target, host, sizeof host, port, sizeof port)) {
-        doctor_find(report, DOCTOR_BROKEN, "reach", target, "say HOST or HOST:PORT", "is no address");
+    if (!doctor_parse_target(target, host, sizeof host, port, sizeof port)) {
+        doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, "say HOST or HOST:PORT", "is no address");
         return -1;
     }
     if (!port[0]) snprintf(port, sizeof port, "%d", DOCTOR_PORT);
     int answer = resolve(host, port, deadline_s, &found);
     if (answer != 0) {
-        doctor_find(report, DOCTOR_BROKEN, "reach", target,
+        doctor_add_finding(report, DOCTOR_BROKEN, "reach", target,
                     "look at /etc/hosts and the name server, or give the address", "%s",
                     gai_strerror(answer));
         return -1;
@@ -99,19 +100,19 @@ static int open_connection(const char *target, uint32_t deadline_s, struct docto
     int fd = -1, error = ETIMEDOUT;
     for (struct addrinfo *to = found; to && fd < 0; to = to->ai_next) {
         fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        error = fd < 0 ? errno : connect_within(fd, to, deadline_s);
+        error = fd < 0 ? errno : connect_with_timeout(fd, to, deadline_s);
         if (error == 0) break;
         if (fd >= 0) close(fd);
         fd = -1;
     }
     freeaddrinfo(found);
     if (fd < 0) {
-        doctor_find(report, DOCTOR_BROKEN, "reach", target, advice_for(error), "port %s: %s", port,
+        doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, advice_for(error), "port %s: %s", port,
                     error == ETIMEDOUT ? "no answer" : strerror(error));
         return -1;
     }
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
-    greet_send_at_once(fd);
+    hello_set_nodelay(fd);
     return fd;
 }
 
@@ -127,10 +128,10 @@ static uint32_t path_mtu(int fd)
     return mtu > 0 ? (uint32_t)mtu : 0;
 }
 
-static void keep(struct doctor_remote *remote, struct greet_about *about)
+static void copy_text(struct doctor_remote *remote, struct hello_host *about)
 {
-    struct greet_about own;
-    greet_describe(remote->fd, &own);
+    struct hello_host own;
+    hello_describe_host(remote->fd, &own);
     about->name[sizeof about->name - 1] = about->device[sizeof about->device - 1] = 0;
     snprintf(remote->name, sizeof remote->name, "%s", about->name);
     for (char *at = remote->name; *at; at++) {
@@ -139,64 +140,65 @@ static void keep(struct doctor_remote *remote, struct greet_about *about)
     remote->fingerprint = about->fingerprint;
     remote->same_kernel = own.kernel != 0 && own.kernel == about->kernel;
     snprintf(remote->devices, sizeof remote->devices, "%s", own.device);
-    snprintf(remote->their_device, sizeof remote->their_device, "%s", about->device);
+    snprintf(remote->remote_device, sizeof remote->remote_device, "%s", about->device);
     remote->mtu = own.mtu;
-    remote->their_mtu = about->mtu;
+    remote->remote_mtu = about->mtu;
     remote->path_mtu = path_mtu(remote->fd);
 }
 
-static void tell_why(const char *target, uint32_t magic, bool greeted, struct doctor_report *report)
+static void report_failure(const char *target, uint32_t magic, bool is_authenticated,
+                           struct doctor_report *report)
 {
-    bool other_release = !greeted && (magic & GREET_MAGIC_NAME) == (GREET_MAGIC & GREET_MAGIC_NAME);
-    if (greeted) {
-        doctor_find(report, DOCTOR_BROKEN, "reach", target, "give both sides the same --secret-file",
+    bool other_release = !is_authenticated && (magic & HELLO_MAGIC_MASK) == (HELLO_MAGIC & HELLO_MAGIC_MASK);
+    if (is_authenticated) {
+        doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, "give both sides the same --secret-file",
                     "the two sides do not hold the same secret");
     } else if (other_release) {
-        doctor_find(report, DOCTOR_BROKEN, "reach", target, "install the same release on both hosts",
+        doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, "install the same release on both hosts",
                     "the doctor there is of another release of weft");
     } else {
-        doctor_find(report, DOCTOR_BROKEN, "reach", target,
+        doctor_add_finding(report, DOCTOR_BROKEN, "reach", target,
                     "name the port that `weft doctor --listen` printed",
                     "something else answers on this port");
     }
 }
 
-bool doctor_reach(const char *target, const char *secret, uint32_t deadline_s, struct doctor_remote *remote,
+bool doctor_connect(const char *target, const char *secret, uint32_t deadline_s, struct doctor_remote *remote,
                   struct doctor_report *report)
 {
-    struct greet_hello mine = {.magic = GREET_MAGIC}, theirs = {0};
-    struct greet_about about;
+    struct hello_challenge mine = {.magic = HELLO_MAGIC}, theirs = {0};
+    struct hello_host about;
     *remote = (struct doctor_remote){.fd = open_connection(target, deadline_s, report)};
     if (remote->fd < 0) return false;
-    greet_challenge(mine.challenge);
-    bool greeted = doctor_recv_all(remote->fd, &theirs, sizeof theirs, deadline_s) &&
-                   theirs.magic == GREET_MAGIC && doctor_send_all(remote->fd, &mine, sizeof mine, deadline_s);
-    int64_t before = greet_wall_ns();
-    bool fine = greeted &&
-                greet_prove(remote->fd, secret, true, mine.challenge, theirs.challenge, deadline_s) &&
+    hello_draw_challenge(mine.challenge);
+    bool is_authenticated = doctor_recv_all(remote->fd, &theirs, sizeof theirs, deadline_s) &&
+                   theirs.magic == HELLO_MAGIC && doctor_send_all(remote->fd, &mine, sizeof mine, deadline_s);
+    int64_t before = hello_wall_clock_ns();
+    bool fine = is_authenticated &&
+                hello_authenticate(remote->fd, secret, true, mine.challenge, theirs.challenge, deadline_s) &&
                 doctor_recv_all(remote->fd, &about, sizeof about, deadline_s);
-    int64_t after = greet_wall_ns();
+    int64_t after = hello_wall_clock_ns();
     if (!fine) {
-        tell_why(target, theirs.magic, greeted, report);
+        report_failure(target, theirs.magic, is_authenticated, report);
         close(remote->fd);
         remote->fd = -1;
         return false;
     }
-    keep(remote, &about);
-    remote->nonce = greet_nonce(mine.challenge, theirs.challenge);
+    copy_text(remote, &about);
+    remote->nonce = hello_nonce(mine.challenge, theirs.challenge);
     remote->clock_offset_ns = (int64_t)((uint64_t)about.wall_ns - (uint64_t)(before + (after - before) / 2));
     return true;
 }
 
-bool doctor_remote_look(struct doctor_remote *remote, const char *target, bool need_rdma, uint32_t deadline_s,
-                        struct doctor_report *report)
+bool doctor_remote_examine(struct doctor_remote *remote, const char *target, bool need_rdma,
+                           uint32_t deadline_s, struct doctor_report *report)
 {
-    struct greet_request request = {.kind = GREET_LOOK, .need_rdma = need_rdma};
+    struct hello_request request = {.kind = HELLO_EXAMINE, .need_rdma = need_rdma};
     struct doctor_finding finding;
     uint32_t count = 0;
     char subject[200];
     if (!doctor_send_all(remote->fd, &request, sizeof request, deadline_s)) return false;
-    if (!doctor_recv_all(remote->fd, &count, sizeof count, deadline_s) || count > GREET_FINDINGS_MAX)
+    if (!doctor_recv_all(remote->fd, &count, sizeof count, deadline_s) || count > HELLO_FINDINGS_MAX)
         return false;
     for (uint32_t i = 0; i < count; i++) {
         if (!doctor_recv_all(remote->fd, &finding, sizeof finding, deadline_s)) return false;
@@ -204,7 +206,7 @@ bool doctor_remote_look(struct doctor_remote *remote, const char *target, bool n
         finding.text[sizeof finding.text - 1] = finding.advice[sizeof finding.advice - 1] = 0;
         if (finding.level < DOCTOR_OK || finding.level > DOCTOR_BROKEN) return false;
         snprintf(subject, sizeof subject, "%s: %s", target, finding.subject);
-        doctor_find(report, finding.level, finding.id, subject, finding.advice, "%s", finding.text);
+        doctor_add_finding(report, finding.level, finding.id, subject, finding.advice, "%s", finding.text);
     }
     return true;
 }
@@ -212,13 +214,13 @@ bool doctor_remote_look(struct doctor_remote *remote, const char *target, bool n
 bool doctor_remote_try(struct doctor_remote *remote, const char *lane, const char *devices,
                        const char *secret, uint32_t deadline_s, struct doctor_try_result *result)
 {
-    struct greet_request request = {.kind = GREET_TRY};
+    struct hello_request request = {.kind = HELLO_TRY};
     snprintf(request.lane, sizeof request.lane, "%s", lane);
     memset(result, 0, sizeof *result);
     result->status = WEFT_ERR_PEER_LOST;
     snprintf(result->text, sizeof result->text, "the listener has gone");
     if (!doctor_send_all(remote->fd, &request, sizeof request, deadline_s)) return false;
-    struct doctor_try_plan plan = {.lane = lane,
+    struct doctor_try_args plan = {.lane = lane,
                                    .devices = devices,
                                    .secret = secret,
                                    .nonce = remote->nonce,
@@ -226,12 +228,12 @@ bool doctor_remote_try(struct doctor_remote *remote, const char *lane, const cha
                                    .fd = remote->fd,
                                    .deadline_s = deadline_s};
     if (!devices && doctor_lane_needs_device(lane)) plan.devices = remote->devices;
-    return doctor_try_apart(&plan, result);
+    return doctor_try_in_child(&plan, result);
 }
 
-void doctor_leave(struct doctor_remote *remote)
+void doctor_disconnect(struct doctor_remote *remote)
 {
-    struct greet_request request = {.kind = GREET_END};
+    struct hello_request request = {.kind = HELLO_END};
     if (remote->fd < 0) return;
     doctor_send_all(remote->fd, &request, sizeof request, 1);
     close(remote->fd);

@@ -1,13 +1,13 @@
 /* remote.h - `weft doctor` on two hosts: one listens, the other asks for tries.
  *
- * The asker's TCP connection carries a challenge both ways (HMAC under the shared secret, greet.h) before
- * anything else is said, then one request after another; a try runs over the same socket (try.h). Everything
- * has a deadline. The listener serves each asker in a process of its own (listen.c): silent, slow and hostile
- * callers keep nobody out. */
+ * The asker's TCP connection carries a challenge both ways (HMAC under the shared secret, hello.h) before
+ * anything else is said, then one request after another; a try runs over the same socket
+ * (transport_try.h). Everything has a deadline. The listener serves each asker in a process of its own
+ * (listen.c): silent, slow and hostile callers keep nobody out. */
 #ifndef WEFT_TOOLS_DOCTOR_REMOTE_H
 #define WEFT_TOOLS_DOCTOR_REMOTE_H
 
-#include "tools/doctor/try.h"
+#include "tools/doctor/transport_try.h"
 
 #define DOCTOR_PORT 4747
 
@@ -17,8 +17,8 @@ struct doctor_remote {
     uint64_t fingerprint, nonce;
     int64_t clock_offset_ns; /* its wall clock minus ours */
     char devices[32];        /* the network device that leads there from here */
-    char their_device[32];   /* ... and from there to here */
-    uint32_t mtu, their_mtu; /* of these; 0: unknown */
+    char remote_device[32];   /* ... and from there to here */
+    uint32_t mtu, remote_mtu; /* of these; 0: unknown */
     uint32_t path_mtu;       /* as the kernel has learnt it so far; 0: unknown */
     bool same_kernel;        /* containers or namespaces of one host */
 };
@@ -38,18 +38,18 @@ int doctor_serve(const struct doctor_listen *listen);
 bool doctor_is_loopback(const char *host);
 
 /* "host", "host:4747", "10.0.0.1", "fe80::1", "[fe80::1]:4747" into host and port ("" when there is none). */
-bool doctor_split_target(const char *target, char *host, size_t room, char *port, size_t port_room);
+bool doctor_parse_target(const char *target, char *host, size_t capacity, char *port, size_t port_capacity);
 /* HOST or HOST:PORT. On failure the finding is in the report and false is answered. */
-bool doctor_reach(const char *target, const char *secret, uint32_t deadline_s, struct doctor_remote *remote,
+bool doctor_connect(const char *target, const char *secret, uint32_t deadline_s, struct doctor_remote *remote,
                   struct doctor_report *report);
 /* What the other machine's files say, with the target before each subject. False: it has gone, or talks
  * nonsense. */
-bool doctor_remote_look(struct doctor_remote *remote, const char *target, bool need_rdma, uint32_t deadline_s,
-                        struct doctor_report *report);
+bool doctor_remote_examine(struct doctor_remote *remote, const char *target, bool need_rdma,
+                           uint32_t deadline_s, struct doctor_report *report);
 /* Both sides try this lane now. False: the listener has gone, or this side's try was ended: leave, and reach
  * it anew. */
 bool doctor_remote_try(struct doctor_remote *remote, const char *lane, const char *devices,
                        const char *secret, uint32_t deadline_s, struct doctor_try_result *result);
-void doctor_leave(struct doctor_remote *remote);
+void doctor_disconnect(struct doctor_remote *remote);
 
 #endif

@@ -13,8 +13,9 @@
 
 #define FLIGHT_FILE_BYTES_MAX (256u << 20)
 #define FLIGHT_RANKS_MAX (1u << 20)
-#define FLIGHT_NOBODY UINT32_MAX
-#define FLIGHT_NO_SEQUENCE UINT64_MAX /* of sends and recvs: they may come anywhere among the other operations */
+#define FLIGHT_NO_PEER UINT32_MAX
+/* of sends and recvs: they may come anywhere among the other operations */
+#define FLIGHT_NO_SEQUENCE UINT64_MAX
 
 /* What a call says: equal on all ranks, or they do not belong together. */
 struct flight_call {
@@ -26,11 +27,13 @@ struct flight_call {
 struct flight_operation {
     struct flight_call call;
     uint32_t group, epoch, rank, ranks;
-    uint32_t members;            /* with group and epoch it names the group: those without a common rank may share an id */
-    uint32_t peer;               /* FLIGHT_NOBODY: it waits for nobody */
+    uint32_t members;            /* with group and epoch it names the group: those without a common rank
+                                  * may share an id */
+    uint32_t peer;               /* FLIGHT_NO_PEER: it waits for nobody */
     uint64_t sequence, steps, posted_ns, started_ns, ended_ns;
     char phase[16], status[32];
-    uint64_t *lengths;           /* owned; (lengths_in + lengths_out,) elements of unequal pieces; NULL: not on record */
+    uint64_t *lengths;           /* owned; (lengths_in + lengths_out,) elements of unequal pieces; NULL:
+                                  * not on record */
     uint32_t lengths_in, lengths_out; /* each at most `ranks` */
 };
 
@@ -46,52 +49,53 @@ struct flight {
 /* false: a sentence is in why, nothing is left. Free with flight_free. */
 bool flight_read(const char *path, struct flight *flight_out, char *why, size_t why_bytes);
 /* The same from a stream, into a zeroed flight; whoever opens it sees to its length. */
-bool flight_take(FILE *file, struct flight *flight_out, char *why, size_t why_bytes);
+bool flight_parse(FILE *file, struct flight *flight_out, char *why, size_t why_bytes);
 void flight_free(struct flight *flight);
 /* "all_reduce of 100 f32, sum, plan ring" */
 void flight_call_text(const struct flight_call *call, char *out, size_t out_bytes);
 bool flight_call_equal(const struct flight_call *a, const struct flight_call *b);
 
 /* ---- what they say together ---- */
-enum judge_state {
-    JUDGE_DONE,      /* has ended the operation in question well */
-    JUDGE_WAITING,   /* is in it */
-    JUDGE_FAILED,    /* it ended there with an error */
-    JUDGE_NOT_CALLED,/* its last operation is an earlier one */
-    JUDGE_UNKNOWN,   /* its record of it has been overwritten by later ones */
+enum diagnosis_state {
+    DIAGNOSIS_DONE,      /* has ended the operation in question well */
+    DIAGNOSIS_WAITING,   /* is in it */
+    DIAGNOSIS_FAILED,    /* it ended there with an error */
+    DIAGNOSIS_NOT_CALLED,/* its last operation is an earlier one */
+    DIAGNOSIS_UNKNOWN,   /* its record of it has been overwritten by later ones */
 };
 
-struct judge_member {
+struct diagnosis_member {
     const struct flight *flight;
     uint32_t rank;               /* in the group */
-    uint64_t called;             /* operations it has called */
-    enum judge_state state;
+    uint64_t called_count;             /* operations it has called */
+    enum diagnosis_state state;
     const struct flight_operation *operation; /* the one in question, or its last one; never NULL */
-    bool behind, differs;        /* among the culprits; called differently from most */
+    bool is_culprit, is_mismatched;        /* among the culprits; called differently from most */
 };
 
-struct judge_group {
+struct diagnosis_group {
     uint32_t group, epoch, digest, ranks; /* digest: of who is in it, as the records say */
-    struct judge_member *members;/* (member_count,) by rank: those that left a record */
+    struct diagnosis_member *members;/* (member_count,) by rank: those that left a record */
     uint32_t member_count;
-    bool trouble;                /* some operation has not ended well */
-    uint64_t sequence;           /* the operation in question: the oldest that has not, or the first that differs */
+    bool has_unfinished;                /* some operation has not ended well */
+    uint64_t sequence;           /* the operation in question: the oldest that has not, or the first that
+                                  * differs */
     struct flight_call call;     /* as most called it */
     bool mismatch;
-    char verdict[1024];          /* one line: who is behind, and why; "" without trouble */
+    char diagnosis_text[1024];          /* one line: who is behind, and why; "" without trouble */
 };
 
-struct judge {
-    struct judge_group *groups;
+struct diagnosis {
+    struct diagnosis_group *groups;
     uint32_t group_count;
 };
 
-#define JUDGE_GROUPS_MAX 1024u
+#define DIAGNOSIS_GROUPS_MAX 1024u
 /* false: no memory, or more groups than that. */
-bool judge_flights(const struct flight *flights, uint32_t count, struct judge *judge_out);
-void judge_free(struct judge *judge);
+bool diagnose_flights(const struct flight *flights, uint32_t count, struct diagnosis *judge_out);
+void diagnosis_free(struct diagnosis *diagnosis);
 /* "rank 3", "ranks 0-4, 7": the ranks of the group of which there is no record; their number. */
-uint32_t judge_missing(const struct judge_group *group, char *out, size_t out_bytes);
-const char *judge_state_name(enum judge_state state);
+uint32_t diagnosis_list_missing(const struct diagnosis_group *group, char *out, size_t out_bytes);
+const char *diagnosis_state_name(enum diagnosis_state state);
 
 #endif

@@ -1,10 +1,11 @@
-/* sim_job.c - thousands of ranks in one thread: the same plans and the same interpreter as on a cluster, over the
- * simulator's endpoints. Each rank has a loop, an endpoint connected to all others, and one group.
+/* sim_job.c - thousands of ranks in one thread: the same plans and the same interpreter as on a cluster, over
+ * the simulator's endpoints. Each rank has a loop, an endpoint connected to all others, and one group.
  *
- * Where ranks are alike (sim.h) only `count` of them exist: the group of each believes in all `settings.ranks`, and rank i's
- * endpoint is that of rank i modulo count.
+ * Where ranks are alike (sim.h) only `count` of them exist: the group of each believes in all
+ * `settings.ranks`, and rank i's endpoint is that of rank i modulo count.
  *
- * Timing-only, no buffer is ever touched: an operation takes its time, and memory is what the ranks themselves need. */
+ * Timing-only, no buffer is ever touched: an operation takes its time, and memory is what the ranks
+ * themselves need. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,8 @@ static double cpu_seconds(void)
 {
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 static uint64_t memory_peak_bytes(void)
@@ -59,7 +61,7 @@ uint32_t sim_job_host(const struct sim_job *job, uint32_t rank)
 {
     if (!job->topology) return rank;
     uint32_t hosts = weft_topology_hosts(job->topology);
-    if (job->settings.in_turn) return job->dealt[rank % hosts];
+    if (job->settings.round_robin) return job->dealt[rank % hosts];
     return job->dealt[(uint64_t)rank * hosts / job->settings.ranks]; /* neighbours share hosts */
 }
 const struct weft_link_cost *sim_job_cost(const struct sim_job *job) { return &job->cost; }
@@ -71,7 +73,7 @@ const struct weft_sim *sim_job_network(const struct sim_job *job) { return job->
 const struct sim_settings *sim_job_settings(const struct sim_job *job) { return &job->settings; }
 const struct weft_topology *sim_job_topology(const struct sim_job *job) { return job->topology; }
 
-static bool failed(const char *what, enum weft_status status)
+static bool print_failure(const char *what, enum weft_status status)
 {
     fprintf(stderr, "weft sim: %s: %s\n", what, weft_reason_text(status));
     return false;
@@ -83,7 +85,8 @@ static bool open_network(struct sim_job *job)
 {
     struct weft_sim_options options;
     struct weft_error error = {0};
-    if (job->settings.topology_path && weft_topology_load(&job->env, job->settings.topology_path, &job->topology, &error) < 0) {
+    if (job->settings.topology_path &&
+        weft_topology_load(&job->env, job->settings.topology_path, &job->topology, &error) < 0) {
         fprintf(stderr, "weft sim: %s\n", error.text);
         return false;
     }
@@ -96,11 +99,11 @@ static bool open_network(struct sim_job *job)
     options.jitter_ns = 0;
     options.bytes_per_second = (uint64_t)job->settings.bytes_per_second;
     enum weft_status status = weft_sim_create(&job->env, &options, &job->sim);
-    return status == WEFT_OK || failed("the simulation cannot be made", status);
+    return status == WEFT_OK || print_failure("the simulation cannot be made", status);
 }
 
 /* In the order of the file, or as a scheduler may deal them out. */
-static bool deal_hosts(struct sim_job *job)
+static bool assign_hosts(struct sim_job *job)
 {
     uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : 0;
     uint64_t random = job->settings.seed;
@@ -111,7 +114,7 @@ static bool deal_hosts(struct sim_job *job)
         job->dealt[i] = job->dealt[other];
         job->dealt[other] = i;
     }
-    return job->dealt || failed("no memory for the hosts", WEFT_ERR_NO_MEMORY);
+    return job->dealt || print_failure("no memory for the hosts", WEFT_ERR_NO_MEMORY);
 }
 
 static bool find_hosts(struct sim_job *job)
@@ -119,9 +122,9 @@ static bool find_hosts(struct sim_job *job)
     uint32_t ranks = job->settings.ranks, *host_of = calloc(ranks, sizeof *host_of);
     job->hosts_memory = calloc(weft_plan_hosts_words(ranks), sizeof *job->hosts_memory);
     for (uint32_t r = 0; host_of && r < ranks; r++) host_of[r] = sim_job_host(job, r);
-    if (host_of && job->hosts_memory) weft_plan_hosts_make(host_of, ranks, job->hosts_memory, &job->hosts);
+    if (host_of && job->hosts_memory) weft_plan_hosts_init(host_of, ranks, job->hosts_memory, &job->hosts);
     free(host_of);
-    return (host_of && job->hosts_memory) || failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
+    return (host_of && job->hosts_memory) || print_failure("no memory for the ranks", WEFT_ERR_NO_MEMORY);
 }
 
 static enum weft_status open_rank(struct sim_job *job, uint32_t index)
@@ -156,12 +159,14 @@ static enum weft_status connect_rank(struct sim_job *job, uint32_t index)
     WEFT_TRY(weft_transport_address(job->ranks[index].transport, &blob, &bytes));
     for (uint32_t other = 0; other < job->count; other++) {
         struct weft_peer *peer;
-        if (other != index) WEFT_TRY(weft_transport_connect(job->ranks[other].transport, index, blob, bytes, &peer));
+        if (other != index)
+            WEFT_TRY(weft_transport_connect(job->ranks[other].transport, index, blob, bytes, &peer));
     }
     return WEFT_OK;
 }
 
-static enum weft_status make_group(struct sim_job *job, uint32_t index, const uint32_t *ids, struct weft_error *error)
+static enum weft_status make_group(struct sim_job *job, uint32_t index, const uint32_t *ids,
+                                   struct weft_error *error)
 {
     struct rank *rank = &job->ranks[index];
     struct weft_group_options options;
@@ -178,7 +183,7 @@ static enum weft_status make_group(struct sim_job *job, uint32_t index, const ui
     options.operations_max = 1;
     options.deadline_ns = LIMIT_NS;
     options.timing_only = job->settings.timing_only;
-    options.alike = job->count < job->settings.ranks ? job->count : 0;
+    options.rank_modulus = job->count < job->settings.ranks ? job->count : 0;
     options.cost = &job->cost;
     options.local_cost = &job->local;
     return weft_group_create(weft_sim_env(job->sim, sim_job_host(job, index)), &options, &rank->group, error);
@@ -190,16 +195,17 @@ static bool open_ranks(struct sim_job *job)
     enum weft_status status = WEFT_OK;
     struct weft_error error = {0};
     uint32_t *ids = calloc(ranks, sizeof *ids);
-    if (!ids) return failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
+    if (!ids) return print_failure("no memory for the ranks", WEFT_ERR_NO_MEMORY);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = open_rank(job, r);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = connect_rank(job, r);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) {
-        for (uint32_t i = 0; i < ranks; i++) ids[i] = i % count == r && i != r ? (i + 1) % count : i % count; /* nobody is his own peer */
+        /* nobody is his own peer */
+        for (uint32_t i = 0; i < ranks; i++) ids[i] = i % count == r && i != r ? (i + 1) % count : i % count;
         status = make_group(job, r, ids, &error);
     }
     free(ids);
     if (status == WEFT_OK) return true;
-    return failed(error.text[0] ? error.text : "a rank cannot be made", status);
+    return print_failure(error.text[0] ? error.text : "a rank cannot be made", status);
 }
 
 /* ---- buffers: small whole numbers, whose sums f32 holds exactly ---- */
@@ -236,9 +242,11 @@ static bool fill(struct sim_job *job)
         }
         rank->in = calloc(job->in_elems + 1, sizeof(float));
         rank->out = calloc(job->out_elems + 1, sizeof(float));
-        if (!rank->in || !rank->out) return failed("no memory for the data: leave --data out", WEFT_ERR_NO_MEMORY);
+        if (!rank->in || !rank->out)
+            return print_failure("no memory for the data: leave --data out", WEFT_ERR_NO_MEMORY);
         for (uint64_t i = 0; i < job->in_elems; i++) rank->in[i] = input(r, i);
-        if (job->settings.kind == WEFT_COLL_BROADCAST && r == job->settings.root) memcpy(rank->out, rank->in, job->in_elems * sizeof(float));
+        if (job->settings.kind == WEFT_COLL_BROADCAST && r == job->settings.root)
+            memcpy(rank->out, rank->in, job->in_elems * sizeof(float));
     }
     return true;
 }
@@ -255,7 +263,8 @@ static uint64_t count_wrong(const struct sim_job *job)
 static void cut_vector(struct sim_job *job)
 {
     uint64_t elems = job->settings.bytes / sizeof(float), ranks = job->settings.ranks;
-    bool scatters = job->settings.kind == WEFT_COLL_REDUCE_SCATTER, gathers = job->settings.kind == WEFT_COLL_ALL_GATHER;
+    bool scatters = job->settings.kind == WEFT_COLL_REDUCE_SCATTER,
+         gathers = job->settings.kind == WEFT_COLL_ALL_GATHER;
     job->elems = scatters || gathers ? elems / ranks : job->settings.kind == WEFT_COLL_BARRIER ? 0 : elems;
     job->in_elems = scatters ? job->elems * ranks : job->elems;
     job->out_elems = gathers ? job->elems * ranks : job->elems;
@@ -266,17 +275,21 @@ static bool find_cost(struct sim_job *job)
 {
     uint64_t latency_ns;
     double rate;
-    struct weft_link_cost worst = sim_cost_of(&job->settings, job->settings.latency_ns, job->settings.bytes_per_second);
-    if (job->topology && !sim_links_measure(job, &worst, job->hosts_memory, &job->hosts)) return failed("no memory for the links", WEFT_ERR_NO_MEMORY);
+    struct weft_link_cost worst =
+        sim_link_cost(&job->settings, job->settings.latency_ns, job->settings.bytes_per_second);
+    if (job->topology && !sim_links_measure(job, &worst, job->hosts_memory, &job->hosts))
+        return print_failure("no memory for the links", WEFT_ERR_NO_MEMORY);
     job->cost = worst;
     if (job->topology && job->hosts.count == 1) { /* of one host there is no other way */
         weft_sim_path(job->sim, sim_job_host(job, 0), sim_job_host(job, 0), 0, &latency_ns, &rate);
-        if (rate > 0) job->cost = sim_cost_of(&job->settings, latency_ns, rate / job->settings.ranks); /* all of them at a time */
+        /* all of them at a time */
+        if (rate > 0) job->cost = sim_link_cost(&job->settings, latency_ns, rate / job->settings.ranks);
     }
-    uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : job->settings.ranks, share = (job->settings.ranks + hosts - 1) / hosts;
+    uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : job->settings.ranks,
+             share = (job->settings.ranks + hosts - 1) / hosts;
     if (share < 2) return true;
     weft_sim_path(job->sim, 0, 0, 0, &latency_ns, &rate);
-    job->local = sim_cost_of(&job->settings, latency_ns, rate / share); /* all of them at a time */
+    job->local = sim_link_cost(&job->settings, latency_ns, rate / share); /* all of them at a time */
     return true;
 }
 
@@ -284,10 +297,12 @@ static bool find_cost(struct sim_job *job)
 static uint32_t ranks_to_run(const struct sim_job *job)
 {
     const struct sim_settings *s = &job->settings;
-    struct weft_link_cost cost = sim_cost_of(s, s->latency_ns, s->bytes_per_second);
+    struct weft_link_cost cost = sim_link_cost(s, s->latency_ns, s->bytes_per_second);
     struct weft_plan_question question = sim_question_of(s, job->elems, &cost, NULL, NULL);
     bool equal = s->kind != WEFT_COLL_ALL_REDUCE || job->elems % s->ranks == 0;
-    if (s->every_rank || !s->timing_only || s->topology_path || !equal || weft_plan_choose(&question, NULL) != WEFT_PLAN_RING) return s->ranks;
+    if (s->every_rank || !s->timing_only || s->topology_path || !equal ||
+        weft_plan_choose(&question, NULL) != WEFT_PLAN_RING)
+        return s->ranks;
     for (uint32_t count = ALIKE_MIN; count <= s->ranks / 2; count++)
         if (s->ranks % count == 0) return count;
     return s->ranks;
@@ -301,7 +316,8 @@ static void op_done(void *context, enum weft_status status, const char *text)
     struct sim_job *job = rank->job;
     rank->ended = true;
     rank->status = status;
-    if (status < 0 && !job->why[0]) snprintf(job->why, sizeof job->why, "rank %u: %s", (uint32_t)(rank - job->ranks), text);
+    if (status < 0 && !job->why[0])
+        snprintf(job->why, sizeof job->why, "rank %u: %s", (uint32_t)(rank - job->ranks), text);
     if (--job->pending == 0) job->done = true;
 }
 
@@ -312,10 +328,17 @@ static bool post_all(struct sim_job *job, enum weft_plan_id *plan_out)
         struct rank *rank = &job->ranks[r];
         struct weft_coll *coll;
         struct weft_error error = {0};
-        struct weft_coll_args args = {.kind = job->settings.kind, .in = rank->in, .out = rank->out, .count = job->elems, .dtype = WEFT_F32,
-                                      .op = WEFT_SUM, .root = job->settings.root, .plan = job->settings.plan};
+        struct weft_coll_args args = {.kind = job->settings.kind,
+                                      .in = rank->in,
+                                      .out = rank->out,
+                                      .count = job->elems,
+                                      .dtype = WEFT_F32,
+                                      .op = WEFT_SUM,
+                                      .root = job->settings.root,
+                                      .plan = job->settings.plan};
         enum weft_status status = weft_coll_post(rank->group, &args, op_done, rank, &coll, &error);
-        if (status != WEFT_IN_PROGRESS) return failed(error.text[0] ? error.text : "cannot post", status);
+        if (status != WEFT_IN_PROGRESS)
+            return print_failure(error.text[0] ? error.text : "cannot post", status);
         *plan_out = weft_coll_plan(coll);
     }
     return true;
@@ -329,7 +352,8 @@ bool sim_job_run(struct sim_job *job, struct sim_result *result)
     if (!post_all(job, &result->plan)) return false;
     enum weft_status status = weft_sim_run(job->sim, &job->done, began_ns + LIMIT_NS);
     if (status != WEFT_OK || job->why[0]) {
-        fprintf(stderr, "weft sim: the operation did not end well: %s\n", job->why[0] ? job->why : weft_reason_text(status));
+        fprintf(stderr, "weft sim: the operation did not end well: %s\n",
+                job->why[0] ? job->why : weft_reason_text(status));
         return false;
     }
     result->run_s = cpu_seconds() - began_s;
@@ -352,7 +376,7 @@ bool sim_job_run(struct sim_job *job, struct sim_result *result)
 
 /* ---- life ---- */
 
-static void no_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
+static void no_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text) {}
 
 struct sim_job *sim_job_open(const struct sim_settings *settings)
 {
@@ -361,7 +385,7 @@ struct sim_job *sim_job_open(const struct sim_settings *settings)
     if (job) job->ranks = calloc(settings->ranks, sizeof *job->ranks);
     if (!job || !job->ranks) {
         free(job);
-        failed("no memory for the ranks", WEFT_ERR_NO_MEMORY);
+        print_failure("no memory for the ranks", WEFT_ERR_NO_MEMORY);
         return NULL;
     }
     job->settings = *settings;
@@ -369,7 +393,8 @@ struct sim_job *sim_job_open(const struct sim_settings *settings)
     job->env.log = no_log;
     cut_vector(job);
     job->count = ranks_to_run(job);
-    if (!open_network(job) || !deal_hosts(job) || !find_hosts(job) || !find_cost(job) || !open_ranks(job) || !fill(job)) {
+    if (!open_network(job) || !assign_hosts(job) || !find_hosts(job) || !find_cost(job) || !open_ranks(job) ||
+        !fill(job)) {
         sim_job_close(job);
         return NULL;
     }
@@ -377,8 +402,8 @@ struct sim_job *sim_job_open(const struct sim_settings *settings)
     return job;
 }
 
-/* Groups of thousands would say farewell to each other, millions of messages that nobody hears: each rank closes its
- * endpoint first, and so has nobody to say it to. */
+/* Groups of thousands would say farewell to each other, millions of messages that nobody hears: each rank
+ * closes its endpoint first, and so has nobody to say it to. */
 void sim_job_close(struct sim_job *job)
 {
     if (!job) return;
@@ -387,7 +412,8 @@ void sim_job_close(struct sim_job *job)
     for (uint32_t r = 0; r < job->count; r++) {
         struct rank *rank = &job->ranks[r];
         weft_group_free(rank->group);
-        for (int i = 0; rank->transport && i < 100 && !weft_transport_drained(rank->transport); i++) weft_transport_progress(rank->transport, 1000);
+        for (int i = 0; rank->transport && i < 100 && !weft_transport_drained(rank->transport); i++)
+            weft_transport_progress(rank->transport, 1000);
         weft_transport_free(rank->transport);
         if (rank->loop) weft_sim_remove(job->sim, rank->loop);
         weft_loop_free(rank->loop);

@@ -3,13 +3,14 @@
 
 #include "transport/core/core.h"
 #include "transport/core/module.h"
-#include "transport/route/route_ops.h"
+#include "transport/auto/auto_ops.h"
 #include "transport/shm/shm_ops.h"
 #include "transport/sim/sim_ops.h"
 #include "transport/tcp/tcp_ops.h"
 #include "transport/wrap/wrap_ops.h"
 
-/* Backends that are linked in or in a module: those whose libraries a program should load only when it uses them. */
+/* Backends that are linked in or in a module: those whose libraries a program should load only when it
+ * uses them. */
 static const char *const apart[] = {
 #ifdef WEFT_HAVE_UCX
     "ucx",
@@ -34,7 +35,7 @@ const char *core_backend_names(void)
 
 static const struct weft_transport_ops *find_own(const char *name)
 {
-    if (strcmp(name, "auto") == 0) return &route_transport_ops;
+    if (strcmp(name, "auto") == 0) return &auto_transport_ops;
     if (strcmp(name, "shm") == 0) return &shm_transport_ops;
     if (strcmp(name, "sim") == 0) return &sim_transport_ops;
     if (strcmp(name, "tcp") == 0) return &tcp_transport_ops;

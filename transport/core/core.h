@@ -3,9 +3,12 @@
  * The core keeps everything that is the same for every backend: the peers, which posted receive meets
  * which arrival, when completions run, and how a lost peer is reported. A backend only moves bytes.
  *
- *      owner ── weft_transport_send ─► core ── ops->send ─► backend ═══ wire ═══ backend ── core_arrived ─► core
- *                                                                                              │ posted receive?
- *      completion ◄── core (progress) ◄── core_finish ◄── backend ◄── ops->accept / discard ◄──┘ handler? else kept
+ *      owner ── weft_transport_send ─► core ── ops->send ─► backend ═══ wire ═══ backend ── core_arrived ─►
+ *      core
+ *                                                                                              │ posted
+ *                                                                                              receive?
+ *      completion ◄── core (progress) ◄── core_finish ◄── backend ◄── ops->accept / discard ◄──┘ handler?
+ *      else kept
  *
  * Rules for a backend
  *   - An operation that answered WEFT_IN_PROGRESS ends with exactly one core_finish. The core runs the
@@ -43,7 +46,8 @@ struct core_arrival {
     struct weft_arrival face; /* first: callers hold a pointer to it */
     struct weft_peer *peer;
     enum core_arrival_state state;
-    bool whole;               /* set by the backend: the payload is here, its sender is not needed any more */
+    bool is_complete;               /* set by the backend: the payload is here, its sender is not needed
+                                     * any more */
     struct weft_list of_peer; /* in peer->arrivals until ended, in the order arrived */
 };
 
@@ -81,13 +85,14 @@ struct weft_remote {
     struct weft_peer *peer;
     uint64_t bytes;      /* these two by ops->import */
     unsigned rights;
-    uint32_t operations; /* puts and gets in flight: the backend's core_done.remote makes the core count them down */
+    uint32_t operations; /* puts and gets in flight: the backend's core_done.remote makes the core count
+                          * them down */
     struct weft_list link; /* in transport->remotes */
     void *backend;
 };
 
-/* What a backend that wants to know is told of posted receives: MATCHED is followed at once by ops->accept, ENDED means
- * over without having moved anything, with the status in `state`. */
+/* What a backend that wants to know is told of posted receives: MATCHED is followed at once by
+ * ops->accept, ENDED means over without having moved anything, with the status in `state`. */
 enum core_moment { CORE_RECEIVE_POSTED = 1, CORE_RECEIVE_MATCHED, CORE_RECEIVE_ENDED };
 
 enum { CORE_MATCH_BUCKETS = 512, CORE_CHANNELS = 256 };
@@ -110,7 +115,7 @@ struct weft_transport {
     void *peer_failed_context;
     weft_peer_lost_fn watcher;
     void *watcher_context;
-    bool lost_news; /* some peer is lost and the watcher does not know */
+    bool has_unreported_loss; /* some peer is lost and the watcher does not know */
 
     struct weft_peer **peer_buckets;
     uint32_t peer_bucket_count, peer_count, early_peer_count, early_arrival_count;
@@ -128,25 +133,28 @@ struct weft_transport {
         void *context;
     } handlers[CORE_CHANNELS];
     struct {
-        weft_refuses_fn fn;
+        weft_discard_filter_fn fn;
         void *context;
-    } refuses[CORE_CHANNELS];
+    } discard_filters[CORE_CHANNELS];
 
-    struct core_refusal {
+    struct core_discard_rule {
         uint64_t tag, mask;
-    } *refusals; /* tags nobody will receive under any more, oldest first */
-    uint32_t refusal_count, refusal_capacity;
+    } *discard_rules; /* tags nobody will receive under any more, oldest first */
+    uint32_t discard_rule_count, discard_rule_capacity;
 
     struct weft_list done;  /* struct core_done */
-    struct weft_list ended; /* struct weft_receive that has no record at the backend (any more); state holds the status */
-    void (*observe)(struct weft_transport *transport, enum core_moment moment, struct weft_receive *receive); /* mostly NULL */
+    struct weft_list ended; /* struct weft_receive that has no record at the backend (any more); state
+                             * holds the status */
+    /* mostly NULL */
+    void (*observe)(struct weft_transport *transport, enum core_moment moment, struct weft_receive *receive);
     bool rescan;            /* a handler or a peer is new: arrivals that wait may have a taker */
     bool progressing, closed;
 
-    /* An endpoint made of several (route/): its peers, receives and arrivals live in the parts, and the face hands them on. */
-    struct weft_transport **parts; /* NULL: an ordinary one */
-    uint32_t part_count;
-    struct weft_transport *whole;  /* of a part: what it belongs to; else NULL */
+    /* An endpoint made of several (route/): its peers, receives and arrivals live in the parts, and the
+     * face hands them on. */
+    struct weft_transport **children; /* NULL: an ordinary one */
+    uint32_t child_count;
+    struct weft_transport *parent;  /* of a part: what it belongs to; else NULL */
 
     struct weft_loop *loop; /* while attached */
     struct weft_pollable pollable;
@@ -162,25 +170,29 @@ struct weft_transport {
 void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status);
 /* A message of `peer_id` with the right nonce was announced; `face` is filled. Takes the arrival, always. */
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival);
-/* As core_arrived, but only if a receive is posted for it: then it is taken, and no code of a user has run, so this may
- * be called from inside a library's callback. false: nothing was done. */
+/* As core_arrived, but only if a receive is posted for it: then it is taken, and no code of a user has
+ * run, so this may be called from inside a library's callback. false: nothing was done. */
 bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *arrival);
-/* As core_arrived, of a message that is whole and in the backend's hands: copied at once if a receive is posted that holds it, and
- * then no record of it is needed. false: nothing was done, and core_arrived it must be. */
-bool core_arrived_whole(struct weft_transport *transport, struct weft_peer *peer, uint64_t tag, const void *header, uint32_t header_bytes,
-                        const void *payload, size_t payload_bytes);
+/* As core_arrived, of a message that is whole and in the backend's hands: copied at once if a receive is
+ * posted that holds it, and then no record of it is needed. false: nothing was done, and core_arrived it
+ * must be. */
+bool core_arrived_complete(struct weft_transport *transport, struct weft_peer *peer, uint64_t tag,
+                           const void *header, uint32_t header_bytes, const void *payload,
+                           size_t payload_bytes);
 /* As weft_transport_fail_peer. `peer` may be one that is lost already: then nothing happens. */
-void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text);
+void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status,
+                    const char *text);
 /* As core_peer_lost, but it took its leave in order: whole messages it had sent can still be received. */
 void core_peer_left(struct weft_transport *transport, struct weft_peer *peer, const char *text);
 /* Why it is lost; "" while it is not. */
 const char *core_peer_text(const struct weft_peer *peer);
 /* The peer, or an early one made for this id; NULL when there are too many of those (or no memory). */
-struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id);
-static inline void core_refused(struct weft_transport *transport) { transport->stats.refused_count++; }
+struct weft_peer *core_peer_find_or_add(struct weft_transport *transport, uint32_t peer_id);
+static inline void core_count_refused(struct weft_transport *transport) { transport->stats.refused_count++; }
 /* The backend has work at that time (and no descriptor that would say so): the loop looks again then. */
 void core_wake_at(struct weft_transport *transport, uint64_t time_ns);
-/* A small keyed scramble of the job's nonce: address blobs carry it in the open, messages the nonce itself. */
+/* A small keyed scramble of the job's nonce: address blobs carry it in the open, messages the nonce
+ * itself. */
 uint32_t core_nonce_hash(uint64_t nonce);
 
 /* ---- inside the core ---- */
@@ -191,7 +203,8 @@ enum weft_status core_arm(struct weft_transport *transport);
 /* peers.c */
 enum weft_status core_peers_init(struct weft_transport *transport);
 void core_peers_free(struct weft_transport *transport);
-struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer_id); /* connected or not; not in parts */
+/* connected or not; not in parts */
+struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer_id);
 struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_id);  /* NULL: no memory */
 void core_peer_remove(struct weft_transport *transport, struct weft_peer *peer);
 int core_peers_report(struct weft_transport *transport);
@@ -202,29 +215,34 @@ bool core_match_posted(struct weft_transport *transport, struct core_arrival *ar
 struct core_arrival *core_match_unexpected(struct weft_transport *transport, uint32_t peer_id, uint64_t tag);
 void core_match_post(struct weft_transport *transport, struct weft_receive *receive);
 void core_match_keep(struct weft_transport *transport, struct core_arrival *arrival);
-void core_receive_meet(struct weft_transport *transport, struct weft_receive *receive, struct core_arrival *arrival);
+void core_receive_match(struct weft_transport *transport, struct weft_receive *receive,
+                        struct core_arrival *arrival);
 /* End every posted receive of the peer (NULL: of all). */
-void core_match_end_posted(struct weft_transport *transport, const struct weft_peer *peer, enum weft_status status);
-/* Let go of every arrival of the peer: those held become lost, the others are discarded. keep_whole: except those
- * that are whole. */
+void core_match_end_posted(struct weft_transport *transport, const struct weft_peer *peer,
+                           enum weft_status status);
+/* Let go of every arrival of the peer: those held become lost, the others are discarded. keep_whole:
+ * except those that are whole. */
 void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer, bool keep_whole);
 void core_arrivals_rescan(struct weft_transport *transport);
-bool core_refuses(const struct weft_transport *transport, uint64_t tag);
+bool core_is_discarded(const struct weft_transport *transport, uint64_t tag);
 void core_discard(struct weft_transport *transport, struct core_arrival *arrival);
-void core_peers_tell(struct weft_transport *transport);
+void core_peers_notify_watcher(struct weft_transport *transport);
 int core_match_deliver(struct weft_transport *transport, int budget);
 
 /* window.c */
 void core_windows_init(struct weft_transport *transport);
-void core_windows_free(struct weft_transport *transport); /* those nobody closed, and remotes nobody released */
+/* those nobody closed, and remotes nobody released */
+void core_windows_free(struct weft_transport *transport);
 
 /* registration.c */
 void core_registrations_init(struct weft_transport *transport);
 void core_registrations_free(struct weft_transport *transport); /* those that were not unregistered */
 
-/* backends.c: by "ucx", "sim", "fault:...", "delay:...". The first use of a backend in a module opens it (module.h), which blocks.
- * WEFT_ERR_UNSUPPORTED with a sentence: the name is unknown, it is not in this build, or its module cannot be opened. Any thread. */
-enum weft_status core_backend_find(const char *name, const struct weft_transport_ops **ops_out, struct weft_error *error);
+/* backends.c: by "ucx", "sim", "fault:...", "delay:...". The first use of a backend in a module opens it
+ * (module.h), which blocks. WEFT_ERR_UNSUPPORTED with a sentence: the name is unknown, it is not in this
+ * build, or its module cannot be opened. Any thread. */
+enum weft_status core_backend_find(const char *name, const struct weft_transport_ops **ops_out,
+                                   struct weft_error *error);
 bool core_backend_is_known(const char *name); /* in this build; opens nothing */
 const char *core_backend_names(void);
 

@@ -1,4 +1,5 @@
-/* mapping.c - a peer's memory as a whole or by address, and how to wake him: for those who meet their peers in shared memory. */
+/* mapping.c - a peer's memory as a whole or by address, and how to wake him: for those who meet their
+ * peers in shared memory. */
 #include "transport/core/core.h"
 #include "transport/memory/memory.h"
 
@@ -17,17 +18,19 @@ enum weft_status weft_peer_map(struct weft_peer *peer, struct weft_mapping *mapp
     struct weft_transport *transport = peer->transport;
     if (transport->closed) return WEFT_ERR_CLOSED;
     if (peer->status < 0) return peer->status;
-    if (!(transport->abilities & WEFT_TRANSPORT_MAPS) || !transport->ops->map_peer) return WEFT_ERR_UNSUPPORTED;
+    if (!(transport->abilities & WEFT_TRANSPORT_MAPS) || !transport->ops->map_peer)
+        return WEFT_ERR_UNSUPPORTED;
     return transport->ops->map_peer(transport, peer, mapping_out);
 }
 
 void weft_mapping_release(struct weft_mapping *mapping)
 {
-    memory_view_give(mapping->view);
+    memory_view_unref(mapping->view);
     *mapping = (struct weft_mapping){0};
 }
 
-enum weft_status weft_peer_copy(struct weft_peer *peer, bool outward, uint64_t address, void *local, size_t bytes)
+enum weft_status weft_peer_copy(struct weft_peer *peer, bool outward, uint64_t address, void *local,
+                                size_t bytes)
 {
     struct weft_transport *transport = peer->transport;
     if (transport->closed) return WEFT_ERR_CLOSED;
@@ -39,11 +42,12 @@ enum weft_status weft_peer_copy(struct weft_peer *peer, bool outward, uint64_t a
 void weft_peer_wake(struct weft_peer *peer)
 {
     struct weft_transport *transport = peer->transport;
-    if (!transport->closed && peer->status == WEFT_OK && transport->ops->wake) transport->ops->wake(transport, peer);
+    if (!transport->closed && peer->status == WEFT_OK && transport->ops->wake)
+        transport->ops->wake(transport, peer);
 }
 
-bool weft_peer_harmless(struct weft_peer *peer)
+bool weft_peer_is_detached(struct weft_peer *peer)
 {
     struct weft_transport *transport = peer->transport;
-    return transport->ops->harmless && transport->ops->harmless(transport, peer);
+    return transport->ops->is_detached && transport->ops->is_detached(transport, peer);
 }

@@ -29,7 +29,8 @@ void core_match_init(struct weft_transport *transport)
     weft_list_init(&transport->ended);
 }
 
-static void receive_end(struct weft_transport *transport, struct weft_receive *receive, enum weft_status status)
+static void receive_end(struct weft_transport *transport, struct weft_receive *receive,
+                        enum weft_status status)
 {
     WEFT_ASSERT(status < 0);
     receive->state = status;
@@ -47,11 +48,13 @@ void core_match_keep(struct weft_transport *transport, struct core_arrival *arri
 {
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
     transport->stats.unexpected_count++;
-    weft_list_append(&transport->unexpected[bucket_of(arrival->face.peer_id, arrival->face.tag)], &arrival->face.link);
+    weft_list_append(&transport->unexpected[bucket_of(arrival->face.peer_id, arrival->face.tag)],
+                     &arrival->face.link);
 }
 
 /* The receive and the message have found each other: fill the one, move the other. */
-void core_receive_meet(struct weft_transport *transport, struct weft_receive *receive, struct core_arrival *arrival)
+void core_receive_match(struct weft_transport *transport, struct weft_receive *receive,
+                        struct core_arrival *arrival)
 {
     struct weft_arrival *face = &arrival->face;
     receive->payload_bytes = face->payload_bytes;
@@ -64,7 +67,8 @@ void core_receive_meet(struct weft_transport *transport, struct weft_receive *re
     }
     receive->state = RECEIVE_MATCHED;
     if (transport->observe) transport->observe(transport, CORE_RECEIVE_MATCHED, receive);
-    enum weft_status status = weft_transport_accept(transport, face, receive->buffer, receive->buffer_bytes, receive->completion);
+    enum weft_status status =
+        weft_transport_accept(transport, face, receive->buffer, receive->buffer_bytes, receive->completion);
     WEFT_ASSERT(status == WEFT_IN_PROGRESS);
 }
 
@@ -85,7 +89,7 @@ bool core_match_posted(struct weft_transport *transport, struct core_arrival *ar
     struct weft_receive *receive = posted_for(transport, arrival->face.peer_id, arrival->face.tag);
     if (!receive) return false;
     weft_list_remove(&receive->link);
-    core_receive_meet(transport, receive, arrival);
+    core_receive_match(transport, receive, arrival);
     return true;
 }
 
@@ -101,7 +105,8 @@ struct core_arrival *core_match_unexpected(struct weft_transport *transport, uin
     return NULL;
 }
 
-void core_match_end_posted(struct weft_transport *transport, const struct weft_peer *peer, enum weft_status status)
+void core_match_end_posted(struct weft_transport *transport, const struct weft_peer *peer,
+                           enum weft_status status)
 {
     for (uint32_t i = 0; i < CORE_MATCH_BUCKETS; i++) {
         struct weft_list *node, *spare;
@@ -114,12 +119,13 @@ void core_match_end_posted(struct weft_transport *transport, const struct weft_p
     }
 }
 
-bool weft_receive_matched(const struct weft_receive *receive) { return receive->state != RECEIVE_POSTED; }
+bool weft_receive_is_matched(const struct weft_receive *receive) { return receive->state != RECEIVE_POSTED; }
 
 void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive)
 {
     if (receive->state != RECEIVE_POSTED) return;
-    if (transport->parts) transport = weft_transport_peer(transport, receive->peer_id)->transport; /* it was posted there */
+    /* it was posted there */
+    if (transport->children) transport = weft_transport_peer(transport, receive->peer_id)->transport;
     weft_list_remove(&receive->link);
     receive_end(transport, receive, WEFT_ERR_CANCELLED);
 }
@@ -161,8 +167,8 @@ void weft_transport_discard(struct weft_transport *transport, struct weft_arriva
     core_discard(arrival->peer->transport, arrival);
 }
 
-enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, size_t buffer_bytes,
-                                       struct weft_completion *completion)
+enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *face,
+                                       void *buffer, size_t buffer_bytes, struct weft_completion *completion)
 {
     struct core_arrival *arrival = weft_container_of(face, struct core_arrival, face);
     WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD || arrival->state == CORE_ARRIVAL_UNEXPECTED);
@@ -188,7 +194,7 @@ static void arrival_dispatch(struct weft_transport *transport, struct core_arriv
 {
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
     if (core_match_posted(transport, arrival)) return;
-    if (core_refuses(transport, arrival->face.tag)) {
+    if (core_is_discarded(transport, arrival->face.tag)) {
         core_discard(transport, arrival);
         return;
     }
@@ -223,10 +229,12 @@ bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *
     return core_match_posted(transport, arrival);
 }
 
-bool core_arrived_whole(struct weft_transport *transport, struct weft_peer *peer, uint64_t tag, const void *header, uint32_t header_bytes,
-                        const void *payload, size_t payload_bytes)
+bool core_arrived_complete(struct weft_transport *transport, struct weft_peer *peer, uint64_t tag,
+                           const void *header, uint32_t header_bytes, const void *payload,
+                           size_t payload_bytes)
 {
-    if (!peer->connected || peer->early || peer->status < 0 || transport->closed || transport->observe) return false;
+    if (!peer->connected || peer->early || peer->status < 0 || transport->closed || transport->observe)
+        return false;
     struct weft_receive *receive = posted_for(transport, peer->id, tag);
     if (!receive || payload_bytes > receive->buffer_bytes) return false;
     weft_list_remove(&receive->link);
@@ -250,9 +258,9 @@ void core_arrived(struct weft_transport *transport, struct core_arrival *arrival
     struct weft_peer *peer = core_peer_find(transport, face->peer_id);
     bool early = !peer || !peer->connected || peer->early;
     if (early && transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) peer = NULL;
-    else if (!peer) peer = core_peer_meet(transport, face->peer_id);
+    else if (!peer) peer = core_peer_find_or_add(transport, face->peer_id);
     if (!peer || peer->status < 0 || transport->closed) {
-        if (!peer) core_refused(transport);
+        if (!peer) core_count_refused(transport);
         arrival->state = CORE_ARRIVAL_ENDED;
         transport->ops->discard(transport, face);
         return;
@@ -274,7 +282,7 @@ void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &peer->arrivals) {
         struct core_arrival *arrival = weft_container_of(node, struct core_arrival, of_peer);
-        if (keep_whole && arrival->whole && arrival->state != CORE_ARRIVAL_EARLY) continue;
+        if (keep_whole && arrival->is_complete && arrival->state != CORE_ARRIVAL_EARLY) continue;
         if (arrival->state == CORE_ARRIVAL_HELD) {
             arrival->face.lost = true;
             continue;
@@ -285,13 +293,14 @@ void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer
 }
 
 /* The first arrival of the peer that has a taker now; dispatching may change any list, so one at a time. */
-static struct core_arrival *arrival_with_taker(struct weft_transport *transport, struct weft_peer *peer)
+static struct core_arrival *arrival_with_receiver(struct weft_transport *transport, struct weft_peer *peer)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &peer->arrivals) {
         struct core_arrival *arrival = weft_container_of(node, struct core_arrival, of_peer);
         if (arrival->state == CORE_ARRIVAL_EARLY) return arrival;
-        if (arrival->state == CORE_ARRIVAL_UNEXPECTED && transport->handlers[arrival->face.tag >> 56].fn) return arrival;
+        if (arrival->state == CORE_ARRIVAL_UNEXPECTED && transport->handlers[arrival->face.tag >> 56].fn)
+            return arrival;
     }
     return NULL;
 }
@@ -304,7 +313,7 @@ void core_arrivals_rescan(struct weft_transport *transport)
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
         if (!peer->connected || peer->status < 0) continue;
         struct core_arrival *arrival;
-        while ((arrival = arrival_with_taker(transport, peer))) {
+        while ((arrival = arrival_with_receiver(transport, peer))) {
             if (arrival->state == CORE_ARRIVAL_EARLY) transport->early_arrival_count--;
             else weft_list_remove(&arrival->face.link);
             arrival_dispatch(transport, arrival);
@@ -315,41 +324,47 @@ void core_arrivals_rescan(struct weft_transport *transport)
 
 /* ---- refused tags ---- */
 
-bool core_refuses(const struct weft_transport *transport, uint64_t tag)
+bool core_is_discarded(const struct weft_transport *transport, uint64_t tag)
 {
     const uint8_t channel = (uint8_t)(tag >> 56);
-    if (transport->refuses[channel].fn && transport->refuses[channel].fn(transport->refuses[channel].context, tag)) return true;
-    for (uint32_t i = 0; i < transport->refusal_count; i++) {
-        if ((tag & transport->refusals[i].mask) == transport->refusals[i].tag) return true;
+    if (transport->discard_filters[channel].fn &&
+        transport->discard_filters[channel].fn(transport->discard_filters[channel].context, tag))
+        return true;
+    for (uint32_t i = 0; i < transport->discard_rule_count; i++) {
+        if ((tag & transport->discard_rules[i].mask) == transport->discard_rules[i].tag) return true;
     }
     return false;
 }
 
-static void refusal_drop(struct weft_transport *transport, uint32_t at)
+static void discard_rule_drop(struct weft_transport *transport, uint32_t at)
 {
-    transport->refusal_count--;
-    memmove(&transport->refusals[at], &transport->refusals[at + 1], (transport->refusal_count - at) * sizeof transport->refusals[0]);
+    transport->discard_rule_count--;
+    memmove(&transport->discard_rules[at], &transport->discard_rules[at + 1],
+            (transport->discard_rule_count - at) * sizeof transport->discard_rules[0]);
 }
 
-/* Oldest first; of more than WEFT_REFUSALS_MAX the oldest goes. */
-static enum weft_status refusal_add(struct weft_transport *transport, uint64_t tag, uint64_t mask)
+/* Oldest first; of more than WEFT_DISCARD_RULES_MAX the oldest goes. */
+static enum weft_status discard_rule_add(struct weft_transport *transport, uint64_t tag, uint64_t mask)
 {
-    if (transport->refusal_count == WEFT_REFUSALS_MAX) refusal_drop(transport, 0);
-    if (transport->refusal_count == transport->refusal_capacity) {
-        uint32_t capacity = transport->refusal_capacity ? transport->refusal_capacity * 2 : 8;
-        struct core_refusal *refusals = weft_alloc_array(transport->env, capacity, sizeof *refusals);
-        if (!refusals) return WEFT_ERR_NO_MEMORY;
-        if (transport->refusal_count > 0) memcpy(refusals, transport->refusals, transport->refusal_count * sizeof *refusals);
-        weft_free_bytes(transport->env, transport->refusals);
-        transport->refusals = refusals;
-        transport->refusal_capacity = capacity;
+    if (transport->discard_rule_count == WEFT_DISCARD_RULES_MAX) discard_rule_drop(transport, 0);
+    if (transport->discard_rule_count == transport->discard_rule_capacity) {
+        uint32_t capacity = transport->discard_rule_capacity ? transport->discard_rule_capacity * 2 : 8;
+        struct core_discard_rule *discard_rules =
+            weft_alloc_array(transport->env, capacity, sizeof *discard_rules);
+        if (!discard_rules) return WEFT_ERR_NO_MEMORY;
+        if (transport->discard_rule_count > 0)
+            memcpy(discard_rules, transport->discard_rules,
+                   transport->discard_rule_count * sizeof *discard_rules);
+        weft_free_bytes(transport->env, transport->discard_rules);
+        transport->discard_rules = discard_rules;
+        transport->discard_rule_capacity = capacity;
     }
-    transport->refusals[transport->refusal_count++] = (struct core_refusal){tag, mask};
+    transport->discard_rules[transport->discard_rule_count++] = (struct core_discard_rule){tag, mask};
     return WEFT_OK;
 }
 
 /* Discard what waits already. */
-static void refuse_waiting(struct weft_transport *transport, uint64_t tag, uint64_t mask)
+static void discard_waiting(struct weft_transport *transport, uint64_t tag, uint64_t mask)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->peers) {
@@ -364,24 +379,27 @@ static void refuse_waiting(struct weft_transport *transport, uint64_t tag, uint6
     }
 }
 
-enum weft_status weft_transport_refuse(struct weft_transport *transport, uint64_t tag, uint64_t mask, bool on)
+enum weft_status weft_transport_discard_tags(struct weft_transport *transport, uint64_t tag, uint64_t mask,
+                                             bool on)
 {
     WEFT_ASSERT((tag & mask) == tag);
-    for (uint32_t i = 0; i < transport->part_count; i++) {
-        enum weft_status status = weft_transport_refuse(transport->parts[i], tag, mask, on);
+    for (uint32_t i = 0; i < transport->child_count; i++) {
+        enum weft_status status = weft_transport_discard_tags(transport->children[i], tag, mask, on);
         if (status == WEFT_OK) continue;
-        while (i-- > 0) weft_transport_refuse(transport->parts[i], tag, mask, false);
+        while (i-- > 0) weft_transport_discard_tags(transport->children[i], tag, mask, false);
         return status;
     }
-    if (transport->parts) return WEFT_OK;
+    if (transport->children) return WEFT_OK;
     uint32_t at = 0;
-    while (at < transport->refusal_count && (transport->refusals[at].tag != tag || transport->refusals[at].mask != mask)) at++;
-    bool known = at < transport->refusal_count;
+    while (at < transport->discard_rule_count &&
+           (transport->discard_rules[at].tag != tag || transport->discard_rules[at].mask != mask))
+        at++;
+    bool known = at < transport->discard_rule_count;
     if (!on) {
-        if (known) refusal_drop(transport, at);
+        if (known) discard_rule_drop(transport, at);
         return WEFT_OK;
     }
-    if (!known) WEFT_TRY(refusal_add(transport, tag, mask));
-    if (!transport->closed) refuse_waiting(transport, tag, mask);
+    if (!known) WEFT_TRY(discard_rule_add(transport, tag, mask));
+    if (!transport->closed) discard_waiting(transport, tag, mask);
     return WEFT_OK;
 }

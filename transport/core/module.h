@@ -11,19 +11,19 @@
 #ifndef WEFT_TRANSPORT_MODULE_H
 #define WEFT_TRANSPORT_MODULE_H
 
-#include "base/library.h"
+#include "base/os/library.h"
 #include "transport/core/core.h"
-#include "transport/core/meet_blob.h"
+#include "transport/bootstrap/address_blob.h"
 
 /* Every function of weft outside its own folder that a backend in a module calls. */
 #define CORE_SERVICES(SERVICE) \
     SERVICE(core_arrived) SERVICE(core_arrived_posted) SERVICE(core_finish) SERVICE(core_nonce_hash) \
-    SERVICE(core_peer_find) SERVICE(core_peer_left) SERVICE(core_peer_lost) SERVICE(core_peer_meet) \
-    SERVICE(core_wake_at) SERVICE(meet_address) SERVICE(meet_blob_decode) SERVICE(meet_blob_encode) \
-    SERVICE(meet_close) SERVICE(meet_connect) SERVICE(meet_fd) SERVICE(meet_flushed) SERVICE(meet_forget) \
-    SERVICE(meet_open) SERVICE(meet_options_init) SERVICE(meet_options_ports) SERVICE(meet_progress) \
-    SERVICE(meet_send) SERVICE(meet_stats) SERVICE(weft_alloc_array) SERVICE(weft_alloc_zero) \
-    SERVICE(weft_assert_failed) SERVICE(weft_bytes_equal_secretly) SERVICE(weft_environment) \
+    SERVICE(core_peer_find) SERVICE(core_peer_left) SERVICE(core_peer_lost) SERVICE(core_peer_find_or_add) \
+    SERVICE(core_wake_at) SERVICE(bootstrap_address) SERVICE(address_blob_decode) SERVICE(address_blob_encode) \
+    SERVICE(bootstrap_close) SERVICE(bootstrap_connect) SERVICE(bootstrap_fd) SERVICE(bootstrap_is_flushed) SERVICE(bootstrap_forget) \
+    SERVICE(bootstrap_open) SERVICE(bootstrap_options_init) SERVICE(bootstrap_options_ports) SERVICE(bootstrap_progress) \
+    SERVICE(bootstrap_send) SERVICE(bootstrap_stats) SERVICE(weft_alloc_array) SERVICE(weft_alloc_zero) \
+    SERVICE(weft_assert_failed) SERVICE(weft_bytes_equal_constant_time) SERVICE(weft_environment) \
     SERVICE(weft_error_set) SERVICE(weft_hmac_sha256) SERVICE(weft_library_folder) SERVICE(weft_library_open) \
     SERVICE(weft_log) SERVICE(weft_random_bytes) \
     SERVICE(weft_thread_start) SERVICE(weft_transport_peer) SERVICE(weft_wipe)

@@ -40,9 +40,9 @@ void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, en
 {
     core_imported->core_peer_lost(transport, peer, status, text);
 }
-struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id)
+struct weft_peer *core_peer_find_or_add(struct weft_transport *transport, uint32_t peer_id)
 {
-    return core_imported->core_peer_meet(transport, peer_id);
+    return core_imported->core_peer_find_or_add(transport, peer_id);
 }
 void core_wake_at(struct weft_transport *transport, uint64_t time_ns)
 {
@@ -55,69 +55,71 @@ struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t
 
 /* ---- meeting on a socket ---- */
 
-const void *meet_address(const struct meet *meet, size_t *bytes_out)
+const void *bootstrap_address(const struct bootstrap *bootstrap, size_t *bytes_out)
 {
-    return core_imported->meet_address(meet, bytes_out);
+    return core_imported->bootstrap_address(bootstrap, bytes_out);
 }
-enum weft_status meet_blob_decode(struct meet_blob_kind kind, const void *blob, size_t bytes,
+enum weft_status address_blob_decode(struct address_blob_kind kind, const void *blob, size_t bytes,
                                   uint32_t nonce_hash, uint32_t id, const void **address_out,
                                   size_t *bytes_out)
 {
-    return core_imported->meet_blob_decode(kind, blob, bytes, nonce_hash, id, address_out, bytes_out);
+    return core_imported->address_blob_decode(kind, blob, bytes, nonce_hash, id, address_out, bytes_out);
 }
-uint32_t meet_blob_encode(struct meet_blob_kind kind, uint32_t nonce_hash, uint32_t id, const void *address,
-                          uint32_t bytes, uint8_t out[MEET_BLOB_BYTES_MAX])
+uint32_t address_blob_encode(struct address_blob_kind kind, uint32_t nonce_hash, uint32_t id,
+                             const void *address, uint32_t bytes, uint8_t out[ADDRESS_BLOB_BYTES_MAX])
 {
-    return core_imported->meet_blob_encode(kind, nonce_hash, id, address, bytes, out);
+    return core_imported->address_blob_encode(kind, nonce_hash, id, address, bytes, out);
 }
-void meet_close(struct meet *meet)
+void bootstrap_close(struct bootstrap *bootstrap)
 {
-    core_imported->meet_close(meet);
+    core_imported->bootstrap_close(bootstrap);
 }
-enum weft_status meet_connect(struct meet *meet, uint32_t peer_id, const void *address, size_t address_bytes,
-                              const void *parameters, size_t bytes, const int *descriptors, uint32_t count,
-                              void *owner, struct meet_peer **peer_out)
+enum weft_status bootstrap_connect(struct bootstrap *bootstrap, uint32_t peer_id, const void *address,
+                                   size_t address_bytes, const void *parameters, size_t bytes,
+                                   const int *descriptors, uint32_t count, void *owner,
+                                   struct bootstrap_peer **peer_out)
 {
-    return core_imported->meet_connect(meet, peer_id, address, address_bytes, parameters, bytes, descriptors,
-                                       count, owner, peer_out);
+    return core_imported->bootstrap_connect(bootstrap, peer_id, address, address_bytes, parameters, bytes,
+                                            descriptors, count, owner, peer_out);
 }
-int meet_fd(const struct meet *meet)
+int bootstrap_fd(const struct bootstrap *bootstrap)
 {
-    return core_imported->meet_fd(meet);
+    return core_imported->bootstrap_fd(bootstrap);
 }
-bool meet_flushed(const struct meet_peer *peer)
+bool bootstrap_is_flushed(const struct bootstrap_peer *peer)
 {
-    return core_imported->meet_flushed(peer);
+    return core_imported->bootstrap_is_flushed(peer);
 }
-void meet_forget(struct meet_peer *peer)
+void bootstrap_forget(struct bootstrap_peer *peer)
 {
-    core_imported->meet_forget(peer);
+    core_imported->bootstrap_forget(peer);
 }
-enum weft_status meet_open(struct weft_env *env, const struct meet_options *options, struct meet **meet_out,
-                           struct weft_error *error)
+enum weft_status bootstrap_open(struct weft_env *env, const struct bootstrap_options *options,
+                                struct bootstrap **meet_out, struct weft_error *error)
 {
-    return core_imported->meet_open(env, options, meet_out, error);
+    return core_imported->bootstrap_open(env, options, meet_out, error);
 }
-void meet_options_init(struct meet_options *options)
+void bootstrap_options_init(struct bootstrap_options *options)
 {
-    core_imported->meet_options_init(options);
+    core_imported->bootstrap_options_init(options);
 }
-enum weft_status meet_options_ports(struct meet_options *options, const char *text, struct weft_error *error)
+enum weft_status bootstrap_options_ports(struct bootstrap_options *options, const char *text,
+                                         struct weft_error *error)
 {
-    return core_imported->meet_options_ports(options, text, error);
+    return core_imported->bootstrap_options_ports(options, text, error);
 }
-int meet_progress(struct meet *meet, int budget)
+int bootstrap_progress(struct bootstrap *bootstrap, int budget)
 {
-    return core_imported->meet_progress(meet, budget);
+    return core_imported->bootstrap_progress(bootstrap, budget);
 }
-enum weft_status meet_send(struct meet_peer *peer, const void *data, size_t bytes, const int *descriptors,
-                           uint32_t count)
+enum weft_status bootstrap_send(struct bootstrap_peer *peer, const void *data, size_t bytes,
+                                const int *descriptors, uint32_t count)
 {
-    return core_imported->meet_send(peer, data, bytes, descriptors, count);
+    return core_imported->bootstrap_send(peer, data, bytes, descriptors, count);
 }
-void meet_stats(const struct meet *meet, struct meet_stats *stats_out)
+void bootstrap_stats(const struct bootstrap *bootstrap, struct bootstrap_stats *stats_out)
 {
-    core_imported->meet_stats(meet, stats_out);
+    core_imported->bootstrap_stats(bootstrap, stats_out);
 }
 
 /* ---- the base ---- */
@@ -135,9 +137,9 @@ void weft_assert_failed(const char *expression, const char *file, int line)
     core_imported->weft_assert_failed(expression, file, line);
     __builtin_unreachable(); /* a pointer to a function does not show that it never returns */
 }
-bool weft_bytes_equal_secretly(const void *a, const void *b, size_t bytes)
+bool weft_bytes_equal_constant_time(const void *a, const void *b, size_t bytes)
 {
-    return core_imported->weft_bytes_equal_secretly(a, b, bytes);
+    return core_imported->weft_bytes_equal_constant_time(a, b, bytes);
 }
 char **weft_environment(void)
 {

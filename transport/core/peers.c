@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "transport/core/core.h"
-#include "transport/route/route_ops.h"
+#include "transport/auto/auto_ops.h"
 
 enum { FIRST_BUCKETS = 64, TEXT_BYTES_MAX = 200 };
 
@@ -30,12 +30,13 @@ struct core_peer_batch {
     struct weft_peer peers[];
 };
 
-static struct weft_peer *peer_take(struct weft_transport *transport)
+static struct weft_peer *peer_alloc(struct weft_transport *transport)
 {
     if (!transport->unused_peers) {
         uint32_t count = transport->peer_batches ? transport->peer_batches->count * 2 : BATCH_FIRST;
         if (count > BATCH_MAX) count = BATCH_MAX;
-        struct core_peer_batch *batch = weft_alloc_bytes(transport->env, sizeof *batch + count * sizeof *batch->peers);
+        struct core_peer_batch *batch =
+            weft_alloc_bytes(transport->env, sizeof *batch + count * sizeof *batch->peers);
         if (!batch) return NULL;
         batch->next = transport->peer_batches;
         batch->count = count;
@@ -51,7 +52,7 @@ static struct weft_peer *peer_take(struct weft_transport *transport)
     return peer;
 }
 
-static void peer_give(struct weft_transport *transport, struct weft_peer *peer)
+static void peer_free(struct weft_transport *transport, struct weft_peer *peer)
 {
     weft_free_bytes(transport->env, peer->text);
     peer->next = transport->unused_peers;
@@ -108,7 +109,7 @@ static void buckets_grow(struct weft_transport *transport)
 
 struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_id)
 {
-    struct weft_peer *peer = peer_take(transport);
+    struct weft_peer *peer = peer_alloc(transport);
     if (!peer) return NULL;
     if (transport->peer_count >= transport->peer_bucket_count) buckets_grow(transport);
     peer->transport = transport;
@@ -124,7 +125,7 @@ struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_
     return peer;
 }
 
-struct weft_peer *core_peer_meet(struct weft_transport *transport, uint32_t peer_id)
+struct weft_peer *core_peer_find_or_add(struct weft_transport *transport, uint32_t peer_id)
 {
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     if (peer) return peer;
@@ -143,16 +144,16 @@ void core_peer_remove(struct weft_transport *transport, struct weft_peer *peer)
     *at = peer->next;
     weft_list_remove(&peer->link);
     transport->peer_count--;
-    peer_give(transport, peer);
+    peer_free(transport, peer);
 }
 
-enum weft_status weft_transport_connect(struct weft_transport *transport, uint32_t peer_id, const void *blob, size_t bytes,
-                                        struct weft_peer **peer_out)
+enum weft_status weft_transport_connect(struct weft_transport *transport, uint32_t peer_id, const void *blob,
+                                        size_t bytes, struct weft_peer **peer_out)
 {
     WEFT_ASSERT(transport && peer_out);
     if (transport->closed) return WEFT_ERR_CLOSED;
     if (!blob || bytes == 0 || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX) return WEFT_ERR_MALFORMED;
-    if (transport->parts) return route_connect(transport, peer_id, blob, bytes, peer_out);
+    if (transport->children) return auto_connect(transport, peer_id, blob, bytes, peer_out);
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     if (peer && peer->connected) return WEFT_ERR_EXISTS;
     bool fresh = !peer;
@@ -175,17 +176,18 @@ enum weft_status weft_transport_connect(struct weft_transport *transport, uint32
 const char *weft_transport_connect_hint(enum weft_status status)
 {
     if (status == WEFT_ERR_MALFORMED) return "; have all processes the same transport.backend?";
-    if (status == WEFT_ERR_UNREACHABLE) return "; name the network devices that lead there (transport.devices)";
+    if (status == WEFT_ERR_UNREACHABLE)
+        return "; name the network devices that lead there (transport.devices)";
     return "";
 }
 
 struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t peer_id)
 {
-    for (uint32_t i = 0; i < transport->part_count; i++) {
-        struct weft_peer *peer = weft_transport_peer(transport->parts[i], peer_id);
+    for (uint32_t i = 0; i < transport->child_count; i++) {
+        struct weft_peer *peer = weft_transport_peer(transport->children[i], peer_id);
         if (peer) return peer;
     }
-    if (transport->parts) return NULL;
+    if (transport->children) return NULL;
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     return peer && peer->connected ? peer : NULL;
 }
@@ -209,58 +211,66 @@ const char *core_peer_text(const struct weft_peer *peer)
     return peer->status < 0 ? "the connection to the peer is gone" : "";
 }
 
-static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text, bool in_order)
+static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status,
+                      const char *text, bool in_order)
 {
     if (transport->closed || !peer->connected || peer->status < 0) return;
     peer->status = status < 0 ? status : WEFT_ERR_PEER_LOST;
     peer->left = in_order;
     keep_text(transport, peer, text);
-    weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id, peer->id, core_peer_text(peer));
+    weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id,
+             peer->id, core_peer_text(peer));
     core_match_end_posted(transport, peer, peer->status);
     core_arrivals_drop(transport, peer, in_order);
-    transport->lost_news = true;
+    transport->has_unreported_loss = true;
     weft_list_append(&transport->failing, &peer->failing);
     transport->ops->disconnect(transport, peer, peer->status);
 }
 
-/* What a backend says of its peer; inside a composite endpoint with the name of the part: others of its peers are well. */
-static void ends_by_backend(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text, bool in_order)
+/* What a backend says of its peer; inside a composite endpoint with the name of the part: others of its
+ * peers are well. */
+static void backend_ends_operations(struct weft_transport *transport, struct weft_peer *peer,
+                                    enum weft_status status, const char *text, bool in_order)
 {
     char named[TEXT_BYTES_MAX];
-    if (transport->whole && text && text[0]) {
+    if (transport->parent && text && text[0]) {
         snprintf(named, sizeof named, "%s: %s", transport->ops->name, text);
         text = named;
     }
     peer_ends(transport, peer, status, text, in_order);
 }
 
-void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status, const char *text)
+void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status,
+                    const char *text)
 {
-    ends_by_backend(transport, peer, status, text, false);
+    backend_ends_operations(transport, peer, status, text, false);
 }
 
 void core_peer_left(struct weft_transport *transport, struct weft_peer *peer, const char *text)
 {
-    ends_by_backend(transport, peer, WEFT_ERR_PEER_LOST, text, true);
+    backend_ends_operations(transport, peer, WEFT_ERR_PEER_LOST, text, true);
 }
 
-void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id, enum weft_status status, const char *text)
+void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id, enum weft_status status,
+                              const char *text)
 {
     struct weft_peer *peer = weft_transport_peer(transport, peer_id);
     if (!peer || transport->closed) return;
     transport = peer->transport;
     if (peer->status < 0 && peer->operations > 0) {
-        transport->ops->disconnect(transport, peer, peer->status); /* it was closing in order; now it is dead */
+        /* it was closing in order; now it is dead */
+        transport->ops->disconnect(transport, peer, peer->status);
         return;
     }
     peer_ends(transport, peer, status, text, false);
 }
 
-/* Peers are seldom lost, so they are looked for among all. The watcher may fail further ones: they come next time. */
-void core_peers_tell(struct weft_transport *transport)
+/* Peers are seldom lost, so they are looked for among all. The watcher may fail further ones: they come
+ * next time. */
+void core_peers_notify_watcher(struct weft_transport *transport)
 {
     struct weft_list *node, *spare;
-    transport->lost_news = false;
+    transport->has_unreported_loss = false;
     weft_list_foreach(node, spare, &transport->peers) {
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
         if (peer->status == WEFT_OK || peer->told) continue;
@@ -283,7 +293,8 @@ int core_peers_report(struct weft_transport *transport)
             weft_list_remove(node);
             count++;
             if (transport->peer_failed) {
-                transport->peer_failed(transport->peer_failed_context, peer->id, peer->status, core_peer_text(peer));
+                transport->peer_failed(transport->peer_failed_context, peer->id, peer->status,
+                                       core_peer_text(peer));
             }
             again = true;
             break;

@@ -1,7 +1,7 @@
 /* registration.c - memory of the user that stays registered with a backend's devices until it is
  * unregistered.
  *
- * A backend without memory_keep needs no registration. The record exists nevertheless, so that callers
+ * A backend without memory_register needs no registration. The record exists nevertheless, so that callers
  * need not know. */
 #include "transport/core/core.h"
 
@@ -28,8 +28,8 @@ enum weft_status weft_transport_register(struct weft_transport *transport, void 
     if (!registration) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a registration");
     registration->transport = transport;
     enum weft_status status = WEFT_OK;
-    if (transport->ops->memory_keep)
-        status = transport->ops->memory_keep(transport, address, bytes, &registration->kept, error);
+    if (transport->ops->memory_register)
+        status = transport->ops->memory_register(transport, address, bytes, &registration->kept, error);
     if (status < 0) {
         weft_free_bytes(transport->env, registration);
         return status;
@@ -43,7 +43,7 @@ void weft_transport_unregister(struct weft_registration *registration)
 {
     if (!registration) return;
     struct weft_transport *transport = registration->transport;
-    if (registration->kept) transport->ops->memory_forget(transport, registration->kept);
+    if (registration->kept) transport->ops->memory_unregister(transport, registration->kept);
     weft_list_remove(&registration->link);
     weft_free_bytes(transport->env, registration);
 }

@@ -16,11 +16,12 @@ void weft_transport_options_init(struct weft_transport_options *options)
     options->devices = "lo";
 }
 
-enum weft_status weft_transport_options_wrap(struct weft_transport_options *options, const char *backend, const char *wrap,
-                                             char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX])
+enum weft_status weft_transport_options_wrap(struct weft_transport_options *options, const char *backend,
+                                             const char *wrap, char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX])
 {
     size_t used = 0;
-    for (const char *at = wrap; *at;) { /* "fault:drop=0.01;trace:file=x": the names to the backend, the rest stays where it is */
+    for (const char *at = wrap; *at;) {
+        /* "fault:drop=0.01;trace:file=x": the names to the backend, the rest stays where it is */
         size_t name_bytes = strcspn(at, ":;");
         if (used + name_bytes + 1 >= WEFT_TRANSPORT_BACKEND_BYTES_MAX) return WEFT_ERR_LIMIT;
         memcpy(room + used, at, name_bytes);
@@ -54,7 +55,8 @@ static int pollable_progress(struct weft_pollable *pollable, int budget)
 
 enum weft_status core_arm(struct weft_transport *transport)
 {
-    if (!weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended) || transport->rescan || transport->lost_news)
+    if (!weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended) || transport->rescan ||
+        transport->has_unreported_loss)
         return WEFT_ERR_AGAIN;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->failing) {
@@ -80,8 +82,10 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
 {
     WEFT_ASSERT(env && options && transport_out);
     if (options->size != sizeof *options) {
-        return weft_error_set(error, WEFT_ERR_INVALID, "transport options have size %zu, this build expects %zu: call weft_transport_options_init",
-                              options->size, sizeof *options);
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "transport options have size %zu, this build expects %zu: call weft_transport_options_init",
+            options->size, sizeof *options);
     }
     const char *backend = options->backend ? options->backend : "";
     const struct weft_transport_ops *ops;
@@ -114,7 +118,8 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
     if (status < 0) {
         core_peers_free(transport);
         weft_free_bytes(env, transport);
-        return weft_error_set(error, status, "transport backend \"%s\" could not be opened", options->backend);
+        return weft_error_set(error, status, "transport backend \"%s\" could not be opened",
+                              options->backend);
     }
     *transport_out = transport;
     return WEFT_OK;
@@ -157,17 +162,19 @@ void weft_transport_free(struct weft_transport *transport)
     core_registrations_free(transport);
     transport->ops->free(transport);
     core_peers_free(transport);
-    weft_free_bytes(transport->env, transport->refusals);
+    weft_free_bytes(transport->env, transport->discard_rules);
     weft_free_bytes(transport->env, transport);
 }
 
-enum weft_status weft_transport_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+enum weft_status weft_transport_address(struct weft_transport *transport, const void **blob_out,
+                                        size_t *bytes_out)
 {
     if (transport->closed) return WEFT_ERR_CLOSED;
     return transport->ops->address(transport, blob_out, bytes_out);
 }
 
-enum weft_status weft_transport_send(struct weft_peer *peer, const struct weft_message *message, struct weft_completion *completion)
+enum weft_status weft_transport_send(struct weft_peer *peer, const struct weft_message *message,
+                                     struct weft_completion *completion)
 {
     struct weft_transport *transport = peer->transport;
     WEFT_ASSERT(completion && completion->count > 0);
@@ -188,7 +195,8 @@ enum weft_status weft_transport_send(struct weft_peer *peer, const struct weft_m
     return WEFT_IN_PROGRESS;
 }
 
-enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t peer_id, uint64_t tag, struct weft_receive *receive)
+enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t peer_id, uint64_t tag,
+                                     struct weft_receive *receive)
 {
     WEFT_ASSERT(receive->completion && receive->completion->count > 0);
     if (transport->closed) return WEFT_ERR_CLOSED;
@@ -196,7 +204,8 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
     struct weft_peer *peer = weft_transport_peer(transport, peer_id);
     if (!peer) return WEFT_ERR_NOT_FOUND;
     transport = peer->transport;
-    struct core_arrival *arrival = core_match_unexpected(transport, peer_id, tag); /* also of one that has left since */
+    /* also of one that has left since */
+    struct core_arrival *arrival = core_match_unexpected(transport, peer_id, tag);
     if (peer->status < 0 && !arrival) return peer->status;
     receive->peer_id = peer_id;
     receive->tag = tag;
@@ -205,24 +214,28 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
     receive->backend = NULL;
     weft_list_init(&receive->link);
     if (transport->observe) transport->observe(transport, CORE_RECEIVE_POSTED, receive);
-    if (arrival) core_receive_meet(transport, receive, arrival);
+    if (arrival) core_receive_match(transport, receive, arrival);
     else core_match_post(transport, receive);
     return WEFT_IN_PROGRESS;
 }
 
-void weft_transport_handler(struct weft_transport *transport, uint8_t channel, weft_arrival_fn fn, void *context)
+void weft_transport_handler(struct weft_transport *transport, uint8_t channel, weft_arrival_fn fn,
+                            void *context)
 {
-    for (uint32_t i = 0; i < transport->part_count; i++) weft_transport_handler(transport->parts[i], channel, fn, context);
+    for (uint32_t i = 0; i < transport->child_count; i++)
+        weft_transport_handler(transport->children[i], channel, fn, context);
     transport->handlers[channel].fn = fn;
     transport->handlers[channel].context = context;
-    if (fn && !transport->parts) transport->rescan = true;
+    if (fn && !transport->children) transport->rescan = true;
 }
 
-void weft_transport_refuses(struct weft_transport *transport, uint8_t channel, weft_refuses_fn fn, void *context)
+void weft_transport_set_discard_filter(struct weft_transport *transport, uint8_t channel,
+                                       weft_discard_filter_fn fn, void *context)
 {
-    for (uint32_t i = 0; i < transport->part_count; i++) weft_transport_refuses(transport->parts[i], channel, fn, context);
-    transport->refuses[channel].fn = fn;
-    transport->refuses[channel].context = context;
+    for (uint32_t i = 0; i < transport->child_count; i++)
+        weft_transport_set_discard_filter(transport->children[i], channel, fn, context);
+    transport->discard_filters[channel].fn = fn;
+    transport->discard_filters[channel].context = context;
 }
 
 void *weft_transport_handler_context(const struct weft_transport *transport, uint8_t channel)
@@ -232,7 +245,8 @@ void *weft_transport_handler_context(const struct weft_transport *transport, uin
 
 void weft_transport_watch(struct weft_transport *transport, weft_peer_lost_fn fn, void *context)
 {
-    for (uint32_t i = 0; i < transport->part_count; i++) weft_transport_watch(transport->parts[i], fn, context);
+    for (uint32_t i = 0; i < transport->child_count; i++)
+        weft_transport_watch(transport->children[i], fn, context);
     transport->watcher = fn;
     transport->watcher_context = context;
 }
@@ -266,7 +280,7 @@ static int deliver(struct weft_transport *transport, int budget)
     return count;
 }
 
-static inline bool something_over(const struct weft_transport *transport)
+static inline bool has_finished(const struct weft_transport *transport)
 {
     return !weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended);
 }
@@ -275,14 +289,14 @@ int weft_transport_progress(struct weft_transport *transport, int budget)
 {
     WEFT_ASSERT(!transport->progressing); /* a callback of this endpoint must not progress it */
     transport->progressing = true;
-    int count = something_over(transport) ? deliver(transport, budget) : 0;
+    int count = has_finished(transport) ? deliver(transport, budget) : 0;
     if (transport->rescan) {
         core_arrivals_rescan(transport);
         count++;
     }
     if (count < budget) count += transport->ops->progress(transport, budget - count);
-    if (count < budget && something_over(transport)) count += deliver(transport, budget - count);
-    if (!transport->closed && transport->lost_news) core_peers_tell(transport);
+    if (count < budget && has_finished(transport)) count += deliver(transport, budget - count);
+    if (!transport->closed && transport->has_unreported_loss) core_peers_notify_watcher(transport);
     /* peer_failed comes after the last operation with the peer, receives that ended included */
     if (!weft_list_empty(&transport->failing) && weft_list_empty(&transport->ended) && !transport->closed) {
         count += core_peers_report(transport);
@@ -324,7 +338,10 @@ void weft_transport_stats(struct weft_transport *transport, struct weft_transpor
     *stats_out = transport->stats;
 }
 
-size_t weft_transport_message_bytes(const struct weft_transport *transport) { return transport->message_bytes; }
+size_t weft_transport_message_bytes(const struct weft_transport *transport)
+{
+    return transport->message_bytes;
+}
 
 const char *weft_transport_name(const struct weft_transport *transport) { return transport->name; }
 struct weft_env *weft_transport_env(struct weft_transport *transport) { return transport->env; }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "transport/core/core.h"
-#include "transport/route/route_ops.h"
+#include "transport/auto/auto_ops.h"
 
 void core_windows_init(struct weft_transport *transport)
 {
@@ -48,11 +48,14 @@ enum weft_status weft_window_open(struct weft_transport *transport, const struct
     WEFT_ASSERT(options->size == sizeof *options && window_out);
     if (transport->closed) return weft_error_set(error, WEFT_ERR_CLOSED, "the endpoint is closed");
     const unsigned all_rights = WEFT_WINDOW_READ | WEFT_WINDOW_WRITE;
-    if (!options->address || options->bytes == 0 || (options->rights & ~all_rights) || !(options->rights & all_rights)) {
-        return weft_error_set(error, WEFT_ERR_INVALID, "a window needs an address, a size and a right to read or write");
+    if (!options->address || options->bytes == 0 || (options->rights & ~all_rights) ||
+        !(options->rights & all_rights)) {
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "a window needs an address, a size and a right to read or write");
     }
     if (!(transport->abilities & WEFT_TRANSPORT_WINDOWS)) {
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "transport %s has no windows: use messages", transport->name);
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "transport %s has no windows: use messages",
+                              transport->name);
     }
     struct weft_window *window = weft_alloc_zero(transport->env, sizeof *window);
     if (!window) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a window");
@@ -90,14 +93,15 @@ void weft_window_close(struct weft_window *window, struct weft_completion *compl
     window->transport->ops->window_close(window->transport, window);
 }
 
-enum weft_status weft_transport_import(struct weft_peer *peer, const void *key, size_t bytes, struct weft_remote **remote_out)
+enum weft_status weft_transport_import(struct weft_peer *peer, const void *key, size_t bytes,
+                                       struct weft_remote **remote_out)
 {
     struct weft_transport *transport = peer->transport;
     if (transport->closed) return WEFT_ERR_CLOSED;
     if (peer->status < 0) return peer->status;
     if (!(transport->abilities & WEFT_TRANSPORT_WINDOWS)) return WEFT_ERR_UNSUPPORTED;
     if (!key || bytes == 0 || bytes > WEFT_WINDOW_KEY_BYTES_MAX) return WEFT_ERR_MALFORMED;
-    if (transport->whole) WEFT_TRY(route_key_piece(peer, &key, &bytes));
+    if (transport->parent) WEFT_TRY(auto_key_part(peer, &key, &bytes));
     struct weft_remote *remote = weft_alloc_zero(transport->env, sizeof *remote);
     if (!remote) return WEFT_ERR_NO_MEMORY;
     remote->peer = peer;
@@ -127,7 +131,8 @@ enum weft_status weft_remote_release(struct weft_remote *remote)
 }
 
 /* May `bytes` at `offset` be reached with this right now? */
-static enum weft_status check_access(const struct weft_remote *remote, uint64_t offset, size_t bytes, unsigned right)
+static enum weft_status check_access(const struct weft_remote *remote, uint64_t offset, size_t bytes,
+                                     unsigned right)
 {
     if (remote->peer->transport->closed) return WEFT_ERR_CLOSED;
     if (remote->peer->status < 0) return remote->peer->status;
@@ -146,14 +151,17 @@ static enum weft_status started(struct weft_remote *remote, enum weft_status sta
     return status;
 }
 
-enum weft_status weft_transport_put(struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion)
+enum weft_status weft_transport_put(struct weft_remote *remote, const struct weft_put *put,
+                                    struct weft_completion *completion)
 {
     struct weft_transport *transport = remote->peer->transport;
     WEFT_ASSERT(completion && completion->count > 0);
     WEFT_TRY(check_access(remote, put->offset, put->bytes, WEFT_WINDOW_WRITE));
     if (put->bytes > 0 && !put->source) return WEFT_ERR_INVALID;
     if (put->bytes == 0 && !put->notify) return WEFT_ERR_INVALID;
-    if (put->notify && (put->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX || (put->header_bytes > 0 && !put->header))) return WEFT_ERR_INVALID;
+    if (put->notify &&
+        (put->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX || (put->header_bytes > 0 && !put->header)))
+        return WEFT_ERR_INVALID;
     enum weft_status status = started(remote, transport->ops->put(transport, remote, put, completion));
     if (status >= 0) {
         transport->stats.put_count++;
@@ -162,14 +170,15 @@ enum weft_status weft_transport_put(struct weft_remote *remote, const struct wef
     return status;
 }
 
-enum weft_status weft_transport_get(struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
-                                    struct weft_completion *completion)
+enum weft_status weft_transport_get(struct weft_remote *remote, uint64_t offset, void *destination,
+                                    size_t bytes, struct weft_completion *completion)
 {
     struct weft_transport *transport = remote->peer->transport;
     WEFT_ASSERT(completion && completion->count > 0);
     WEFT_TRY(check_access(remote, offset, bytes, WEFT_WINDOW_READ));
     if (bytes == 0 || !destination) return WEFT_ERR_INVALID;
-    enum weft_status status = started(remote, transport->ops->get(transport, remote, offset, destination, bytes, completion));
+    enum weft_status status =
+        started(remote, transport->ops->get(transport, remote, offset, destination, bytes, completion));
     if (status >= 0) {
         transport->stats.get_count++;
         transport->stats.get_bytes += bytes;
@@ -180,7 +189,7 @@ enum weft_status weft_transport_get(struct weft_remote *remote, uint64_t offset,
 void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes)
 {
     struct weft_transport *transport = peer->transport;
-    if (transport->whole) route_describe(peer, out, bytes);
+    if (transport->parent) auto_describe(peer, out, bytes);
     else if (transport->ops->describe) transport->ops->describe(transport, peer, out, bytes);
     else snprintf(out, bytes, "%s", transport->name);
 }

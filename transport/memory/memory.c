@@ -1,10 +1,12 @@
 /* memory.c - weft_memory_alloc: the arena of this process and its ranges. See memory.h for the picture.
  *
- * The arena's address space is reserved once; a range of the file is mapped there while it is allocated, and is a hole in
- * the file and a fault for this process when it is not. Ranges are kept in one array ordered by offset, taken first fit.
+ * The arena's address space is reserved once; a range of the file is mapped there while it is allocated, and
+ * is a hole in the file and a fault for this process when it is not. Ranges are kept in one array ordered by
+ * offset, taken first fit.
  *
- * Fork: the child sees the parent's memory (shared, as memory of that kind is) but does not own it: it forgets the arena,
- * makes its own when it needs one, and its weft_memory_free of an inherited range does nothing. */
+ * Fork: the child sees the parent's memory (shared, as memory of that kind is) but does not own it: it
+ * forgets the arena, makes its own when it needs one, and its weft_memory_free of an inherited range does
+ * nothing. */
 #include "transport/memory/memory.h"
 
 #include <errno.h>
@@ -62,7 +64,8 @@ static int file_make(const char *name, size_t bytes)
 {
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return -1;
-    if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) return fd;
+    if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+        return fd;
     int reason = errno;
     close(fd);
     errno = reason;
@@ -77,10 +80,12 @@ static bool file_fits(int fd, size_t bytes)
     return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &facts) == 0 && facts.st_size == (off_t)bytes;
 }
 
-/* Address space at a multiple of HUGE_BYTES, so that huge pages of a file are huge here too; NULL: there is none. */
+/* Address space at a multiple of HUGE_BYTES, so that huge pages of a file are huge here too; NULL: there
+ * is none. */
 static uint8_t *reserve(size_t bytes)
 {
-    uint8_t *base = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *base =
+        mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return NULL;
     uint8_t *aligned = (uint8_t *)(((uintptr_t)base + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1));
     if (aligned > base) munmap(base, (size_t)(aligned - base));
@@ -88,11 +93,13 @@ static uint8_t *reserve(size_t bytes)
     return aligned;
 }
 
-/* A mapping of another process's memory: not for children (they would go on writing after this process has ended). */
+/* A mapping of another process's memory: not for children (they would go on writing after this process has
+ * ended). */
 static void *file_map(int fd, size_t bytes, bool writable)
 {
     uint8_t *base = bytes >= HUGE_BYTES ? reserve(bytes) : NULL;
-    void *memory = mmap(base, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | (base ? MAP_FIXED : 0), fd, 0);
+    void *memory = mmap(base, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                        MAP_SHARED | (base ? MAP_FIXED : 0), fd, 0);
     if (memory == MAP_FAILED) {
         if (base) munmap(base, bytes);
         return NULL;
@@ -102,7 +109,7 @@ static void *file_map(int fd, size_t bytes, bool writable)
     return memory;
 }
 
-void *memory_file_make(const char *name, size_t bytes, bool others_write, int *fd_out)
+void *memory_file_create(const char *name, size_t bytes, bool others_write, int *fd_out)
 {
     int fd = file_make(name, bytes);
     if (fd < 0) return NULL;
@@ -173,7 +180,8 @@ static bool arena_make(void)
     arena.tried = true;
     if (!arena.forks_seen && pthread_atfork(fork_prepare, fork_parent, fork_child) != 0) return false;
     arena.forks_seen = true;
-    for (size_t bytes = arena_bytes(); bytes >= (size_t)64 << 20; bytes /= 2) { /* limits may ask for a smaller one */
+    for (size_t bytes = arena_bytes(); bytes >= (size_t)64 << 20; bytes /= 2) {
+        /* limits may ask for a smaller one */
         int fd = file_make("weft-memory", bytes);
         if (fd < 0) continue;
         uint8_t *base = reserve(bytes);
@@ -238,8 +246,9 @@ static bool ranges_grow(void)
     return true;
 }
 
-/* Huge pages where whole ones fit, whatever the system's setting for shared memory but "deny": one page is put there first,
- * because the kernel collapses nothing into nothing. Where it does not work, small pages follow. */
+/* Huge pages where whole ones fit, whatever the system's setting for shared memory but "deny": one page is
+ * put there first, because the kernel collapses nothing into nothing. Where it does not work, small pages
+ * follow. */
 static void range_make_huge(uint8_t *memory, size_t at, size_t bytes)
 {
     size_t whole = bytes & ~(size_t)(HUGE_BYTES - 1);
@@ -253,7 +262,9 @@ static void range_make_huge(uint8_t *memory, size_t at, size_t bytes)
 /* Memory first (an error, not a signal, when there is none), then the page tables of this process. */
 static bool range_fill(uint8_t *memory, size_t at, size_t bytes)
 {
-    if (mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena.fd, (off_t)at) == MAP_FAILED) return false;
+    if (mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena.fd, (off_t)at) ==
+        MAP_FAILED)
+        return false;
     range_make_huge(memory, at, bytes);
     while (fallocate(arena.fd, 0, (off_t)at, (off_t)bytes) != 0) {
         if (errno == EINTR) continue;
@@ -273,7 +284,7 @@ static void range_empty(uint8_t *memory, size_t at, size_t bytes)
     fallocate(arena.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
 }
 
-static void *arena_take(size_t bytes)
+static void *arena_range_alloc(size_t bytes)
 {
     bytes = (bytes + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
     size_t align = bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES, index = 0, at = 0;
@@ -301,7 +312,7 @@ static bool range_index(size_t at, size_t *index_out)
     return low < arena.count && arena.ranges[low].at == at;
 }
 
-static void arena_give(uint8_t *memory)
+static void arena_range_free(uint8_t *memory)
 {
     size_t at = (size_t)(memory - atomic_load(&arena.base)), index;
     pthread_mutex_lock(&arena.mutex);
@@ -315,19 +326,20 @@ static void arena_give(uint8_t *memory)
 
 /* ---- the face ---- */
 
-enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **memory_out, struct weft_error *error)
+enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **memory_out,
+                                   struct weft_error *error)
 {
     if (bytes == 0) return weft_error_set(error, WEFT_ERR_INVALID, "cannot allocate 0 bytes");
     uint8_t *memory = NULL;
     /* An env with an allocator of its own (a simulation, a test that fails allocations) is asked instead. */
-    if (env->alloc == weft_env_system()->alloc && bytes <= SIZE_MAX / 2) memory = arena_take(bytes);
+    if (env->alloc == weft_env_system()->alloc && bytes <= SIZE_MAX / 2) memory = arena_range_alloc(bytes);
     if (memory) {
         size_t whole = (bytes + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
         if (range_fill(memory, (size_t)(memory - atomic_load(&arena.base)), whole)) {
             *memory_out = memory;
             return WEFT_OK;
         }
-        arena_give(memory);
+        arena_range_free(memory);
     }
     memory = weft_alloc_bytes(env, bytes);
     if (!memory) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
@@ -347,7 +359,7 @@ static bool is_inherited(const uint8_t *memory)
 void weft_memory_free(struct weft_env *env, void *memory)
 {
     if (!memory || is_inherited(memory)) return;
-    if (memory_offset(memory, 1) != MEMORY_NO_OFFSET) arena_give(memory);
+    if (memory_offset(memory, 1) != MEMORY_NO_OFFSET) arena_range_free(memory);
     else weft_free_bytes(env, memory);
 }
 
@@ -358,7 +370,8 @@ static struct memory_view *view_make(int fd, uint64_t id, size_t bytes)
     struct memory_view *view = weft_alloc_zero(weft_env_system(), sizeof *view);
     if (!view) return NULL;
     *view = (struct memory_view){.bytes = bytes, .id = id, .users = 1, .next = arena.views};
-    /* An endpoint of this very process has a view too: a range that is freed while it is read is then a hole, no fault. */
+    /* An endpoint of this very process has a view too: a range that is freed while it is read is then a
+     * hole, no fault. */
     view->base = memory_file_map(fd, bytes, true);
     if (!view->base) {
         weft_free_bytes(weft_env_system(), view);
@@ -368,7 +381,7 @@ static struct memory_view *view_make(int fd, uint64_t id, size_t bytes)
     return view;
 }
 
-struct memory_view *memory_view_take(int fd, uint64_t id, size_t bytes)
+struct memory_view *memory_view_open(int fd, uint64_t id, size_t bytes)
 {
     pthread_mutex_lock(&arena.mutex);
     struct memory_view *view = arena.views;
@@ -379,14 +392,14 @@ struct memory_view *memory_view_take(int fd, uint64_t id, size_t bytes)
     return view;
 }
 
-void memory_view_keep(struct memory_view *view)
+void memory_view_ref(struct memory_view *view)
 {
     pthread_mutex_lock(&arena.mutex);
     view->users++;
     pthread_mutex_unlock(&arena.mutex);
 }
 
-void memory_view_give(struct memory_view *view)
+void memory_view_unref(struct memory_view *view)
 {
     if (!view) return;
     pthread_mutex_lock(&arena.mutex);

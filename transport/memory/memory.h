@@ -4,9 +4,10 @@
  *   arena: one memfd, sealed, sparse  --descriptor-->  view: the whole arena mapped once
  *   pointer -> offset (O(1))          ----offset---->  view + offset -> the same bytes
  *
- * One sparse file per process and not one per allocation: a pointer finds its offset without a search, a peer needs one
- * descriptor and one mapping however many tensors there are, and an offset is never out of date. Freed ranges become
- * holes, which read as zeros; the file never shrinks, so a mapping can never fault for a peer. */
+ * One sparse file per process and not one per allocation: a pointer finds its offset without a search, a
+ * peer needs one descriptor and one mapping however many tensors there are, and an offset is never out of
+ * date. Freed ranges become holes, which read as zeros; the file never shrinks, so a mapping can never
+ * fault for a peer. */
 #ifndef WEFT_TRANSPORT_MEMORY_H
 #define WEFT_TRANSPORT_MEMORY_H
 
@@ -33,14 +34,15 @@ struct memory_view {
     uint32_t users;
     struct memory_view *next;
 };
-/* `fd` is only read, and stays the caller's. NULL: it is not a sealed arena of that size, or it cannot be mapped. */
-struct memory_view *memory_view_take(int fd, uint64_t id, size_t bytes);
-void memory_view_keep(struct memory_view *view); /* one more user */
-void memory_view_give(struct memory_view *view); /* NULL is fine */
+/* `fd` is only read, and stays the caller's. NULL: it is not a sealed arena of that size, or it cannot be
+ * mapped. */
+struct memory_view *memory_view_open(int fd, uint64_t id, size_t bytes);
+void memory_view_ref(struct memory_view *view); /* one more user */
+void memory_view_unref(struct memory_view *view); /* NULL is fine */
 
-/* A small sealed memory file of its own, mapped and zero; others_write false: who maps it later can only read. *fd_out is
- * the caller's. NULL: errno says why. */
-void *memory_file_make(const char *name, size_t bytes, bool others_write, int *fd_out);
+/* A small sealed memory file of its own, mapped and zero; others_write false: who maps it later can only
+ * read. *fd_out is the caller's. NULL: errno says why. */
+void *memory_file_create(const char *name, size_t bytes, bool others_write, int *fd_out);
 /* Map such a file of somebody else, after a look at its size and seals; the descriptor stays the caller's. */
 void *memory_file_map(int fd, size_t bytes, bool writable);
 void memory_file_unmap(void *memory, size_t bytes); /* NULL is fine */

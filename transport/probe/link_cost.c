@@ -38,7 +38,8 @@ static void worsen_machine(struct weft_link_cost *cost, const struct weft_link_m
     cost->sum_ps = larger(cost->sum_ps, machine->sum_ps);
     cost->pass_ps = larger(cost->pass_ps, machine->pass_ps);
     cost->incast_milli = larger(cost->incast_milli, machine->incast_milli);
-    if (machine->eager_bytes && (cost->eager_bytes == 0 || machine->eager_bytes < cost->eager_bytes)) cost->eager_bytes = machine->eager_bytes;
+    if (machine->eager_bytes && (cost->eager_bytes == 0 || machine->eager_bytes < cost->eager_bytes))
+        cost->eager_bytes = machine->eager_bytes;
 }
 
 enum weft_status weft_link_cost_among(const struct weft_link_table *table, const uint32_t *hosts,

@@ -1,4 +1,5 @@
-/* link_cost.h - the link table for those who must choose (plans, codecs): what messages cost among these hosts.
+/* link_cost.h - the link table for those who must choose (plans, codecs): what messages cost among these
+ * hosts.
  *
  * A choice that all ranks must make alike is made from one table: rank 0's, sent to the others in its text
  * form (weft_link_table_write, _read), never from each rank's own file. Pure functions of the table; one
@@ -18,7 +19,8 @@ struct weft_link_cost {
     uint32_t inject_ns;     /* of a processor, to hand over one message */
     uint32_t sum_ps;        /* per byte added in cache */
     uint32_t pass_ps;       /* per byte of memory passed over beyond that */
-    uint32_t incast_milli;  /* thousandths by which each sender beyond the eighth slows a link that many share */
+    uint32_t incast_milli;  /* thousandths by which each sender beyond the eighth slows a link that many
+                             * share */
     struct weft_link_memory memory; /* of ranks that share a host */
     struct weft_link_runs runs;     /* where all do */
 };

@@ -11,11 +11,14 @@
 
 #include "transport/probe/link_table.h"
 
-enum weft_status weft_link_table_load(struct weft_env *env, const char *path, struct weft_link_table **table_out, struct weft_error *error)
+enum weft_status weft_link_table_load(struct weft_env *env, const char *path,
+                                      struct weft_link_table **table_out, struct weft_error *error)
 {
     FILE *file = fopen(path, "re");
-    if (!file && errno == ENOENT) return weft_error_set(error, WEFT_ERR_NOT_FOUND, "there is no link table %s yet", path);
-    if (!file) return weft_error_set(error, WEFT_ERR_IO, "cannot read the link table %s: %s", path, strerror(errno));
+    if (!file && errno == ENOENT)
+        return weft_error_set(error, WEFT_ERR_NOT_FOUND, "there is no link table %s yet", path);
+    if (!file)
+        return weft_error_set(error, WEFT_ERR_IO, "cannot read the link table %s: %s", path, strerror(errno));
     struct stat about;
     enum weft_status status = WEFT_OK;
     char *text = NULL;
@@ -23,7 +26,8 @@ enum weft_status weft_link_table_load(struct weft_env *env, const char *path, st
     if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode)) {
         status = weft_error_set(error, WEFT_ERR_IO, "the link table %s is not a file", path);
     } else if ((uint64_t)about.st_size > WEFT_LINK_TABLE_BYTES_MAX) {
-        status = weft_error_set(error, WEFT_ERR_LIMIT, "the link table %s is too long; delete it and probe again", path);
+        status = weft_error_set(error, WEFT_ERR_LIMIT,
+                                "the link table %s is too long; delete it and probe again", path);
     } else if (!(text = weft_alloc_bytes(env, (size_t)about.st_size + 1))) {
         status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the link table %s", path);
     } else {
@@ -36,7 +40,8 @@ enum weft_status weft_link_table_load(struct weft_env *env, const char *path, st
     return status;
 }
 
-enum weft_status weft_link_table_save(const struct weft_link_table *table, const char *path, struct weft_error *error)
+enum weft_status weft_link_table_save(const struct weft_link_table *table, const char *path,
+                                      struct weft_error *error)
 {
     char *text;
     char fresh[PATH_MAX];
@@ -44,7 +49,8 @@ enum weft_status weft_link_table_save(const struct weft_link_table *table, const
     if (snprintf(fresh, sizeof fresh, "%s.%ld", path, (long)getpid()) >= (int)sizeof fresh) {
         return weft_error_set(error, WEFT_ERR_INVALID, "the path of the link table is too long");
     }
-    if (weft_link_table_write(table, &text, &bytes) < 0) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a link table");
+    if (weft_link_table_write(table, &text, &bytes) < 0)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a link table");
     int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     bool fine = fd >= 0;
     for (size_t at = 0; fine && at < bytes;) {
@@ -59,7 +65,9 @@ enum weft_status weft_link_table_save(const struct weft_link_table *table, const
         unlink(fresh);
     }
     weft_free_bytes(weft_link_table_env(table), text);
-    return fine ? WEFT_OK : weft_error_set(error, WEFT_ERR_IO, "cannot write the link table %s: %s", path, strerror(cause));
+    return fine ? WEFT_OK
+                : weft_error_set(error, WEFT_ERR_IO, "cannot write the link table %s: %s", path,
+                                 strerror(cause));
 }
 
 /* ---- the fingerprint ---- FNV-1a over what the links of a host depend on */
@@ -82,7 +90,8 @@ static uint64_t mix_file(uint64_t hash, const char *root, const char *path, cons
     return hash;
 }
 
-/* Devices in any order: their hashes are added. Virtual ones come and go with containers; only those with a device count. */
+/* Devices in any order: their hashes are added. Virtual ones come and go with containers; only those with
+ * a device count. */
 static uint64_t mix_devices(uint64_t hash, const char *root)
 {
     char path[PATH_MAX];
@@ -94,7 +103,10 @@ static uint64_t mix_devices(uint64_t hash, const char *root)
         static const char *const facts[] = {"speed", "mtu", "address"};
         struct stat about;
         if (entry->d_name[0] == '.' || strlen(entry->d_name) > 64) continue;
-        if (snprintf(path, sizeof path, "%s/sys/class/net/%s/device", root, entry->d_name) >= (int)sizeof path || stat(path, &about) != 0) continue;
+        if (snprintf(path, sizeof path, "%s/sys/class/net/%s/device", root, entry->d_name) >=
+                (int)sizeof path ||
+            stat(path, &about) != 0)
+            continue;
         uint64_t device = mix(WEFT_FNV_BASIS, entry->d_name);
         for (size_t i = 0; i < 3; i++) {
             snprintf(path, sizeof path, "/sys/class/net/%s/%s", entry->d_name, facts[i]);

@@ -16,7 +16,8 @@ static uint32_t all_one(uint32_t count, uint32_t *sites)
 }
 
 /* All hosts that `first` reaches over near links, which have no site yet. */
-static uint32_t take_site(uint32_t count, const uint32_t *times, uint32_t near, uint32_t first, uint32_t site, uint32_t *sites)
+static uint32_t take_site(uint32_t count, const uint32_t *times, uint32_t near, uint32_t first, uint32_t site,
+                          uint32_t *sites)
 {
     uint32_t taken = 1;
     bool more = true;
@@ -40,9 +41,12 @@ uint32_t weft_link_sites(uint32_t count, const uint32_t *times, uint32_t *sites_
     if (count < 4 || count > WEFT_LINK_RING_HOSTS_MAX) return all_one(count, sites_out);
     for (uint32_t i = 0; i < count; i++) {
         sites_out[i] = UINT32_MAX;
-        for (uint32_t j = 0; j < i; j++) longest = slower(count, times, i, j) > longest ? slower(count, times, i, j) : longest;
+        for (uint32_t j = 0; j < i; j++)
+            longest = slower(count, times, i, j) > longest ? slower(count, times, i, j) : longest;
     }
     for (uint32_t i = 0; i < count; i++)
-        if (sites_out[i] == UINT32_MAX && take_site(count, times, longest / WEFT_LINK_SITES_FARTHER, i, sites++, sites_out) < 2) return all_one(count, sites_out);
+        if (sites_out[i] == UINT32_MAX &&
+            take_site(count, times, longest / WEFT_LINK_SITES_FARTHER, i, sites++, sites_out) < 2)
+            return all_one(count, sites_out);
     return sites;
 }

@@ -19,7 +19,7 @@ struct weft_link_table {
     struct weft_env *env;
     struct host *hosts;
     struct weft_link *links;
-    uint32_t host_count, host_room, link_count, link_room;
+    uint32_t host_count, host_capacity, link_count, link_capacity;
 };
 
 enum { LINE_BYTES_MAX = 512, VERSION = 1 };
@@ -44,10 +44,12 @@ void weft_link_table_free(struct weft_link_table *table)
 struct weft_env *weft_link_table_env(const struct weft_link_table *table) { return table->env; }
 
 /* Room for one more of `bytes` each. */
-static enum weft_status grow(struct weft_env *env, void **items, uint32_t count, uint32_t *room, uint32_t max, size_t bytes)
+static enum weft_status grow(struct weft_env *env, void **items, uint32_t count, uint32_t *room, uint32_t max,
+                             size_t bytes)
 {
     if (count < *room) return WEFT_OK;
-    if (count >= max) return weft_limit_note("a link table has at most %" PRIu32 " hosts or links; probe fewer", max);
+    if (count >= max)
+        return weft_limit_note("a link table has at most %" PRIu32 " hosts or links; probe fewer", max);
     uint32_t wanted = *room ? 2 * *room : 16;
     void *more = weft_alloc_array(env, wanted, bytes);
     if (!more) return WEFT_ERR_NO_MEMORY;
@@ -60,7 +62,7 @@ static enum weft_status grow(struct weft_env *env, void **items, uint32_t count,
 
 /* ---- hosts ---- */
 
-static bool good_name(const char *name)
+static bool is_valid_name(const char *name)
 {
     size_t length = strnlen(name, WEFT_LINK_NAME_BYTES);
     if (length == 0 || length == WEFT_LINK_NAME_BYTES) return false;
@@ -74,14 +76,16 @@ static void forget_links(struct weft_link_table *table, uint32_t host)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < table->link_count; i++) {
-        if (table->links[i].from != host && table->links[i].to != host) table->links[kept++] = table->links[i];
+        if (table->links[i].from != host && table->links[i].to != host)
+            table->links[kept++] = table->links[i];
     }
     table->link_count = kept;
 }
 
-enum weft_status weft_link_table_host(struct weft_link_table *table, const char *name, uint64_t fingerprint, uint32_t *index_out)
+enum weft_status weft_link_table_host(struct weft_link_table *table, const char *name, uint64_t fingerprint,
+                                      uint32_t *index_out)
 {
-    if (!good_name(name)) return WEFT_ERR_INVALID;
+    if (!is_valid_name(name)) return WEFT_ERR_INVALID;
     for (uint32_t i = 0; i < table->host_count; i++) {
         struct host *host = &table->hosts[i];
         if (strcmp(host->name, name) != 0) continue;
@@ -95,7 +99,8 @@ enum weft_status weft_link_table_host(struct weft_link_table *table, const char 
         *index_out = i;
         return WEFT_OK;
     }
-    WEFT_TRY(grow(table->env, (void **)&table->hosts, table->host_count, &table->host_room, WEFT_LINK_HOSTS_MAX, sizeof *table->hosts));
+    WEFT_TRY(grow(table->env, (void **)&table->hosts, table->host_count, &table->host_capacity,
+                  WEFT_LINK_HOSTS_MAX, sizeof *table->hosts));
     struct host *host = &table->hosts[table->host_count];
     snprintf(host->name, sizeof host->name, "%s", name);
     host->fingerprint = fingerprint;
@@ -118,7 +123,8 @@ uint64_t weft_link_table_host_fingerprint(const struct weft_link_table *table, u
     return index < table->host_count ? table->hosts[index].fingerprint : 0;
 }
 
-enum weft_status weft_link_table_set_machine(struct weft_link_table *table, uint32_t index, const struct weft_link_machine *machine)
+enum weft_status weft_link_table_set_machine(struct weft_link_table *table, uint32_t index,
+                                             const struct weft_link_machine *machine)
 {
     if (index >= table->host_count) return WEFT_ERR_INVALID;
     table->hosts[index].machine = *machine;
@@ -130,7 +136,8 @@ const struct weft_link_machine *weft_link_table_machine(const struct weft_link_t
     return index < table->host_count ? &table->hosts[index].machine : NULL;
 }
 
-enum weft_status weft_link_table_set_memory(struct weft_link_table *table, uint32_t index, const struct weft_link_memory *memory)
+enum weft_status weft_link_table_set_memory(struct weft_link_table *table, uint32_t index,
+                                            const struct weft_link_memory *memory)
 {
     if (index >= table->host_count) return WEFT_ERR_INVALID;
     table->hosts[index].memory = *memory;
@@ -142,9 +149,10 @@ const struct weft_link_memory *weft_link_table_memory(const struct weft_link_tab
     return index < table->host_count ? &table->hosts[index].memory : NULL;
 }
 
-_Static_assert(sizeof(struct weft_link_runs) == WEFT_LINK_RUNS_NUMBERS * sizeof(uint32_t), "runs are so many numbers, one after the other");
+_Static_assert(sizeof(struct weft_link_runs) == WEFT_LINK_RUNS_NUMBERS * sizeof(uint32_t),
+               "runs are so many numbers, one after the other");
 
-bool weft_link_runs_good(const struct weft_link_runs *runs)
+bool weft_link_runs_are_valid(const struct weft_link_runs *runs)
 {
     static const struct weft_link_runs none = {0};
     uint32_t numbers[WEFT_LINK_RUNS_NUMBERS];
@@ -154,9 +162,10 @@ bool weft_link_runs_good(const struct weft_link_runs *runs)
     return good || memcmp(runs, &none, sizeof none) == 0;
 }
 
-enum weft_status weft_link_table_set_runs(struct weft_link_table *table, uint32_t index, const struct weft_link_runs *runs)
+enum weft_status weft_link_table_set_runs(struct weft_link_table *table, uint32_t index,
+                                          const struct weft_link_runs *runs)
 {
-    if (index >= table->host_count || !weft_link_runs_good(runs)) return WEFT_ERR_INVALID;
+    if (index >= table->host_count || !weft_link_runs_are_valid(runs)) return WEFT_ERR_INVALID;
     table->hosts[index].runs = *runs;
     return WEFT_OK;
 }
@@ -166,16 +175,22 @@ const struct weft_link_runs *weft_link_table_runs(const struct weft_link_table *
     return index < table->host_count ? &table->hosts[index].runs : NULL;
 }
 
-static bool is_measured(const struct weft_link_machine *m) { return m->inject_ns || m->sum_ps || m->pass_ps || m->incast_milli || m->eager_bytes; }
+static bool is_measured(const struct weft_link_machine *m)
+{
+    return m->inject_ns || m->sum_ps || m->pass_ps || m->incast_milli || m->eager_bytes;
+}
 static bool is_mapped(const struct weft_link_memory *m)
 {
-    return m->words_ns || m->slices_ns || m->said_ps || m->cached_ps || m->passed_ps || m->core_kib || m->last_kib || m->past_ps;
+    return m->words_ns || m->slices_ns || m->said_ps || m->cached_ps || m->passed_ps || m->core_kib ||
+           m->last_kib || m->past_ps;
 }
 /* Lines of hosts that are no host's or link's. */
 static uint32_t machine_count(const struct weft_link_table *table)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < table->host_count; i++) count += (uint32_t)is_measured(&table->hosts[i].machine) + (uint32_t)is_mapped(&table->hosts[i].memory) + (table->hosts[i].runs.ranks > 0);
+    for (uint32_t i = 0; i < table->host_count; i++)
+        count += (uint32_t)is_measured(&table->hosts[i].machine) +
+                 (uint32_t)is_mapped(&table->hosts[i].memory) + (table->hosts[i].runs.ranks > 0);
     return count;
 }
 
@@ -199,7 +214,7 @@ static bool of_pair(const struct weft_link_table *table, uint32_t index, uint32_
     return index < table->link_count && table->links[index].from == from && table->links[index].to == to;
 }
 
-static bool good_lane(const char *lane)
+static bool is_valid_lane(const char *lane)
 {
     size_t length = strnlen(lane, WEFT_LINK_LANE_BYTES);
     if (length == 0 || length == WEFT_LINK_LANE_BYTES) return false;
@@ -219,13 +234,15 @@ static void copy_text(char *out, const char *text)
 enum weft_status weft_link_table_set(struct weft_link_table *table, const struct weft_link *link)
 {
     bool works = link->state == WEFT_LINK_WORKS;
-    if (link->from >= table->host_count || link->to >= table->host_count || !good_lane(link->lane)) return WEFT_ERR_INVALID;
+    if (link->from >= table->host_count || link->to >= table->host_count || !is_valid_lane(link->lane))
+        return WEFT_ERR_INVALID;
     if (!works && link->state != WEFT_LINK_FAILED) return WEFT_ERR_INVALID;
     if (works && (link->latency_ns == 0 || link->bytes_per_second == 0)) return WEFT_ERR_INVALID;
     uint32_t at = lower_bound(table, link->from, link->to);
     while (of_pair(table, at, link->from, link->to) && strcmp(table->links[at].lane, link->lane) != 0) at++;
     if (!of_pair(table, at, link->from, link->to)) {
-        WEFT_TRY(grow(table->env, (void **)&table->links, table->link_count, &table->link_room, WEFT_LINKS_MAX, sizeof *table->links));
+        WEFT_TRY(grow(table->env, (void **)&table->links, table->link_count, &table->link_capacity,
+                      WEFT_LINKS_MAX, sizeof *table->links));
         memmove(&table->links[at + 1], &table->links[at], (table->link_count - at) * sizeof *table->links);
         table->link_count++;
     }
@@ -248,7 +265,8 @@ const struct weft_link *weft_link_table_get(const struct weft_link_table *table,
     return index < table->link_count ? &table->links[index] : NULL;
 }
 
-const struct weft_link *weft_link_table_find(const struct weft_link_table *table, uint32_t from, uint32_t to, const char *lane)
+const struct weft_link *weft_link_table_find(const struct weft_link_table *table, uint32_t from, uint32_t to,
+                                             const char *lane)
 {
     for (uint32_t at = lower_bound(table, from, to); of_pair(table, at, from, to); at++) {
         if (strcmp(table->links[at].lane, lane) == 0) return &table->links[at];
@@ -264,7 +282,8 @@ uint64_t weft_link_time_ns(const struct weft_link *link, uint64_t bytes)
     return link->latency_ns + (uint64_t)transfer_ns;
 }
 
-const struct weft_link *weft_link_table_best(const struct weft_link_table *table, uint32_t from, uint32_t to, uint64_t bytes)
+const struct weft_link *weft_link_table_best(const struct weft_link_table *table, uint32_t from, uint32_t to,
+                                             uint64_t bytes)
 {
     const struct weft_link *best = NULL;
     uint64_t best_ns = WEFT_NEVER;
@@ -285,40 +304,52 @@ static size_t write_runs(const struct weft_link_runs *runs, uint32_t host, char 
     if (runs->ranks == 0) return 0;
     memcpy(numbers, runs, sizeof numbers);
     size_t at = (size_t)snprintf(out, room, "runs %" PRIu32 " %u", host, WEFT_LINK_LENGTH_MIN);
-    for (int i = 0; i < WEFT_LINK_RUNS_NUMBERS; i++) at += (size_t)snprintf(out + at, room - at, " %" PRIu32, numbers[i]);
+    for (int i = 0; i < WEFT_LINK_RUNS_NUMBERS; i++)
+        at += (size_t)snprintf(out + at, room - at, " %" PRIu32, numbers[i]);
     return at + (size_t)snprintf(out + at, room - at, "\n");
 }
 
-enum weft_status weft_link_table_write(const struct weft_link_table *table, char **text_out, size_t *bytes_out)
+enum weft_status weft_link_table_write(const struct weft_link_table *table, char **text_out,
+                                       size_t *bytes_out)
 {
-    size_t room = 64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 224 + 32 + 10 * WEFT_LINK_RUNS_NUMBERS) +
-                  (size_t)table->link_count * (WEFT_LINK_LANE_BYTES + WEFT_LINK_TEXT_BYTES + 96);
+    size_t room =
+        64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 224 + 32 + 10 * WEFT_LINK_RUNS_NUMBERS) +
+        (size_t)table->link_count * (WEFT_LINK_LANE_BYTES + WEFT_LINK_TEXT_BYTES + 96);
     char *text = weft_alloc_bytes(table->env, room);
     if (!text) return WEFT_ERR_NO_MEMORY;
     size_t at = (size_t)snprintf(text, room, "weft-links %d\n", VERSION);
     for (uint32_t i = 0; i < table->host_count; i++) {
-        at += (size_t)snprintf(text + at, room - at, "host %016" PRIx64 " %s\n", table->hosts[i].fingerprint, table->hosts[i].name);
+        at += (size_t)snprintf(text + at, room - at, "host %016" PRIx64 " %s\n", table->hosts[i].fingerprint,
+                               table->hosts[i].name);
     }
     for (uint32_t i = 0; i < table->host_count; i++) {
         const struct weft_link_machine *m = &table->hosts[i].machine;
         if (!is_measured(m)) continue;
-        at += (size_t)snprintf(text + at, room - at, "machine %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", i, m->inject_ns,
-                               m->sum_ps, m->pass_ps, m->incast_milli, m->eager_bytes);
+        at += (size_t)snprintf(text + at, room - at,
+                               "machine %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32
+                               "\n",
+                               i, m->inject_ns, m->sum_ps, m->pass_ps, m->incast_milli, m->eager_bytes);
     }
     for (uint32_t i = 0; i < table->host_count; i++) {
         const struct weft_link_memory *m = &table->hosts[i].memory;
         if (!is_mapped(m)) continue;
-        at += (size_t)snprintf(text + at, room - at, "memory %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n", i,
-                               m->words_ns, m->slices_ns, m->said_ps, m->cached_ps, m->passed_ps, m->core_kib, m->last_kib, m->past_ps);
+        at += (size_t)snprintf(text + at, room - at,
+                               "memory %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32
+                               " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n",
+                               i, m->words_ns, m->slices_ns, m->said_ps, m->cached_ps, m->passed_ps,
+                               m->core_kib, m->last_kib, m->past_ps);
     }
-    for (uint32_t i = 0; i < table->host_count; i++) at += write_runs(&table->hosts[i].runs, i, text + at, room - at);
+    for (uint32_t i = 0; i < table->host_count; i++)
+        at += write_runs(&table->hosts[i].runs, i, text + at, room - at);
     for (uint32_t i = 0; i < table->link_count; i++) {
         const struct weft_link *link = &table->links[i];
-        at += (size_t)snprintf(text + at, room - at, "link %" PRIu32 " %" PRIu32 " %s %" PRIu64 " %" PRIu64 " %s|%s\n", link->from, link->to,
-                               link->state == WEFT_LINK_WORKS ? "works" : "failed", link->latency_ns, link->bytes_per_second, link->lane,
-                               link->text);
+        at += (size_t)snprintf(text + at, room - at,
+                               "link %" PRIu32 " %" PRIu32 " %s %" PRIu64 " %" PRIu64 " %s|%s\n", link->from,
+                               link->to, link->state == WEFT_LINK_WORKS ? "works" : "failed",
+                               link->latency_ns, link->bytes_per_second, link->lane, link->text);
     }
-    at += (size_t)snprintf(text + at, room - at, "end %" PRIu32 "\n", table->host_count + machine_count(table) + table->link_count);
+    at += (size_t)snprintf(text + at, room - at, "end %" PRIu32 "\n",
+                           table->host_count + machine_count(table) + table->link_count);
     WEFT_ASSERT(at < room);
     *text_out = text;
     *bytes_out = at;
@@ -347,7 +378,8 @@ static enum weft_status read_host(struct weft_link_table *table, const char *at)
     uint32_t index, before = table->host_count;
     if (!take_number(&at, 16, 16, &fingerprint)) return WEFT_ERR_MALFORMED;
     enum weft_status status = weft_link_table_host(table, at, fingerprint, &index);
-    if (status == WEFT_ERR_INVALID || (status == WEFT_OK && index != before)) return WEFT_ERR_MALFORMED; /* twice the same name */
+    /* twice the same name */
+    if (status == WEFT_ERR_INVALID || (status == WEFT_OK && index != before)) return WEFT_ERR_MALFORMED;
     return status;
 }
 
@@ -359,9 +391,11 @@ static enum weft_status read_link(struct weft_link_table *table, const char *at)
     bool works = strncmp(at, "works ", 6) == 0;
     if (!works && strncmp(at, "failed ", 7) != 0) return WEFT_ERR_MALFORMED;
     at += works ? 6 : 7;
-    if (!take_number(&at, 10, 18, &link.latency_ns) || !take_number(&at, 10, 18, &link.bytes_per_second)) return WEFT_ERR_MALFORMED;
+    if (!take_number(&at, 10, 18, &link.latency_ns) || !take_number(&at, 10, 18, &link.bytes_per_second))
+        return WEFT_ERR_MALFORMED;
     const char *bar = strchr(at, '|');
-    if (!bar || (size_t)(bar - at) >= sizeof link.lane || strlen(bar + 1) >= sizeof link.text) return WEFT_ERR_MALFORMED;
+    if (!bar || (size_t)(bar - at) >= sizeof link.lane || strlen(bar + 1) >= sizeof link.text)
+        return WEFT_ERR_MALFORMED;
     memcpy(link.lane, at, (size_t)(bar - at));
     memcpy(link.text, bar + 1, strlen(bar + 1));
     link.from = (uint32_t)from;
@@ -369,12 +403,14 @@ static enum weft_status read_link(struct weft_link_table *table, const char *at)
     link.state = works ? WEFT_LINK_WORKS : WEFT_LINK_FAILED;
     uint32_t before = table->link_count;
     enum weft_status status = weft_link_table_set(table, &link);
-    if (status == WEFT_ERR_INVALID || (status == WEFT_OK && table->link_count == before)) return WEFT_ERR_MALFORMED;
+    if (status == WEFT_ERR_INVALID || (status == WEFT_OK && table->link_count == before))
+        return WEFT_ERR_MALFORMED;
     return status;
 }
 
 /* A host of the table, then so many numbers, and the line's end. */
-static bool take_numbers(const struct weft_link_table *table, const char *at, uint32_t *host_out, uint32_t *numbers, int count)
+static bool take_numbers(const struct weft_link_table *table, const char *at, uint32_t *host_out,
+                         uint32_t *numbers, int count)
 {
     uint64_t host, number;
     if (!take_number(&at, 10, 9, &host) || host >= table->host_count) return false;
@@ -398,7 +434,8 @@ static enum weft_status read_machine(struct weft_link_table *table, const char *
 static enum weft_status read_memory(struct weft_link_table *table, const char *at)
 {
     uint32_t host, n[8] = {0}; /* older tables have seven */
-    if (!take_numbers(table, at, &host, n, 8) && !take_numbers(table, at, &host, n, 7)) return WEFT_ERR_MALFORMED;
+    if (!take_numbers(table, at, &host, n, 8) && !take_numbers(table, at, &host, n, 7))
+        return WEFT_ERR_MALFORMED;
     struct weft_link_memory memory = {n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]};
     if (!is_mapped(&memory) || is_mapped(&table->hosts[host].memory)) return WEFT_ERR_MALFORMED;
     return weft_link_table_set_memory(table, host, &memory);
@@ -409,7 +446,8 @@ static enum weft_status read_runs(struct weft_link_table *table, const char *at)
 {
     uint32_t host, n[1 + WEFT_LINK_RUNS_NUMBERS];
     struct weft_link_runs runs;
-    if (!take_numbers(table, at, &host, n, 1 + WEFT_LINK_RUNS_NUMBERS) || n[0] != WEFT_LINK_LENGTH_MIN) return WEFT_ERR_MALFORMED;
+    if (!take_numbers(table, at, &host, n, 1 + WEFT_LINK_RUNS_NUMBERS) || n[0] != WEFT_LINK_LENGTH_MIN)
+        return WEFT_ERR_MALFORMED;
     memcpy(&runs, n + 1, sizeof runs);
     if (runs.ranks == 0 || table->hosts[host].runs.ranks > 0) return WEFT_ERR_MALFORMED;
     return weft_link_table_set_runs(table, host, &runs) < 0 ? WEFT_ERR_MALFORMED : WEFT_OK;
@@ -427,9 +465,12 @@ static enum weft_status read_line(struct reader *reader, const char *line, struc
     const char *at = line;
     enum weft_status status = WEFT_ERR_MALFORMED;
     if (reader->line == 1) {
-        if (strncmp(line, "weft-links ", 11) == 0 && (at += 11, take_number(&at, 10, 9, &number)) && *at == 0) {
+        if (strncmp(line, "weft-links ", 11) == 0 && (at += 11, take_number(&at, 10, 9, &number)) &&
+            *at == 0) {
             if (number == VERSION) return WEFT_OK;
-            return weft_error_set(error, WEFT_ERR_VERSION, "the link table has version %" PRIu64 ", this build reads %d: probe again", number, VERSION);
+            return weft_error_set(error, WEFT_ERR_VERSION,
+                                  "the link table has version %" PRIu64 ", this build reads %d: probe again",
+                                  number, VERSION);
         }
     } else if (!reader->ended && strncmp(line, "host ", 5) == 0) {
         status = read_host(reader->table, line + 5);
@@ -443,28 +484,38 @@ static enum weft_status read_line(struct reader *reader, const char *line, struc
         status = read_link(reader->table, line + 5);
     } else if (!reader->ended && strncmp(line, "end ", 4) == 0) {
         at += 4;
-        reader->ended = take_number(&at, 10, 9, &number) && *at == 0 && number == reader->table->host_count + machine_count(reader->table) + reader->table->link_count;
+        reader->ended =
+            take_number(&at, 10, 9, &number) && *at == 0 &&
+            number == reader->table->host_count + machine_count(reader->table) + reader->table->link_count;
         if (reader->ended) status = WEFT_OK;
     }
-    if (status == WEFT_ERR_MALFORMED) weft_error_set(error, status, "line %" PRIu32 " of the link table cannot be read: probe again", reader->line);
-    else if (status < 0) weft_error_set(error, status, "line %" PRIu32 " of the link table: %s", reader->line, weft_reason_text(status));
+    if (status == WEFT_ERR_MALFORMED)
+        weft_error_set(error, status, "line %" PRIu32 " of the link table cannot be read: probe again",
+                       reader->line);
+    else if (status < 0)
+        weft_error_set(error, status, "line %" PRIu32 " of the link table: %s", reader->line,
+                       weft_reason_text(status));
     return status;
 }
 
-enum weft_status weft_link_table_read(struct weft_env *env, const char *text, size_t bytes, struct weft_link_table **table_out,
-                                      struct weft_error *error)
+enum weft_status weft_link_table_read(struct weft_env *env, const char *text, size_t bytes,
+                                      struct weft_link_table **table_out, struct weft_error *error)
 {
     struct reader reader = {0};
     enum weft_status status = WEFT_OK;
-    if (bytes > WEFT_LINK_TABLE_BYTES_MAX) return weft_error_set(error, WEFT_ERR_LIMIT, "a link table of %zu bytes is too long", bytes);
-    if (weft_link_table_create(env, &reader.table) < 0) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a link table");
+    if (bytes > WEFT_LINK_TABLE_BYTES_MAX)
+        return weft_error_set(error, WEFT_ERR_LIMIT, "a link table of %zu bytes is too long", bytes);
+    if (weft_link_table_create(env, &reader.table) < 0)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a link table");
     for (size_t at = 0; status == WEFT_OK && at < bytes;) {
         char line[LINE_BYTES_MAX];
         const char *end = memchr(text + at, '\n', bytes - at);
         size_t length = end ? (size_t)(end - (text + at)) : LINE_BYTES_MAX;
         reader.line++;
         if (length >= sizeof line || memchr(text + at, 0, length)) {
-            status = weft_error_set(error, WEFT_ERR_MALFORMED, "line %" PRIu32 " of the link table is cut off or too long: probe again", reader.line);
+            status = weft_error_set(error, WEFT_ERR_MALFORMED,
+                                    "line %" PRIu32 " of the link table is cut off or too long: probe again",
+                                    reader.line);
             break;
         }
         memcpy(line, text + at, length);
@@ -473,7 +524,9 @@ enum weft_status weft_link_table_read(struct weft_env *env, const char *text, si
         at += length + 1;
     }
     if (status == WEFT_OK && !reader.ended) {
-        status = weft_error_set(error, WEFT_ERR_MALFORMED, "the link table ends after line %" PRIu32 ", before its end: probe again", reader.line);
+        status = weft_error_set(error, WEFT_ERR_MALFORMED,
+                                "the link table ends after line %" PRIu32 ", before its end: probe again",
+                                reader.line);
     }
     if (status < 0) weft_link_table_free(reader.table);
     else *table_out = reader.table;

@@ -3,9 +3,10 @@
  *   the active one   IDLE ─► ASKING ─► PINGING ─► PUSHING ─► PULLING ─► next round      one partner at a time, deadline each
  *   the serving one  grants, echoes, swallows and streams for at most one partner, whatever the round
  *
- * An endpoint grants when it neither measures nor serves, and, while it asks itself, only those of earlier rounds: the
- * earliest round can always go on, so no circle of waiting forms. A later one waits in `asked` and is told so (WAIT), which
- * keeps one dead endpoint from making the live ones, whom it delays, look dead as well. Who waits to be measured asks, too.
+ * An endpoint grants when it neither measures nor serves, and, while it asks itself, only those of earlier
+ * rounds: the earliest round can always go on, so no circle of waiting forms. A later one waits in `asked`
+ * and is told so (WAIT), which keeps one dead endpoint from making the live ones, whom it delays, look dead
+ * as well. Who waits to be measured asks, too.
  *
  * All messages have one header of fixed size; only BULK has a payload, whose contents mean nothing. */
 #include <inttypes.h>
@@ -15,8 +16,19 @@
 
 #include "transport/transport.h"
 
-enum { VERSION = 1, HEADER_BYTES = 40, WINDOW = 16, SENDS = 32, QUEUE = 64, PINGS_MAX = 1024, WARM_PINGS = 4, TICK_NS = 5000000, KICK_NS = 20000 };
-enum { ASKS_PER_CONTACT = 4, CONTACTS_MAX = 8 }; /* a partner that says it is alive is waited for so much longer */
+enum {
+    VERSION = 1,
+    HEADER_BYTES = 40,
+    WINDOW = 16,
+    SENDS = 32,
+    QUEUE = 64,
+    PINGS_MAX = 1024,
+    WARM_PINGS = 4,
+    TICK_NS = 5000000,
+    KICK_NS = 20000
+};
+/* a partner that says it is alive is waited for so much longer */
+enum { ASKS_PER_CONTACT = 4, CONTACTS_MAX = 8 };
 enum { BULK_BYTES_MAX = 64 << 20, BULK_COUNT_MAX = 4096 };
 
 #define CHANNEL_MASK ((uint64_t)0xff << 56)
@@ -24,9 +36,10 @@ enum { BULK_BYTES_MAX = 64 << 20, BULK_COUNT_MAX = 4096 };
 enum kind { ASK = 1, GRANT, PING, PONG, BULK, BULK_ACK, PULL, PULL_END, RESULT, WAIT };
 enum phase { IDLE, ASKING, PINGING, PUSHING, PULLING };
 
-static const char *const phase_texts[] = {"", "to be let in", "pinging", "sending to it", "receiving from it"};
+static const char *const phase_texts[] = {"", "to be let in", "pinging", "sending to it",
+                                          "receiving from it"};
 
-struct letter {
+struct probe_message {
     uint8_t kind;
     uint32_t peer;             /* index */
     uint32_t round;            /* of the measurement it belongs to */
@@ -77,10 +90,11 @@ struct weft_probe {
     uint64_t serving_until_ns, stream_sent, stream_done, stream_end, stream_ns;
 
     struct probe_send sends[SENDS];
-    struct letter queue[QUEUE];        /* ring of letters the transport could not take yet */
+    struct probe_message queue[QUEUE];        /* ring of letters the transport could not take yet */
     uint32_t queue_first, queue_count;
     struct probe_sink sinks[WINDOW];
-    uint8_t *bulk, *swallowed;         /* (bulk_bytes,): what is sent; where all that comes ends, its contents mean nothing */
+    uint8_t *bulk, *swallowed;         /* (bulk_bytes,): what is sent; where all that comes ends, its
+                                        * contents mean nothing */
 };
 
 static void proceed(struct weft_probe *probe);
@@ -92,7 +106,8 @@ uint32_t weft_probe_rounds(uint32_t count) { return count < 2 ? 0 : count + coun
 
 uint32_t weft_probe_partner(uint32_t index, uint32_t round, uint32_t count)
 {
-    uint32_t last = weft_probe_rounds(count), partner; /* the player who stands still, and the modulus of the circle */
+    uint32_t last = weft_probe_rounds(count), partner; /* the player who stands still, and the modulus of
+                                                        * the circle */
     if (count < 2 || index >= count || round >= last) return UINT32_MAX;
     if (index == last) partner = round;
     else partner = (uint32_t)((2ull * round + last - index) % last);
@@ -114,22 +129,22 @@ static uint64_t get_le(const uint8_t *in, size_t bytes)
     return value;
 }
 
-static void letter_write(const struct letter *letter, uint8_t *out)
+static void message_encode(const struct probe_message *probe_message, uint8_t *out)
 {
     put_le(out, VERSION, 2);
-    put_le(out + 2, letter->kind, 2);
-    put_le(out + 4, letter->round, 4);
-    for (size_t i = 0; i < 4; i++) put_le(out + 8 + 8 * i, letter->values[i], 8);
+    put_le(out + 2, probe_message->kind, 2);
+    put_le(out + 4, probe_message->round, 4);
+    for (size_t i = 0; i < 4; i++) put_le(out + 8 + 8 * i, probe_message->values[i], 8);
 }
 
-static bool letter_read(struct letter *letter, const uint8_t *in, size_t bytes)
+static bool message_decode(struct probe_message *probe_message, const uint8_t *in, size_t bytes)
 {
     if (bytes != HEADER_BYTES || get_le(in, 2) != VERSION) return false;
     uint64_t kind = get_le(in + 2, 2);
     if (kind < ASK || kind > WAIT) return false;
-    letter->kind = (uint8_t)kind;
-    letter->round = (uint32_t)get_le(in + 4, 4);
-    for (size_t i = 0; i < 4; i++) letter->values[i] = get_le(in + 8 + 8 * i, 8);
+    probe_message->kind = (uint8_t)kind;
+    probe_message->round = (uint32_t)get_le(in + 4, 4);
+    for (size_t i = 0; i < 4; i++) probe_message->values[i] = get_le(in + 8 + 8 * i, 8);
     return true;
 }
 
@@ -143,14 +158,15 @@ static void send_done(struct weft_completion *completion, enum weft_status statu
     struct weft_probe *probe = send->probe;
     send->busy = false;
     if (probe->closed) return;
-    if (status < 0 && probe->phase != IDLE && send->peer == probe->partner) fail_pair(probe, status, weft_reason_text(status));
+    if (status < 0 && probe->phase != IDLE && send->peer == probe->partner)
+        fail_pair(probe, status, weft_reason_text(status));
     if (status < 0 && send->peer == probe->serving) probe->serving = probe->count;
     proceed(probe);
 }
 
-static enum weft_status try_send(struct weft_probe *probe, const struct letter *letter)
+static enum weft_status try_send(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[letter->peer]);
+    struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[probe_message->peer]);
     struct probe_send *send = NULL;
     uint8_t header[HEADER_BYTES];
     for (uint32_t i = 0; i < SENDS && !send; i++) {
@@ -158,13 +174,16 @@ static enum weft_status try_send(struct weft_probe *probe, const struct letter *
     }
     if (!peer) return WEFT_ERR_NOT_FOUND;
     if (!send) return WEFT_ERR_AGAIN;
-    letter_write(letter, header);
-    bool bulk = letter->kind == BULK;
-    struct weft_message message = {.tag = WEFT_TAG(WEFT_CHANNEL_PROBE, 0), .header = header, .header_bytes = sizeof header,
-                                   .payload = bulk ? probe->bulk : NULL, .payload_bytes = bulk ? probe->options.bulk_bytes : 0};
+    message_encode(probe_message, header);
+    bool bulk = probe_message->kind == BULK;
+    struct weft_message message = {.tag = WEFT_TAG(WEFT_CHANNEL_PROBE, 0),
+                                   .header = header,
+                                   .header_bytes = sizeof header,
+                                   .payload = bulk ? probe->bulk : NULL,
+                                   .payload_bytes = bulk ? probe->options.bulk_bytes : 0};
     weft_completion_init(&send->completion, 1, send_done);
     send->probe = probe;
-    send->peer = letter->peer;
+    send->peer = probe_message->peer;
     enum weft_status status = weft_transport_send(peer, &message, &send->completion);
     send->busy = status == WEFT_IN_PROGRESS;
     return status;
@@ -182,12 +201,15 @@ static void flush(struct weft_probe *probe)
     }
 }
 
-/* In order, now or as soon as the transport takes it. A queue that is full loses the letter: its pair ends by deadline. */
-static void say(struct weft_probe *probe, uint32_t peer, enum kind kind, uint32_t round, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+/* In order, now or as soon as the transport takes it. A queue that is full loses the letter: its pair ends
+ * by deadline. */
+static void send_control(struct weft_probe *probe, uint32_t peer, enum kind kind, uint32_t round, uint64_t a,
+                         uint64_t b, uint64_t c, uint64_t d)
 {
     if (probe->queue_count == QUEUE) return;
-    struct letter *letter = &probe->queue[(probe->queue_first + probe->queue_count++) % QUEUE];
-    *letter = (struct letter){.kind = (uint8_t)kind, .peer = peer, .round = round, .values = {a, b, c, d}};
+    struct probe_message *probe_message = &probe->queue[(probe->queue_first + probe->queue_count++) % QUEUE];
+    *probe_message =
+        (struct probe_message){.kind = (uint8_t)kind, .peer = peer, .round = round, .values = {a, b, c, d}};
     flush(probe);
 }
 
@@ -218,8 +240,10 @@ static void store(struct weft_probe *probe, uint32_t peer, enum weft_status stat
 static void fail_pair(struct weft_probe *probe, enum weft_status status, const char *text)
 {
     char sentence[160];
-    snprintf(sentence, sizeof sentence, "endpoint %" PRIu32 ", %s: %s", probe->ids[probe->partner], phase_texts[probe->phase], text);
-    if (probe->phase > ASKING) say(probe, probe->partner, RESULT, probe->round, 0, 0, 0, (uint64_t)(uint32_t)-status);
+    snprintf(sentence, sizeof sentence, "endpoint %" PRIu32 ", %s: %s", probe->ids[probe->partner],
+             phase_texts[probe->phase], text);
+    if (probe->phase > ASKING)
+        send_control(probe, probe->partner, RESULT, probe->round, 0, 0, 0, (uint64_t)(uint32_t)-status);
     probe->phase = IDLE;
     store(probe, probe->partner, status, sentence);
     next_round(probe);
@@ -228,7 +252,7 @@ static void fail_pair(struct weft_probe *probe, enum weft_status status, const c
 static void ping(struct weft_probe *probe)
 {
     probe->ping_ns = weft_now_ns(probe->env);
-    say(probe, probe->partner, PING, probe->round, probe->pings_done, 0, 0, 0);
+    send_control(probe, probe->partner, PING, probe->round, probe->pings_done, 0, 0, 0);
 }
 
 static void on_grant(struct weft_probe *probe)
@@ -239,9 +263,9 @@ static void on_grant(struct weft_probe *probe)
     ping(probe);
 }
 
-static void on_pong(struct weft_probe *probe, const struct letter *letter)
+static void on_pong(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    if (letter->values[0] != probe->pings_done) return;
+    if (probe_message->values[0] != probe->pings_done) return;
     uint64_t took_ns = weft_now_ns(probe->env) - probe->ping_ns;
     if (probe->pings_done >= WARM_PINGS) probe->samples[probe->pings_done - WARM_PINGS] = (double)took_ns;
     if (++probe->pings_done < probe->options.pings + WARM_PINGS) {
@@ -265,7 +289,9 @@ static void note_bulk(struct weft_probe *probe)
         probe->mark_done = probe->bulk_done;
     }
     /* A slow link: enough is enough. */
-    if (probe->phase == PUSHING && weft_since_ns(probe->phase_ns, probe->last_ns) > probe->options.pair_ns / 4) probe->bulk_end = probe->bulk_sent;
+    if (probe->phase == PUSHING &&
+        weft_elapsed_ns(probe->phase_ns, probe->last_ns) > probe->options.pair_ns / 4)
+        probe->bulk_end = probe->bulk_sent;
 }
 
 static uint64_t bulk_rate(const struct weft_probe *probe)
@@ -276,7 +302,8 @@ static uint64_t bulk_rate(const struct weft_probe *probe)
         from_ns = probe->phase_ns;
     }
     if (probe->last_ns <= from_ns) return 1000000000000ull; /* faster than the clock */
-    double rate = 1e9 * (double)messages * (double)probe->options.bulk_bytes / (double)(probe->last_ns - from_ns);
+    double rate =
+        1e9 * (double)messages * (double)probe->options.bulk_bytes / (double)(probe->last_ns - from_ns);
     return rate < 1 ? 1 : (uint64_t)rate;
 }
 
@@ -284,7 +311,8 @@ static void end_pushing(struct weft_probe *probe)
 {
     probe->out_rate = bulk_rate(probe);
     enter(probe, PULLING);
-    say(probe, probe->partner, PULL, probe->round, probe->options.bulk_count, probe->options.bulk_bytes, 0, 0);
+    send_control(probe, probe->partner, PULL, probe->round, probe->options.bulk_count,
+                 probe->options.bulk_bytes, 0, 0);
 }
 
 static void end_pair(struct weft_probe *probe)
@@ -297,7 +325,8 @@ static void end_pair(struct weft_probe *probe)
     result->in_bytes_per_second = bulk_rate(probe);
     if (peer) weft_peer_describe(peer, way, sizeof way);
     store(probe, probe->partner, WEFT_OK, way);
-    say(probe, probe->partner, RESULT, probe->round, result->latency_ns, result->out_bytes_per_second, result->in_bytes_per_second, 0);
+    send_control(probe, probe->partner, RESULT, probe->round, result->latency_ns,
+                 result->out_bytes_per_second, result->in_bytes_per_second, 0);
     probe->phase = IDLE;
     next_round(probe);
 }
@@ -309,8 +338,9 @@ static void push(struct weft_probe *probe)
         end_pushing(probe);
         return;
     }
-    while (probe->phase == PUSHING && probe->bulk_sent < probe->bulk_end && probe->bulk_sent - probe->bulk_done < WINDOW && probe->queue_count == 0) {
-        say(probe, probe->partner, BULK, probe->round, probe->bulk_sent++, 0, 0, 0);
+    while (probe->phase == PUSHING && probe->bulk_sent < probe->bulk_end &&
+           probe->bulk_sent - probe->bulk_done < WINDOW && probe->queue_count == 0) {
+        send_control(probe, probe->partner, BULK, probe->round, probe->bulk_sent++, 0, 0, 0);
     }
 }
 
@@ -323,7 +353,7 @@ static void serve(struct weft_probe *probe, uint32_t peer, uint32_t round)
     probe->serving_until_ns = weft_now_ns(probe->env) + 2 * probe->options.pair_ns;
     probe->stream_sent = probe->stream_done = probe->stream_end = 0;
     probe->asked[peer] = 0;
-    say(probe, peer, GRANT, round, 0, 0, 0, 0);
+    send_control(probe, peer, GRANT, round, 0, 0, 0, 0);
 }
 
 static bool may_grant(const struct weft_probe *probe, uint32_t round)
@@ -338,129 +368,147 @@ static void serve_waiting(struct weft_probe *probe)
     for (uint32_t i = 0; i < probe->count; i++) {
         if (probe->asked[i] && (best == probe->count || probe->asked[i] < probe->asked[best])) best = i;
     }
-    if (best < probe->count && may_grant(probe, probe->asked[best] - 1)) serve(probe, best, probe->asked[best] - 1);
+    if (best < probe->count && may_grant(probe, probe->asked[best] - 1))
+        serve(probe, best, probe->asked[best] - 1);
 }
 
 static void stream(struct weft_probe *probe)
 {
-    bool slow = weft_since_ns(probe->stream_ns, weft_now_ns(probe->env)) > probe->options.pair_ns / 4;
+    bool slow = weft_elapsed_ns(probe->stream_ns, weft_now_ns(probe->env)) > probe->options.pair_ns / 4;
     if (probe->serving == probe->count || probe->stream_end == 0) return;
     if (slow && probe->stream_sent > 0 && probe->stream_sent < probe->stream_end) {
         probe->stream_end = probe->stream_sent;
-        say(probe, probe->serving, PULL_END, probe->serving_round, probe->stream_end, 0, 0, 0);
+        send_control(probe, probe->serving, PULL_END, probe->serving_round, probe->stream_end, 0, 0, 0);
     }
-    while (probe->stream_sent < probe->stream_end && probe->stream_sent - probe->stream_done < WINDOW && probe->queue_count == 0) {
-        say(probe, probe->serving, BULK, probe->serving_round, probe->stream_sent++, 0, 0, 0);
+    while (probe->stream_sent < probe->stream_end && probe->stream_sent - probe->stream_done < WINDOW &&
+           probe->queue_count == 0) {
+        send_control(probe, probe->serving, BULK, probe->serving_round, probe->stream_sent++, 0, 0, 0);
     }
 }
 
-static void on_result(struct weft_probe *probe, const struct letter *letter)
+static void on_result(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    struct weft_probe_result *result = &probe->results[letter->peer];
-    struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[letter->peer]);
+    struct weft_probe_result *result = &probe->results[probe_message->peer];
+    struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[probe_message->peer]);
     char text[160] = "";
     if (peer) weft_peer_describe(peer, text, sizeof text);
-    bool fine = letter->values[3] == 0 && letter->values[0] > 0 && letter->values[1] > 0 && letter->values[2] > 0;
-    if (!fine) snprintf(text, sizeof text, "endpoint %" PRIu32 " could not measure this link", probe->ids[letter->peer]);
-    result->latency_ns = fine ? letter->values[0] : 0;
-    result->out_bytes_per_second = fine ? letter->values[2] : 0; /* what comes in there goes out here */
-    result->in_bytes_per_second = fine ? letter->values[1] : 0;
-    if (letter->peer < probe->self) store(probe, letter->peer, fine ? WEFT_OK : WEFT_ERR_UNREACHABLE, text);
+    bool fine = probe_message->values[3] == 0 && probe_message->values[0] > 0 &&
+                probe_message->values[1] > 0 && probe_message->values[2] > 0;
+    if (!fine)
+        snprintf(text, sizeof text, "endpoint %" PRIu32 " could not measure this link",
+                 probe->ids[probe_message->peer]);
+    result->latency_ns = fine ? probe_message->values[0] : 0;
+    /* what comes in there goes out here */
+    result->out_bytes_per_second = fine ? probe_message->values[2] : 0;
+    result->in_bytes_per_second = fine ? probe_message->values[1] : 0;
+    if (probe_message->peer < probe->self)
+        store(probe, probe_message->peer, fine ? WEFT_OK : WEFT_ERR_UNREACHABLE, text);
     probe->serving = probe->count;
 }
 
-static void on_served(struct weft_probe *probe, const struct letter *letter)
+static void on_served(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    switch (letter->kind) {
-    case PING: say(probe, letter->peer, PONG, letter->round, letter->values[0], 0, 0, 0); break;
+    switch (probe_message->kind) {
+    case PING:
+        send_control(probe, probe_message->peer, PONG, probe_message->round, probe_message->values[0], 0, 0,
+                     0);
+        break;
     case PULL:
-        if (letter->values[0] == 0 || letter->values[0] > BULK_COUNT_MAX) break;
+        if (probe_message->values[0] == 0 || probe_message->values[0] > BULK_COUNT_MAX) break;
         probe->stream_sent = probe->stream_done = 0;
-        probe->stream_end = letter->values[0];
+        probe->stream_end = probe_message->values[0];
         probe->stream_ns = weft_now_ns(probe->env);
         break;
     case BULK_ACK: probe->stream_done++; break;
-    case RESULT: on_result(probe, letter); break;
+    case RESULT: on_result(probe, probe_message); break;
     default: break;
     }
 }
 
-static void on_answer(struct weft_probe *probe, const struct letter *letter)
+static void on_answer(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    if (letter->kind == GRANT && probe->phase == ASKING) on_grant(probe);
-    else if (letter->kind == PONG && probe->phase == PINGING) on_pong(probe, letter);
-    else if (letter->kind == BULK_ACK && probe->phase == PUSHING) note_bulk(probe);
-    else if (letter->kind == PULL_END && probe->phase == PULLING && letter->values[0] > 0) probe->bulk_end = letter->values[0];
+    if (probe_message->kind == GRANT && probe->phase == ASKING) on_grant(probe);
+    else if (probe_message->kind == PONG && probe->phase == PINGING) on_pong(probe, probe_message);
+    else if (probe_message->kind == BULK_ACK && probe->phase == PUSHING) note_bulk(probe);
+    else if (probe_message->kind == PULL_END && probe->phase == PULLING && probe_message->values[0] > 0)
+        probe->bulk_end = probe_message->values[0];
 }
 
 /* ---- arrivals ---- */
 
-static bool is_answer(const struct weft_probe *probe, const struct letter *letter)
+static bool is_answer(const struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    return probe->phase != IDLE && letter->peer == probe->partner && letter->round == probe->round && letter->peer > probe->self;
+    return probe->phase != IDLE && probe_message->peer == probe->partner &&
+           probe_message->round == probe->round && probe_message->peer > probe->self;
 }
 
-static bool is_served(const struct weft_probe *probe, const struct letter *letter)
+static bool is_served(const struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    return letter->peer == probe->serving && letter->round == probe->serving_round;
+    return probe_message->peer == probe->serving && probe_message->round == probe->serving_round;
 }
 
 static void sink_done(struct weft_completion *completion, enum weft_status status)
 {
     struct probe_sink *sink = weft_container_of(completion, struct probe_sink, completion);
     struct weft_probe *probe = sink->probe;
-    struct letter letter = {.peer = sink->peer, .round = sink->round};
+    struct probe_message probe_message = {.peer = sink->peer, .round = sink->round};
     sink->busy = false;
     if (probe->closed || status < 0) return;
-    if (is_answer(probe, &letter) && probe->phase == PULLING) {
+    if (is_answer(probe, &probe_message) && probe->phase == PULLING) {
         note_bulk(probe);
-        say(probe, sink->peer, BULK_ACK, sink->round, sink->number, 0, 0, 0);
-    } else if (is_served(probe, &letter)) {
-        say(probe, sink->peer, BULK_ACK, sink->round, sink->number, 0, 0, 0);
+        send_control(probe, sink->peer, BULK_ACK, sink->round, sink->number, 0, 0, 0);
+    } else if (is_served(probe, &probe_message)) {
+        send_control(probe, sink->peer, BULK_ACK, sink->round, sink->number, 0, 0, 0);
     }
     proceed(probe);
 }
 
-static void swallow(struct weft_probe *probe, struct weft_arrival *arrival, const struct letter *letter)
+static void ignore_arrival(struct weft_probe *probe, struct weft_arrival *arrival,
+                           const struct probe_message *probe_message)
 {
     struct probe_sink *sink = NULL;
     for (uint32_t i = 0; i < WINDOW && !sink; i++) {
         if (!probe->sinks[i].busy) sink = &probe->sinks[i];
     }
-    if (!sink || arrival->payload_bytes > probe->options.bulk_bytes || !(is_answer(probe, letter) || is_served(probe, letter))) {
+    if (!sink || arrival->payload_bytes > probe->options.bulk_bytes ||
+        !(is_answer(probe, probe_message) || is_served(probe, probe_message))) {
         weft_transport_discard(probe->transport, arrival);
         return;
     }
     weft_completion_init(&sink->completion, 1, sink_done);
-    sink->peer = letter->peer;
-    sink->round = letter->round;
-    sink->number = letter->values[0];
+    sink->peer = probe_message->peer;
+    sink->round = probe_message->round;
+    sink->number = probe_message->values[0];
     sink->busy = true;
-    if (weft_transport_accept(probe->transport, arrival, probe->swallowed, probe->options.bulk_bytes, &sink->completion) < 0) {
+    if (weft_transport_accept(probe->transport, arrival, probe->swallowed, probe->options.bulk_bytes,
+                              &sink->completion) < 0) {
         sink->busy = false;
         weft_transport_discard(probe->transport, arrival);
     }
 }
 
 /* From an earlier endpoint: let me in. From a later one: will you still measure me? */
-static void on_ask(struct weft_probe *probe, const struct letter *letter)
+static void on_ask(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    if (letter->round >= probe->rounds) return;
-    if (letter->peer > probe->self) {
-        enum weft_status status = probe->results[letter->peer].status;
-        say(probe, letter->peer, WAIT, letter->round, status < 0, 0, 0, 0);
+    if (probe_message->round >= probe->rounds) return;
+    if (probe_message->peer > probe->self) {
+        enum weft_status status = probe->results[probe_message->peer].status;
+        send_control(probe, probe_message->peer, WAIT, probe_message->round, status < 0, 0, 0, 0);
         return;
     }
-    probe->asked[letter->peer] = letter->round + 1;
+    probe->asked[probe_message->peer] = probe_message->round + 1;
     serve_waiting(probe);
-    if (probe->asked[letter->peer]) say(probe, letter->peer, WAIT, letter->round, 0, 0, 0, 0);
+    if (probe->asked[probe_message->peer])
+        send_control(probe, probe_message->peer, WAIT, probe_message->round, 0, 0, 0, 0);
 }
 
-static void on_wait(struct weft_probe *probe, const struct letter *letter)
+static void on_wait(struct weft_probe *probe, const struct probe_message *probe_message)
 {
     bool waiting = probe->phase == ASKING || probe->phase == IDLE;
-    if (probe->finished || !waiting || letter->peer != probe->partner || letter->round != probe->round) return;
-    if (letter->values[0] != 0 && letter->peer < probe->self) { /* it has given up on us */
+    if (probe->finished || !waiting || probe_message->peer != probe->partner ||
+        probe_message->round != probe->round)
+        return;
+    if (probe_message->values[0] != 0 && probe_message->peer < probe->self) { /* it has given up on us */
         probe->deadline_ns = 0;
         return;
     }
@@ -471,27 +519,28 @@ static void on_wait(struct weft_probe *probe, const struct letter *letter)
 static void on_arrival(void *context, struct weft_arrival *arrival)
 {
     struct weft_probe *probe = context;
-    struct letter letter = {0};
+    struct probe_message probe_message = {0};
     uint32_t peer = 0;
     while (peer < probe->count && probe->ids[peer] != arrival->peer_id) peer++;
-    letter.peer = peer;
-    if (peer == probe->count || peer == probe->self || !letter_read(&letter, arrival->header, arrival->header_bytes)) {
+    probe_message.peer = peer;
+    if (peer == probe->count || peer == probe->self ||
+        !message_decode(&probe_message, arrival->header, arrival->header_bytes)) {
         weft_transport_discard(probe->transport, arrival);
         return;
     }
-    if (letter.kind == BULK) {
-        swallow(probe, arrival, &letter);
+    if (probe_message.kind == BULK) {
+        ignore_arrival(probe, arrival, &probe_message);
         return;
     }
     weft_transport_discard(probe->transport, arrival);
-    if (letter.kind == ASK) {
-        on_ask(probe, &letter);
-    } else if (letter.kind == WAIT) {
-        on_wait(probe, &letter);
-    } else if (is_answer(probe, &letter)) {
-        on_answer(probe, &letter);
-    } else if (is_served(probe, &letter)) {
-        on_served(probe, &letter);
+    if (probe_message.kind == ASK) {
+        on_ask(probe, &probe_message);
+    } else if (probe_message.kind == WAIT) {
+        on_wait(probe, &probe_message);
+    } else if (is_answer(probe, &probe_message)) {
+        on_answer(probe, &probe_message);
+    } else if (is_served(probe, &probe_message)) {
+        on_served(probe, &probe_message);
     }
     proceed(probe);
 }
@@ -507,7 +556,8 @@ static void proceed(struct weft_probe *probe)
     if (probe->phase == PUSHING) push(probe);
     if (probe->phase == PULLING && probe->bulk_done >= probe->bulk_end) end_pair(probe);
     stream(probe);
-    if (!probe->finished && probe->phase == IDLE && probe->partner < probe->self && probe->results[probe->partner].status != WEFT_IN_PROGRESS) {
+    if (!probe->finished && probe->phase == IDLE && probe->partner < probe->self &&
+        probe->results[probe->partner].status != WEFT_IN_PROGRESS) {
         next_round(probe);
     }
 }
@@ -541,7 +591,7 @@ static void next_round(struct weft_probe *probe)
         probe->ask_again_ns = now_ns + probe->options.contact_ns / ASKS_PER_CONTACT;
         if (partner > probe->self) {
             enter(probe, ASKING);
-            say(probe, partner, ASK, probe->round, 0, 0, 0, 0);
+            send_control(probe, partner, ASK, probe->round, 0, 0, 0, 0);
         }
         return;
     }
@@ -550,14 +600,14 @@ static void next_round(struct weft_probe *probe)
 static void on_kick(struct weft_timer *timer) { proceed(weft_container_of(timer, struct weft_probe, kick)); }
 
 /* A partner whose round this is and who is lost or late. */
-static void look_at_partner(struct weft_probe *probe, uint64_t now_ns)
+static void check_partner(struct weft_probe *probe, uint64_t now_ns)
 {
     struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[probe->partner]);
     enum weft_status status = peer ? weft_peer_status(peer) : WEFT_ERR_NOT_FOUND;
     bool late = now_ns >= probe->deadline_ns, serving_it = probe->serving == probe->partner;
     if (status >= 0 && !serving_it && probe->phase <= ASKING && now_ns >= probe->ask_again_ns) {
         probe->ask_again_ns = now_ns + probe->options.contact_ns / ASKS_PER_CONTACT;
-        say(probe, probe->partner, ASK, probe->round, 0, 0, 0, 0);
+        send_control(probe, probe->partner, ASK, probe->round, 0, 0, 0, 0);
     }
     if (status >= 0 && (!late || serving_it)) return;
     if (status >= 0) status = WEFT_ERR_DEADLINE;
@@ -566,7 +616,8 @@ static void look_at_partner(struct weft_probe *probe, uint64_t now_ns)
         return;
     }
     char text[160];
-    snprintf(text, sizeof text, "endpoint %" PRIu32 " has not measured this link in time: %s", probe->ids[probe->partner], weft_reason_text(status));
+    snprintf(text, sizeof text, "endpoint %" PRIu32 " has not measured this link in time: %s",
+             probe->ids[probe->partner], weft_reason_text(status));
     store(probe, probe->partner, status, text);
     next_round(probe);
 }
@@ -577,7 +628,7 @@ static void on_tick(struct weft_timer *timer)
     uint64_t now_ns = weft_now_ns(probe->env);
     if (probe->closed) return;
     if (probe->serving < probe->count && now_ns >= probe->serving_until_ns) probe->serving = probe->count;
-    if (!probe->finished) look_at_partner(probe, now_ns);
+    if (!probe->finished) check_partner(probe, now_ns);
     proceed(probe);
     if (!probe->closed) weft_timer_start(probe->loop, timer, now_ns + TICK_NS);
 }
@@ -586,31 +637,45 @@ static void on_tick(struct weft_timer *timer)
 
 void weft_probe_options_init(struct weft_probe_options *options)
 {
-    *options = (struct weft_probe_options){.size = sizeof *options, .pings = 32, .bulk_count = 80, .bulk_bytes = 256 << 10,
-                                           .contact_ns = WEFT_MS(500), .pair_ns = WEFT_SECONDS(1)};
+    *options = (struct weft_probe_options){.size = sizeof *options,
+                                           .pings = 32,
+                                           .bulk_count = 80,
+                                           .bulk_bytes = 256 << 10,
+                                           .contact_ns = WEFT_MS(500),
+                                           .pair_ns = WEFT_SECONDS(1)};
 }
 
-static enum weft_status check_options(struct weft_transport *transport, const struct weft_probe_options *options, uint32_t self_id,
+static enum weft_status check_options(struct weft_transport *transport,
+                                      const struct weft_probe_options *options, uint32_t self_id,
                                       uint32_t *self_out, struct weft_error *error)
 {
     uint32_t found = 0;
-    if (options->size != sizeof *options) return weft_error_set(error, WEFT_ERR_INVALID, "probe options of another size: call weft_probe_options_init");
+    if (options->size != sizeof *options)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "probe options of another size: call weft_probe_options_init");
     if (options->count < 2 || options->count > WEFT_PROBE_PEERS_MAX || !options->ids) {
-        return weft_error_set(error, WEFT_ERR_INVALID, "a probe needs 2 to %u endpoints, not %" PRIu32, WEFT_PROBE_PEERS_MAX, options->count);
+        return weft_error_set(error, WEFT_ERR_INVALID, "a probe needs 2 to %u endpoints, not %" PRIu32,
+                              WEFT_PROBE_PEERS_MAX, options->count);
     }
-    if (options->pings == 0 || options->pings > PINGS_MAX - WARM_PINGS || options->bulk_count < 2 || options->bulk_count > BULK_COUNT_MAX ||
-        options->bulk_bytes == 0 || options->bulk_bytes > BULK_BYTES_MAX || options->contact_ns == 0 || options->pair_ns == 0) {
-        return weft_error_set(error, WEFT_ERR_INVALID, "probe counts or sizes are out of range (see probe.h)");
+    if (options->pings == 0 || options->pings > PINGS_MAX - WARM_PINGS || options->bulk_count < 2 ||
+        options->bulk_count > BULK_COUNT_MAX || options->bulk_bytes == 0 ||
+        options->bulk_bytes > BULK_BYTES_MAX || options->contact_ns == 0 || options->pair_ns == 0) {
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "probe counts or sizes are out of range (see probe.h)");
     }
     for (uint32_t i = 0; i < options->count; i++) {
         if (options->ids[i] == self_id) {
             *self_out = i;
             found++;
         } else if (!weft_transport_peer(transport, options->ids[i])) {
-            return weft_error_set(error, WEFT_ERR_INVALID, "endpoint %" PRIu32 " is to be probed and not connected", options->ids[i]);
+            return weft_error_set(error, WEFT_ERR_INVALID,
+                                  "endpoint %" PRIu32 " is to be probed and not connected", options->ids[i]);
         }
     }
-    return found == 1 ? WEFT_OK : weft_error_set(error, WEFT_ERR_INVALID, "the ids of a probe hold the own id %" PRIu32 " %" PRIu32 " times", self_id, found);
+    return found == 1 ? WEFT_OK
+                      : weft_error_set(error, WEFT_ERR_INVALID,
+                                       "the ids of a probe hold the own id %" PRIu32 " %" PRIu32 " times",
+                                       self_id, found);
 }
 
 static bool take_memory(struct weft_probe *probe, const struct weft_probe_options *options)
@@ -625,8 +690,9 @@ static bool take_memory(struct weft_probe *probe, const struct weft_probe_option
     return probe->ids && probe->results && probe->given && probe->asked && probe->bulk && probe->swallowed;
 }
 
-enum weft_status weft_probe_start(struct weft_transport *transport, struct weft_loop *loop, const struct weft_probe_options *options,
-                                  struct weft_probe **probe_out, struct weft_error *error)
+enum weft_status weft_probe_start(struct weft_transport *transport, struct weft_loop *loop,
+                                  const struct weft_probe_options *options, struct weft_probe **probe_out,
+                                  struct weft_error *error)
 {
     struct weft_env *env = weft_transport_env(transport);
     uint32_t self = 0;
@@ -644,7 +710,8 @@ enum weft_status weft_probe_start(struct weft_transport *transport, struct weft_
     probe->round = UINT32_MAX; /* next_round makes it 0 */
     weft_timer_init(&probe->tick, on_tick);
     weft_timer_init(&probe->kick, on_kick);
-    if (!take_memory(probe, options) || weft_timer_start(loop, &probe->tick, weft_now_ns(env) + TICK_NS) < 0) {
+    if (!take_memory(probe, options) ||
+        weft_timer_start(loop, &probe->tick, weft_now_ns(env) + TICK_NS) < 0) {
         probe->closed = true;
         weft_probe_free(probe);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a probe");
@@ -652,10 +719,11 @@ enum weft_status weft_probe_start(struct weft_transport *transport, struct weft_
     memcpy(probe->ids, options->ids, options->count * sizeof *probe->ids);
     memset(probe->asked, 0, options->count * sizeof *probe->asked);
     for (uint32_t i = 0; i < options->count; i++) {
-        probe->results[i] = (struct weft_probe_result){.peer_id = options->ids[i], .status = WEFT_IN_PROGRESS};
+        probe->results[i] =
+            (struct weft_probe_result){.peer_id = options->ids[i], .status = WEFT_IN_PROGRESS};
         if (i != self) probe->given[i < self ? i : i - 1] = probe->results[i];
     }
-    weft_transport_refuse(transport, WEFT_TAG(WEFT_CHANNEL_PROBE, 0), CHANNEL_MASK, false);
+    weft_transport_discard_tags(transport, WEFT_TAG(WEFT_CHANNEL_PROBE, 0), CHANNEL_MASK, false);
     weft_transport_handler(transport, WEFT_CHANNEL_PROBE, on_arrival, probe);
     next_round(probe);
     *probe_out = probe;
@@ -677,7 +745,8 @@ void weft_probe_close(struct weft_probe *probe)
     weft_timer_stop(probe->loop, &probe->tick);
     weft_timer_stop(probe->loop, &probe->kick);
     weft_transport_handler(probe->transport, WEFT_CHANNEL_PROBE, NULL, NULL);
-    weft_transport_refuse(probe->transport, WEFT_TAG(WEFT_CHANNEL_PROBE, 0), CHANNEL_MASK, true); /* latecomers end by deadline */
+    /* latecomers end by deadline */
+    weft_transport_discard_tags(probe->transport, WEFT_TAG(WEFT_CHANNEL_PROBE, 0), CHANNEL_MASK, true);
 }
 
 bool weft_probe_drained(const struct weft_probe *probe)

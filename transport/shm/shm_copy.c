@@ -14,7 +14,8 @@ static void stream_lines(uint8_t *to, const uint8_t *from)
 {
     for (int line = 0; line < 2; line++, to += 64, from += 64) {
         __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)(from + 16));
-        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)), d = _mm_loadu_si128((const __m128i *)(from + 48));
+        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)),
+                d = _mm_loadu_si128((const __m128i *)(from + 48));
         _mm_stream_si128((__m128i *)to, a);
         _mm_stream_si128((__m128i *)(to + 16), b);
         _mm_stream_si128((__m128i *)(to + 32), c);
@@ -22,8 +23,9 @@ static void stream_lines(uint8_t *to, const uint8_t *from)
     }
 }
 
-/* Around the cache: a large destination would only push other things out, and is not read line by line before it is written. Four pages
- * at a time, two lines of each in turn: so the processor fetches ahead in all four, where one after the other it begins anew with each page. */
+/* Around the cache: a large destination would only push other things out, and is not read line by line
+ * before it is written. Four pages at a time, two lines of each in turn: so the processor fetches ahead in
+ * all four, where one after the other it begins anew with each page. */
 static void copy_stream(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     enum { PAGE = 4096, PAGES = 4, AT_ONCE = 128 };
@@ -32,7 +34,8 @@ static void copy_stream(uint8_t *to, const uint8_t *from, size_t bytes)
     to += head, from += head, bytes -= head;
     for (; bytes >= PAGES * PAGE; to += PAGES * PAGE, from += PAGES * PAGE, bytes -= PAGES * PAGE)
         for (size_t at = 0; at < PAGE; at += AT_ONCE)
-            for (size_t page = 0; page < PAGES * PAGE; page += PAGE) stream_lines(to + page + at, from + page + at);
+            for (size_t page = 0; page < PAGES * PAGE; page += PAGE)
+                stream_lines(to + page + at, from + page + at);
     for (; bytes >= AT_ONCE; to += AT_ONCE, from += AT_ONCE, bytes -= AT_ONCE) stream_lines(to, from);
     memcpy(to, from, bytes);
     _mm_sfence(); /* such stores are not ordered with the cell that tells of them */
@@ -50,19 +53,20 @@ void shm_copy(void *to, const void *from, size_t bytes, bool stream)
     memcpy(to, from, bytes);
 }
 
-void weft_copy_past_cache(void *to, const void *from, size_t bytes)
+void weft_copy_nontemporal(void *to, const void *from, size_t bytes)
 {
     shm_copy(to, from, bytes, true);
 }
 
-enum { WORTH_TAKING = 2048 }; /* fewer lines are on their way before anybody waits for them */
+enum { CLAIM_LINES_MIN = 2048 }; /* fewer lines are on their way before anybody waits for them */
 
-/* The thread sanitizer goes by addresses: threads that are each other's peers take lines of a third one's memory where they map it, and what orders
- * that it has seen at the third one's own address. */
-__attribute__((no_sanitize("thread"))) void weft_take_lines(const void *memory, size_t bytes)
+/* The thread sanitizer goes by addresses: threads that are each other's peers take lines of a third one's
+ * memory where they map it, and what orders that it has seen at the third one's own address. */
+__attribute__((no_sanitize("thread"))) void weft_claim_lines(const void *memory, size_t bytes)
 {
-    volatile uint8_t *at = (volatile uint8_t *)(uintptr_t)memory; /* it is the peer's, and mapped to be stored into */
-    if (bytes < WORTH_TAKING) return;
+    /* it is the peer's, and mapped to be stored into */
+    volatile uint8_t *at = (volatile uint8_t *)(uintptr_t)memory;
+    if (bytes < CLAIM_LINES_MIN) return;
     for (size_t i = 0; i < bytes; i += 64) at[i] = at[i];
     at[bytes - 1] = at[bytes - 1];
 }
@@ -70,8 +74,10 @@ __attribute__((no_sanitize("thread"))) void weft_take_lines(const void *memory, 
 enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes, bool write)
 {
     for (size_t at = 0; at < bytes;) {
-        struct iovec here = {(uint8_t *)local + at, bytes - at}, there = {(void *)(uintptr_t)(remote + at), bytes - at};
-        ssize_t moved = write ? process_vm_writev(pid, &here, 1, &there, 1, 0) : process_vm_readv(pid, &here, 1, &there, 1, 0);
+        struct iovec here = {(uint8_t *)local + at, bytes - at},
+                     peer_address = {(void *)(uintptr_t)(remote + at), bytes - at};
+        ssize_t moved = write ? process_vm_writev(pid, &here, 1, &peer_address, 1, 0)
+                              : process_vm_readv(pid, &here, 1, &peer_address, 1, 0);
         if (moved > 0) {
             at += (size_t)moved;
             continue;
@@ -79,7 +85,8 @@ enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes
         if (moved < 0 && errno == EINTR) continue;
         if (moved == 0 || errno == EFAULT || errno == EINVAL) return WEFT_ERR_INVALID;
         if (errno == ESRCH) return WEFT_ERR_PEER_LOST;
-        return errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_UNSUPPORTED; /* a system call filter may answer any number */
+        /* a system call filter may answer any number */
+        return errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_UNSUPPORTED;
     }
     return WEFT_OK;
 }
@@ -92,8 +99,10 @@ enum weft_status shm_pair_cma(struct shm_pair *pair, void *local, uint64_t remot
     const struct weft_transport *transport = pair->endpoint->transport;
     pair->read_by_cma = false;
     weft_log(transport->env, WEFT_LOG_WARN, "transport",
-             "endpoint %u peer %u (process %d): %s was allowed at start and is refused now (%s): payloads from ordinary memory "
+             "endpoint %u peer %u (process %d): %s was allowed at start and is refused now (%s): payloads "
+             "from ordinary memory "
              "are staged through shared memory from here on",
-             transport->id, pair->peer->id, (int)pair->pid, write ? "process_vm_writev" : "process_vm_readv", strerror(reason));
+             transport->id, pair->peer->id, (int)pair->pid, write ? "process_vm_writev" : "process_vm_readv",
+             strerror(reason));
     return status;
 }

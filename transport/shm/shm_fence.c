@@ -23,7 +23,7 @@
  * The call reaches only processes that have registered, and only an owner who makes it may be left alone with
  * the fence: both is agreed when two endpoints meet (SHM_FENCES in the parameters). Where either lacks the
  * system call (Linux before 4.16, a filter), both fence for themselves. Should the call be refused later, by
- * a filter that came after the endpoint, then such peers count as inside for UNSURE_NS: far longer than a
+ * a filter that came after the endpoint, then such peers count as inside for UNCERTAIN_NS: far longer than a
  * store stays unseen. */
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
@@ -31,7 +31,7 @@
 
 #include "transport/shm/shm.h"
 
-#define UNSURE_NS WEFT_MS(20)
+#define UNCERTAIN_NS WEFT_MS(20)
 
 static long membarrier(int command)
 {
@@ -50,12 +50,12 @@ void shm_fence_users(struct shm_endpoint *endpoint)
 {
     atomic_thread_fence(memory_order_seq_cst);
     if (!endpoint->fences || membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0) return;
-    endpoint->unsure_until_ns = weft_now_ns(endpoint->transport->env) + UNSURE_NS;
+    endpoint->uncertain_until_ns = weft_now_ns(endpoint->transport->env) + UNCERTAIN_NS;
 }
 
-bool shm_fence_unsure(const struct shm_pair *pair)
+bool shm_fence_is_uncertain(const struct shm_pair *pair)
 {
-    uint64_t until_ns = pair->endpoint->unsure_until_ns;
+    uint64_t until_ns = pair->endpoint->uncertain_until_ns;
     return until_ns != 0 && pair->light && !pair->self &&
            weft_now_ns(pair->endpoint->transport->env) < until_ns;
 }

@@ -1,11 +1,11 @@
 /* shm_message.c - messages as cells: out, in, and what the core wants done with them.
  *
- * A message goes whole into the ring (inline in its cell, or eager behind it) or is announced. Eager messages that nobody
- * has taken are kept by the receiver, at most SHM_CREDIT_BYTES per peer: the sender counts, and announces what exceeds
- * that, so a message is never refused and memory stays bounded.
+ * A message goes whole into the ring (inline in its cell, or eager behind it) or is announced. Eager messages
+ * that nobody has taken are kept by the receiver, at most SHM_CREDIT_BYTES per peer: the sender counts, and
+ * announces what exceeds that, so a message is never refused and memory stays bounded.
  *
- * Cells that find no room wait in their pair: messages in order, answers to the peer before them. An operation whose
- * answer still waits is over for its user but not recycled. */
+ * Cells that find no room wait in their pair: messages in order, answers to the peer before them. An
+ * operation whose answer still waits is over for its user but not recycled. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,18 +13,20 @@
 
 /* ---- operations ---- */
 
-void shm_op_start(struct shm_op *op, struct shm_pair *pair, struct weft_completion *completion, struct weft_remote *remote)
+void shm_op_start(struct shm_op *op, struct shm_pair *pair, struct weft_completion *completion,
+                  struct weft_remote *remote)
 {
-    op->done = (struct core_done){.peer = pair->peer, .completion = completion, .remote = remote, .recycle = shm_op_recycle};
+    op->done = (struct core_done){
+        .peer = pair->peer, .completion = completion, .remote = remote, .recycle = shm_op_recycle};
     op->pair = pair;
-    op->user = completion != NULL;
+    op->has_user = completion != NULL;
     op->delivered = op->queued = false;
-    op->holds = NULL;
-    op->outward = op->stream = op->tell_done = false;
+    op->held_window = NULL;
+    op->outward = op->stream = op->notify_done = false;
     op->at = 0;
     op->window = 0;
     op->slots = 0;
-    op->share = 0;
+    op->split = 0;
     op->payload = NULL;
     weft_list_append(&pair->ops, &op->of_pair);
 }
@@ -42,19 +44,19 @@ void shm_op_recycle(struct weft_transport *transport, struct core_done *done)
     if (!op->queued) op_release(op);
 }
 
-void shm_op_over(struct shm_op *op, enum weft_status status)
+void shm_op_finish(struct shm_op *op, enum weft_status status)
 {
-    WEFT_ASSERT(op->phase != SHM_OVER && op->phase != SHM_FREE);
-    op->phase = SHM_OVER;
+    WEFT_ASSERT(op->phase != SHM_DONE && op->phase != SHM_FREE);
+    op->phase = SHM_DONE;
     weft_list_remove(&op->of_pair);
     if (!op->queued) weft_list_remove(&op->link);
-    shm_share_end(op);
-    if (op->holds) {
-        WEFT_ASSERT(op->holds->users > 0);
-        op->holds->users--;
-        op->holds = NULL;
+    shm_split_end(op);
+    if (op->held_window) {
+        WEFT_ASSERT(op->held_window->users > 0);
+        op->held_window->users--;
+        op->held_window = NULL;
     }
-    if (op->user) core_finish(op->pair->endpoint->transport, &op->done, status);
+    if (op->has_user) core_finish(op->pair->endpoint->transport, &op->done, status);
     else if (!op->queued) op_release(op);
 }
 
@@ -65,20 +67,22 @@ static size_t data_bytes_of(const struct ring_cell *cell)
 {
     if (cell->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX) return SIZE_MAX;
     switch (cell->kind) {
-    case RING_INLINE: return cell->header_bytes + (size_t)cell->inline_bytes <= RING_BODY_BYTES ? 0 : SIZE_MAX;
+    case RING_INLINE:
+        return cell->header_bytes + (size_t)cell->inline_bytes <= RING_BODY_BYTES ? 0 : SIZE_MAX;
     case RING_EAGER:
         if (cell->body.eager.bytes > SHM_EAGER_MAX) return SIZE_MAX;
         return ring_align(cell->header_bytes) + cell->body.eager.bytes;
     case RING_ANNOUNCE:
     case RING_PUT: return cell->header_bytes;
     case RING_PIECE:
-        if (cell->body.piece.offset != RING_NOWHERE) return 0;
+        if (cell->body.piece.offset != RING_NO_OFFSET) return 0;
         return cell->body.piece.bytes <= SHM_PIECE_BYTES ? cell->body.piece.bytes : SIZE_MAX;
     default: return 0;
     }
 }
 
-bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header, const void *payload, size_t payload_bytes)
+bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header, const void *payload,
+               size_t payload_bytes)
 {
     size_t data_bytes = data_bytes_of(cell);
     WEFT_ASSERT(data_bytes != SIZE_MAX);
@@ -89,9 +93,10 @@ bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header
         if (payload_bytes > 0) memcpy(data + ring_align(cell->header_bytes), payload, payload_bytes);
     }
     struct ring_cell *shared = ring_writer_cell(&pair->out);
-    memcpy((uint8_t *)shared + sizeof shared->turn, (const uint8_t *)cell + sizeof cell->turn, sizeof *cell - sizeof cell->turn);
+    memcpy((uint8_t *)shared + sizeof shared->seq, (const uint8_t *)cell + sizeof cell->seq,
+           sizeof *cell - sizeof cell->seq);
     ring_writer_publish(&pair->out);
-    shm_published(pair);
+    shm_notify_reader(pair);
     return true;
 }
 
@@ -105,11 +110,12 @@ static bool write_message(struct shm_op *op)
 {
     struct shm_send *send = weft_container_of(op, struct shm_send, op);
     bool eager = op->cell.kind == RING_EAGER;
-    if (!shm_write(op->pair, &op->cell, send->header, op->payload, eager ? op->cell.body.eager.bytes : 0)) return false;
+    if (!shm_write(op->pair, &op->cell, send->header, op->payload, eager ? op->cell.body.eager.bytes : 0))
+        return false;
     if (eager) op->pair->endpoint->transport->stats.copied_bytes += op->cell.body.eager.bytes;
-    if (eager || op->cell.kind == RING_INLINE) shm_op_over(op, WEFT_OK);
+    if (eager || op->cell.kind == RING_INLINE) shm_op_finish(op, WEFT_OK);
     else if (op->cell.kind != RING_GET) op->phase = SHM_ANNOUNCED;
-    else op->phase = op->cell.body.get.offset != RING_NOWHERE ? SHM_GRANTED : SHM_PIECES;
+    else op->phase = op->cell.body.get.offset != RING_NO_OFFSET ? SHM_GRANTED : SHM_RECEIVING;
     return true;
 }
 
@@ -117,7 +123,7 @@ void shm_queue(struct shm_op *op)
 {
     struct shm_pair *pair = op->pair;
     op->phase = SHM_QUEUED;
-    if (pair->state == SHM_MET && weft_list_empty(&pair->queue) && write_message(op)) return;
+    if (pair->state == SHM_PAIR_CONNECTED && weft_list_empty(&pair->queue) && write_message(op)) return;
     weft_list_append(&pair->queue, &op->link);
     shm_block(pair);
 }
@@ -129,7 +135,7 @@ void shm_answer(struct shm_op *op, enum ring_kind kind, uint64_t a)
     op->cell.inline_bytes = 0;
     op->cell.header_bytes = 0;
     op->cell.a = a;
-    if (pair->state != SHM_MET) return; /* nobody listens any more */
+    if (pair->state != SHM_PAIR_CONNECTED) return; /* nobody listens any more */
     if (weft_list_empty(&pair->answers) && shm_write(pair, &op->cell, NULL, NULL, 0)) return;
     op->queued = true;
     weft_list_remove(&op->link);
@@ -142,7 +148,7 @@ static bool write_answer(struct shm_op *op)
     if (!shm_write(op->pair, &op->cell, NULL, NULL, 0)) return false;
     weft_list_remove(&op->link);
     op->queued = false;
-    if (op->phase == SHM_OVER && (!op->user || op->delivered)) op_release(op);
+    if (op->phase == SHM_DONE && (!op->has_user || op->delivered)) op_release(op);
     return true;
 }
 
@@ -157,12 +163,13 @@ static bool write_taken(struct shm_pair *pair)
 /* Everything that waits, as far as there is room; else ask to be told of room. */
 void shm_pair_flush(struct shm_pair *pair)
 {
-    if (pair->state != SHM_MET) return;
+    if (pair->state != SHM_PAIR_CONNECTED) return;
     bool more = true;
     while (more && !pair->broken) {
         more = true;
         if (pair->pieces_taken) more = write_taken(pair);
-        else if (!weft_list_empty(&pair->answers)) more = write_answer(weft_list_first(&pair->answers, struct shm_op, link));
+        else if (!weft_list_empty(&pair->answers))
+            more = write_answer(weft_list_first(&pair->answers, struct shm_op, link));
         else if (!weft_list_empty(&pair->queue)) {
             struct shm_op *op = weft_list_first(&pair->queue, struct shm_op, link);
             weft_list_remove(&op->link);
@@ -182,7 +189,7 @@ void shm_pair_flush(struct shm_pair *pair)
 static bool credit_take(struct shm_pair *pair, size_t cost)
 {
     if (pair->credit_used + cost - pair->out.credit_taken > SHM_CREDIT_BYTES) {
-        if (pair->state != SHM_MET) return false;
+        if (pair->state != SHM_PAIR_CONNECTED) return false;
         uint64_t taken = atomic_load_explicit(&pair->out.shared->reader.credit_taken, memory_order_relaxed);
         if (taken < pair->out.credit_taken || taken > pair->credit_used) {
             pair->broken = true;
@@ -199,7 +206,8 @@ static bool is_eager(struct shm_pair *pair, const struct weft_message *message, 
 {
     size_t limit = pair->endpoint->transport->eager_bytes_max;
     if (message->payload_bytes > (limit < SHM_EAGER_MAX ? limit : SHM_EAGER_MAX)) return false;
-    if (message->payload_bytes > SHM_MAPPED_MIN && offset != RING_NOWHERE && (pair->abilities & SHM_MAPS)) return false;
+    if (message->payload_bytes > SHM_MAPPED_MIN && offset != RING_NO_OFFSET && (pair->abilities & SHM_MAPS))
+        return false;
     return credit_take(pair, message->payload_bytes + SHM_MESSAGE_COST);
 }
 
@@ -208,8 +216,9 @@ static void message_cell(struct shm_op *op, const struct weft_message *message)
 {
     struct ring_cell *cell = &op->cell;
     size_t bytes = message->payload_bytes;
-    uint64_t offset = RING_NOWHERE;
-    if (bytes > SHM_MAPPED_MIN && op->pair->endpoint->allow_maps) offset = memory_offset(message->payload, bytes);
+    uint64_t offset = RING_NO_OFFSET;
+    if (bytes > SHM_MAPPED_MIN && op->pair->endpoint->allow_maps)
+        offset = memory_offset(message->payload, bytes);
     cell->a = message->tag;
     cell->inline_bytes = 0;
     cell->header_bytes = (uint16_t)message->header_bytes;
@@ -230,24 +239,26 @@ static void message_cell(struct shm_op *op, const struct weft_message *message)
     }
 }
 
-void shm_message_go(struct shm_op *op, const struct weft_message *message)
+void shm_message_start(struct shm_op *op, const struct weft_message *message)
 {
     struct shm_send *send = weft_container_of(op, struct shm_send, op);
     op->payload = message->payload;
     op->local = (uint8_t *)(uintptr_t)message->payload;
     op->bytes = message->payload_bytes;
-    if (message->header_bytes > 0 && message->header != send->header) memcpy(send->header, message->header, message->header_bytes);
+    if (message->header_bytes > 0 && message->header != send->header)
+        memcpy(send->header, message->header, message->header_bytes);
     message_cell(op, message);
     shm_queue(op);
 }
 
-bool shm_notice_reserve(struct shm_pair *pair, size_t header_bytes)
+bool shm_notification_reserve(struct shm_pair *pair, size_t header_bytes)
 {
-    return pair->state == SHM_MET && header_bytes <= RING_BODY_BYTES && weft_list_empty(&pair->queue) &&
-           ring_writer_room(&pair->out, 0, &pair->broken) && credit_take(pair, SHM_MESSAGE_COST);
+    return pair->state == SHM_PAIR_CONNECTED && header_bytes <= RING_BODY_BYTES &&
+           weft_list_empty(&pair->queue) && ring_writer_room(&pair->out, 0, &pair->broken) &&
+           credit_take(pair, SHM_MESSAGE_COST);
 }
 
-void shm_notice_write(struct shm_pair *pair, uint64_t tag, const void *header, size_t header_bytes)
+void shm_notification_write(struct shm_pair *pair, uint64_t tag, const void *header, size_t header_bytes)
 {
     struct ring_cell cell = {.kind = RING_INLINE, .header_bytes = (uint16_t)header_bytes, .a = tag};
     if (header_bytes > 0) memcpy(cell.body.bytes, header, header_bytes);
@@ -255,15 +266,17 @@ void shm_notice_write(struct shm_pair *pair, uint64_t tag, const void *header, s
     WEFT_ASSERT(written);
 }
 
-void shm_notice_cancel(struct shm_pair *pair) { pair->credit_used -= SHM_MESSAGE_COST; }
+void shm_notification_cancel(struct shm_pair *pair) { pair->credit_used -= SHM_MESSAGE_COST; }
 
-/* It fits into its cell, and nothing waits before it: written in place. What is left of it is a completion to run. */
-static bool send_at_once(struct shm_pair *pair, const struct weft_message *message)
+/* It fits into its cell, and nothing waits before it: written in place. What is left of it is a completion
+ * to run. */
+static bool send_inline(struct shm_pair *pair, const struct weft_message *message)
 {
     uint32_t header_bytes = message->header_bytes;
     size_t bytes = message->payload_bytes;
-    if (header_bytes + bytes > RING_BODY_BYTES || bytes > pair->endpoint->transport->eager_bytes_max) return false;
-    if (pair->state != SHM_MET || !weft_list_empty(&pair->queue)) return false;
+    if (header_bytes + bytes > RING_BODY_BYTES || bytes > pair->endpoint->transport->eager_bytes_max)
+        return false;
+    if (pair->state != SHM_PAIR_CONNECTED || !weft_list_empty(&pair->queue)) return false;
     if (!ring_writer_has_cell(&pair->out) && !ring_writer_room(&pair->out, 0, &pair->broken)) return false;
     if (!credit_take(pair, bytes + SHM_MESSAGE_COST)) return false;
     struct ring_cell *cell = ring_writer_cell(&pair->out);
@@ -272,38 +285,41 @@ static bool send_at_once(struct shm_pair *pair, const struct weft_message *messa
     cell->header_bytes = (uint16_t)header_bytes;
     cell->a = message->tag;
     if (header_bytes > 0) memcpy(cell->body.bytes, message->header, header_bytes);
-    if (bytes == sizeof(uint64_t)) memcpy(cell->body.bytes + header_bytes, message->payload, sizeof(uint64_t)); /* inline */
+    /* inline */
+    if (bytes == sizeof(uint64_t))
+        memcpy(cell->body.bytes + header_bytes, message->payload, sizeof(uint64_t));
     else if (bytes > 0) memcpy(cell->body.bytes + header_bytes, message->payload, bytes);
     ring_writer_publish(&pair->out);
-    shm_published(pair);
+    shm_notify_reader(pair);
     return true;
 }
 
-enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
-                          struct weft_completion *completion)
+enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *peer,
+                          const struct weft_message *message, struct weft_completion *completion)
 {
     struct shm_endpoint *endpoint = transport->backend;
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     if (!shm_pool_has(endpoint, &endpoint->sends)) return WEFT_ERR_NO_MEMORY;
-    bool over = send_at_once(peer->backend, message); /* first of all: from here on he can read it */
+    bool over = send_inline(peer->backend, message); /* first of all: from here on he can read it */
     struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
     if (over) {
         send->op.done = (struct core_done){.peer = peer, .completion = completion, .recycle = shm_op_recycle};
         send->op.pair = peer->backend;
-        send->op.phase = SHM_OVER;
-        send->op.user = true;
+        send->op.phase = SHM_DONE;
+        send->op.has_user = true;
         send->op.delivered = send->op.queued = false;
         core_finish(transport, &send->op.done, WEFT_OK);
         return WEFT_IN_PROGRESS;
     }
     shm_op_start(&send->op, peer->backend, completion, NULL);
-    shm_message_go(&send->op, message);
+    shm_message_start(&send->op, message);
     return WEFT_IN_PROGRESS;
 }
 
 /* ---- arrivals ---- */
 
-struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const uint8_t *header, uint32_t header_bytes)
+struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const uint8_t *header,
+                                     uint32_t header_bytes)
 {
     struct shm_arrival *arrival = shm_pool_take(pair->endpoint, &pair->endpoint->arrivals);
     if (!arrival) return NULL;
@@ -313,16 +329,16 @@ struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const 
     face->header_bytes = header_bytes;
     face->payload_bytes = 0;
     if (header_bytes > 0) memcpy(face->header, header, header_bytes);
-    arrival->core.whole = true;
+    arrival->core.is_complete = true;
     arrival->announced = arrival->notify = false;
     arrival->window = NULL;
     arrival->cost = 0;
     arrival->payload = NULL;
     arrival->kept = NULL;
     arrival->op.pair = pair;
-    arrival->op.phase = SHM_HEARD;
-    arrival->op.queued = arrival->op.user = arrival->op.delivered = false;
-    arrival->op.holds = NULL;
+    arrival->op.phase = SHM_ARRIVED;
+    arrival->op.queued = arrival->op.has_user = arrival->op.delivered = false;
+    arrival->op.held_window = NULL;
     arrival->op.window = 0;
     weft_list_init(&arrival->op.link);
     weft_list_init(&arrival->op.of_pair);
@@ -336,7 +352,9 @@ static void credit_give(struct shm_arrival *arrival)
     pair->credit_kept -= arrival->cost;
     pair->credit_given += arrival->cost;
     arrival->cost = 0;
-    if (pair->in.shared) atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit_given, memory_order_relaxed);
+    if (pair->in.shared)
+        atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit_given,
+                              memory_order_relaxed);
 }
 
 void shm_arrival_release(struct shm_arrival *arrival)
@@ -356,7 +374,8 @@ static void keep(struct shm_arrival *arrival)
     if (bytes == 0) return;
     arrival->kept = weft_alloc_bytes(pair->endpoint->transport->env, bytes);
     if (!arrival->kept) {
-        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY, "no memory to keep a message of this peer");
+        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY,
+                       "no memory to keep a message of this peer");
         return;
     }
     memcpy(arrival->kept, arrival->payload, bytes);
@@ -369,12 +388,13 @@ void shm_arrival_deliver(struct shm_arrival *arrival)
     struct shm_pair *pair = arrival->op.pair;
     pair->current = arrival;
     core_arrived(pair->endpoint->transport, &arrival->core);
-    bool waits = pair->current == arrival;
+    bool is_waiting = pair->current == arrival;
     pair->current = NULL;
-    if (waits && pair->state == SHM_MET && !arrival->announced) keep(arrival);
+    if (is_waiting && pair->state == SHM_PAIR_CONNECTED && !arrival->announced) keep(arrival);
 }
 
-enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, struct weft_completion *completion)
+enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+                            struct weft_completion *completion)
 {
     struct shm_arrival *arrival = weft_container_of(face, struct shm_arrival, core.face);
     struct shm_pair *pair = arrival->op.pair;
@@ -389,11 +409,11 @@ enum weft_status shm_accept(struct weft_transport *transport, struct weft_arriva
     }
     if (face->payload_bytes > 0) {
         memcpy(buffer, arrival->payload, face->payload_bytes);
-        if (!arrival->kept) weft_take_lines(arrival->payload, face->payload_bytes);
+        if (!arrival->kept) weft_claim_lines(arrival->payload, face->payload_bytes);
         transport->stats.copied_bytes += face->payload_bytes;
     }
     credit_give(arrival);
-    shm_op_over(&arrival->op, WEFT_OK);
+    shm_op_finish(&arrival->op, WEFT_OK);
     return WEFT_IN_PROGRESS;
 }
 
@@ -402,7 +422,7 @@ void shm_discard(struct weft_transport *transport, struct weft_arrival *face)
     struct shm_arrival *arrival = weft_container_of(face, struct shm_arrival, core.face);
     struct shm_pair *pair = arrival->op.pair;
     if (pair->current == arrival) pair->current = NULL;
-    arrival->op.phase = SHM_OVER;
+    arrival->op.phase = SHM_DONE;
     if (arrival->announced) {
         arrival->op.cell.body.done.status = WEFT_OK;
         shm_answer(&arrival->op, RING_DONE, arrival->sender_op);
@@ -417,13 +437,14 @@ static bool on_message(struct shm_pair *pair, const struct ring_cell *cell, cons
     const uint8_t *header = cell->kind == RING_INLINE ? cell->body.bytes : data;
     struct shm_arrival *arrival = shm_arrival_take(pair, cell->a, header, cell->header_bytes);
     if (!arrival) {
-        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY, "no memory for a message of this peer");
+        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY,
+                       "no memory for a message of this peer");
         return true;
     }
     struct weft_arrival *face = &arrival->core.face;
     if (cell->kind == RING_ANNOUNCE) {
         arrival->announced = true;
-        arrival->core.whole = false;
+        arrival->core.is_complete = false;
         face->payload_bytes = cell->body.announce.bytes;
         arrival->sender_op = cell->body.announce.op;
         arrival->address = cell->body.announce.address;
@@ -465,16 +486,17 @@ static bool dispatch(struct shm_pair *pair, const struct ring_cell *cell, const 
     case RING_DONE: return shm_on_done(pair, cell);
     case RING_GRANT: return shm_on_grant(pair, cell);
     case RING_STAGE: return shm_on_stage(pair, cell);
-    case RING_SHARE: return shm_on_share(pair, cell);
+    case RING_SPLIT: return shm_on_split(pair, cell);
     case RING_PIECE: return shm_on_piece(pair, cell, data);
     case RING_PIECE_TAKEN: return shm_on_piece_taken(pair, cell);
     default: return false;
     }
 }
 
-/* A message that came whole, for a receive that is posted: out of the ring into the user's memory, without a record of it. What its
- * size and place depend on is loaded once; what the writer may still do to the contents is his message's matter. */
-static bool take_at_once(struct shm_pair *pair)
+/* A message that came whole, for a receive that is posted: out of the ring into the user's memory, without
+ * a record of it. What its size and place depend on is loaded once; what the writer may still do to the
+ * contents is his message's matter. */
+static bool receive_inline(struct shm_pair *pair)
 {
     const struct ring_cell *cell = &pair->in.shared->cells[pair->in.at];
     struct ring_head head = ring_reader_head(&pair->in);
@@ -492,7 +514,9 @@ static bool take_at_once(struct shm_pair *pair)
         return false;
     }
     struct weft_transport *transport = pair->endpoint->transport;
-    if (!pair->answered || !core_arrived_whole(transport, pair->peer, tag, header, head.header_bytes, payload, bytes)) return false;
+    if (!pair->answered ||
+        !core_arrived_complete(transport, pair->peer, tag, header, head.header_bytes, payload, bytes))
+        return false;
     transport->stats.copied_bytes += bytes;
     pair->credit_given += bytes + SHM_MESSAGE_COST;
     atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit_given, memory_order_relaxed);
@@ -504,10 +528,12 @@ int shm_pair_poll(struct shm_pair *pair, int budget)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     int count = 0;
-    while (count < budget && pair->state == SHM_MET && endpoint->step_bytes < SHM_STEP_BYTES && ring_reader_ready(&pair->in)) {
-        if (take_at_once(pair)) {
+    while (count < budget && pair->state == SHM_PAIR_CONNECTED && endpoint->step_bytes < SHM_STEP_BYTES &&
+           ring_reader_ready(&pair->in)) {
+        if (receive_inline(pair)) {
             count++;
-            if (ring_reader_owes(&pair->in) && ring_reader_tell(&pair->in)) shm_bell_ring(pair);
+            if (ring_reader_should_report(&pair->in) && ring_reader_report(&pair->in))
+                shm_doorbell_ring(pair);
             continue;
         }
         struct ring_cell cell;
@@ -519,9 +545,9 @@ int shm_pair_poll(struct shm_pair *pair, int budget)
             shm_pair_broken(pair, "what it wrote into shared memory makes no sense");
             return count;
         }
-        if (pair->state != SHM_MET) return count; /* its end came out of this cell */
+        if (pair->state != SHM_PAIR_CONNECTED) return count; /* its end came out of this cell */
         ring_reader_next(&pair->in, data_bytes);
-        if (ring_reader_owes(&pair->in) && ring_reader_tell(&pair->in)) shm_bell_ring(pair);
+        if (ring_reader_should_report(&pair->in) && ring_reader_report(&pair->in)) shm_doorbell_ring(pair);
     }
     return count;
 }

@@ -1,8 +1,9 @@
 /* shm_open.c - one endpoint: opened, progressed, closed.
  *
- * Sleeping is on one epoll descriptor over two: the eventfd that peers write when they find this endpoint asleep, and the
- * sockets of meet.h, which break when a peer's process ends. Neither is looked at while messages flow, but every
- * SHM_MEET_EVERY-th progress (sooner when much is copied), so the fast path makes no system call. */
+ * Sleeping is on one epoll descriptor over two: the eventfd that peers write when they find this endpoint
+ * asleep, and the sockets of meet.h, which break when a peer's process ends. Neither is looked at while
+ * messages flow, but every SHM_BOOTSTRAP_POLL_EVERY-th progress (sooner when much is copied), so the fast
+ * path makes no system call. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,10 @@
 
 /* ---- pools ---- */
 
-static void *item_of(const struct shm_pool *pool, struct shm_op *op) { return (uint8_t *)op - pool->op_offset; }
+static void *item_of(const struct shm_pool *pool, struct shm_op *op)
+{
+    return (uint8_t *)op - pool->op_offset;
+}
 
 static bool ops_grow(struct shm_endpoint *endpoint)
 {
@@ -82,7 +86,8 @@ struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name)
     uint32_t index = (uint32_t)name;
     if (index >= endpoint->op_count) return NULL;
     struct shm_op *op = endpoint->ops[index];
-    return op->generation == (uint32_t)(name >> 32) && op->phase > SHM_HEARD && op->pair == pair ? op : NULL;
+    return op->generation == (uint32_t)(name >> 32) && op->phase > SHM_ARRIVED && op->pair == pair ? op
+                                                                                                   : NULL;
 }
 
 static void pool_free(struct shm_endpoint *endpoint, struct shm_pool *pool)
@@ -100,7 +105,8 @@ static void pool_free(struct shm_endpoint *endpoint, struct shm_pool *pool)
 static bool is_switch(const char *text, size_t length, const char *name, bool *value_out)
 {
     size_t name_length = strlen(name);
-    if (length <= name_length || strncmp(text, name, name_length) != 0 || text[name_length] != '=') return false;
+    if (length <= name_length || strncmp(text, name, name_length) != 0 || text[name_length] != '=')
+        return false;
     const char *value = text + name_length + 1;
     size_t value_length = length - name_length - 1;
     bool on = value_length == 2 && strncmp(value, "on", 2) == 0;
@@ -112,13 +118,17 @@ static bool is_switch(const char *text, size_t length, const char *name, bool *v
 /* "cma=off,maps=off": for tests, and for who wants to see what it costs. */
 static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, struct weft_error *error)
 {
-    endpoint->allow_cma = endpoint->allow_maps = endpoint->allow_fences = endpoint->allow_share = true;
+    endpoint->allow_cma = endpoint->allow_maps = endpoint->allow_fences = endpoint->allow_split = true;
     while (text && *text) {
         size_t length = strcspn(text, ",");
-        if (!is_switch(text, length, "cma", &endpoint->allow_cma) && !is_switch(text, length, "maps", &endpoint->allow_maps) &&
-            !is_switch(text, length, "membarrier", &endpoint->allow_fences) && !is_switch(text, length, "share", &endpoint->allow_share)) {
-            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
-                                                    "shm has no setting \"%.*s\": it has cma, maps, membarrier and share, each =on or =off", (int)length, text);
+        if (!is_switch(text, length, "cma", &endpoint->allow_cma) &&
+            !is_switch(text, length, "maps", &endpoint->allow_maps) &&
+            !is_switch(text, length, "membarrier", &endpoint->allow_fences) &&
+            !is_switch(text, length, "share", &endpoint->allow_split)) {
+            return (enum weft_status)weft_error_set(
+                error, WEFT_ERR_INVALID,
+                "shm has no setting \"%.*s\": it has cma, maps, membarrier and share, each =on or =off",
+                (int)length, text);
         }
         text += length + (text[length] == ',');
     }
@@ -128,11 +138,16 @@ static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, st
 
 static enum weft_status open_memory(struct shm_endpoint *endpoint, struct weft_error *error)
 {
-    endpoint->board = memory_file_make("weft-board", sizeof *endpoint->board, true, &endpoint->board_fd);
-    if (endpoint->board) endpoint->facts = memory_file_make("weft-facts", sizeof *endpoint->facts, false, &endpoint->facts_fd);
-    if (endpoint->facts) return WEFT_OK;
-    return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "shared memory cannot be made: %s; raise ulimit -n or the memory limit of the container",
-                                            strerror(errno));
+    endpoint->doorbells =
+        memory_file_create("weft-board", sizeof *endpoint->doorbells, true, &endpoint->doorbells_fd);
+    if (endpoint->doorbells)
+        endpoint->window_generations = memory_file_create("weft-facts", sizeof *endpoint->window_generations,
+                                                          false, &endpoint->window_generations_fd);
+    if (endpoint->window_generations) return WEFT_OK;
+    return (enum weft_status)weft_error_set(
+        error, WEFT_ERR_LIMIT,
+        "shared memory cannot be made: %s; raise ulimit -n or the memory limit of the container",
+        strerror(errno));
 }
 
 static bool watch(int epoll_fd, int fd)
@@ -145,33 +160,39 @@ static enum weft_status open_descriptors(struct shm_endpoint *endpoint, struct w
 {
     endpoint->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     endpoint->epoll_fd = endpoint->event_fd >= 0 ? epoll_create1(EPOLL_CLOEXEC) : -1;
-    if (endpoint->epoll_fd >= 0 && watch(endpoint->epoll_fd, endpoint->event_fd) && watch(endpoint->epoll_fd, meet_fd(endpoint->meet))) return WEFT_OK;
-    return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "no descriptor for an endpoint: %s; raise ulimit -n", strerror(errno));
+    if (endpoint->epoll_fd >= 0 && watch(endpoint->epoll_fd, endpoint->event_fd) &&
+        watch(endpoint->epoll_fd, bootstrap_fd(endpoint->bootstrap)))
+        return WEFT_OK;
+    return (enum weft_status)weft_error_set(
+        error, WEFT_ERR_LIMIT, "no descriptor for an endpoint: %s; raise ulimit -n", strerror(errno));
 }
 
-static enum weft_status open_meet(struct shm_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status open_meet(struct shm_endpoint *endpoint, const struct weft_transport_options *options,
+                                  struct weft_error *error)
 {
-    struct meet_options meeting;
-    meet_options_init(&meeting);
-    meeting.family = MEET_UNIX;
+    struct bootstrap_options meeting;
+    bootstrap_options_init(&meeting);
+    meeting.family = BOOTSTRAP_UNIX;
     meeting.id = options->id;
     meeting.nonce = options->nonce;
     meeting.secret = options->secret;
     meeting.secret_bytes = options->secret_bytes;
-    meeting.callbacks = (struct meet_callbacks){.met = shm_pair_met, .message = shm_pair_offered, .gone = shm_pair_gone};
-    return meet_open(endpoint->transport->env, &meeting, &endpoint->meet, error);
+    meeting.callbacks = (struct bootstrap_callbacks){.connected = shm_pair_connected,
+                                                     .message = shm_pair_on_message,
+                                                     .disconnected = shm_pair_disconnected};
+    return bootstrap_open(endpoint->transport->env, &meeting, &endpoint->bootstrap, error);
 }
 
 static void endpoint_free(struct shm_endpoint *endpoint)
 {
     struct weft_env *env = endpoint->transport->env;
-    meet_close(endpoint->meet);
+    bootstrap_close(endpoint->bootstrap);
     if (endpoint->epoll_fd >= 0) close(endpoint->epoll_fd);
     if (endpoint->event_fd >= 0) close(endpoint->event_fd);
-    if (endpoint->board_fd >= 0) close(endpoint->board_fd);
-    if (endpoint->facts_fd >= 0) close(endpoint->facts_fd);
-    memory_file_unmap(endpoint->board, sizeof *endpoint->board);
-    memory_file_unmap(endpoint->facts, sizeof *endpoint->facts);
+    if (endpoint->doorbells_fd >= 0) close(endpoint->doorbells_fd);
+    if (endpoint->window_generations_fd >= 0) close(endpoint->window_generations_fd);
+    memory_file_unmap(endpoint->doorbells, sizeof *endpoint->doorbells);
+    memory_file_unmap(endpoint->window_generations, sizeof *endpoint->window_generations);
     weft_memory_free(env, endpoint->staging);
     pool_free(endpoint, &endpoint->sends);
     pool_free(endpoint, &endpoint->arrivals);
@@ -179,17 +200,24 @@ static void endpoint_free(struct shm_endpoint *endpoint)
     weft_free_bytes(env, endpoint);
 }
 
-static enum weft_status shm_open_endpoint(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status shm_open_endpoint(struct weft_transport *transport,
+                                          const struct weft_transport_options *options,
+                                          struct weft_error *error)
 {
     struct shm_endpoint *endpoint = weft_alloc_zero(transport->env, sizeof *endpoint);
-    if (!endpoint) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for an endpoint");
+    if (!endpoint)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for an endpoint");
     endpoint->transport = transport;
-    endpoint->epoll_fd = endpoint->event_fd = endpoint->board_fd = endpoint->facts_fd = -1;
+    endpoint->epoll_fd = endpoint->event_fd = endpoint->doorbells_fd = endpoint->window_generations_fd = -1;
     endpoint->probe = weft_random_u64(transport->env);
-    endpoint->sends = (struct shm_pool){.item_bytes = sizeof(struct shm_send), .op_offset = offsetof(struct shm_send, op)};
-    endpoint->arrivals = (struct shm_pool){.item_bytes = sizeof(struct shm_arrival), .op_offset = offsetof(struct shm_arrival, op), .is_arrival = true};
-    struct weft_list *lists[] = {&endpoint->sends.free, &endpoint->arrivals.free, &endpoint->pairs,  &endpoint->active,
-                                 &endpoint->stalled,    &endpoint->blocked,       &endpoint->ending, &endpoint->closing};
+    endpoint->sends =
+        (struct shm_pool){.item_bytes = sizeof(struct shm_send), .op_offset = offsetof(struct shm_send, op)};
+    endpoint->arrivals = (struct shm_pool){.item_bytes = sizeof(struct shm_arrival),
+                                           .op_offset = offsetof(struct shm_arrival, op),
+                                           .is_arrival = true};
+    struct weft_list *lists[] = {&endpoint->sends.free, &endpoint->arrivals.free, &endpoint->pairs,
+                                 &endpoint->active,     &endpoint->stalled,       &endpoint->blocked,
+                                 &endpoint->ending,     &endpoint->closing};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
     enum weft_status status = tune(endpoint, options->tune, error);
     if (status == WEFT_OK) status = open_memory(endpoint, error);
@@ -202,12 +230,14 @@ static enum weft_status shm_open_endpoint(struct weft_transport *transport, cons
     }
     endpoint->fences = endpoint->allow_fences && shm_fence_register();
     struct memory_arena arena;
-    if (!endpoint->allow_maps || !memory_arena(&arena)) transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
+    if (!endpoint->allow_maps || !memory_arena(&arena))
+        transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
     transport->backend = endpoint;
     return WEFT_OK;
 }
 
-static enum weft_status shm_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+static enum weft_status shm_address(struct weft_transport *transport, const void **blob_out,
+                                    size_t *bytes_out)
 {
     struct shm_endpoint *endpoint = transport->backend;
     *blob_out = endpoint->address;
@@ -215,22 +245,26 @@ static enum weft_status shm_address(struct weft_transport *transport, const void
     return WEFT_OK;
 }
 
-static int shm_fd(struct weft_transport *transport) { return ((struct shm_endpoint *)transport->backend)->epoll_fd; }
+static int shm_fd(struct weft_transport *transport)
+{
+    return ((struct shm_endpoint *)transport->backend)->epoll_fd;
+}
 
 /* ---- work ---- */
 
 static bool sockets_due(struct shm_endpoint *endpoint)
 {
-    endpoint->meet_count += 1 + (uint32_t)(endpoint->step_bytes / SHM_MEET_BYTES);
+    endpoint->bootstrap_poll_count += 1 + (uint32_t)(endpoint->step_bytes / SHM_BOOTSTRAP_POLL_BYTES);
     endpoint->step_bytes = 0;
-    return endpoint->meet_due || endpoint->meeting > 0 || endpoint->meet_count >= SHM_MEET_EVERY;
+    return endpoint->bootstrap_due || endpoint->connecting_count > 0 ||
+           endpoint->bootstrap_poll_count >= SHM_BOOTSTRAP_POLL_EVERY;
 }
 
 static int sockets_progress(struct shm_endpoint *endpoint)
 {
-    endpoint->meet_due = false;
-    endpoint->meet_count = 0;
-    return meet_progress(endpoint->meet, 64);
+    endpoint->bootstrap_due = false;
+    endpoint->bootstrap_poll_count = 0;
+    return bootstrap_progress(endpoint->bootstrap, 64);
 }
 
 static void flush_blocked(struct shm_endpoint *endpoint)
@@ -248,12 +282,13 @@ static int shm_progress(struct weft_transport *transport, int budget)
     struct shm_endpoint *endpoint = transport->backend;
     if (endpoint->armed) shm_disarm(endpoint);
     int count = sockets_due(endpoint) ? sockets_progress(endpoint) : 0;
-    count += shm_bells_progress(endpoint, budget);
+    count += shm_doorbells_progress(endpoint, budget);
     if (!weft_list_empty(&endpoint->blocked)) flush_blocked(endpoint);
     if (!weft_list_empty(&endpoint->active)) count += shm_transfers_progress(endpoint, budget);
     if (!weft_list_empty(&endpoint->ending) || !weft_list_empty(&endpoint->closing)) {
         count += shm_pairs_ending(endpoint) + shm_windows_progress(endpoint);
-        core_wake_at(transport, weft_now_ns(transport->env) + WEFT_MS(1)); /* who is inside does not say when he is out */
+        /* who is inside does not say when he is out */
+        core_wake_at(transport, weft_now_ns(transport->env) + WEFT_MS(1));
     }
     return count;
 }
@@ -270,8 +305,8 @@ static void shm_count(struct weft_transport *transport)
         kept += mine;
         if (mine > most) most = mine;
     }
-    struct meet_stats meeting;
-    meet_stats(endpoint->meet, &meeting);
+    struct bootstrap_stats meeting;
+    bootstrap_stats(endpoint->bootstrap, &meeting);
     stats->refused_count += meeting.refused_count - endpoint->refused_seen;
     endpoint->refused_seen = meeting.refused_count;
     stats->memory_bytes = kept + (endpoint->staging ? (uint64_t)SHM_SLOTS * SHM_SLOT_BYTES : 0);
@@ -284,7 +319,8 @@ static void shm_close(struct weft_transport *transport)
 {
     struct shm_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->pairs) shm_pair_leave(weft_container_of(node, struct shm_pair, link));
+    weft_list_foreach (node, spare, &endpoint->pairs)
+        shm_pair_leave(weft_container_of(node, struct shm_pair, link));
 }
 
 static bool shm_drained(struct weft_transport *transport)
@@ -302,7 +338,8 @@ static void kept_free(struct shm_endpoint *endpoint)
 {
     for (uint32_t i = 0; i < endpoint->op_count; i++) {
         struct shm_op *op = endpoint->ops[i];
-        if (op->is_arrival) weft_free_bytes(endpoint->transport->env, weft_container_of(op, struct shm_arrival, op)->kept);
+        if (op->is_arrival)
+            weft_free_bytes(endpoint->transport->env, weft_container_of(op, struct shm_arrival, op)->kept);
     }
 }
 
@@ -311,7 +348,8 @@ static void shm_free(struct weft_transport *transport)
     struct shm_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
     kept_free(endpoint);
-    weft_list_foreach(node, spare, &endpoint->pairs) shm_pair_free(weft_container_of(node, struct shm_pair, link));
+    weft_list_foreach (node, spare, &endpoint->pairs)
+        shm_pair_free(weft_container_of(node, struct shm_pair, link));
     endpoint_free(endpoint);
 }
 
@@ -339,7 +377,7 @@ const struct weft_transport_ops shm_transport_ops = {
     .map_peer = shm_map_peer,
     .wake = shm_wake,
     .copy_peer = shm_copy_peer,
-    .harmless = shm_harmless,
+    .is_detached = shm_is_detached,
     .describe = shm_describe,
     .count = shm_count,
     .progress = shm_progress,

@@ -1,17 +1,18 @@
 /* shm_pair.c - how two endpoints come together, and how that ends.
  *
- * They meet over a Unix socket (meet.h) and prove that they are of one job. Only then each makes the ring that the other
- * writes into and offers it, as one message with descriptors: the ring, the board with the bell, the facts, the eventfd that
- * wakes, the arena. Each maps what it got, tries whether it can read the other's memory by CMA, and tells in the first cell
- * (HELLO) what works. The socket stays as the line that breaks when the other's process ends.
+ * They meet over a Unix socket (meet.h) and prove that they are of one job. Only then each makes the ring
+ * that the other writes into and offers it, as one message with descriptors: the ring, the board with the
+ * bell, the facts, the eventfd that wakes, the arena. Each maps what it got, tries whether it can read the
+ * other's memory by CMA, and tells in the first cell (HELLO) what works. The socket stays as the line that
+ * breaks when the other's process ends.
  *
- * So a peer costs memory only when it is there, and of descriptors the socket, a pidfd and its eventfd: the others are
- * closed once they are sent or mapped.
+ * So a peer costs memory only when it is there, and of descriptors the socket, a pidfd and its eventfd: the
+ * others are closed once they are sent or mapped.
  *
- * The end has two halves. At once: the state in both rings says that we are gone, so that no copy under way at the peer
- * counts any more and none begins. Then operations complete, except those whose buffer the peer may be writing at this
- * very moment (it is inside): these, the staging slots that were filled for it, and the mapping of its ring, stay until it is outside, or its
- * process is gone. */
+ * The end has two halves. At once: the state in both rings says that we are gone, so that no copy under
+ * way at the peer counts any more and none begins. Then operations complete, except those whose buffer the
+ * peer may be writing at this very moment (it is inside): these, the staging slots that were filled for
+ * it, and the mapping of its ring, stay until it is outside, or its process is gone. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <errno.h>
@@ -29,7 +30,8 @@ struct address {
 };
 
 struct parameters {
-    uint32_t version, bell, segment_bytes, board_bytes, facts_bytes, flags; /* flags: enum shm_ability that are allowed here */
+    /* flags: enum shm_ability that are allowed here */
+    uint32_t version, doorbell_bit, segment_bytes, doorbells_bytes, window_generations_bytes, flags;
     uint64_t arena_id, arena_bytes; /* 0: none */
     uint64_t probe_address, probe;
 };
@@ -46,7 +48,8 @@ static uint64_t host_hash(void)
 
 static uint32_t address_check(const struct address *head, const uint8_t *rest, size_t bytes)
 {
-    uint64_t sum = weft_fnv_bytes(WEFT_FNV_BASIS, &head->bytes, sizeof head->bytes); /* the other words are compared one by one */
+    /* the other words are compared one by one */
+    uint64_t sum = weft_fnv_bytes(WEFT_FNV_BASIS, &head->bytes, sizeof head->bytes);
     sum = weft_fnv_bytes(sum, &head->host, sizeof head->host);
     return (uint32_t)(weft_fnv_bytes(sum, rest, bytes) >> 16);
 }
@@ -54,11 +57,16 @@ static uint32_t address_check(const struct address *head, const uint8_t *rest, s
 enum weft_status shm_address_make(struct shm_endpoint *endpoint)
 {
     size_t bytes;
-    const void *meeting = meet_address(endpoint->meet, &bytes);
+    const void *meeting = bootstrap_address(endpoint->bootstrap, &bytes);
     struct weft_transport *transport = endpoint->transport;
-    struct address head = {.magic = ADDRESS_MAGIC, .version = ADDRESS_VERSION, .nonce_hash = core_nonce_hash(transport->nonce), .id = transport->id};
+    struct address head = {.magic = ADDRESS_MAGIC,
+                           .version = ADDRESS_VERSION,
+                           .nonce_hash = core_nonce_hash(transport->nonce),
+                           .id = transport->id};
     if (bytes > sizeof endpoint->address - sizeof head)
-        return weft_limit_note("the address of an endpoint has %zu bytes, at most %zu fit; use a shorter TMPDIR", bytes, sizeof endpoint->address - sizeof head);
+        return weft_limit_note(
+            "the address of an endpoint has %zu bytes, at most %zu fit; use a shorter TMPDIR", bytes,
+            sizeof endpoint->address - sizeof head);
     head.host = host_hash();
     head.bytes = (uint32_t)(sizeof head + bytes);
     head.check = address_check(&head, meeting, bytes);
@@ -68,7 +76,8 @@ enum weft_status shm_address_make(struct shm_endpoint *endpoint)
     return WEFT_OK;
 }
 
-static enum weft_status address_read(const struct weft_transport *transport, uint32_t peer_id, const void *blob, size_t bytes)
+static enum weft_status address_read(const struct weft_transport *transport, uint32_t peer_id,
+                                     const void *blob, size_t bytes)
 {
     struct address head;
     if (bytes < sizeof head) return WEFT_ERR_MALFORMED;
@@ -77,7 +86,8 @@ static enum weft_status address_read(const struct weft_transport *transport, uin
     if (head.version != ADDRESS_VERSION) return WEFT_ERR_VERSION;
     if (head.nonce_hash != core_nonce_hash(transport->nonce)) return WEFT_ERR_AUTH;
     if (head.bytes != bytes || head.id != peer_id) return WEFT_ERR_MALFORMED;
-    if (head.check != address_check(&head, (const uint8_t *)blob + sizeof head, bytes - sizeof head)) return WEFT_ERR_MALFORMED;
+    if (head.check != address_check(&head, (const uint8_t *)blob + sizeof head, bytes - sizeof head))
+        return WEFT_ERR_MALFORMED;
     return head.host == host_hash() ? WEFT_OK : WEFT_ERR_UNREACHABLE;
 }
 
@@ -85,8 +95,8 @@ static enum weft_status address_read(const struct weft_transport *transport, uin
 
 static void forget(struct shm_pair *pair)
 {
-    if (pair->meet) meet_forget(pair->meet);
-    pair->meet = NULL;
+    if (pair->bootstrap) bootstrap_forget(pair->bootstrap);
+    pair->bootstrap = NULL;
 }
 
 static void pair_unmap(struct shm_pair *pair)
@@ -94,60 +104,64 @@ static void pair_unmap(struct shm_pair *pair)
     memory_file_unmap(pair->in.shared, sizeof *pair->in.shared);
     if (!pair->self) {
         memory_file_unmap(pair->out.shared, sizeof *pair->out.shared);
-        memory_file_unmap(pair->board, sizeof *pair->board);
-        memory_file_unmap(pair->facts, sizeof *pair->facts);
+        memory_file_unmap(pair->doorbells, sizeof *pair->doorbells);
+        memory_file_unmap(pair->window_generations, sizeof *pair->window_generations);
         if (pair->event_fd >= 0) close(pair->event_fd);
     }
-    memory_view_give(pair->view);
+    memory_view_unref(pair->view);
     pair->in.shared = pair->out.shared = NULL;
-    pair->board = NULL;
-    pair->facts = NULL;
+    pair->doorbells = NULL;
+    pair->window_generations = NULL;
     pair->event_fd = -1;
     pair->view = NULL;
 }
 
 /* An endpoint's pair with itself: what it writes it reads. */
-static void meet_self(struct shm_pair *pair)
+static void shm_bootstrap_self(struct shm_pair *pair)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     struct memory_arena arena;
     pair->self = pair->answered = pair->light = true;
     pair->out.shared = pair->in.shared;
-    pair->board = endpoint->board;
-    pair->facts = endpoint->facts;
+    pair->doorbells = endpoint->doorbells;
+    pair->window_generations = endpoint->window_generations;
     pair->event_fd = endpoint->event_fd;
-    pair->peer_bell = pair->bell;
-    if (endpoint->allow_maps && memory_arena(&arena)) pair->view = memory_view_take(arena.fd, arena.id, arena.bytes);
+    pair->peer_doorbell_bit = pair->doorbell_bit;
+    if (endpoint->allow_maps && memory_arena(&arena))
+        pair->view = memory_view_open(arena.fd, arena.id, arena.bytes);
     pair->pid = getpid();
     pair->probe_address = (uintptr_t)&endpoint->probe;
     uint64_t seen = 0;
-    pair->read_by_cma = endpoint->allow_cma && shm_cma(pair->pid, &seen, (uintptr_t)&endpoint->probe, sizeof seen, false) == WEFT_OK;
+    pair->read_by_cma = endpoint->allow_cma &&
+                        shm_cma(pair->pid, &seen, (uintptr_t)&endpoint->probe, sizeof seen, false) == WEFT_OK;
     pair->abilities = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0);
-    pair->state = SHM_MET;
+    pair->state = SHM_PAIR_CONNECTED;
 }
 
-static enum weft_status meet_other(struct shm_pair *pair, const uint8_t *address, size_t bytes)
+static enum weft_status shm_bootstrap_other(struct shm_pair *pair, const uint8_t *address, size_t bytes)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     struct memory_arena arena;
     bool have_arena = endpoint->allow_maps && memory_arena(&arena);
     struct parameters mine = {
         .version = PARAMETERS_VERSION,
-        .bell = pair->bell,
+        .doorbell_bit = pair->doorbell_bit,
         .segment_bytes = sizeof(struct ring_shared),
-        .board_bytes = sizeof(struct shm_board),
-        .facts_bytes = sizeof(struct shm_facts),
-        .flags = (endpoint->allow_maps ? SHM_MAPS : 0) | (endpoint->allow_cma ? SHM_CMA : 0) | (endpoint->fences ? SHM_FENCES : 0),
+        .doorbells_bytes = sizeof(struct shm_doorbell_bitmap),
+        .window_generations_bytes = sizeof(struct shm_window_generations),
+        .flags = (endpoint->allow_maps ? SHM_MAPS : 0) | (endpoint->allow_cma ? SHM_CMA : 0) |
+                 (endpoint->fences ? SHM_FENCES : 0),
         .arena_id = have_arena ? arena.id : 0,
         .arena_bytes = have_arena ? arena.bytes : 0,
         .probe_address = (uintptr_t)&endpoint->probe,
         .probe = endpoint->probe,
     };
-    enum weft_status status = meet_connect(endpoint->meet, pair->peer->id, address, bytes, &mine, sizeof mine, NULL, 0, pair, &pair->meet);
+    enum weft_status status = bootstrap_connect(endpoint->bootstrap, pair->peer->id, address, bytes, &mine,
+                                                sizeof mine, NULL, 0, pair, &pair->bootstrap);
     if (status == WEFT_OK) {
-        pair->state = SHM_MEETING;
-        endpoint->meeting++;
-        endpoint->meet_due = true;
+        pair->state = SHM_PAIR_CONNECTING;
+        endpoint->connecting_count++;
+        endpoint->bootstrap_due = true;
     }
     return status;
 }
@@ -155,8 +169,8 @@ static enum weft_status meet_other(struct shm_pair *pair, const uint8_t *address
 /* The ring that the peer writes into; touched by its reader first. WEFT_ERR_LIMIT. */
 static enum weft_status inbox_make(struct shm_pair *pair, int *fd_out)
 {
-    pair->in.shared = memory_file_make("weft-ring", sizeof *pair->in.shared, true, fd_out);
-    if (!pair->in.shared) return weft_limit_of("the ring of a peer in shared memory", errno);
+    pair->in.shared = memory_file_create("weft-ring", sizeof *pair->in.shared, true, fd_out);
+    if (!pair->in.shared) return weft_limit_status("the ring of a peer in shared memory", errno);
     memset(pair->in.shared, 0, RING_HEAD_BYTES + RING_CELLS * RING_CELL_BYTES);
     return WEFT_OK;
 }
@@ -169,23 +183,27 @@ static enum weft_status offer(struct shm_pair *pair)
     bool have_arena = endpoint->allow_maps && memory_arena(&arena);
     int inbox_fd;
     WEFT_TRY(inbox_make(pair, &inbox_fd));
-    const int descriptors[DESCRIPTORS] = {inbox_fd, endpoint->board_fd, endpoint->facts_fd, endpoint->event_fd, arena.fd};
-    enum weft_status status = meet_send(pair->meet, NULL, 0, descriptors, have_arena ? DESCRIPTORS : DESCRIPTORS - 1);
+    const int descriptors[DESCRIPTORS] = {inbox_fd, endpoint->doorbells_fd, endpoint->window_generations_fd,
+                                          endpoint->event_fd, arena.fd};
+    enum weft_status status =
+        bootstrap_send(pair->bootstrap, NULL, 0, descriptors, have_arena ? DESCRIPTORS : DESCRIPTORS - 1);
     close(inbox_fd);
     return status;
 }
 
-static enum weft_status meet_start(struct shm_pair *pair, const uint8_t *blob, size_t bytes)
+static enum weft_status shm_bootstrap_start(struct shm_pair *pair, const uint8_t *blob, size_t bytes)
 {
-    if (pair->peer->id != pair->endpoint->transport->id) return meet_other(pair, blob + sizeof(struct address), bytes - sizeof(struct address));
+    if (pair->peer->id != pair->endpoint->transport->id)
+        return shm_bootstrap_other(pair, blob + sizeof(struct address), bytes - sizeof(struct address));
     int inbox_fd;
     WEFT_TRY(inbox_make(pair, &inbox_fd));
     close(inbox_fd);
-    meet_self(pair);
+    shm_bootstrap_self(pair);
     return WEFT_OK;
 }
 
-enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
+enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob,
+                             size_t bytes)
 {
     struct shm_endpoint *endpoint = transport->backend;
     WEFT_TRY(address_read(transport, peer->id, blob, bytes));
@@ -199,10 +217,10 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
     weft_list_init(&pair->ops);
     weft_list_init(&pair->blocked);
     weft_list_init(&pair->ending);
-    shm_bell_join(endpoint, pair);
-    enum weft_status status = meet_start(pair, blob, bytes);
+    shm_doorbell_join(endpoint, pair);
+    enum weft_status status = shm_bootstrap_start(pair, blob, bytes);
     if (status < 0) {
-        shm_bell_leave(endpoint, pair);
+        shm_doorbell_leave(endpoint, pair);
         pair_unmap(pair);
         weft_free_bytes(transport->env, pair);
         return status;
@@ -216,13 +234,13 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
 static bool map_peer(struct shm_pair *pair, int *descriptors, uint32_t count)
 {
     pair->out.shared = memory_file_map(descriptors[0], sizeof *pair->out.shared, true);
-    pair->board = memory_file_map(descriptors[1], sizeof *pair->board, true);
-    pair->facts = memory_file_map(descriptors[2], sizeof *pair->facts, false);
-    if (!pair->out.shared || !pair->board || !pair->facts) return false;
+    pair->doorbells = memory_file_map(descriptors[1], sizeof *pair->doorbells, true);
+    pair->window_generations = memory_file_map(descriptors[2], sizeof *pair->window_generations, false);
+    if (!pair->out.shared || !pair->doorbells || !pair->window_generations) return false;
     pair->event_fd = descriptors[3];
     descriptors[3] = -1;
     if (count == DESCRIPTORS && pair->arena_bytes > 0 && pair->endpoint->allow_maps) {
-        pair->view = memory_view_take(descriptors[4], pair->arena_id, pair->arena_bytes);
+        pair->view = memory_view_open(descriptors[4], pair->arena_id, pair->arena_bytes);
     }
     return true;
 }
@@ -230,69 +248,82 @@ static bool map_peer(struct shm_pair *pair, int *descriptors, uint32_t count)
 static void probe_cma(struct shm_pair *pair, const struct parameters *theirs)
 {
     uint64_t seen = 0;
-    pair->pid = meet_peer_pid(pair->meet);
+    pair->pid = bootstrap_peer_pid(pair->bootstrap);
     pair->probe_address = theirs->probe_address;
     if (!pair->endpoint->allow_cma || !(theirs->flags & SHM_CMA) || pair->pid <= 0) return;
-    pair->read_by_cma = shm_cma(pair->pid, &seen, theirs->probe_address, sizeof seen, false) == WEFT_OK && seen == theirs->probe;
+    pair->read_by_cma = shm_cma(pair->pid, &seen, theirs->probe_address, sizeof seen, false) == WEFT_OK &&
+                        seen == theirs->probe;
 }
 
-void shm_pair_met(void *owner, struct meet_peer *meet, const void *data, size_t bytes, int *descriptors, uint32_t count)
+void shm_pair_connected(void *owner, struct bootstrap_peer *bootstrap, const void *data, size_t bytes,
+                        int *descriptors, uint32_t count)
 {
     struct shm_pair *pair = owner;
     struct weft_transport *transport = pair->endpoint->transport;
     struct parameters theirs;
     bool fits = bytes == sizeof theirs;
     if (fits) memcpy(&theirs, data, sizeof theirs);
-    fits = fits && theirs.version == PARAMETERS_VERSION && theirs.bell < SHM_BELLS && theirs.segment_bytes == sizeof(struct ring_shared) &&
-           theirs.board_bytes == sizeof(struct shm_board) && theirs.facts_bytes == sizeof(struct shm_facts);
+    fits = fits && theirs.version == PARAMETERS_VERSION && theirs.doorbell_bit < SHM_DOORBELL_BITS &&
+           theirs.segment_bytes == sizeof(struct ring_shared) &&
+           theirs.doorbells_bytes == sizeof(struct shm_doorbell_bitmap) &&
+           theirs.window_generations_bytes == sizeof(struct shm_window_generations);
     if (!fits) {
-        core_peer_lost(transport, pair->peer, WEFT_ERR_VERSION, "the peer's shared memory is laid out by another version of weft");
+        core_peer_lost(transport, pair->peer, WEFT_ERR_VERSION,
+                       "the peer's shared memory is laid out by another version of weft");
         return;
     }
-    pair->peer_bell = theirs.bell;
+    pair->peer_doorbell_bit = theirs.doorbell_bit;
     pair->light = pair->endpoint->fences && (theirs.flags & SHM_FENCES);
     pair->arena_id = theirs.arena_id;
     pair->arena_bytes = theirs.arena_bytes;
     probe_cma(pair, &theirs);
     enum weft_status status = offer(pair);
-    if (status < 0) core_peer_lost(transport, pair->peer, status, "no memory file for this peer could be made: raise ulimit -n, or the memory limit");
+    if (status < 0)
+        core_peer_lost(transport, pair->peer, status,
+                       "no memory file for this peer could be made: raise ulimit -n, or the memory limit");
 }
 
 /* Its offer: now the two can talk. */
-void shm_pair_offered(void *owner, struct meet_peer *meet, const void *data, size_t bytes, int *descriptors, uint32_t count)
+void shm_pair_on_message(void *owner, struct bootstrap_peer *bootstrap, const void *data, size_t bytes,
+                         int *descriptors, uint32_t count)
 {
     struct shm_pair *pair = owner;
     struct shm_endpoint *endpoint = pair->endpoint;
-    if (pair->state != SHM_MEETING) return; /* over; or it has said what nobody asks for */
+    if (pair->state != SHM_PAIR_CONNECTING) return; /* over; or it has said what nobody asks for */
     if (bytes != 0 || count < DESCRIPTORS - 1 || count > DESCRIPTORS || !map_peer(pair, descriptors, count)) {
         core_peer_lost(endpoint->transport, pair->peer, WEFT_ERR_UNREACHABLE,
-                       "the peer's shared memory cannot be mapped: raise vm.max_map_count or the limit on address space (ulimit -v)");
+                       "the peer's shared memory cannot be mapped: raise vm.max_map_count or the limit on "
+                       "address space (ulimit -v)");
         return;
     }
-    pair->state = SHM_MET;
-    endpoint->meeting--;
-    struct ring_cell hello = {.kind = RING_HELLO, .a = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0)};
+    pair->state = SHM_PAIR_CONNECTED;
+    endpoint->connecting_count--;
+    struct ring_cell hello = {.kind = RING_HELLO,
+                              .a = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0)};
     shm_write(pair, &hello, NULL, NULL, 0);
-    shm_bell_self(pair); /* it may have met us, and rung, before we had met it */
+    shm_doorbell_ring_self(pair); /* it may have met us, and rung, before we had met it */
     shm_pair_flush(pair);
 }
 
-void shm_pair_gone(void *owner, struct meet_peer *meet, enum weft_status status, const char *text)
+void shm_pair_disconnected(void *owner, struct bootstrap_peer *bootstrap, enum weft_status status,
+                           const char *text)
 {
     struct shm_pair *pair = owner;
     struct weft_transport *transport = pair->endpoint->transport;
-    bool was_met = pair->state == SHM_MET;
-    if (status == WEFT_ERR_PEER_LOST || !was_met) pair->dead = true; /* it ran until it said LEFT, or until its process ended */
-    while (pair->state == SHM_MET && atomic_load(&pair->in.shared->writer.state) == RING_LEFT && ring_reader_ready(&pair->in)) {
+    bool was_met = pair->state == SHM_PAIR_CONNECTED;
+    /* it ran until it said LEFT, or until its process ended */
+    if (status == WEFT_ERR_PEER_LOST || !was_met) pair->dead = true;
+    while (pair->state == SHM_PAIR_CONNECTED && atomic_load(&pair->in.shared->writer.state) == RING_LEFT &&
+           ring_reader_ready(&pair->in)) {
         pair->endpoint->step_bytes = 0;
         shm_pair_poll(pair, RING_CELLS); /* what it said before comes first */
     }
-    if (pair->state == SHM_MET && atomic_load(&pair->in.shared->writer.state) == RING_LEFT) {
+    if (pair->state == SHM_PAIR_CONNECTED && atomic_load(&pair->in.shared->writer.state) == RING_LEFT) {
         core_peer_left(transport, pair->peer, "the endpoint has closed");
-    } else if (pair->state != SHM_PAIR_OVER) {
+    } else if (pair->state != SHM_PAIR_CLOSED) {
         core_peer_lost(transport, pair->peer, status, text);
     }
-    if (pair->state != SHM_PAIR_OVER) shm_pair_end(pair, RING_ENDED, status); /* the core knew already */
+    if (pair->state != SHM_PAIR_CLOSED) shm_pair_end(pair, RING_ENDED, status); /* the core knew already */
     forget(pair);
 }
 
@@ -302,7 +333,7 @@ void shm_pair_broken(struct shm_pair *pair, const char *text)
 {
     char sentence[160];
     snprintf(sentence, sizeof sentence, "endpoint %u: %s", pair->peer->id, text);
-    core_refused(pair->endpoint->transport);
+    core_count_refused(pair->endpoint->transport);
     core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_MALFORMED, sentence);
 }
 
@@ -310,7 +341,7 @@ void shm_pair_broken(struct shm_pair *pair, const char *text)
 static bool is_inside(const struct shm_pair *pair)
 {
     if (pair->dead || pair->self || !pair->in.shared || !pair->out.shared) return false;
-    if (atomic_load(&pair->in.shared->writer.inside) != 0 || shm_fence_unsure(pair)) return true;
+    if (atomic_load(&pair->in.shared->writer.inside) != 0 || shm_fence_is_uncertain(pair)) return true;
     for (uint32_t i = 0; i < RING_WINDOWS / 64; i++) {
         if (atomic_load(&pair->in.shared->writer.maps[i]) != 0) return true;
     }
@@ -320,34 +351,36 @@ static bool is_inside(const struct shm_pair *pair)
 static void ops_end(struct shm_pair *pair, enum weft_status status)
 {
     bool writes = !pair->dead && !pair->self && pair->in.shared &&
-                  (atomic_load(&pair->in.shared->writer.inside) != 0 || shm_fence_unsure(pair));
+                  (atomic_load(&pair->in.shared->writer.inside) != 0 || shm_fence_is_uncertain(pair));
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &pair->ops) {
         struct shm_op *op = weft_container_of(node, struct shm_op, of_pair);
-        bool reached = op->phase == SHM_GRANTED || (op->share && op->is_arrival);
-        if (!reached || !writes) shm_op_over(op, status);
+        bool reached = op->phase == SHM_GRANTED || (op->split && op->is_arrival);
+        if (!reached || !writes) shm_op_finish(op, status);
     }
 }
 
 void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status status)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
-    if (pair->state == SHM_PAIR_OVER) return;
-    bool met = pair->state == SHM_MET;
-    if (!met) endpoint->meeting--;
-    pair->watched = met && how == RING_ENDED && !pair->dead && !pair->self;
-    shm_bell_leave(endpoint, pair);
-    pair->state = SHM_PAIR_OVER;
+    if (pair->state == SHM_PAIR_CLOSED) return;
+    bool connected = pair->state == SHM_PAIR_CONNECTED;
+    if (!connected) endpoint->connecting_count--;
+    pair->watched = connected && how == RING_ENDED && !pair->dead && !pair->self;
+    shm_doorbell_leave(endpoint, pair);
+    pair->state = SHM_PAIR_CLOSED;
     pair->end_status = status;
-    if (pair->in.shared) atomic_store(&pair->in.shared->reader.state, how); /* the peer may have met us already */
+    /* the peer may have met us already */
+    if (pair->in.shared) atomic_store(&pair->in.shared->reader.state, how);
     if (pair->out.shared) atomic_store(&pair->out.shared->writer.state, how);
     shm_fence_users(endpoint);
-    if (met && !pair->dead && !pair->self) shm_bell_ring(pair);
+    if (connected && !pair->dead && !pair->self) shm_doorbell_ring(pair);
     while (!weft_list_empty(&pair->answers)) {
         struct shm_op *op = weft_list_first(&pair->answers, struct shm_op, link);
         weft_list_remove(&op->link);
         op->queued = false;
-        if (op->phase == SHM_OVER && (!op->user || op->delivered)) shm_op_recycle(endpoint->transport, &op->done);
+        if (op->phase == SHM_DONE && (!op->has_user || op->delivered))
+            shm_op_recycle(endpoint->transport, &op->done);
     }
     ops_end(pair, status);
     weft_list_remove(&pair->blocked);
@@ -394,28 +427,31 @@ void shm_pair_free(struct shm_pair *pair)
     weft_free_bytes(pair->endpoint->transport->env, pair);
 }
 
-enum weft_status shm_map_peer(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out)
+enum weft_status shm_map_peer(struct weft_transport *transport, struct weft_peer *peer,
+                              struct weft_mapping *mapping_out)
 {
     struct shm_pair *pair = peer->backend;
-    if (!pair || pair->state != SHM_MET || !pair->view) return WEFT_ERR_UNSUPPORTED;
-    memory_view_keep(pair->view);
-    *mapping_out = (struct weft_mapping){.base = pair->view->base, .bytes = pair->view->bytes, .view = pair->view};
+    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->view) return WEFT_ERR_UNSUPPORTED;
+    memory_view_ref(pair->view);
+    *mapping_out =
+        (struct weft_mapping){.base = pair->view->base, .bytes = pair->view->bytes, .view = pair->view};
     return WEFT_OK;
 }
 
-enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
-                               size_t bytes)
+enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward,
+                               uint64_t address, void *local, size_t bytes)
 {
     struct shm_pair *pair = peer->backend;
     uint64_t probed;
-    if (!pair || pair->state != SHM_MET || !pair->read_by_cma) return WEFT_ERR_UNSUPPORTED;
+    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->read_by_cma) return WEFT_ERR_UNSUPPORTED;
     transport->stats.system_call_count++;
-    if (bytes == 0) return shm_pair_cma(pair, &probed, pair->probe_address, sizeof probed, false); /* checks whether the kernel still permits it */
+    /* checks whether the kernel still permits it */
+    if (bytes == 0) return shm_pair_cma(pair, &probed, pair->probe_address, sizeof probed, false);
     transport->stats.copied_bytes += bytes;
     return shm_pair_cma(pair, local, address, bytes, outward);
 }
 
-bool shm_harmless(struct weft_transport *transport, const struct weft_peer *peer)
+bool shm_is_detached(struct weft_transport *transport, const struct weft_peer *peer)
 {
     const struct shm_pair *pair = peer->backend;
     return pair && pair->dead;
@@ -425,10 +461,12 @@ bool shm_harmless(struct weft_transport *transport, const struct weft_peer *peer
 void shm_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
 {
     const struct shm_pair *pair = peer->backend;
-    if (!pair || pair->state != SHM_MET || !pair->answered) {
+    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->answered) {
         snprintf(out, bytes, "shm, not met yet");
         return;
     }
-    bool maps = pair->view && (pair->abilities & SHM_MAPS), cma = pair->read_by_cma && (pair->abilities & SHM_CMA);
-    snprintf(out, bytes, "shm %s, other memory %s", maps ? "mapped" : "not mapped", cma ? "by CMA" : "staged");
+    bool maps = pair->view && (pair->abilities & SHM_MAPS),
+         cma = pair->read_by_cma && (pair->abilities & SHM_CMA);
+    snprintf(out, bytes, "shm %s, other memory %s", maps ? "mapped" : "not mapped",
+             cma ? "by CMA" : "staged");
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-bool ring_writer_look(struct ring_writer *writer)
+bool ring_writer_refresh(struct ring_writer *writer)
 {
     uint64_t cells = atomic_load_explicit(&writer->shared->reader.cells_taken, memory_order_acquire);
     uint64_t bytes = atomic_load_explicit(&writer->shared->reader.bytes_taken, memory_order_relaxed);
@@ -18,26 +18,27 @@ static bool has_room(const struct ring_writer *writer, size_t data_bytes)
 {
     if (writer->cells - writer->cells_taken >= RING_CELLS) return false;
     if (data_bytes == 0) return true;
-    return ring_data_start(writer->bytes, data_bytes) + ring_align(data_bytes) - writer->bytes_taken <= RING_DATA_BYTES;
+    return ring_data_start(writer->bytes, data_bytes) + ring_align(data_bytes) - writer->bytes_taken <=
+           RING_DATA_BYTES;
 }
 
 bool ring_writer_room(struct ring_writer *writer, size_t data_bytes, bool *broken_out)
 {
     if (has_room(writer, data_bytes)) return true;
-    if (!ring_writer_look(writer)) *broken_out = true;
+    if (!ring_writer_refresh(writer)) *broken_out = true;
     return !*broken_out && has_room(writer, data_bytes);
 }
 
 bool ring_writer_wait(struct ring_writer *writer, size_t data_bytes, bool *broken_out)
 {
-    if (!writer->waits) {
-        writer->waits = true;
-        atomic_store_explicit(&writer->shared->writer.waits, 1, memory_order_relaxed);
+    if (!writer->is_waiting) {
+        writer->is_waiting = true;
+        atomic_store_explicit(&writer->shared->writer.is_waiting, 1, memory_order_relaxed);
         atomic_thread_fence(memory_order_seq_cst);
     }
     if (!ring_writer_room(writer, data_bytes, broken_out)) return false;
-    writer->waits = false;
-    atomic_store_explicit(&writer->shared->writer.waits, 0, memory_order_relaxed);
+    writer->is_waiting = false;
+    atomic_store_explicit(&writer->shared->writer.is_waiting, 0, memory_order_relaxed);
     return true;
 }
 
@@ -58,16 +59,17 @@ const uint8_t *ring_reader_data(const struct ring_reader *reader, size_t data_by
 {
     if (data_bytes > RING_DATA_BYTES) return NULL;
     uint64_t start = ring_data_start(reader->bytes, data_bytes);
-    if (start + ring_align(data_bytes) - reader->bytes_told > RING_DATA_BYTES) return NULL; /* more than the writer may have in flight */
+    /* more than the writer may have in flight */
+    if (start + ring_align(data_bytes) - reader->bytes_reported > RING_DATA_BYTES) return NULL;
     return &reader->shared->data[start % RING_DATA_BYTES];
 }
 
-bool ring_reader_tell(struct ring_reader *reader)
+bool ring_reader_report(struct ring_reader *reader)
 {
-    reader->cells_told = reader->cells;
-    reader->bytes_told = reader->bytes;
+    reader->cells_reported = reader->cells;
+    reader->bytes_reported = reader->bytes;
     atomic_store_explicit(&reader->shared->reader.bytes_taken, reader->bytes, memory_order_relaxed);
     atomic_store_explicit(&reader->shared->reader.cells_taken, reader->cells, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
-    return atomic_load_explicit(&reader->shared->writer.waits, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&reader->shared->writer.is_waiting, memory_order_relaxed) != 0;
 }

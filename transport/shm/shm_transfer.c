@@ -1,11 +1,12 @@
 /* shm_transfer.c - how an announced payload gets to its receiver: the table in shm.h.
  *
- * The receiver names a buffer and chooses. Whoever copies does so in slices from progress; small ones at once. After the
- * last slice the copier tells the other side (DONE), unless the other side knows by itself (pieces).
+ * The receiver names a buffer and chooses. Whoever copies does so in slices from progress; small ones at
+ * once. After the last slice the copier tells the other side (DONE), unless the other side knows by itself
+ * (pieces).
  *
- * Reading a peer's memory is safe for the peer, but it may have given its buffer back in the middle (it ended the pair):
- * it says so in its state before it reuses anything, and the reader looks at that state after the copy. Writing is
- * guarded by shm_enter and shm_leave on both sides of each slice. */
+ * Reading a peer's memory is safe for the peer, but it may have given its buffer back in the middle (it
+ * ended the pair): it says so in its state before it reuses anything, and the reader looks at that state
+ * after the copy. Writing is guarded by shm_access_begin and shm_access_end on both sides of each slice. */
 #include <string.h>
 
 #include "transport/shm/shm.h"
@@ -16,16 +17,17 @@ uint8_t *shm_view_at(const struct memory_view *view, uint64_t offset, uint64_t b
     return view->base + offset;
 }
 
-bool shm_still_valid(const struct shm_pair *pair)
+bool shm_is_still_valid(const struct shm_pair *pair)
 {
     atomic_thread_fence(memory_order_acquire);
-    return pair->state == SHM_MET && atomic_load_explicit(&pair->in.shared->writer.state, memory_order_relaxed) == RING_OPEN;
+    return pair->state == SHM_PAIR_CONNECTED &&
+           atomic_load_explicit(&pair->in.shared->writer.state, memory_order_relaxed) == RING_OPEN;
 }
 
 static void stage_ask(struct shm_arrival *arrival)
 {
     struct shm_op *op = &arrival->op;
-    op->phase = SHM_PIECES;
+    op->phase = SHM_RECEIVING;
     op->at = 0;
     op->cell.body.stage.op = shm_op_name(op);
     shm_answer(op, RING_STAGE, arrival->sender_op);
@@ -41,7 +43,7 @@ static void grant(struct shm_arrival *arrival, uint64_t offset)
 }
 
 /* The end of a receive, or of a put that this owner does itself. `tell`: the sender does not know yet. */
-static void receive_over(struct shm_arrival *arrival, enum weft_status status, bool tell)
+static void receive_finish(struct shm_arrival *arrival, enum weft_status status, bool tell)
 {
     struct shm_op *op = &arrival->op;
     bool notify = arrival->notify && status == WEFT_OK;
@@ -50,14 +52,17 @@ static void receive_over(struct shm_arrival *arrival, enum weft_status status, b
         shm_answer(op, RING_DONE, arrival->sender_op);
     }
     if (!notify) {
-        shm_op_over(op, status);
+        shm_op_finish(op, status);
         return;
     }
-    struct shm_arrival *news = shm_arrival_take(op->pair, arrival->core.face.tag, arrival->core.face.header, arrival->core.face.header_bytes);
+    struct shm_arrival *news = shm_arrival_take(op->pair, arrival->core.face.tag, arrival->core.face.header,
+                                                arrival->core.face.header_bytes);
     struct shm_pair *pair = op->pair;
-    shm_op_over(op, status);
+    shm_op_finish(op, status);
     if (news) shm_arrival_deliver(news);
-    else core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY, "no memory for a notification of this peer");
+    else
+        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY,
+                       "no memory for a notification of this peer");
 }
 
 void shm_receive_start(struct shm_arrival *arrival)
@@ -66,46 +71,49 @@ void shm_receive_start(struct shm_arrival *arrival)
     struct shm_pair *pair = op->pair;
     bool cma = pair->read_by_cma && (pair->abilities & SHM_CMA) && arrival->address != 0;
     if (op->bytes == 0) {
-        receive_over(arrival, WEFT_OK, true);
+        receive_finish(arrival, WEFT_OK, true);
         return;
     }
     op->peer_op = arrival->sender_op;
-    op->tell_done = true;
-    if (arrival->offset != RING_NOWHERE && shm_view_at(pair->view, arrival->offset, op->bytes)) {
-        shm_copy_start(op, SHM_WAY_MAPPED, arrival->offset, false);
+    op->notify_done = true;
+    if (arrival->offset != RING_NO_OFFSET && shm_view_at(pair->view, arrival->offset, op->bytes)) {
+        shm_copy_start(op, SHM_COPY_MAPPED, arrival->offset, false);
         return;
     }
-    uint64_t here = RING_NOWHERE;
+    uint64_t here = RING_NO_OFFSET;
     bool may_grant = !arrival->window && pair->endpoint->allow_maps && (pair->abilities & SHM_MAPS);
     if (may_grant && (!cma || op->bytes >= SHM_GRANT_MIN)) here = memory_offset(op->local, op->bytes);
-    if (here != RING_NOWHERE) grant(arrival, here);
-    else if (cma && shm_share_start(arrival)) return;
-    else if (cma) shm_copy_start(op, SHM_WAY_CMA, arrival->address, false);
+    if (here != RING_NO_OFFSET) grant(arrival, here);
+    else if (cma && shm_split_start(arrival)) return;
+    else if (cma) shm_copy_start(op, SHM_COPY_CMA, arrival->address, false);
     else stage_ask(arrival);
 }
 
-void shm_receive_over(struct shm_arrival *arrival, enum weft_status status) { receive_over(arrival, status, true); }
+void shm_receive_finish(struct shm_arrival *arrival, enum weft_status status)
+{
+    receive_finish(arrival, status, true);
+}
 
 /* ---- copies by this side ---- */
 
 /* The copy is complete (or has failed): what follows depends on what it was. */
-static void copy_over(struct shm_op *op, enum weft_status status)
+static void copy_finish(struct shm_op *op, enum weft_status status)
 {
     if (op->is_arrival) {
-        receive_over(weft_container_of(op, struct shm_arrival, op), status, true);
+        receive_finish(weft_container_of(op, struct shm_arrival, op), status, true);
         return;
     }
     struct shm_send *send = weft_container_of(op, struct shm_send, op);
-    if (op->tell_done) {
+    if (op->notify_done) {
         op->cell.body.done.status = status;
         shm_answer(op, RING_DONE, op->peer_op);
     }
     if (!send->notify || status < 0) {
-        shm_op_over(op, status);
+        shm_op_finish(op, status);
         return;
     }
     struct weft_message news = {.tag = send->tag, .header = send->header, .header_bytes = send->header_bytes};
-    shm_message_go(op, &news);
+    shm_message_start(op, &news);
 }
 
 enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes)
@@ -115,27 +123,30 @@ enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes)
     bool guarded = op->outward || op->window != 0;
     uint8_t *local = op->local + op->at;
     enum weft_status status = WEFT_OK;
-    if (pair->state != SHM_MET) return WEFT_ERR_PEER_LOST;
-    if (guarded && !shm_enter(pair, op->window, op->window_generation)) return op->window ? WEFT_ERR_CANCELLED : WEFT_ERR_PEER_LOST;
-    if (op->way == SHM_WAY_CMA) {
-        status = shm_pair_cma(pair, local, op->there + op->at, bytes, op->outward);
+    if (pair->state != SHM_PAIR_CONNECTED) return WEFT_ERR_PEER_LOST;
+    if (guarded && !shm_access_begin(pair, op->window, op->window_generation))
+        return op->window ? WEFT_ERR_CANCELLED : WEFT_ERR_PEER_LOST;
+    if (op->method == SHM_COPY_CMA) {
+        status = shm_pair_cma(pair, local, op->peer_address + op->at, bytes, op->outward);
         stats->system_call_count++;
     } else {
-        uint8_t *there = pair->view->base + op->there + op->at;
-        shm_copy(op->outward ? there : local, op->outward ? local : there, bytes, op->stream);
+        uint8_t *peer_address = pair->view->base + op->peer_address + op->at;
+        shm_copy(op->outward ? peer_address : local, op->outward ? local : peer_address, bytes, op->stream);
     }
-    if (guarded) shm_leave(pair);
+    if (guarded) shm_access_end(pair);
     if (status < 0) return status;
     stats->copied_bytes += bytes;
     op->at += bytes;
     pair->endpoint->step_bytes += bytes;
-    return !op->outward && op->at == op->bytes && !op->share && !shm_still_valid(pair) ? WEFT_ERR_PEER_LOST : WEFT_OK;
+    return !op->outward && op->at == op->bytes && !op->split && !shm_is_still_valid(pair) ? WEFT_ERR_PEER_LOST
+                                                                                          : WEFT_OK;
 }
 
 /* CMA that was allowed when the two met is not any more, or not for this memory: another way. */
-static bool copy_otherwise(struct shm_op *op, enum weft_status status)
+static bool copy_fall_back(struct shm_op *op, enum weft_status status)
 {
-    if (op->way != SHM_WAY_CMA || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_CANCELLED) return false;
+    if (op->method != SHM_COPY_CMA || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_CANCELLED)
+        return false;
     weft_list_remove(&op->link);
     if (op->is_arrival) stage_ask(weft_container_of(op, struct shm_arrival, op));
     else return shm_ask_owner(op);
@@ -144,9 +155,9 @@ static bool copy_otherwise(struct shm_op *op, enum weft_status status)
 
 void shm_copy_failed(struct shm_op *op, enum weft_status status)
 {
-    if (copy_otherwise(op, status)) return;
+    if (copy_fall_back(op, status)) return;
     if (status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_INVALID) status = WEFT_ERR_IO;
-    copy_over(op, status);
+    copy_finish(op, status);
 }
 
 /* One slice; the operation goes on in the active list, or is over. */
@@ -155,16 +166,16 @@ static void copy_step(struct shm_op *op)
     size_t left = op->bytes - op->at;
     enum weft_status status = shm_copy_slice(op, left < SHM_SLICE_BYTES ? left : SHM_SLICE_BYTES);
     if (status < 0) shm_copy_failed(op, status);
-    else if (op->at == op->bytes) copy_over(op, WEFT_OK);
+    else if (op->at == op->bytes) copy_finish(op, WEFT_OK);
     else if (weft_list_empty(&op->link)) weft_list_append(&op->pair->endpoint->active, &op->link);
 }
 
-void shm_copy_start(struct shm_op *op, enum shm_way way, uint64_t there, bool outward)
+void shm_copy_start(struct shm_op *op, enum shm_copy_method method, uint64_t peer_address, bool outward)
 {
     struct shm_endpoint *endpoint = op->pair->endpoint;
     op->phase = SHM_COPYING;
-    op->way = way;
-    op->there = there;
+    op->method = method;
+    op->peer_address = peer_address;
     op->outward = outward;
     op->stream = op->bytes >= SHM_STREAM_BYTES;
     op->at = 0;
@@ -180,7 +191,8 @@ static void staging_make(struct shm_endpoint *endpoint)
     endpoint->staging_tried = true;
     void *memory;
     if (!endpoint->allow_maps) return;
-    if (weft_memory_alloc(endpoint->transport->env, (size_t)SHM_SLOTS * SHM_SLOT_BYTES, &memory, NULL) < 0) return;
+    if (weft_memory_alloc(endpoint->transport->env, (size_t)SHM_SLOTS * SHM_SLOT_BYTES, &memory, NULL) < 0)
+        return;
     endpoint->staging_offset = memory_offset(memory, (size_t)SHM_SLOTS * SHM_SLOT_BYTES);
     if (endpoint->staging_offset == MEMORY_NO_OFFSET) weft_memory_free(endpoint->transport->env, memory);
     else endpoint->staging = memory;
@@ -222,8 +234,9 @@ static size_t piece_send(struct shm_op *op)
     }
     if (op->slots > 0) return 0; /* slots come back: worth waiting for */
     cell.body.piece.bytes = left < SHM_PIECE_BYTES ? left : SHM_PIECE_BYTES;
-    cell.body.piece.offset = RING_NOWHERE;
-    return shm_write(pair, &cell, NULL, op->local + op->at, cell.body.piece.bytes) ? cell.body.piece.bytes : 0;
+    cell.body.piece.offset = RING_NO_OFFSET;
+    return shm_write(pair, &cell, NULL, op->local + op->at, cell.body.piece.bytes) ? cell.body.piece.bytes
+                                                                                   : 0;
 }
 
 static void stage_step(struct shm_op *op)
@@ -242,8 +255,8 @@ static void stage_step(struct shm_op *op)
         endpoint->transport->stats.copied_bytes += bytes;
     }
     if (op->at < op->bytes) weft_list_append(&endpoint->active, &op->link);
-    else if (op->window != 0) op->phase = SHM_WAITING; /* a put: the owner says when it is all there */
-    else shm_op_over(op, WEFT_OK);
+    else if (op->window != 0) op->phase = SHM_AT_OWNER; /* a put: the owner says when it is all there */
+    else shm_op_finish(op, WEFT_OK);
 }
 
 void shm_stalled_resume(struct shm_endpoint *endpoint)
@@ -262,7 +275,7 @@ int shm_transfers_progress(struct shm_endpoint *endpoint, int budget)
         struct shm_op *op = weft_list_first(&endpoint->active, struct shm_op, link);
         weft_list_remove(&op->link);
         count++;
-        if (op->phase == SHM_COPYING && op->share) shm_share_step(op);
+        if (op->phase == SHM_COPYING && op->split) shm_split_step(op);
         else if (op->phase == SHM_COPYING) copy_step(op);
         else stage_step(op);
     }
@@ -289,11 +302,14 @@ bool shm_on_done(struct shm_pair *pair, const struct ring_cell *cell)
 {
     struct shm_op *op = shm_op_find(pair, cell->a);
     enum weft_status status = status_of(cell->body.done.status);
-    if (!op || op->phase == SHM_OVER) return true; /* by an error here that it did not know of */
-    if (op->share) return shm_share_on_done(op, status);
-    if (op->phase == SHM_GRANTED && op->is_arrival) receive_over(weft_container_of(op, struct shm_arrival, op), status, false);
-    else if (op->phase == SHM_ANNOUNCED || op->phase == SHM_WAITING || op->phase == SHM_GRANTED) shm_op_over(op, status);
-    else if ((op->phase == SHM_STAGING || op->phase == SHM_PIECES) && status < 0 && !op->is_arrival) shm_op_over(op, status);
+    if (!op || op->phase == SHM_DONE) return true; /* by an error here that it did not know of */
+    if (op->split) return shm_split_on_done(op, status);
+    if (op->phase == SHM_GRANTED && op->is_arrival)
+        receive_finish(weft_container_of(op, struct shm_arrival, op), status, false);
+    else if (op->phase == SHM_ANNOUNCED || op->phase == SHM_AT_OWNER || op->phase == SHM_GRANTED)
+        shm_op_finish(op, status);
+    else if ((op->phase == SHM_STAGING || op->phase == SHM_RECEIVING) && status < 0 && !op->is_arrival)
+        shm_op_finish(op, status);
     else return false;
     return true;
 }
@@ -304,8 +320,8 @@ bool shm_on_grant(struct shm_pair *pair, const struct ring_cell *cell)
     if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival || op->window != 0) return false;
     if (!shm_view_at(pair->view, cell->body.grant.offset, op->bytes)) return false;
     op->peer_op = cell->body.grant.op;
-    op->tell_done = true;
-    shm_copy_start(op, SHM_WAY_MAPPED, cell->body.grant.offset, true);
+    op->notify_done = true;
+    shm_copy_start(op, SHM_COPY_MAPPED, cell->body.grant.offset, true);
     return true;
 }
 
@@ -313,8 +329,9 @@ bool shm_on_stage(struct shm_pair *pair, const struct ring_cell *cell)
 {
     struct shm_op *op = shm_op_find(pair, cell->a);
     if (!op || op->is_arrival || op->queued) return false;
-    if (op->phase != SHM_ANNOUNCED && !(op->share && (op->phase == SHM_WAITING || op->phase == SHM_COPYING))) return false;
-    shm_share_end(op);
+    if (op->phase != SHM_ANNOUNCED && !(op->split && (op->phase == SHM_AT_OWNER || op->phase == SHM_COPYING)))
+        return false;
+    shm_split_end(op);
     weft_list_remove(&op->link);
     op->peer_op = cell->body.stage.op;
     op->at = 0;
@@ -324,7 +341,7 @@ bool shm_on_stage(struct shm_pair *pair, const struct ring_cell *cell)
 }
 
 /* May the next bytes still go where this operation wants them? */
-static bool piece_welcome(struct shm_op *op)
+static bool piece_accept(struct shm_op *op)
 {
     if (!op->is_arrival) return true;
     struct shm_window *window = weft_container_of(op, struct shm_arrival, op)->window;
@@ -335,33 +352,34 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
 {
     struct shm_op *op = shm_op_find(pair, cell->a);
     uint64_t bytes = cell->body.piece.bytes;
-    if (cell->body.piece.offset != RING_NOWHERE) {
+    if (cell->body.piece.offset != RING_NO_OFFSET) {
         if (bytes > SHM_SLOT_BYTES || cell->body.piece.slot >= SHM_SLOTS) return false;
         data = shm_view_at(pair->view, cell->body.piece.offset, bytes);
         if (!data) return false;
-        pair->pieces_taken |= 1u << cell->body.piece.slot; /* told when this one is copied: the flush comes later */
+        /* told when this one is copied: the flush comes later */
+        pair->pieces_taken |= 1u << cell->body.piece.slot;
         shm_block(pair);
     }
-    if (!op || (op->phase != SHM_PIECES && op->phase != SHM_OVER)) return !op;
-    if (op->phase == SHM_OVER) return true;
+    if (!op || (op->phase != SHM_RECEIVING && op->phase != SHM_DONE)) return !op;
+    if (op->phase == SHM_DONE) return true;
     if (bytes == 0 || bytes > op->bytes - op->at) return false;
     struct shm_arrival *arrival = op->is_arrival ? weft_container_of(op, struct shm_arrival, op) : NULL;
-    if (!piece_welcome(op)) {
-        receive_over(arrival, WEFT_ERR_CANCELLED, true);
+    if (!piece_accept(op)) {
+        receive_finish(arrival, WEFT_ERR_CANCELLED, true);
         return true;
     }
     memcpy(op->local + op->at, data, bytes);
-    if (shm_enter(pair, 0, 0)) { /* a slot is the peer's again when it has ended the pair */
-        weft_take_lines(data, bytes);
-        shm_leave(pair);
+    if (shm_access_begin(pair, 0, 0)) { /* a slot is the peer's again when it has ended the pair */
+        weft_claim_lines(data, bytes);
+        shm_access_end(pair);
     }
-    if (!shm_still_valid(pair)) return true; /* the pair is about to end, and this operation with it */
+    if (!shm_is_still_valid(pair)) return true; /* the pair is about to end, and this operation with it */
     op->at += bytes;
     pair->endpoint->step_bytes += bytes;
     pair->endpoint->transport->stats.copied_bytes += bytes;
     if (op->at < op->bytes) return true;
-    if (arrival) receive_over(arrival, WEFT_OK, arrival->window != NULL);
-    else shm_op_over(op, WEFT_OK);
+    if (arrival) receive_finish(arrival, WEFT_OK, arrival->window != NULL);
+    else shm_op_finish(op, WEFT_OK);
     return true;
 }
 

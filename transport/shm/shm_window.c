@@ -1,13 +1,14 @@
 /* shm_window.c - memory that peers reach by themselves.
  *
- * A window has a number and a generation (odd: open), shown in the owner's facts, which peers can only read. Who touches
- * it says so in his own line of the pair's ring before he looks whether it is still open; the owner closes it (generation
- * + 1) before he looks who is inside. So when the owner has seen everybody outside, nobody gets in any more: no message is
- * needed, and a peer that computes or sleeps delays nothing (shm_fence.c has the order in which memory shows that). One that
- * was stopped inside, or holds the window mapped (a bit in its ring), is waited for until it goes on, releases it, or dies.
+ * A window has a number and a generation (odd: open), shown in the owner's facts, which peers can only read.
+ * Who touches it says so in his own line of the pair's ring before he looks whether it is still open; the
+ * owner closes it (generation + 1) before he looks who is inside. So when the owner has seen everybody
+ * outside, nobody gets in any more: no message is needed, and a peer that computes or sleeps delays nothing
+ * (shm_fence.c has the order in which memory shows that). One that was stopped inside, or holds the window
+ * mapped (a bit in its ring), is waited for until it goes on, releases it, or dies.
  *
- * A put or get of mapped memory that is not long is over when its call returns. One that can be done neither in mapped
- * memory nor by CMA is a message to the owner. */
+ * A put or get of mapped memory that is not long is over when its call returns. One that can be done
+ * neither in mapped memory nor by CMA is a message to the owner. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@
 #define KEY_MAGIC 0x794b4d53u
 
 struct key {
-    uint32_t magic, owner, user, window, generation, rights;
+    uint32_t magic, owner, has_user, window, generation, rights;
     uint64_t bytes, address, offset, check;
 };
 
@@ -27,22 +28,26 @@ static uint64_t key_check(const struct key *key)
 
 /* ---- the owner ---- */
 
-enum weft_status shm_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error)
+enum weft_status shm_window_open(struct weft_transport *transport, struct weft_window *window,
+                                 struct weft_error *error)
 {
     struct shm_endpoint *endpoint = transport->backend;
     if (window->options.kind == WEFT_MEMORY_CUDA) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED, "shared memory windows are host memory: copy device memory out first");
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "shared memory windows are host memory: copy device memory out first");
     }
     uint32_t number = 0;
     while (number < RING_WINDOWS && endpoint->windows[number]) number++;
     if (number == RING_WINDOWS) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "%d windows are open on this endpoint already: close one", RING_WINDOWS);
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_LIMIT, "%d windows are open on this endpoint already: close one", RING_WINDOWS);
     }
     struct shm_window *mine = weft_alloc_zero(transport->env, sizeof *mine);
     if (!mine) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a window");
     mine->face = window;
     mine->number = number;
-    mine->generation = atomic_load(&endpoint->facts->generation[number]) + 1;
+    mine->generation = atomic_load(&endpoint->window_generations->generation[number]) + 1;
     weft_list_init(&mine->closing);
     endpoint->windows[number] = mine;
     window->backend = mine;
@@ -50,29 +55,32 @@ enum weft_status shm_window_open(struct weft_transport *transport, struct weft_w
     struct key key = {
         .magic = KEY_MAGIC,
         .owner = transport->id,
-        .user = options->peer_id,
+        .has_user = options->peer_id,
         .window = number,
         .generation = mine->generation,
         .rights = options->rights,
         .bytes = options->bytes,
         .address = (uintptr_t)options->address,
-        .offset = endpoint->allow_maps ? memory_offset(options->address, options->bytes) : RING_NOWHERE,
+        .offset = endpoint->allow_maps ? memory_offset(options->address, options->bytes) : RING_NO_OFFSET,
     };
     key.check = key_check(&key);
     memcpy(window->key, &key, sizeof key);
     window->key_bytes = sizeof key;
-    atomic_store(&endpoint->facts->generation[number], mine->generation);
+    atomic_store(&endpoint->window_generations->generation[number], mine->generation);
     return WEFT_OK;
 }
 
-static bool anybody_inside(const struct shm_endpoint *endpoint, const struct shm_window *window)
+static bool is_accessed(const struct shm_endpoint *endpoint, const struct shm_window *window)
 {
     const struct weft_list *node;
     for (node = endpoint->pairs.next; node != &endpoint->pairs; node = node->next) {
         const struct shm_pair *pair = weft_container_of(node, struct shm_pair, link);
         if (!pair->in.shared || pair->dead) continue;
-        if (atomic_load(&pair->in.shared->writer.inside) == window->number + 1 || shm_fence_unsure(pair)) return true;
-        if (atomic_load(&pair->in.shared->writer.maps[window->number / 64]) >> (window->number % 64) & 1) return true;
+        if (atomic_load(&pair->in.shared->writer.inside) == window->number + 1 ||
+            shm_fence_is_uncertain(pair))
+            return true;
+        if (atomic_load(&pair->in.shared->writer.maps[window->number / 64]) >> (window->number % 64) & 1)
+            return true;
     }
     return false;
 }
@@ -83,7 +91,7 @@ int shm_windows_progress(struct shm_endpoint *endpoint)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->closing) {
         struct shm_window *window = weft_container_of(node, struct shm_window, closing);
-        if (window->users > 0 || anybody_inside(endpoint, window)) continue;
+        if (window->users > 0 || is_accessed(endpoint, window)) continue;
         weft_list_remove(&window->closing);
         core_finish(endpoint->transport, &window->face->done, WEFT_OK);
         count++;
@@ -95,7 +103,7 @@ void shm_window_close(struct weft_transport *transport, struct weft_window *wind
 {
     struct shm_endpoint *endpoint = transport->backend;
     struct shm_window *mine = window->backend;
-    atomic_store(&endpoint->facts->generation[mine->number], mine->generation + 1);
+    atomic_store(&endpoint->window_generations->generation[mine->number], mine->generation + 1);
     shm_fence_users(endpoint);
     weft_list_append(&endpoint->closing, &mine->closing);
     shm_windows_progress(endpoint);
@@ -105,7 +113,8 @@ void shm_window_free(struct weft_transport *transport, struct weft_window *windo
 {
     struct shm_endpoint *endpoint = transport->backend;
     struct shm_window *mine = window->backend;
-    if (!window->closing) atomic_store(&endpoint->facts->generation[mine->number], mine->generation + 1);
+    if (!window->closing)
+        atomic_store(&endpoint->window_generations->generation[mine->number], mine->generation + 1);
     weft_list_remove(&mine->closing);
     endpoint->windows[mine->number] = NULL;
     weft_free_bytes(transport->env, mine);
@@ -125,21 +134,28 @@ static inline bool enter(struct shm_pair *pair, uint32_t window, uint32_t genera
     if (pair->light) atomic_signal_fence(memory_order_seq_cst); /* the owner fences for both */
     else atomic_thread_fence(memory_order_seq_cst);
     bool open = atomic_load_explicit(&shared->reader.state, memory_order_acquire) == RING_OPEN;
-    if (open && window) open = atomic_load_explicit(&pair->facts->generation[window - 1], memory_order_acquire) == generation;
+    if (open && window)
+        open = atomic_load_explicit(&pair->window_generations->generation[window - 1],
+                                    memory_order_acquire) == generation;
     if (!open) leave(pair);
     return open;
 }
 
-bool shm_enter(struct shm_pair *pair, uint32_t window, uint32_t generation) { return enter(pair, window, generation); }
-void shm_leave(struct shm_pair *pair) { leave(pair); }
+bool shm_access_begin(struct shm_pair *pair, uint32_t window, uint32_t generation)
+{
+    return enter(pair, window, generation);
+}
+void shm_access_end(struct shm_pair *pair) { leave(pair); }
 
-enum weft_status shm_import(struct weft_transport *transport, struct weft_remote *remote, const void *data, size_t bytes)
+enum weft_status shm_import(struct weft_transport *transport, struct weft_remote *remote, const void *data,
+                            size_t bytes)
 {
     struct key key;
     if (bytes != sizeof key) return WEFT_ERR_MALFORMED;
     memcpy(&key, data, sizeof key);
-    if (key.magic != KEY_MAGIC || key.check != key_check(&key) || key.owner != remote->peer->id) return WEFT_ERR_MALFORMED;
-    if (key.user != WEFT_ANY_PEER && key.user != transport->id) return WEFT_ERR_MALFORMED;
+    if (key.magic != KEY_MAGIC || key.check != key_check(&key) || key.owner != remote->peer->id)
+        return WEFT_ERR_MALFORMED;
+    if (key.has_user != WEFT_ANY_PEER && key.has_user != transport->id) return WEFT_ERR_MALFORMED;
     if (key.window >= RING_WINDOWS || key.bytes == 0 || (key.rights & ~3u)) return WEFT_ERR_MALFORMED;
     struct shm_remote *mine = weft_alloc_zero(transport->env, sizeof *mine);
     if (!mine) return WEFT_ERR_NO_MEMORY;
@@ -158,8 +174,9 @@ enum weft_status shm_import(struct weft_transport *transport, struct weft_remote
 static inline bool is_mapped(const struct weft_remote *remote)
 {
     struct shm_remote *mine = remote->backend;
-    if (mine->pair->state != SHM_MET) return false;
-    if (!mine->memory && mine->offset != RING_NOWHERE) mine->memory = shm_view_at(mine->pair->view, mine->offset, remote->bytes);
+    if (mine->pair->state != SHM_PAIR_CONNECTED) return false;
+    if (!mine->memory && mine->offset != RING_NO_OFFSET)
+        mine->memory = shm_view_at(mine->pair->view, mine->offset, remote->bytes);
     return mine->memory != NULL;
 }
 
@@ -172,14 +189,15 @@ static void maps_mark(const struct shm_remote *mine, bool on)
 }
 
 /* Several remotes of one window share its bit. */
-static bool mapped_elsewhere(struct weft_transport *transport, const struct weft_remote *remote)
+static bool is_mapped_by_peer(struct weft_transport *transport, const struct weft_remote *remote)
 {
     const struct shm_remote *mine = remote->backend;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->remotes) {
         struct weft_remote *other = weft_container_of(node, struct weft_remote, link);
         struct shm_remote *theirs = other->backend;
-        if (other != remote && theirs->pair == mine->pair && theirs->window == mine->window && theirs->view) return true;
+        if (other != remote && theirs->pair == mine->pair && theirs->window == mine->window && theirs->view)
+            return true;
     }
     return false;
 }
@@ -191,12 +209,12 @@ void *shm_map(struct weft_transport *transport, struct weft_remote *remote)
         if (!is_mapped(remote)) return NULL;
         maps_mark(mine, true);
         atomic_thread_fence(memory_order_seq_cst);
-        bool open = shm_enter(mine->pair, mine->window, mine->generation);
-        if (open) shm_leave(mine->pair);
-        else if (!mapped_elsewhere(transport, remote)) maps_mark(mine, false);
+        bool open = shm_access_begin(mine->pair, mine->window, mine->generation);
+        if (open) shm_access_end(mine->pair);
+        else if (!is_mapped_by_peer(transport, remote)) maps_mark(mine, false);
         if (!open) return NULL;
         mine->view = mine->pair->view;
-        memory_view_keep(mine->view);
+        memory_view_ref(mine->view);
     }
     return shm_view_at(mine->view, mine->offset, remote->bytes);
 }
@@ -205,8 +223,8 @@ void shm_release(struct weft_transport *transport, struct weft_remote *remote)
 {
     struct shm_remote *mine = remote->backend;
     if (mine->view) {
-        if (mine->pair->out.shared && !mapped_elsewhere(transport, remote)) maps_mark(mine, false);
-        memory_view_give(mine->view);
+        if (mine->pair->out.shared && !is_mapped_by_peer(transport, remote)) maps_mark(mine, false);
+        memory_view_unref(mine->view);
     }
     weft_free_bytes(transport->env, mine);
 }
@@ -217,8 +235,8 @@ bool shm_ask_owner(struct shm_op *op)
     struct ring_cell *cell = &op->cell;
     struct weft_remote *remote = op->done.remote;
     const struct shm_remote *mine = remote->backend;
-    uint64_t at = op->there - (op->way == SHM_WAY_MAPPED ? mine->offset : mine->address);
-    uint64_t offset = op->pair->endpoint->allow_maps ? memory_offset(op->local, op->bytes) : RING_NOWHERE;
+    uint64_t at = op->peer_address - (op->method == SHM_COPY_MAPPED ? mine->offset : mine->address);
+    uint64_t offset = op->pair->endpoint->allow_maps ? memory_offset(op->local, op->bytes) : RING_NO_OFFSET;
     cell->inline_bytes = 0;
     cell->header_bytes = 0;
     op->at = 0;
@@ -238,7 +256,7 @@ bool shm_ask_owner(struct shm_op *op)
         cell->a = shm_op_name(op);
         cell->body.get.bytes = op->bytes;
         cell->body.get.at = at;
-        cell->body.get.offset = op->pair->abilities & SHM_MAPS ? offset : RING_NOWHERE;
+        cell->body.get.offset = op->pair->abilities & SHM_MAPS ? offset : RING_NO_OFFSET;
         cell->body.get.window = op->window;
         cell->body.get.generation = op->window_generation;
     }
@@ -255,28 +273,31 @@ static void access_start(struct shm_op *op, uint64_t at, bool outward)
     op->window = mine->window;
     op->window_generation = mine->generation;
     if (is_mapped(remote)) {
-        shm_copy_start(op, SHM_WAY_MAPPED, mine->offset + at, outward);
-    } else if (pair->state == SHM_MET && pair->read_by_cma && (pair->abilities & SHM_CMA)) {
-        shm_copy_start(op, SHM_WAY_CMA, mine->address + at, outward);
+        shm_copy_start(op, SHM_COPY_MAPPED, mine->offset + at, outward);
+    } else if (pair->state == SHM_PAIR_CONNECTED && pair->read_by_cma && (pair->abilities & SHM_CMA)) {
+        shm_copy_start(op, SHM_COPY_CMA, mine->address + at, outward);
     } else {
-        op->way = SHM_WAY_CMA;
-        op->there = mine->address + at;
+        op->method = SHM_COPY_CMA;
+        op->peer_address = mine->address + at;
         op->outward = outward;
         shm_ask_owner(op);
     }
 }
 
-/* Here and now, without a record of it, when the memory is mapped, the window open and this step not long already. false:
- * not so, and nothing has happened. */
-static inline bool access_now(const struct weft_remote *remote, uint64_t at, void *local, size_t bytes, bool outward)
+/* Here and now, without a record of it, when the memory is mapped, the window open and this step not long
+ * already. false: not so, and nothing has happened. */
+static inline bool access_now(const struct weft_remote *remote, uint64_t at, void *local, size_t bytes,
+                              bool outward)
 {
     const struct shm_remote *mine = remote->backend;
     struct shm_pair *pair = mine->pair;
     struct shm_endpoint *endpoint = pair->endpoint;
-    if (bytes > SHM_DIRECT_BYTES || endpoint->step_bytes >= SHM_DIRECT_STEP || !is_mapped(remote)) return false;
+    if (bytes > SHM_DIRECT_BYTES || endpoint->step_bytes >= SHM_DIRECT_STEP || !is_mapped(remote))
+        return false;
     if (!enter(pair, mine->window, mine->generation)) return false;
     uint8_t *to = outward ? mine->memory + at : local, *from = outward ? local : mine->memory + at;
-    if (bytes == sizeof(uint64_t)) memcpy(to, from, sizeof(uint64_t)); /* a flag or a counter: without a call, and in one piece */
+    /* a flag or a counter: without a call, and in one piece */
+    if (bytes == sizeof(uint64_t)) memcpy(to, from, sizeof(uint64_t));
     else memcpy(to, from, bytes);
     leave(pair);
     endpoint->step_bytes += bytes + SHM_DIRECT_COST;
@@ -289,16 +310,18 @@ static bool put_and_notify_now(const struct weft_remote *remote, const struct we
 {
     void *source = (void *)(uintptr_t)put->source;
     struct shm_pair *pair = ((const struct shm_remote *)remote->backend)->pair;
-    if (!shm_notice_reserve(pair, put->header_bytes)) return false;
+    if (!shm_notification_reserve(pair, put->header_bytes)) return false;
     bool done = access_now(remote, put->offset, source, put->bytes, true);
-    if (done) shm_notice_write(pair, put->tag, put->header, put->header_bytes);
-    else shm_notice_cancel(pair);
+    if (done) shm_notification_write(pair, put->tag, put->header, put->header_bytes);
+    else shm_notification_cancel(pair);
     return done;
 }
 
 /* Apart from the short way, which is to need neither stack nor registers for this. */
-__attribute__((noinline)) static enum weft_status put_recorded(struct weft_transport *transport, struct weft_remote *remote,
-                                                               const struct weft_put *put, struct weft_completion *completion)
+__attribute__((noinline)) static enum weft_status put_recorded(struct weft_transport *transport,
+                                                               struct weft_remote *remote,
+                                                               const struct weft_put *put,
+                                                               struct weft_completion *completion)
 {
     struct shm_endpoint *endpoint = transport->backend;
     if (put->notify && put->bytes > 0 && put_and_notify_now(remote, put)) return WEFT_OK;
@@ -314,8 +337,9 @@ __attribute__((noinline)) static enum weft_status put_recorded(struct weft_trans
         if (put->header_bytes > 0) memcpy(send->header, put->header, put->header_bytes);
     }
     if (put->bytes == 0) {
-        struct weft_message news = {.tag = put->tag, .header = put->header, .header_bytes = put->header_bytes};
-        shm_message_go(op, &news);
+        struct weft_message news = {
+            .tag = put->tag, .header = put->header, .header_bytes = put->header_bytes};
+        shm_message_start(op, &news);
         return WEFT_IN_PROGRESS;
     }
     op->local = (uint8_t *)(uintptr_t)put->source;
@@ -324,15 +348,17 @@ __attribute__((noinline)) static enum weft_status put_recorded(struct weft_trans
     return WEFT_IN_PROGRESS;
 }
 
-enum weft_status shm_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion)
+enum weft_status shm_put(struct weft_transport *transport, struct weft_remote *remote,
+                         const struct weft_put *put, struct weft_completion *completion)
 {
     bool bare = !put->notify && put->bytes > 0;
-    if (bare && access_now(remote, put->offset, (void *)(uintptr_t)put->source, put->bytes, true)) return WEFT_OK;
+    if (bare && access_now(remote, put->offset, (void *)(uintptr_t)put->source, put->bytes, true))
+        return WEFT_OK;
     return put_recorded(transport, remote, put, completion);
 }
 
-enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
-                         struct weft_completion *completion)
+enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
+                         void *destination, size_t bytes, struct weft_completion *completion)
 {
     struct shm_endpoint *endpoint = transport->backend;
     if (access_now(remote, offset, destination, bytes, false)) return WEFT_OK;
@@ -351,13 +377,16 @@ enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *r
 /* ---- puts and gets that the owner does ---- */
 
 /* The open window that a peer names, if it may do that there. */
-static struct shm_window *window_for(struct shm_pair *pair, uint32_t window, uint32_t generation, uint64_t at, uint64_t bytes, unsigned right)
+static struct shm_window *window_for(struct shm_pair *pair, uint32_t window, uint32_t generation, uint64_t at,
+                                     uint64_t bytes, unsigned right)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     struct shm_window *mine = window > 0 && window <= RING_WINDOWS ? endpoint->windows[window - 1] : NULL;
     if (!mine || mine->generation != generation || mine->face->closing) return NULL;
     const struct weft_window_options *options = &mine->face->options;
-    if (!(options->rights & right) || (options->peer_id != WEFT_ANY_PEER && options->peer_id != pair->peer->id)) return NULL;
+    if (!(options->rights & right) ||
+        (options->peer_id != WEFT_ANY_PEER && options->peer_id != pair->peer->id))
+        return NULL;
     if (bytes == 0 || at > options->bytes || bytes > options->bytes - at) return NULL;
     return mine;
 }
@@ -367,21 +396,22 @@ static bool refuse(struct shm_pair *pair, uint64_t name, enum weft_status status
 {
     struct shm_send *send = shm_pool_take(pair->endpoint, &pair->endpoint->sends);
     if (!send) {
-        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY, "no memory to answer this peer");
+        core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY,
+                       "no memory to answer this peer");
         return true;
     }
     shm_op_start(&send->op, pair, NULL, NULL);
-    send->op.phase = SHM_WAITING;
+    send->op.phase = SHM_AT_OWNER;
     send->op.cell.body.done.status = status;
     shm_answer(&send->op, RING_DONE, name);
-    shm_op_over(&send->op, status);
+    shm_op_finish(&send->op, status);
     return true;
 }
 
 bool shm_on_put(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *header)
 {
-    struct shm_window *window = window_for(pair, cell->body.put.window, cell->body.put.generation, cell->body.put.at, cell->body.put.bytes,
-                                           WEFT_WINDOW_WRITE);
+    struct shm_window *window = window_for(pair, cell->body.put.window, cell->body.put.generation,
+                                           cell->body.put.at, cell->body.put.bytes, WEFT_WINDOW_WRITE);
     if (!window) return refuse(pair, cell->body.put.op, WEFT_ERR_CANCELLED);
     struct shm_arrival *arrival = shm_arrival_take(pair, cell->a, header, cell->header_bytes);
     if (!arrival) return refuse(pair, cell->body.put.op, WEFT_ERR_NO_MEMORY);
@@ -392,7 +422,7 @@ bool shm_on_put(struct shm_pair *pair, const struct ring_cell *cell, const uint8
     arrival->address = 0;
     arrival->offset = cell->body.put.offset;
     shm_op_start(op, pair, NULL, NULL);
-    op->holds = window;
+    op->held_window = window;
     window->users++;
     op->local = (uint8_t *)window->face->options.address + cell->body.put.at;
     op->bytes = cell->body.put.bytes;
@@ -404,26 +434,26 @@ bool shm_on_put(struct shm_pair *pair, const struct ring_cell *cell, const uint8
 bool shm_on_get(struct shm_pair *pair, const struct ring_cell *cell)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
-    struct shm_window *window = window_for(pair, cell->body.get.window, cell->body.get.generation, cell->body.get.at, cell->body.get.bytes,
-                                           WEFT_WINDOW_READ);
+    struct shm_window *window = window_for(pair, cell->body.get.window, cell->body.get.generation,
+                                           cell->body.get.at, cell->body.get.bytes, WEFT_WINDOW_READ);
     if (!window) return refuse(pair, cell->a, WEFT_ERR_CANCELLED);
     struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
     if (!send) return refuse(pair, cell->a, WEFT_ERR_NO_MEMORY);
     struct shm_op *op = &send->op;
     shm_op_start(op, pair, NULL, NULL);
-    op->phase = SHM_WAITING;
+    op->phase = SHM_AT_OWNER;
     send->notify = false;
-    op->holds = window;
+    op->held_window = window;
     window->users++;
     op->local = (uint8_t *)window->face->options.address + cell->body.get.at;
     op->bytes = cell->body.get.bytes;
     op->peer_op = cell->a;
     uint64_t offset = cell->body.get.offset;
-    if (offset != RING_NOWHERE && shm_view_at(pair->view, offset, op->bytes)) {
-        op->tell_done = true;
-        shm_copy_start(op, SHM_WAY_MAPPED, offset, true);
-    } else if (offset != RING_NOWHERE) { /* it believes that we can write there */
-        shm_op_over(op, WEFT_ERR_CANCELLED);
+    if (offset != RING_NO_OFFSET && shm_view_at(pair->view, offset, op->bytes)) {
+        op->notify_done = true;
+        shm_copy_start(op, SHM_COPY_MAPPED, offset, true);
+    } else if (offset != RING_NO_OFFSET) { /* it believes that we can write there */
+        shm_op_finish(op, WEFT_ERR_CANCELLED);
         return false;
     } else {
         op->phase = SHM_STAGING;

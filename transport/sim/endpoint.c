@@ -12,7 +12,8 @@ static struct sim_endpoint *endpoint_of(struct weft_transport *transport) { retu
 /* magic u32 | version u32 | nonce hash u32 | id u32 | host u32 | serial u32 */
 static void address_write(struct sim_endpoint *endpoint, uint64_t nonce)
 {
-    uint32_t words[6] = {ADDRESS_MAGIC, ADDRESS_VERSION, core_nonce_hash(nonce), endpoint->id, endpoint->host->index, endpoint->serial};
+    uint32_t words[6] = {ADDRESS_MAGIC, ADDRESS_VERSION,       core_nonce_hash(nonce),
+                         endpoint->id,  endpoint->host->index, endpoint->serial};
     memcpy(endpoint->address, words, sizeof words);
 }
 
@@ -20,25 +21,27 @@ static void address_write(struct sim_endpoint *endpoint, uint64_t nonce)
 static void look_fire(struct weft_sim *sim, struct sim_due *due)
 {
     struct sim_endpoint *endpoint = weft_container_of(due, struct sim_endpoint, look);
-    endpoint->must_look = true;
+    endpoint->must_check_peers = true;
     sim_host_ready(endpoint->host);
 }
 
-/* On the ideal network a cut holds up what the peer said before it closed, so it holds up the news of the closing as
- * well; and just after the heal it is still on its way. */
-static bool news_waits(struct sim_endpoint *endpoint, const struct sim_endpoint *remote)
+/* On the ideal network a cut holds up what the peer said before it closed, so it holds up the news of the
+ * closing as well; and just after the heal it is still on its way. */
+static bool defer_notice(struct sim_endpoint *endpoint, const struct sim_endpoint *remote)
 {
     struct weft_sim *sim = endpoint->sim;
-    if (sim->options.topology) return false; /* there, what it said has arrived or was given up before the news go out */
-    if (!sim_is_cut(sim, endpoint->host, remote->host) && sim->now_ns >= sim->settled_ns) return false;
-    sim->news_wait = true;
-    if (!sim_is_cut(sim, endpoint->host, remote->host) && endpoint->look.index == SIM_IDLE) sim_schedule(sim, &endpoint->look, sim->settled_ns);
+    /* there, what it said has arrived or was given up before the news go out */
+    if (sim->options.topology) return false;
+    if (!sim_is_cut(sim, endpoint->host, remote->host) && sim->now_ns >= sim->heal_done_ns) return false;
+    sim->has_deferred_notices = true;
+    if (!sim_is_cut(sim, endpoint->host, remote->host) && endpoint->look.index == SIM_IDLE)
+        sim_schedule(sim, &endpoint->look, sim->heal_done_ns);
     return true;
 }
 
 static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
 {
-    endpoint->must_look = false;
+    endpoint->must_check_peers = false;
     int count = 0;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->peers) {
@@ -50,11 +53,12 @@ static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
         if (remote->host->death_known) {
             snprintf(text, sizeof text, "host %u of endpoint %u died", remote->host->index, remote->id);
         } else if (remote->gone_known) {
-            if (news_waits(endpoint, remote)) continue;
+            if (defer_notice(endpoint, remote)) continue;
             snprintf(text, sizeof text, "endpoint %u on host %u closed", remote->id, remote->host->index);
         } else if (sim_flow_broken(endpoint->sim, endpoint, remote)) {
-            snprintf(text, sizeof text, "nothing from or to endpoint %u on host %u was acknowledged after %u attempts", remote->id,
-                     remote->host->index, endpoint->sim->options.topology->retry_count + 1);
+            snprintf(text, sizeof text,
+                     "nothing from or to endpoint %u on host %u was acknowledged after %u attempts",
+                     remote->id, remote->host->index, endpoint->sim->options.topology->retry_count + 1);
         } else {
             continue;
         }
@@ -85,7 +89,8 @@ static void notice_fire(struct weft_sim *sim, struct sim_due *due)
 /* Room for one more endpoint in the table and for its two nodes in the heap. */
 static bool reserve(struct weft_sim *sim)
 {
-    return sim_table_grow(sim, (void ***)&sim->endpoint_table, sim->endpoint_count, &sim->endpoint_capacity) &&
+    return sim_table_grow(sim, (void ***)&sim->endpoint_table, sim->endpoint_count,
+                          &sim->endpoint_capacity) &&
            sim_heap_reserve(&sim->events, sim->env, 2);
 }
 
@@ -96,23 +101,28 @@ static enum weft_status set_rail(struct sim_endpoint *endpoint, const char *tune
     endpoint->rail = endpoint->host->endpoint_count++;
     if (!tune || !tune[0]) return WEFT_OK;
     if (sscanf(tune, "rail=%u%n", &endpoint->rail, &used) == 1 && used > 0 && !tune[used]) return WEFT_OK;
-    return weft_error_set(error, WEFT_ERR_INVALID, "transport.tune \"%s\" is not valid: the simulator knows rail=NUMBER", tune);
+    return weft_error_set(error, WEFT_ERR_INVALID,
+                          "transport.tune \"%s\" is not valid: the simulator knows rail=NUMBER", tune);
 }
 
-static enum weft_status sim_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status sim_open(struct weft_transport *transport,
+                                 const struct weft_transport_options *options, struct weft_error *error)
 {
     const struct sim_host *here = sim_host_of_env(transport->env);
     struct weft_sim *sim = options->sim ? options->sim : here ? here->sim : NULL;
     uint32_t host = options->sim ? options->sim_host : here ? here->index : 0;
     if (!sim) return weft_error_set(error, WEFT_ERR_INVALID, "transport backend \"sim\" needs options.sim");
     if (host >= sim->options.host_count)
-        return weft_error_set(error, WEFT_ERR_INVALID, "sim host %u is out of range: the simulation has %u hosts", host, sim->options.host_count);
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "sim host %u is out of range: the simulation has %u hosts", host,
+                              sim->options.host_count);
     struct sim_endpoint *endpoint = weft_alloc_zero(sim->env, sizeof *endpoint);
     if (!endpoint) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
     endpoint->sim = sim;
     endpoint->host = &sim->hosts[host];
     enum weft_status status = set_rail(endpoint, options->tune, error);
-    if (status == WEFT_OK && !reserve(sim)) status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
+    if (status == WEFT_OK && !reserve(sim))
+        status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated endpoint");
     if (status < 0) {
         weft_free_bytes(sim->env, endpoint);
         return status;
@@ -132,20 +142,23 @@ static enum weft_status sim_open(struct weft_transport *transport, const struct 
     return WEFT_OK;
 }
 
-static enum weft_status sim_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+static enum weft_status sim_address(struct weft_transport *transport, const void **blob_out,
+                                    size_t *bytes_out)
 {
     *blob_out = endpoint_of(transport)->address;
     *bytes_out = sizeof endpoint_of(transport)->address;
     return WEFT_OK;
 }
 
-static bool has_way(const struct weft_sim *sim, const struct sim_endpoint *from, const struct sim_endpoint *to)
+static bool has_way(const struct weft_sim *sim, const struct sim_endpoint *from,
+                    const struct sim_endpoint *to)
 {
     const struct weft_topology *topology = sim->options.topology;
     return !topology || topology_reaches(topology, from->host->index, from->rail, to->host->index, to->rail);
 }
 
-static enum weft_status sim_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes)
+static enum weft_status sim_connect(struct weft_transport *transport, struct weft_peer *peer,
+                                    const void *blob, size_t bytes)
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct weft_sim *sim = endpoint->sim;
@@ -175,14 +188,15 @@ static void recycle_receive(struct weft_transport *transport, struct core_done *
     sim_message_release(weft_container_of(done, struct sim_message, receive_done));
 }
 
-static enum weft_status sim_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *sent,
-                                 struct weft_completion *completion)
+static enum weft_status sim_send(struct weft_transport *transport, struct weft_peer *peer,
+                                 const struct weft_message *sent, struct weft_completion *completion)
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct weft_sim *sim = endpoint->sim;
     struct sim_peer *known = peer->backend;
     if (endpoint->sending_count >= SIM_SENDING_MAX) return WEFT_ERR_AGAIN;
-    bool eager = sent->payload_bytes <= transport->eager_bytes_max, copied = eager && sent->payload_bytes > 0 && !sim->options.timing_only;
+    bool eager = sent->payload_bytes <= transport->eager_bytes_max,
+         copied = eager && sent->payload_bytes > 0 && !sim->options.timing_only;
     void *copy = copied ? sim_copy_take(sim, sent->payload_bytes) : NULL;
     if (copied && !copy) return WEFT_ERR_NO_MEMORY;
     struct sim_message *message = sim_message_new(endpoint, known->remote, !eager);
@@ -195,7 +209,7 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
     face->payload_bytes = sent->payload_bytes;
     face->header_bytes = sent->header_bytes;
     if (sent->header_bytes > 0) memcpy(face->header, sent->header, sent->header_bytes);
-    message->eager = message->arrival.whole = eager;
+    message->eager = message->arrival.is_complete = eager;
     message->payload = sent->payload;
     if (copy) {
         memcpy(copy, sent->payload, sent->payload_bytes);
@@ -203,7 +217,8 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
         message->payload = message->copy = copy;
         if (!sim_copy_pooled(sent->payload_bytes)) weft_list_append(&sim->big_copies, &message->all);
     }
-    message->send_done = (struct core_done){.peer = peer, .completion = completion, .recycle = sim_recycle_send};
+    message->send_done =
+        (struct core_done){.peer = peer, .completion = completion, .recycle = sim_recycle_send};
     sim_message_start(message, SIM_ANNOUNCE, known);
     return WEFT_IN_PROGRESS;
 }
@@ -213,7 +228,8 @@ static enum weft_status sim_accept(struct weft_transport *transport, struct weft
 {
     struct sim_message *message = weft_container_of(face, struct sim_message, arrival.face);
     message->buffer = buffer;
-    message->receive_done = (struct core_done){.peer = message->arrival.peer, .completion = completion, .recycle = recycle_receive};
+    message->receive_done = (struct core_done){
+        .peer = message->arrival.peer, .completion = completion, .recycle = recycle_receive};
     sim_message_accept(message);
     return WEFT_IN_PROGRESS;
 }
@@ -224,7 +240,8 @@ static void sim_discard(struct weft_transport *transport, struct weft_arrival *f
 }
 
 /* End what is in flight with the remote endpoint (NULL: with all). */
-static void end_operations(struct sim_endpoint *endpoint, const struct sim_endpoint *remote, enum weft_status status)
+static void end_operations(struct sim_endpoint *endpoint, const struct sim_endpoint *remote,
+                           enum weft_status status)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->sending) {
@@ -252,7 +269,7 @@ static int sim_progress(struct weft_transport *transport, int budget)
         weft_list_remove(&message->waiting);
         count++;
         if (message->nonce != transport->nonce) {
-            core_refused(transport);
+            core_count_refused(transport);
             sim_message_release(message);
             continue;
         }
@@ -260,7 +277,8 @@ static int sim_progress(struct weft_transport *transport, int budget)
         weft_list_append(&endpoint->receiving, &message->of_sink);
         core_arrived(transport, &message->arrival);
     }
-    if (endpoint->must_look && weft_list_empty(&endpoint->inbox)) count += look(transport, endpoint); /* what it said comes first */
+    /* what it said comes first */
+    if (endpoint->must_check_peers && weft_list_empty(&endpoint->inbox)) count += look(transport, endpoint);
     return count;
 }
 
@@ -276,7 +294,8 @@ static void sim_close(struct weft_transport *transport)
     }
     endpoint->closed = true;
     uint64_t notice_ns = sim->now_ns + sim->options.latency_ns;
-    if (notice_ns < endpoint->last_delivery_ns) notice_ns = endpoint->last_delivery_ns; /* after what it has sent */
+    /* after what it has sent */
+    if (notice_ns < endpoint->last_delivery_ns) notice_ns = endpoint->last_delivery_ns;
     if (!endpoint->host->dead) sim_schedule(sim, &endpoint->notice, notice_ns);
 }
 
@@ -302,7 +321,9 @@ static void sim_free(struct weft_transport *transport)
     }
     weft_list_foreach(node, spare, &transport->peers) {
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
-        if (peer->backend) sim_pool_give(&endpoint->sim->peer_pool, endpoint->sim->env, endpoint->sim->options.slab_bytes, peer->backend);
+        if (peer->backend)
+            sim_pool_give(&endpoint->sim->peer_pool, endpoint->sim->env, endpoint->sim->options.slab_bytes,
+                          peer->backend);
     }
     endpoint->transport = NULL;
 }
@@ -310,7 +331,7 @@ static void sim_free(struct weft_transport *transport)
 static enum weft_status sim_arm(struct weft_transport *transport)
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
-    return endpoint->must_look || !weft_list_empty(&endpoint->inbox) ? WEFT_ERR_AGAIN : WEFT_OK;
+    return endpoint->must_check_peers || !weft_list_empty(&endpoint->inbox) ? WEFT_ERR_AGAIN : WEFT_OK;
 }
 
 static int sim_fd(struct weft_transport *transport) { return -1; }

@@ -1,13 +1,15 @@
 /* flow.c - the reliable layer of the simulator and the links below it; see flow.h.
  *
- * At the source's own link the flows take turns, as the queue pairs of an adapter do. Every later link sends burst after
- * burst in the order their first bytes reach it (one queue, first in first out). A burst goes on while it still comes in (cut-through), but never faster than its slowest link so far: `lag` is how far its last
- * byte is behind its first. So one flow gets its path's latency plus bytes over the slowest rate, exactly, and what
- * meets at a link queues there.
+ * At the source's own link the flows take turns, as the queue pairs of an adapter do. Every later link sends
+ * burst after burst in the order their first bytes reach it (one queue, first in first out). A burst goes on
+ * while it still comes in (cut-through), but never faster than its slowest link so far: `lag` is how far its
+ * last byte is behind its first. So one flow gets its path's latency plus bytes over the slowest rate,
+ * exactly, and what meets at a link queues there.
  *
- * Acknowledgements take the latency of the way back and may get lost on it, but neither wait in queues nor fill them.
- * The simulator knows what is lost, so a burst is sent again exactly one timeout after it was sent if it, or its
- * acknowledgement, did not make it, and never without need; the timeout doubles with each attempt (six times at most). */
+ * Acknowledgements take the latency of the way back and may get lost on it, but neither wait in queues nor
+ * fill them. The simulator knows what is lost, so a burst is sent again exactly one timeout after it was
+ * sent if it, or its acknowledgement, did not make it, and never without need; the timeout doubles with
+ * each attempt (six times at most). */
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +45,8 @@ static uint64_t hash_of(const struct sim_endpoint *source, const struct sim_endp
     return value ^ value >> 29;
 }
 
-static struct sim_flow *find(const struct weft_sim *sim, const struct sim_endpoint *source, const struct sim_endpoint *sink)
+static struct sim_flow *find(const struct weft_sim *sim, const struct sim_endpoint *source,
+                             const struct sim_endpoint *sink)
 {
     struct sim_flow *flow = sim->flow_buckets[hash_of(source, sink) & (sim->flow_bucket_count - 1)];
     while (flow && (flow->source != source || flow->sink != sink)) flow = flow->next;
@@ -52,7 +55,8 @@ static struct sim_flow *find(const struct weft_sim *sim, const struct sim_endpoi
 
 static void remove_flow(struct weft_sim *sim, struct sim_flow *flow)
 {
-    struct sim_flow **at = &sim->flow_buckets[hash_of(flow->source, flow->sink) & (sim->flow_bucket_count - 1)];
+    struct sim_flow **at =
+        &sim->flow_buckets[hash_of(flow->source, flow->sink) & (sim->flow_bucket_count - 1)];
     while (*at != flow) at = &(*at)->next;
     *at = flow->next;
     weft_list_remove(&flow->idle);
@@ -93,7 +97,8 @@ static void measure_path(struct sim_flow *flow)
     flow->ack_loss = 1 - kept;
     flow->rtt_ns = 2 * flow->ack_ns + (uint64_t)(slowest * (double)topology->burst_bytes);
     flow->window_bytes = topology->window_bytes;
-    if (flow->window_bytes == 0) flow->window_bytes = (uint64_t)(2 * (double)flow->rtt_ns / slowest) + 4 * topology->burst_bytes;
+    if (flow->window_bytes == 0)
+        flow->window_bytes = (uint64_t)(2 * (double)flow->rtt_ns / slowest) + 4 * topology->burst_bytes;
 }
 
 struct sim_flow *sim_flow_use(struct sim_endpoint *source, struct sim_endpoint *sink)
@@ -110,8 +115,9 @@ struct sim_flow *sim_flow_use(struct sim_endpoint *source, struct sim_endpoint *
         weft_list_init(&flow->undelivered);
         weft_list_init(&flow->idle);
         weft_list_init(&flow->of_link);
-        flow->hops = (uint8_t)topology_route(sim->options.topology, source->host->index, source->rail, sink->host->index, sink->rail,
-                                             hash_of(source, sink), flow->path);
+        flow->hops =
+            (uint8_t)topology_route(sim->options.topology, source->host->index, source->rail,
+                                    sink->host->index, sink->rail, hash_of(source, sink), flow->path);
         WEFT_ASSERT(flow->hops > 0); /* connecting has checked it */
         measure_path(flow);
         if (sim->flow_count >= sim->flow_bucket_count) grow_buckets(sim);
@@ -166,25 +172,28 @@ static void burst_maybe_over(struct sim_burst *burst)
     maybe_idle(flow);
 }
 
-static void copy_over(struct sim_copy *copy)
+static void copy_finish(struct sim_copy *copy)
 {
     struct sim_burst *burst = copy->burst;
     burst->copies--;
     give(burst->flow->source->sim, &burst->flow->source->sim->copy_pool, copy);
 }
 
-/* Nothing of the burst is under way any more and the source does not know that it arrived: it will try again. */
+/* Nothing of the burst is under way any more and the source does not know that it arrived: it will try
+ * again. */
 static void copy_lost(struct sim_copy *copy)
 {
     struct sim_burst *burst = copy->burst;
     struct sim_flow *flow = burst->flow;
     struct weft_sim *sim = flow->source->sim;
     sim->traffic.lost++;
-    copy_over(copy);
-    if (burst->copies == 0 && !burst->acknowledged && !flow->broken && burst->retry.index == SIM_IDLE && !flow->source->host->dead) {
+    copy_finish(copy);
+    if (burst->copies == 0 && !burst->acknowledged && !flow->broken && burst->retry.index == SIM_IDLE &&
+        !flow->source->host->dead) {
         uint64_t timeout_ns = sim->options.topology->timeout_ns;
         if (timeout_ns < 2 * flow->rtt_ns) timeout_ns = 2 * flow->rtt_ns;
-        sim_schedule(sim, &burst->retry, burst->sent_ns + (timeout_ns << (burst->attempts < 6 ? burst->attempts : 6)));
+        sim_schedule(sim, &burst->retry,
+                     burst->sent_ns + (timeout_ns << (burst->attempts < 6 ? burst->attempts : 6)));
     }
     burst_maybe_over(burst);
 }
@@ -196,9 +205,10 @@ static void phase_over(struct sim_flow *flow, struct sim_message *message)
     sim_message_release(message);
 }
 
-static void endpoint_must_look(struct sim_endpoint *endpoint)
+static void endpoint_must_check_peers(struct sim_endpoint *endpoint)
 {
-    if (endpoint->transport && endpoint->look.index == SIM_IDLE) sim_schedule(endpoint->sim, &endpoint->look, endpoint->sim->now_ns);
+    if (endpoint->transport && endpoint->look.index == SIM_IDLE)
+        sim_schedule(endpoint->sim, &endpoint->look, endpoint->sim->now_ns);
 }
 
 /* Retries have run out: nothing more goes this way, and both ends learn that the other is lost. */
@@ -223,9 +233,10 @@ static void break_flow(struct sim_flow *flow)
         weft_list_remove(&burst->of_undelivered);
         burst_maybe_over(burst);
     }
-    weft_list_foreach(node, spare, &flow->unacknowledged) burst_maybe_over(weft_container_of(node, struct sim_burst, of_unacknowledged));
-    endpoint_must_look(flow->source);
-    endpoint_must_look(flow->sink);
+    weft_list_foreach (node, spare, &flow->unacknowledged)
+        burst_maybe_over(weft_container_of(node, struct sim_burst, of_unacknowledged));
+    endpoint_must_check_peers(flow->source);
+    endpoint_must_check_peers(flow->sink);
     sim_flow_leave(flow);
 }
 
@@ -235,7 +246,8 @@ static void break_flow(struct sim_flow *flow)
 static uint32_t slowness(const struct weft_sim *sim, const struct topology_link *link)
 {
     uint32_t hosts = sim->options.host_count;
-    uint32_t from = link->from < hosts ? sim->hosts[link->from].slow : 1, to = link->to < hosts ? sim->hosts[link->to].slow : 1;
+    uint32_t from = link->from < hosts ? sim->hosts[link->from].slow : 1,
+             to = link->to < hosts ? sim->hosts[link->to].slow : 1;
     return from > to ? from : to;
 }
 
@@ -249,17 +261,19 @@ static void enter_link(struct weft_sim *sim, struct sim_copy *copy)
     struct sim_link *state = &sim->links[flow->path[copy->hop]];
     uint64_t service_ns = (uint64_t)((double)burst->bytes * link->ns_per_byte + 0.5);
     service_ns *= slowness(sim, link);
-    uint64_t start_ns = state->free_ns > sim->now_ns ? state->free_ns : sim->now_ns, waits_ns = start_ns - sim->now_ns;
+    uint64_t start_ns = state->free_ns > sim->now_ns ? state->free_ns : sim->now_ns,
+             waits_ns = start_ns - sim->now_ns;
     if (waits_ns > sim->traffic.queue_max_ns) sim->traffic.queue_max_ns = waits_ns;
-    if (link->buffer_bytes && copy->hop > 0 && (double)waits_ns > (double)link->buffer_bytes * link->ns_per_byte) {
+    if (link->buffer_bytes && copy->hop > 0 &&
+        (double)waits_ns > (double)link->buffer_bytes * link->ns_per_byte) {
         sim->traffic.overflowed++;
         copy_lost(copy);
         return;
     }
-    uint64_t end_ns = start_ns + service_ns, came_ns = sim->now_ns + copy->lag_ns;
+    uint64_t end_ns = start_ns + service_ns, arrived_ns = sim->now_ns + copy->lag_ns;
     state->free_ns = end_ns;
     state->bytes += burst->bytes;
-    copy->lag_ns = (end_ns > came_ns ? end_ns : came_ns) - start_ns;
+    copy->lag_ns = (end_ns > arrived_ns ? end_ns : arrived_ns) - start_ns;
     if (copy->hop == 0 && burst->last && !burst->departed) sim_message_departed(burst->message, end_ns);
     burst->departed = true;
     if (state->down || chance(sim, link->loss)) {
@@ -274,9 +288,13 @@ static void enter_link(struct weft_sim *sim, struct sim_copy *copy)
         *twin = *copy;
         burst->copies++;
         sim->traffic.duplicated++;
-        sim_schedule(sim, &twin->due, first_ns + tail_ns + (link->jitter_ns ? sim_random(&sim->random) % (link->jitter_ns + 1) : 0));
+        sim_schedule(sim, &twin->due,
+                     first_ns + tail_ns +
+                         (link->jitter_ns ? sim_random(&sim->random) % (link->jitter_ns + 1) : 0));
     }
-    sim_schedule(sim, &copy->due, first_ns + tail_ns + (link->jitter_ns ? sim_random(&sim->random) % (link->jitter_ns + 1) : 0));
+    sim_schedule(sim, &copy->due,
+                 first_ns + tail_ns +
+                     (link->jitter_ns ? sim_random(&sim->random) % (link->jitter_ns + 1) : 0));
 }
 
 static bool burst_leaves(struct sim_burst *burst)
@@ -296,7 +314,8 @@ static bool burst_leaves(struct sim_burst *burst)
 
 static bool may_cut(const struct sim_flow *flow)
 {
-    return !flow->broken && !flow->source->host->dead && !weft_list_empty(&flow->queue) && flow->in_flight_bytes < flow->window_bytes;
+    return !flow->broken && !flow->source->host->dead && !weft_list_empty(&flow->queue) &&
+           flow->in_flight_bytes < flow->window_bytes;
 }
 
 /* The next burst of the flow goes out. False: no memory. */
@@ -309,7 +328,11 @@ static bool cut_burst(struct sim_flow *flow)
     if (!burst) return false;
     if (flow->head_left == 0) flow->head_left = message->phase_bytes;
     uint64_t bytes = flow->head_left < burst_bytes ? flow->head_left : burst_bytes;
-    *burst = (struct sim_burst){.flow = flow, .message = message, .number = flow->next_number++, .bytes = bytes, .last = bytes == flow->head_left};
+    *burst = (struct sim_burst){.flow = flow,
+                                .message = message,
+                                .number = flow->next_number++,
+                                .bytes = bytes,
+                                .last = bytes == flow->head_left};
     burst->retry = (struct sim_due){.index = SIM_IDLE, .fire = retry_fire};
     weft_list_append(&flow->unacknowledged, &burst->of_unacknowledged);
     weft_list_append(&flow->undelivered, &burst->of_undelivered);
@@ -317,7 +340,8 @@ static bool cut_burst(struct sim_flow *flow)
     flow->in_flight_bytes += bytes;
     flow->head_left -= bytes;
     if (burst->last) weft_list_remove(&message->of_flow);
-    if (!burst_leaves(burst)) sim_schedule(sim, &burst->retry, sim->now_ns + sim->options.topology->timeout_ns);
+    if (!burst_leaves(burst))
+        sim_schedule(sim, &burst->retry, sim->now_ns + sim->options.topology->timeout_ns);
     return true;
 }
 
@@ -328,11 +352,14 @@ static void turn(struct weft_sim *sim, struct sim_link *link)
         struct sim_flow *flow = weft_list_first(&link->waiting, struct sim_flow, of_link);
         weft_list_remove(&flow->of_link);
         flow->users++;
-        if (may_cut(flow) && !cut_burst(flow)) link->free_ns = sim->now_ns + sim->options.topology->timeout_ns; /* no memory: later */
+        /* no memory: later */
+        if (may_cut(flow) && !cut_burst(flow))
+            link->free_ns = sim->now_ns + sim->options.topology->timeout_ns;
         if (may_cut(flow)) weft_list_append(&link->waiting, &flow->of_link);
         sim_flow_leave(flow);
     }
-    if (!weft_list_empty(&link->waiting) && link->turn.index == SIM_IDLE) sim_schedule(sim, &link->turn, link->free_ns);
+    if (!weft_list_empty(&link->waiting) && link->turn.index == SIM_IDLE)
+        sim_schedule(sim, &link->turn, link->free_ns);
 }
 
 static void turn_fire(struct weft_sim *sim, struct sim_due *due)
@@ -374,7 +401,8 @@ static void retry_fire(struct weft_sim *sim, struct sim_due *due)
     } else {
         burst->attempts++;
         sim->traffic.retried++;
-        if (!burst_leaves(burst)) sim_schedule(sim, &burst->retry, sim->now_ns + sim->options.topology->timeout_ns);
+        if (!burst_leaves(burst))
+            sim_schedule(sim, &burst->retry, sim->now_ns + sim->options.topology->timeout_ns);
     }
 }
 
@@ -392,7 +420,7 @@ static void acknowledgement_arrived(struct sim_copy *copy)
     struct sim_burst *burst = copy->burst;
     struct sim_flow *flow = burst->flow;
     uint64_t delivered = copy->delivered;
-    copy_over(copy);
+    copy_finish(copy);
     flow->users++; /* while its bursts go */
     if (burst->acknowledged) burst_maybe_over(burst); /* it was the last copy of a double */
     else acknowledge(burst);
@@ -455,7 +483,8 @@ static void copy_fire(struct weft_sim *sim, struct sim_due *due)
     struct sim_copy *copy = weft_container_of(due, struct sim_copy, due);
     struct sim_flow *flow = copy->burst->flow;
     if (copy->acknowledgement) {
-        if (flow->broken || flow->source->host->dead || sim_is_cut(sim, flow->source->host, flow->sink->host)) copy_lost(copy);
+        if (flow->broken || flow->source->host->dead || sim_is_cut(sim, flow->source->host, flow->sink->host))
+            copy_lost(copy);
         else acknowledgement_arrived(copy);
     } else if (copy->hop < flow->hops) {
         enter_link(sim, copy);
@@ -499,17 +528,20 @@ enum weft_status sim_flows_init(struct weft_sim *sim)
     if (!topology) return WEFT_OK;
     sim->flow_bucket_count = SIM_FLOW_BUCKETS_MIN;
     sim->flow_buckets = weft_alloc_zero(sim->env, SIM_FLOW_BUCKETS_MIN * sizeof(struct sim_flow *));
-    sim->links = weft_alloc_zero(sim->env, ((size_t)topology->link_count + topology->host_count) * sizeof *sim->links);
+    sim->links =
+        weft_alloc_zero(sim->env, ((size_t)topology->link_count + topology->host_count) * sizeof *sim->links);
     sim->faults = weft_alloc_array(sim->env, (size_t)topology->fault_count + 1, sizeof *sim->faults);
     size_t link_count = (size_t)topology->link_count + topology->host_count;
     if (!sim->flow_buckets || !sim->links || !sim->faults) return WEFT_ERR_NO_MEMORY;
-    if (!sim_heap_reserve(&sim->events, sim->env, topology->fault_count + link_count)) return WEFT_ERR_NO_MEMORY;
+    if (!sim_heap_reserve(&sim->events, sim->env, topology->fault_count + link_count))
+        return WEFT_ERR_NO_MEMORY;
     for (size_t i = 0; i < link_count; i++) {
         sim->links[i].turn = (struct sim_due){.index = SIM_IDLE, .fire = turn_fire};
         weft_list_init(&sim->links[i].waiting);
     }
     for (uint32_t i = 0; i < topology->fault_count; i++) {
-        sim->faults[i] = (struct sim_fault){{.index = SIM_IDLE, .fire = fault_fire}, &topology->faults[i], false};
+        sim->faults[i] =
+            (struct sim_fault){{.index = SIM_IDLE, .fire = fault_fire}, &topology->faults[i], false};
         sim_schedule(sim, &sim->faults[i].due, topology->faults[i].at_ns);
     }
     return WEFT_OK;

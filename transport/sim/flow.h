@@ -4,8 +4,8 @@
  *                                    ▲            a link queues, delays, loses, doubles            │
  *                                    └──────────── acknowledgement, or a timeout ◄─────────────────┘
  *
- * The sink hands bursts up in order and once, so messages see loss, doubles and reordering as time only, and a flow
- * whose burst is not acknowledged after all retries as the loss of the peer, at both ends. */
+ * The sink hands bursts up in order and once, so messages see loss, doubles and reordering as time only,
+ * and a flow whose burst is not acknowledged after all retries as the loss of the peer, at both ends. */
 #ifndef WEFT_TRANSPORT_SIM_FLOW_H
 #define WEFT_TRANSPORT_SIM_FLOW_H
 
@@ -52,10 +52,12 @@ struct sim_copy {
     uint64_t delivered; /* acknowledgement: bursts before this number have been delivered */
 };
 
-/* The flow from one endpoint to another, made if need be; it counts one more user. NULL: no memory, or no way. */
+/* The flow from one endpoint to another, made if need be; it counts one more user. NULL: no memory, or no
+ * way. */
 struct sim_flow *sim_flow_use(struct sim_endpoint *source, struct sim_endpoint *sink);
 void sim_flow_leave(struct sim_flow *flow);
-/* A phase of a message: sim_message_arrived is called when all its bytes are there. Takes over one of its refs. */
+/* A phase of a message: sim_message_arrived is called when all its bytes are there. Takes over one of its
+ * refs. */
 void sim_flow_send(struct sim_flow *flow, struct sim_message *message, uint64_t bytes);
 /* Did retries run out between the two, in either direction? */
 bool sim_flow_broken(struct weft_sim *sim, const struct sim_endpoint *a, const struct sim_endpoint *b);

@@ -39,7 +39,8 @@ uint64_t sim_random(uint64_t *state)
 /* ---- the env of a host ---- */
 
 static struct sim_host *host_of(struct weft_env *env) { return env->context; }
-/* Each reading is later, as with a real clock. Code that mixes two readings of one callback fails only then. */
+/* Each reading is later, as with a real clock. Code that mixes two readings of one callback fails only
+ * then. */
 static uint64_t host_now_ns(struct weft_env *env)
 {
     struct sim_host *host = host_of(env);
@@ -48,13 +49,17 @@ static uint64_t host_now_ns(struct weft_env *env)
     return host->clock_ns;
 }
 static uint64_t host_random_u64(struct weft_env *env) { return sim_random(&host_of(env)->random); }
-static void *host_alloc(struct weft_env *env, size_t bytes) { return weft_alloc_bytes(host_of(env)->sim->env, bytes); }
+static void *host_alloc(struct weft_env *env, size_t bytes)
+{
+    return weft_alloc_bytes(host_of(env)->sim->env, bytes);
+}
 static void host_free(struct weft_env *env, void *memory) { weft_free_bytes(host_of(env)->sim->env, memory); }
 
 static void host_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
 {
     struct sim_host *host = host_of(env);
-    weft_log(host->sim->env, level, room, "[%.6f s host %u] %s", (double)host->sim->now_ns / 1e9, host->index, text);
+    weft_log(host->sim->env, level, room, "[%.6f s host %u] %s", (double)host->sim->now_ns / 1e9, host->index,
+             text);
 }
 
 static void kill_fire(struct weft_sim *sim, struct sim_due *due)
@@ -70,7 +75,8 @@ static void death_fire(struct weft_sim *sim, struct sim_due *due)
     weft_list_foreach(node, spare, &sim->endpoints) {
         struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
         if (!endpoint->transport || endpoint->look.index != SIM_IDLE) continue;
-        sim_schedule(sim, &endpoint->look, sim->now_ns + sim_random(&sim->random) % (sim->options.detect_ns / 8 + 1));
+        sim_schedule(sim, &endpoint->look,
+                     sim->now_ns + sim_random(&sim->random) % (sim->options.detect_ns / 8 + 1));
     }
 }
 
@@ -103,10 +109,12 @@ static void sim_pools_init(struct weft_sim *sim)
     sim_pool_init(&sim->flow_pool, sizeof(struct sim_flow));
     sim_pool_init(&sim->burst_pool, sizeof(struct sim_burst));
     sim_pool_init(&sim->copy_pool, sizeof(struct sim_copy));
-    for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_init(&sim->copies[class], (size_t)SIM_COPY_BYTES_MIN << class);
+    for (int class = 0; class < SIM_COPY_CLASSES; class ++)
+        sim_pool_init(&sim->copies[class], (size_t)SIM_COPY_BYTES_MIN << class);
 }
 
-enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_options *options, struct weft_sim **sim_out)
+enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_options *options,
+                                 struct weft_sim **sim_out)
 {
     uint32_t hosts = options->topology ? options->topology->host_count : options->host_count;
     if (options->size != sizeof *options || hosts == 0 || hosts > TOPOLOGY_HOSTS_MAX) return WEFT_ERR_INVALID;
@@ -115,7 +123,8 @@ enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_opt
     sim->env = env;
     sim->options = *options;
     sim->options.host_count = hosts;
-    if (options->topology && options->topology->detect_ns) sim->options.detect_ns = options->topology->detect_ns;
+    if (options->topology && options->topology->detect_ns)
+        sim->options.detect_ns = options->topology->detect_ns;
     sim->random = options->seed;
     sim->timers.tracked = true;
     weft_list_init(&sim->ready);
@@ -126,7 +135,8 @@ enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_opt
     size_t host_count = hosts;
     sim->hosts = weft_alloc_zero(env, host_count * sizeof *sim->hosts);
     sim->cut = weft_alloc_zero(env, host_count * host_count / 8 + 1);
-    if (!sim->hosts || !sim->cut || !sim_heap_reserve(&sim->events, env, 2 * host_count) || sim_flows_init(sim) < 0) {
+    if (!sim->hosts || !sim->cut || !sim_heap_reserve(&sim->events, env, 2 * host_count) ||
+        sim_flows_init(sim) < 0) {
         weft_sim_free(sim);
         return WEFT_ERR_NO_MEMORY;
     }
@@ -142,9 +152,11 @@ void weft_sim_free(struct weft_sim *sim)
     struct weft_list *node, *spare;
     for (uint32_t i = 0; sim->hosts && i < sim->options.host_count; i++) {
         if (!sim->hosts[i].sim) break;
-        weft_list_foreach(node, spare, &sim->hosts[i].loops) weft_free_bytes(env, weft_container_of(node, struct sim_loop, link));
+        weft_list_foreach (node, spare, &sim->hosts[i].loops)
+            weft_free_bytes(env, weft_container_of(node, struct sim_loop, link));
     }
-    weft_list_foreach(node, spare, &sim->big_copies) weft_free_bytes(env, weft_container_of(node, struct sim_message, all)->copy);
+    weft_list_foreach (node, spare, &sim->big_copies)
+        weft_free_bytes(env, weft_container_of(node, struct sim_message, all)->copy);
     weft_list_foreach(node, spare, &sim->endpoints) {
         struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
         WEFT_ASSERT(!endpoint->transport); /* free the endpoints first */
@@ -172,7 +184,10 @@ struct weft_env *weft_sim_env(struct weft_sim *sim, uint32_t host)
 
 uint64_t weft_sim_now_ns(const struct weft_sim *sim) { return sim->now_ns; }
 uint64_t weft_sim_event_count(const struct weft_sim *sim) { return sim->event_count; }
-void weft_sim_traffic(const struct weft_sim *sim, struct weft_sim_traffic *traffic_out) { *traffic_out = sim->traffic; }
+void weft_sim_traffic(const struct weft_sim *sim, struct weft_sim_traffic *traffic_out)
+{
+    *traffic_out = sim->traffic;
+}
 uint64_t weft_sim_trace(const struct weft_sim *sim) { return sim->trace; }
 
 bool sim_table_grow(struct weft_sim *sim, void ***table, uint32_t count, uint32_t *capacity)
@@ -241,7 +256,10 @@ void weft_sim_wake(struct weft_sim *sim, uint32_t host)
     sim_host_ready(&sim->hosts[host]);
 }
 
-struct sim_host *sim_host_of_env(struct weft_env *env) { return env->now_ns == host_now_ns ? host_of(env) : NULL; }
+struct sim_host *sim_host_of_env(struct weft_env *env)
+{
+    return env->now_ns == host_now_ns ? host_of(env) : NULL;
+}
 
 /* ---- faults ---- */
 
@@ -304,12 +322,13 @@ void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, 
         struct sim_message *message = weft_container_of(node, struct sim_message, stalled);
         if (!sim_is_cut(sim, message->source->host, message->sink->host)) sim_message_heal(message);
     }
-    sim->settled_ns = sim->now_ns + sim->options.latency_ns;
-    if (!sim->news_wait) return;
+    sim->heal_done_ns = sim->now_ns + sim->options.latency_ns;
+    if (!sim->has_deferred_notices) return;
     weft_list_foreach(node, spare, &sim->endpoints) {
         struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
         bool at_cut = endpoint->host->index == host_a || endpoint->host->index == host_b;
-        if (at_cut && endpoint->transport && endpoint->look.index == SIM_IDLE) sim_schedule(sim, &endpoint->look, sim->settled_ns);
+        if (at_cut && endpoint->transport && endpoint->look.index == SIM_IDLE)
+            sim_schedule(sim, &endpoint->look, sim->heal_done_ns);
     }
 }
 
@@ -370,7 +389,9 @@ static void fire_due(struct weft_sim *sim, uint64_t time_ns)
     if (sim->now_ns < time_ns) sim->now_ns = time_ns;
     while (sim->events.count > 0 && sim->events.entries[0].time_ns <= sim->now_ns) {
         struct sim_due *due = sim_heap_pop(&sim->events);
-        for (size_t i = 0; i < 5 && i < sim->events.count; i++) __builtin_prefetch(sim->events.entries[i].due); /* the next one is among them */
+        /* the next one is among them */
+        for (size_t i = 0; i < 5 && i < sim->events.count; i++)
+            __builtin_prefetch(sim->events.entries[i].due);
         sim->event_count++;
         sim_note(sim, due->time_ns ^ due->order << 32);
         due->fire(sim, due);
@@ -382,12 +403,14 @@ static void fire_due(struct weft_sim *sim, uint64_t time_ns)
     }
 }
 
-/* With thousands of hosts every step begins with memory that is in no cache: it is asked for one host ahead. */
+/* With thousands of hosts every step begins with memory that is in no cache: it is asked for one host
+ * ahead. */
 static void prefetch_ready(const struct weft_sim *sim)
 {
     if (weft_list_empty(&sim->ready)) return;
     const struct sim_host *next = weft_list_first(&sim->ready, struct sim_host, ready);
-    if (next->ready.next != &sim->ready) __builtin_prefetch(weft_container_of(next->ready.next, struct sim_host, ready)->loops.next);
+    if (next->ready.next != &sim->ready)
+        __builtin_prefetch(weft_container_of(next->ready.next, struct sim_host, ready)->loops.next);
     if (weft_list_empty(&next->loops)) return;
     const char *loop = (const char *)weft_list_first(&next->loops, struct sim_loop, link)->loop;
     __builtin_prefetch(loop);
@@ -406,7 +429,8 @@ static enum weft_status step_ready(struct weft_sim *sim, const bool *done, bool 
         if (!quiet) sim_host_ready(host);
         if (done && *done) return WEFT_OK;
         if (++*turns > TURNS_PER_INSTANT) {
-            weft_log(sim->env, WEFT_LOG_ERROR, "transport", "the simulation does not get beyond %.9f s: host %u never stops working",
+            weft_log(sim->env, WEFT_LOG_ERROR, "transport",
+                     "the simulation does not get beyond %.9f s: host %u never stops working",
                      (double)sim->now_ns / 1e9, host->index);
             return WEFT_ERR_STATE;
         }
@@ -424,7 +448,8 @@ enum weft_status weft_sim_run(struct weft_sim *sim, const bool *done, uint64_t u
         if (status != WEFT_IN_PROGRESS) return status;
         uint64_t next_ns = WEFT_NEVER;
         if (sim->events.count > 0) next_ns = sim->events.entries[0].time_ns;
-        if (sim->timers.count > 0 && sim->timers.entries[0].time_ns < next_ns) next_ns = sim->timers.entries[0].time_ns;
+        if (sim->timers.count > 0 && sim->timers.entries[0].time_ns < next_ns)
+            next_ns = sim->timers.entries[0].time_ns;
         if (next_ns == WEFT_NEVER) {
             if (asked_all && !worked) return WEFT_ERR_STATE;
             all_ready(sim); /* somebody may have been posted to from another host */

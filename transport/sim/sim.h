@@ -66,7 +66,10 @@ void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_byt
 void sim_pool_give(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory);
 void sim_pool_free(struct sim_pool *pool, struct weft_env *env);
 enum { SIM_COPY_CLASSES = 12, SIM_COPY_BYTES_MIN = 64 };
-static inline bool sim_copy_pooled(size_t bytes) { return bytes <= (size_t)SIM_COPY_BYTES_MIN << (SIM_COPY_CLASSES - 1); }
+static inline bool sim_copy_pooled(size_t bytes)
+{
+    return bytes <= (size_t)SIM_COPY_BYTES_MIN << (SIM_COPY_CLASSES - 1);
+}
 void *sim_copy_take(struct weft_sim *sim, size_t bytes); /* for an eager payload; NULL: no memory */
 void sim_copy_give(struct weft_sim *sim, void *memory, size_t bytes);
 
@@ -107,7 +110,7 @@ struct sim_endpoint {
     struct weft_list inbox;              /* announced, waiting for progress */
     struct sim_due look;                 /* look which peers are gone */
     struct sim_due notice;               /* the others learn that this one closed */
-    bool must_look;
+    bool must_check_peers;
     uint64_t last_delivery_ns;
     struct weft_list link;               /* in sim->endpoints */
     uint8_t address[24];
@@ -144,7 +147,16 @@ struct sim_fault {
     bool on;
 };
 
-enum sim_phase { SIM_ANNOUNCE = 1, SIM_ACCEPT, SIM_DATA, SIM_FINISH, SIM_DISCARD, SIM_PUT, SIM_GET, SIM_GET_DATA };
+enum sim_phase {
+    SIM_ANNOUNCE = 1,
+    SIM_ACCEPT,
+    SIM_DATA,
+    SIM_FINISH,
+    SIM_DISCARD,
+    SIM_PUT,
+    SIM_GET,
+    SIM_GET_DATA
+};
 
 struct sim_message {
     struct core_arrival arrival; /* first */
@@ -153,7 +165,8 @@ struct sim_message {
     uint64_t offset;
     size_t bytes;            /* that a put or get moves */
     enum weft_status result; /* what FINISH brings */
-    /* What every event reads, together: 64 bytes, at a multiple of 64 as long as the arrival has its present size. */
+    /* What every event reads, together: 64 bytes, at a multiple of 64 as long as the arrival has its
+     * present size. */
     struct sim_due travel;
     struct sim_endpoint *source, *sink;
     enum sim_phase phase;
@@ -189,8 +202,8 @@ struct weft_sim {
     struct sim_host *hosts;
     uint8_t *cut; /* (hosts, hosts) bits */
     uint64_t cut_count; /* of them */
-    uint64_t settled_ns; /* what the last heal let go has arrived by then */
-    bool news_wait;      /* some closing is not told yet because of a cut */
+    uint64_t heal_done_ns; /* what the last heal let go has arrived by then */
+    bool has_deferred_notices;      /* some closing is not told yet because of a cut */
     struct weft_list ready;
     struct weft_list endpoints, big_copies, stalled;
     struct sim_endpoint **endpoint_table; /* by serial */
@@ -204,7 +217,10 @@ void sim_host_ready(struct sim_host *host);
 struct sim_host *sim_host_of_env(struct weft_env *env); /* NULL: it is of no simulation */
 void sim_schedule(struct weft_sim *sim, struct sim_due *due, uint64_t time_ns);
 uint64_t sim_random(uint64_t *state);
-static inline void sim_note(struct weft_sim *sim, uint64_t what) { sim->trace = (sim->trace ^ what) * 0x9fb21c651e98df25ull; }
+static inline void sim_note(struct weft_sim *sim, uint64_t what)
+{
+    sim->trace = (sim->trace ^ what) * 0x9fb21c651e98df25ull;
+}
 static inline bool sim_is_cut(const struct weft_sim *sim, const struct sim_host *a, const struct sim_host *b)
 {
     if (sim->cut_count == 0) return false; /* mostly, and then nothing of the hosts is read */
@@ -224,20 +240,23 @@ void sim_message_release(struct sim_message *message);
 void sim_message_end_send(struct sim_message *message, enum weft_status status);
 void sim_message_end_receive(struct sim_message *message, enum weft_status status);
 void sim_message_arrived(struct sim_message *message); /* its present phase */
-void sim_message_departed(struct sim_message *message, uint64_t time_ns); /* the last byte of its first phase leaves its host then */
+/* the last byte of its first phase leaves its host then */
+void sim_message_departed(struct sim_message *message, uint64_t time_ns);
 void sim_message_heal(struct sim_message *message);
 void sim_recycle_send(struct weft_transport *transport, struct core_done *done);
 
 /* window.c: the one-sided part of the backend */
-enum weft_status sim_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
+enum weft_status sim_window_open(struct weft_transport *transport, struct weft_window *window,
+                                 struct weft_error *error);
 void sim_window_close(struct weft_transport *transport, struct weft_window *window);
 void sim_window_free(struct weft_transport *transport, struct weft_window *window);
-enum weft_status sim_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
+enum weft_status sim_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
+                            size_t bytes);
 void sim_release(struct weft_transport *transport, struct weft_remote *remote);
-enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
-                         struct weft_completion *completion);
-enum weft_status sim_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
-                         struct weft_completion *completion);
+enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *remote,
+                         const struct weft_put *put, struct weft_completion *completion);
+enum weft_status sim_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
+                         void *destination, size_t bytes, struct weft_completion *completion);
 
 enum { SIM_SENDING_MAX = 4096 }; /* operations of one endpoint in flight; more: WEFT_ERR_AGAIN */
 

@@ -1,7 +1,8 @@
 /* topology.c - from the sections of a file to nodes, links, ports and distances.
  *
- * Groups first ([host], [switch]: so many of a kind under one name), then [link] sections, each of which joins two
- * groups by a pattern. What cannot be (no such group, a host nobody reaches) is said with the line it comes from. */
+ * Groups first ([host], [switch]: so many of a kind under one name), then [link] sections, each of which
+ * joins two groups by a pattern. What cannot be (no such group, a host nobody reaches) is said with the
+ * line it comes from. */
 #include <stdio.h>
 #include <string.h>
 
@@ -34,23 +35,30 @@ static enum weft_status add_group(struct builder *builder, const struct topology
 {
     struct topology_text *text = &builder->text;
     uint64_t count = 1;
-    if (!section->name[0]) return topology_bad(text, section->line, "it needs a name: write [%s NAME]", section->kind);
-    if (section->name[strcspn(section->name, "[]:- \t")]) return topology_bad(text, section->line, "a name has no brackets, colons, dashes or spaces");
+    if (!section->name[0])
+        return topology_bad(text, section->line, "it needs a name: write [%s NAME]", section->kind);
+    if (section->name[strcspn(section->name, "[]:- \t")])
+        return topology_bad(text, section->line, "a name has no brackets, colons, dashes or spaces");
     for (uint32_t i = 0; i < builder->group_count; i++) {
-        if (strcmp(builder->groups[i].name, section->name) == 0) return topology_bad(text, section->line, "there is a %s already; choose another name", section->name);
+        if (strcmp(builder->groups[i].name, section->name) == 0)
+            return topology_bad(text, section->line, "there is a %s already; choose another name",
+                                section->name);
     }
-    WEFT_TRY(topology_count(text, section, "count", 1, host ? TOPOLOGY_HOSTS_MAX : TOPOLOGY_SWITCHES_MAX, &count));
+    WEFT_TRY(
+        topology_count(text, section, "count", 1, host ? TOPOLOGY_HOSTS_MAX : TOPOLOGY_SWITCHES_MAX, &count));
     WEFT_TRY(topology_all_used(text, section, "count"));
     uint32_t *total = host ? &builder->topology->host_count : &builder->topology->switch_count;
     uint32_t most = host ? TOPOLOGY_HOSTS_MAX : TOPOLOGY_SWITCHES_MAX;
-    if (count > most - *total) return topology_bad(text, section->line, "more than %u %s in all", most, host ? "hosts" : "switches");
+    if (count > most - *total)
+        return topology_bad(text, section->line, "more than %u %s in all", most, host ? "hosts" : "switches");
     builder->groups[builder->group_count++] = (struct group){section->name, host, *total, (uint32_t)count};
     *total += (uint32_t)count;
     return WEFT_OK;
 }
 
 /* "leaf", "leaf[3]", "leaf[0-7]" -> the nodes. */
-static enum weft_status find_nodes(struct builder *builder, const char *value, int line, struct topology_range *range_out, bool *host_out)
+static enum weft_status find_nodes(struct builder *builder, const char *value, int line,
+                                   struct topology_range *range_out, bool *host_out)
 {
     size_t bytes = strcspn(value, "[");
     for (uint32_t i = 0; i < builder->group_count; i++) {
@@ -58,32 +66,41 @@ static enum weft_status find_nodes(struct builder *builder, const char *value, i
         if (strlen(group->name) != bytes || memcmp(group->name, value, bytes) != 0) continue;
         unsigned first = 0, last = group->count - 1;
         int used = 0;
-        bool one = value[bytes] && sscanf(value + bytes, "[%u]%n", &first, &used) == 1 && used > 0 && !value[bytes + (size_t)used];
+        bool one = value[bytes] && sscanf(value + bytes, "[%u]%n", &first, &used) == 1 && used > 0 &&
+                   !value[bytes + (size_t)used];
         if (one) last = first;
-        bool many = value[bytes] && !one && (used = 0, sscanf(value + bytes, "[%u-%u]%n", &first, &last, &used) == 2) && used > 0 && !value[bytes + (size_t)used];
+        bool many = value[bytes] && !one &&
+                    (used = 0, sscanf(value + bytes, "[%u-%u]%n", &first, &last, &used) == 2) && used > 0 &&
+                    !value[bytes + (size_t)used];
         if ((value[bytes] && !one && !many) || first > last || last >= group->count) {
-            return topology_bad(&builder->text, line, "%.60s: write %s, or %s[0] to %s[%u], or a range such as %s[0-%u]", value, group->name,
-                                group->name, group->name, group->count - 1, group->name, group->count - 1);
+            return topology_bad(&builder->text, line,
+                                "%.60s: write %s, or %s[0] to %s[%u], or a range such as %s[0-%u]", value,
+                                group->name, group->name, group->name, group->count - 1, group->name,
+                                group->count - 1);
         }
-        *range_out = (struct topology_range){(group->host ? 0 : builder->topology->host_count) + group->first + first, last - first + 1};
+        *range_out = (struct topology_range){
+            (group->host ? 0 : builder->topology->host_count) + group->first + first, last - first + 1};
         *host_out = group->host;
         return WEFT_OK;
     }
     return topology_bad(&builder->text, line, "there is no [host] or [switch] of the name %.60s", value);
 }
 
-static enum weft_status nodes_setting(struct builder *builder, const struct topology_section *section, const char *name,
-                                      struct topology_range *range_out, bool *host_out)
+static enum weft_status nodes_setting(struct builder *builder, const struct topology_section *section,
+                                      const char *name, struct topology_range *range_out, bool *host_out)
 {
     int line;
     const char *value = topology_setting(&builder->text, section, name, &line);
-    if (!value) return topology_bad(&builder->text, section->line, "[%s %s] needs %s = NAME of a host or switch", section->kind, section->name, name);
+    if (!value)
+        return topology_bad(&builder->text, section->line, "[%s %s] needs %s = NAME of a host or switch",
+                            section->kind, section->name, name);
     return find_nodes(builder, value, line, range_out, host_out);
 }
 
 /* ---- links ---- */
 
-static enum weft_status add_cable(struct builder *builder, const struct topology_link *like, uint32_t from, uint32_t to, bool from_host, bool to_host)
+static enum weft_status add_cable(struct builder *builder, const struct topology_link *like, uint32_t from,
+                                  uint32_t to, bool from_host, bool to_host)
 {
     struct weft_topology *topology = builder->topology;
     if (topology->link_count + 2 > builder->link_capacity) {
@@ -139,7 +156,8 @@ static uint32_t partner(const struct join *join, uint32_t port)
     return port / ((ports + targets - 1) / targets);
 }
 
-static enum weft_status read_pattern(struct topology_text *text, const struct topology_section *section, struct join *join)
+static enum weft_status read_pattern(struct topology_text *text, const struct topology_section *section,
+                                     struct join *join)
 {
     static const char *const names[] = {"block", "spread", "rail", "pair", "full"};
     int line = section->line;
@@ -149,7 +167,8 @@ static enum weft_status read_pattern(struct topology_text *text, const struct to
     if (value) {
         uint32_t i = 0;
         while (i < 5 && strcmp(names[i], value) != 0) i++;
-        if (i == 5) return topology_bad(text, line, "pattern is block, spread, rail, pair or full, not %.40s", value);
+        if (i == 5)
+            return topology_bad(text, line, "pattern is block, spread, rail, pair or full, not %.40s", value);
         join->pattern = (enum pattern)i;
     }
     WEFT_TRY(topology_count(text, section, "rails", 1, 64, &rails));
@@ -157,13 +176,18 @@ static enum weft_status read_pattern(struct topology_text *text, const struct to
     join->rails = (uint32_t)rails;
     join->parallel = (uint32_t)parallel;
     uint32_t ports = join->from.count * join->rails;
-    if (join->rails > 1 && !join->from_host) return topology_bad(text, line, "rails are of hosts: `from` must be a host");
-    if (join->to_host && !join->from_host) return topology_bad(text, line, "write the host as `from` and the switch as `to`");
+    if (join->rails > 1 && !join->from_host)
+        return topology_bad(text, line, "rails are of hosts: `from` must be a host");
+    if (join->to_host && !join->from_host)
+        return topology_bad(text, line, "write the host as `from` and the switch as `to`");
     if (join->pattern == PATTERN_PAIR && ports != join->to.count) {
-        return topology_bad(text, line, "pattern pair joins as many to as many: here %u ends meet %u", ports, join->to.count);
+        return topology_bad(text, line, "pattern pair joins as many to as many: here %u ends meet %u", ports,
+                            join->to.count);
     }
     if (join->pattern == PATTERN_RAIL && join->to.count % join->rails != 0) {
-        return topology_bad(text, line, "pattern rail needs a number of switches that %u rails divide, not %u", join->rails, join->to.count);
+        return topology_bad(text, line,
+                            "pattern rail needs a number of switches that %u rails divide, not %u",
+                            join->rails, join->to.count);
     }
     return WEFT_OK;
 }
@@ -183,7 +207,8 @@ static enum weft_status add_link(struct builder *builder, const struct topology_
     WEFT_TRY(topology_size(text, section, "buffer", &like.buffer_bytes));
     WEFT_TRY(topology_chance(text, section, "loss", &like.loss));
     WEFT_TRY(topology_chance(text, section, "duplicate", &like.duplicate));
-    WEFT_TRY(topology_all_used(text, section, "from, to, pattern, rails, parallel, rate, latency, jitter, buffer, loss, duplicate"));
+    WEFT_TRY(topology_all_used(
+        text, section, "from, to, pattern, rails, parallel, rate, latency, jitter, buffer, loss, duplicate"));
     like.ns_per_byte = 1e9 / rate;
     uint32_t ports = join.from.count * join.rails, each = join.pattern == PATTERN_FULL ? join.to.count : 1;
     if ((uint64_t)ports * each * join.parallel * 2 > TOPOLOGY_LINKS_MAX - builder->topology->link_count) {
@@ -192,19 +217,22 @@ static enum weft_status add_link(struct builder *builder, const struct topology_
     for (uint32_t port = 0; port < ports; port++) {
         for (uint32_t k = 0; k < each * join.parallel; k++) {
             uint32_t from = join.from.first + port / join.rails;
-            uint32_t to = join.to.first + (join.pattern == PATTERN_FULL ? k / join.parallel : partner(&join, port));
+            uint32_t to =
+                join.to.first + (join.pattern == PATTERN_FULL ? k / join.parallel : partner(&join, port));
             if (from == to && join.from_host == join.to_host) continue;
             WEFT_TRY(add_cable(builder, &like, from, to, join.from_host, join.to_host));
         }
     }
-    snprintf(builder->topology->cable_names[builder->topology->cable_count], TOPOLOGY_CABLE_NAME_BYTES, "%s", section->name);
+    snprintf(builder->topology->cable_names[builder->topology->cable_count], TOPOLOGY_CABLE_NAME_BYTES, "%s",
+             section->name);
     builder->cables[builder->topology->cable_count++] = section->name;
     return WEFT_OK;
 }
 
 /* ---- the other sections ---- */
 
-static enum weft_status read_settings(struct builder *builder, const struct topology_section *section, struct topology_link *local)
+static enum weft_status read_settings(struct builder *builder, const struct topology_section *section,
+                                      struct topology_link *local)
 {
     struct topology_text *text = &builder->text;
     struct weft_topology *topology = builder->topology;
@@ -232,18 +260,21 @@ static enum weft_status read_reliable(struct builder *builder, const struct topo
     return topology_all_used(text, section, "window, timeout, retries");
 }
 
-static enum weft_status hosts_setting(struct builder *builder, const char *value, int line, struct topology_range *range_out)
+static enum weft_status hosts_setting(struct builder *builder, const char *value, int line,
+                                      struct topology_range *range_out)
 {
     bool host;
     WEFT_TRY(find_nodes(builder, value, line, range_out, &host));
     return host ? WEFT_OK : topology_bad(&builder->text, line, "%.60s is a switch: name a host", value);
 }
 
-static enum weft_status cut_setting(struct builder *builder, const char *value, int line, struct topology_fault *fault)
+static enum weft_status cut_setting(struct builder *builder, const char *value, int line,
+                                    struct topology_fault *fault)
 {
     char first[64];
     size_t bytes = strcspn(value, ":");
-    if (!value[bytes] || bytes >= sizeof first) return topology_bad(&builder->text, line, "cut takes two groups of hosts: cut = east:west");
+    if (!value[bytes] || bytes >= sizeof first)
+        return topology_bad(&builder->text, line, "cut takes two groups of hosts: cut = east:west");
     memcpy(first, value, bytes);
     first[bytes] = 0;
     WEFT_TRY(hosts_setting(builder, first, line, &fault->a));
@@ -262,16 +293,22 @@ static enum weft_status add_fault(struct builder *builder, const struct topology
         int line;
         const char *value = topology_setting(text, section, kinds[i], &line);
         if (!value) continue;
-        if (fault->kind) return topology_bad(text, line, "one fault is one of kill, slow, cut, down; write another [fault] for the second");
+        if (fault->kind)
+            return topology_bad(
+                text, line,
+                "one fault is one of kill, slow, cut, down; write another [fault] for the second");
         fault->kind = (enum topology_fault_kind)(i + 1);
         if (fault->kind == TOPOLOGY_CUT) WEFT_TRY(cut_setting(builder, value, line, fault));
         else if (fault->kind != TOPOLOGY_DOWN) WEFT_TRY(hosts_setting(builder, value, line, &fault->a));
-        while (fault->kind == TOPOLOGY_DOWN && fault->cable < builder->topology->cable_count && strcmp(builder->cables[fault->cable], value) != 0) fault->cable++;
+        while (fault->kind == TOPOLOGY_DOWN && fault->cable < builder->topology->cable_count &&
+               strcmp(builder->cables[fault->cable], value) != 0)
+            fault->cable++;
         if (fault->kind == TOPOLOGY_DOWN && fault->cable == builder->topology->cable_count) {
             return topology_bad(text, line, "there is no [link] of the name %.60s above", value);
         }
     }
-    if (!fault->kind) return topology_bad(text, section->line, "a fault says what breaks: kill, slow, cut or down");
+    if (!fault->kind)
+        return topology_bad(text, section->line, "a fault says what breaks: kill, slow, cut or down");
     WEFT_TRY(topology_time(text, section, "at", &fault->at_ns));
     WEFT_TRY(topology_time(text, section, "until", &fault->until_ns));
     WEFT_TRY(topology_count(text, section, "factor", 1, 1000000, &factor));
@@ -287,7 +324,11 @@ static enum weft_status read_sections(struct builder *builder, struct topology_l
     for (uint32_t i = 0; i < text->section_count; i++) {
         uint32_t k = 0;
         while (k < 6 && strcmp(kinds[k], text->sections[i].kind) != 0) k++;
-        if (k == 6) return topology_bad(text, text->sections[i].line, "[%.40s] is unknown: a section is host, switch, link, fault, topology or reliable", text->sections[i].kind);
+        if (k == 6)
+            return topology_bad(
+                text, text->sections[i].line,
+                "[%.40s] is unknown: a section is host, switch, link, fault, topology or reliable",
+                text->sections[i].kind);
     }
     for (uint32_t k = 0; k < 6; k++) { /* groups before links, links before faults */
         for (uint32_t i = 0; i < text->section_count; i++) {
@@ -300,7 +341,8 @@ static enum weft_status read_sections(struct builder *builder, struct topology_l
             else WEFT_TRY(add_fault(builder, section));
         }
     }
-    if (builder->topology->host_count == 0) return topology_bad(text, 1, "there is no [host NAME]: nobody could send anything");
+    if (builder->topology->host_count == 0)
+        return topology_bad(text, 1, "there is no [host NAME]: nobody could send anything");
     return WEFT_OK;
 }
 
@@ -325,16 +367,20 @@ static enum weft_status add_local_links(struct weft_topology *topology, const st
 static enum weft_status make_ports(struct builder *builder)
 {
     struct weft_topology *topology = builder->topology;
-    topology->ports = weft_alloc_array(topology->env, (size_t)topology->port_count + 1, sizeof *topology->ports);
-    topology->port_first = weft_alloc_zero(topology->env, ((size_t)topology->host_count + 2) * sizeof *topology->port_first);
+    topology->ports =
+        weft_alloc_array(topology->env, (size_t)topology->port_count + 1, sizeof *topology->ports);
+    topology->port_first =
+        weft_alloc_zero(topology->env, ((size_t)topology->host_count + 2) * sizeof *topology->port_first);
     if (!topology->ports || !topology->port_first) return WEFT_ERR_NO_MEMORY;
     uint32_t *first = topology->port_first;
     for (uint32_t link = 0; link < topology->link_count; link++) {
         if (builder->port_host[link] != UINT32_MAX) first[builder->port_host[link] + 2]++;
     }
     for (uint32_t host = 0; host < topology->host_count; host++) first[host + 2] += first[host + 1];
-    for (uint32_t link = 0; link < topology->link_count; link++) { /* link ^ 1 is the other direction of the cable */
-        if (builder->port_host[link] != UINT32_MAX) topology->ports[first[builder->port_host[link] + 1]++] = (struct topology_port){link, link ^ 1};
+    for (uint32_t link = 0; link < topology->link_count; link++) {
+        /* link ^ 1 is the other direction of the cable */
+        if (builder->port_host[link] != UINT32_MAX)
+            topology->ports[first[builder->port_host[link] + 1]++] = (struct topology_port){link, link ^ 1};
     }
     return WEFT_OK;
 }
@@ -343,8 +389,10 @@ static enum weft_status make_ports(struct builder *builder)
 static enum weft_status make_switches(struct weft_topology *topology)
 {
     uint32_t switches = topology->switch_count, hosts = topology->host_count;
-    topology->out_first = weft_alloc_zero(topology->env, ((size_t)switches + 2) * sizeof *topology->out_first);
-    topology->out_links = weft_alloc_array(topology->env, (size_t)topology->link_count + 1, sizeof *topology->out_links);
+    topology->out_first =
+        weft_alloc_zero(topology->env, ((size_t)switches + 2) * sizeof *topology->out_first);
+    topology->out_links =
+        weft_alloc_array(topology->env, (size_t)topology->link_count + 1, sizeof *topology->out_links);
     topology->distance = weft_alloc_bytes(topology->env, (size_t)switches * switches + 1);
     uint32_t *queue = weft_alloc_array(topology->env, (size_t)switches + 1, sizeof *queue);
     if (!topology->out_first || !topology->out_links || !topology->distance || !queue) {
@@ -353,11 +401,13 @@ static enum weft_status make_switches(struct weft_topology *topology)
     }
     uint32_t *first = topology->out_first;
     for (uint32_t i = 0; i < topology->link_count; i++) {
-        if (topology->links[i].from >= hosts && topology->links[i].to >= hosts) first[topology->links[i].from - hosts + 2]++;
+        if (topology->links[i].from >= hosts && topology->links[i].to >= hosts)
+            first[topology->links[i].from - hosts + 2]++;
     }
     for (uint32_t i = 0; i < switches; i++) first[i + 2] += first[i + 1];
     for (uint32_t i = 0; i < topology->link_count; i++) {
-        if (topology->links[i].from >= hosts && topology->links[i].to >= hosts) topology->out_links[first[topology->links[i].from - hosts + 1]++] = i;
+        if (topology->links[i].from >= hosts && topology->links[i].to >= hosts)
+            topology->out_links[first[topology->links[i].from - hosts + 1]++] = i;
     }
     memset(topology->distance, TOPOLOGY_FAR, (size_t)switches * switches);
     for (uint32_t start = 0; start < switches; start++) { /* breadth first */
@@ -379,17 +429,21 @@ static enum weft_status make_switches(struct weft_topology *topology)
     return WEFT_OK;
 }
 
-/* Every host must reach every other. Tried are the first host and the one before with each: a missing cable is found, a net
- * in which only some other pair has no way shows when that pair connects. */
+/* Every host must reach every other. Tried are the first host and the one before with each: a missing
+ * cable is found, a net in which only some other pair has no way shows when that pair connects. */
 static enum weft_status check_reach(struct builder *builder)
 {
     const struct weft_topology *topology = builder->topology;
     uint32_t path[TOPOLOGY_HOPS_MAX];
     for (uint32_t host = 1; host < topology->host_count; host++) {
         uint32_t before = host - 1;
-        if (topology_route(topology, 0, 0, host, 0, 0, path) && topology_route(topology, before, 0, host, 0, 0, path)) continue;
-        return topology_bad(&builder->text, 1, "host %u cannot be reached from host %u: no [link] leads there in at most %d steps", host,
-                            topology_route(topology, 0, 0, host, 0, 0, path) ? before : 0, TOPOLOGY_HOPS_MAX);
+        if (topology_route(topology, 0, 0, host, 0, 0, path) &&
+            topology_route(topology, before, 0, host, 0, 0, path))
+            continue;
+        return topology_bad(
+            &builder->text, 1,
+            "host %u cannot be reached from host %u: no [link] leads there in at most %d steps", host,
+            topology_route(topology, 0, 0, host, 0, 0, path) ? before : 0, TOPOLOGY_HOPS_MAX);
     }
     return WEFT_OK;
 }
@@ -404,7 +458,8 @@ static enum weft_status build(struct builder *builder, const char *content, size
     builder->cables = weft_alloc_array(topology->env, sections, sizeof *builder->cables);
     topology->faults = weft_alloc_array(topology->env, sections, sizeof *topology->faults);
     topology->cable_names = weft_alloc_array(topology->env, sections, sizeof *topology->cable_names);
-    if (!builder->groups || !builder->cables || !topology->faults || !topology->cable_names) return WEFT_ERR_NO_MEMORY;
+    if (!builder->groups || !builder->cables || !topology->faults || !topology->cable_names)
+        return WEFT_ERR_NO_MEMORY;
     WEFT_TRY(read_sections(builder, &local));
     WEFT_TRY(make_ports(builder));
     WEFT_TRY(add_local_links(topology, &local));
@@ -412,8 +467,9 @@ static enum weft_status build(struct builder *builder, const char *content, size
     return check_reach(builder);
 }
 
-enum weft_status weft_topology_parse(struct weft_env *env, const char *name, const char *content, size_t bytes,
-                                     struct weft_topology **topology_out, struct weft_error *error)
+enum weft_status weft_topology_parse(struct weft_env *env, const char *name, const char *content,
+                                     size_t bytes, struct weft_topology **topology_out,
+                                     struct weft_error *error)
 {
     struct weft_topology *topology = weft_alloc_zero(env, sizeof *topology);
     if (!topology) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the topology %s", name);
@@ -454,6 +510,6 @@ uint32_t weft_topology_hosts(const struct weft_topology *topology) { return topo
 
 void weft_topology_describe(const struct weft_topology *topology, char *out, size_t bytes)
 {
-    snprintf(out, bytes, "%s: %u hosts with %u ports, %u switches, %u cables", topology->name, topology->host_count, topology->port_count,
-             topology->switch_count, topology->link_count / 2);
+    snprintf(out, bytes, "%s: %u hosts with %u ports, %u switches, %u cables", topology->name,
+             topology->host_count, topology->port_count, topology->switch_count, topology->link_count / 2);
 }

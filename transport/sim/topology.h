@@ -5,14 +5,19 @@
  *   topology.c         sections ─► nodes, directed links, ports, distances between switches
  *   route.c            which links a flow takes: shortest, and among equals by a hash
  *
- * Nodes are numbered hosts first, then switches. A cable is two directed links, one after the other. Hosts forward
- * nothing; a host's ports are its rails, in the order of the file. */
+ * Nodes are numbered hosts first, then switches. A cable is two directed links, one after the other. Hosts
+ * forward nothing; a host's ports are its rails, in the order of the file. */
 #ifndef WEFT_TRANSPORT_SIM_TOPOLOGY_H
 #define WEFT_TRANSPORT_SIM_TOPOLOGY_H
 
 #include "transport/transport.h"
 
-enum { TOPOLOGY_HOPS_MAX = 16, TOPOLOGY_HOSTS_MAX = 65536, TOPOLOGY_SWITCHES_MAX = 4096, TOPOLOGY_LINKS_MAX = 1 << 21 };
+enum {
+    TOPOLOGY_HOPS_MAX = 16,
+    TOPOLOGY_HOSTS_MAX = 65536,
+    TOPOLOGY_SWITCHES_MAX = 4096,
+    TOPOLOGY_LINKS_MAX = 1 << 21
+};
 #define TOPOLOGY_FAR 255
 #define TOPOLOGY_CABLE_NAME_BYTES 32
 
@@ -53,7 +58,8 @@ struct weft_topology {
     uint32_t *out_links;
     uint8_t *distance;           /* (switch_count, switch_count) links between, TOPOLOGY_FAR: no way */
     struct topology_fault *faults;
-    uint64_t burst_bytes, window_bytes, timeout_ns, detect_ns; /* window 0: from the path; detect 0: the option's */
+    /* window 0: from the path; detect 0: the option's */
+    uint64_t burst_bytes, window_bytes, timeout_ns, detect_ns;
     uint32_t retry_count;
 };
 
@@ -80,25 +86,34 @@ struct topology_text {
 enum weft_status topology_text_open(struct topology_text *text, const char *content, size_t bytes);
 void topology_text_free(struct topology_text *text);
 /* The value of a setting, marked as used, or NULL. *line_out may be NULL. */
-const char *topology_setting(struct topology_text *text, const struct topology_section *section, const char *name, int *line_out);
+const char *topology_setting(struct topology_text *text, const struct topology_section *section,
+                             const char *name, int *line_out);
 /* A setting that nobody has asked for: `known` lists what there is. */
-enum weft_status topology_all_used(struct topology_text *text, const struct topology_section *section, const char *known);
-enum weft_status topology_bad(struct topology_text *text, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+enum weft_status topology_all_used(struct topology_text *text, const struct topology_section *section,
+                                   const char *known);
+enum weft_status topology_bad(struct topology_text *text, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* ---- topology_value.c: *value_out stays what it is when the setting is not there ---- */
-enum weft_status topology_count(struct topology_text *text, const struct topology_section *section, const char *name, uint64_t min,
-                                uint64_t max, uint64_t *value_out);
-enum weft_status topology_time(struct topology_text *text, const struct topology_section *section, const char *name, uint64_t *ns_out);
-enum weft_status topology_size(struct topology_text *text, const struct topology_section *section, const char *name, uint64_t *bytes_out);
-enum weft_status topology_rate(struct topology_text *text, const struct topology_section *section, const char *name, double *per_second_out);
-enum weft_status topology_chance(struct topology_text *text, const struct topology_section *section, const char *name, double *chance_out);
+enum weft_status topology_count(struct topology_text *text, const struct topology_section *section,
+                                const char *name, uint64_t min, uint64_t max, uint64_t *value_out);
+enum weft_status topology_time(struct topology_text *text, const struct topology_section *section,
+                               const char *name, uint64_t *ns_out);
+enum weft_status topology_size(struct topology_text *text, const struct topology_section *section,
+                               const char *name, uint64_t *bytes_out);
+enum weft_status topology_rate(struct topology_text *text, const struct topology_section *section,
+                               const char *name, double *per_second_out);
+enum weft_status topology_chance(struct topology_text *text, const struct topology_section *section,
+                                 const char *name, double *chance_out);
 
 /* ---- route.c ---- */
-/* The links from (host, rail) to (host, rail), 0: no way. `hash` chooses among equals. path_out (TOPOLOGY_HOPS_MAX,) */
-uint32_t topology_route(const struct weft_topology *topology, uint32_t from, uint32_t from_rail, uint32_t to, uint32_t to_rail,
-                        uint64_t hash, uint32_t *path_out);
+/* The links from (host, rail) to (host, rail), 0: no way. `hash` chooses among equals. path_out
+ * (TOPOLOGY_HOPS_MAX,) */
+uint32_t topology_route(const struct weft_topology *topology, uint32_t from, uint32_t from_rail, uint32_t to,
+                        uint32_t to_rail, uint64_t hash, uint32_t *path_out);
 
 /* Is there such a route? Much quicker. */
-bool topology_reaches(const struct weft_topology *topology, uint32_t from, uint32_t from_rail, uint32_t to, uint32_t to_rail);
+bool topology_reaches(const struct weft_topology *topology, uint32_t from, uint32_t from_rail, uint32_t to,
+                      uint32_t to_rail);
 
 #endif

@@ -1,4 +1,5 @@
-/* topology_file.c - the text of a topology: `[kind name]` headings, `setting = value` lines, # and ; comments.
+/* topology_file.c - the text of a topology: `[kind name]` headings, `setting = value` lines, # and ;
+ * comments.
  *
  * Everything keeps its line number, so that a mistake found while building is still reported at its line. */
 #include <errno.h>
@@ -51,24 +52,31 @@ static enum weft_status take_heading(struct topology_text *text, char *line, cha
         *name++ = 0;
         name = trim(name, name + strlen(name));
     }
-    if (!grow(text, (void **)&text->sections, text->section_count, &text->section_capacity, sizeof *text->sections)) return WEFT_ERR_NO_MEMORY;
-    text->sections[text->section_count++] = (struct topology_section){kind, name, number, text->entry_count, 0};
+    if (!grow(text, (void **)&text->sections, text->section_count, &text->section_capacity,
+              sizeof *text->sections))
+        return WEFT_ERR_NO_MEMORY;
+    text->sections[text->section_count++] =
+        (struct topology_section){kind, name, number, text->entry_count, 0};
     return WEFT_OK;
 }
 
 static enum weft_status take_setting(struct topology_text *text, char *line, char *end, int number)
 {
     char *equals = memchr(line, '=', (size_t)(end - line));
-    if (!equals) return topology_bad(text, number, "not a [kind name] heading and not a line setting = value");
-    if (text->section_count == 0) return topology_bad(text, number, "a setting stands under a heading: write [topology] above it");
+    if (!equals)
+        return topology_bad(text, number, "not a [kind name] heading and not a line setting = value");
+    if (text->section_count == 0)
+        return topology_bad(text, number, "a setting stands under a heading: write [topology] above it");
     const char *value = trim(equals + 1, end), *name = trim(line, equals);
-    if (!*name || !*value) return topology_bad(text, number, "a setting has a name and a value: write rate = 100Gbit");
+    if (!*name || !*value)
+        return topology_bad(text, number, "a setting has a name and a value: write rate = 100Gbit");
     struct topology_section *section = &text->sections[text->section_count - 1];
     for (uint32_t i = 0; i < section->count; i++) {
         if (strcmp(text->entries[section->first + i].name, name) != 0) continue;
         return topology_bad(text, number, "%.40s stands twice in this section; keep one line", name);
     }
-    if (!grow(text, (void **)&text->entries, text->entry_count, &text->entry_capacity, sizeof *text->entries)) return WEFT_ERR_NO_MEMORY;
+    if (!grow(text, (void **)&text->entries, text->entry_count, &text->entry_capacity, sizeof *text->entries))
+        return WEFT_ERR_NO_MEMORY;
     text->entries[text->entry_count++] = (struct topology_entry){name, value, number, false};
     section->count++;
     return WEFT_OK;
@@ -91,13 +99,15 @@ static enum weft_status take_lines(struct topology_text *text, size_t bytes)
         if (status < 0) return status;
         at = next;
     }
-    if (text->section_count == 0) return topology_bad(text, 1, "there is nothing in it: a topology has at least one [host NAME]");
+    if (text->section_count == 0)
+        return topology_bad(text, 1, "there is nothing in it: a topology has at least one [host NAME]");
     return WEFT_OK;
 }
 
 enum weft_status topology_text_open(struct topology_text *text, const char *content, size_t bytes)
 {
-    if (bytes > FILE_BYTES_MAX) return topology_bad(text, 1, "a topology has at most %d bytes", FILE_BYTES_MAX);
+    if (bytes > FILE_BYTES_MAX)
+        return topology_bad(text, 1, "a topology has at most %d bytes", FILE_BYTES_MAX);
     text->text = weft_alloc_bytes(text->env, bytes + 1);
     if (!text->text) return WEFT_ERR_NO_MEMORY;
     memcpy(text->text, content, bytes);
@@ -115,7 +125,8 @@ void topology_text_free(struct topology_text *text)
     weft_free_bytes(text->env, text->text);
 }
 
-const char *topology_setting(struct topology_text *text, const struct topology_section *section, const char *name, int *line_out)
+const char *topology_setting(struct topology_text *text, const struct topology_section *section,
+                             const char *name, int *line_out)
 {
     for (uint32_t i = 0; i < section->count; i++) {
         struct topology_entry *entry = &text->entries[section->first + i];
@@ -127,22 +138,26 @@ const char *topology_setting(struct topology_text *text, const struct topology_s
     return NULL;
 }
 
-enum weft_status topology_all_used(struct topology_text *text, const struct topology_section *section, const char *known)
+enum weft_status topology_all_used(struct topology_text *text, const struct topology_section *section,
+                                   const char *known)
 {
     for (uint32_t i = 0; i < section->count; i++) {
         const struct topology_entry *entry = &text->entries[section->first + i];
-        if (!entry->used) return topology_bad(text, entry->line, "[%s] has no setting %.40s; it has %s", section->kind, entry->name, known);
+        if (!entry->used)
+            return topology_bad(text, entry->line, "[%s] has no setting %.40s; it has %s", section->kind,
+                                entry->name, known);
     }
     return WEFT_OK;
 }
 
 /* The whole file, or as much as the limit and one byte more. */
-static enum weft_status read_file(struct weft_env *env, const char *path, char **content_out, size_t *bytes_out, struct weft_error *error)
+static enum weft_status read_file(struct weft_env *env, const char *path, char **content_out,
+                                  size_t *bytes_out, struct weft_error *error)
 {
     FILE *file = fopen(path, "re");
     if (!file) {
-        return weft_error_set(error, errno == ENOENT ? WEFT_ERR_NOT_FOUND : WEFT_ERR_IO, "topology file %s cannot be opened: %s", path,
-                              strerror(errno));
+        return weft_error_set(error, errno == ENOENT ? WEFT_ERR_NOT_FOUND : WEFT_ERR_IO,
+                              "topology file %s cannot be opened: %s", path, strerror(errno));
     }
     char *content = weft_alloc_bytes(env, FILE_BYTES_MAX + 1);
     errno = 0;
@@ -156,7 +171,8 @@ static enum weft_status read_file(struct weft_env *env, const char *path, char *
     return weft_error_set(error, WEFT_ERR_IO, "topology file %s cannot be read: %s", path, strerror(reason));
 }
 
-enum weft_status weft_topology_load(struct weft_env *env, const char *path, struct weft_topology **topology_out, struct weft_error *error)
+enum weft_status weft_topology_load(struct weft_env *env, const char *path,
+                                    struct weft_topology **topology_out, struct weft_error *error)
 {
     char *content = NULL;
     size_t bytes = 0;

@@ -1,8 +1,8 @@
 /* window.c - memory that others reach, in virtual time: windows and their keys, put, get.
  *
- * Bytes move when the operation arrives, straight between the two buffers, and only if the window is still open
- * then; so a closed window is safe at once and its completion needs no waiting. Puts are on purpose not kept in
- * order with each other or with messages: jitter lets them pass, as the contract allows. */
+ * Bytes move when the operation arrives, straight between the two buffers, and only if the window is still
+ * open then; so a closed window is safe at once and its completion needs no waiting. Puts are on purpose
+ * not kept in order with each other or with messages: jitter lets them pass, as the contract allows. */
 #include <string.h>
 
 #include "transport/sim/sim.h"
@@ -14,20 +14,24 @@ static struct sim_endpoint *endpoint_of(struct weft_transport *transport) { retu
 /* magic u32 | version u32 | nonce hash u32 | owner's id u32 | serial u32 | 0 u32 | secret u64 */
 static void key_write(uint8_t *key, const struct weft_transport *transport, const struct sim_window *window)
 {
-    uint32_t words[6] = {KEY_MAGIC, KEY_VERSION, core_nonce_hash(transport->nonce), window->owner->id, window->serial, 0};
+    uint32_t words[6] = {KEY_MAGIC,         KEY_VERSION,    core_nonce_hash(transport->nonce),
+                         window->owner->id, window->serial, 0};
     memcpy(key, words, sizeof words);
     memcpy(key + sizeof words, &window->secret, sizeof window->secret);
 }
 
-enum weft_status sim_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error)
+enum weft_status sim_window_open(struct weft_transport *transport, struct weft_window *window,
+                                 struct weft_error *error)
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct weft_sim *sim = endpoint->sim;
     if (window->options.kind == WEFT_MEMORY_CUDA) {
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "the simulator has no device memory: open the window on host memory");
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "the simulator has no device memory: open the window on host memory");
     }
     struct sim_window *opened = weft_alloc_zero(sim->env, sizeof *opened);
-    if (!opened || !sim_table_grow(sim, (void ***)&sim->window_table, sim->window_count, &sim->window_capacity)) {
+    if (!opened ||
+        !sim_table_grow(sim, (void ***)&sim->window_table, sim->window_count, &sim->window_capacity)) {
         weft_free_bytes(sim->env, opened);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated window");
     }
@@ -58,7 +62,8 @@ void sim_window_free(struct weft_transport *transport, struct weft_window *windo
     ((struct sim_window *)window->backend)->open = false;
 }
 
-enum weft_status sim_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes)
+enum weft_status sim_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
+                            size_t bytes)
 {
     struct weft_sim *sim = endpoint_of(transport)->sim;
     uint32_t words[6];
@@ -82,8 +87,9 @@ enum weft_status sim_import(struct weft_transport *transport, struct weft_remote
 void sim_release(struct weft_transport *transport, struct weft_remote *remote) { remote->backend = NULL; }
 
 /* The part that put and get share. NULL: *status_out says why. */
-static struct sim_message *access_new(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, size_t bytes,
-                                      struct weft_completion *completion, enum weft_status *status_out)
+static struct sim_message *access_new(struct weft_transport *transport, struct weft_remote *remote,
+                                      uint64_t offset, size_t bytes, struct weft_completion *completion,
+                                      enum weft_status *status_out)
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct sim_window *window = remote->backend;
@@ -95,20 +101,21 @@ static struct sim_message *access_new(struct weft_transport *transport, struct w
     message->window = window;
     message->offset = offset;
     message->bytes = bytes;
-    message->send_done = (struct core_done){.peer = remote->peer, .remote = remote, .completion = completion, .recycle = sim_recycle_send};
+    message->send_done = (struct core_done){
+        .peer = remote->peer, .remote = remote, .completion = completion, .recycle = sim_recycle_send};
     *status_out = WEFT_IN_PROGRESS;
     return message;
 }
 
-enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
-                         struct weft_completion *completion)
+enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *remote,
+                         const struct weft_put *put, struct weft_completion *completion)
 {
     enum weft_status status;
     struct sim_message *message = access_new(transport, remote, put->offset, put->bytes, completion, &status);
     if (!message) return status;
     message->payload = put->source;
     message->notify = put->notify;
-    message->eager = message->arrival.whole = true; /* its notification: a message without payload */
+    message->eager = message->arrival.is_complete = true; /* its notification: a message without payload */
     if (put->notify) {
         message->arrival.face.tag = put->tag;
         message->arrival.face.header_bytes = put->header_bytes;
@@ -118,8 +125,8 @@ enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *r
     return WEFT_IN_PROGRESS;
 }
 
-enum weft_status sim_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
-                         struct weft_completion *completion)
+enum weft_status sim_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
+                         void *destination, size_t bytes, struct weft_completion *completion)
 {
     enum weft_status status;
     struct sim_message *message = access_new(transport, remote, offset, bytes, completion, &status);

@@ -1,10 +1,11 @@
 /* wire.c - how long a message is under way, and what happens when a phase of it arrives.
  *
- * With a topology every phase goes by a flow (flow.c). Without one the network is ideal: between two hosts: the sender's link sends one message after the other at its rate, the latency (and
- * a random jitter) follows, and the receiver's link takes one after the other; the first bytes go on
- * while the last are still being sent (cut-through). On one host there is no link, only a tenth of the
- * latency. A cut pair of hosts loses nothing: what would arrive waits until the cut heals, as under a
- * retransmitting protocol; deadlines above must notice. */
+ * With a topology every phase goes by a flow (flow.c). Without one the network is ideal: between two
+ * hosts: the sender's link sends one message after the other at its rate, the latency (and a random
+ * jitter) follows, and the receiver's link takes one after the other; the first bytes go on while the last
+ * are still being sent (cut-through). On one host there is no link, only a tenth of the latency. A cut
+ * pair of hosts loses nothing: what would arrive waits until the cut heals, as under a retransmitting
+ * protocol; deadlines above must notice. */
 #include <string.h>
 
 #include "transport/sim/flow.h"
@@ -24,7 +25,8 @@ static uint64_t random_below(struct weft_sim *sim, uint64_t bound)
 }
 
 /* When `bytes` that leave now are there; *depart_out: when the last of them has left. */
-static uint64_t arrival_time(struct weft_sim *sim, struct sim_host *from, struct sim_host *to, uint64_t bytes, uint64_t *depart_out)
+static uint64_t arrival_time(struct weft_sim *sim, struct sim_host *from, struct sim_host *to, uint64_t bytes,
+                             uint64_t *depart_out)
 {
     const struct weft_sim_options *options = &sim->options;
     if (from == to) {
@@ -41,15 +43,16 @@ static uint64_t arrival_time(struct weft_sim *sim, struct sim_host *from, struct
     return first + slower;
 }
 
-static void message_travel(struct sim_message *message, enum sim_phase phase, struct sim_endpoint *from, struct sim_endpoint *to,
-                           uint64_t bytes, struct sim_peer *order)
+static void message_travel(struct sim_message *message, enum sim_phase phase, struct sim_endpoint *from,
+                           struct sim_endpoint *to, uint64_t bytes, struct sim_peer *order)
 {
     struct weft_sim *sim = from->sim;
     message->phase = phase;
     message->refs++;
     sim_note(sim, (uint64_t)from->serial << 40 ^ (uint64_t)to->serial << 8 ^ phase ^ bytes << 16);
     if (sim->options.topology) {
-        bool back = phase == SIM_ACCEPT || phase == SIM_FINISH || phase == SIM_DISCARD || phase == SIM_GET_DATA;
+        bool back =
+            phase == SIM_ACCEPT || phase == SIM_FINISH || phase == SIM_DISCARD || phase == SIM_GET_DATA;
         sim_flow_send(back ? message->flow_back : message->flow, message, bytes);
         return;
     }
@@ -75,7 +78,8 @@ void sim_message_release(struct sim_message *message)
     sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
 }
 
-static bool use_flows(struct sim_message *message, struct sim_endpoint *source, struct sim_endpoint *sink, bool answered)
+static bool use_flows(struct sim_message *message, struct sim_endpoint *source, struct sim_endpoint *sink,
+                      bool answered)
 {
     if (!source->sim->options.topology) return true;
     if (!(message->flow = sim_flow_use(source, sink))) return false;
@@ -88,7 +92,8 @@ static bool use_flows(struct sim_message *message, struct sim_endpoint *source, 
 struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink, bool answered)
 {
     struct weft_sim *sim = source->sim;
-    const size_t header = offsetof(struct sim_message, arrival.face.header), after = header + WEFT_TRANSPORT_HEADER_BYTES_MAX;
+    const size_t header = offsetof(struct sim_message, arrival.face.header),
+                 after = header + WEFT_TRANSPORT_HEADER_BYTES_MAX;
     struct sim_message *message = sim_pool_take(&sim->message_pool, sim->env, sim->options.slab_bytes);
     if (!message) return NULL;
     if (!sim_heap_reserve(&sim->events, sim->env, 2)) {
@@ -198,21 +203,25 @@ static void put_arrived(struct sim_message *message)
 static void get_arrived(struct sim_message *message)
 {
     if (message->sink->closed || message->sink->host->dead) return;
-    message_travel(message, SIM_GET_DATA, message->sink, message->source, CONTROL_BYTES + message->bytes, NULL);
+    message_travel(message, SIM_GET_DATA, message->sink, message->source, CONTROL_BYTES + message->bytes,
+                   NULL);
 }
 
 static void get_data_arrived(struct sim_message *message)
 {
     if (!message->send_live || message->source->host->dead) return;
     bool open = message->window->open && !message->sink->closed;
-    if (open) move_bytes(message->source, message->buffer, message->window->address + message->offset, message->bytes);
+    if (open)
+        move_bytes(message->source, message->buffer, message->window->address + message->offset,
+                   message->bytes);
     sim_message_end_send(message, open ? WEFT_OK : WEFT_ERR_CANCELLED);
 }
 
 static void accept_arrived(struct sim_message *message)
 {
     if (!message->send_live || message->source->host->dead) return;
-    message_travel(message, SIM_DATA, message->source, message->sink, message->arrival.face.payload_bytes, NULL);
+    message_travel(message, SIM_DATA, message->source, message->sink, message->arrival.face.payload_bytes,
+                   NULL);
 }
 
 static void travel_fire(struct weft_sim *sim, struct sim_due *due)
@@ -251,8 +260,9 @@ void sim_message_departed(struct sim_message *message, uint64_t time_ns)
     sim_schedule(message->source->sim, &message->sent, time_ns);
 }
 
-/* A stalled message arrives with the heal, in the order stalled, which is the order of arrival: now, and not a latency later,
- * or what left shortly before the heal would overtake what its sender had said before. */
+/* A stalled message arrives with the heal, in the order stalled, which is the order of arrival: now, and
+ * not a latency later, or what left shortly before the heal would overtake what its sender had said
+ * before. */
 void sim_message_heal(struct sim_message *message)
 {
     weft_list_remove(&message->stalled);
@@ -287,6 +297,7 @@ void sim_message_discard(struct sim_message *message)
 {
     message->receive_live = false;
     weft_list_remove(&message->of_sink);
-    if (!message->eager) message_travel(message, SIM_DISCARD, message->sink, message->source, CONTROL_BYTES, NULL);
+    if (!message->eager)
+        message_travel(message, SIM_DISCARD, message->sink, message->source, CONTROL_BYTES, NULL);
     sim_message_release(message);
 }

@@ -44,8 +44,8 @@ void tcp_records_free(struct tcp_endpoint *endpoint)
 
 static void send_give(struct tcp_send *send)
 {
-    send->known->endpoint->send_count--;
-    record_give(&send->known->endpoint->free_sends, send);
+    send->tcp_peer->endpoint->send_count--;
+    record_give(&send->tcp_peer->endpoint->free_sends, send);
 }
 
 static void send_recycle(struct weft_transport *transport, struct core_done *done)
@@ -53,25 +53,27 @@ static void send_recycle(struct weft_transport *transport, struct core_done *don
     send_give(weft_container_of(done, struct tcp_send, done));
 }
 
-static struct tcp_send *send_new(struct tcp_peer *known, struct weft_completion *completion)
+static struct tcp_send *send_new(struct tcp_peer *tcp_peer, struct weft_completion *completion)
 {
-    struct tcp_endpoint *endpoint = known->endpoint;
+    struct tcp_endpoint *endpoint = tcp_peer->endpoint;
     struct tcp_send *send = record_take(endpoint, &endpoint->free_sends, sizeof *send);
     if (!send) return NULL;
     endpoint->send_count++;
-    send->done = (struct core_done){.peer = known->peer, .completion = completion, .recycle = send_recycle};
-    send->known = known;
+    send->done =
+        (struct core_done){.peer = tcp_peer->peer, .completion = completion, .recycle = send_recycle};
+    send->tcp_peer = tcp_peer;
     send->out.frame = send->frame;
     weft_list_init(&send->out.link);
     return send;
 }
 
-struct tcp_arrival *tcp_arrival_new(struct tcp_peer *known, uint64_t tag, const void *header, uint32_t header_bytes, uint64_t payload_bytes)
+struct tcp_arrival *tcp_arrival_new(struct tcp_peer *tcp_peer, uint64_t tag, const void *header,
+                                    uint32_t header_bytes, uint64_t payload_bytes)
 {
-    struct tcp_endpoint *endpoint = known->endpoint;
+    struct tcp_endpoint *endpoint = tcp_peer->endpoint;
     struct tcp_arrival *arrival = record_take(endpoint, &endpoint->free_arrivals, sizeof *arrival);
     if (!arrival) return NULL;
-    arrival->known = known;
+    arrival->tcp_peer = tcp_peer;
     arrival->announced = arrival->accepted = arrival->discarded = false;
     arrival->number = arrival->got = arrival->kept_bytes = 0;
     arrival->buffer = arrival->kept = NULL;
@@ -80,8 +82,8 @@ struct tcp_arrival *tcp_arrival_new(struct tcp_peer *known, uint64_t tag, const 
     weft_list_init(&arrival->link);
     weft_list_init(&arrival->out.link);
     struct weft_arrival *face = &arrival->core.face;
-    arrival->core.whole = false;
-    face->peer_id = known->peer->id;
+    arrival->core.is_complete = false;
+    face->peer_id = tcp_peer->peer->id;
     face->tag = tag;
     face->payload_bytes = payload_bytes;
     face->header_bytes = header_bytes;
@@ -89,10 +91,11 @@ struct tcp_arrival *tcp_arrival_new(struct tcp_peer *known, uint64_t tag, const 
     return arrival;
 }
 
-/* Room to keep the payload. Large buffers are all of one size and kept for the next: a fresh one costs a fault for each page. */
-bool tcp_arrival_room(struct tcp_arrival *arrival)
+/* Room to keep the payload. Large buffers are all of one size and kept for the next: a fresh one costs a
+ * fault for each page. */
+bool tcp_arrival_alloc(struct tcp_arrival *arrival)
 {
-    struct tcp_endpoint *endpoint = arrival->known->endpoint;
+    struct tcp_endpoint *endpoint = arrival->tcp_peer->endpoint;
     size_t bytes = arrival->core.face.payload_bytes, large = endpoint->transport->eager_bytes_max;
     if (bytes <= TCP_SMALL_BYTES) {
         arrival->kept = arrival->small;
@@ -112,7 +115,7 @@ bool tcp_arrival_room(struct tcp_arrival *arrival)
 
 static void room_give(struct tcp_arrival *arrival)
 {
-    struct tcp_endpoint *endpoint = arrival->known->endpoint;
+    struct tcp_endpoint *endpoint = arrival->tcp_peer->endpoint;
     size_t large = endpoint->transport->eager_bytes_max;
     if (arrival->kept && arrival->kept != arrival->small) {
         if (arrival->kept_bytes == large && endpoint->bounce_bytes + large <= TCP_KEPT_BYTES_MAX) {
@@ -129,7 +132,7 @@ void tcp_arrival_release(struct tcp_arrival *arrival)
 {
     WEFT_ASSERT(weft_list_empty(&arrival->out.link));
     room_give(arrival);
-    record_give(&arrival->known->endpoint->free_arrivals, arrival);
+    record_give(&arrival->tcp_peer->endpoint->free_arrivals, arrival);
 }
 
 static void arrival_recycle(struct weft_transport *transport, struct core_done *done)
@@ -139,43 +142,49 @@ static void arrival_recycle(struct weft_transport *transport, struct core_done *
 
 /* ---- out ---- */
 
-static bool takes_eager(const struct tcp_peer *known, size_t payload_bytes)
+static bool takes_eager(const struct tcp_peer *tcp_peer, size_t payload_bytes)
 {
-    return payload_bytes <= known->endpoint->transport->eager_bytes_max && tcp_cost(payload_bytes) <= known->credit;
+    return payload_bytes <= tcp_peer->endpoint->transport->eager_bytes_max &&
+           tcp_cost(payload_bytes) <= tcp_peer->credit;
 }
 
-static enum weft_status self_send(struct tcp_peer *known, const struct weft_message *message, struct weft_completion *completion);
+static enum weft_status self_send(struct tcp_peer *tcp_peer, const struct weft_message *message,
+                                  struct weft_completion *completion);
 
-enum weft_status tcp_send_message(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
-                                  struct weft_completion *completion)
+enum weft_status tcp_send_message(struct weft_transport *transport, struct weft_peer *peer,
+                                  const struct weft_message *message, struct weft_completion *completion)
 {
     struct tcp_endpoint *endpoint = transport->backend;
-    struct tcp_peer *known = peer->backend;
+    struct tcp_peer *tcp_peer = peer->backend;
     if (endpoint->send_count >= TCP_SENDS_MAX) return WEFT_ERR_AGAIN;
     if (message->payload_bytes > TCP_PAYLOAD_BYTES_MAX) return WEFT_ERR_INVALID;
-    if (tcp_is_self(known)) return self_send(known, message, completion);
-    if (known->phase > TCP_RUNS) return WEFT_ERR_PEER_LOST;
-    struct tcp_send *send = send_new(known, completion);
+    if (tcp_is_self(tcp_peer)) return self_send(tcp_peer, message, completion);
+    if (tcp_peer->phase > TCP_PEER_OPEN) return WEFT_ERR_PEER_LOST;
+    struct tcp_send *send = send_new(tcp_peer, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     struct tcp_out *out = &send->out;
-    struct tcp_frame frame = {.kind = TCP_MESSAGE, .header_bytes = message->header_bytes, .number = message->tag, .bytes = message->payload_bytes};
+    struct tcp_frame frame = {.kind = TCP_MESSAGE,
+                              .header_bytes = message->header_bytes,
+                              .number = message->tag,
+                              .bytes = message->payload_bytes};
     out->payload = message->payload;
     out->payload_bytes = message->payload_bytes;
     out->kind = TCP_OUT_MESSAGE;
-    if (takes_eager(known, message->payload_bytes)) {
-        known->credit -= tcp_cost(message->payload_bytes);
+    if (takes_eager(tcp_peer, message->payload_bytes)) {
+        tcp_peer->credit -= tcp_cost(message->payload_bytes);
     } else {
         frame.kind = TCP_ANNOUNCE;
         out->kind = TCP_OUT_ANNOUNCE;
         out->payload_bytes = 0;
-        send->number = known->announce_count++;
+        send->number = tcp_peer->announce_count++;
         send->payload = message->payload;
         send->payload_bytes = message->payload_bytes;
         send->moved = 0;
     }
-    tcp_frame_put(known, out, &frame);
-    if (message->header_bytes > 0) memcpy(out->frame + TCP_FRAME_BYTES, message->header, message->header_bytes);
-    tcp_out_push(known, out);
+    tcp_frame_put(tcp_peer, out, &frame);
+    if (message->header_bytes > 0)
+        memcpy(out->frame + TCP_FRAME_BYTES, message->header, message->header_bytes);
+    tcp_out_push(tcp_peer, out);
     return WEFT_IN_PROGRESS;
 }
 
@@ -187,114 +196,123 @@ void tcp_data_next(struct tcp_send *send)
     out->payload = step > 0 ? send->payload + send->moved : NULL;
     out->payload_bytes = step;
     send->moved += step;
-    tcp_frame_put(send->known, out, &(struct tcp_frame){.kind = TCP_DATA, .number = send->number, .bytes = step});
+    tcp_frame_put(send->tcp_peer, out,
+                  &(struct tcp_frame){.kind = TCP_DATA, .number = send->number, .bytes = step});
 }
 
-void tcp_granted(struct tcp_peer *known, uint64_t number, bool refused)
+void tcp_on_grant(struct tcp_peer *tcp_peer, uint64_t number, bool refused)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &known->announced) {
-        struct tcp_send *send = weft_container_of(weft_container_of(node, struct tcp_out, link), struct tcp_send, out);
+    weft_list_foreach(node, spare, &tcp_peer->announced) {
+        struct tcp_send *send =
+            weft_container_of(weft_container_of(node, struct tcp_out, link), struct tcp_send, out);
         if (send->number != number) continue;
         weft_list_remove(node);
         if (refused) {
-            core_finish(known->endpoint->transport, &send->done, WEFT_OK);
+            core_finish(tcp_peer->endpoint->transport, &send->done, WEFT_OK);
             return;
         }
         tcp_data_next(send);
-        tcp_out_push(known, &send->out);
+        tcp_out_push(tcp_peer, &send->out);
         return;
     }
-    tcp_peer_malformed(known, "granted what was not announced");
+    tcp_peer_fail_malformed(tcp_peer, "granted what was not announced");
 }
 
 /* ---- in ---- */
 
-static struct tcp_arrival *arrival_of(struct weft_arrival *face) { return weft_container_of(face, struct tcp_arrival, core.face); }
+static struct tcp_arrival *arrival_of(struct weft_arrival *face)
+{
+    return weft_container_of(face, struct tcp_arrival, core.face);
+}
 
 static void answer(struct tcp_arrival *arrival, enum tcp_kind kind)
 {
-    struct tcp_peer *known = arrival->known;
-    known->waiting_count--;
+    struct tcp_peer *tcp_peer = arrival->tcp_peer;
+    tcp_peer->waiting_count--;
     arrival->out.kind = kind == TCP_GRANT ? TCP_OUT_GRANT : TCP_OUT_REFUSE;
     arrival->out.payload_bytes = 0;
-    tcp_frame_put(known, &arrival->out, &(struct tcp_frame){.kind = kind, .number = arrival->number});
-    tcp_out_push(known, &arrival->out);
+    tcp_frame_put(tcp_peer, &arrival->out, &(struct tcp_frame){.kind = kind, .number = arrival->number});
+    tcp_out_push(tcp_peer, &arrival->out);
 }
 
 static void deliver_kept(struct tcp_arrival *arrival)
 {
     if (arrival->got > 0 && arrival->kept) {
         memcpy(arrival->buffer, arrival->kept, arrival->got);
-        arrival->known->endpoint->copied_bytes += arrival->got;
+        arrival->tcp_peer->endpoint->copied_bytes += arrival->got;
     }
     room_give(arrival);
 }
 
 static void self_accept(struct tcp_arrival *arrival, void *buffer);
 
-enum weft_status tcp_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, struct weft_completion *completion)
+enum weft_status tcp_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+                            struct weft_completion *completion)
 {
     struct tcp_arrival *arrival = arrival_of(face);
-    struct tcp_peer *known = arrival->known;
-    arrival->done = (struct core_done){.peer = arrival->core.peer, .completion = completion, .recycle = arrival_recycle};
+    struct tcp_peer *tcp_peer = arrival->tcp_peer;
+    arrival->done =
+        (struct core_done){.peer = arrival->core.peer, .completion = completion, .recycle = arrival_recycle};
     arrival->accepted = true;
     arrival->buffer = buffer;
     if (!arrival->announced) {
         deliver_kept(arrival);
         if (arrival->got < face->payload_bytes) return WEFT_IN_PROGRESS; /* the rest goes straight there */
-        tcp_taken(known, tcp_cost(face->payload_bytes));
+        tcp_budget_return(tcp_peer, tcp_cost(face->payload_bytes));
         core_finish(transport, &arrival->done, WEFT_OK);
-    } else if (tcp_is_self(known)) {
+    } else if (tcp_is_self(tcp_peer)) {
         self_accept(arrival, buffer);
-    } else if (known->phase != TCP_RUNS) {
+    } else if (tcp_peer->phase != TCP_PEER_OPEN) {
         core_finish(transport, &arrival->done, WEFT_ERR_PEER_LOST);
     } else {
-        weft_list_append(&known->accepted, &arrival->link);
+        weft_list_append(&tcp_peer->accepted, &arrival->link);
         answer(arrival, TCP_GRANT);
     }
     return WEFT_IN_PROGRESS;
 }
 
-void tcp_arrival_whole(struct tcp_arrival *arrival)
+void tcp_arrival_complete(struct tcp_arrival *arrival)
 {
-    struct tcp_peer *known = arrival->known;
+    struct tcp_peer *tcp_peer = arrival->tcp_peer;
     weft_list_remove(&arrival->link);
-    arrival->core.whole = true;
+    arrival->core.is_complete = true;
     if (!arrival->accepted && !arrival->discarded) return; /* the core holds it */
-    if (!arrival->announced) tcp_taken(known, tcp_cost(arrival->core.face.payload_bytes));
+    if (!arrival->announced) tcp_budget_return(tcp_peer, tcp_cost(arrival->core.face.payload_bytes));
     if (arrival->discarded) tcp_arrival_release(arrival);
-    else core_finish(known->endpoint->transport, &arrival->done, WEFT_OK);
+    else core_finish(tcp_peer->endpoint->transport, &arrival->done, WEFT_OK);
 }
 
 void tcp_discard(struct weft_transport *transport, struct weft_arrival *face)
 {
     struct tcp_arrival *arrival = arrival_of(face);
-    struct tcp_peer *known = arrival->known;
+    struct tcp_peer *tcp_peer = arrival->tcp_peer;
     arrival->discarded = true;
     if (arrival->announced && arrival->sender) { /* to itself */
         core_finish(transport, &arrival->sender->done, WEFT_OK);
         tcp_arrival_release(arrival);
-    } else if (arrival->announced && known->phase == TCP_RUNS) {
+    } else if (arrival->announced && tcp_peer->phase == TCP_PEER_OPEN) {
         answer(arrival, TCP_REFUSE);
-    } else if (known->in.arrival == arrival) { /* it is still coming: to nobody */
+    } else if (tcp_peer->in.arrival == arrival) { /* it is still coming: to nobody */
         room_give(arrival);
     } else {
-        if (!arrival->announced) tcp_taken(known, tcp_cost(face->payload_bytes));
+        if (!arrival->announced) tcp_budget_return(tcp_peer, tcp_cost(face->payload_bytes));
         tcp_arrival_release(arrival);
     }
 }
 
 /* ---- to itself ---- */
 
-static enum weft_status self_send(struct tcp_peer *known, const struct weft_message *message, struct weft_completion *completion)
+static enum weft_status self_send(struct tcp_peer *tcp_peer, const struct weft_message *message,
+                                  struct weft_completion *completion)
 {
-    struct tcp_endpoint *endpoint = known->endpoint;
-    struct tcp_send *send = send_new(known, completion);
+    struct tcp_endpoint *endpoint = tcp_peer->endpoint;
+    struct tcp_send *send = send_new(tcp_peer, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
-    struct tcp_arrival *arrival = tcp_arrival_new(known, message->tag, message->header, message->header_bytes, message->payload_bytes);
+    struct tcp_arrival *arrival = tcp_arrival_new(tcp_peer, message->tag, message->header,
+                                                  message->header_bytes, message->payload_bytes);
     if (arrival) arrival->announced = message->payload_bytes > endpoint->transport->eager_bytes_max;
-    if (!arrival || (!arrival->announced && !tcp_arrival_room(arrival))) {
+    if (!arrival || (!arrival->announced && !tcp_arrival_alloc(arrival))) {
         if (arrival) tcp_arrival_release(arrival);
         send_give(send);
         return WEFT_ERR_NO_MEMORY;
@@ -306,7 +324,7 @@ static enum weft_status self_send(struct tcp_peer *known, const struct weft_mess
         if (message->payload_bytes > 0) memcpy(arrival->kept, message->payload, message->payload_bytes);
         endpoint->copied_bytes += message->payload_bytes;
         arrival->got = message->payload_bytes;
-        arrival->core.whole = true;
+        arrival->core.is_complete = true;
         core_finish(endpoint->transport, &send->done, WEFT_OK);
     }
     weft_list_append(&endpoint->self_arrivals, &arrival->link);
@@ -327,7 +345,7 @@ int tcp_self_progress(struct tcp_endpoint *endpoint, int budget)
 
 static void self_accept(struct tcp_arrival *arrival, void *buffer)
 {
-    struct tcp_endpoint *endpoint = arrival->known->endpoint;
+    struct tcp_endpoint *endpoint = arrival->tcp_peer->endpoint;
     memcpy(buffer, arrival->sender->payload, arrival->core.face.payload_bytes);
     endpoint->copied_bytes += arrival->core.face.payload_bytes;
     core_finish(endpoint->transport, &arrival->sender->done, WEFT_OK);

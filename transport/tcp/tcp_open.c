@@ -12,8 +12,10 @@
 
 /* ---- where to listen ---- */
 
-/* An address of the interface that one can give to others: IPv4, else IPv6 unless it is good on one link only. */
-static bool address_of(const struct ifaddrs *all, const char *name, size_t name_bytes, char *out, size_t bytes)
+/* An address of the interface that one can give to others: IPv4, else IPv6 unless it is good on one link
+ * only. */
+static bool address_of(const struct ifaddrs *all, const char *name, size_t name_bytes, char *out,
+                       size_t bytes)
 {
     for (int family = 0; family < 2; family++) {
         for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
@@ -22,7 +24,8 @@ static bool address_of(const struct ifaddrs *all, const char *name, size_t name_
             const struct sockaddr_in6 *six = (const void *)one->ifa_addr;
             if (family == 1 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue;
             socklen_t size = family == 0 ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-            if (getnameinfo(one->ifa_addr, size, out, (socklen_t)bytes, NULL, 0, NI_NUMERICHOST) == 0) return true;
+            if (getnameinfo(one->ifa_addr, size, out, (socklen_t)bytes, NULL, 0, NI_NUMERICHOST) == 0)
+                return true;
         }
     }
     return false;
@@ -33,55 +36,68 @@ static enum weft_status find_host(const char *devices, char *out, size_t bytes, 
 {
     struct ifaddrs *all;
     bool found = false;
-    if (getifaddrs(&all) != 0) return weft_error_set(error, WEFT_ERR_IO, "the network devices of this host cannot be listed");
+    if (getifaddrs(&all) != 0)
+        return weft_error_set(error, WEFT_ERR_IO, "the network devices of this host cannot be listed");
     for (const char *at = devices; *at && !found; at += strcspn(at, ",")) {
         at += *at == ',';
         found = address_of(all, at, strcspn(at, ","), out, bytes);
     }
     freeifaddrs(all);
-    return found ? WEFT_OK : (enum weft_status)weft_error_set(error, WEFT_ERR_NOT_FOUND, "none of the devices \"%s\" is a network interface with an address", devices);
+    return found ? WEFT_OK
+                 : (enum weft_status)weft_error_set(
+                       error, WEFT_ERR_NOT_FOUND,
+                       "none of the devices \"%s\" is a network interface with an address", devices);
 }
 
 /* ---- open ---- */
 
-static enum weft_status open_door(struct tcp_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status open_bootstrap(struct tcp_endpoint *endpoint,
+                                       const struct weft_transport_options *options, struct weft_error *error)
 {
     struct weft_transport *transport = endpoint->transport;
-    struct meet_options meet;
+    struct bootstrap_options bootstrap;
     if (!endpoint->tuning.host[0])
-        WEFT_TRY(find_host(options->devices && options->devices[0] ? options->devices : "lo", endpoint->tuning.host, sizeof endpoint->tuning.host, error));
-    meet_options_init(&meet);
-    meet.family = MEET_TCP;
-    meet.id = transport->id;
-    meet.nonce = transport->nonce;
-    meet.secret = options->secret;
-    meet.secret_bytes = options->secret_bytes;
-    meet.bind_host = endpoint->tuning.host;
-    meet.callbacks = tcp_callbacks;
-    WEFT_TRY(meet_options_ports(&meet, options->ports, error));
-    WEFT_TRY(meet_open(transport->env, &meet, &endpoint->meet, error));
+        WEFT_TRY(find_host(options->devices && options->devices[0] ? options->devices : "lo",
+                           endpoint->tuning.host, sizeof endpoint->tuning.host, error));
+    bootstrap_options_init(&bootstrap);
+    bootstrap.family = BOOTSTRAP_TCP;
+    bootstrap.id = transport->id;
+    bootstrap.nonce = transport->nonce;
+    bootstrap.secret = options->secret;
+    bootstrap.secret_bytes = options->secret_bytes;
+    bootstrap.bind_host = endpoint->tuning.host;
+    bootstrap.callbacks = tcp_callbacks;
+    WEFT_TRY(bootstrap_options_ports(&bootstrap, options->ports, error));
+    WEFT_TRY(bootstrap_open(transport->env, &bootstrap, &endpoint->bootstrap, error));
     size_t bytes;
-    const void *address = meet_address(endpoint->meet, &bytes);
-    WEFT_ASSERT(bytes <= MEET_ADDRESS_BYTES_MAX);
-    endpoint->blob_bytes = meet_blob_encode(tcp_blob_kind, core_nonce_hash(transport->nonce), transport->id, address, (uint32_t)bytes, endpoint->blob);
+    const void *address = bootstrap_address(endpoint->bootstrap, &bytes);
+    WEFT_ASSERT(bytes <= BOOTSTRAP_ADDRESS_BYTES_MAX);
+    endpoint->blob_bytes = address_blob_encode(tcp_address_blob_kind, core_nonce_hash(transport->nonce),
+                                               transport->id, address, (uint32_t)bytes, endpoint->blob);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (endpoint->epoll >= 0 && epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, meet_fd(endpoint->meet), &event) == 0) return WEFT_OK;
-    return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "no descriptor to sleep on is left: raise the limit of open files (ulimit -n)");
+    if (endpoint->epoll >= 0 &&
+        epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, bootstrap_fd(endpoint->bootstrap), &event) == 0)
+        return WEFT_OK;
+    return (enum weft_status)weft_error_set(
+        error, WEFT_ERR_LIMIT,
+        "no descriptor to sleep on is left: raise the limit of open files (ulimit -n)");
 }
 
 static void close_all(struct tcp_endpoint *endpoint)
 {
-    meet_close(endpoint->meet);
+    bootstrap_close(endpoint->bootstrap);
     if (endpoint->epoll >= 0) close(endpoint->epoll);
     tcp_records_free(endpoint);
     weft_free_bytes(endpoint->transport->env, endpoint);
 }
 
-static enum weft_status tcp_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status tcp_open(struct weft_transport *transport,
+                                 const struct weft_transport_options *options, struct weft_error *error)
 {
     struct tcp_endpoint *endpoint = weft_alloc_zero(transport->env, sizeof *endpoint);
-    if (!endpoint) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a tcp endpoint");
+    if (!endpoint)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a tcp endpoint");
     endpoint->transport = transport;
     endpoint->epoll = -1;
     weft_list_init(&endpoint->peers);
@@ -90,7 +106,7 @@ static enum weft_status tcp_open(struct weft_transport *transport, const struct 
     if (options->eager_bytes_max == 0) transport->eager_bytes_max = TCP_EAGER_BYTES;
     transport->message_bytes = TCP_EAGER_BYTES;
     enum weft_status status = tcp_tune(options->tune, &endpoint->tuning, error);
-    if (status == WEFT_OK) status = open_door(endpoint, options, error);
+    if (status == WEFT_OK) status = open_bootstrap(endpoint, options, error);
     if (status < 0) {
         close_all(endpoint);
         return status;
@@ -100,7 +116,8 @@ static enum weft_status tcp_open(struct weft_transport *transport, const struct 
     return WEFT_OK;
 }
 
-static enum weft_status tcp_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+static enum weft_status tcp_address(struct weft_transport *transport, const void **blob_out,
+                                    size_t *bytes_out)
 {
     struct tcp_endpoint *endpoint = transport->backend;
     *blob_out = endpoint->blob;
@@ -108,17 +125,20 @@ static enum weft_status tcp_address(struct weft_transport *transport, const void
     return WEFT_OK;
 }
 
-static int tcp_fd(struct weft_transport *transport) { return ((struct tcp_endpoint *)transport->backend)->epoll; }
+static int tcp_fd(struct weft_transport *transport)
+{
+    return ((struct tcp_endpoint *)transport->backend)->epoll;
+}
 
 static void tcp_count(struct weft_transport *transport)
 {
     struct tcp_endpoint *endpoint = transport->backend;
     struct weft_transport_stats *stats = &transport->stats;
-    struct meet_stats meet;
+    struct bootstrap_stats bootstrap;
     struct weft_list *node, *spare;
-    meet_stats(endpoint->meet, &meet);
-    stats->refused_count += meet.refused_count - endpoint->refused_told;
-    endpoint->refused_told = meet.refused_count;
+    bootstrap_stats(endpoint->bootstrap, &bootstrap);
+    stats->refused_count += bootstrap.refused_count - endpoint->refused_reported;
+    endpoint->refused_reported = bootstrap.refused_count;
     stats->copied_bytes = endpoint->copied_bytes;
     stats->system_call_count = endpoint->system_calls;
     stats->memory_peer_bytes = sizeof(struct tcp_peer);
@@ -132,7 +152,8 @@ static void tcp_close(struct weft_transport *transport)
 {
     struct tcp_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->peers) tcp_peer_leave(weft_container_of(node, struct tcp_peer, of_endpoint));
+    weft_list_foreach (node, spare, &endpoint->peers)
+        tcp_peer_leave(weft_container_of(node, struct tcp_peer, of_endpoint));
 }
 
 static bool tcp_drained(struct weft_transport *transport)
@@ -145,7 +166,8 @@ static void tcp_free(struct weft_transport *transport)
 {
     struct tcp_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->peers) tcp_peer_end(weft_container_of(node, struct tcp_peer, of_endpoint), WEFT_ERR_CLOSED);
+    weft_list_foreach (node, spare, &endpoint->peers)
+        tcp_peer_end(weft_container_of(node, struct tcp_peer, of_endpoint), WEFT_ERR_CLOSED);
     weft_list_foreach(node, spare, &endpoint->self_arrivals) {
         weft_list_remove(node);
         tcp_discard(transport, &weft_container_of(node, struct tcp_arrival, link)->core.face);
@@ -155,7 +177,8 @@ static void tcp_free(struct weft_transport *transport)
         weft_list_remove(&done->link);
         if (done->recycle) done->recycle(transport, done);
     }
-    weft_list_foreach(node, spare, &endpoint->peers) tcp_peer_free(weft_container_of(node, struct tcp_peer, of_endpoint));
+    weft_list_foreach (node, spare, &endpoint->peers)
+        tcp_peer_free(weft_container_of(node, struct tcp_peer, of_endpoint));
     transport->backend = NULL;
     close_all(endpoint);
 }

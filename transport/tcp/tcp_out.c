@@ -1,8 +1,9 @@
 /* tcp_out.c - what is on its way into a socket.
  *
- * Frames leave in the order pushed, as many as one system call takes, headers and payloads straight from where they lie. What the
- * socket does not take now waits; its payload is borrowed until it has gone. The first short one since the last progress leaves at once,
- * those behind it together with the next progress or before sleeping. */
+ * Frames leave in the order pushed, as many as one system call takes, headers and payloads straight from
+ * where they lie. What the socket does not take now waits; its payload is borrowed until it has gone. The
+ * first short one since the last progress leaves at once, those behind it together with the next progress
+ * or before sleeping. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -11,27 +12,30 @@
 
 #include "transport/tcp/tcp.h"
 
-void tcp_frame_put(struct tcp_peer *known, struct tcp_out *out, const struct tcp_frame *frame)
+void tcp_frame_put(struct tcp_peer *tcp_peer, struct tcp_out *out, const struct tcp_frame *frame)
 {
     struct tcp_frame told = *frame;
-    told.taken = (uint32_t)known->owed; /* at most the budget */
-    known->owed = 0;
+    told.taken = (uint32_t)tcp_peer->unreported_taken; /* at most the budget */
+    tcp_peer->unreported_taken = 0;
     tcp_frame_encode(&told, out->frame);
     out->frame_bytes = TCP_FRAME_BYTES + frame->header_bytes;
     out->sent = 0;
 }
 
 /* Its last byte is in the socket. */
-static void written(struct tcp_peer *known, struct tcp_out *out)
+static void written(struct tcp_peer *tcp_peer, struct tcp_out *out)
 {
-    struct weft_transport *transport = known->endpoint->transport;
+    struct weft_transport *transport = tcp_peer->endpoint->transport;
     weft_list_remove(&out->link);
-    bool leaving = known->phase == TCP_LEAVING;
+    bool leaving = tcp_peer->phase == TCP_PEER_CLOSING;
     switch (out->kind) {
-    case TCP_OUT_MESSAGE: core_finish(transport, &weft_container_of(out, struct tcp_send, out)->done, WEFT_OK); break;
+    case TCP_OUT_MESSAGE:
+        core_finish(transport, &weft_container_of(out, struct tcp_send, out)->done, WEFT_OK);
+        break;
     case TCP_OUT_ANNOUNCE:
-        if (leaving) core_finish(transport, &weft_container_of(out, struct tcp_send, out)->done, WEFT_ERR_CLOSED);
-        else weft_list_append(&known->announced, &out->link);
+        if (leaving)
+            core_finish(transport, &weft_container_of(out, struct tcp_send, out)->done, WEFT_ERR_CLOSED);
+        else weft_list_append(&tcp_peer->announced, &out->link);
         break;
     case TCP_OUT_DATA: {
         struct tcp_send *send = weft_container_of(out, struct tcp_send, out);
@@ -44,123 +48,140 @@ static void written(struct tcp_peer *known, struct tcp_out *out)
             break;
         }
         tcp_data_next(send);
-        weft_list_append(&known->out, &out->link); /* behind what has waited meanwhile */
+        weft_list_append(&tcp_peer->out, &out->link); /* behind what has waited meanwhile */
         break;
     }
     case TCP_OUT_GRANT: break; /* the payload follows, and is received */
     case TCP_OUT_REFUSE: tcp_arrival_release(weft_container_of(out, struct tcp_arrival, out)); break;
-    case TCP_OUT_WORD:
-        if (leaving && out == &known->words[1]) shutdown(known->fd, SHUT_WR); /* it is the last */
+    case TCP_OUT_CONTROL:
+        if (leaving && out == &tcp_peer->controls[1]) shutdown(tcp_peer->fd, SHUT_WR); /* it is the last */
         break;
     }
 }
 
-static ssize_t write_some(struct tcp_peer *known, size_t *wanted_out)
+static ssize_t write_some(struct tcp_peer *tcp_peer, size_t *wanted_out)
 {
     struct iovec parts[2 * TCP_GATHER];
     struct msghdr message = {.msg_iov = parts};
     struct weft_list *node, *spare;
     *wanted_out = 0;
-    weft_list_foreach(node, spare, &known->out) {
+    weft_list_foreach(node, spare, &tcp_peer->out) {
         struct tcp_out *out = weft_container_of(node, struct tcp_out, link);
-        size_t frame_sent = out->sent < out->frame_bytes ? out->sent : out->frame_bytes, payload_sent = out->sent - frame_sent;
+        size_t frame_sent = out->sent < out->frame_bytes ? out->sent : out->frame_bytes,
+               payload_sent = out->sent - frame_sent;
         if (message.msg_iovlen > 2 * (TCP_GATHER - 1)) break;
         if (frame_sent < out->frame_bytes)
-            parts[message.msg_iovlen++] = (struct iovec){out->frame + frame_sent, out->frame_bytes - frame_sent};
+            parts[message.msg_iovlen++] =
+                (struct iovec){out->frame + frame_sent, out->frame_bytes - frame_sent};
         if (payload_sent < out->payload_bytes)
-            parts[message.msg_iovlen++] = (struct iovec){(void *)(uintptr_t)(out->payload + payload_sent), out->payload_bytes - payload_sent};
+            parts[message.msg_iovlen++] = (struct iovec){(void *)(uintptr_t)(out->payload + payload_sent),
+                                                         out->payload_bytes - payload_sent};
         *wanted_out += out->frame_bytes + out->payload_bytes - out->sent;
     }
-    known->endpoint->system_calls++;
-    return sendmsg(known->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    tcp_peer->endpoint->system_calls++;
+    return sendmsg(tcp_peer->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static void account(struct tcp_peer *known, size_t sent)
+static void account(struct tcp_peer *tcp_peer, size_t sent)
 {
-    known->sent_lately = true;
+    tcp_peer->has_unacked_bytes = true;
     while (sent > 0) {
-        struct tcp_out *out = weft_list_first(&known->out, struct tcp_out, link);
+        struct tcp_out *out = weft_list_first(&tcp_peer->out, struct tcp_out, link);
         size_t left = out->frame_bytes + out->payload_bytes - out->sent, step = sent < left ? sent : left;
         out->sent += step;
         sent -= step;
-        if (step == left) written(known, out);
+        if (step == left) written(tcp_peer, out);
     }
 }
 
-void tcp_flush(struct tcp_peer *known)
+void tcp_flush(struct tcp_peer *tcp_peer)
 {
-    for (int writes = 0; writes < TCP_WRITES && known->fd >= 0 && !known->mute && !weft_list_empty(&known->out); writes++) {
+    for (int writes = 0; writes < TCP_WRITES && tcp_peer->fd >= 0 && !tcp_peer->write_failed &&
+                         !weft_list_empty(&tcp_peer->out);
+         writes++) {
         size_t wanted;
-        ssize_t sent = write_some(known, &wanted);
+        ssize_t sent = write_some(tcp_peer, &wanted);
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)) break;
         if (sent < 0) { /* what he has sent before still counts: reading comes to the end by itself */
-            known->mute = true;
-            known->trouble = errno;
-            shutdown(known->fd, SHUT_RDWR);
+            tcp_peer->write_failed = true;
+            tcp_peer->write_errno = errno;
+            shutdown(tcp_peer->fd, SHUT_RDWR);
             return;
         }
-        account(known, (size_t)sent);
+        account(tcp_peer, (size_t)sent);
         if ((size_t)sent < wanted) break;
     }
-    if (!tcp_direct(known->endpoint) && known->fd >= 0)
-        tcp_want(known, weft_list_empty(&known->out) || known->mute ? EPOLLIN : EPOLLIN | EPOLLOUT);
+    if (!tcp_polls_directly(tcp_peer->endpoint) && tcp_peer->fd >= 0)
+        tcp_set_events(tcp_peer, weft_list_empty(&tcp_peer->out) || tcp_peer->write_failed
+                                     ? EPOLLIN
+                                     : EPOLLIN | EPOLLOUT);
 }
 
-void tcp_out_push(struct tcp_peer *known, struct tcp_out *out)
+void tcp_out_push(struct tcp_peer *tcp_peer, struct tcp_out *out)
 {
-    bool first = weft_list_empty(&known->out);
-    weft_list_append(&known->out, &out->link);
+    bool first = weft_list_empty(&tcp_peer->out);
+    weft_list_append(&tcp_peer->out, &out->link);
     bool long_one = out->payload_bytes >= TCP_LONG_BYTES;
     if (!first && !long_one) return;
-    if (known->wrote_at == known->endpoint->polls && !long_one && tcp_direct(known->endpoint)) return;
-    known->wrote_at = known->endpoint->polls;
-    tcp_flush(known);
+    if (tcp_peer->wrote_at == tcp_peer->endpoint->polls && !long_one &&
+        tcp_polls_directly(tcp_peer->endpoint))
+        return;
+    tcp_peer->wrote_at = tcp_peer->endpoint->polls;
+    tcp_flush(tcp_peer);
 }
 
-void tcp_word(struct tcp_peer *known, enum tcp_kind kind)
+void tcp_send_control(struct tcp_peer *tcp_peer, enum tcp_kind kind)
 {
-    struct tcp_out *word = &known->words[kind == TCP_LEAVE];
+    struct tcp_out *word = &tcp_peer->controls[kind == TCP_LEAVE];
     if (!weft_list_empty(&word->link)) return; /* on its way already */
-    word->kind = TCP_OUT_WORD;
-    tcp_frame_put(known, word, &(struct tcp_frame){.kind = kind});
-    tcp_out_push(known, word);
+    word->kind = TCP_OUT_CONTROL;
+    tcp_frame_put(tcp_peer, word, &(struct tcp_frame){.kind = kind});
+    tcp_out_push(tcp_peer, word);
 }
 
-static void drop(struct tcp_peer *known, struct tcp_out *out, enum weft_status status)
+static void drop(struct tcp_peer *tcp_peer, struct tcp_out *out, enum weft_status status)
 {
     weft_list_remove(&out->link);
     switch (out->kind) {
     case TCP_OUT_MESSAGE:
     case TCP_OUT_ANNOUNCE:
-    case TCP_OUT_DATA: core_finish(known->endpoint->transport, &weft_container_of(out, struct tcp_send, out)->done, status); break;
+    case TCP_OUT_DATA:
+        core_finish(tcp_peer->endpoint->transport, &weft_container_of(out, struct tcp_send, out)->done,
+                    status);
+        break;
     case TCP_OUT_GRANT: break; /* of an accepted arrival, which ends by itself */
     case TCP_OUT_REFUSE: tcp_arrival_release(weft_container_of(out, struct tcp_arrival, out)); break;
-    case TCP_OUT_WORD: break;
+    case TCP_OUT_CONTROL: break;
     }
 }
 
-/* A grant that is partly in the socket: its record goes with the receive, perhaps before the rest of the frame has left. */
-static void outlive_its_receive(struct tcp_peer *known, struct tcp_out *grant)
+/* A grant that is partly in the socket: its record goes with the receive, perhaps before the rest of the
+ * frame has left. */
+static void copy_payload_aside(struct tcp_peer *tcp_peer, struct tcp_out *grant)
 {
-    struct tcp_out *word = &known->words[0]; /* nothing is to be said with it any more */
-    *word = (struct tcp_out){.kind = TCP_OUT_WORD, .frame = known->word_frames[0], .frame_bytes = grant->frame_bytes, .sent = grant->sent};
+    struct tcp_out *word = &tcp_peer->controls[0]; /* nothing is to be said with it any more */
+    *word = (struct tcp_out){.kind = TCP_OUT_CONTROL,
+                             .frame = tcp_peer->control_frames[0],
+                             .frame_bytes = grant->frame_bytes,
+                             .sent = grant->sent};
     memcpy(word->frame, grant->frame, TCP_FRAME_BYTES);
     weft_list_insert_before(&grant->link, &word->link);
     weft_list_remove(&grant->link);
 }
 
-void tcp_out_drop(struct tcp_peer *known, enum weft_status status, bool but_begun)
+void tcp_out_drop(struct tcp_peer *tcp_peer, enum weft_status status, bool but_begun)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &known->out) {
+    weft_list_foreach(node, spare, &tcp_peer->out) {
         struct tcp_out *out = weft_container_of(node, struct tcp_out, link);
         if (but_begun && out->sent > 0) continue;
-        drop(known, out, status);
+        drop(tcp_peer, out, status);
     }
-    if (!weft_list_empty(&known->out)) {
-        struct tcp_out *begun = weft_list_first(&known->out, struct tcp_out, link);
-        if (begun->kind == TCP_OUT_GRANT) outlive_its_receive(known, begun);
+    if (!weft_list_empty(&tcp_peer->out)) {
+        struct tcp_out *begun = weft_list_first(&tcp_peer->out, struct tcp_out, link);
+        if (begun->kind == TCP_OUT_GRANT) copy_payload_aside(tcp_peer, begun);
     }
-    while (!weft_list_empty(&known->announced)) drop(known, weft_list_first(&known->announced, struct tcp_out, link), status);
+    while (!weft_list_empty(&tcp_peer->announced))
+        drop(tcp_peer, weft_list_first(&tcp_peer->announced, struct tcp_out, link), status);
 }

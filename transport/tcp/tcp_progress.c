@@ -1,8 +1,9 @@
 /* tcp_progress.c - which sockets are read when; sleeping; hosts that have fallen silent.
  *
- * With one or two peers progress reads their sockets without asking which has something: that is one system call. With more it
- * asks the endpoint's epoll. Where few peers are polled and nobody sleeps, their sockets are in the epoll without events: the kernel
- * goes through all epolls above a socket for each segment that arrives. */
+ * With one or two peers progress reads their sockets without asking which has something: that is one
+ * system call. With more it asks the endpoint's epoll. Where few peers are polled and nobody sleeps, their
+ * sockets are in the epoll without events: the kernel goes through all epolls above a socket for each
+ * segment that arrives. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,35 +15,39 @@
 
 enum { EVENTS = 64, SILENT_PROBES = 2 };
 
-void tcp_want(struct tcp_peer *known, uint32_t events)
+void tcp_set_events(struct tcp_peer *tcp_peer, uint32_t events)
 {
-    struct epoll_event event = {.events = events, .data.ptr = known};
-    if (known->interest == events) return;
-    known->interest = events;
-    known->endpoint->system_calls++;
-    epoll_ctl(known->endpoint->epoll, EPOLL_CTL_MOD, known->fd, &event);
+    struct epoll_event event = {.events = events, .data.ptr = tcp_peer};
+    if (tcp_peer->interest == events) return;
+    tcp_peer->interest = events;
+    tcp_peer->endpoint->system_calls++;
+    epoll_ctl(tcp_peer->endpoint->epoll, EPOLL_CTL_MOD, tcp_peer->fd, &event);
 }
 
 static void listen_to_all(struct tcp_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->open) {
-        struct tcp_peer *known = weft_container_of(node, struct tcp_peer, open);
-        tcp_want(known, weft_list_empty(&known->out) || known->mute ? EPOLLIN : EPOLLIN | EPOLLOUT);
+        struct tcp_peer *tcp_peer = weft_container_of(node, struct tcp_peer, open);
+        tcp_set_events(tcp_peer, weft_list_empty(&tcp_peer->out) || tcp_peer->write_failed
+                                     ? EPOLLIN
+                                     : EPOLLIN | EPOLLOUT);
     }
-    endpoint->listens = true;
+    endpoint->epoll_has_events = true;
 }
 
 static void listen_to_none(struct tcp_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->open) tcp_want(weft_container_of(node, struct tcp_peer, open), 0);
-    endpoint->listens = false;
+    weft_list_foreach (node, spare, &endpoint->open)
+        tcp_set_events(weft_container_of(node, struct tcp_peer, open), 0);
+    endpoint->epoll_has_events = false;
 }
 
-void tcp_listen_anew(struct tcp_endpoint *endpoint)
+void tcp_sockets_changed(struct tcp_endpoint *endpoint)
 {
-    if (tcp_direct(endpoint)) endpoint->listens = true; /* as they are; those polled long enough are taken out */
+    /* as they are; those polled long enough are taken out */
+    if (tcp_polls_directly(endpoint)) endpoint->epoll_has_events = true;
     else listen_to_all(endpoint);
 }
 
@@ -51,43 +56,44 @@ void tcp_listen_anew(struct tcp_endpoint *endpoint)
 static uint64_t tick_ns(const struct tcp_endpoint *endpoint) { return endpoint->tuning.lost_ns / 8; }
 
 /* Does its host owe us an answer? *silent_out: for so long it has said nothing. */
-static bool owes(const struct tcp_peer *known, uint64_t *silent_ns_out)
+static bool awaits_ack(const struct tcp_peer *tcp_peer, uint64_t *silent_ns_out)
 {
     struct tcp_info info;
     socklen_t bytes = sizeof info;
     memset(&info, 0, sizeof info);
-    if (getsockopt(known->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+    if (getsockopt(tcp_peer->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
     uint32_t ack_ms = info.tcpi_last_ack_recv, data_ms = info.tcpi_last_data_recv;
     *silent_ns_out = WEFT_MS((uint64_t)(ack_ms < data_ms ? ack_ms : data_ms));
-    return info.tcpi_unacked > 0 || info.tcpi_probes >= SILENT_PROBES; /* probes: of a window that is closed */
+    /* probes: of a window that is closed */
+    return info.tcpi_unacked > 0 || info.tcpi_probes >= SILENT_PROBES;
 }
 
-static void look_for_silence(struct tcp_endpoint *endpoint, uint64_t now_ns)
+static void check_silence(struct tcp_endpoint *endpoint, uint64_t now_ns)
 {
     struct weft_list *node, *spare;
     if (now_ns < endpoint->alive_ns) return;
     endpoint->alive_ns = now_ns + tick_ns(endpoint);
     weft_list_foreach(node, spare, &endpoint->open) {
-        struct tcp_peer *known = weft_container_of(node, struct tcp_peer, open);
+        struct tcp_peer *tcp_peer = weft_container_of(node, struct tcp_peer, open);
         uint64_t silent_ns;
-        if (!known->sent_lately) continue;
-        if (!owes(known, &silent_ns)) {
-            known->silent_ns = 0;
-            known->sent_lately = !weft_list_empty(&known->out);
-        } else if (known->silent_ns == 0 || silent_ns < weft_since_ns(known->silent_ns, now_ns)) {
-            known->silent_ns = now_ns;
-        } else if (weft_since_ns(known->silent_ns, now_ns) >= endpoint->tuning.lost_ns) {
-            tcp_peer_gone(known, ETIMEDOUT);
+        if (!tcp_peer->has_unacked_bytes) continue;
+        if (!awaits_ack(tcp_peer, &silent_ns)) {
+            tcp_peer->silent_ns = 0;
+            tcp_peer->has_unacked_bytes = !weft_list_empty(&tcp_peer->out);
+        } else if (tcp_peer->silent_ns == 0 || silent_ns < weft_elapsed_ns(tcp_peer->silent_ns, now_ns)) {
+            tcp_peer->silent_ns = now_ns;
+        } else if (weft_elapsed_ns(tcp_peer->silent_ns, now_ns) >= endpoint->tuning.lost_ns) {
+            tcp_peer_on_socket_end(tcp_peer, ETIMEDOUT);
         }
     }
 }
 
 /* ---- progress ---- */
 
-static int look_at(struct tcp_peer *known)
+static int poll_socket(struct tcp_peer *tcp_peer)
 {
-    if (!weft_list_empty(&known->out)) tcp_flush(known);
-    return tcp_read(known);
+    if (!weft_list_empty(&tcp_peer->out)) tcp_flush(tcp_peer);
+    return tcp_read(tcp_peer);
 }
 
 static int read_all(struct tcp_endpoint *endpoint)
@@ -95,8 +101,9 @@ static int read_all(struct tcp_endpoint *endpoint)
     struct weft_list *node, *spare;
     int count = 0;
     weft_list_foreach(node, spare, &endpoint->open) {
-        count += look_at(weft_container_of(node, struct tcp_peer, open));
-        if (weft_list_empty(spare) && spare != &endpoint->open) break; /* reading has ended the next one: it is in no list any more */
+        count += poll_socket(weft_container_of(node, struct tcp_peer, open));
+        /* reading has ended the next one: it is in no list any more */
+        if (weft_list_empty(spare) && spare != &endpoint->open) break;
     }
     return count;
 }
@@ -107,46 +114,51 @@ static int read_ready(struct tcp_endpoint *endpoint, int budget)
     endpoint->system_calls++;
     int count = 0, got = epoll_wait(endpoint->epoll, events, budget < EVENTS ? budget : EVENTS, 0);
     for (int i = 0; i < got; i++) {
-        struct tcp_peer *known = events[i].data.ptr;
-        if (!known) count += meet_progress(endpoint->meet, 64);
-        else if (known->fd >= 0) count += look_at(known);
+        struct tcp_peer *tcp_peer = events[i].data.ptr;
+        if (!tcp_peer) count += bootstrap_progress(endpoint->bootstrap, 64);
+        else if (tcp_peer->fd >= 0) count += poll_socket(tcp_peer);
     }
     return count;
 }
 
-static void end_the_impatient(struct tcp_endpoint *endpoint, uint64_t now_ns)
+static void end_expired(struct tcp_endpoint *endpoint, uint64_t now_ns)
 {
     struct weft_list *node, *spare;
     if (endpoint->leaving_count == 0) return;
     weft_list_foreach(node, spare, &endpoint->open) {
-        struct tcp_peer *known = weft_container_of(node, struct tcp_peer, open);
-        if (known->phase == TCP_LEAVING && now_ns >= known->end_limit_ns) tcp_peer_end(known, WEFT_ERR_CLOSED);
+        struct tcp_peer *tcp_peer = weft_container_of(node, struct tcp_peer, open);
+        if (tcp_peer->phase == TCP_PEER_CLOSING && now_ns >= tcp_peer->end_limit_ns)
+            tcp_peer_end(tcp_peer, WEFT_ERR_CLOSED);
     }
 }
 
 /* What need not be looked at each time. */
-static int look_aside(struct tcp_endpoint *endpoint, uint64_t now_ns)
+static int poll_bootstrap(struct tcp_endpoint *endpoint, uint64_t now_ns)
 {
     bool slept = endpoint->slept;
     endpoint->slept = false;
     if (slept) endpoint->listened_ns = now_ns;
-    else if (endpoint->listens && tcp_direct(endpoint) && now_ns >= endpoint->listened_ns + TCP_ASIDE_NS) listen_to_none(endpoint);
-    look_for_silence(endpoint, now_ns);
-    end_the_impatient(endpoint, now_ns);
-    if (!slept && now_ns < endpoint->aside_ns) return 0;
-    endpoint->aside_ns = now_ns + (endpoint->meeting_count + endpoint->leaving_count > 0 ? TCP_ASIDE_NS : TCP_CALM_NS);
+    else if (endpoint->epoll_has_events && tcp_polls_directly(endpoint) &&
+             now_ns >= endpoint->listened_ns + TCP_BOOTSTRAP_POLL_NS)
+        listen_to_none(endpoint);
+    check_silence(endpoint, now_ns);
+    end_expired(endpoint, now_ns);
+    if (!slept && now_ns < endpoint->bootstrap_poll_ns) return 0;
+    endpoint->bootstrap_poll_ns =
+        now_ns + (endpoint->connecting_count + endpoint->leaving_count > 0 ? TCP_BOOTSTRAP_POLL_NS
+                                                                           : TCP_BOOTSTRAP_IDLE_POLL_NS);
     endpoint->system_calls++;
-    return meet_progress(endpoint->meet, 64);
+    return bootstrap_progress(endpoint->bootstrap, 64);
 }
 
 int tcp_progress(struct weft_transport *transport, int budget)
 {
     struct tcp_endpoint *endpoint = transport->backend;
     int count = weft_list_empty(&endpoint->self_arrivals) ? 0 : tcp_self_progress(endpoint, budget);
-    if (tcp_direct(endpoint)) count += read_all(endpoint);
+    if (tcp_polls_directly(endpoint)) count += read_all(endpoint);
     else count += read_ready(endpoint, budget);
     if (++endpoint->polls % TCP_CLOCK_EVERY == 0 || endpoint->slept || transport->closed)
-        count += look_aside(endpoint, weft_now_ns(transport->env));
+        count += poll_bootstrap(endpoint, weft_now_ns(transport->env));
     return count;
 }
 
@@ -157,14 +169,15 @@ enum weft_status tcp_arm(struct weft_transport *transport)
     struct tcp_endpoint *endpoint = transport->backend;
     if (!weft_list_empty(&endpoint->self_arrivals)) return WEFT_ERR_AGAIN;
     struct weft_list *node, *spare;
-    if (tcp_direct(endpoint)) {
-        weft_list_foreach(node, spare, &endpoint->open) tcp_flush(weft_container_of(node, struct tcp_peer, open));
+    if (tcp_polls_directly(endpoint)) {
+        weft_list_foreach (node, spare, &endpoint->open)
+            tcp_flush(weft_container_of(node, struct tcp_peer, open));
         if (!weft_list_empty(&transport->done)) return WEFT_ERR_AGAIN;
         listen_to_all(endpoint);
     }
     endpoint->slept = true;
     weft_list_foreach(node, spare, &endpoint->open) {
-        if (!weft_container_of(node, struct tcp_peer, open)->sent_lately) continue;
+        if (!weft_container_of(node, struct tcp_peer, open)->has_unacked_bytes) continue;
         core_wake_at(transport, weft_now_ns(transport->env) + tick_ns(endpoint));
         break;
     }

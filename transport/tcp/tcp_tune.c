@@ -43,7 +43,9 @@ enum weft_status tcp_tune(const char *text, struct tcp_tuning *tuning, struct we
         char *value = strchr(item, '=');
         if (value) *value++ = 0;
         if (bytes >= sizeof item || !value || !take(tuning, item, value)) {
-            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the tcp backend's setting \"%.*s\" is none: budget=64k..1024m, lost_ms=2000..3600000, host=ADDRESS",
+            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
+                                                    "the tcp backend's setting \"%.*s\" is none: "
+                                                    "budget=64k..1024m, lost_ms=2000..3600000, host=ADDRESS",
                                                     (int)bytes, text);
         }
         text += bytes + (text[bytes] == ',');

@@ -16,8 +16,11 @@ void tcp_frame_encode(const struct tcp_frame *frame, uint8_t out[TCP_FRAME_BYTES
 bool tcp_frame_decode(const uint8_t data[TCP_FRAME_BYTES], struct tcp_frame *frame_out)
 {
     uint32_t first = get_le32(data), kind = first & 0xffu;
-    *frame_out = (struct tcp_frame){
-        .kind = (enum tcp_kind)kind, .header_bytes = first >> 16, .taken = get_le32(data + 4), .number = get_le64(data + 8), .bytes = get_le64(data + 16)};
+    *frame_out = (struct tcp_frame){.kind = (enum tcp_kind)kind,
+                                    .header_bytes = first >> 16,
+                                    .taken = get_le32(data + 4),
+                                    .number = get_le64(data + 8),
+                                    .bytes = get_le64(data + 16)};
     bool message = kind == TCP_MESSAGE || kind == TCP_ANNOUNCE;
     if (kind == 0 || kind >= TCP_KINDS || (first & 0xff00u) != 0) return false;
     if (frame_out->header_bytes > (message ? WEFT_TRANSPORT_HEADER_BYTES_MAX : 0)) return false;
@@ -39,6 +42,7 @@ enum weft_status tcp_parameters_decode(const void *data, size_t bytes, uint32_t 
     if (bytes != TCP_PARAMETER_BYTES || get_le32(at) != PARAMETER_MAGIC) return WEFT_ERR_MALFORMED;
     if (get_le32(at + 4) != VERSION) return WEFT_ERR_VERSION;
     *budget_out = get_le32(at + 8);
-    if (*budget_out < TCP_BUDGET_MIN || *budget_out > TCP_BUDGET_MAX || get_le32(at + 12) != 0) return WEFT_ERR_MALFORMED;
+    if (*budget_out < TCP_BUDGET_MIN || *budget_out > TCP_BUDGET_MAX || get_le32(at + 12) != 0)
+        return WEFT_ERR_MALFORMED;
     return WEFT_OK;
 }

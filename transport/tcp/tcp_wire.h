@@ -9,12 +9,13 @@
  *   DATA      number: of the announcement, bytes: the next so many of its payload, which follow
  *   TAKEN     nothing but `taken`                           LEAVE   the endpoint closes; nothing follows
  *
- * taken: so much of the budget is free again. A MESSAGE costs tcp_cost() of what the other side has said it keeps for messages that nobody
+ * taken: so much of the budget is free again. A MESSAGE costs tcp_cost() of what the other side has said it
+ * keeps for messages that nobody
  * has taken yet; what would cost more than is left is announced.                                            all little endian */
 #ifndef WEFT_TRANSPORT_TCP_WIRE_H
 #define WEFT_TRANSPORT_TCP_WIRE_H
 
-#include "transport/core/meet_blob.h"
+#include "transport/bootstrap/address_blob.h"
 #include "transport/transport.h"
 
 enum {
@@ -26,7 +27,16 @@ enum {
 };
 #define TCP_PAYLOAD_BYTES_MAX ((uint64_t)1 << 48)
 
-enum tcp_kind { TCP_MESSAGE = 1, TCP_ANNOUNCE, TCP_GRANT, TCP_REFUSE, TCP_DATA, TCP_TAKEN, TCP_LEAVE, TCP_KINDS };
+enum tcp_kind {
+    TCP_MESSAGE = 1,
+    TCP_ANNOUNCE,
+    TCP_GRANT,
+    TCP_REFUSE,
+    TCP_DATA,
+    TCP_TAKEN,
+    TCP_LEAVE,
+    TCP_KINDS
+};
 
 struct tcp_frame {
     enum tcp_kind kind;
@@ -43,6 +53,7 @@ bool tcp_frame_decode(const uint8_t data[TCP_FRAME_BYTES], struct tcp_frame *fra
 void tcp_parameters_encode(uint32_t budget, uint8_t out[TCP_PARAMETER_BYTES]);
 enum weft_status tcp_parameters_decode(const void *data, size_t bytes, uint32_t *budget_out);
 
-static const struct meet_blob_kind tcp_blob_kind = {0x43545257 /* "WRTC" */, 1}; /* of the address that others connect with */
+static const struct address_blob_kind tcp_address_blob_kind = {
+    0x43545257 /* "WRTC" */, 1}; /* of the address that others connect with */
 
 #endif

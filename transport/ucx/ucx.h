@@ -42,10 +42,10 @@
 #include <ucp/api/ucp.h>
 
 #include "transport/core/core.h"
-#include "transport/ucx/ucx_seal.h"
+#include "transport/ucx/wire/ucx_seal.h"
 #include "transport/ucx/ucx_settings.h"
 #include "transport/ucx/ucx_table.h"
-#include "transport/ucx/ucx_wire.h"
+#include "transport/ucx/wire/ucx_wire.h"
 
 enum {
     UCX_AM_ID = 17,            /* one active message id for everything; kinds are in our header */
@@ -58,8 +58,10 @@ enum {
     UCX_EAGER_FIRST = 64 << 10, /* what may wait untaken before the receiver has said more in its HELLO */
     UCX_EAGER_EXTRA = 64,       /* a message counts for this much more than its payload */
     UCX_BATCH_BYTES = 4096,
-    UCX_KEPT_BYTES = 60 << 10,  /* eager payloads above this are kept in buffers of the largest size, others in these */
-    UCX_GATHER_BYTES = 60 << 10,      /* less than a TCP segment of UCX, also of one that the user has set to 64 KiB */
+    UCX_KEPT_BYTES = 60 << 10,  /* eager payloads above this are kept in buffers of the largest size,
+                                 * others in these */
+    UCX_GATHER_BYTES = 60 << 10,      /* less than a TCP segment of UCX, also of one that the user has set
+                                       * to 64 KiB */
     UCX_GATHER_MESSAGE_MAX = 16 << 10, /* payload: larger ones are cheap enough alone */
     UCX_BATCHES_MAX = 64,       /* waiting for a peer that is not connected yet; more words are lost */
     UCX_FRAGMENTS_MAX = 8,      /* in flight towards one peer */
@@ -106,7 +108,7 @@ struct ucx_send {
     uint64_t bytes, started, piece; /* all, handed to UCX, one fragment's */
     uint64_t landing;         /* DATA: where to, at the receiver; 0: not granted yet */
     struct ucx_window *served;
-    struct ucx_remote *far;   /* a put by UCX: into this one */
+    struct ucx_remote *ucx_remote;   /* a put by UCX: into this one */
     struct ucx_wire_put put;
     uint64_t put_offset;
     bool answered;            /* a put: the peer has it all, or has refused it */
@@ -125,7 +127,7 @@ struct ucx_batch {
     struct weft_list link;
     uint32_t used;
     uint8_t header[UCX_WIRE_HEADER_BYTES_MAX];
-    uint8_t words[UCX_BATCH_BYTES];
+    uint8_t entries[UCX_BATCH_BYTES];
 };
 
 struct ucx_gather {
@@ -140,7 +142,7 @@ struct ucx_landing {
     struct ucx_op op; /* first */
     char *buffer;
     uint64_t bytes, received;
-    struct ucx_remote *far; /* a get by UCX: from this one */
+    struct ucx_remote *ucx_remote; /* a get by UCX: from this one */
 };
 
 struct ucx_arrival {
@@ -173,7 +175,7 @@ struct ucx_window {
     ucp_mem_h memory;        /* NULL: only by messages */
     struct weft_list holders; /* who has UCX's key of it */
     uint32_t serving;        /* answers to gets that read it */
-    bool shut;               /* closes: found by nobody any more */
+    bool is_revoked;               /* closes: found by nobody any more */
 };
 
 struct ucx_holder {
@@ -188,7 +190,7 @@ struct ucx_remote {
     uint64_t window, secret, address;
     ucp_rkey_h rkey;         /* NULL: only by messages */
     bool asked;              /* for the key */
-    bool shut;               /* its owner closes it: no new access, LET_GO when the last has ended */
+    bool is_revoked;               /* its owner closes it: no new access, LET_GO when the last has ended */
     uint32_t direct;         /* puts and gets by UCX under way */
 };
 
@@ -214,7 +216,7 @@ struct ucx_peer {
     bool direct;                /* the kernel reaches its memory: large payloads go by UCX's rendezvous */
     bool remote_access;         /* in hardware, without the peer's processor: puts and gets go by UCX */
     char lanes[80];             /* "tcp/lo", "rc_verbs/mlx5_0:1 + ud_verbs/mlx5_0:1" */
-    bool hello_came, hello_went; /* both: UCX knows both ends of the connection */
+    bool hello_received, hello_sent; /* both: UCX knows both ends of the connection */
     bool answered;              /* BYE or its answer has come */
     bool failed;                /* the connection broke, or its process has died */
     struct ucx_process *process; /* watched; NULL: not */
@@ -226,19 +228,19 @@ struct ucx_peer {
     uint32_t queued;            /* of his in endpoint->arrived */
     uint32_t fragments;         /* in flight to him */
     uint32_t incoming_count;
-    struct weft_list operations, ahead, link_failed, link;
+    struct weft_list operations, reordered, link_failed, link;
     struct weft_list sending, busy; /* busy: in endpoint->busy while `sending` is not empty */
     /* talking: in endpoint->talking while `batches` is not empty or messages are gathered */
     struct weft_list batches, talking;
     struct ucx_gather *gather;  /* NULL: none gathered */
-    uint64_t spoke_round;       /* the round of the last small message to him */
+    uint64_t last_send_round;       /* the round of the last small message to him */
     struct weft_list incoming, remotes;
 };
 
 /* Another process of this host, in which peers live. */
 struct ucx_process {
     struct weft_list link; /* in endpoint->processes */
-    struct ucx_wire_process who;
+    struct ucx_wire_process identity;
     int fd;                /* a pidfd in endpoint->fd; -1: dead */
     uint32_t peers;
 };
@@ -251,7 +253,7 @@ struct ucx_endpoint {
     ucp_worker_h worker;
     int fd;                /* an epoll: UCX's own descriptor, while `listens`, and the processes */
     int ucx_fd;
-    bool listens;
+    bool is_listening;
     struct ucx_wire_process self;
     struct weft_list processes;
     bool armed;            /* since the descriptors were looked at last */
@@ -259,7 +261,8 @@ struct ucx_endpoint {
     uint64_t look_ns;
     size_t address_bytes;
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
-    struct ucx_pool sends, arrivals, eager_buffers, large_buffers, fragments, batches, gathers, landings, incomings;
+    struct ucx_pool sends, arrivals, eager_buffers, large_buffers, fragments, batches, gathers, landings,
+        incomings;
     uint64_t pool_bytes;
     uint64_t round;        /* calls of progress, from 1 */
     bool reaches_cuda;     /* UCX in this process knows the memory of CUDA devices */
@@ -270,7 +273,7 @@ struct ucx_endpoint {
     bool forced;           /* some connection was closed by force */
     void *flush_request;   /* closing: the worker's last flush */
     uint64_t flush_ns;     /* when it began */
-    bool at_rest;          /* closed and nothing pending inside UCX: it is not progressed any more */
+    bool is_quiesced;          /* closed and nothing pending inside UCX: it is not progressed any more */
 };
 
 /* ucx_context.c */
@@ -282,16 +285,16 @@ void ucx_pool_give(struct ucx_pool *pool, void *item);
 
 /* ucx_peer.c */
 /* made when missing; NULL: no memory */
-struct ucx_peer *ucx_peer_of(struct ucx_endpoint *endpoint, struct weft_peer *peer);
+struct ucx_peer *ucx_peer_get_or_add(struct ucx_endpoint *endpoint, struct weft_peer *peer);
 enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob,
                              size_t bytes);
 void ucx_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status);
-void ucx_peer_leave(struct ucx_peer *known, enum weft_status status);
-void ucx_peer_left(struct ucx_peer *known);
-void ucx_peer_failed(struct ucx_peer *known, ucs_status_t status);
+void ucx_peer_leave(struct ucx_peer *ucx_peer, enum weft_status status);
+void ucx_peer_left(struct ucx_peer *ucx_peer);
+void ucx_peer_failed(struct ucx_peer *ucx_peer, ucs_status_t status);
 int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet);
-bool ucx_peers_patient(struct ucx_endpoint *endpoint); /* false: some end must be polled, not slept for */
-enum weft_status ucx_status(const struct ucx_peer *known, ucs_status_t status);
+bool ucx_peers_can_sleep(struct ucx_endpoint *endpoint); /* false: some end must be polled, not slept for */
+enum weft_status ucx_status(const struct ucx_peer *ucx_peer, ucs_status_t status);
 
 /* NULL: the token is wrong, or there are too many peers, or no memory. */
 struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id, uint64_t token);
@@ -308,16 +311,17 @@ void ucx_descriptors_seal(struct ucx_descriptors *before);
 /* ucx_sleep.c */
 enum weft_status ucx_sleep_open(struct ucx_endpoint *endpoint, struct weft_error *error);
 bool ucx_sleep_arm(struct ucx_endpoint *endpoint); /* false: there is something to do */
-int ucx_sleep_look(struct ucx_endpoint *endpoint); /* after a round that was quiet. How many processes have died */
+/* after a round that was quiet. How many processes have died */
+int ucx_sleep_check(struct ucx_endpoint *endpoint);
 
 /* ucx_process.c */
 void ucx_process_self(struct ucx_wire_process *self_out);
-void ucx_process_watch(struct ucx_peer *known, const struct ucx_wire_process *process);
-void ucx_process_forget(struct ucx_peer *known);
+void ucx_process_watch(struct ucx_peer *ucx_peer, const struct ucx_wire_process *process);
+void ucx_process_forget(struct ucx_peer *ucx_peer);
 int ucx_processes_progress(struct ucx_endpoint *endpoint);
 
 /* ucx_lane.c */
-void ucx_lane_learn(struct ucx_peer *known);
+void ucx_lane_learn(struct ucx_peer *ucx_peer);
 void ucx_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
 
 /* ucx_message.c */
@@ -329,21 +333,21 @@ enum weft_status ucx_message_accept(struct weft_transport *transport, struct wef
                                     struct weft_completion *completion);
 void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face);
 /* One small message whose payload is valid during the call only. */
-void ucx_on_eager(struct ucx_peer *known, const struct ucx_wire_header *header, const void *payload);
-void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_TOO */
+void ucx_on_eager(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *payload);
+void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_TOO */
 /* NULL: no memory */
-struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind,
+struct ucx_send *ucx_send_take(struct ucx_peer *ucx_peer, enum ucx_op_kind kind,
                                struct weft_completion *completion);
 /* An arrival without payload of its own: an announced message, a notification. NULL: no memory, the peer is
  * failed. */
-struct ucx_arrival *ucx_arrival_make(struct ucx_peer *known, uint64_t tag, uint64_t sequence,
+struct ucx_arrival *ucx_arrival_make(struct ucx_peer *ucx_peer, uint64_t tag, uint64_t sequence,
                                      uint64_t payload_bytes, const uint8_t *header, uint32_t header_bytes);
 void ucx_arrival_queue(struct ucx_arrival *arrival);
 int ucx_arrivals_progress(struct ucx_endpoint *endpoint);
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival);
 
 /* ucx_op.c */
-void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known,
+void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *ucx_peer,
                  struct weft_completion *completion);
 bool ucx_op_number(struct ucx_op *op); /* give it an id; false: no memory */
 void ucx_op_finish(struct ucx_op *op, enum weft_status status);
@@ -356,21 +360,22 @@ void ucx_op_release(struct ucx_op *op);                       /* recycle it if n
 void ucx_op_drop(struct ucx_op *op);                          /* it was never started */
 
 /* ucx_batch.c */
-void ucx_word(struct ucx_peer *known, const struct ucx_wire_entry *entry);
-void ucx_batch_flush(struct ucx_peer *known);
+void ucx_send_control(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
+void ucx_batch_flush(struct ucx_peer *ucx_peer);
 int ucx_batches_flush(struct ucx_endpoint *endpoint);
-void ucx_batches_drop(struct ucx_peer *known);
-/* One eager active message to op->peer: a header written into `room`, and what was gathered in the op's own memory. */
-void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UCX_WIRE_HEADER_BYTES_MAX], const void *body,
-                     size_t bytes);
+void ucx_batches_drop(struct ucx_peer *ucx_peer);
+/* One eager active message to op->peer: a header written into `room`, and what was gathered in the op's
+ * own memory. */
+void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UCX_WIRE_HEADER_BYTES_MAX],
+                     const void *body, size_t bytes);
 
 /* ucx_gather.c */
-bool ucx_gather_wants(struct ucx_peer *known, const struct weft_message *message); /* an eager one */
-bool ucx_gather_add(struct ucx_peer *known, const struct weft_message *message);   /* false: no memory */
-void ucx_gather_ship(struct ucx_peer *known);
-void ucx_gather_drop(struct ucx_peer *known);
-void ucx_on_gather(struct ucx_peer *known, uint8_t *data, size_t bytes);
-void ucx_on_batch(struct ucx_peer *known, const uint8_t *data, size_t bytes);
+bool ucx_gather_accepts(struct ucx_peer *ucx_peer, const struct weft_message *message); /* an eager one */
+bool ucx_gather_add(struct ucx_peer *ucx_peer, const struct weft_message *message);   /* false: no memory */
+void ucx_gather_send(struct ucx_peer *ucx_peer);
+void ucx_gather_drop(struct ucx_peer *ucx_peer);
+void ucx_on_gather(struct ucx_peer *ucx_peer, uint8_t *data, size_t bytes);
+void ucx_on_batch(struct ucx_peer *ucx_peer, const uint8_t *data, size_t bytes);
 
 /* ucx_stream.c */
 void ucx_stream_begin(struct ucx_send *send);
@@ -378,16 +383,17 @@ void ucx_stream_stop(struct ucx_send *send);
 void ucx_stream_check(struct ucx_send *send); /* is it over? */
 int ucx_streams_push(struct ucx_endpoint *endpoint);
 bool ucx_streams_waiting(const struct ucx_endpoint *endpoint); /* fragments could be started right now */
-void ucx_on_data(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data,
+void ucx_on_data(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *data,
                  size_t data_bytes);
 
 /* ucx_window.c */
 enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window,
                                  struct weft_error *error);
 void ucx_window_close(struct weft_transport *transport, struct weft_window *window);
-/* ucx_keep.c: weft_transport_ops.memory_keep and memory_forget. */
-enum weft_status ucx_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error);
-void ucx_keep_end(struct weft_transport *transport, void *kept);
+/* ucx_memory_register.c: weft_transport_ops.memory_register and memory_unregister. */
+enum weft_status ucx_memory_register(struct weft_transport *transport, void *address, size_t bytes,
+                                     void **registered_out, struct weft_error *error);
+void ucx_memory_unregister(struct weft_transport *transport, void *kept);
 void ucx_window_free(struct weft_transport *transport, struct weft_window *window);
 enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
                             size_t bytes);
@@ -397,30 +403,30 @@ enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *r
                          const struct weft_put *put, struct weft_completion *completion);
 enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
                          void *destination, size_t bytes, struct weft_completion *completion);
-void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data,
+void ucx_on_put(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *data,
                 size_t data_bytes);
-void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry);
+void ucx_on_get(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
 /* The window that this peer may reach with one of these rights, or NULL. */
-struct ucx_window *ucx_window_find(struct ucx_peer *known, uint64_t id, uint64_t secret, unsigned rights);
-void ucx_window_check(struct ucx_window *own); /* is its closing over? */
-void ucx_on_notify(struct ucx_peer *known, const struct ucx_wire_entry *entry);
-void ucx_windows_peer_gone(struct ucx_peer *known); /* no word will come from him any more */
+struct ucx_window *ucx_window_find(struct ucx_peer *ucx_peer, uint64_t id, uint64_t secret, unsigned rights);
+void ucx_window_check(struct ucx_window *ucx_window); /* is its closing over? */
+void ucx_on_notify(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
+void ucx_windows_peer_gone(struct ucx_peer *ucx_peer); /* no word will come from him any more */
 void ucx_serve_ended(struct ucx_send *send);
 
 /* ucx_direct.c */
-void ucx_direct_map(struct ucx_endpoint *endpoint, struct ucx_window *own);
-void ucx_direct_unmap(struct ucx_endpoint *endpoint, struct ucx_window *own);
-void ucx_direct_shut(struct ucx_window *own);
-void ucx_direct_free(struct ucx_endpoint *endpoint, struct ucx_window *own);
-void ucx_direct_ask(struct ucx_remote *far, struct ucx_peer *known);
-void ucx_direct_release(struct ucx_remote *far);
-void ucx_direct_peer_gone(struct ucx_peer *known);
+void ucx_direct_map(struct ucx_endpoint *endpoint, struct ucx_window *ucx_window);
+void ucx_direct_unmap(struct ucx_endpoint *endpoint, struct ucx_window *ucx_window);
+void ucx_direct_revoke_keys(struct ucx_window *ucx_window);
+void ucx_direct_free(struct ucx_endpoint *endpoint, struct ucx_window *ucx_window);
+void ucx_direct_request_key(struct ucx_remote *ucx_remote, struct ucx_peer *ucx_peer);
+void ucx_direct_release(struct ucx_remote *ucx_remote);
+void ucx_direct_peer_gone(struct ucx_peer *ucx_peer);
 /* They end by ucx_op_finish, whatever happens. */
-void ucx_direct_put(struct ucx_send *send, struct ucx_remote *far, const struct weft_put *put);
-void ucx_direct_get(struct ucx_landing *landing, struct ucx_remote *far, uint64_t offset);
-void ucx_on_ask(struct ucx_peer *known, const struct ucx_wire_entry *entry);
-void ucx_on_give(struct ucx_peer *known, const struct ucx_wire_entry *entry);
-void ucx_on_shut(struct ucx_peer *known, uint64_t window);
-void ucx_on_let_go(struct ucx_peer *known, uint64_t window);
+void ucx_direct_put(struct ucx_send *send, struct ucx_remote *ucx_remote, const struct weft_put *put);
+void ucx_direct_get(struct ucx_landing *landing, struct ucx_remote *ucx_remote, uint64_t offset);
+void ucx_on_key_request(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
+void ucx_on_key(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
+void ucx_on_key_revoke(struct ucx_peer *ucx_peer, uint64_t window);
+void ucx_on_key_released(struct ucx_peer *ucx_peer, uint64_t window);
 
 #endif

@@ -83,7 +83,8 @@ static enum weft_status configure_all(ucp_config_t *config, const struct ucx_set
         char bytes[24];
         snprintf(bytes, sizeof bytes, "%" PRIu64, settings->segment_bytes);
         WEFT_TRY(configure_tcp(config, "RX_SEG_SIZE", bytes, error));
-        WEFT_TRY(configure_tcp(config, "RX_BUFS_GROW", "2", error)); /* they are large: only as many as are in use */
+        /* they are large: only as many as are in use */
+        WEFT_TRY(configure_tcp(config, "RX_BUFS_GROW", "2", error));
     }
     if (settings->ports[0]) WEFT_TRY(configure_tcp(config, "PORT_RANGE", settings->ports, error));
     if (settings->shared_memory) WEFT_TRY(configure(config, "MM_ERROR_HANDLING", "y", error));
@@ -127,7 +128,7 @@ static bool has_device(const char *words, const char *device, size_t bytes)
 
 /* UCX goes on without a device that is not there, and nobody could be reached: find out now. It tells what it
  * has only in words meant for people; where they are cut short nothing is refused. */
-static enum weft_status look_for_devices(struct ucx_endpoint *endpoint, struct weft_error *error)
+static enum weft_status find_devices(struct ucx_endpoint *endpoint, struct weft_error *error)
 {
     enum { ROOM = 64 << 10 };
     const struct ucx_settings *settings = &endpoint->settings;
@@ -147,11 +148,11 @@ static enum weft_status look_for_devices(struct ucx_endpoint *endpoint, struct w
         bool pattern = strcspn(at, "*?[") < bytes || (bytes == 3 && strncmp(at, "all", 3) == 0);
         if (bytes > 0 && !pattern && !has_device(words, at, bytes)) {
             const char *lanes = getenv("UCX_TLS");
-            status = weft_error_set(
-                error, WEFT_ERR_NOT_FOUND,
-                "there is no network device %.*s for lanes %s (%s): ucx_info -d lists what there is; tcp lanes need an IPv4 address",
-                (int)bytes, at, lanes ? lanes : settings->list,
-                user ? "UCX_NET_DEVICES" : "transport.devices");
+            status = weft_error_set(error, WEFT_ERR_NOT_FOUND,
+                                    "there is no network device %.*s for lanes %s (%s): ucx_info -d lists "
+                                    "what there is; tcp lanes need an IPv4 address",
+                                    (int)bytes, at, lanes ? lanes : settings->list,
+                                    user ? "UCX_NET_DEVICES" : "transport.devices");
         }
         at += bytes + (at[bytes] == ',');
     }
@@ -185,7 +186,7 @@ enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_err
     ucs = ucp_init(&params, config, &endpoint->context);
     ucp_config_release(config);
     if (ucs != UCS_OK) return cannot_start(settings, ucs, error);
-    status = look_for_devices(endpoint, error);
+    status = find_devices(endpoint, error);
     if (status < 0) {
         ucp_cleanup(endpoint->context);
         return status;

@@ -15,64 +15,65 @@
 
 #include "transport/ucx/ucx.h"
 
-void ucx_gather_ship(struct ucx_peer *known)
+void ucx_gather_send(struct ucx_peer *ucx_peer)
 {
-    struct ucx_gather *gather = known->gather;
+    struct ucx_gather *gather = ucx_peer->gather;
     if (!gather) return;
-    known->gather = NULL;
+    ucx_peer->gather = NULL;
     ucx_bundle_send(&gather->op, UCX_WIRE_GATHER, gather->header, gather->records, gather->used);
 }
 
-void ucx_gather_drop(struct ucx_peer *known)
+void ucx_gather_drop(struct ucx_peer *ucx_peer)
 {
-    if (known->gather) ucx_op_drop(&known->gather->op);
-    known->gather = NULL;
+    if (ucx_peer->gather) ucx_op_drop(&ucx_peer->gather->op);
+    ucx_peer->gather = NULL;
 }
 
-bool ucx_gather_wants(struct ucx_peer *known, const struct weft_message *message)
+bool ucx_gather_accepts(struct ucx_peer *ucx_peer, const struct weft_message *message)
 {
-    struct ucx_endpoint *endpoint = known->endpoint;
-    if (!endpoint->settings.tcp || endpoint->settings.verbs || known->direct) return false;
+    struct ucx_endpoint *endpoint = ucx_peer->endpoint;
+    if (!endpoint->settings.tcp || endpoint->settings.verbs || ucx_peer->direct) return false;
     if (message->payload_bytes > UCX_GATHER_MESSAGE_MAX) return false;
-    bool follows = known->spoke_round == endpoint->round;
-    known->spoke_round = endpoint->round;
+    bool follows = ucx_peer->last_send_round == endpoint->round;
+    ucx_peer->last_send_round = endpoint->round;
     return follows;
 }
 
-bool ucx_gather_add(struct ucx_peer *known, const struct weft_message *message)
+bool ucx_gather_add(struct ucx_peer *ucx_peer, const struct weft_message *message)
 {
     size_t bytes = UCX_WIRE_RECORD_BYTES + message->header_bytes + message->payload_bytes;
-    if (known->gather && known->gather->used + bytes > UCX_GATHER_BYTES) ucx_gather_ship(known);
-    struct ucx_gather *gather = known->gather;
+    if (ucx_peer->gather && ucx_peer->gather->used + bytes > UCX_GATHER_BYTES) ucx_gather_send(ucx_peer);
+    struct ucx_gather *gather = ucx_peer->gather;
     if (!gather) {
-        gather = ucx_pool_take(known->endpoint, &known->endpoint->gathers);
+        gather = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->gathers);
         if (!gather) return false;
-        ucx_op_init(&gather->op, UCX_OP_GATHER, known, NULL);
+        ucx_op_init(&gather->op, UCX_OP_GATHER, ucx_peer, NULL);
         gather->used = 0;
-        known->gather = gather;
-        if (weft_list_empty(&known->talking)) weft_list_append(&known->endpoint->talking, &known->talking);
+        ucx_peer->gather = gather;
+        if (weft_list_empty(&ucx_peer->talking))
+            weft_list_append(&ucx_peer->endpoint->talking, &ucx_peer->talking);
     }
     struct ucx_wire_record record = {
         .tag = message->tag,
-        .sequence = known->send_sequence,
+        .sequence = ucx_peer->send_sequence,
         .payload_bytes = (uint32_t)message->payload_bytes,
         .header_bytes = message->header_bytes,
         .header = message->header,
         .payload = message->payload,
     };
     gather->used += (uint32_t)ucx_wire_record_encode(&record, gather->records + gather->used);
-    known->endpoint->transport->stats.copied_bytes += message->payload_bytes;
+    ucx_peer->endpoint->transport->stats.copied_bytes += message->payload_bytes;
     return true;
 }
 
-void ucx_on_gather(struct ucx_peer *known, uint8_t *data, size_t bytes)
+void ucx_on_gather(struct ucx_peer *ucx_peer, uint8_t *data, size_t bytes)
 {
-    struct ucx_endpoint *endpoint = known->endpoint;
-    while (bytes > 0 && !endpoint->transport->closed && known->peer->status >= 0 && !known->failed) {
+    struct ucx_endpoint *endpoint = ucx_peer->endpoint;
+    while (bytes > 0 && !endpoint->transport->closed && ucx_peer->peer->status >= 0 && !ucx_peer->failed) {
         struct ucx_wire_record record;
         size_t used = ucx_wire_record_decode(data, bytes, &record);
         if (used == 0 || record.payload_bytes > endpoint->transport->eager_bytes_max) {
-            core_refused(endpoint->transport);
+            core_count_refused(endpoint->transport);
             return;
         }
         struct ucx_wire_header header = {
@@ -83,7 +84,7 @@ void ucx_on_gather(struct ucx_peer *known, uint8_t *data, size_t bytes)
             .payload_bytes = record.payload_bytes,
             .header = record.header,
         };
-        ucx_on_eager(known, &header, record.payload);
+        ucx_on_eager(ucx_peer, &header, record.payload);
         data += used;
         bytes -= used;
     }

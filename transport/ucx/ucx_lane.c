@@ -61,34 +61,34 @@ static bool puts_by_hardware(const char *words)
     return false;
 }
 
-static void read_lane(struct ucx_peer *known, const char *line)
+static void read_lane(struct ucx_peer *ucx_peer, const char *line)
 {
     char name[64];
     read_name(line, name, sizeof name);
     if (!name[0]) return;
-    bool allowed = known->endpoint->settings.direct;
-    if (reaches_memory(name) && strstr(line, " rma_bw#")) known->direct = allowed;
-    size_t used = strlen(known->lanes);
-    if (strstr(known->lanes, name) || used + strlen(name) + 4 > sizeof known->lanes) return;
-    snprintf(known->lanes + used, sizeof known->lanes - used, "%s%s", used ? " + " : "", name);
+    bool allowed = ucx_peer->endpoint->settings.direct;
+    if (reaches_memory(name) && strstr(line, " rma_bw#")) ucx_peer->direct = allowed;
+    size_t used = strlen(ucx_peer->lanes);
+    if (strstr(ucx_peer->lanes, name) || used + strlen(name) + 4 > sizeof ucx_peer->lanes) return;
+    snprintf(ucx_peer->lanes + used, sizeof ucx_peer->lanes - used, "%s%s", used ? " + " : "", name);
 }
 
-void ucx_lane_learn(struct ucx_peer *known)
+void ucx_lane_learn(struct ucx_peer *ucx_peer)
 {
     char words[4096] = "";
-    known->lanes[0] = 0;
-    known->direct = known->remote_access = false;
+    ucx_peer->lanes[0] = 0;
+    ucx_peer->direct = ucx_peer->remote_access = false;
     /* what does not fit is cut: fewer lanes are known */
     FILE *stream = fmemopen(words, sizeof words - 1, "w");
     if (!stream) return;
-    ucp_ep_print_info(known->ep, stream);
+    ucp_ep_print_info(ucx_peer->ep, stream);
     fclose(stream);
-    known->remote_access = known->endpoint->settings.direct && puts_by_hardware(words);
+    ucx_peer->remote_access = ucx_peer->endpoint->settings.direct && puts_by_hardware(words);
     for (char *line = strstr(words, "lane["); line; line = strstr(line + 1, "lane[")) {
         char *end = strchr(line, '\n');
         if (!end) return;
         *end = 0;
-        read_lane(known, line);
+        read_lane(ucx_peer, line);
         *end = '\n';
         line = end;
     }
@@ -96,9 +96,9 @@ void ucx_lane_learn(struct ucx_peer *known)
 
 void ucx_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
 {
-    const struct ucx_peer *known = peer->backend;
-    const char *payloads = known->direct ? "large payloads by UCX's rendezvous" : "payloads in fragments";
-    const char *access = known->remote_access ? "put and get by remote access" : "put and get by messages";
-    if (known->lanes[0]) snprintf(out, bytes, "ucx %s, %s, %s", known->lanes, payloads, access);
+    const struct ucx_peer *ucx_peer = peer->backend;
+    const char *payloads = ucx_peer->direct ? "large payloads by UCX's rendezvous" : "payloads in fragments";
+    const char *access = ucx_peer->remote_access ? "put and get by remote access" : "put and get by messages";
+    if (ucx_peer->lanes[0]) snprintf(out, bytes, "ucx %s, %s, %s", ucx_peer->lanes, payloads, access);
     else snprintf(out, bytes, "%s", transport->name);
 }

@@ -26,15 +26,15 @@ static void on_sent(void *request, ucs_status_t status, void *user_data)
 
 static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const struct weft_message *message)
 {
-    struct ucx_peer *known = send->op.peer;
+    struct ucx_peer *ucx_peer = send->op.peer;
     struct ucx_wire_header header = {
         .kind = kind,
         .header_bytes = message->header_bytes,
-        .sender = known->endpoint->transport->id,
-        .receiver = known->peer->id,
-        .token = known->token_out,
+        .sender = ucx_peer->endpoint->transport->id,
+        .receiver = ucx_peer->peer->id,
+        .token = ucx_peer->token_out,
         .tag = message->tag,
-        .sequence = known->send_sequence,
+        .sequence = ucx_peer->send_sequence,
         .payload_bytes = message->payload_bytes,
         .header = message->header,
     };
@@ -46,21 +46,22 @@ static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const st
         .user_data = send,
     };
     send->op.holds = 1;
-    ucx_batch_flush(known); /* what was said before goes before */
-    return ucp_am_send_nbx(known->ep, UCX_AM_ID, send->header, UCX_WIRE_FIXED_BYTES + message->header_bytes,
-                           message->payload, message->payload_bytes, &param);
+    ucx_batch_flush(ucx_peer); /* what was said before goes before */
+    return ucp_am_send_nbx(ucx_peer->ep, UCX_AM_ID, send->header,
+                           UCX_WIRE_FIXED_BYTES + message->header_bytes, message->payload,
+                           message->payload_bytes, &param);
 }
 
-struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind,
+struct ucx_send *ucx_send_take(struct ucx_peer *ucx_peer, enum ucx_op_kind kind,
                                struct weft_completion *completion)
 {
-    struct ucx_send *send = ucx_pool_take(known->endpoint, &known->endpoint->sends);
+    struct ucx_send *send = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->sends);
     if (!send) return NULL;
-    ucx_op_init(&send->op, kind, known, completion);
+    ucx_op_init(&send->op, kind, ucx_peer, completion);
     weft_list_init(&send->sending);
     send->landing = 0;
     send->served = NULL;
-    send->far = NULL;
+    send->ucx_remote = NULL;
     send->answer = WEFT_OK;
     send->answered = false;
     return send;
@@ -68,18 +69,18 @@ struct ucx_send *ucx_send_take(struct ucx_peer *known, enum ucx_op_kind kind,
 
 static enum weft_status announce(struct ucx_send *send, const struct weft_message *message)
 {
-    struct ucx_peer *known = send->op.peer;
+    struct ucx_peer *ucx_peer = send->op.peer;
     if (!ucx_op_number(&send->op)) {
         ucx_op_drop(&send->op);
         return WEFT_ERR_NO_MEMORY;
     }
     send->source = message->payload;
     send->bytes = message->payload_bytes;
-    ucx_word(known, &(struct ucx_wire_entry){
-                        .word = UCX_WORD_ANNOUNCE,
+    ucx_send_control(ucx_peer, &(struct ucx_wire_entry){
+                        .control = UCX_CONTROL_ANNOUNCE,
                         .id = send->op.id,
                         .a = message->tag,
-                        .b = known->send_sequence++,
+                        .b = ucx_peer->send_sequence++,
                         .c = message->payload_bytes,
                         .header = message->header,
                         .header_bytes = message->header_bytes,
@@ -91,18 +92,18 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
                                   const struct weft_message *message, struct weft_completion *completion)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    struct ucx_peer *known = peer->backend;
-    if (!known->ep) return WEFT_ERR_PEER_LOST;
+    struct ucx_peer *ucx_peer = peer->backend;
+    if (!ucx_peer->ep) return WEFT_ERR_PEER_LOST;
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
     bool small = message->payload_bytes <= transport->eager_bytes_max;
     uint64_t cost = message->payload_bytes + UCX_EAGER_EXTRA;
-    bool eager = small && cost <= known->credit;
-    struct ucx_send *send = ucx_send_take(known, UCX_OP_MESSAGE, completion);
+    bool eager = small && cost <= ucx_peer->credit;
+    struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_MESSAGE, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
-    if (!eager && (small || !known->direct)) return announce(send, message);
-    if (eager && ucx_gather_wants(known, message) && ucx_gather_add(known, message)) {
-        known->send_sequence++;
-        known->credit -= cost;
+    if (!eager && (small || !ucx_peer->direct)) return announce(send, message);
+    if (eager && ucx_gather_accepts(ucx_peer, message) && ucx_gather_add(ucx_peer, message)) {
+        ucx_peer->send_sequence++;
+        ucx_peer->credit -= cost;
         ucx_op_finish(&send->op, WEFT_OK);
         return WEFT_IN_PROGRESS;
     }
@@ -112,39 +113,40 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
         ucx_op_drop(&send->op);
         ucs_status_t status = UCS_PTR_STATUS(request);
         if (status == UCS_ERR_NO_RESOURCE) return WEFT_ERR_AGAIN;
-        if (status != UCS_ERR_NO_MEMORY) ucx_peer_failed(known, status);
-        return ucx_status(known, status);
+        if (status != UCS_ERR_NO_MEMORY) ucx_peer_failed(ucx_peer, status);
+        return ucx_status(ucx_peer, status);
     }
-    known->send_sequence++;
-    if (eager) known->credit -= cost;
+    ucx_peer->send_sequence++;
+    if (eager) ucx_peer->credit -= cost;
     ucx_op_started(&send->op, request);
     return WEFT_IN_PROGRESS;
 }
 
 /* A message of our own. If it cannot be sent, the other side waits its second and goes on. */
-void ucx_message_control(struct ucx_peer *known, enum ucx_wire_kind kind)
+void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind)
 {
     static const uint8_t nothing[1];
-    struct ucx_send *send = ucx_send_take(known, UCX_OP_CONTROL, NULL);
+    struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_CONTROL, NULL);
     if (!send) return;
     bool hello = kind == UCX_WIRE_HELLO;
     send->op.rendezvous = hello;
-    struct weft_message message = {.tag = hello ? known->endpoint->settings.eager_window : 0,
+    struct weft_message message = {.tag = hello ? ucx_peer->endpoint->settings.eager_window : 0,
                                    .payload = nothing,
                                    .payload_bytes = hello};
     void *request = start_send(send, kind, &message);
-    if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(known, UCS_PTR_STATUS(request));
+    if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(ucx_peer, UCS_PTR_STATUS(request));
     ucx_op_started(&send->op, request);
 }
 
 /* ---- in ---- */
 
-static void give_credit(struct ucx_peer *known, uint64_t bytes)
+static void give_credit(struct ucx_peer *ucx_peer, uint64_t bytes)
 {
-    known->credit_due += bytes;
-    if (known->credit_due < known->endpoint->settings.eager_window / 2 || !known->ep) return;
-    ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_CREDIT, .a = known->credit_due});
-    known->credit_due = 0;
+    ucx_peer->credit_due += bytes;
+    if (ucx_peer->credit_due < ucx_peer->endpoint->settings.eager_window / 2 || !ucx_peer->ep) return;
+    ucx_send_control(ucx_peer,
+                     &(struct ucx_wire_entry){.control = UCX_CONTROL_CREDIT, .a = ucx_peer->credit_due});
+    ucx_peer->credit_due = 0;
 }
 
 /* Where an eager payload of so many bytes waits: a small one does not take the room of the largest. */
@@ -164,23 +166,23 @@ void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arri
     ucx_pool_give(&endpoint->arrivals, arrival);
 }
 
-struct ucx_arrival *ucx_arrival_make(struct ucx_peer *known, uint64_t tag, uint64_t sequence,
+struct ucx_arrival *ucx_arrival_make(struct ucx_peer *ucx_peer, uint64_t tag, uint64_t sequence,
                                      uint64_t payload_bytes, const uint8_t *header, uint32_t header_bytes)
 {
-    struct ucx_arrival *arrival = ucx_pool_take(known->endpoint, &known->endpoint->arrivals);
+    struct ucx_arrival *arrival = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->arrivals);
     if (!arrival) {
-        ucx_peer_failed(known, UCS_ERR_NO_MEMORY); /* a message is lost: the order cannot be kept */
+        ucx_peer_failed(ucx_peer, UCS_ERR_NO_MEMORY); /* a message is lost: the order cannot be kept */
         return NULL;
     }
-    arrival->from = known;
+    arrival->from = ucx_peer;
     arrival->sequence = sequence;
     arrival->send_id = 0;
     arrival->rendezvous = arrival->bye = arrival->unordered = false;
     arrival->held_bytes = 0;
     arrival->borrowed = arrival->descriptor = arrival->big = NULL;
-    arrival->core.whole = true;
+    arrival->core.is_complete = true;
     struct weft_arrival *face = &arrival->core.face;
-    face->peer_id = known->peer->id;
+    face->peer_id = ucx_peer->peer->id;
     face->tag = tag;
     face->payload_bytes = payload_bytes;
     face->header_bytes = header_bytes;
@@ -214,48 +216,49 @@ static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival
 }
 
 /* The next in order, and its receive is posted: from UCX's buffer to its place. */
-static bool deliver_at_once(struct ucx_peer *known, struct ucx_arrival *arrival, const void *data,
+static bool deliver_at_once(struct ucx_peer *ucx_peer, struct ucx_arrival *arrival, const void *data,
                             uint32_t cost)
 {
-    if (known->queued > 0 || !weft_list_empty(&known->ahead) || arrival->sequence != known->receive_sequence)
+    if (ucx_peer->queued > 0 || !weft_list_empty(&ucx_peer->reordered) ||
+        arrival->sequence != ucx_peer->receive_sequence)
         return false;
     arrival->borrowed = data;
-    if (core_arrived_posted(known->endpoint->transport, &arrival->core)) {
-        known->receive_sequence++;
-        give_credit(known, cost);
+    if (core_arrived_posted(ucx_peer->endpoint->transport, &arrival->core)) {
+        ucx_peer->receive_sequence++;
+        give_credit(ucx_peer, cost);
         return true;
     }
     arrival->borrowed = NULL;
     return false;
 }
 
-static ucs_status_t on_payload(struct ucx_peer *known, const struct ucx_wire_header *header, void *data,
+static ucs_status_t on_payload(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, void *data,
                                size_t data_bytes, uint64_t attributes)
 {
-    struct ucx_endpoint *endpoint = known->endpoint;
+    struct ucx_endpoint *endpoint = ucx_peer->endpoint;
     struct ucx_arrival *arrival = ucx_arrival_make(
-        known, header->tag, header->sequence, header->payload_bytes, header->header, header->header_bytes);
+        ucx_peer, header->tag, header->sequence, header->payload_bytes, header->header, header->header_bytes);
     if (!arrival) return UCS_OK;
     ucs_status_t answer = UCS_OK;
     arrival->bye = header->kind == UCX_WIRE_BYE;
     arrival->rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
     if (arrival->rendezvous) {
-        arrival->core.whole = false;
+        arrival->core.is_complete = false;
         arrival->descriptor = data;
         answer = UCS_INPROGRESS;
     } else if (!arrival->bye) {
         uint32_t cost = (uint32_t)data_bytes + UCX_EAGER_EXTRA;
-        if (deliver_at_once(known, arrival, data, cost)) return UCS_OK;
-        known->held_bytes += cost;
+        if (deliver_at_once(ucx_peer, arrival, data, cost)) return UCS_OK;
+        ucx_peer->held_bytes += cost;
         arrival->held_bytes = cost;
         uint64_t window = endpoint->settings.eager_window;
-        bool breach = known->held_bytes > (window > UCX_EAGER_FIRST ? window : UCX_EAGER_FIRST);
+        bool breach = ucx_peer->held_bytes > (window > UCX_EAGER_FIRST ? window : UCX_EAGER_FIRST);
         if (!breach)
             answer = keep_eager(endpoint, arrival, data, data_bytes,
                                 (attributes & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
         if (breach || answer == UCS_ERR_NO_MEMORY) {
             ucx_arrival_release(endpoint, arrival);
-            ucx_peer_failed(known, breach ? UCS_ERR_EXCEEDS_LIMIT : UCS_ERR_NO_MEMORY);
+            ucx_peer_failed(ucx_peer, breach ? UCS_ERR_EXCEEDS_LIMIT : UCS_ERR_NO_MEMORY);
             return UCS_OK;
         }
     }
@@ -263,9 +266,9 @@ static ucs_status_t on_payload(struct ucx_peer *known, const struct ucx_wire_hea
     return answer;
 }
 
-void ucx_on_eager(struct ucx_peer *known, const struct ucx_wire_header *header, const void *payload)
+void ucx_on_eager(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *payload)
 {
-    on_payload(known, header, (void *)(uintptr_t)payload, header->payload_bytes, 0);
+    on_payload(ucx_peer, header, (void *)(uintptr_t)payload, header->payload_bytes, 0);
 }
 
 /* For somebody else, or do lengths disagree? */
@@ -278,7 +281,7 @@ static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wir
     case UCX_WIRE_MESSAGE: return rendezvous || data_bytes <= endpoint->transport->eager_bytes_max;
     case UCX_WIRE_HELLO: return data_bytes == 1;
     case UCX_WIRE_BYE:
-    case UCX_WIRE_BYE_TOO: return data_bytes == 0;
+    case UCX_WIRE_BYE_REPLY: return data_bytes == 0;
     case UCX_WIRE_DATA:
     case UCX_WIRE_PUT:
     case UCX_WIRE_BATCH:
@@ -287,11 +290,11 @@ static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wir
     return false;
 }
 
-static void on_hello(struct ucx_peer *known, uint64_t window)
+static void on_hello(struct ucx_peer *ucx_peer, uint64_t window)
 {
-    if (known->hello_came) return;
-    known->hello_came = true;
-    if (window > UCX_EAGER_FIRST) known->credit += window - UCX_EAGER_FIRST;
+    if (ucx_peer->hello_received) return;
+    ucx_peer->hello_received = true;
+    if (window > UCX_EAGER_FIRST) ucx_peer->credit += window - UCX_EAGER_FIRST;
 }
 
 ucs_status_t ucx_on_message(void *context, const void *header_data, size_t header_bytes, void *data,
@@ -303,51 +306,51 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     uint64_t attributes = param->recv_attr;
     if (ucx_wire_decode(header_data, header_bytes, &header) < 0 ||
         !acceptable(endpoint, &header, data_bytes, attributes)) {
-        core_refused(transport);
+        core_count_refused(transport);
         return UCS_OK; /* dropped; a rendezvous is answered so that its sender does not wait */
     }
-    struct ucx_peer *known = ucx_peer_proven(endpoint, header.sender, header.token);
-    if (!known) {
-        core_refused(transport);
+    struct ucx_peer *ucx_peer = ucx_peer_proven(endpoint, header.sender, header.token);
+    if (!ucx_peer) {
+        core_count_refused(transport);
         return UCS_OK;
     }
     switch (header.kind) {
     /* UCX tells the sender that it was taken */
-    case UCX_WIRE_HELLO: on_hello(known, header.tag); return UCS_OK;
-    case UCX_WIRE_BYE_TOO: known->answered = true; return UCS_OK;
-    case UCX_WIRE_DATA: ucx_on_data(known, &header, data, data_bytes); return UCS_OK;
-    case UCX_WIRE_PUT: ucx_on_put(known, &header, data, data_bytes); return UCS_OK;
-    case UCX_WIRE_BATCH: ucx_on_batch(known, data, data_bytes); return UCS_OK;
-    case UCX_WIRE_GATHER: ucx_on_gather(known, data, data_bytes); return UCS_OK;
+    case UCX_WIRE_HELLO: on_hello(ucx_peer, header.tag); return UCS_OK;
+    case UCX_WIRE_BYE_REPLY: ucx_peer->answered = true; return UCS_OK;
+    case UCX_WIRE_DATA: ucx_on_data(ucx_peer, &header, data, data_bytes); return UCS_OK;
+    case UCX_WIRE_PUT: ucx_on_put(ucx_peer, &header, data, data_bytes); return UCS_OK;
+    case UCX_WIRE_BATCH: ucx_on_batch(ucx_peer, data, data_bytes); return UCS_OK;
+    case UCX_WIRE_GATHER: ucx_on_gather(ucx_peer, data, data_bytes); return UCS_OK;
     case UCX_WIRE_MESSAGE:
     case UCX_WIRE_BYE: break;
     }
-    if (!transport->closed && known->peer->status >= 0)
-        return on_payload(known, &header, data, data_bytes, attributes);
-    if (header.kind == UCX_WIRE_BYE) ucx_peer_left(known);
+    if (!transport->closed && ucx_peer->peer->status >= 0)
+        return on_payload(ucx_peer, &header, data, data_bytes, attributes);
+    if (header.kind == UCX_WIRE_BYE) ucx_peer_left(ucx_peer);
     return UCS_OK;
 }
 
 /* Insert by sequence into the few that ran ahead. */
-static void keep_ahead(struct ucx_peer *known, struct ucx_arrival *arrival)
+static void keep_reordered(struct ucx_peer *ucx_peer, struct ucx_arrival *arrival)
 {
-    struct weft_list *at = known->ahead.prev;
-    while (at != &known->ahead &&
+    struct weft_list *at = ucx_peer->reordered.prev;
+    while (at != &ucx_peer->reordered &&
            weft_container_of(at, struct ucx_arrival, link)->sequence > arrival->sequence)
         at = at->prev;
     weft_list_insert_before(at->next, &arrival->link);
 }
 
 /* The next in sequence. */
-static int hand_on(struct ucx_endpoint *endpoint, struct ucx_peer *known, struct ucx_arrival *arrival)
+static int hand_on(struct ucx_endpoint *endpoint, struct ucx_peer *ucx_peer, struct ucx_arrival *arrival)
 {
-    known->receive_sequence++;
+    ucx_peer->receive_sequence++;
     if (!arrival->bye) {
         core_arrived(endpoint->transport, &arrival->core);
         return 1;
     }
     ucx_arrival_release(endpoint, arrival);
-    ucx_peer_left(known);
+    ucx_peer_left(ucx_peer);
     return 1;
 }
 
@@ -358,29 +361,30 @@ int ucx_arrivals_progress(struct ucx_endpoint *endpoint)
     while (!weft_list_empty(&endpoint->arrived)) {
         struct ucx_arrival *arrival = weft_list_first(&endpoint->arrived, struct ucx_arrival, link);
         weft_list_remove(&arrival->link);
-        struct ucx_peer *known = arrival->from;
-        known->queued--;
+        struct ucx_peer *ucx_peer = arrival->from;
+        ucx_peer->queued--;
         if (arrival->unordered) {
             core_arrived(endpoint->transport, &arrival->core);
             count++;
             continue;
         }
-        uint64_t ahead = arrival->sequence - known->receive_sequence; /* the past wraps around to far ahead */
-        if (ahead > UCX_REORDER_MAX) {
-            core_refused(endpoint->transport);
+        /* the past wraps around to far ahead */
+        uint64_t reordered = arrival->sequence - ucx_peer->receive_sequence;
+        if (reordered > UCX_REORDER_MAX) {
+            core_count_refused(endpoint->transport);
             ucx_arrival_release(endpoint, arrival);
             continue;
         }
-        if (ahead > 0) {
-            keep_ahead(known, arrival);
+        if (reordered > 0) {
+            keep_reordered(ucx_peer, arrival);
             continue;
         }
-        count += hand_on(endpoint, known, arrival);
-        while (!weft_list_empty(&known->ahead)) {
-            arrival = weft_list_first(&known->ahead, struct ucx_arrival, link);
-            if (arrival->sequence != known->receive_sequence) break;
+        count += hand_on(endpoint, ucx_peer, arrival);
+        while (!weft_list_empty(&ucx_peer->reordered)) {
+            arrival = weft_list_first(&ucx_peer->reordered, struct ucx_arrival, link);
+            if (arrival->sequence != ucx_peer->receive_sequence) break;
             weft_list_remove(&arrival->link);
-            count += hand_on(endpoint, known, arrival);
+            count += hand_on(endpoint, ucx_peer, arrival);
         }
     }
     return count;
@@ -388,9 +392,10 @@ int ucx_arrivals_progress(struct ucx_endpoint *endpoint)
 
 /* ---- accept and discard ---- */
 
-static void say_taken(const struct ucx_arrival *arrival)
+static void send_taken(const struct ucx_arrival *arrival)
 {
-    ucx_word(arrival->from, &(struct ucx_wire_entry){.word = UCX_WORD_TAKEN, .id = arrival->send_id});
+    ucx_send_control(arrival->from,
+                     &(struct ucx_wire_entry){.control = UCX_CONTROL_TAKEN, .id = arrival->send_id});
 }
 
 static void accept_eager(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *buffer)
@@ -413,12 +418,13 @@ static void accept_announced(struct ucx_arrival *arrival, void *buffer)
     landing->received = 0;
     bool numbered = landing->bytes > 0 && ucx_op_number(&landing->op);
     if (!numbered) {
-        say_taken(arrival);
+        send_taken(arrival);
         ucx_op_finish(&landing->op, landing->bytes > 0 ? WEFT_ERR_NO_MEMORY : WEFT_OK);
         return;
     }
-    ucx_word(arrival->from,
-             &(struct ucx_wire_entry){.word = UCX_WORD_GRANT, .id = arrival->send_id, .a = landing->op.id});
+    ucx_send_control(
+        arrival->from,
+        &(struct ucx_wire_entry){.control = UCX_CONTROL_GRANT, .id = arrival->send_id, .a = landing->op.id});
 }
 
 static void on_received(void *request, ucs_status_t status, size_t length, void *user_data)
@@ -458,6 +464,6 @@ enum weft_status ucx_message_accept(struct weft_transport *transport, struct wef
 void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face)
 {
     struct ucx_arrival *arrival = weft_container_of(face, struct ucx_arrival, core.face);
-    if (arrival->send_id) say_taken(arrival);
+    if (arrival->send_id) send_taken(arrival);
     ucx_arrival_release(transport->backend, arrival);
 }

@@ -23,17 +23,19 @@ static bool is_library_of_ucx(const char *name)
 /* What does not load here will not load for UCX, which goes on without it. */
 static void open_libraries_of_ucx(void)
 {
-    char own[PATH_MAX], path[PATH_MAX + NAME_MAX + 2];
+    char ucx_window[PATH_MAX], path[PATH_MAX + NAME_MAX + 2];
     const char *named = getenv("UCX_MODULE_DIR");
     if (getenv("UCX_MODULES")) return; /* the user has chosen among them */
-    if (!named && !weft_library_folder((void *)(uintptr_t)&uct_query_components, own, sizeof own)) return;
+    if (!named &&
+        !weft_library_folder((void *)(uintptr_t)&uct_query_components, ucx_window, sizeof ucx_window))
+        return;
     if (named) snprintf(path, sizeof path, "%.*s", PATH_MAX, named);
-    else snprintf(path, sizeof path, "%s/ucx", own);
-    snprintf(own, sizeof own, "%.*s", PATH_MAX - 1, path);
-    DIR *folder = opendir(own);
+    else snprintf(path, sizeof path, "%s/ucx", ucx_window);
+    snprintf(ucx_window, sizeof ucx_window, "%.*s", PATH_MAX - 1, path);
+    DIR *folder = opendir(ucx_window);
     for (const struct dirent *entry = NULL; folder && (entry = readdir(folder));) {
         if (!is_library_of_ucx(entry->d_name)) continue;
-        snprintf(path, sizeof path, "%s/%s", own, entry->d_name);
+        snprintf(path, sizeof path, "%s/%s", ucx_window, entry->d_name);
         weft_library_open(path);
     }
     if (folder) closedir(folder);

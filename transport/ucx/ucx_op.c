@@ -28,16 +28,16 @@ static void op_recycle(struct weft_transport *transport, struct core_done *done)
     ucx_op_release(op);
 }
 
-void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *known,
+void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *ucx_peer,
                  struct weft_completion *completion)
 {
     *op = (struct ucx_op){
-        .done = {.peer = known->peer, .completion = completion, .recycle = op_recycle},
-        .peer = known,
+        .done = {.peer = ucx_peer->peer, .completion = completion, .recycle = op_recycle},
+        .peer = ucx_peer,
         .kind = kind,
     };
-    weft_list_append(&known->operations, &op->link);
-    if (kind == UCX_OP_MESSAGE || kind == UCX_OP_PUT || kind == UCX_OP_GET) known->endpoint->send_count++;
+    weft_list_append(&ucx_peer->operations, &op->link);
+    if (kind == UCX_OP_MESSAGE || kind == UCX_OP_PUT || kind == UCX_OP_GET) ucx_peer->endpoint->send_count++;
 }
 
 bool ucx_op_number(struct ucx_op *op)
@@ -109,7 +109,7 @@ void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status)
 {
     if (request) ucp_request_free(request);
     op->holds--;
-    if (op->kind == UCX_OP_CONTROL && op->rendezvous && status == UCS_OK) op->peer->hello_went = true;
+    if (op->kind == UCX_OP_CONTROL && op->rendezvous && status == UCS_OK) op->peer->hello_sent = true;
     enum weft_status end_status = op->peer->end_status;
     if (ucx_op_park(op, status)) return;
     if (op->finished) { /* its user has been told: the connection is gone */

@@ -119,7 +119,9 @@ static void pools_init(struct ucx_endpoint *endpoint)
     endpoint->transport->eager_bytes_max = eager_bytes;
     endpoint->sends.item_bytes = sizeof(struct ucx_send);
     endpoint->arrivals.item_bytes = sizeof(struct ucx_arrival);
-    endpoint->eager_buffers.item_bytes = eager_bytes > UCX_KEPT_BYTES ? UCX_KEPT_BYTES : eager_bytes > 64 ? eager_bytes : 64;
+    endpoint->eager_buffers.item_bytes = eager_bytes > UCX_KEPT_BYTES ? UCX_KEPT_BYTES
+                                         : eager_bytes > 64           ? eager_bytes
+                                                                      : 64;
     endpoint->large_buffers.item_bytes = eager_bytes;
     endpoint->fragments.item_bytes = sizeof(struct ucx_fragment);
     endpoint->batches.item_bytes = sizeof(struct ucx_batch);
@@ -188,11 +190,11 @@ static enum weft_status ucx_address(struct weft_transport *transport, const void
  * is still queued. So the last thing is a flush of the worker, repeated until it has nothing to do. What is
  * queued to a dead process over shared memory stays queued for ever; destroying that is harmless, so after
  * a forced close the flush has a moment only. */
-static void come_to_rest(struct ucx_endpoint *endpoint)
+static void quiesce(struct ucx_endpoint *endpoint)
 {
     uint64_t now_ns = weft_now_ns(endpoint->transport->env);
     if (endpoint->flush_request) {
-        endpoint->at_rest = endpoint->forced && now_ns > endpoint->flush_ns + WEFT_MS(50);
+        endpoint->is_quiesced = endpoint->forced && now_ns > endpoint->flush_ns + WEFT_MS(50);
         if (ucp_request_check_status(endpoint->flush_request) == UCS_INPROGRESS) return;
         ucp_request_free(endpoint->flush_request);
     }
@@ -200,14 +202,14 @@ static void come_to_rest(struct ucx_endpoint *endpoint)
     void *request = ucp_worker_flush_nbx(endpoint->worker, &param);
     endpoint->flush_request = UCS_PTR_IS_PTR(request) ? request : NULL;
     endpoint->flush_ns = now_ns;
-    endpoint->at_rest = endpoint->flush_request == NULL;
+    endpoint->is_quiesced = endpoint->flush_request == NULL;
 }
 
 static int ucx_progress(struct weft_transport *transport, int budget)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     int count = 0;
-    if (endpoint->at_rest) return 0;
+    if (endpoint->is_quiesced) return 0;
     bool quiet = false;
     endpoint->round++;
     ucx_batches_flush(endpoint);
@@ -219,14 +221,14 @@ static int ucx_progress(struct weft_transport *transport, int budget)
         if (!quiet) count++;
     }
     count += ucx_arrivals_progress(endpoint);
-    if (quiet) count += ucx_sleep_look(endpoint); /* what a dead one has sent comes before its end */
+    if (quiet) count += ucx_sleep_check(endpoint); /* what a dead one has sent comes before its end */
     count += ucx_batches_flush(endpoint);
     count += ucx_peers_progress(endpoint, quiet);
-    if (transport->closed && endpoint->ending_count == 0) come_to_rest(endpoint);
+    if (transport->closed && endpoint->ending_count == 0) quiesce(endpoint);
     return count;
 }
 
-static bool words_waiting(const struct ucx_endpoint *endpoint)
+static bool has_queued_controls(const struct ucx_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->talking) {
@@ -239,7 +241,7 @@ static enum weft_status ucx_arm(struct weft_transport *transport)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     if (!weft_list_empty(&endpoint->arrived) || !weft_list_empty(&endpoint->failed)) return WEFT_ERR_AGAIN;
-    if (ucx_streams_waiting(endpoint) || words_waiting(endpoint) || !ucx_peers_patient(endpoint))
+    if (ucx_streams_waiting(endpoint) || has_queued_controls(endpoint) || !ucx_peers_can_sleep(endpoint))
         return WEFT_ERR_AGAIN;
     return ucx_sleep_arm(endpoint) ? WEFT_OK : WEFT_ERR_AGAIN;
 }
@@ -256,8 +258,8 @@ static void ucx_count(struct weft_transport *transport)
     transport->stats.memory_peer_bytes = 0;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        const struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
-        uint64_t held_bytes = sizeof *known + known->held_bytes;
+        const struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
+        uint64_t held_bytes = sizeof *ucx_peer + ucx_peer->held_bytes;
         if (held_bytes > transport->stats.memory_peer_bytes) transport->stats.memory_peer_bytes = held_bytes;
     }
 }
@@ -269,15 +271,15 @@ static void ucx_close(struct weft_transport *transport)
     struct ucx_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
-        if (known->ep && known->end == UCX_END_NONE) ucx_peer_leave(known, WEFT_ERR_CLOSED);
+        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
+        if (ucx_peer->ep && ucx_peer->end == UCX_END_NONE) ucx_peer_leave(ucx_peer, WEFT_ERR_CLOSED);
     }
 }
 
 static bool ucx_drained(struct weft_transport *transport)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    return endpoint->at_rest;
+    return endpoint->is_quiesced;
 }
 
 static void release_all(struct ucx_endpoint *endpoint, struct weft_list *arrivals)
@@ -295,10 +297,10 @@ static void ucx_free(struct weft_transport *transport)
     struct weft_list *node, *spare;
     release_all(endpoint, &endpoint->arrived);
     weft_list_foreach(node, spare, &endpoint->peers)
-        release_all(endpoint, &weft_container_of(node, struct ucx_peer, link)->ahead);
+        release_all(endpoint, &weft_container_of(node, struct ucx_peer, link)->reordered);
     uint64_t patience_ns = weft_now_ns(transport->env) + WEFT_MS(100);
-    while (!endpoint->at_rest && weft_now_ns(transport->env) < patience_ns) ucx_progress(transport, 64);
-    if (!endpoint->at_rest) {
+    while (!endpoint->is_quiesced && weft_now_ns(transport->env) < patience_ns) ucx_progress(transport, 64);
+    if (!endpoint->is_quiesced) {
         weft_log(transport->env, WEFT_LOG_WARN, "transport",
                  "endpoint %u is freed before it has drained: its UCX worker is left behind", transport->id);
         return;
@@ -311,9 +313,10 @@ static void ucx_free(struct weft_transport *transport)
     weft_list_foreach(node, spare, &endpoint->peers) {
         weft_free_bytes(transport->env, weft_container_of(node, struct ucx_peer, link));
     }
-    struct ucx_pool *const pools[] = {&endpoint->sends,     &endpoint->arrivals, &endpoint->eager_buffers, &endpoint->large_buffers,
-                                      &endpoint->fragments, &endpoint->batches,  &endpoint->gathers,
-                                      &endpoint->landings,  &endpoint->incomings};
+    struct ucx_pool *const pools[] = {
+        &endpoint->sends,         &endpoint->arrivals,  &endpoint->eager_buffers,
+        &endpoint->large_buffers, &endpoint->fragments, &endpoint->batches,
+        &endpoint->gathers,       &endpoint->landings,  &endpoint->incomings};
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) pool_free(endpoint, pools[i]);
     ucx_table_free(transport->env, &endpoint->operations);
     ucx_table_free(transport->env, &endpoint->windows);
@@ -341,8 +344,8 @@ const struct weft_transport_ops ucx_transport_ops = {
     .release = ucx_release,
     .put = ucx_put,
     .get = ucx_get,
-    .memory_keep = ucx_keep,
-    .memory_forget = ucx_keep_end,
+    .memory_register = ucx_memory_register,
+    .memory_unregister = ucx_memory_unregister,
     .describe = ucx_describe,
     .count = ucx_count,
     .progress = ucx_progress,

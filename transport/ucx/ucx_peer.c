@@ -21,61 +21,61 @@
 
 #define END_PATIENCE_NS WEFT_SECONDS(1)
 
-enum weft_status ucx_status(const struct ucx_peer *known, ucs_status_t status)
+enum weft_status ucx_status(const struct ucx_peer *ucx_peer, ucs_status_t status)
 {
     if (status == UCS_OK) return WEFT_OK;
-    if (known->end_status < 0) return known->end_status;
-    if (known->peer && known->peer->status < 0) return known->peer->status;
+    if (ucx_peer->end_status < 0) return ucx_peer->end_status;
+    if (ucx_peer->peer && ucx_peer->peer->status < 0) return ucx_peer->peer->status;
     if (status == UCS_ERR_NO_MEMORY) return WEFT_ERR_NO_MEMORY;
     if (status == UCS_ERR_MESSAGE_TRUNCATED) return WEFT_ERR_TRUNCATED;
     return WEFT_ERR_PEER_LOST;
 }
 
-struct ucx_peer *ucx_peer_of(struct ucx_endpoint *endpoint, struct weft_peer *peer)
+struct ucx_peer *ucx_peer_get_or_add(struct ucx_endpoint *endpoint, struct weft_peer *peer)
 {
     if (peer->backend) return peer->backend;
-    struct ucx_peer *known = weft_alloc_zero(endpoint->transport->env, sizeof *known);
-    if (!known) return NULL;
-    known->endpoint = endpoint;
-    known->peer = peer;
-    known->credit = UCX_EAGER_FIRST;
+    struct ucx_peer *ucx_peer = weft_alloc_zero(endpoint->transport->env, sizeof *ucx_peer);
+    if (!ucx_peer) return NULL;
+    ucx_peer->endpoint = endpoint;
+    ucx_peer->peer = peer;
+    ucx_peer->credit = UCX_EAGER_FIRST;
     if (ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer->id, endpoint->transport->id,
-                       &known->token_in) < 0) {
-        weft_free_bytes(endpoint->transport->env, known);
+                       &ucx_peer->token_in) < 0) {
+        weft_free_bytes(endpoint->transport->env, ucx_peer);
         return NULL;
     }
-    struct weft_list *const lists[] = {&known->operations, &known->ahead,    &known->link_failed,
-                                       &known->sending,    &known->busy,     &known->batches,
-                                       &known->talking,    &known->incoming, &known->remotes};
+    struct weft_list *const lists[] = {&ucx_peer->operations, &ucx_peer->reordered,    &ucx_peer->link_failed,
+                                       &ucx_peer->sending,    &ucx_peer->busy,     &ucx_peer->batches,
+                                       &ucx_peer->talking,    &ucx_peer->incoming, &ucx_peer->remotes};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
-    weft_list_append(&endpoint->peers, &known->link);
-    peer->backend = known;
-    return known;
+    weft_list_append(&endpoint->peers, &ucx_peer->link);
+    peer->backend = ucx_peer;
+    return ucx_peer;
 }
 
 struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id, uint64_t token)
 {
     struct weft_transport *transport = endpoint->transport;
     struct weft_peer *peer = core_peer_find(transport, peer_id);
-    struct ucx_peer *known = peer ? peer->backend : NULL;
-    uint64_t expected = known ? known->token_in : 0;
-    if (!known &&
+    struct ucx_peer *ucx_peer = peer ? peer->backend : NULL;
+    uint64_t expected = ucx_peer ? ucx_peer->token_in : 0;
+    if (!ucx_peer &&
         ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer_id, transport->id, &expected) < 0)
         return NULL;
-    if (!weft_bytes_equal_secretly(&token, &expected, sizeof token)) return NULL;
-    if (known) return known;
-    peer = core_peer_meet(transport, peer_id);
-    return peer ? ucx_peer_of(endpoint, peer) : NULL;
+    if (!weft_bytes_equal_constant_time(&token, &expected, sizeof token)) return NULL;
+    if (ucx_peer) return ucx_peer;
+    peer = core_peer_find_or_add(transport, peer_id);
+    return peer ? ucx_peer_get_or_add(endpoint, peer) : NULL;
 }
 
 /* Note it; reported after ucp_worker_progress. UCS_OK: he took his leave; an error may still follow that. */
-void ucx_peer_failed(struct ucx_peer *known, ucs_status_t status)
+void ucx_peer_failed(struct ucx_peer *ucx_peer, ucs_status_t status)
 {
-    if (known->end == UCX_END_DONE || (known->failed && known->failed_status != UCS_OK)) return;
-    bool reported = known->failed;
-    known->failed = true;
-    known->failed_status = status;
-    if (!reported) weft_list_append(&known->endpoint->failed, &known->link_failed);
+    if (ucx_peer->end == UCX_END_DONE || (ucx_peer->failed && ucx_peer->failed_status != UCS_OK)) return;
+    bool reported = ucx_peer->failed;
+    ucx_peer->failed = true;
+    ucx_peer->failed_status = status;
+    if (!reported) weft_list_append(&ucx_peer->endpoint->failed, &ucx_peer->link_failed);
 }
 
 /* The address in a blob that is proven to come from this peer. */
@@ -86,7 +86,7 @@ static enum weft_status read_address(const struct ucx_endpoint *endpoint, uint32
     WEFT_TRY(ucx_wire_address_decode(blob, bytes, address_out));
     if (address_out->mark != endpoint->seal.mark) return WEFT_ERR_AUTH;
     WEFT_TRY(ucx_seal_prove(&endpoint->seal, blob, bytes - sizeof proof, proof));
-    if (!weft_bytes_equal_secretly(proof, address_out->proof, sizeof proof)) return WEFT_ERR_AUTH;
+    if (!weft_bytes_equal_constant_time(proof, address_out->proof, sizeof proof)) return WEFT_ERR_AUTH;
     return address_out->id == peer_id ? WEFT_OK : WEFT_ERR_MALFORMED;
 }
 
@@ -101,39 +101,39 @@ enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer 
     WEFT_TRY(read_address(endpoint, peer->id, blob, bytes, &address));
     WEFT_TRY(ucx_seal_token(&endpoint->seal, address.challenge, transport->id, peer->id, &token));
     bool fresh = !peer->backend;
-    struct ucx_peer *known = ucx_peer_of(endpoint, peer);
-    if (!known) return WEFT_ERR_NO_MEMORY;
-    known->token_out = token;
+    struct ucx_peer *ucx_peer = ucx_peer_get_or_add(endpoint, peer);
+    if (!ucx_peer) return WEFT_ERR_NO_MEMORY;
+    ucx_peer->token_out = token;
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .address = address.packed,
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-        .err_handler = {.cb = on_error, .arg = known},
+        .err_handler = {.cb = on_error, .arg = ucx_peer},
     };
-    ucs_status_t ucs = ucp_ep_create(endpoint->worker, &params, &known->ep);
+    ucs_status_t ucs = ucp_ep_create(endpoint->worker, &params, &ucx_peer->ep);
     if (ucs == UCS_OK) {
-        ucx_lane_learn(known);
-        ucx_process_watch(known, &address.process);
-        ucx_message_control(known, UCX_WIRE_HELLO);
-        if (known->answered) ucx_peer_left(known); /* it came, spoke and went before we knew it */
+        ucx_lane_learn(ucx_peer);
+        ucx_process_watch(ucx_peer, &address.process);
+        ucx_message_control(ucx_peer, UCX_WIRE_HELLO);
+        if (ucx_peer->answered) ucx_peer_left(ucx_peer); /* it came, spoke and went before we knew it */
         return WEFT_OK;
     }
-    known->ep = NULL;
+    ucx_peer->ep = NULL;
     weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: UCX cannot connect: %s",
              transport->id, peer->id, ucs_status_string(ucs));
     if (fresh) {
-        weft_list_remove(&known->link);
-        weft_free_bytes(transport->env, known);
+        weft_list_remove(&ucx_peer->link);
+        weft_free_bytes(transport->env, ucx_peer);
         peer->backend = NULL;
     }
     return ucs == UCS_ERR_NO_MEMORY ? WEFT_ERR_NO_MEMORY : WEFT_ERR_UNREACHABLE;
 }
 
-static bool has_unfinished(const struct ucx_peer *known)
+static bool has_unfinished(const struct ucx_peer *ucx_peer)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &known->operations) {
+    weft_list_foreach(node, spare, &ucx_peer->operations) {
         const struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
         if (!op->finished) return true;
     }
@@ -142,10 +142,10 @@ static bool has_unfinished(const struct ucx_peer *known)
 
 /* What need not wait for the connection's end. Not by force: the peer is there, and what is being received,
  * here or there, goes on to its end. */
-static void end_operations(struct ucx_peer *known, enum weft_status status, bool force)
+static void end_operations(struct ucx_peer *ucx_peer, enum weft_status status, bool force)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &known->operations) {
+    weft_list_foreach(node, spare, &ucx_peer->operations) {
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
         if (op->finished) continue;
         switch (op->kind) {
@@ -164,110 +164,111 @@ static void end_operations(struct ucx_peer *known, enum weft_status status, bool
         case UCX_OP_GATHER: break;
         }
     }
-    if (force) ucx_batches_drop(known);
+    if (force) ucx_batches_drop(ucx_peer);
 }
 
-static void end_begin(struct ucx_peer *known, enum ucx_end end, enum weft_status status)
+static void end_begin(struct ucx_peer *ucx_peer, enum ucx_end end, enum weft_status status)
 {
-    if (known->end == UCX_END_NONE) known->endpoint->ending_count++;
-    known->end = end;
-    known->end_status = status;
-    known->end_deadline_ns = weft_now_ns(known->endpoint->transport->env) + END_PATIENCE_NS;
-    end_operations(known, status, end == UCX_END_FORCE);
+    if (ucx_peer->end == UCX_END_NONE) ucx_peer->endpoint->ending_count++;
+    ucx_peer->end = end;
+    ucx_peer->end_status = status;
+    ucx_peer->end_deadline_ns = weft_now_ns(ucx_peer->endpoint->transport->env) + END_PATIENCE_NS;
+    end_operations(ucx_peer, status, end == UCX_END_FORCE);
 }
 
 /* We close: say so. */
-void ucx_peer_leave(struct ucx_peer *known, enum weft_status status)
+void ucx_peer_leave(struct ucx_peer *ucx_peer, enum weft_status status)
 {
-    end_begin(known, known->failed ? UCX_END_FORCE : UCX_END_GRACEFUL, status);
-    ucx_message_control(known, UCX_WIRE_BYE);
+    end_begin(ucx_peer, ucx_peer->failed ? UCX_END_FORCE : UCX_END_GRACEFUL, status);
+    ucx_message_control(ucx_peer, UCX_WIRE_BYE);
 }
 
 /* He closes: BYE has come, in sequence. */
-void ucx_peer_left(struct ucx_peer *known)
+void ucx_peer_left(struct ucx_peer *ucx_peer)
 {
-    known->answered = true;
-    if (!known->peer->connected || !known->ep || known->endpoint->transport->closed) return;
-    ucx_peer_failed(known, UCS_OK);
+    ucx_peer->answered = true;
+    if (!ucx_peer->peer->connected || !ucx_peer->ep || ucx_peer->endpoint->transport->closed) return;
+    ucx_peer_failed(ucx_peer, UCS_OK);
 }
 
 void ucx_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
 {
-    struct ucx_peer *known = peer->backend;
-    if (!known->ep || known->end >= UCX_END_CLOSING) return;
-    bool said_bye =
-        known->answered && known->end == UCX_END_NONE && (!known->failed || known->failed_status == UCS_OK);
-    end_begin(known, said_bye ? UCX_END_GRACEFUL : UCX_END_FORCE, status);
-    if (said_bye) ucx_message_control(known, UCX_WIRE_BYE_TOO);
+    struct ucx_peer *ucx_peer = peer->backend;
+    if (!ucx_peer->ep || ucx_peer->end >= UCX_END_CLOSING) return;
+    bool said_bye = ucx_peer->answered && ucx_peer->end == UCX_END_NONE &&
+                    (!ucx_peer->failed || ucx_peer->failed_status == UCS_OK);
+    end_begin(ucx_peer, said_bye ? UCX_END_GRACEFUL : UCX_END_FORCE, status);
+    if (said_bye) ucx_message_control(ucx_peer, UCX_WIRE_BYE_REPLY);
 }
 
-static void end_done(struct ucx_peer *known)
+static void end_done(struct ucx_peer *ucx_peer)
 {
     struct weft_list *node, *spare;
-    ucx_batches_drop(known);
-    weft_list_foreach(node, spare, &known->operations) {
+    ucx_batches_drop(ucx_peer);
+    weft_list_foreach(node, spare, &ucx_peer->operations) {
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
-        ucx_op_finish(op, known->end_status);
+        ucx_op_finish(op, ucx_peer->end_status);
     }
-    ucx_windows_peer_gone(known);
-    ucx_process_forget(known);
-    known->end = UCX_END_DONE;
-    known->endpoint->ending_count--;
+    ucx_windows_peer_gone(ucx_peer);
+    ucx_process_forget(ucx_peer);
+    ucx_peer->end = UCX_END_DONE;
+    ucx_peer->endpoint->ending_count--;
 }
 
-static void end_close(struct ucx_peer *known, unsigned flags)
+static void end_close(struct ucx_peer *ucx_peer, unsigned flags)
 {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = flags};
-    ucp_ep_h ep = known->ep;
-    known->ep = NULL;
-    known->end = UCX_END_CLOSING;
-    if (flags & UCP_EP_CLOSE_FLAG_FORCE) known->endpoint->forced = true;
+    ucp_ep_h ep = ucx_peer->ep;
+    ucx_peer->ep = NULL;
+    ucx_peer->end = UCX_END_CLOSING;
+    if (flags & UCP_EP_CLOSE_FLAG_FORCE) ucx_peer->endpoint->forced = true;
     void *request = ucp_ep_close_nbx(ep, &param);
-    known->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
-    known->end_deadline_ns = weft_now_ns(known->endpoint->transport->env) + END_PATIENCE_NS;
+    ucx_peer->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+    ucx_peer->end_deadline_ns = weft_now_ns(ucx_peer->endpoint->transport->env) + END_PATIENCE_NS;
 }
 
 /* UCX has ended all requests of the connection, but takes its queue pairs down behind our back; a flush of
  * the worker waits for that. What is queued to a dead process would keep it waiting for ever. true: it is
  * over. */
-static bool parked_are_safe(struct ucx_peer *known, uint64_t now_ns)
+static bool parked_are_safe(struct ucx_peer *ucx_peer, uint64_t now_ns)
 {
-    if (known->parked == 0 || known->flushed || now_ns >= known->end_deadline_ns) return true;
-    known->flushed = true;
+    if (ucx_peer->parked == 0 || ucx_peer->flushed || now_ns >= ucx_peer->end_deadline_ns) return true;
+    ucx_peer->flushed = true;
     ucp_request_param_t param = {.op_attr_mask = 0};
-    void *request = ucp_worker_flush_nbx(known->endpoint->worker, &param);
-    known->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
-    return known->close_request == NULL;
+    void *request = ucp_worker_flush_nbx(ucx_peer->endpoint->worker, &param);
+    ucx_peer->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+    return ucx_peer->close_request == NULL;
 }
 
 /* One step of the machine above; true when it moved. `quiet`: UCX had nothing more to do. */
-static bool end_step(struct ucx_peer *known, bool quiet, uint64_t now_ns)
+static bool end_step(struct ucx_peer *ucx_peer, bool quiet, uint64_t now_ns)
 {
-    bool broken = known->failed && known->failed_status != UCS_OK;
-    switch (known->end) {
+    bool broken = ucx_peer->failed && ucx_peer->failed_status != UCS_OK;
+    switch (ucx_peer->end) {
     case UCX_END_GRACEFUL:
-        if (broken || now_ns >= known->end_deadline_ns) {
-            end_begin(known, UCX_END_FORCE, known->end_status);
+        if (broken || now_ns >= ucx_peer->end_deadline_ns) {
+            end_begin(ucx_peer, UCX_END_FORCE, ucx_peer->end_status);
             return true;
         }
-        if (!known->answered || has_unfinished(known)) return false;
-        end_close(known, 0);
+        if (!ucx_peer->answered || has_unfinished(ucx_peer)) return false;
+        end_close(ucx_peer, 0);
         return true;
     case UCX_END_FORCE:
-        if (!(known->hello_came && known->hello_went) && !broken && now_ns < known->end_deadline_ns)
+        if (!(ucx_peer->hello_received && ucx_peer->hello_sent) && !broken &&
+            now_ns < ucx_peer->end_deadline_ns)
             return false;
-        end_close(known, UCP_EP_CLOSE_FLAG_FORCE);
+        end_close(ucx_peer, UCP_EP_CLOSE_FLAG_FORCE);
         return true;
     case UCX_END_CLOSING:
-        if (known->close_request) {
-            bool patient = !known->flushed || now_ns < known->end_deadline_ns;
-            if (patient && ucp_request_check_status(known->close_request) == UCS_INPROGRESS) return false;
-            ucp_request_free(known->close_request);
-            known->close_request = NULL;
+        if (ucx_peer->close_request) {
+            bool patient = !ucx_peer->flushed || now_ns < ucx_peer->end_deadline_ns;
+            if (patient && ucp_request_check_status(ucx_peer->close_request) == UCS_INPROGRESS) return false;
+            ucp_request_free(ucx_peer->close_request);
+            ucx_peer->close_request = NULL;
         }
-        if (!quiet && !known->flushed) return false; /* a flush keeps UCX busy until it is over */
-        if (!parked_are_safe(known, now_ns)) return false;
-        end_done(known);
+        if (!quiet && !ucx_peer->flushed) return false; /* a flush keeps UCX busy until it is over */
+        if (!parked_are_safe(ucx_peer, now_ns)) return false;
+        end_done(ucx_peer);
         return true;
     case UCX_END_NONE:
     case UCX_END_DONE: return false;
@@ -280,17 +281,17 @@ int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet)
     struct weft_transport *transport = endpoint->transport;
     int count = 0;
     while (!weft_list_empty(&endpoint->failed)) {
-        struct ucx_peer *known = weft_list_first(&endpoint->failed, struct ucx_peer, link_failed);
-        weft_list_remove(&known->link_failed);
+        struct ucx_peer *ucx_peer = weft_list_first(&endpoint->failed, struct ucx_peer, link_failed);
+        weft_list_remove(&ucx_peer->link_failed);
         char text[120];
-        snprintf(text, sizeof text, "its connection broke (%s)", ucs_status_string(known->failed_status));
-        if (known->process && known->process->fd < 0) {
+        snprintf(text, sizeof text, "its connection broke (%s)", ucs_status_string(ucx_peer->failed_status));
+        if (ucx_peer->process && ucx_peer->process->fd < 0) {
             snprintf(text, sizeof text, "its process %llu has died",
-                     (unsigned long long)known->process->who.pid);
+                     (unsigned long long)ucx_peer->process->identity.pid);
         }
-        if (known->failed_status == UCS_OK)
-            core_peer_left(transport, known->peer, "it has closed its endpoint");
-        else core_peer_lost(transport, known->peer, WEFT_ERR_PEER_LOST, text);
+        if (ucx_peer->failed_status == UCS_OK)
+            core_peer_left(transport, ucx_peer->peer, "it has closed its endpoint");
+        else core_peer_lost(transport, ucx_peer->peer, WEFT_ERR_PEER_LOST, text);
         count++;
     }
     if (endpoint->ending_count == 0) return count;
@@ -302,15 +303,15 @@ int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet)
     return count;
 }
 
-bool ucx_peers_patient(struct ucx_endpoint *endpoint)
+bool ucx_peers_can_sleep(struct ucx_endpoint *endpoint)
 {
     if (endpoint->ending_count == 0) return true;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
-        if (known->end == UCX_END_CLOSING && !known->close_request) return false;
-        if (known->end != UCX_END_NONE && known->end != UCX_END_DONE)
-            core_wake_at(endpoint->transport, known->end_deadline_ns);
+        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
+        if (ucx_peer->end == UCX_END_CLOSING && !ucx_peer->close_request) return false;
+        if (ucx_peer->end != UCX_END_NONE && ucx_peer->end != UCX_END_DONE)
+            core_wake_at(endpoint->transport, ucx_peer->end_deadline_ns);
     }
     return true;
 }

@@ -75,11 +75,11 @@ static bool can_watch(const struct ucx_wire_process *self, const struct ucx_wire
 /* Its pidfd, in the endpoint's epoll; -1: it is dead; -2: it cannot be watched. */
 static int open_watch(struct ucx_endpoint *endpoint, struct ucx_process *process)
 {
-    int fd = (int)syscall(SYS_pidfd_open, (pid_t)process->who.pid, 0);
+    int fd = (int)syscall(SYS_pidfd_open, (pid_t)process->identity.pid, 0);
     if (fd < 0) return errno == ESRCH ? -1 : -2;
-    uint64_t start = start_of(process->who.pid);
+    uint64_t start = start_of(process->identity.pid);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = process};
-    int answer = start != process->who.start                              ? -1
+    int answer = start != process->identity.start                              ? -1
                  : epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -2
                                                                           : fd;
     if (answer < 0) close(fd);
@@ -91,7 +91,7 @@ static struct ucx_process *find(struct ucx_endpoint *endpoint, const struct ucx_
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->processes) {
         struct ucx_process *process = weft_container_of(node, struct ucx_process, link);
-        if (process->who.pid == who->pid && process->who.start == who->start) return process;
+        if (process->identity.pid == who->pid && process->identity.start == who->start) return process;
     }
     return NULL;
 }
@@ -101,7 +101,7 @@ static struct ucx_process *make(struct ucx_endpoint *endpoint, const struct ucx_
     struct weft_env *env = endpoint->transport->env;
     struct ucx_process *process = weft_alloc_zero(env, sizeof *process);
     if (!process) return NULL;
-    process->who = *who;
+    process->identity = *who;
     process->fd = open_watch(endpoint, process);
     if (process->fd == -2) {
         weft_log(env, WEFT_LOG_WARN, "transport",
@@ -114,16 +114,16 @@ static struct ucx_process *make(struct ucx_endpoint *endpoint, const struct ucx_
     return process;
 }
 
-void ucx_process_watch(struct ucx_peer *known, const struct ucx_wire_process *who)
+void ucx_process_watch(struct ucx_peer *ucx_peer, const struct ucx_wire_process *who)
 {
-    struct ucx_endpoint *endpoint = known->endpoint;
+    struct ucx_endpoint *endpoint = ucx_peer->endpoint;
     if (!can_watch(&endpoint->self, who)) return;
     struct ucx_process *process = find(endpoint, who);
     if (!process) process = make(endpoint, who);
     if (!process) return;
     process->peers++;
-    known->process = process;
-    if (process->fd < 0) ucx_peer_failed(known, UCS_ERR_CONNECTION_RESET);
+    ucx_peer->process = process;
+    if (process->fd < 0) ucx_peer_failed(ucx_peer, UCS_ERR_CONNECTION_RESET);
 }
 
 static void unwatch(struct ucx_endpoint *endpoint, struct ucx_process *process)
@@ -135,14 +135,14 @@ static void unwatch(struct ucx_endpoint *endpoint, struct ucx_process *process)
     process->fd = -1;
 }
 
-void ucx_process_forget(struct ucx_peer *known)
+void ucx_process_forget(struct ucx_peer *ucx_peer)
 {
-    struct ucx_process *process = known->process;
-    known->process = NULL;
+    struct ucx_process *process = ucx_peer->process;
+    ucx_peer->process = NULL;
     if (!process || --process->peers > 0) return;
-    unwatch(known->endpoint, process);
+    unwatch(ucx_peer->endpoint, process);
     weft_list_remove(&process->link);
-    weft_free_bytes(known->endpoint->transport->env, process);
+    weft_free_bytes(ucx_peer->endpoint->transport->env, process);
 }
 
 static int process_died(struct ucx_endpoint *endpoint, struct ucx_process *process)
@@ -151,9 +151,9 @@ static int process_died(struct ucx_endpoint *endpoint, struct ucx_process *proce
     unwatch(endpoint, process);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
-        if (known->process != process) continue;
-        ucx_peer_failed(known, UCS_ERR_CONNECTION_RESET);
+        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
+        if (ucx_peer->process != process) continue;
+        ucx_peer_failed(ucx_peer, UCS_ERR_CONNECTION_RESET);
         count++;
     }
     return count;

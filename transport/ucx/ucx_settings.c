@@ -9,15 +9,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Over tcp a message costs least in one segment of UCX, and a segment of 256 KiB less than four of 64, which is what UCX has by
- * itself: it is made so large, with room for headers (docs/transport-ucx.md). Elsewhere copying more than this does not pay. */
+/* Over tcp a message costs least in one segment of UCX, and a segment of 256 KiB less than four of 64,
+ * which is what UCX has by itself: it is made so large, with room for headers (docs/transport-ucx.md).
+ * Elsewhere copying more than this does not pay. */
 enum { SEGMENT_TCP = 264 << 10, EAGER_SEGMENT = 256 << 10, EAGER_TCP = 64512, EAGER_OTHERS = 8192 };
 
 /* Is `word` one of the comma separated words of `list` that begin with it? "rc" finds rc_verbs. */
-static bool holds(const char *list, const char *word)
+static bool holds(const char *list, const char *control)
 {
     for (const char *at = list; *at;) {
-        if (*at != '^' && strncmp(at, word, strlen(word)) == 0) return true;
+        if (*at != '^' && strncmp(at, control, strlen(control)) == 0) return true;
         at += strcspn(at, ",");
         if (*at == ',') at++;
     }
@@ -155,7 +156,9 @@ enum weft_status ucx_settings_read(const struct weft_transport_options *options,
     WEFT_TRY(read_tune(options->tune, &settings, error));
     settings.eager_bytes_max = options->eager_bytes_max;
     if (settings.eager_bytes_max == 0)
-        settings.eager_bytes_max = settings.segment_bytes ? EAGER_SEGMENT : settings.tcp && !settings.verbs ? EAGER_TCP : EAGER_OTHERS;
+        settings.eager_bytes_max = settings.segment_bytes            ? EAGER_SEGMENT
+                                   : settings.tcp && !settings.verbs ? EAGER_TCP
+                                                                     : EAGER_OTHERS;
     *settings_out = settings;
     return WEFT_OK;
 }

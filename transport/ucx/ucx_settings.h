@@ -4,7 +4,8 @@
  *   eager_window=4M   how much one peer may leave untaken at this endpoint before it must announce (64K to
  *                     1G)
  *   fragment=256K     payload of one DATA message, 4K to 16M: with its header it should fit
- *                     UCX_TCP_RX_SEG_SIZE (set to 264K; 64512 where the user has set it, and on lanes beside tcp)
+ *                     UCX_TCP_RX_SEG_SIZE (set to 264K; 64512 where the user has set it, and on lanes beside
+ *                     tcp)
  *   direct=y          n: never UCX's own rendezvous, put and get, but ours over active messages */
 #ifndef WEFT_TRANSPORT_UCX_SETTINGS_H
 #define WEFT_TRANSPORT_UCX_SETTINGS_H

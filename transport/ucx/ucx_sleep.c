@@ -1,9 +1,11 @@
-/* ucx_sleep.c - what an endpoint sleeps on: one descriptor, an epoll of UCX's own and of the processes that are watched.
+/* ucx_sleep.c - what an endpoint sleeps on: one descriptor, an epoll of UCX's own and of the processes that
+ * are watched.
  *
- * UCX's is listened to only while somebody may sleep. Over tcp the kernel goes through all epolls above a socket for each segment that
- * arrives, in the sender's system call, and for an endpoint that is polled nobody hears it. So one that has been polled for
- * LOOK_NS without being armed takes UCX's descriptor out, and the next arming puts it back, before it arms UCX. Who sleeps has armed, and has
- * the endpoint armed again when another thread has polled it meanwhile (as struct weft_pollable.arm). */
+ * UCX's is listened to only while somebody may sleep. Over tcp the kernel goes through all epolls above a
+ * socket for each segment that arrives, in the sender's system call, and for an endpoint that is polled
+ * nobody hears it. So one that has been polled for LOOK_NS without being armed takes UCX's descriptor out,
+ * and the next arming puts it back, before it arms UCX. Who sleeps has armed, and has the endpoint armed
+ * again when another thread has polled it meanwhile (as struct weft_pollable.arm). */
 #include <errno.h>
 #include <string.h>
 
@@ -12,16 +14,16 @@
 
 #include "transport/ucx/ucx.h"
 
-/* While it is busy, the endpoint looks at its descriptors so often at most; every so many quiet rounds it reads
- * the clock. */
+/* While it is busy, the endpoint looks at its descriptors so often at most; every so many quiet rounds it
+ * reads the clock. */
 enum { LOOK_NS = 1000000, LOOK_ROUNDS = 32 };
 
 static bool listen_to_ucx(struct ucx_endpoint *endpoint)
 {
-    if (endpoint->listens) return true;
+    if (endpoint->is_listening) return true;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    endpoint->listens = epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, endpoint->ucx_fd, &event) == 0;
-    return endpoint->listens;
+    endpoint->is_listening = epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, endpoint->ucx_fd, &event) == 0;
+    return endpoint->is_listening;
 }
 
 enum weft_status ucx_sleep_open(struct ucx_endpoint *endpoint, struct weft_error *error)
@@ -50,7 +52,7 @@ bool ucx_sleep_arm(struct ucx_endpoint *endpoint)
 /* Is it time to look? After sleeping always: a death may have been what ended it. */
 static bool due(struct ucx_endpoint *endpoint)
 {
-    if (weft_list_empty(&endpoint->processes) && !endpoint->listens) return false;
+    if (weft_list_empty(&endpoint->processes) && !endpoint->is_listening) return false;
     if (!endpoint->armed && ++endpoint->looks % LOOK_ROUNDS != 0) return false;
     uint64_t now_ns = weft_now_ns(endpoint->transport->env);
     if (!endpoint->armed && now_ns < endpoint->look_ns + LOOK_NS) return false;
@@ -58,11 +60,11 @@ static bool due(struct ucx_endpoint *endpoint)
     return true;
 }
 
-int ucx_sleep_look(struct ucx_endpoint *endpoint)
+int ucx_sleep_check(struct ucx_endpoint *endpoint)
 {
     if (!due(endpoint)) return 0;
-    if (!endpoint->armed && endpoint->listens)
-        endpoint->listens = epoll_ctl(endpoint->fd, EPOLL_CTL_DEL, endpoint->ucx_fd, NULL) != 0;
+    if (!endpoint->armed && endpoint->is_listening)
+        endpoint->is_listening = epoll_ctl(endpoint->fd, EPOLL_CTL_DEL, endpoint->ucx_fd, NULL) != 0;
     endpoint->armed = false;
     return weft_list_empty(&endpoint->processes) ? 0 : ucx_processes_progress(endpoint);
 }

@@ -18,19 +18,19 @@ static uint64_t piece_of(const struct ucx_endpoint *endpoint, uint64_t bytes)
 
 void ucx_stream_begin(struct ucx_send *send)
 {
-    struct ucx_peer *known = send->op.peer;
+    struct ucx_peer *ucx_peer = send->op.peer;
     send->started = 0;
-    send->piece = piece_of(known->endpoint, send->bytes);
-    if (weft_list_empty(&known->sending)) weft_list_append(&known->endpoint->busy, &known->busy);
-    weft_list_append(&known->sending, &send->sending);
+    send->piece = piece_of(ucx_peer->endpoint, send->bytes);
+    if (weft_list_empty(&ucx_peer->sending)) weft_list_append(&ucx_peer->endpoint->busy, &ucx_peer->busy);
+    weft_list_append(&ucx_peer->sending, &send->sending);
 }
 
 void ucx_stream_stop(struct ucx_send *send)
 {
-    struct ucx_peer *known = send->op.peer;
+    struct ucx_peer *ucx_peer = send->op.peer;
     if (weft_list_empty(&send->sending)) return;
     weft_list_remove(&send->sending);
-    if (weft_list_empty(&known->sending)) weft_list_remove(&known->busy);
+    if (weft_list_empty(&ucx_peer->sending)) weft_list_remove(&ucx_peer->busy);
 }
 
 void ucx_stream_check(struct ucx_send *send)
@@ -54,11 +54,11 @@ void ucx_stream_check(struct ucx_send *send)
 static void fragment_ended(struct ucx_fragment *fragment, ucs_status_t status)
 {
     struct ucx_send *send = fragment->send;
-    struct ucx_peer *known = send->op.peer;
-    ucx_pool_give(&known->endpoint->fragments, fragment);
-    known->fragments--;
+    struct ucx_peer *ucx_peer = send->op.peer;
+    ucx_pool_give(&ucx_peer->endpoint->fragments, fragment);
+    ucx_peer->fragments--;
     send->op.holds--;
-    if (status != UCS_OK && send->op.failed == WEFT_OK) send->op.failed = ucx_status(known, status);
+    if (status != UCS_OK && send->op.failed == WEFT_OK) send->op.failed = ucx_status(ucx_peer, status);
     if (status != UCS_OK) ucx_stream_stop(send);
     ucx_stream_check(send);
 }
@@ -72,13 +72,13 @@ static void on_fragment_sent(void *request, ucs_status_t status, void *user_data
 /* Its header; a put's last fragment carries the notification. */
 static size_t encode_fragment(const struct ucx_send *send, uint64_t offset, uint64_t bytes, uint8_t *out)
 {
-    const struct ucx_peer *known = send->op.peer;
+    const struct ucx_peer *ucx_peer = send->op.peer;
     uint8_t inner[UCX_WIRE_INNER_BYTES_MAX];
     struct ucx_wire_header header = {
         .kind = UCX_WIRE_DATA,
-        .sender = known->endpoint->transport->id,
-        .receiver = known->peer->id,
-        .token = known->token_out,
+        .sender = ucx_peer->endpoint->transport->id,
+        .receiver = ucx_peer->peer->id,
+        .token = ucx_peer->token_out,
         .tag = send->landing,
         .sequence = offset,
         .payload_bytes = bytes,
@@ -102,9 +102,9 @@ static size_t encode_fragment(const struct ucx_send *send, uint64_t offset, uint
 }
 
 /* Start the next fragment; `send` may be gone afterwards. false: no memory now. */
-static bool push_one(struct ucx_peer *known, struct ucx_send *send)
+static bool push_one(struct ucx_peer *ucx_peer, struct ucx_send *send)
 {
-    struct ucx_endpoint *endpoint = known->endpoint;
+    struct ucx_endpoint *endpoint = ucx_peer->endpoint;
     struct ucx_fragment *fragment = ucx_pool_take(endpoint, &endpoint->fragments);
     if (!fragment) return false;
     fragment->send = send;
@@ -113,7 +113,7 @@ static bool push_one(struct ucx_peer *known, struct ucx_send *send)
     size_t header_bytes = encode_fragment(send, offset, bytes, fragment->header);
     send->started += bytes;
     send->op.holds++;
-    known->fragments++;
+    ucx_peer->fragments++;
     if (send->started == send->bytes) ucx_stream_stop(send);
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
@@ -121,18 +121,18 @@ static bool push_one(struct ucx_peer *known, struct ucx_send *send)
         .cb.send = on_fragment_sent,
         .user_data = fragment,
     };
-    void *request = ucp_am_send_nbx(known->ep, UCX_AM_ID, fragment->header, header_bytes,
+    void *request = ucp_am_send_nbx(ucx_peer->ep, UCX_AM_ID, fragment->header, header_bytes,
                                     send->source + offset, bytes, &param);
     if (UCS_PTR_IS_PTR(request)) return true;
     ucs_status_t status = UCS_PTR_STATUS(request);
-    if (status != UCS_OK) ucx_peer_failed(known, status);
+    if (status != UCS_OK) ucx_peer_failed(ucx_peer, status);
     fragment_ended(fragment, status);
     return true;
 }
 
-static bool can_push(const struct ucx_peer *known)
+static bool can_push(const struct ucx_peer *ucx_peer)
 {
-    return known->ep && !weft_list_empty(&known->sending) && known->fragments < UCX_FRAGMENTS_MAX;
+    return ucx_peer->ep && !weft_list_empty(&ucx_peer->sending) && ucx_peer->fragments < UCX_FRAGMENTS_MAX;
 }
 
 int ucx_streams_push(struct ucx_endpoint *endpoint)
@@ -140,9 +140,10 @@ int ucx_streams_push(struct ucx_endpoint *endpoint)
     int count = 0;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->busy) {
-        struct ucx_peer *known = weft_container_of(node, struct ucx_peer, busy);
-        for (int i = 0; i < UCX_PUSH_MAX && can_push(known); i++, count++) {
-            if (!push_one(known, weft_list_first(&known->sending, struct ucx_send, sending))) return count;
+        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, busy);
+        for (int i = 0; i < UCX_PUSH_MAX && can_push(ucx_peer); i++, count++) {
+            if (!push_one(ucx_peer, weft_list_first(&ucx_peer->sending, struct ucx_send, sending)))
+                return count;
         }
     }
     return count;
@@ -157,22 +158,22 @@ bool ucx_streams_waiting(const struct ucx_endpoint *endpoint)
     return false;
 }
 
-void ucx_on_data(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data,
+void ucx_on_data(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *data,
                  size_t data_bytes)
 {
-    struct ucx_op *op = ucx_table_get(&known->endpoint->operations, header->tag);
+    struct ucx_op *op = ucx_table_get(&ucx_peer->endpoint->operations, header->tag);
     /* it has ended here */
-    if (!op || op->peer != known || (op->kind != UCX_OP_RECEIVE && op->kind != UCX_OP_GET)) return;
+    if (!op || op->peer != ucx_peer || (op->kind != UCX_OP_RECEIVE && op->kind != UCX_OP_GET)) return;
     struct ucx_landing *landing = weft_container_of(op, struct ucx_landing, op);
     uint64_t offset = header->sequence;
     if (offset > landing->bytes || data_bytes > landing->bytes - offset ||
         data_bytes > landing->bytes - landing->received) {
-        core_refused(known->endpoint->transport);
-        ucx_peer_failed(known, UCS_ERR_MESSAGE_TRUNCATED);
+        core_count_refused(ucx_peer->endpoint->transport);
+        ucx_peer_failed(ucx_peer, UCS_ERR_MESSAGE_TRUNCATED);
         return;
     }
     memcpy(landing->buffer + offset, data, data_bytes);
-    known->endpoint->transport->stats.copied_bytes += data_bytes;
+    ucx_peer->endpoint->transport->stats.copied_bytes += data_bytes;
     landing->received += data_bytes;
     if (landing->received == landing->bytes) ucx_op_finish(op, WEFT_OK);
 }

@@ -24,151 +24,159 @@ enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_w
             "transport %s opens windows on host memory only, its UCX has no CUDA: copy to the host first",
             transport->name);
     }
-    struct ucx_window *own = weft_alloc_zero(transport->env, sizeof *own);
-    uint64_t id = own ? ucx_table_put(transport->env, &endpoint->windows, own) : 0;
+    struct ucx_window *ucx_window = weft_alloc_zero(transport->env, sizeof *ucx_window);
+    uint64_t id = ucx_window ? ucx_table_put(transport->env, &endpoint->windows, ucx_window) : 0;
     if (id == 0) {
-        weft_free_bytes(transport->env, own);
+        weft_free_bytes(transport->env, ucx_window);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a window");
     }
-    own->window = window;
-    own->id = id;
-    own->secret = weft_random_u64(transport->env);
-    window->backend = own;
-    weft_list_init(&own->holders);
-    ucx_direct_map(endpoint, own);
+    ucx_window->window = window;
+    ucx_window->id = id;
+    ucx_window->secret = weft_random_u64(transport->env);
+    window->backend = ucx_window;
+    weft_list_init(&ucx_window->holders);
+    ucx_direct_map(endpoint, ucx_window);
     struct ucx_wire_key key = {
         .owner = transport->id,
         .rights = window->options.rights,
         .window = id,
-        .secret = own->secret,
+        .secret = ucx_window->secret,
         .bytes = window->options.bytes,
-        .address = own->memory ? (uintptr_t)window->options.address : 0,
+        .address = ucx_window->memory ? (uintptr_t)window->options.address : 0,
     };
     ucx_wire_key_encode(&key, window->key);
     window->key_bytes = UCX_WIRE_KEY_BYTES;
     return WEFT_OK;
 }
 
-static void put_done(struct ucx_peer *known, uint64_t put_id, enum weft_status status)
+static void put_done(struct ucx_peer *ucx_peer, uint64_t put_id, enum weft_status status)
 {
-    ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_PUT_DONE, .id = put_id, .status = status});
+    ucx_send_control(
+        ucx_peer, &(struct ucx_wire_entry){.control = UCX_CONTROL_PUT_DONE, .id = put_id, .status = status});
 }
 
-static void incoming_free(struct ucx_peer *known, struct ucx_incoming *incoming)
+static void incoming_free(struct ucx_peer *ucx_peer, struct ucx_incoming *incoming)
 {
     weft_list_remove(&incoming->link);
-    known->incoming_count--;
-    if (incoming->notification) ucx_arrival_release(known->endpoint, incoming->notification);
-    ucx_pool_give(&known->endpoint->incomings, incoming);
+    ucx_peer->incoming_count--;
+    if (incoming->notification) ucx_arrival_release(ucx_peer->endpoint, incoming->notification);
+    ucx_pool_give(&ucx_peer->endpoint->incomings, incoming);
 }
 
 /* Nothing of this peer reads or writes the window through us any more. */
-static void window_shut(struct ucx_peer *known, struct ucx_window *own)
+static void window_revoke(struct ucx_peer *ucx_peer, struct ucx_window *ucx_window)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &known->incoming) {
+    weft_list_foreach(node, spare, &ucx_peer->incoming) {
         struct ucx_incoming *incoming = weft_container_of(node, struct ucx_incoming, link);
-        if (incoming->window != own) continue;
-        put_done(known, incoming->put_id, WEFT_ERR_CANCELLED);
-        incoming_free(known, incoming);
+        if (incoming->window != ucx_window) continue;
+        put_done(ucx_peer, incoming->put_id, WEFT_ERR_CANCELLED);
+        incoming_free(ucx_peer, incoming);
     }
-    weft_list_foreach(node, spare, &known->operations) {
+    weft_list_foreach(node, spare, &ucx_peer->operations) {
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
         struct ucx_send *send = weft_container_of(op, struct ucx_send, op);
-        if (op->kind != UCX_OP_SERVE || op->finished || send->served != own) continue;
-        ucx_word(known, &(struct ucx_wire_entry){
-                            .word = UCX_WORD_ABORT, .id = send->landing, .status = WEFT_ERR_CANCELLED});
+        if (op->kind != UCX_OP_SERVE || op->finished || send->served != ucx_window) continue;
+        ucx_send_control(ucx_peer, &(struct ucx_wire_entry){
+                            .control = UCX_CONTROL_ABORT, .id = send->landing, .status = WEFT_ERR_CANCELLED});
         ucx_op_fail(op, WEFT_ERR_CANCELLED);
     }
 }
 
-void ucx_window_check(struct ucx_window *own)
+void ucx_window_check(struct ucx_window *ucx_window)
 {
-    struct weft_window *window = own->window;
-    if (!window->closing || !own->shut || own->serving > 0 || !weft_list_empty(&own->holders)) return;
-    ucx_direct_unmap(window->transport->backend, own);
+    struct weft_window *window = ucx_window->window;
+    if (!window->closing || !ucx_window->is_revoked || ucx_window->serving > 0 ||
+        !weft_list_empty(&ucx_window->holders))
+        return;
+    ucx_direct_unmap(window->transport->backend, ucx_window);
     core_finish(window->transport, &window->done, WEFT_OK);
 }
 
-static void window_end(struct ucx_endpoint *endpoint, struct ucx_window *own)
+static void window_end(struct ucx_endpoint *endpoint, struct ucx_window *ucx_window)
 {
-    own->shut = true;
-    own->serving++; /* not before all is said */
+    ucx_window->is_revoked = true;
+    ucx_window->serving++; /* not before all is said */
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        window_shut(weft_container_of(node, struct ucx_peer, link), own);
+        window_revoke(weft_container_of(node, struct ucx_peer, link), ucx_window);
     }
-    own->serving--;
-    ucx_direct_shut(own);
+    ucx_window->serving--;
+    ucx_direct_revoke_keys(ucx_window);
 }
 
 void ucx_window_close(struct weft_transport *transport, struct weft_window *window)
 {
-    struct ucx_window *own = window->backend;
-    window_end(transport->backend, own);
-    ucx_window_check(own);
+    struct ucx_window *ucx_window = window->backend;
+    window_end(transport->backend, ucx_window);
+    ucx_window_check(ucx_window);
 }
 
 void ucx_window_free(struct weft_transport *transport, struct weft_window *window)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    struct ucx_window *own = window->backend;
-    if (!own->shut) window_end(endpoint, own);
-    ucx_table_remove(&endpoint->windows, own->id);
-    ucx_direct_free(endpoint, own);
+    struct ucx_window *ucx_window = window->backend;
+    if (!ucx_window->is_revoked) window_end(endpoint, ucx_window);
+    ucx_table_remove(&endpoint->windows, ucx_window->id);
+    ucx_direct_free(endpoint, ucx_window);
     struct weft_list *node, *spare, *each, *after;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        struct ucx_peer *known = weft_container_of(node, struct ucx_peer, link);
-        weft_list_foreach(each, after, &known->operations) { /* only when everything is given up */
+        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
+        weft_list_foreach(each, after, &ucx_peer->operations) { /* only when everything is given up */
             struct ucx_op *op = weft_container_of(each, struct ucx_op, link);
             struct ucx_send *send = weft_container_of(op, struct ucx_send, op);
-            if (op->kind == UCX_OP_SERVE && send->served == own) send->served = NULL;
+            if (op->kind == UCX_OP_SERVE && send->served == ucx_window) send->served = NULL;
         }
     }
-    weft_free_bytes(transport->env, own);
+    weft_free_bytes(transport->env, ucx_window);
 }
 
 void ucx_serve_ended(struct ucx_send *send)
 {
-    struct ucx_window *own = send->served;
+    struct ucx_window *ucx_window = send->served;
     send->served = NULL;
-    if (!own) return;
-    own->serving--;
-    ucx_window_check(own);
+    if (!ucx_window) return;
+    ucx_window->serving--;
+    ucx_window_check(ucx_window);
 }
 
-struct ucx_window *ucx_window_find(struct ucx_peer *known, uint64_t id, uint64_t secret, unsigned rights)
+struct ucx_window *ucx_window_find(struct ucx_peer *ucx_peer, uint64_t id, uint64_t secret, unsigned rights)
 {
-    struct ucx_window *own = ucx_table_get(&known->endpoint->windows, id);
-    if (!own || own->shut || own->secret != secret || !(own->window->options.rights & rights)) return NULL;
-    uint32_t only = own->window->options.peer_id;
-    return only == WEFT_ANY_PEER || only == known->peer->id ? own : NULL;
+    struct ucx_window *ucx_window = ucx_table_get(&ucx_peer->endpoint->windows, id);
+    if (!ucx_window || ucx_window->is_revoked || ucx_window->secret != secret ||
+        !(ucx_window->window->options.rights & rights))
+        return NULL;
+    uint32_t only = ucx_window->window->options.peer_id;
+    return only == WEFT_ANY_PEER || only == ucx_peer->peer->id ? ucx_window : NULL;
 }
 
 /* Memory that the processor cannot touch: reached by UCX alone. */
-static bool of_device(const struct ucx_window *own) { return own->window->options.kind == WEFT_MEMORY_CUDA; }
-
-static bool inside(const struct ucx_window *own, uint64_t offset, uint64_t bytes)
+static bool of_device(const struct ucx_window *ucx_window)
 {
-    return offset <= own->window->options.bytes && bytes <= own->window->options.bytes - offset;
+    return ucx_window->window->options.kind == WEFT_MEMORY_CUDA;
+}
+
+static bool inside(const struct ucx_window *ucx_window, uint64_t offset, uint64_t bytes)
+{
+    return offset <= ucx_window->window->options.bytes && bytes <= ucx_window->window->options.bytes - offset;
 }
 
 /* ---- what peers do here ---- */
 
-static struct ucx_incoming *incoming_of(struct ucx_peer *known, struct ucx_window *own,
+static struct ucx_incoming *incoming_of(struct ucx_peer *ucx_peer, struct ucx_window *ucx_window,
                                         const struct ucx_wire_put *put)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &known->incoming) {
+    weft_list_foreach(node, spare, &ucx_peer->incoming) {
         struct ucx_incoming *incoming = weft_container_of(node, struct ucx_incoming, link);
         if (incoming->put_id == put->id) return incoming;
     }
-    if (known->incoming_count >= UCX_INCOMING_MAX) return NULL;
-    struct ucx_incoming *incoming = ucx_pool_take(known->endpoint, &known->endpoint->incomings);
+    if (ucx_peer->incoming_count >= UCX_INCOMING_MAX) return NULL;
+    struct ucx_incoming *incoming = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->incomings);
     if (!incoming) return NULL;
-    *incoming = (struct ucx_incoming){.window = own, .put_id = put->id, .bytes = put->bytes};
-    weft_list_append(&known->incoming, &incoming->link);
-    known->incoming_count++;
+    *incoming = (struct ucx_incoming){.window = ucx_window, .put_id = put->id, .bytes = put->bytes};
+    weft_list_append(&ucx_peer->incoming, &incoming->link);
+    ucx_peer->incoming_count++;
     return incoming;
 }
 
@@ -179,104 +187,107 @@ static void notify(struct ucx_arrival *notification)
 }
 
 /* One fragment more of a put that has several. */
-static void put_advance(struct ucx_peer *known, struct ucx_window *own, const struct ucx_wire_put *put,
-                        size_t data_bytes, struct ucx_arrival *notification)
+static void put_advance(struct ucx_peer *ucx_peer, struct ucx_window *ucx_window,
+                        const struct ucx_wire_put *put, size_t data_bytes, struct ucx_arrival *notification)
 {
-    struct ucx_incoming *incoming = incoming_of(known, own, put);
+    struct ucx_incoming *incoming = incoming_of(ucx_peer, ucx_window, put);
     if (!incoming || data_bytes > incoming->bytes - incoming->received) {
-        if (notification) ucx_arrival_release(known->endpoint, notification);
-        core_refused(known->endpoint->transport);
-        ucx_peer_failed(known, UCS_ERR_EXCEEDS_LIMIT);
+        if (notification) ucx_arrival_release(ucx_peer->endpoint, notification);
+        core_count_refused(ucx_peer->endpoint->transport);
+        ucx_peer_failed(ucx_peer, UCS_ERR_EXCEEDS_LIMIT);
         return;
     }
     incoming->received += data_bytes;
     if (notification) incoming->notification = notification;
     if (incoming->received < incoming->bytes) return;
-    put_done(known, incoming->put_id, WEFT_OK);
+    put_done(ucx_peer, incoming->put_id, WEFT_OK);
     if (incoming->notification) notify(incoming->notification);
     incoming->notification = NULL;
-    incoming_free(known, incoming);
+    incoming_free(ucx_peer, incoming);
 }
 
-void ucx_on_put(struct ucx_peer *known, const struct ucx_wire_header *header, const void *data,
+void ucx_on_put(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *data,
                 size_t data_bytes)
 {
-    struct weft_transport *transport = known->endpoint->transport;
+    struct weft_transport *transport = ucx_peer->endpoint->transport;
     struct ucx_wire_put put;
     if (ucx_wire_put_decode(header->header, header->header_bytes, &put) < 0) {
-        core_refused(transport);
+        core_count_refused(transport);
         return;
     }
-    struct ucx_window *own =
-        transport->closed ? NULL : ucx_window_find(known, put.window, put.secret, WEFT_WINDOW_WRITE);
-    if (!own || !inside(own, header->sequence, data_bytes) || known->peer->status < 0 || of_device(own)) {
-        if (!own) core_refused(transport);
-        put_done(known, put.id,
-                 !own             ? WEFT_ERR_CANCELLED
-                 : of_device(own) ? WEFT_ERR_UNSUPPORTED
+    struct ucx_window *ucx_window =
+        transport->closed ? NULL : ucx_window_find(ucx_peer, put.window, put.secret, WEFT_WINDOW_WRITE);
+    if (!ucx_window || !inside(ucx_window, header->sequence, data_bytes) || ucx_peer->peer->status < 0 ||
+        of_device(ucx_window)) {
+        if (!ucx_window) core_count_refused(transport);
+        put_done(ucx_peer, put.id,
+                 !ucx_window             ? WEFT_ERR_CANCELLED
+                 : of_device(ucx_window) ? WEFT_ERR_UNSUPPORTED
                                   : WEFT_ERR_INVALID);
         return;
     }
     struct ucx_arrival *notification = NULL;
     if (put.notify) {
-        notification = ucx_arrival_make(known, put.tag, 0, 0, header->header + UCX_WIRE_PUT_BYTES,
+        notification = ucx_arrival_make(ucx_peer, put.tag, 0, 0, header->header + UCX_WIRE_PUT_BYTES,
                                         header->header_bytes - UCX_WIRE_PUT_BYTES);
         if (!notification) return;
     }
-    if (data_bytes > 0) memcpy((char *)own->window->options.address + header->sequence, data, data_bytes);
+    if (data_bytes > 0)
+        memcpy((char *)ucx_window->window->options.address + header->sequence, data, data_bytes);
     transport->stats.copied_bytes += data_bytes;
     if (put.bytes != data_bytes) {
-        put_advance(known, own, &put, data_bytes, notification);
+        put_advance(ucx_peer, ucx_window, &put, data_bytes, notification);
         return;
     }
-    put_done(known, put.id, WEFT_OK);
+    put_done(ucx_peer, put.id, WEFT_OK);
     if (notification) notify(notification);
 }
 
-static void refuse_get(struct ucx_peer *known, uint64_t landing, enum weft_status status)
+static void refuse_get(struct ucx_peer *ucx_peer, uint64_t landing, enum weft_status status)
 {
-    ucx_word(known, &(struct ucx_wire_entry){.word = UCX_WORD_ABORT, .id = landing, .status = status});
+    ucx_send_control(ucx_peer,
+                     &(struct ucx_wire_entry){.control = UCX_CONTROL_ABORT, .id = landing, .status = status});
 }
 
-void ucx_on_get(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+void ucx_on_get(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
 {
-    struct ucx_endpoint *endpoint = known->endpoint;
+    struct ucx_endpoint *endpoint = ucx_peer->endpoint;
     uint64_t secret = entry->header_bytes == 8 ? ucx_wire_u64(entry->header) : 0;
-    struct ucx_window *own =
-        endpoint->transport->closed ? NULL : ucx_window_find(known, entry->a, secret, WEFT_WINDOW_READ);
-    if (!own || !inside(own, entry->b, entry->c) || entry->c == 0 || of_device(own)) {
-        if (!own) core_refused(endpoint->transport);
-        refuse_get(known, entry->id,
-                   !own             ? WEFT_ERR_CANCELLED
-                   : of_device(own) ? WEFT_ERR_UNSUPPORTED
+    struct ucx_window *ucx_window =
+        endpoint->transport->closed ? NULL : ucx_window_find(ucx_peer, entry->a, secret, WEFT_WINDOW_READ);
+    if (!ucx_window || !inside(ucx_window, entry->b, entry->c) || entry->c == 0 || of_device(ucx_window)) {
+        if (!ucx_window) core_count_refused(endpoint->transport);
+        refuse_get(ucx_peer, entry->id,
+                   !ucx_window             ? WEFT_ERR_CANCELLED
+                   : of_device(ucx_window) ? WEFT_ERR_UNSUPPORTED
                                     : WEFT_ERR_INVALID);
         return;
     }
-    struct ucx_send *send = ucx_send_take(known, UCX_OP_SERVE, NULL);
+    struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_SERVE, NULL);
     if (!send) {
-        refuse_get(known, entry->id, WEFT_ERR_NO_MEMORY);
+        refuse_get(ucx_peer, entry->id, WEFT_ERR_NO_MEMORY);
         return;
     }
-    send->source = (const char *)own->window->options.address + entry->b;
+    send->source = (const char *)ucx_window->window->options.address + entry->b;
     send->bytes = entry->c;
     send->landing = entry->id;
-    send->served = own;
-    own->serving++;
+    send->served = ucx_window;
+    ucx_window->serving++;
     ucx_stream_begin(send);
 }
 
-void ucx_windows_peer_gone(struct ucx_peer *known)
+void ucx_windows_peer_gone(struct ucx_peer *ucx_peer)
 {
-    ucx_direct_peer_gone(known);
-    while (!weft_list_empty(&known->incoming))
-        incoming_free(known, weft_list_first(&known->incoming, struct ucx_incoming, link));
+    ucx_direct_peer_gone(ucx_peer);
+    while (!weft_list_empty(&ucx_peer->incoming))
+        incoming_free(ucx_peer, weft_list_first(&ucx_peer->incoming, struct ucx_incoming, link));
 }
 
-void ucx_on_notify(struct ucx_peer *known, const struct ucx_wire_entry *entry)
+void ucx_on_notify(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
 {
-    if (known->endpoint->transport->closed || known->peer->status < 0) return;
+    if (ucx_peer->endpoint->transport->closed || ucx_peer->peer->status < 0) return;
     struct ucx_arrival *notification =
-        ucx_arrival_make(known, entry->a, 0, 0, entry->header, entry->header_bytes);
+        ucx_arrival_make(ucx_peer, entry->a, 0, 0, entry->header, entry->header_bytes);
     if (notification) notify(notification);
 }
 
@@ -288,42 +299,44 @@ enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote
     struct ucx_wire_key key;
     WEFT_TRY(ucx_wire_key_decode(key_data, bytes, &key));
     if (key.owner != remote->peer->id) return WEFT_ERR_MALFORMED;
-    struct ucx_peer *known = remote->peer->backend;
-    struct ucx_remote *far = weft_alloc_zero(transport->env, sizeof *far);
-    if (!far) return WEFT_ERR_NO_MEMORY;
-    far->remote = remote;
-    far->window = key.window;
-    far->secret = key.secret;
-    far->address = key.address;
-    weft_list_append(&known->remotes, &far->link);
-    if (known->ep) ucx_direct_ask(far, known);
-    remote->backend = far;
+    struct ucx_peer *ucx_peer = remote->peer->backend;
+    struct ucx_remote *ucx_remote = weft_alloc_zero(transport->env, sizeof *ucx_remote);
+    if (!ucx_remote) return WEFT_ERR_NO_MEMORY;
+    ucx_remote->remote = remote;
+    ucx_remote->window = key.window;
+    ucx_remote->secret = key.secret;
+    ucx_remote->address = key.address;
+    weft_list_append(&ucx_peer->remotes, &ucx_remote->link);
+    if (ucx_peer->ep) ucx_direct_request_key(ucx_remote, ucx_peer);
+    remote->backend = ucx_remote;
     remote->bytes = key.bytes;
     remote->rights = key.rights;
     return WEFT_OK;
 }
 
-static void forget(struct ucx_remote **at, const struct ucx_remote *far)
+static void forget(struct ucx_remote **at, const struct ucx_remote *ucx_remote)
 {
-    if (*at == far) *at = NULL;
+    if (*at == ucx_remote) *at = NULL;
 }
 
 void ucx_release(struct weft_transport *transport, struct weft_remote *remote)
 {
-    struct ucx_remote *far = remote->backend;
-    struct ucx_peer *known = remote->peer->backend;
+    struct ucx_remote *ucx_remote = remote->backend;
+    struct ucx_peer *ucx_peer = remote->peer->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &known->operations) { /* finished ones that UCX has not let go of */
+    weft_list_foreach(node, spare, &ucx_peer->operations) { /* finished ones that UCX has not let go of */
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
-        if (op->kind == UCX_OP_PUT) forget(&weft_container_of(op, struct ucx_send, op)->far, far);
-        if (op->kind == UCX_OP_GET) forget(&weft_container_of(op, struct ucx_landing, op)->far, far);
+        if (op->kind == UCX_OP_PUT)
+            forget(&weft_container_of(op, struct ucx_send, op)->ucx_remote, ucx_remote);
+        if (op->kind == UCX_OP_GET)
+            forget(&weft_container_of(op, struct ucx_landing, op)->ucx_remote, ucx_remote);
     }
-    ucx_direct_release(far);
-    weft_list_remove(&far->link);
-    weft_free_bytes(transport->env, far);
+    ucx_direct_release(ucx_remote);
+    weft_list_remove(&ucx_remote->link);
+    weft_free_bytes(transport->env, ucx_remote);
 }
 
-static enum weft_status put_by_messages(struct ucx_send *send, const struct ucx_remote *far,
+static enum weft_status put_by_messages(struct ucx_send *send, const struct ucx_remote *ucx_remote,
                                         const struct weft_put *put)
 {
     if (!ucx_op_number(&send->op)) {
@@ -334,8 +347,8 @@ static enum weft_status put_by_messages(struct ucx_send *send, const struct ucx_
     send->bytes = put->bytes;
     send->put_offset = put->offset;
     send->put = (struct ucx_wire_put){
-        .window = far->window,
-        .secret = far->secret,
+        .window = ucx_remote->window,
+        .secret = ucx_remote->secret,
         .id = send->op.id,
         .bytes = put->bytes,
         .notify = put->notify,
@@ -351,15 +364,16 @@ enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *r
                          const struct weft_put *put, struct weft_completion *completion)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    struct ucx_peer *known = remote->peer->backend;
-    if (!known->ep) return WEFT_ERR_PEER_LOST;
+    struct ucx_peer *ucx_peer = remote->peer->backend;
+    if (!ucx_peer->ep) return WEFT_ERR_PEER_LOST;
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
-    struct ucx_send *send = ucx_send_take(known, UCX_OP_PUT, completion);
+    struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_PUT, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     send->op.done.remote = remote;
-    struct ucx_remote *far = remote->backend;
-    if (!far->rkey || far->shut || put->bytes == 0) return put_by_messages(send, far, put);
-    ucx_direct_put(send, far, put);
+    struct ucx_remote *ucx_remote = remote->backend;
+    if (!ucx_remote->rkey || ucx_remote->is_revoked || put->bytes == 0)
+        return put_by_messages(send, ucx_remote, put);
+    ucx_direct_put(send, ucx_remote, put);
     return WEFT_IN_PROGRESS;
 }
 
@@ -367,20 +381,20 @@ enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *r
                          void *destination, size_t bytes, struct weft_completion *completion)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    struct ucx_peer *known = remote->peer->backend;
-    struct ucx_remote *far = remote->backend;
-    if (!known->ep) return WEFT_ERR_PEER_LOST;
+    struct ucx_peer *ucx_peer = remote->peer->backend;
+    struct ucx_remote *ucx_remote = remote->backend;
+    if (!ucx_peer->ep) return WEFT_ERR_PEER_LOST;
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
     struct ucx_landing *landing = ucx_pool_take(endpoint, &endpoint->landings);
     if (!landing) return WEFT_ERR_NO_MEMORY;
-    ucx_op_init(&landing->op, UCX_OP_GET, known, completion);
+    ucx_op_init(&landing->op, UCX_OP_GET, ucx_peer, completion);
     landing->op.done.remote = remote;
     landing->buffer = destination;
     landing->bytes = bytes;
     landing->received = 0;
-    landing->far = NULL;
-    if (far->rkey && !far->shut && bytes > 0) {
-        ucx_direct_get(landing, far, offset);
+    landing->ucx_remote = NULL;
+    if (ucx_remote->rkey && !ucx_remote->is_revoked && bytes > 0) {
+        ucx_direct_get(landing, ucx_remote, offset);
         return WEFT_IN_PROGRESS;
     }
     if (!ucx_op_number(&landing->op)) {
@@ -388,11 +402,11 @@ enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *r
         return WEFT_ERR_NO_MEMORY;
     }
     uint8_t secret[8];
-    ucx_wire_put_u64(secret, far->secret);
-    ucx_word(known, &(struct ucx_wire_entry){
-                        .word = UCX_WORD_GET,
+    ucx_wire_put_u64(secret, ucx_remote->secret);
+    ucx_send_control(ucx_peer, &(struct ucx_wire_entry){
+                        .control = UCX_CONTROL_GET,
                         .id = landing->op.id,
-                        .a = far->window,
+                        .a = ucx_remote->window,
                         .b = offset,
                         .c = bytes,
                         .header = secret,

@@ -10,18 +10,18 @@
  *   verbs_tune.c       settings as text
  *   verbs_address.c    the address blob and the keys of windows
  *
- * All decisions of the protocol are in stream.h; here its orders are carried out (queue pairs, registrations, the link)
- * and it is told what happened. Work for a peer is collected while events are handled (`dirty`) and posted at the end of
- * progress, so that one doorbell serves many. */
+ * All decisions of the protocol are in stream.h; here its orders are carried out (queue pairs,
+ * registrations, the link) and it is told what happened. Work for a peer is collected while events are
+ * handled (`dirty`) and posted at the end of progress, so that one doorbell serves many. */
 #ifndef WEFT_TRANSPORT_VERBS_ENDPOINT_H
 #define WEFT_TRANSPORT_VERBS_ENDPOINT_H
 
 #include "transport/core/core.h"
-#include "transport/core/meet.h"
-#include "transport/verbs/stream.h"
+#include "transport/bootstrap/bootstrap.h"
+#include "transport/verbs/stream/stream.h"
 #include "transport/verbs/verbs_address.h"
-#include "transport/verbs/verbs_cm.h"
-#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/device/verbs_cm.h"
+#include "transport/verbs/device/verbs_device.h"
 #include "transport/verbs/verbs_ops.h"
 
 enum {
@@ -30,22 +30,26 @@ enum {
     VERBS_POOL_BLOCK = 32,
     VERBS_POLL = 32,          /* completions taken at once */
     VERBS_CLOCK_EVERY = 32,   /* polls between two looks at the clock */
-    VERBS_ASIDE_NS = 1000000, /* between two looks at the link and the devices' events while peers come, go or break */
-    VERBS_CALM_NS = 10000000, /* ... and when all of them just work */
+    VERBS_BOOTSTRAP_POLL_NS = 1000000, /* between two looks at the link and the devices' events while peers
+                                        * come, go or break */
+    VERBS_BOOTSTRAP_IDLE_POLL_NS = 10000000, /* ... and when all of them just work */
 };
 
 /* tune: the message half's own settings, besides those of verbs_device.h. */
 struct verbs_tuning {
-    uint32_t lanes;    /* lanes=  queue pairs to each peer, over the rails in turn; default one for each rail */
+    uint32_t lanes;    /* lanes=  queue pairs to each peer, over the rails in turn; default one for each
+                        * rail */
     uint32_t chunk;    /* chunk=  bytes of one write of a large message; default 64k */
     uint32_t ring;     /* ring=   bytes for each peer's small messages, twice (in and out); default 64k */
     uint32_t budget;   /* budget= bytes of small payloads each peer may leave untaken; default 256k */
     uint32_t peers;    /* peers=  the first slab is made for so many; default 16 */
     uint64_t lost_ns;  /* lost_ms= so long without any queue pair: the peer is lost; default 10,000 */
-    char host[64];     /* host=   numeric address where the link listens; default the first rail's if there is a secret, else 127.0.0.1 */
+    char host[64];     /* host=   numeric address where the link listens; default the first rail's if there
+                        * is a secret, else 127.0.0.1 */
 };
 /* Takes the settings above out of `text` and leaves the others in `rest_out`. */
-enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char *rest_out, size_t rest_bytes, struct weft_error *error);
+enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char *rest_out, size_t rest_bytes,
+                            struct weft_error *error);
 
 /* A free list that grows by blocks to the peak in flight and is given back when the endpoint is freed. */
 struct verbs_pool {
@@ -64,7 +68,7 @@ struct verbs_slab {
 };
 
 struct verbs_lane {
-    struct verbs_peer *known;
+    struct verbs_peer *verbs_peer;
     uint32_t index, epoch;
     struct verbs_queue_pair *queue_pair; /* NULL: none now */
     bool fencing, drained;
@@ -75,20 +79,20 @@ struct verbs_lane {
 struct verbs_peer {
     struct verbs_endpoint *endpoint;
     struct weft_peer *peer;
-    struct meet_peer *link;     /* NULL: never, or not any more */
+    struct bootstrap_peer *link;     /* NULL: never, or not any more */
     struct stream *stream;      /* NULL: the endpoint itself */
     struct verbs_slab *slab;
     uint32_t piece;
     struct verbs_lane lanes[STREAM_LANES_MAX];
-    struct weft_list of_endpoint, dirty, restless;
-    bool left, left_told, leaving, ended;
+    struct weft_list of_endpoint, dirty, needs_check;
+    bool left, left_reported, leaving, ended;
     uint64_t end_limit_ns;      /* patience while leaving, or while the answer to a leave is sent */
     uint32_t rebuilt_count;
 };
 
 struct verbs_send {
     struct core_done done; /* first */
-    struct verbs_peer *known;
+    struct verbs_peer *verbs_peer;
     struct verbs_region *region;
     struct stream_send stream;
     struct weft_list link; /* to itself: waits for a taker */
@@ -97,7 +101,7 @@ struct verbs_send {
 struct verbs_arrival {
     struct core_arrival core; /* first */
     struct core_done done;
-    struct verbs_peer *known;
+    struct verbs_peer *verbs_peer;
     struct verbs_region *region;
     struct stream_receive receive;
     bool announced;
@@ -116,39 +120,42 @@ struct verbs_endpoint {
     uint32_t rail_count;
     struct verbs_cm *cms[VERBS_RAILS_MAX]; /* of each rail; NULL with connect=exchange */
     struct verbs_memory *memory;
-    struct meet *meet;
+    struct bootstrap *bootstrap;
     int epoll;
-    uint8_t blob[MEET_BLOB_BYTES_MAX];
+    uint8_t blob[ADDRESS_BLOB_BYTES_MAX];
     uint32_t blob_bytes;
-    struct weft_list peers, dirty, restless, fencing, slabs, self_arrivals;
+    struct weft_list peers, dirty, needs_check, fencing, slabs, self_arrivals;
     struct verbs_pool sends, arrivals, payloads;
     uint32_t send_count;
     uint32_t polls;
-    uint64_t aside_ns; /* when the link and the devices' events are looked at again */
+    uint64_t bootstrap_poll_ns; /* when the link and the devices' events are looked at again */
     bool slept;
     uint64_t system_calls, copied_bytes;
-    uint64_t refused_told; /* of meet's count */
+    uint64_t refused_reported; /* of meet's count */
 };
 
 /* verbs_open.c */
-uint64_t verbs_peer_memory(const struct verbs_peer *known); /* bytes; bounded by the settings ring, depth, lanes */
+/* bytes; bounded by the settings ring, depth, lanes */
+uint64_t verbs_peer_memory(const struct verbs_peer *verbs_peer);
 void *verbs_pool_take(struct verbs_endpoint *endpoint, struct verbs_pool *pool);
 void verbs_pool_give(struct verbs_pool *pool, void *item);
 
 /* verbs_peer.c */
-enum weft_status verbs_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob, size_t bytes);
+enum weft_status verbs_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob,
+                               size_t bytes);
 void verbs_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status);
-void verbs_peer_leave(struct verbs_peer *known);
-void verbs_peer_look(struct verbs_peer *known, uint64_t now_ns);
-void verbs_peer_free(struct verbs_peer *known);
+void verbs_peer_leave(struct verbs_peer *verbs_peer);
+void verbs_peer_check(struct verbs_peer *verbs_peer, uint64_t now_ns);
+void verbs_peer_free(struct verbs_peer *verbs_peer);
 void verbs_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
-extern const struct meet_callbacks verbs_link_callbacks;
-static inline void verbs_dirty(struct verbs_peer *known)
+extern const struct bootstrap_callbacks verbs_link_callbacks;
+static inline void verbs_dirty(struct verbs_peer *verbs_peer)
 {
-    if (weft_list_empty(&known->dirty)) weft_list_append(&known->endpoint->dirty, &known->dirty);
+    if (weft_list_empty(&verbs_peer->dirty))
+        weft_list_append(&verbs_peer->endpoint->dirty, &verbs_peer->dirty);
 }
 /* Called after an operation was begun: post it now, unless progress does so soon. */
-void verbs_push(struct verbs_peer *known);
+void verbs_push(struct verbs_peer *verbs_peer);
 
 /* verbs_join.c */
 enum weft_status verbs_cms_open(struct verbs_endpoint *endpoint, struct weft_error *error);
@@ -156,44 +163,52 @@ void verbs_cms_close(struct verbs_endpoint *endpoint);
 /* For the peer; at most STREAM_BLOB_BYTES_MAX. */
 enum weft_status verbs_lane_blob(struct verbs_lane *lane, uint8_t *blob, uint32_t *bytes_out);
 /* With the peer's blob. WEFT_OK; WEFT_IN_PROGRESS: verbs_lanes_joined tells the stream; or it cannot be. */
-enum weft_status verbs_lane_connect(struct verbs_lane *lane, const uint8_t *blob, uint32_t bytes, struct weft_error *error);
+enum weft_status verbs_lane_connect(struct verbs_lane *lane, const uint8_t *blob, uint32_t bytes,
+                                    struct weft_error *error);
 void verbs_lane_destroy(struct verbs_lane *lane); /* its queue pair, if it has one */
 int verbs_lanes_joined(struct verbs_cm *cm);
 
 /* verbs_message.c */
-enum weft_status verbs_send_message(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
-                                    struct weft_completion *completion);
-enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, struct weft_completion *completion);
+enum weft_status verbs_send_message(struct weft_transport *transport, struct weft_peer *peer,
+                                    const struct weft_message *message, struct weft_completion *completion);
+enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+                              struct weft_completion *completion);
 void verbs_discard(struct weft_transport *transport, struct weft_arrival *face);
-void verbs_arrived(void *context, const struct stream_news *news);
+void verbs_arrived(void *context, const struct stream_arrival *incoming);
 void verbs_sent(void *context, struct stream_send *send, enum weft_status status);
 void verbs_received(void *context, struct stream_receive *receive, enum weft_status status);
-struct verbs_send *verbs_send_new(struct verbs_peer *known, struct weft_completion *completion);
+struct verbs_send *verbs_send_new(struct verbs_peer *verbs_peer, struct weft_completion *completion);
 void verbs_send_drop(struct verbs_send *send);
-struct verbs_arrival *verbs_arrival_new(struct verbs_peer *known, const struct stream_news *news);
+struct verbs_arrival *verbs_arrival_new(struct verbs_peer *verbs_peer, const struct stream_arrival *incoming);
 void verbs_arrival_release(struct verbs_arrival *arrival);
 void verbs_keys(const struct verbs_endpoint *endpoint, const uint32_t *by_rail, struct stream_keys *keys_out);
 
 /* verbs_window.c */
-enum weft_status verbs_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
+enum weft_status verbs_window_open(struct weft_transport *transport, struct weft_window *window,
+                                   struct weft_error *error);
 void verbs_window_close(struct weft_transport *transport, struct weft_window *window);
-/* verbs_keep.c: weft_transport_ops.memory_keep and memory_forget. */
-enum weft_status verbs_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error);
-void verbs_keep_end(struct weft_transport *transport, void *kept);
+/* verbs_memory_pin.c: weft_transport_ops.memory_register and memory_unregister. */
+enum weft_status verbs_memory_pin(struct weft_transport *transport, void *address, size_t bytes,
+                                  void **registered_out, struct weft_error *error);
+void verbs_memory_unpin(struct weft_transport *transport, void *kept);
 void verbs_window_free(struct weft_transport *transport, struct weft_window *window);
-enum weft_status verbs_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
+enum weft_status verbs_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
+                              size_t bytes);
 void verbs_release(struct weft_transport *transport, struct weft_remote *remote);
-enum weft_status verbs_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion);
-enum weft_status verbs_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
-                           struct weft_completion *completion);
+enum weft_status verbs_put(struct weft_transport *transport, struct weft_remote *remote,
+                           const struct weft_put *put, struct weft_completion *completion);
+enum weft_status verbs_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
+                           void *destination, size_t bytes, struct weft_completion *completion);
 
 /* verbs_self.c */
-enum weft_status verbs_self_send(struct verbs_peer *known, const struct weft_message *message, struct weft_completion *completion);
+enum weft_status verbs_self_send(struct verbs_peer *verbs_peer, const struct weft_message *message,
+                                 struct weft_completion *completion);
 void verbs_self_accept(struct verbs_arrival *arrival, void *buffer);
 void verbs_self_discard(struct verbs_arrival *arrival);
 int verbs_self_progress(struct verbs_endpoint *endpoint, int budget);
-enum weft_status verbs_self_access(struct verbs_peer *known, void *to, const void *from, size_t bytes, const struct weft_put *put,
-                                   struct weft_remote *remote, struct weft_completion *completion);
+enum weft_status verbs_self_access(struct verbs_peer *verbs_peer, void *to, const void *from, size_t bytes,
+                                   const struct weft_put *put, struct weft_remote *remote,
+                                   struct weft_completion *completion);
 
 /* verbs_progress.c */
 int verbs_progress(struct weft_transport *transport, int budget);

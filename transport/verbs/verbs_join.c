@@ -1,9 +1,10 @@
-/* verbs_join.c - how the two queue pairs of a lane find each other: the blobs that travel over the authenticated link.
+/* verbs_join.c - how the two queue pairs of a lane find each other: the blobs that travel over the
+ * authenticated link.
  *
  *   connect=exchange  a blob is the queue pair's address; both connect at once (verbs_queue_pair.c)
  *   connect=cm        the endpoint with the smaller id dials: the other's blob is its connection manager's address and a
- *                     token for this one connection; its own blob says only that it will dial. It takes some round trips,
- *                     so the stream is told later (verbs_cm.h) */
+ *                     token for this one connection; its own blob says only that it will dial. It takes
+ *                     some round trips, so the stream is told later (verbs_cm.h) */
 #include <string.h>
 
 #include "transport/verbs/verbs_endpoint.h"
@@ -12,11 +13,14 @@ enum { CM_BLOB_BYTES = VERBS_CM_ADDRESS_BYTES + VERBS_CM_TOKEN_BYTES };
 
 static const uint8_t will_dial[] = {'W', 'D'};
 
-static bool dials(const struct verbs_peer *known) { return known->endpoint->transport->id < known->peer->id; }
+static bool dials(const struct verbs_peer *verbs_peer)
+{
+    return verbs_peer->endpoint->transport->id < verbs_peer->peer->id;
+}
 
 static struct verbs_cm *cm_of(const struct verbs_lane *lane)
 {
-    return lane->queue_pair ? lane->known->endpoint->cms[lane->queue_pair->rail->index] : NULL;
+    return lane->queue_pair ? lane->verbs_peer->endpoint->cms[lane->queue_pair->rail->index] : NULL;
 }
 
 enum weft_status verbs_lane_blob(struct verbs_lane *lane, uint8_t *blob, uint32_t *bytes_out)
@@ -25,7 +29,7 @@ enum weft_status verbs_lane_blob(struct verbs_lane *lane, uint8_t *blob, uint32_
     if (!cm) {
         verbs_queue_pair_address(lane->queue_pair, blob);
         *bytes_out = VERBS_ADDRESS_BYTES;
-    } else if (dials(lane->known)) {
+    } else if (dials(lane->verbs_peer)) {
         memcpy(blob, will_dial, sizeof will_dial);
         *bytes_out = sizeof will_dial;
     } else {
@@ -36,15 +40,22 @@ enum weft_status verbs_lane_blob(struct verbs_lane *lane, uint8_t *blob, uint32_
     return WEFT_OK;
 }
 
-enum weft_status verbs_lane_connect(struct verbs_lane *lane, const uint8_t *blob, uint32_t bytes, struct weft_error *error)
+enum weft_status verbs_lane_connect(struct verbs_lane *lane, const uint8_t *blob, uint32_t bytes,
+                                    struct weft_error *error)
 {
     struct verbs_cm *cm = cm_of(lane);
-    if (!cm && bytes == VERBS_ADDRESS_BYTES) return verbs_queue_pair_connect(lane->queue_pair, blob, bytes, error);
-    bool fits = cm && (dials(lane->known) ? bytes == CM_BLOB_BYTES : bytes == sizeof will_dial && memcmp(blob, will_dial, bytes) == 0);
+    if (!cm && bytes == VERBS_ADDRESS_BYTES)
+        return verbs_queue_pair_connect(lane->queue_pair, blob, bytes, error);
+    bool fits =
+        cm && (dials(lane->verbs_peer) ? bytes == CM_BLOB_BYTES
+                                       : bytes == sizeof will_dial && memcmp(blob, will_dial, bytes) == 0);
     if (!fits) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_MALFORMED, "the peer connects queue pairs in another way: the setting connect must be the same everywhere");
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_MALFORMED,
+            "the peer connects queue pairs in another way: the setting connect must be the same everywhere");
     }
-    if (dials(lane->known)) WEFT_TRY(verbs_cm_dial(cm, lane->queue_pair, blob, blob + VERBS_CM_ADDRESS_BYTES, error));
+    if (dials(lane->verbs_peer))
+        WEFT_TRY(verbs_cm_dial(cm, lane->queue_pair, blob, blob + VERBS_CM_ADDRESS_BYTES, error));
     return WEFT_IN_PROGRESS;
 }
 
@@ -63,9 +74,10 @@ int verbs_lanes_joined(struct verbs_cm *cm)
     while (verbs_cm_next(cm, &event)) {
         struct verbs_lane *lane = event.queue_pair->owner;
         count++;
-        if (event.kind == VERBS_CM_CONNECTED) stream_lane_joined(lane->known->stream, lane->index, lane->epoch);
-        else stream_lane_broke(lane->known->stream, lane->index, lane->epoch, event.text);
-        verbs_dirty(lane->known);
+        if (event.kind == VERBS_CM_CONNECTED)
+            stream_lane_joined(lane->verbs_peer->stream, lane->index, lane->epoch);
+        else stream_lane_broke(lane->verbs_peer->stream, lane->index, lane->epoch, event.text);
+        verbs_dirty(lane->verbs_peer);
     }
     return count;
 }

@@ -6,9 +6,9 @@
 
 #include "transport/verbs/verbs_endpoint.h"
 
-static struct stream *running(const struct verbs_peer *known)
+static struct stream *running(const struct verbs_peer *verbs_peer)
 {
-    return known->stream && known->stream->phase == STREAM_RUNS ? known->stream : NULL;
+    return verbs_peer->stream && verbs_peer->stream->phase == STREAM_RUNNING ? verbs_peer->stream : NULL;
 }
 
 /* ---- out ---- */
@@ -18,14 +18,15 @@ static void send_recycle(struct weft_transport *transport, struct core_done *don
     verbs_send_drop(weft_container_of(done, struct verbs_send, done));
 }
 
-struct verbs_send *verbs_send_new(struct verbs_peer *known, struct weft_completion *completion)
+struct verbs_send *verbs_send_new(struct verbs_peer *verbs_peer, struct weft_completion *completion)
 {
-    struct verbs_endpoint *endpoint = known->endpoint;
+    struct verbs_endpoint *endpoint = verbs_peer->endpoint;
     struct verbs_send *send = verbs_pool_take(endpoint, &endpoint->sends);
     if (!send) return NULL;
     memset(send, 0, offsetof(struct verbs_send, stream.header)); /* not the header's 256 bytes */
-    send->done = (struct core_done){.peer = known->peer, .completion = completion, .recycle = send_recycle};
-    send->known = known;
+    send->done =
+        (struct core_done){.peer = verbs_peer->peer, .completion = completion, .recycle = send_recycle};
+    send->verbs_peer = verbs_peer;
     weft_list_init(&send->link);
     weft_list_init(&send->stream.outgoing.link);
     endpoint->send_count++;
@@ -34,7 +35,7 @@ struct verbs_send *verbs_send_new(struct verbs_peer *known, struct weft_completi
 
 void verbs_send_drop(struct verbs_send *send)
 {
-    struct verbs_endpoint *endpoint = send->known->endpoint;
+    struct verbs_endpoint *endpoint = send->verbs_peer->endpoint;
     if (send->region) verbs_memory_put(endpoint->memory, send->region);
     endpoint->send_count--;
     verbs_pool_give(&endpoint->sends, send);
@@ -42,51 +43,57 @@ void verbs_send_drop(struct verbs_send *send)
 
 static enum weft_status register_payload(struct verbs_send *send, const void *payload, size_t bytes)
 {
-    struct verbs_endpoint *endpoint = send->known->endpoint;
+    struct verbs_endpoint *endpoint = send->verbs_peer->endpoint;
     struct weft_error error = {0};
-    enum weft_status status = verbs_memory_get(endpoint->memory, payload, bytes, VERBS_LOCAL, &send->region, &error);
+    enum weft_status status =
+        verbs_memory_get(endpoint->memory, payload, bytes, VERBS_LOCAL, &send->region, &error);
     if (status < 0) {
         send->region = NULL;
-        weft_log(endpoint->transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: %s", endpoint->transport->id, send->known->peer->id, error.text);
+        weft_log(endpoint->transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: %s",
+                 endpoint->transport->id, send->verbs_peer->peer->id, error.text);
         return status;
     }
     verbs_keys(endpoint, send->region->lkey, &send->stream.transfer.local_keys);
     return WEFT_OK;
 }
 
-enum weft_status verbs_send_message(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
-                                    struct weft_completion *completion)
+enum weft_status verbs_send_message(struct weft_transport *transport, struct weft_peer *peer,
+                                    const struct weft_message *message, struct weft_completion *completion)
 {
     struct verbs_endpoint *endpoint = transport->backend;
-    struct verbs_peer *known = peer->backend;
+    struct verbs_peer *verbs_peer = peer->backend;
     if (endpoint->send_count >= VERBS_SENDS_MAX) return WEFT_ERR_AGAIN;
-    if (!known->stream) return verbs_self_send(known, message, completion);
-    if (!running(known)) return WEFT_ERR_PEER_LOST;
-    struct verbs_send *send = verbs_send_new(known, completion);
+    if (!verbs_peer->stream) return verbs_self_send(verbs_peer, message, completion);
+    if (!running(verbs_peer)) return WEFT_ERR_PEER_LOST;
+    struct verbs_send *send = verbs_send_new(verbs_peer, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
-    uint32_t eager_bytes = (uint32_t)(transport->eager_bytes_max < endpoint->tuning.ring ? transport->eager_bytes_max : endpoint->tuning.ring);
+    uint32_t eager_bytes =
+        (uint32_t)(transport->eager_bytes_max < endpoint->tuning.ring ? transport->eager_bytes_max
+                                                                      : endpoint->tuning.ring);
     enum weft_status status = WEFT_OK;
-    bool eager = stream_takes_eager(known->stream, message->header_bytes, message->payload_bytes, eager_bytes);
-    if (!eager && message->payload_bytes > 0) status = register_payload(send, message->payload, message->payload_bytes);
+    bool eager =
+        stream_takes_eager(verbs_peer->stream, message->header_bytes, message->payload_bytes, eager_bytes);
+    if (!eager && message->payload_bytes > 0)
+        status = register_payload(send, message->payload, message->payload_bytes);
     struct stream_send *out = &send->stream;
     out->tag = message->tag;
     out->payload = message->payload;
     out->payload_bytes = message->payload_bytes;
     out->header_bytes = message->header_bytes;
     if (message->header_bytes > 0) memcpy(out->header, message->header, message->header_bytes);
-    if (status == WEFT_OK) status = stream_send_message(known->stream, out, eager_bytes);
+    if (status == WEFT_OK) status = stream_send_message(verbs_peer->stream, out, eager_bytes);
     if (status < 0) {
         verbs_send_drop(send);
         return status;
     }
-    verbs_push(known);
+    verbs_push(verbs_peer);
     return WEFT_IN_PROGRESS;
 }
 
 void verbs_sent(void *context, struct stream_send *stream_send, enum weft_status status)
 {
     struct verbs_send *send = weft_container_of(stream_send, struct verbs_send, stream);
-    core_finish(send->known->endpoint->transport, &send->done, status);
+    core_finish(send->verbs_peer->endpoint->transport, &send->done, status);
 }
 
 /* ---- in ---- */
@@ -98,7 +105,7 @@ static void arrival_recycle(struct weft_transport *transport, struct core_done *
 
 void verbs_arrival_release(struct verbs_arrival *arrival)
 {
-    struct verbs_endpoint *endpoint = arrival->known->endpoint;
+    struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
     if (arrival->region) verbs_memory_put(endpoint->memory, arrival->region);
     if (arrival->alone) weft_free_bytes(endpoint->transport->env, arrival->big);
     else if (arrival->big) verbs_pool_give(&endpoint->payloads, arrival->big);
@@ -108,7 +115,7 @@ void verbs_arrival_release(struct verbs_arrival *arrival)
 /* Room for a payload. The peer may call larger ones small than we do: those are rare. */
 static bool payload_room(struct verbs_arrival *arrival, size_t bytes)
 {
-    struct verbs_endpoint *endpoint = arrival->known->endpoint;
+    struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
     arrival->big = NULL;
     arrival->alone = bytes > endpoint->payloads.item_bytes && bytes > VERBS_SMALL_BYTES;
     if (arrival->alone) arrival->big = weft_alloc_bytes(endpoint->transport->env, bytes);
@@ -117,101 +124,109 @@ static bool payload_room(struct verbs_arrival *arrival, size_t bytes)
 }
 
 /* A record of it, with a small payload copied; NULL: no memory. */
-struct verbs_arrival *verbs_arrival_new(struct verbs_peer *known, const struct stream_news *news)
+struct verbs_arrival *verbs_arrival_new(struct verbs_peer *verbs_peer, const struct stream_arrival *incoming)
 {
-    struct verbs_endpoint *endpoint = known->endpoint;
-    size_t copy = news->announced ? 0 : news->payload_bytes;
+    struct verbs_endpoint *endpoint = verbs_peer->endpoint;
+    size_t copy = incoming->announced ? 0 : incoming->payload_bytes;
     struct verbs_arrival *arrival = verbs_pool_take(endpoint, &endpoint->arrivals);
     if (!arrival) return NULL;
-    arrival->known = known;
+    arrival->verbs_peer = verbs_peer;
     arrival->region = NULL;
     arrival->sender = NULL;
-    arrival->announced = news->announced;
-    arrival->receive.id = news->id;
+    arrival->announced = incoming->announced;
+    arrival->receive.id = incoming->id;
     weft_list_init(&arrival->link);
     weft_list_init(&arrival->receive.outgoing.link);
     if (!payload_room(arrival, copy)) {
         verbs_pool_give(&endpoint->arrivals, arrival);
         return NULL;
     }
-    if (copy > 0) memcpy(arrival->big ? arrival->big : arrival->small, news->payload, copy);
+    if (copy > 0) memcpy(arrival->big ? arrival->big : arrival->small, incoming->payload, copy);
     endpoint->copied_bytes += copy;
     struct weft_arrival *face = &arrival->core.face;
-    arrival->core.whole = !news->announced;
-    face->peer_id = known->peer->id;
-    face->tag = news->tag;
-    face->payload_bytes = news->payload_bytes;
-    face->header_bytes = news->header_bytes;
-    if (news->header_bytes > 0) memcpy(face->header, news->header, news->header_bytes);
+    arrival->core.is_complete = !incoming->announced;
+    face->peer_id = verbs_peer->peer->id;
+    face->tag = incoming->tag;
+    face->payload_bytes = incoming->payload_bytes;
+    face->header_bytes = incoming->header_bytes;
+    if (incoming->header_bytes > 0) memcpy(face->header, incoming->header, incoming->header_bytes);
     return arrival;
 }
 
-void verbs_arrived(void *context, const struct stream_news *news)
+void verbs_arrived(void *context, const struct stream_arrival *incoming)
 {
-    struct verbs_peer *known = context;
-    struct verbs_arrival *arrival = verbs_arrival_new(known, news);
+    struct verbs_peer *verbs_peer = context;
+    struct verbs_arrival *arrival = verbs_arrival_new(verbs_peer, incoming);
     if (!arrival) {
-        stream_fail(known->stream, WEFT_ERR_NO_MEMORY, "there is no memory to keep its messages");
+        stream_fail(verbs_peer->stream, WEFT_ERR_NO_MEMORY, "there is no memory to keep its messages");
         return;
     }
-    core_arrived(known->endpoint->transport, &arrival->core);
+    core_arrived(verbs_peer->endpoint->transport, &arrival->core);
 }
 
-static struct verbs_arrival *arrival_of(struct weft_arrival *face) { return weft_container_of(face, struct verbs_arrival, core.face); }
+static struct verbs_arrival *arrival_of(struct weft_arrival *face)
+{
+    return weft_container_of(face, struct verbs_arrival, core.face);
+}
 
 static void eager_taken(struct verbs_arrival *arrival)
 {
-    struct verbs_peer *known = arrival->known;
-    if (!running(known)) return;
-    stream_taken(known->stream, arrival->core.face.header_bytes, arrival->core.face.payload_bytes);
-    verbs_dirty(known);
+    struct verbs_peer *verbs_peer = arrival->verbs_peer;
+    if (!running(verbs_peer)) return;
+    stream_eager_taken(verbs_peer->stream, arrival->core.face.header_bytes, arrival->core.face.payload_bytes);
+    verbs_dirty(verbs_peer);
 }
 
 static void refuse(struct verbs_arrival *arrival)
 {
-    stream_discard(arrival->known->stream, &arrival->receive);
-    verbs_push(arrival->known);
+    stream_discard(arrival->verbs_peer->stream, &arrival->receive);
+    verbs_push(arrival->verbs_peer);
 }
 
-enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, struct weft_completion *completion)
+enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+                              struct weft_completion *completion)
 {
     struct verbs_endpoint *endpoint = transport->backend;
     struct verbs_arrival *arrival = arrival_of(face);
-    struct verbs_peer *known = arrival->known;
-    arrival->done = (struct core_done){.peer = arrival->core.peer, .completion = completion, .recycle = arrival_recycle};
+    struct verbs_peer *verbs_peer = arrival->verbs_peer;
+    arrival->done =
+        (struct core_done){.peer = arrival->core.peer, .completion = completion, .recycle = arrival_recycle};
     if (!arrival->announced) {
-        if (face->payload_bytes > 0) memcpy(buffer, arrival->big ? arrival->big : arrival->small, face->payload_bytes);
+        if (face->payload_bytes > 0)
+            memcpy(buffer, arrival->big ? arrival->big : arrival->small, face->payload_bytes);
         endpoint->copied_bytes += face->payload_bytes;
-        if (known->stream) eager_taken(arrival);
+        if (verbs_peer->stream) eager_taken(arrival);
         core_finish(transport, &arrival->done, WEFT_OK);
         return WEFT_IN_PROGRESS;
     }
-    if (!known->stream) {
+    if (!verbs_peer->stream) {
         verbs_self_accept(arrival, buffer);
         return WEFT_IN_PROGRESS;
     }
-    if (!running(known)) {
-        core_finish(transport, &arrival->done, known->stream->end_status);
+    if (!running(verbs_peer)) {
+        core_finish(transport, &arrival->done, verbs_peer->stream->end_status);
         return WEFT_IN_PROGRESS;
     }
     struct weft_error error = {0};
     enum weft_status status = WEFT_OK;
     if (face->payload_bytes > 0) {
-        status = verbs_memory_get(endpoint->memory, buffer, face->payload_bytes, VERBS_REMOTE_WRITE | VERBS_RELAXED, &arrival->region, &error);
+        status = verbs_memory_get(endpoint->memory, buffer, face->payload_bytes,
+                                  VERBS_REMOTE_WRITE | VERBS_RELAXED, &arrival->region, &error);
     }
     arrival->receive.bytes = face->payload_bytes;
     arrival->receive.buffer = buffer;
     if (status < 0) { /* the peer is told that nobody wants it; the receiver, why */
         arrival->region = NULL;
-        weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: %s", transport->id, face->peer_id, error.text);
+        weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: %s", transport->id,
+                 face->peer_id, error.text);
         arrival->receive.failed = status;
         refuse(arrival);
         return WEFT_IN_PROGRESS;
     }
     if (arrival->region) verbs_keys(endpoint, arrival->region->rkey, &arrival->receive.keys);
     arrival->receive.failed = WEFT_OK;
-    stream_accept(known->stream, &arrival->receive);
-    verbs_push(known);
+    stream_accept(verbs_peer->stream, &arrival->receive);
+    verbs_push(verbs_peer);
     return WEFT_IN_PROGRESS;
 }
 
@@ -219,21 +234,23 @@ void verbs_received(void *context, struct stream_receive *receive, enum weft_sta
 {
     struct verbs_arrival *arrival = weft_container_of(receive, struct verbs_arrival, receive);
     if (receive->discarded && receive->failed == WEFT_OK) verbs_arrival_release(arrival);
-    else core_finish(arrival->known->endpoint->transport, &arrival->done, receive->failed < 0 ? receive->failed : status);
+    else
+        core_finish(arrival->verbs_peer->endpoint->transport, &arrival->done,
+                    receive->failed < 0 ? receive->failed : status);
 }
 
 void verbs_discard(struct weft_transport *transport, struct weft_arrival *face)
 {
     struct verbs_arrival *arrival = arrival_of(face);
-    if (!arrival->known->stream && arrival->announced) {
+    if (!arrival->verbs_peer->stream && arrival->announced) {
         verbs_self_discard(arrival);
         return;
     }
-    if (arrival->announced && running(arrival->known)) {
+    if (arrival->announced && running(arrival->verbs_peer)) {
         arrival->receive.failed = WEFT_OK;
         refuse(arrival);
         return;
     }
-    if (!arrival->announced && arrival->known->stream) eager_taken(arrival);
+    if (!arrival->announced && arrival->verbs_peer->stream) eager_taken(arrival);
     verbs_arrival_release(arrival);
 }

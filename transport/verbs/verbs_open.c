@@ -18,7 +18,8 @@ void *verbs_pool_take(struct verbs_endpoint *endpoint, struct verbs_pool *pool)
         *(void **)(void *)block = pool->blocks;
         pool->blocks = block;
         pool->block_count++;
-        for (int i = 0; i < VERBS_POOL_BLOCK; i++) verbs_pool_give(pool, block + 64 + pool->item_bytes * (size_t)i);
+        for (int i = 0; i < VERBS_POOL_BLOCK; i++)
+            verbs_pool_give(pool, block + 64 + pool->item_bytes * (size_t)i);
     }
     void *item = pool->free_items;
     pool->free_items = *(void **)item;
@@ -31,7 +32,10 @@ void verbs_pool_give(struct verbs_pool *pool, void *item)
     pool->free_items = item;
 }
 
-static void pool_init(struct verbs_pool *pool, size_t item_bytes) { *pool = (struct verbs_pool){.item_bytes = (item_bytes + 63) / 64 * 64}; }
+static void pool_init(struct verbs_pool *pool, size_t item_bytes)
+{
+    *pool = (struct verbs_pool){.item_bytes = (item_bytes + 63) / 64 * 64};
+}
 
 static void pool_free(struct verbs_endpoint *endpoint, struct verbs_pool *pool)
 {
@@ -44,11 +48,13 @@ static void pool_free(struct verbs_endpoint *endpoint, struct verbs_pool *pool)
 
 /* ---- open ---- */
 
-static enum weft_status read_options(struct verbs_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status read_options(struct verbs_endpoint *endpoint,
+                                     const struct weft_transport_options *options, struct weft_error *error)
 {
     char rest[512];
     struct verbs_tuning *tuning = &endpoint->tuning;
-    *tuning = (struct verbs_tuning){.chunk = 64 << 10, .ring = 64 << 10, .budget = 256 << 10, .peers = 16, .lost_ns = WEFT_SECONDS(10)};
+    *tuning = (struct verbs_tuning){
+        .chunk = 64 << 10, .ring = 64 << 10, .budget = 256 << 10, .peers = 16, .lost_ns = WEFT_SECONDS(10)};
     verbs_options_init(&endpoint->options);
     endpoint->options.send_depth = 256;
     WEFT_TRY(verbs_tune(options->tune, tuning, rest, sizeof rest, error));
@@ -57,7 +63,8 @@ static enum weft_status read_options(struct verbs_endpoint *endpoint, const stru
     bool named = options->devices && options->devices[0] && strcmp(options->devices, "lo") != 0;
     if (!named) return WEFT_OK;
     if (strlen(options->devices) >= sizeof endpoint->options.devices) {
-        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the list of verbs devices is too long");
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
+                                                "the list of verbs devices is too long");
     }
     snprintf(endpoint->options.devices, sizeof endpoint->options.devices, "%s", options->devices);
     return WEFT_OK;
@@ -73,28 +80,30 @@ static const char *link_host(struct verbs_endpoint *endpoint, bool secret, char 
     return inet_ntop(AF_INET, gid + 12, text, INET_ADDRSTRLEN);
 }
 
-static enum weft_status open_link(struct verbs_endpoint *endpoint, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status open_link(struct verbs_endpoint *endpoint,
+                                  const struct weft_transport_options *options, struct weft_error *error)
 {
     struct weft_transport *transport = endpoint->transport;
-    struct meet_options meet;
+    struct bootstrap_options bootstrap;
     char host[INET_ADDRSTRLEN];
-    meet_options_init(&meet);
-    meet.family = MEET_TCP;
-    meet.id = transport->id;
-    meet.nonce = transport->nonce;
-    meet.secret = options->secret;
-    meet.secret_bytes = options->secret_bytes;
-    meet.bind_host = link_host(endpoint, options->secret != NULL, host);
-    meet.callbacks = verbs_link_callbacks;
+    bootstrap_options_init(&bootstrap);
+    bootstrap.family = BOOTSTRAP_TCP;
+    bootstrap.id = transport->id;
+    bootstrap.nonce = transport->nonce;
+    bootstrap.secret = options->secret;
+    bootstrap.secret_bytes = options->secret_bytes;
+    bootstrap.bind_host = link_host(endpoint, options->secret != NULL, host);
+    bootstrap.callbacks = verbs_link_callbacks;
     /* The link often shares the wire with the queue pairs: it is as patient as they are. */
     uint64_t seconds = (endpoint->tuning.lost_ns + WEFT_SECONDS(1) - 1) / WEFT_SECONDS(1);
-    meet.liveness_ns = WEFT_SECONDS(seconds > 2 ? seconds : 2);
-    WEFT_TRY(meet_options_ports(&meet, options->ports, error));
-    WEFT_TRY(meet_open(transport->env, &meet, &endpoint->meet, error));
+    bootstrap.liveness_ns = WEFT_SECONDS(seconds > 2 ? seconds : 2);
+    WEFT_TRY(bootstrap_options_ports(&bootstrap, options->ports, error));
+    WEFT_TRY(bootstrap_open(transport->env, &bootstrap, &endpoint->bootstrap, error));
     size_t bytes;
-    const void *address = meet_address(endpoint->meet, &bytes);
-    WEFT_ASSERT(bytes <= MEET_ADDRESS_BYTES_MAX);
-    endpoint->blob_bytes = meet_blob_encode(verbs_blob_kind, core_nonce_hash(transport->nonce), transport->id, address, (uint32_t)bytes, endpoint->blob);
+    const void *address = bootstrap_address(endpoint->bootstrap, &bytes);
+    WEFT_ASSERT(bytes <= BOOTSTRAP_ADDRESS_BYTES_MAX);
+    endpoint->blob_bytes = address_blob_encode(verbs_blob_kind, core_nonce_hash(transport->nonce),
+                                               transport->id, address, (uint32_t)bytes, endpoint->blob);
     return WEFT_OK;
 }
 
@@ -107,34 +116,39 @@ static bool watch(struct verbs_endpoint *endpoint, int fd)
 static enum weft_status open_epoll(struct verbs_endpoint *endpoint, struct weft_error *error)
 {
     endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
-    bool good = endpoint->epoll >= 0 && watch(endpoint, meet_fd(endpoint->meet));
+    bool good = endpoint->epoll >= 0 && watch(endpoint, bootstrap_fd(endpoint->bootstrap));
     for (uint32_t i = 0; i < endpoint->rail_count && good; i++) {
-        good = watch(endpoint, verbs_rail_fd(&endpoint->rails[i])) && watch(endpoint, verbs_rail_async_fd(&endpoint->rails[i])) &&
+        good = watch(endpoint, verbs_rail_fd(&endpoint->rails[i])) &&
+               watch(endpoint, verbs_rail_async_fd(&endpoint->rails[i])) &&
                (!endpoint->cms[i] || watch(endpoint, verbs_cm_fd(endpoint->cms[i])));
     }
     if (good) return WEFT_OK;
-    return (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "no descriptor to sleep on is left: raise the limit of open files (ulimit -n)");
+    return (enum weft_status)weft_error_set(
+        error, WEFT_ERR_LIMIT,
+        "no descriptor to sleep on is left: raise the limit of open files (ulimit -n)");
 }
 
 static void close_all(struct verbs_endpoint *endpoint)
 {
     if (endpoint->epoll >= 0) close(endpoint->epoll);
-    meet_close(endpoint->meet);
+    bootstrap_close(endpoint->bootstrap);
     verbs_cms_close(endpoint);
     if (endpoint->memory) verbs_memory_close(endpoint->memory);
     for (uint32_t i = 0; i < endpoint->rail_count; i++) verbs_rail_close(&endpoint->rails[i]);
     weft_free_bytes(endpoint->transport->env, endpoint);
 }
 
-static enum weft_status verbs_open(struct weft_transport *transport, const struct weft_transport_options *options, struct weft_error *error)
+static enum weft_status verbs_open(struct weft_transport *transport,
+                                   const struct weft_transport_options *options, struct weft_error *error)
 {
     struct verbs_endpoint *endpoint = weft_alloc_zero(transport->env, sizeof *endpoint);
-    if (!endpoint) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a verbs endpoint");
+    if (!endpoint)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a verbs endpoint");
     endpoint->transport = transport;
     endpoint->epoll = -1;
     weft_list_init(&endpoint->peers);
     weft_list_init(&endpoint->dirty);
-    weft_list_init(&endpoint->restless);
+    weft_list_init(&endpoint->needs_check);
     weft_list_init(&endpoint->fencing);
     weft_list_init(&endpoint->slabs);
     weft_list_init(&endpoint->self_arrivals);
@@ -143,9 +157,12 @@ static enum weft_status verbs_open(struct weft_transport *transport, const struc
     pool_init(&endpoint->payloads, 64); /* until the ring is known */
     uint32_t rail_count = 0;
     enum weft_status status = read_options(endpoint, options, error);
-    if (status == WEFT_OK) status = verbs_rails_open(transport->env, &endpoint->options, endpoint->rails, &rail_count, error);
+    if (status == WEFT_OK)
+        status = verbs_rails_open(transport->env, &endpoint->options, endpoint->rails, &rail_count, error);
     endpoint->rail_count = status == WEFT_OK ? rail_count : 0;
-    if (status == WEFT_OK) status = verbs_memory_open(transport->env, endpoint->rails, endpoint->rail_count, &endpoint->memory, error);
+    if (status == WEFT_OK)
+        status = verbs_memory_open(transport->env, endpoint->rails, endpoint->rail_count, &endpoint->memory,
+                                   error);
     if (status == WEFT_OK) status = verbs_cms_open(endpoint, error);
     if (status == WEFT_OK) status = open_link(endpoint, options, error);
     if (status == WEFT_OK) status = open_epoll(endpoint, error);
@@ -161,7 +178,8 @@ static enum weft_status verbs_open(struct weft_transport *transport, const struc
     return WEFT_OK;
 }
 
-static enum weft_status verbs_address(struct weft_transport *transport, const void **blob_out, size_t *bytes_out)
+static enum weft_status verbs_address(struct weft_transport *transport, const void **blob_out,
+                                      size_t *bytes_out)
 {
     struct verbs_endpoint *endpoint = transport->backend;
     *blob_out = endpoint->blob;
@@ -169,18 +187,22 @@ static enum weft_status verbs_address(struct weft_transport *transport, const vo
     return WEFT_OK;
 }
 
-static int verbs_fd(struct weft_transport *transport) { return ((struct verbs_endpoint *)transport->backend)->epoll; }
+static int verbs_fd(struct weft_transport *transport)
+{
+    return ((struct verbs_endpoint *)transport->backend)->epoll;
+}
 
 /* ---- statistics ---- */
 
 /* Held for one peer: ring, staging, the stream's tables and the queue pairs that it has now. */
-uint64_t verbs_peer_memory(const struct verbs_peer *known)
+uint64_t verbs_peer_memory(const struct verbs_peer *verbs_peer)
 {
-    uint64_t own, each, bytes = sizeof *known;
-    if (known->stream) bytes += 2ull * known->endpoint->tuning.ring + stream_memory(known->stream);
+    uint64_t own, each, bytes = sizeof *verbs_peer;
+    if (verbs_peer->stream)
+        bytes += 2ull * verbs_peer->endpoint->tuning.ring + stream_memory(verbs_peer->stream);
     for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) {
-        if (!known->lanes[i].queue_pair) continue;
-        verbs_rail_memory(known->lanes[i].queue_pair->rail, &own, &each);
+        if (!verbs_peer->lanes[i].queue_pair) continue;
+        verbs_rail_memory(verbs_peer->lanes[i].queue_pair->rail, &own, &each);
         bytes += each;
     }
     return bytes;
@@ -190,10 +212,10 @@ static void verbs_count(struct weft_transport *transport)
 {
     struct verbs_endpoint *endpoint = transport->backend;
     struct weft_transport_stats *stats = &transport->stats;
-    struct meet_stats meet;
-    meet_stats(endpoint->meet, &meet);
-    stats->refused_count += meet.refused_count - endpoint->refused_told;
-    endpoint->refused_told = meet.refused_count;
+    struct bootstrap_stats bootstrap;
+    bootstrap_stats(endpoint->bootstrap, &bootstrap);
+    stats->refused_count += bootstrap.refused_count - endpoint->refused_reported;
+    endpoint->refused_reported = bootstrap.refused_count;
     stats->copied_bytes = endpoint->copied_bytes;
     stats->system_call_count = endpoint->system_calls;
     stats->work_request_count = stats->doorbell_count = stats->signalled_count = 0;
@@ -213,16 +235,17 @@ static void verbs_count(struct weft_transport *transport)
         stats->memory_bytes += (uint64_t)slab->piece_count * 2 * endpoint->tuning.ring;
     }
     weft_list_foreach(node, spare, &endpoint->peers) {
-        const struct verbs_peer *known = weft_container_of(node, struct verbs_peer, of_endpoint);
-        if (!known->stream) continue;
-        stats->copied_bytes += known->stream->copied_bytes;
-        uint64_t bytes = verbs_peer_memory(known);
+        const struct verbs_peer *verbs_peer = weft_container_of(node, struct verbs_peer, of_endpoint);
+        if (!verbs_peer->stream) continue;
+        stats->copied_bytes += verbs_peer->stream->copied_bytes;
+        uint64_t bytes = verbs_peer_memory(verbs_peer);
         if (bytes > stats->memory_peer_bytes) stats->memory_peer_bytes = bytes;
-        stats->memory_bytes += sizeof *known + stream_memory(known->stream);
+        stats->memory_bytes += sizeof *verbs_peer + stream_memory(verbs_peer->stream);
     }
-    stats->memory_bytes += VERBS_POOL_BLOCK * (endpoint->sends.block_count * endpoint->sends.item_bytes +
-                                               endpoint->arrivals.block_count * endpoint->arrivals.item_bytes +
-                                               endpoint->payloads.block_count * endpoint->payloads.item_bytes);
+    stats->memory_bytes +=
+        VERBS_POOL_BLOCK * (endpoint->sends.block_count * endpoint->sends.item_bytes +
+                            endpoint->arrivals.block_count * endpoint->arrivals.item_bytes +
+                            endpoint->payloads.block_count * endpoint->payloads.item_bytes);
 }
 
 /* ---- end ---- */
@@ -231,7 +254,8 @@ static void verbs_close(struct weft_transport *transport)
 {
     struct verbs_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->peers) verbs_peer_leave(weft_container_of(node, struct verbs_peer, of_endpoint));
+    weft_list_foreach (node, spare, &endpoint->peers)
+        verbs_peer_leave(weft_container_of(node, struct verbs_peer, of_endpoint));
 }
 
 static bool verbs_drained(struct weft_transport *transport)
@@ -239,8 +263,8 @@ static bool verbs_drained(struct weft_transport *transport)
     struct verbs_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        const struct verbs_peer *known = weft_container_of(node, struct verbs_peer, of_endpoint);
-        if (!known->ended || known->link) return false;
+        const struct verbs_peer *verbs_peer = weft_container_of(node, struct verbs_peer, of_endpoint);
+        if (!verbs_peer->ended || verbs_peer->link) return false;
     }
     return weft_list_empty(&endpoint->fencing) && weft_list_empty(&endpoint->self_arrivals);
 }
@@ -250,15 +274,15 @@ static void end_at_once(struct verbs_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        struct verbs_peer *known = weft_container_of(node, struct verbs_peer, of_endpoint);
-        if (known->link) meet_forget(known->link);
-        known->link = NULL;
-        if (!known->stream) continue;
-        stream_end(known->stream, WEFT_ERR_CLOSED);
+        struct verbs_peer *verbs_peer = weft_container_of(node, struct verbs_peer, of_endpoint);
+        if (verbs_peer->link) bootstrap_forget(verbs_peer->link);
+        verbs_peer->link = NULL;
+        if (!verbs_peer->stream) continue;
+        stream_end(verbs_peer->stream, WEFT_ERR_CLOSED);
         for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) {
-            struct verbs_lane *lane = &known->lanes[i];
+            struct verbs_lane *lane = &verbs_peer->lanes[i];
             verbs_lane_destroy(lane);
-            stream_lane_fenced(known->stream, i, lane->epoch);
+            stream_lane_fenced(verbs_peer->stream, i, lane->epoch);
         }
     }
     while (!weft_list_empty(&endpoint->transport->done)) { /* nobody will run these */
@@ -273,7 +297,8 @@ static void verbs_free(struct weft_transport *transport)
     struct verbs_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
     end_at_once(endpoint);
-    weft_list_foreach(node, spare, &endpoint->peers) verbs_peer_free(weft_container_of(node, struct verbs_peer, of_endpoint));
+    weft_list_foreach (node, spare, &endpoint->peers)
+        verbs_peer_free(weft_container_of(node, struct verbs_peer, of_endpoint));
     weft_list_foreach(node, spare, &endpoint->slabs) {
         struct verbs_slab *slab = weft_container_of(node, struct verbs_slab, link);
         verbs_memory_unregister(endpoint->memory, &slab->region);
@@ -308,8 +333,8 @@ const struct weft_transport_ops verbs_transport_ops = {
     .release = verbs_release,
     .put = verbs_put,
     .get = verbs_get,
-    .memory_keep = verbs_keep,
-    .memory_forget = verbs_keep_end,
+    .memory_register = verbs_memory_pin,
+    .memory_unregister = verbs_memory_unpin,
     .describe = verbs_describe,
     .count = verbs_count,
     .progress = verbs_progress,

@@ -1,7 +1,9 @@
-/* verbs_progress.c - what happened on the devices is told to the streams; what the streams then want is posted.
+/* verbs_progress.c - what happened on the devices is told to the streams; what the streams then want is
+ * posted.
  *
- * While there is traffic nothing here makes a system call: completions are polled from memory. The link and the device's
- * own events are looked at after a sleep, and every 10 ms, or every millisecond while some peer is not just working. */
+ * While there is traffic nothing here makes a system call: completions are polled from memory. The link
+ * and the device's own events are looked at after a sleep, and every 10 ms, or every millisecond while
+ * some peer is not just working. */
 #include <stdio.h>
 #include <sys/epoll.h>
 
@@ -14,26 +16,32 @@ static void completion_failed(struct verbs_lane *lane, const struct verbs_comple
     char text[200];
     verbs_completion_describe(completion, text, sizeof text);
     if (completion->status != WEFT_ERR_CANCELLED) {
-        const struct weft_transport *transport = lane->known->endpoint->transport;
-        weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u lane %u: %s", transport->id, lane->index, text);
-        bool refused = completion->cause == IBV_WC_REM_ACCESS_ERR || completion->cause == IBV_WC_REM_OP_ERR || completion->cause == IBV_WC_REM_INV_REQ_ERR;
-        bool window = refused && completion->event == VERBS_SENT && stream_work_refused(lane->known->stream, lane->index, lane->epoch, completion->id);
-        if (!window && (refused || !verbs_may_rebuild(completion->cause))) stream_fail(lane->known->stream, completion->status, text);
+        const struct weft_transport *transport = lane->verbs_peer->endpoint->transport;
+        weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u lane %u: %s", transport->id,
+                 lane->index, text);
+        bool refused = completion->cause == IBV_WC_REM_ACCESS_ERR || completion->cause == IBV_WC_REM_OP_ERR ||
+                       completion->cause == IBV_WC_REM_INV_REQ_ERR;
+        bool window = refused && completion->event == VERBS_SENT &&
+                      stream_work_refused(lane->verbs_peer->stream, lane->index, lane->epoch, completion->id);
+        if (!window && (refused || !verbs_may_rebuild(completion->cause)))
+            stream_fail(lane->verbs_peer->stream, completion->status, text);
     }
-    stream_lane_broke(lane->known->stream, lane->index, lane->epoch, text);
+    stream_lane_broke(lane->verbs_peer->stream, lane->index, lane->epoch, text);
 }
 
 static void completion_take(const struct verbs_completion *completion)
 {
     struct verbs_lane *lane = completion->queue_pair->owner;
-    struct stream *stream = lane->known->stream;
-    verbs_dirty(lane->known);
+    struct stream *stream = lane->verbs_peer->stream;
+    verbs_dirty(lane->verbs_peer);
     if (completion->status < 0) completion_failed(lane, completion);
-    else if (completion->event == VERBS_ARRIVED) stream_imm(stream, lane->index, lane->epoch, completion->immediate);
+    else if (completion->event == VERBS_ARRIVED)
+        stream_imm(stream, lane->index, lane->epoch, completion->immediate);
     else stream_acked(stream, lane->index, lane->epoch, completion->id);
 }
 
-/* Fenced queue pairs of this rail have nothing more to tell once it was found empty after their last flush. */
+/* Fenced queue pairs of this rail have nothing more to tell once it was found empty after their last
+ * flush. */
 static void rail_found_empty(struct verbs_endpoint *endpoint, const struct verbs_rail *rail)
 {
     struct weft_list *node, *spare;
@@ -72,8 +80,8 @@ static int fences(struct verbs_endpoint *endpoint, uint64_t now_ns)
         weft_list_remove(&lane->link);
         lane->fencing = false;
         verbs_lane_destroy(lane); /* nothing can land through it from here on */
-        verbs_dirty(lane->known);
-        stream_lane_fenced(lane->known->stream, lane->index, lane->epoch);
+        verbs_dirty(lane->verbs_peer);
+        stream_lane_fenced(lane->verbs_peer->stream, lane->index, lane->epoch);
         count++;
     }
     return count;
@@ -85,12 +93,12 @@ static void break_rail(struct verbs_endpoint *endpoint, const struct verbs_rail 
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
-        struct verbs_peer *known = weft_container_of(node, struct verbs_peer, of_endpoint);
-        for (uint32_t i = 0; i < STREAM_LANES_MAX && known->stream; i++) {
-            struct verbs_lane *lane = &known->lanes[i];
+        struct verbs_peer *verbs_peer = weft_container_of(node, struct verbs_peer, of_endpoint);
+        for (uint32_t i = 0; i < STREAM_LANES_MAX && verbs_peer->stream; i++) {
+            struct verbs_lane *lane = &verbs_peer->lanes[i];
             if (!lane->queue_pair || lane->queue_pair->rail != rail || lane->fencing) continue;
-            stream_lane_broke(known->stream, i, lane->epoch, text);
-            verbs_dirty(known);
+            stream_lane_broke(verbs_peer->stream, i, lane->epoch, text);
+            verbs_dirty(verbs_peer);
         }
     }
 }
@@ -102,11 +110,13 @@ static int rail_events(struct verbs_endpoint *endpoint, struct verbs_rail *rail)
     while (verbs_rail_async(rail, &event)) {
         count++;
         endpoint->system_calls++;
-        weft_log(endpoint->transport->env, WEFT_LOG_INFO, "transport", "endpoint %u: %s", endpoint->transport->id, event.text);
+        weft_log(endpoint->transport->env, WEFT_LOG_INFO, "transport", "endpoint %u: %s",
+                 endpoint->transport->id, event.text);
         if (event.kind == VERBS_ASYNC_QUEUE_PAIR && event.queue_pair) {
             struct verbs_lane *lane = event.queue_pair->owner;
-            if (!lane->fencing) stream_lane_broke(lane->known->stream, lane->index, lane->epoch, event.text);
-            verbs_dirty(lane->known);
+            if (!lane->fencing)
+                stream_lane_broke(lane->verbs_peer->stream, lane->index, lane->epoch, event.text);
+            verbs_dirty(lane->verbs_peer);
         } else if (event.kind == VERBS_ASYNC_DEVICE || event.kind == VERBS_ASYNC_ADDRESS) {
             break_rail(endpoint, rail, event.text);
         }
@@ -114,40 +124,43 @@ static int rail_events(struct verbs_endpoint *endpoint, struct verbs_rail *rail)
     return count;
 }
 
-static int look_aside(struct verbs_endpoint *endpoint, int budget)
+static int poll_bootstrap(struct verbs_endpoint *endpoint, int budget)
 {
     struct epoll_event events[3 * VERBS_RAILS_MAX + 1];
     int count = 0, got = epoll_wait(endpoint->epoll, events, 3 * VERBS_RAILS_MAX + 1, 0);
     endpoint->system_calls++;
     for (int e = 0; e < got; e++) {
-        if (events[e].data.fd == meet_fd(endpoint->meet)) {
-            count += meet_progress(endpoint->meet, budget);
+        if (events[e].data.fd == bootstrap_fd(endpoint->bootstrap)) {
+            count += bootstrap_progress(endpoint->bootstrap, budget);
             endpoint->system_calls++;
         }
         for (uint32_t i = 0; i < endpoint->rail_count; i++) {
             struct verbs_rail *rail = &endpoint->rails[i];
             if (events[e].data.fd == verbs_rail_fd(rail)) verbs_rail_woken(rail);
             if (events[e].data.fd == verbs_rail_async_fd(rail)) count += rail_events(endpoint, rail);
-            if (endpoint->cms[i] && events[e].data.fd == verbs_cm_fd(endpoint->cms[i])) count += verbs_lanes_joined(endpoint->cms[i]);
+            if (endpoint->cms[i] && events[e].data.fd == verbs_cm_fd(endpoint->cms[i]))
+                count += verbs_lanes_joined(endpoint->cms[i]);
         }
     }
     return count;
 }
 
 /* Those for whom time matters. */
-static void look_at_restless(struct verbs_endpoint *endpoint)
+static void check_restless(struct verbs_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->restless) verbs_dirty(weft_container_of(node, struct verbs_peer, restless));
+    weft_list_foreach (node, spare, &endpoint->needs_check)
+        verbs_dirty(weft_container_of(node, struct verbs_peer, needs_check));
 }
 
-static void look_at_dirty(struct verbs_endpoint *endpoint, uint64_t now_ns)
+static void post_dirty(struct verbs_endpoint *endpoint, uint64_t now_ns)
 {
-    uint32_t rounds = endpoint->transport->peer_count + 1; /* who gets dirty again meanwhile waits for the next progress */
+    /* who gets dirty again meanwhile waits for the next progress */
+    uint32_t rounds = endpoint->transport->peer_count + 1;
     while (rounds-- > 0 && !weft_list_empty(&endpoint->dirty)) {
-        struct verbs_peer *known = weft_list_first(&endpoint->dirty, struct verbs_peer, dirty);
-        weft_list_remove(&known->dirty);
-        verbs_peer_look(known, now_ns);
+        struct verbs_peer *verbs_peer = weft_list_first(&endpoint->dirty, struct verbs_peer, dirty);
+        weft_list_remove(&verbs_peer->dirty);
+        verbs_peer_check(verbs_peer, now_ns);
     }
 }
 
@@ -155,19 +168,22 @@ int verbs_progress(struct weft_transport *transport, int budget)
 {
     struct verbs_endpoint *endpoint = transport->backend;
     int count = 0;
-    for (uint32_t i = 0; i < endpoint->rail_count && count < budget; i++) count += rail_poll(endpoint, &endpoint->rails[i], budget - count);
+    for (uint32_t i = 0; i < endpoint->rail_count && count < budget; i++)
+        count += rail_poll(endpoint, &endpoint->rails[i], budget - count);
     if (count < budget) count += verbs_self_progress(endpoint, budget - count);
     bool aside = endpoint->slept || transport->closed || ++endpoint->polls % VERBS_CLOCK_EVERY == 0;
     if (!aside && weft_list_empty(&endpoint->dirty) && weft_list_empty(&endpoint->fencing)) return count;
     uint64_t now_ns = weft_now_ns(transport->env);
-    if (aside && (endpoint->slept || now_ns >= endpoint->aside_ns)) {
+    if (aside && (endpoint->slept || now_ns >= endpoint->bootstrap_poll_ns)) {
         endpoint->slept = false;
-        count += look_aside(endpoint, 64);
-        look_at_restless(endpoint);
-        endpoint->aside_ns = now_ns + (weft_list_empty(&endpoint->restless) ? VERBS_CALM_NS : VERBS_ASIDE_NS);
+        count += poll_bootstrap(endpoint, 64);
+        check_restless(endpoint);
+        endpoint->bootstrap_poll_ns =
+            now_ns + (weft_list_empty(&endpoint->needs_check) ? VERBS_BOOTSTRAP_IDLE_POLL_NS
+                                                              : VERBS_BOOTSTRAP_POLL_NS);
     }
     count += fences(endpoint, now_ns);
-    look_at_dirty(endpoint, now_ns);
+    post_dirty(endpoint, now_ns);
     return count;
 }
 
@@ -176,16 +192,20 @@ int verbs_progress(struct weft_transport *transport, int budget)
 enum weft_status verbs_arm(struct weft_transport *transport)
 {
     struct verbs_endpoint *endpoint = transport->backend;
-    if (!weft_list_empty(&endpoint->dirty) || !weft_list_empty(&endpoint->fencing) || !weft_list_empty(&endpoint->self_arrivals)) return WEFT_ERR_AGAIN;
+    if (!weft_list_empty(&endpoint->dirty) || !weft_list_empty(&endpoint->fencing) ||
+        !weft_list_empty(&endpoint->self_arrivals))
+        return WEFT_ERR_AGAIN;
     for (uint32_t i = 0; i < endpoint->rail_count; i++) {
-        endpoint->slept = true; /* some may be armed: look at their channels again, whatever comes of the others */
+        endpoint->slept = true; /* some may be armed: look at their channels again, whatever comes of the
+                                 * others */
         WEFT_TRY(verbs_rail_arm(&endpoint->rails[i]));
     }
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->restless) {
-        const struct verbs_peer *known = weft_container_of(node, struct verbs_peer, restless);
-        uint64_t wake_ns = stream_next_ns(known->stream);
-        if ((known->leaving || known->ended) && known->end_limit_ns < wake_ns) wake_ns = known->end_limit_ns;
+    weft_list_foreach(node, spare, &endpoint->needs_check) {
+        const struct verbs_peer *verbs_peer = weft_container_of(node, struct verbs_peer, needs_check);
+        uint64_t wake_ns = stream_next_ns(verbs_peer->stream);
+        if ((verbs_peer->leaving || verbs_peer->ended) && verbs_peer->end_limit_ns < wake_ns)
+            wake_ns = verbs_peer->end_limit_ns;
         if (wake_ns != WEFT_NEVER) core_wake_at(transport, wake_ns);
     }
     return WEFT_OK;

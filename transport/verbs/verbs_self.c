@@ -3,13 +3,14 @@
 
 #include "transport/verbs/verbs_endpoint.h"
 
-enum weft_status verbs_self_send(struct verbs_peer *known, const struct weft_message *message, struct weft_completion *completion)
+enum weft_status verbs_self_send(struct verbs_peer *verbs_peer, const struct weft_message *message,
+                                 struct weft_completion *completion)
 {
-    struct verbs_endpoint *endpoint = known->endpoint;
-    struct verbs_send *send = verbs_send_new(known, completion);
+    struct verbs_endpoint *endpoint = verbs_peer->endpoint;
+    struct verbs_send *send = verbs_send_new(verbs_peer, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     bool large = message->payload_bytes > endpoint->transport->eager_bytes_max;
-    struct stream_news news = {
+    struct stream_arrival incoming = {
         .tag = message->tag,
         .header = message->header,
         .header_bytes = message->header_bytes,
@@ -17,7 +18,7 @@ enum weft_status verbs_self_send(struct verbs_peer *known, const struct weft_mes
         .payload_bytes = message->payload_bytes,
         .announced = large,
     };
-    struct verbs_arrival *arrival = verbs_arrival_new(known, &news);
+    struct verbs_arrival *arrival = verbs_arrival_new(verbs_peer, &incoming);
     if (!arrival) {
         verbs_send_drop(send);
         return WEFT_ERR_NO_MEMORY;
@@ -43,7 +44,7 @@ int verbs_self_progress(struct verbs_endpoint *endpoint, int budget)
 
 void verbs_self_accept(struct verbs_arrival *arrival, void *buffer)
 {
-    struct verbs_endpoint *endpoint = arrival->known->endpoint;
+    struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
     memcpy(buffer, arrival->sender->stream.payload, arrival->core.face.payload_bytes);
     endpoint->copied_bytes += arrival->core.face.payload_bytes;
     core_finish(endpoint->transport, &arrival->sender->done, WEFT_OK);
@@ -52,20 +53,22 @@ void verbs_self_accept(struct verbs_arrival *arrival, void *buffer)
 
 void verbs_self_discard(struct verbs_arrival *arrival)
 {
-    core_finish(arrival->known->endpoint->transport, &arrival->sender->done, WEFT_OK);
+    core_finish(arrival->verbs_peer->endpoint->transport, &arrival->sender->done, WEFT_OK);
     verbs_arrival_release(arrival);
 }
 
-enum weft_status verbs_self_access(struct verbs_peer *known, void *to, const void *from, size_t bytes, const struct weft_put *put,
-                                   struct weft_remote *remote, struct weft_completion *completion)
+enum weft_status verbs_self_access(struct verbs_peer *verbs_peer, void *to, const void *from, size_t bytes,
+                                   const struct weft_put *put, struct weft_remote *remote,
+                                   struct weft_completion *completion)
 {
-    struct verbs_endpoint *endpoint = known->endpoint;
-    struct verbs_send *send = verbs_send_new(known, completion);
+    struct verbs_endpoint *endpoint = verbs_peer->endpoint;
+    struct verbs_send *send = verbs_send_new(verbs_peer, completion);
     struct verbs_arrival *arrival = NULL;
     if (!send) return WEFT_ERR_NO_MEMORY;
     if (put && put->notify) {
-        struct stream_news news = {.tag = put->tag, .header = put->header, .header_bytes = put->header_bytes};
-        arrival = verbs_arrival_new(known, &news);
+        struct stream_arrival incoming = {
+            .tag = put->tag, .header = put->header, .header_bytes = put->header_bytes};
+        arrival = verbs_arrival_new(verbs_peer, &incoming);
         if (!arrival) {
             verbs_send_drop(send);
             return WEFT_ERR_NO_MEMORY;

@@ -1,4 +1,5 @@
-/* verbs_tune.c - the message half's settings, out of "name=value,name=value"; what it does not know is the device half's. */
+/* verbs_tune.c - the message half's settings, out of "name=value,name=value"; what it does not know is the
+ * device half's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,8 @@ static int take(struct verbs_tuning *tuning, const char *name, const char *value
     return 1;
 }
 
-enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char *rest_out, size_t rest_bytes, struct weft_error *error)
+enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char *rest_out, size_t rest_bytes,
+                            struct weft_error *error)
 {
     size_t rest = 0;
     rest_out[0] = 0;
@@ -59,7 +61,8 @@ enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char 
         char item[128], name[128];
         size_t bytes = strcspn(text, ",");
         if (bytes >= sizeof item || rest + bytes + 2 > rest_bytes) {
-            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the verbs setting '%.40s...' is too long", text);
+            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
+                                                    "the verbs setting '%.40s...' is too long", text);
         }
         memcpy(item, text, bytes);
         item[bytes] = 0;
@@ -68,8 +71,11 @@ enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char 
         char *value = strchr(name, '=');
         if (value) *value++ = 0;
         int taken = take(tuning, name, value);
-        if (taken == 0) return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "the verbs setting %s cannot be '%s'", name, value ? value : "");
-        if (taken < 0 && bytes > 0) rest += (size_t)snprintf(rest_out + rest, rest_bytes - rest, "%s%s", rest ? "," : "", item);
+        if (taken == 0)
+            return (enum weft_status)weft_error_set(
+                error, WEFT_ERR_INVALID, "the verbs setting %s cannot be '%s'", name, value ? value : "");
+        if (taken < 0 && bytes > 0)
+            rest += (size_t)snprintf(rest_out + rest, rest_bytes - rest, "%s%s", rest ? "," : "", item);
     }
     return WEFT_OK;
 }

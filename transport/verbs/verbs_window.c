@@ -1,11 +1,11 @@
-/* verbs_window.c - windows: a registration of their own, so that closing one makes its key worthless at once; and the
- * access of others' windows. */
+/* verbs_window.c - windows: a registration of their own, so that closing one makes its key worthless at
+ * once; and the access of others' windows. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "transport/verbs/verbs_endpoint.h"
-#include "transport/verbs/verbs_gpu.h"
+#include "transport/verbs/device/verbs_gpu.h"
 
 struct window {
     struct verbs_region region;
@@ -16,20 +16,24 @@ struct remote {
     struct verbs_window_key key;
 };
 
-static enum weft_status register_window(struct verbs_endpoint *endpoint, const struct weft_window_options *options, unsigned access,
+static enum weft_status register_window(struct verbs_endpoint *endpoint,
+                                        const struct weft_window_options *options, unsigned access,
                                         struct verbs_region *region, struct weft_error *error)
 {
     int descriptor;
     uint64_t offset;
-    if (options->kind != WEFT_MEMORY_CUDA) return verbs_memory_register(endpoint->memory, options->address, options->bytes, access, region, error);
+    if (options->kind != WEFT_MEMORY_CUDA)
+        return verbs_memory_register(endpoint->memory, options->address, options->bytes, access, region,
+                                     error);
     WEFT_TRY(verbs_gpu_dmabuf(options->address, options->bytes, &descriptor, &offset, error));
-    enum weft_status status =
-        verbs_memory_register_dmabuf(endpoint->memory, descriptor, offset, options->address, options->bytes, access, region, error);
+    enum weft_status status = verbs_memory_register_dmabuf(
+        endpoint->memory, descriptor, offset, options->address, options->bytes, access, region, error);
     close(descriptor);
     return status;
 }
 
-enum weft_status verbs_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error)
+enum weft_status verbs_window_open(struct weft_transport *transport, struct weft_window *window,
+                                   struct weft_error *error)
 {
     struct verbs_endpoint *endpoint = transport->backend;
     const struct weft_window_options *options = &window->options;
@@ -77,7 +81,8 @@ void verbs_window_free(struct weft_transport *transport, struct weft_window *win
     window->backend = NULL;
 }
 
-enum weft_status verbs_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes)
+enum weft_status verbs_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
+                              size_t bytes)
 {
     struct verbs_window_key decoded;
     WEFT_TRY(verbs_window_key_decode(key, bytes, remote->peer->id, &decoded));
@@ -97,27 +102,32 @@ void verbs_release(struct weft_transport *transport, struct weft_remote *remote)
 }
 
 /* Both directions: local memory registered, the peer's by its key. */
-static enum weft_status access_start(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, const void *local, size_t bytes,
+static enum weft_status access_start(struct weft_transport *transport, struct weft_remote *remote,
+                                     uint64_t offset, const void *local, size_t bytes,
                                      const struct weft_put *put, struct weft_completion *completion)
 {
     struct verbs_endpoint *endpoint = transport->backend;
-    struct verbs_peer *known = remote->peer->backend;
+    struct verbs_peer *verbs_peer = remote->peer->backend;
     const struct remote *own = remote->backend;
     uint8_t *there = (uint8_t *)(uintptr_t)(own->key.address + offset);
     if (endpoint->send_count >= VERBS_SENDS_MAX) return WEFT_ERR_AGAIN;
-    if (!known->stream) {
-        return put ? verbs_self_access(known, there, local, bytes, put, remote, completion)
-                   : verbs_self_access(known, (void *)(uintptr_t)local, there, bytes, NULL, remote, completion);
+    if (!verbs_peer->stream) {
+        return put ? verbs_self_access(verbs_peer, there, local, bytes, put, remote, completion)
+                   : verbs_self_access(verbs_peer, (void *)(uintptr_t)local, there, bytes, NULL, remote,
+                                       completion);
     }
-    if (known->stream->phase != STREAM_RUNS) return WEFT_ERR_PEER_LOST;
-    struct verbs_send *send = verbs_send_new(known, completion);
+    if (verbs_peer->stream->phase != STREAM_RUNNING) return WEFT_ERR_PEER_LOST;
+    struct verbs_send *send = verbs_send_new(verbs_peer, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     struct weft_error error = {0};
     enum weft_status status = WEFT_OK;
-    if (bytes > 0) status = verbs_memory_get(endpoint->memory, local, bytes, put ? VERBS_LOCAL : VERBS_TARGET | VERBS_RELAXED, &send->region, &error);
+    if (bytes > 0)
+        status = verbs_memory_get(endpoint->memory, local, bytes,
+                                  put ? VERBS_LOCAL : VERBS_TARGET | VERBS_RELAXED, &send->region, &error);
     if (status < 0) {
         send->region = NULL;
-        weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: %s", transport->id, remote->peer->id, error.text);
+        weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: %s", transport->id,
+                 remote->peer->id, error.text);
         verbs_send_drop(send);
         return status;
     }
@@ -128,25 +138,27 @@ static enum weft_status access_start(struct weft_transport *transport, struct we
     transfer->bytes = bytes;
     transfer->remote = (uintptr_t)there;
     if (send->region) verbs_keys(endpoint, send->region->lkey, &transfer->local_keys);
-    for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) transfer->remote_keys.key[i] = own->key.keys[i % own->key.rail_count];
+    for (uint32_t i = 0; i < STREAM_LANES_MAX; i++)
+        transfer->remote_keys.key[i] = own->key.keys[i % own->key.rail_count];
     if (put && put->notify) {
         send->stream.notify = true;
         send->stream.tag = put->tag;
         send->stream.header_bytes = put->header_bytes;
         if (put->header_bytes > 0) memcpy(send->stream.header, put->header, put->header_bytes);
     }
-    stream_send_access(known->stream, &send->stream);
-    verbs_push(known);
+    stream_send_access(verbs_peer->stream, &send->stream);
+    verbs_push(verbs_peer);
     return WEFT_IN_PROGRESS;
 }
 
-enum weft_status verbs_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put, struct weft_completion *completion)
+enum weft_status verbs_put(struct weft_transport *transport, struct weft_remote *remote,
+                           const struct weft_put *put, struct weft_completion *completion)
 {
     return access_start(transport, remote, put->offset, put->source, put->bytes, put, completion);
 }
 
-enum weft_status verbs_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
-                           struct weft_completion *completion)
+enum weft_status verbs_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
+                           void *destination, size_t bytes, struct weft_completion *completion)
 {
     return access_start(transport, remote, offset, destination, bytes, NULL, completion);
 }

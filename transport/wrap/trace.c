@@ -50,9 +50,10 @@ static void end(struct trace *trace)
 {
     uint64_t now_ns = weft_now_ns(trace->env);
     if (trace->used + END_BYTES_MAX > BUFFER_BYTES) flush(trace);
-    int bytes = snprintf(trace->buffer + trace->used, END_BYTES_MAX,
-                         "{\"name\":\"end\",\"ph\":\"i\",\"s\":\"p\",\"ts\":%llu.%03u,\"pid\":%u,\"tid\":0}\n]\n",
-                         (unsigned long long)(now_ns / 1000), (unsigned)(now_ns % 1000), trace->endpoint_id);
+    int bytes =
+        snprintf(trace->buffer + trace->used, END_BYTES_MAX,
+                 "{\"name\":\"end\",\"ph\":\"i\",\"s\":\"p\",\"ts\":%llu.%03u,\"pid\":%u,\"tid\":0}\n]\n",
+                 (unsigned long long)(now_ns / 1000), (unsigned)(now_ns % 1000), trace->endpoint_id);
     trace->used += (size_t)bytes;
     flush(trace);
 }
@@ -208,7 +209,7 @@ void trace_span(struct trace *trace, const struct trace_span *span)
 
 void trace_state(struct trace *trace, const char *name, uint64_t begin_ns, uint64_t end_ns)
 {
-    uint64_t took_ns = weft_since_ns(begin_ns, end_ns);
+    uint64_t took_ns = weft_elapsed_ns(begin_ns, end_ns);
     line(trace,
          "{\"name\":\"%s\",\"cat\":\"engine\",\"ph\":\"X\",\"ts\":" TIME_FORMAT ",\"dur\":" TIME_FORMAT
          ",\"pid\":%u,\"tid\":0},\n",

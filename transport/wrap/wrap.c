@@ -6,8 +6,8 @@
  * weft_transport_fail_peer, or closes. kill does the same for all peers at once. break is a broken connection
  * that is noticed: the peer is reported as lost.
  *
- * Rate and delay. An operation leaves when the endpoint's own link is free (rate_bytes per second) and travels
- * delay plus jitter; an arrival is let through when the link in has had time for its bytes. */
+ * Rate and delay. An operation leaves when the endpoint's own link is free (rate_bytes per second) and
+ * travels delay plus jitter; an arrival is let through when the link in has had time for its bytes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static bool chance(struct wrap *wrap, double probability)
     return probability > 0 && (double)(wrap_random(wrap) >> 11) * 0x1p-53 < probability;
 }
 
-bool wrap_passes(struct wrap *wrap, struct wrap_peer *peer)
+bool wrap_lets_pass(struct wrap *wrap, struct wrap_peer *peer)
 {
     wrap->message_count++;
     if (wrap->options.kill_after > 0 && wrap->message_count > wrap->options.kill_after) wrap->killed = true;
@@ -103,7 +103,8 @@ static void wrap_disconnect(struct weft_transport *transport, struct weft_peer *
 {
     struct wrap *wrap = wrap_of(transport);
     struct wrap_peer *known = peer->backend;
-    if (wrap->trace && peer->status < 0) trace_mark(wrap->trace, "disconnect", peer->id, core_peer_text(peer));
+    if (wrap->trace && peer->status < 0)
+        trace_mark(wrap->trace, "disconnect", peer->id, core_peer_text(peer));
     wrap_end_ops(transport, &wrap->leaving, peer, status);
     wrap_end_ops(transport, &known->vanished, NULL, status);
     weft_transport_fail_peer(wrap->inner, peer->id, status,
@@ -207,7 +208,7 @@ static enum weft_status wrap_open(struct weft_transport *transport,
              weft_transport_name(wrap->inner));
     transport->message_bytes = weft_transport_message_bytes(wrap->inner);
     transport->abilities = weft_transport_abilities(wrap->inner);
-    if (wrap_meddles(wrap))
+    if (wrap_can_alter(wrap))
         transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS; /* nobody could hold up a load or a store */
     transport->backend = wrap;
     if (role == WRAP_TRACE) {
@@ -292,9 +293,9 @@ static int wrap_progress(struct weft_transport *transport, int budget)
         trace_state(wrap->trace, "sleep", wrap->slept_ns, weft_now_ns(transport->env));
         wrap->slept_ns = WEFT_NEVER;
     }
-    int count = wrap_leave(wrap, budget);
+    int count = wrap_send_due(wrap, budget);
     count += weft_transport_progress(wrap->inner, budget);
-    count += wrap_arrive(wrap, budget);
+    count += wrap_deliver_due(wrap, budget);
     if (wrap->break_pending) count += report_broken(wrap);
     wake_next(wrap);
     return count;
@@ -352,8 +353,8 @@ static void wrap_count(struct weft_transport *transport)
         .arm = wrap_arm, .fd = wrap_fd, .window_open = wrap_window_open, .window_close = wrap_window_close, \
         .window_free = wrap_window_free, .import = wrap_import, .release = wrap_release, .map = wrap_map,   \
         .put = wrap_put, .get = wrap_get, .map_peer = wrap_map_peer, .wake = wrap_wake,                     \
-        .memory_keep = wrap_keep, .memory_forget = wrap_keep_end,                                           \
-        .harmless = wrap_harmless, .copy_peer = wrap_copy_peer, .describe = wrap_describe, .count = wrap_count,                          \
+        .memory_register = wrap_memory_register, .memory_unregister = wrap_memory_unregister,                                           \
+        .is_detached = wrap_is_detached, .copy_peer = wrap_copy_peer, .describe = wrap_describe, .count = wrap_count,                          \
     }
 
 const struct weft_transport_ops fault_transport_ops = WRAP_OPS("fault");

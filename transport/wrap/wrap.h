@@ -9,9 +9,10 @@
  *   wrap_options.c   the parameters
  *   trace.h, .c      trace: what is written, and where
  *
- * The inner transport is a whole endpoint, used through the public face; the wrapper only decides, for each operation,
- * whether it vanishes, when it goes on, and whether it is written down. With no parameters it changes nothing, and the
- * conformance suite holds for it. Wrappers nest: "fault:trace:ucx" is a fault wrapper around a trace around UCX. */
+ * The inner transport is a whole endpoint, used through the public face; the wrapper only decides, for
+ * each operation, whether it vanishes, when it goes on, and whether it is written down. With no parameters
+ * it changes nothing, and the conformance suite holds for it. Wrappers nest: "fault:trace:ucx" is a fault
+ * wrapper around a trace around UCX. */
 #ifndef WEFT_TRANSPORT_WRAP_H
 #define WEFT_TRANSPORT_WRAP_H
 
@@ -32,7 +33,8 @@ struct wrap_op {
     enum wrap_kind kind;
     uint64_t tag;
     size_t bytes;
-    uint64_t begin_ns, taken_ns, over_ns; /* trace: asked for; with the inner transport; over there; WEFT_NEVER: not yet */
+    uint64_t begin_ns, taken_ns, done_ns; /* trace: asked for; with the inner transport; over there;
+                                           * WEFT_NEVER: not yet */
     struct weft_remote *remote;           /* put, get: the inner one */
     union {
         struct weft_message message;
@@ -49,7 +51,7 @@ struct wrap_arrival {
     struct core_arrival core; /* first */
     struct weft_arrival *inner;
     struct wrap_op op; /* its acceptance */
-    uint64_t due_ns, came_ns;
+    uint64_t due_ns, arrived_ns;
     struct weft_list link; /* wrap->arriving, or wrap->unused_arrivals */
 };
 
@@ -73,15 +75,15 @@ struct wrap {
     struct weft_list unused_ops, unused_arrivals;
 };
 
-static inline bool wrap_waits(const struct wrap_options *options)
+static inline bool wrap_has_delay(const struct wrap_options *options)
 {
     return options->delay_ns || options->jitter_ns || options->rate_bytes;
 }
 /* Something may happen to an operation; else the wrapper only looks on. */
-static inline bool wrap_meddles(const struct wrap *wrap)
+static inline bool wrap_can_alter(const struct wrap *wrap)
 {
     const struct wrap_options *options = &wrap->options;
-    return wrap_waits(options) || options->drop > 0 || options->breaks > 0 || options->kill_after > 0;
+    return wrap_has_delay(options) || options->drop > 0 || options->breaks > 0 || options->kill_after > 0;
 }
 
 static inline struct wrap *wrap_of(struct weft_transport *transport) { return transport->backend; }
@@ -89,45 +91,56 @@ static inline struct wrap *wrap_of(struct weft_transport *transport) { return tr
 /* wrap.c */
 uint64_t wrap_random(struct wrap *wrap);
 /* One more operation with this peer: does it get through? */
-bool wrap_passes(struct wrap *wrap, struct wrap_peer *peer);
+bool wrap_lets_pass(struct wrap *wrap, struct wrap_peer *peer);
 uint64_t wrap_due_out(struct wrap *wrap, uint64_t bytes);
 uint64_t wrap_due_in(struct wrap *wrap, uint64_t bytes);
-static inline uint64_t wrap_trace_now(const struct wrap *wrap) { return wrap->trace ? weft_now_ns(wrap->outer->env) : 0; }
+static inline uint64_t wrap_trace_now(const struct wrap *wrap)
+{
+    return wrap->trace ? weft_now_ns(wrap->outer->env) : 0;
+}
 
 /* wrap_message.c */
-struct wrap_op *wrap_op_new(struct weft_transport *outer, enum wrap_kind kind, struct weft_peer *peer, struct weft_completion *completion);
-/* Now, later, or never, as the wrapper decides. The answer of send, put or get; the op is gone unless it is in progress. */
-enum weft_status wrap_op_go(struct wrap *wrap, struct wrap_op *op, bool *held_out);
+struct wrap_op *wrap_op_new(struct weft_transport *outer, enum wrap_kind kind, struct weft_peer *peer,
+                            struct weft_completion *completion);
+/* Now, later, or never, as the wrapper decides. The answer of send, put or get; the op is gone unless it
+ * is in progress. */
+enum weft_status wrap_op_start(struct wrap *wrap, struct wrap_op *op, bool *held_out);
 void wrap_op_free(struct wrap_op *op);
-int wrap_leave(struct wrap *wrap, int budget);   /* operations whose time has come */
-int wrap_arrive(struct wrap *wrap, int budget);  /* arrivals whose time has come */
+int wrap_send_due(struct wrap *wrap, int budget);   /* operations whose time has come */
+int wrap_deliver_due(struct wrap *wrap, int budget);  /* arrivals whose time has come */
 void wrap_arrived(void *context, struct weft_arrival *inner); /* the inner transport's handler */
 void wrap_flush_arriving(struct wrap *wrap, const struct weft_peer *peer);
-void wrap_end_ops(struct weft_transport *transport, struct weft_list *ops, const struct weft_peer *peer, enum weft_status status);
-enum weft_status wrap_send(struct weft_transport *transport, struct weft_peer *peer, const struct weft_message *message,
-                           struct weft_completion *completion);
-enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer, struct weft_completion *completion);
+void wrap_end_ops(struct weft_transport *transport, struct weft_list *ops, const struct weft_peer *peer,
+                  enum weft_status status);
+enum weft_status wrap_send(struct weft_transport *transport, struct weft_peer *peer,
+                           const struct weft_message *message, struct weft_completion *completion);
+enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+                             struct weft_completion *completion);
 void wrap_discard(struct weft_transport *transport, struct weft_arrival *face);
 void wrap_observe(struct weft_transport *transport, enum core_moment moment, struct weft_receive *receive);
 
 /* wrap_window.c */
-enum weft_status wrap_window_open(struct weft_transport *transport, struct weft_window *window, struct weft_error *error);
+enum weft_status wrap_window_open(struct weft_transport *transport, struct weft_window *window,
+                                  struct weft_error *error);
 void wrap_window_close(struct weft_transport *transport, struct weft_window *window);
-/* weft_transport_ops.memory_keep and memory_forget: the inner transport's. */
-enum weft_status wrap_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out, struct weft_error *error);
-void wrap_keep_end(struct weft_transport *transport, void *kept);
+/* weft_transport_ops.memory_register and memory_unregister: the inner transport's. */
+enum weft_status wrap_memory_register(struct weft_transport *transport, void *address, size_t bytes,
+                                      void **registered_out, struct weft_error *error);
+void wrap_memory_unregister(struct weft_transport *transport, void *kept);
 void wrap_window_free(struct weft_transport *transport, struct weft_window *window);
-enum weft_status wrap_import(struct weft_transport *transport, struct weft_remote *remote, const void *key, size_t bytes);
+enum weft_status wrap_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
+                             size_t bytes);
 void wrap_release(struct weft_transport *transport, struct weft_remote *remote);
 void *wrap_map(struct weft_transport *transport, struct weft_remote *remote);
-enum weft_status wrap_map_peer(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out);
+enum weft_status wrap_map_peer(struct weft_transport *transport, struct weft_peer *peer,
+                               struct weft_mapping *mapping_out);
 void wrap_wake(struct weft_transport *transport, struct weft_peer *peer);
-enum weft_status wrap_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
-                                size_t bytes);
-bool wrap_harmless(struct weft_transport *transport, const struct weft_peer *peer);
-enum weft_status wrap_put(struct weft_transport *transport, struct weft_remote *remote, const struct weft_put *put,
-                          struct weft_completion *completion);
-enum weft_status wrap_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset, void *destination, size_t bytes,
-                          struct weft_completion *completion);
+enum weft_status wrap_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward,
+                                uint64_t address, void *local, size_t bytes);
+bool wrap_is_detached(struct weft_transport *transport, const struct weft_peer *peer);
+enum weft_status wrap_put(struct weft_transport *transport, struct weft_remote *remote,
+                          const struct weft_put *put, struct weft_completion *completion);
+enum weft_status wrap_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
+                          void *destination, size_t bytes, struct weft_completion *completion);
 
 #endif

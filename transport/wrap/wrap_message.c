@@ -39,12 +39,12 @@ static void arrival_free(struct wrap *wrap, struct wrap_arrival *arrival)
 
 /* ---- the end of operations ---- */
 
-static void write_down(struct wrap *wrap, const struct wrap_op *op)
+static void record_span(struct wrap *wrap, const struct wrap_op *op)
 {
     static const char *const names[] = {"", "send", "accept", "recv", "put", "get"};
     if (!wrap->trace) return;
     uint64_t now_ns = weft_now_ns(wrap->outer->env),
-             over_ns = op->over_ns != WEFT_NEVER ? op->over_ns : now_ns;
+             done_ns = op->done_ns != WEFT_NEVER ? op->done_ns : now_ns;
     trace_span(wrap->trace,
                &(struct trace_span){
                    .name = names[op->kind],
@@ -55,14 +55,14 @@ static void write_down(struct wrap *wrap, const struct wrap_op *op)
                    .bytes = op->bytes,
                    .status = op->done.status,
                    .queue_ns = (op->taken_ns != WEFT_NEVER ? op->taken_ns : now_ns) - op->begin_ns,
-                   .completion_ns = weft_since_ns(over_ns, now_ns),
+                   .completion_ns = weft_elapsed_ns(done_ns, now_ns),
                });
 }
 
 static void recycle_op(struct weft_transport *transport, struct core_done *done)
 {
     struct wrap_op *op = weft_container_of(done, struct wrap_op, done);
-    write_down(wrap_of(transport), op);
+    record_span(wrap_of(transport), op);
     wrap_of(transport)->op_count--;
     wrap_op_free(op);
 }
@@ -70,7 +70,7 @@ static void recycle_op(struct weft_transport *transport, struct core_done *done)
 static void recycle_accept(struct weft_transport *transport, struct core_done *done)
 {
     struct wrap_arrival *arrival = weft_container_of(done, struct wrap_arrival, op.done);
-    write_down(wrap_of(transport), &arrival->op);
+    record_span(wrap_of(transport), &arrival->op);
     arrival_free(wrap_of(transport), arrival);
 }
 
@@ -80,7 +80,7 @@ static void inner_done(struct weft_completion *completion, enum weft_status stat
     struct wrap *wrap = wrap_of(op->outer);
     struct wrap_peer *peer = op->done.peer->backend;
     bool silent = (wrap->killed || peer->cut) && !wrap->outer->closed && op->done.peer->status == WEFT_OK;
-    op->over_ns = wrap_trace_now(wrap);
+    op->done_ns = wrap_trace_now(wrap);
     if (silent) weft_list_append(&peer->vanished, &op->link);
     else core_finish(op->outer, &op->done, status);
 }
@@ -93,7 +93,7 @@ static void op_init(struct wrap_op *op, struct weft_transport *outer, enum wrap_
     op->kind = kind;
     op->tag = op->bytes = 0;
     op->begin_ns = wrap_trace_now(wrap_of(outer));
-    op->taken_ns = op->over_ns = WEFT_NEVER;
+    op->taken_ns = op->done_ns = WEFT_NEVER;
     op->remote = NULL;
     weft_completion_init(&op->inner, 1, inner_done);
     weft_list_init(&op->link);
@@ -136,18 +136,18 @@ static enum weft_status hand_over(struct wrap_op *op)
     return status;
 }
 
-enum weft_status wrap_op_go(struct wrap *wrap, struct wrap_op *op, bool *held_out)
+enum weft_status wrap_op_start(struct wrap *wrap, struct wrap_op *op, bool *held_out)
 {
     struct wrap_peer *peer = op->done.peer->backend;
     *held_out = false;
-    if (!wrap_passes(wrap, peer)) {
+    if (!wrap_lets_pass(wrap, peer)) {
         weft_list_append(&peer->vanished, &op->link);
-    } else if (!wrap_waits(&wrap->options) && weft_list_empty(&wrap->leaving)) {
+    } else if (!wrap_has_delay(&wrap->options) && weft_list_empty(&wrap->leaving)) {
         enum weft_status status = hand_over(op);
         if (status == WEFT_OK) { /* a put or get that is over already */
             op->taken_ns = op->begin_ns;
             op->done.status = WEFT_OK;
-            write_down(wrap, op);
+            record_span(wrap, op);
         } else if (status < 0) { /* a refused operation is none */
             wrap->message_count--;
             if (wrap->trace && status == WEFT_ERR_AGAIN)
@@ -178,7 +178,7 @@ enum weft_status wrap_send(struct weft_transport *transport, struct weft_peer *p
     op->bytes = message->header_bytes + message->payload_bytes;
     op->message = *message;
     bool held;
-    enum weft_status status = wrap_op_go(wrap, op, &held);
+    enum weft_status status = wrap_op_start(wrap, op, &held);
     if (status == WEFT_IN_PROGRESS && held) { /* the header is the caller's only until this returns */
         op->message.header = op->header;
         if (message->header_bytes > 0) memcpy(op->header, message->header, message->header_bytes);
@@ -186,7 +186,7 @@ enum weft_status wrap_send(struct weft_transport *transport, struct weft_peer *p
     return status;
 }
 
-int wrap_leave(struct wrap *wrap, int budget)
+int wrap_send_due(struct wrap *wrap, int budget)
 {
     int count = 0;
     while (count < budget && !weft_list_empty(&wrap->leaving)) {
@@ -218,7 +218,7 @@ void wrap_arrived(void *context, struct weft_arrival *inner)
     struct weft_peer *peer = core_peer_find(wrap->outer, inner->peer_id);
     WEFT_ASSERT(peer && peer->backend); /* the inner transport keeps what comes before connect */
     struct wrap_arrival *arrival = NULL;
-    if (wrap_passes(wrap, peer->backend)) {
+    if (wrap_lets_pass(wrap, peer->backend)) {
         struct weft_list *link = reuse(wrap, &wrap->unused_arrivals);
         arrival = link ? weft_container_of(link, struct wrap_arrival, link)
                        : weft_alloc_bytes(wrap->outer->env, sizeof *arrival);
@@ -234,14 +234,14 @@ void wrap_arrived(void *context, struct weft_arrival *inner)
     face->payload_bytes = inner->payload_bytes;
     face->header_bytes = inner->header_bytes;
     memcpy(face->header, inner->header, inner->header_bytes);
-    arrival->core.whole = weft_container_of(inner, struct core_arrival, face)->whole;
+    arrival->core.is_complete = weft_container_of(inner, struct core_arrival, face)->is_complete;
     arrival->inner = inner;
-    arrival->came_ns = wrap_trace_now(wrap);
+    arrival->arrived_ns = wrap_trace_now(wrap);
     arrival->due_ns = wrap_due_in(wrap, inner->payload_bytes + inner->header_bytes);
     weft_list_append(&wrap->arriving, &arrival->link);
 }
 
-int wrap_arrive(struct wrap *wrap, int budget)
+int wrap_deliver_due(struct wrap *wrap, int budget)
 {
     int count = 0;
     while (count < budget && !weft_list_empty(&wrap->arriving)) {
@@ -279,7 +279,7 @@ enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arriv
     op->bytes = face->header_bytes + face->payload_bytes;
     op->taken_ns = op->begin_ns;
     op->begin_ns =
-        posted ? wrap->matched_posted_ns : arrival->came_ns; /* since when it could have been moved */
+        posted ? wrap->matched_posted_ns : arrival->arrived_ns; /* since when it could have been moved */
     wrap->matched_posted_ns = WEFT_NEVER;
     enum weft_status status =
         weft_transport_accept(wrap->inner, arrival->inner, buffer, face->payload_bytes, &op->inner);
@@ -316,6 +316,6 @@ void wrap_observe(struct weft_transport *transport, enum core_moment moment, str
                                 .tag = receive->tag,
                                 .bytes = receive->payload_bytes,
                                 .status = (enum weft_status)receive->state,
-                                .queue_ns = weft_since_ns(receive->posted_ns, now_ns),
+                                .queue_ns = weft_elapsed_ns(receive->posted_ns, now_ns),
                             });
 }

@@ -8,8 +8,10 @@
 #include "transport/transport.h"
 
 static const char *const known[] = {
-    [WRAP_FAULT] = "delay_us, jitter_us, rate_bytes, seed, kill_after, drop and break (at most 1) take a number >= 0",
-    [WRAP_DELAY] = "delay_us, jitter_us, rate_bytes, seed take a number >= 0 (drop, break, kill_after: with fault:)",
+    [WRAP_FAULT] =
+        "delay_us, jitter_us, rate_bytes, seed, kill_after, drop and break (at most 1) take a number >= 0",
+    [WRAP_DELAY] =
+        "delay_us, jitter_us, rate_bytes, seed take a number >= 0 (drop, break, kill_after: with fault:)",
     [WRAP_TRACE] = "it takes file=NAME (without comma and semicolon) and limit=BYTES",
 };
 

@@ -1,4 +1,5 @@
-/* wrap_window.c - one-sided access through a wrapper: the inner transport's windows and remotes, each behind one of ours.
+/* wrap_window.c - one-sided access through a wrapper: the inner transport's windows and remotes, each behind
+ * one of ours.
  *
  * A put or get vanishes, waits and breaks as a message does; a get is delayed on its way out only. */
 #include <string.h>
@@ -48,16 +49,16 @@ void wrap_window_free(struct weft_transport *transport, struct weft_window *wind
     weft_free_bytes(transport->env, window->backend);
 }
 
-enum weft_status wrap_keep(struct weft_transport *transport, void *address, size_t bytes, void **kept_out,
-                           struct weft_error *error)
+enum weft_status wrap_memory_register(struct weft_transport *transport, void *address, size_t bytes,
+                                      void **registered_out, struct weft_error *error)
 {
     struct weft_registration *inner;
     WEFT_TRY(weft_transport_register(wrap_of(transport)->inner, address, bytes, &inner, error));
-    *kept_out = inner;
+    *registered_out = inner;
     return WEFT_OK;
 }
 
-void wrap_keep_end(struct weft_transport *transport, void *kept) { weft_transport_unregister(kept); }
+void wrap_memory_unregister(struct weft_transport *transport, void *kept) { weft_transport_unregister(kept); }
 
 enum weft_status wrap_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
                              size_t bytes)
@@ -80,12 +81,14 @@ void wrap_release(struct weft_transport *transport, struct weft_remote *remote)
 
 void *wrap_map(struct weft_transport *transport, struct weft_remote *remote)
 {
-    return wrap_meddles(wrap_of(transport)) ? NULL : weft_remote_map(remote->backend);
+    return wrap_can_alter(wrap_of(transport)) ? NULL : weft_remote_map(remote->backend);
 }
 
-enum weft_status wrap_map_peer(struct weft_transport *transport, struct weft_peer *peer, struct weft_mapping *mapping_out)
+enum weft_status wrap_map_peer(struct weft_transport *transport, struct weft_peer *peer,
+                               struct weft_mapping *mapping_out)
 {
-    return weft_peer_map(((struct wrap_peer *)peer->backend)->inner, mapping_out); /* the core asked for MAPS: it does not meddle */
+    /* the core asked for MAPS: it does not meddle */
+    return weft_peer_map(((struct wrap_peer *)peer->backend)->inner, mapping_out);
 }
 
 void wrap_wake(struct weft_transport *transport, struct weft_peer *peer)
@@ -93,16 +96,16 @@ void wrap_wake(struct weft_transport *transport, struct weft_peer *peer)
     weft_peer_wake(((struct wrap_peer *)peer->backend)->inner);
 }
 
-enum weft_status wrap_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward, uint64_t address, void *local,
-                                size_t bytes)
+enum weft_status wrap_copy_peer(struct weft_transport *transport, struct weft_peer *peer, bool outward,
+                                uint64_t address, void *local, size_t bytes)
 {
-    if (wrap_meddles(wrap_of(transport))) return WEFT_ERR_UNSUPPORTED;
+    if (wrap_can_alter(wrap_of(transport))) return WEFT_ERR_UNSUPPORTED;
     return weft_peer_copy(((struct wrap_peer *)peer->backend)->inner, outward, address, local, bytes);
 }
 
-bool wrap_harmless(struct weft_transport *transport, const struct weft_peer *peer)
+bool wrap_is_detached(struct weft_transport *transport, const struct weft_peer *peer)
 {
-    return weft_peer_harmless(((struct wrap_peer *)peer->backend)->inner);
+    return weft_peer_is_detached(((struct wrap_peer *)peer->backend)->inner);
 }
 
 enum weft_status wrap_put(struct weft_transport *transport, struct weft_remote *remote,
@@ -118,7 +121,7 @@ enum weft_status wrap_put(struct weft_transport *transport, struct weft_remote *
     op->bytes = put->bytes;
     op->put = *put;
     bool held;
-    enum weft_status status = wrap_op_go(wrap, op, &held);
+    enum weft_status status = wrap_op_start(wrap, op, &held);
     if (status == WEFT_IN_PROGRESS && held &&
         put->notify) { /* the header is the caller's only until this returns */
         op->put.header = op->header;
@@ -140,5 +143,5 @@ enum weft_status wrap_get(struct weft_transport *transport, struct weft_remote *
     op->get.offset = offset;
     op->get.destination = destination;
     bool held;
-    return wrap_op_go(wrap, op, &held);
+    return wrap_op_start(wrap, op, &held);
 }

@@ -65,8 +65,8 @@ compile() { # compile NAME FILE FLAGS...
     shift 2
     echo "$* -c $file -o $out/$name.o" >>"$list"
 }
-for file in base/env.c base/env_system.c base/memory_cuda.c base/memory_kind.c base/status.c base/types.c base/weft_assert.c kernels/*.c kernels/scalar/*.c compress/*.c \
-    tools/benchlib/samples.c tools/kernelbench/codec_case.c tools/kernelbench/copy.c tools/kernelbench/kernelbench.c tests/kernels/cuda/*.c; do
+for file in base/env.c base/os/env_system.c base/os/memory_cuda.c base/os/memory_kind.c base/status.c base/types.c base/weft_assert.c kernels/*.c kernels/scalar/*.c compress/*.c compress/*/*.c \
+    tools/bench/lib/samples.c tools/bench/kernels/codec_case.c tools/bench/kernels/copy.c tools/bench/kernels/kernelbench.c tests/kernels/cuda/*.c; do
     compile "$(echo "$file" | tr / _)" "$file" "$cc" $common $plain
 done
 if [ "$(uname -m)" = x86_64 ]; then
@@ -99,7 +99,7 @@ else
     for file in kernels/cuda/*.cu tests/kernels/cuda/device_memory.cu; do
         compile "$(echo "$file" | tr / _)" "$file" "$nvcc" -ccbin "$cxx" $cuda $codes -fmad=false -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-ffp-contract=off
     done
-    # base/memory_cuda.c looks for the shared runtime when it runs: also in the toolkit, where the system may not look.
+    # base/os/memory_cuda.c looks for the shared runtime when it runs: also in the toolkit, where the system may not look.
     tools=$(dirname "$(readlink -f "$(command -v "$nvcc")")")
     link="$nvcc -ccbin $cxx -cudart static -Xlinker -rpath -Xlinker $(dirname "$tools")/lib64"
 fi

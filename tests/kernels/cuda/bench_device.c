@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "tests/kernels/cuda/device_memory.h"
 #include "tests/kernels/sample.h"
-#include "tools/benchlib/samples.h"
+#include "tools/bench/lib/samples.h"
 
 enum { ARRAYS = 5, ROUNDS_MAX = 1000, PATTERN = 1 << 20, SIDE_MAX = 4096, RANK_MAX = 8 };
 
@@ -155,7 +155,7 @@ static enum weft_status run_random_k(struct buffers *b)
 {
     const struct weft_noise noise = {{1, 2}, b->step++, 0};
     const size_t k = (b->count + 99) / 100;
-    const enum weft_status status = weft_cuda_draw_strata(b->indices, b->count, k, &noise, NULL);
+    const enum weft_status status = weft_cuda_sample_strata(b->indices, b->count, k, &noise, NULL);
     return status == WEFT_OK ? weft_cuda_take_f32(b->arrays[4], b->arrays[3], b->indices, k, NULL) : status;
 }
 

@@ -3,7 +3,7 @@
 #ifndef WEFT_TESTS_BENCH_DEVICE_H
 #define WEFT_TESTS_BENCH_DEVICE_H
 
-#include "tools/kernelbench/kernelbench.h"
+#include "tools/bench/kernels/kernelbench.h"
 
 /* As kernelbench_run(), on the GPU that check_device_open() found. */
 bool bench_device(const struct kernelbench_options *options,

@@ -220,7 +220,7 @@ static void check_quantise(size_t n, enum sample_kind kind)
     }
 }
 
-static void check_narrow(size_t n, enum sample_kind kind)
+static void check_lowbit(size_t n, enum sample_kind kind)
 {
     for (int format = 0; format <= WEFT_E5M2; format++) {
         fill_floats(0, kind);
@@ -338,9 +338,9 @@ static void test_quantise(void **state)
 {
     each_vector(check_quantise);
 }
-static void test_narrow(void **state)
+static void test_lowbit(void **state)
 {
-    each_vector(check_narrow);
+    each_vector(check_lowbit);
 }
 
 /* Every 16-bit pattern widened; every rounding boundary narrowed: around each pattern and half-way to the
@@ -387,7 +387,7 @@ int check_elementwise(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),         cmocka_unit_test(test_tree),   cmocka_unit_test(test_casts),
-        cmocka_unit_test(test_quantise),     cmocka_unit_test(test_narrow), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_quantise),     cmocka_unit_test(test_lowbit), cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_all_patterns),
     };
     scalar = weft_kernels_by_name("scalar");

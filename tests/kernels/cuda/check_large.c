@@ -1,6 +1,7 @@
-/* check_large.c - arrays of more than 2^31 bytes: elements, blocks, rows and indices beyond what 32 bits count. Inputs repeat a
- * pattern whose length is a prime, so that no wrapped address finds the right bytes; results are compared with the
- * scalar kernels at the end and around 2^31 and 2^32 bytes. Only where the device has the memory. */
+/* check_large.c - arrays of more than 2^31 bytes: elements, blocks, rows and indices beyond what 32 bits
+ * count. Inputs repeat a pattern whose length is a prime, so that no wrapped address finds the right
+ * bytes; results are compared with the scalar kernels at the end and around 2^31 and 2^32 bytes. Only
+ * where the device has the memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +55,8 @@ static void elements_and_blocks(void **state)
     static int8_t codes[WINDOW], got_codes[WINDOW];
     const struct weft_noise noise = {{1, 2}, 3, 0};
     int8_t *device_codes = check_device_malloc(COUNT);
-    uint8_t *device_exponents = check_device_malloc(COUNT / WEFT_BLOCK + 1), exponents[WINDOW / WEFT_BLOCK + 1];
+    uint8_t *device_exponents = check_device_malloc(COUNT / WEFT_BLOCK + 1),
+            exponents[WINDOW / WEFT_BLOCK + 1];
     fill(device_a, 0);
     fill(device_b, 777);
     MUST(weft_cuda_sum_f32(device_out, device_a, device_b, COUNT, NULL));
@@ -65,8 +67,8 @@ static void elements_and_blocks(void **state)
         scalar->sum_f32(expected, a, b, count);
         assert_memory_equal(got, expected, count * sizeof *got);
     }
-    MUST(weft_cuda_scale_add_quantise_f32(device_codes, device_exponents, device_out, device_a, 0.5f, device_b, COUNT, 127,
-                                          &noise, NULL, NULL));
+    MUST(weft_cuda_scale_add_quantise_f32(device_codes, device_exponents, device_out, device_a, 0.5f,
+                                          device_b, COUNT, 127, &noise, NULL, NULL));
     for (size_t w = 0; w < sizeof places / sizeof places[0]; w++) {
         size_t count, first = window(w, &count);
         const struct weft_noise there = {{1, 2}, 3, first / WEFT_BLOCK};
@@ -76,7 +78,8 @@ static void elements_and_blocks(void **state)
         scalar->scale_add_f32(expected, a, 0.5f, b, count);
         for (size_t at = 0; at < count; at += WEFT_BLOCK) {
             const size_t length = count - at < WEFT_BLOCK ? count - at : WEFT_BLOCK;
-            exponents[at / WEFT_BLOCK] = weft_block_exponent(scalar->max_abs_bits_f32(expected + at, length), 127);
+            exponents[at / WEFT_BLOCK] =
+                weft_block_exponent(scalar->max_abs_bits_f32(expected + at, length), 127);
         }
         scalar->quantise_f32(codes, expected, exponents, count, 127, &there);
         assert_memory_equal(got, expected, count * sizeof *got);
@@ -90,7 +93,8 @@ static void elements_and_blocks(void **state)
 static void select_of_many(void **state)
 {
     enum { K = 6 };
-    const size_t at[K] = {5, ((size_t)1 << 29) - 1, (size_t)1 << 29, ((size_t)1 << 30) - 1, (size_t)1 << 30, COUNT - 1};
+    const size_t at[K] = {
+        5, ((size_t)1 << 29) - 1, (size_t)1 << 29, ((size_t)1 << 30) - 1, (size_t)1 << 30, COUNT - 1};
     uint32_t *device_indices = check_device_malloc(K * sizeof *device_indices), indices[K];
     void *workspace = check_device_malloc(weft_cuda_select_workspace(COUNT));
     const float big = 1e30f;
@@ -106,9 +110,11 @@ static void select_of_many(void **state)
 /* A step's products of a matrix of 4 GiB: the last rows, the last band. */
 static void products_of_many(void **state)
 {
-    const size_t rows = COUNT / ROW, rank = 2, band = (rows - 1) / WEFT_MATMUL_T_BAND * WEFT_MATMUL_T_BAND, last = rows - 4;
+    const size_t rows = COUNT / ROW, rank = 2, band = (rows - 1) / WEFT_MATMUL_T_BAND * WEFT_MATMUL_T_BAND,
+                 last = rows - 4;
     static float a[4 * ROW], q[2 * ROW], expected[8], got[4 * ROW];
-    float *device_p = check_device_malloc(rank * rows * sizeof *device_p), *device_q = check_device_malloc(sizeof q);
+    float *device_p = check_device_malloc(rank * rows * sizeof *device_p),
+          *device_q = check_device_malloc(sizeof q);
     float *p = check_malloc(rank * rows * sizeof *p);
     void *workspace = check_device_malloc(weft_cuda_matmul_t_workspace(rows, ROW, rank));
     fill(device_a, 0);
@@ -118,7 +124,8 @@ static void products_of_many(void **state)
     device_get(p, device_p, rank * rows * sizeof *p);
     for (size_t i = 0; i < 4 * ROW; i++) a[i] = value(last * ROW + i, 0);
     scalar->matmul_f32(expected, 4, a, q, 4, ROW, rank);
-    for (size_t r = 0; r < rank; r++) assert_memory_equal(p + r * rows + last, expected + r * 4, 4 * sizeof *p);
+    for (size_t r = 0; r < rank; r++)
+        assert_memory_equal(p + r * rows + last, expected + r * 4, 4 * sizeof *p);
     /* P of zeros but for the last band: Q is that band's alone, and the end of M is reached. */
     memset(p, 0, rank * rows * sizeof *p);
     for (size_t r = 0; r < rank; r++) p[r * rows + last] = (float)(r + 1);

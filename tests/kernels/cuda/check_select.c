@@ -110,7 +110,7 @@ static void test_refuses(void **state)
                      WEFT_ERR_INVALID);
     assert_int_equal(weft_cuda_select_top(device_indices, device_a, 10, 11, device_workspace, NULL),
                      WEFT_ERR_INVALID);
-    assert_int_equal(weft_cuda_draw_strata(device_indices, 10, 11, &(struct weft_noise){0}, NULL),
+    assert_int_equal(weft_cuda_sample_strata(device_indices, 10, 11, &(struct weft_noise){0}, NULL),
                      WEFT_ERR_INVALID);
 }
 
@@ -123,8 +123,8 @@ static void test_random_k(void **state)
             const size_t count = counts[c], k = part == 0 ? 1 : part == 1 ? count / 10 + 1 : count;
             const struct weft_noise noise = {{(uint32_t)sample_u64(&sample), 3}, sample_u64(&sample), 9};
             sample_fill(&sample, SAMPLE_WILD, a, count);
-            weft_draw_strata(indices, count, k, &noise);
-            MUST(weft_cuda_draw_strata(device_indices, count, k, &noise, NULL));
+            weft_sample_strata(indices, count, k, &noise);
+            MUST(weft_cuda_sample_strata(device_indices, count, k, &noise, NULL));
             device_get(got_indices, device_indices, k * sizeof *got_indices);
             assert_memory_equal(got_indices, indices, k * sizeof *indices);
             device_put(device_a + 1, a, count * sizeof *a);

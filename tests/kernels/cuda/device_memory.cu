@@ -23,8 +23,9 @@ bool check_device_open(char *text_out, size_t bytes)
     }
     must(cudaGetDeviceProperties(&device, 0));
     must(cudaDriverGetVersion(&driver));
-    snprintf(text_out, bytes, "%s, compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d", device.name, device.major,
-             device.minor, device.multiProcessorCount, driver / 1000, driver % 1000 / 10);
+    snprintf(text_out, bytes, "%s, compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d",
+             device.name, device.major, device.minor, device.multiProcessorCount, driver / 1000,
+             driver % 1000 / 10);
     return true;
 }
 
@@ -44,8 +45,14 @@ void *device_alloc(size_t bytes)
 }
 
 void device_free(void *memory) { must(cudaFree(memory)); }
-void device_put(void *device, const void *host, size_t bytes) { must(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice)); }
-void device_get(void *host, const void *device, size_t bytes) { must(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost)); }
+void device_put(void *device, const void *host, size_t bytes)
+{
+    must(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
+}
+void device_get(void *host, const void *device, size_t bytes)
+{
+    must(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+}
 void device_set(void *device, int byte, size_t bytes) { must(cudaMemsetAsync(device, byte, bytes, nullptr)); }
 
 void device_copy_queue(void *to, const void *from, size_t bytes)
@@ -53,8 +60,8 @@ void device_copy_queue(void *to, const void *from, size_t bytes)
     must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr));
 }
 
-/* Some 100 microseconds of the device's, in which the host queues what is to be measured: on a stream that runs empty its
- * own time for each launch would count as the kernels'. */
+/* Some 100 microseconds of the device's, in which the host queues what is to be measured: on a stream that
+ * runs empty its own time for each launch would count as the kernels'. */
 static __global__ void wait_kernel(long long ticks)
 {
     const long long begin = clock64();

@@ -13,7 +13,7 @@
 #include "kernels/kernels.h"
 #include "tests/kernels/cuda/bench_device.h"
 #include "tests/kernels/cuda/device_check.h"
-#include "tools/kernelbench/kernelbench.h"
+#include "tools/bench/kernels/kernelbench.h"
 
 static const char help[] =
     "usage: kernel_check [--test] [--bench] [options]\n\n"
@@ -39,7 +39,7 @@ jmp_buf plain_failed;
 unsigned check_one_in = 1;
 static bool json;
 
-int cpu_test_cast(void), cpu_test_fold(void), cpu_test_narrow(void), cpu_test_optimizer(void),
+int cpu_test_cast(void), cpu_test_tree_reduce(void), cpu_test_lowbit(void), cpu_test_optimizer(void),
     cpu_test_orthogonalise(void);
 int cpu_test_quantise(void), cpu_test_select(void), cpu_test_variants(void);
 
@@ -80,10 +80,10 @@ static int run_tests(bool host, bool device)
         {"cpu: variants against scalar", cpu_test_variants},
         {"cpu: casts", cpu_test_cast},
         {"cpu: quantisers", cpu_test_quantise},
-        {"cpu: narrow floats and signs", cpu_test_narrow},
+        {"cpu: narrow floats and signs", cpu_test_lowbit},
         {"cpu: select", cpu_test_select},
         {"cpu: orthogonalise", cpu_test_orthogonalise},
-        {"cpu: fold", cpu_test_fold},
+        {"cpu: tree reduce", cpu_test_tree_reduce},
         {"cpu: update rules", cpu_test_optimizer},
     };
     static const struct group gpu[] = {

@@ -10,8 +10,16 @@
 #include <unistd.h>
 
 enum {
-    OK = 0, INVALID_VALUE = 1, NO_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
-    LAUNCH_FAILED = 719, ALREADY_PINNED = 712, NOT_PINNED = 713,
+    OK = 0,
+    INVALID_VALUE = 1,
+    NO_MEMORY = 2,
+    INVALID_DEVICE = 101,
+    INVALID_HANDLE = 400,
+    NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    LAUNCH_FAILED = 719,
+    ALREADY_PINNED = 712,
+    NOT_PINNED = 713,
 };
 enum { DEVICES_MAX = 4, RANGES_MAX = 4096 };
 enum range_kind { DEVICE = 2, PINNED = 1 };
@@ -53,7 +61,8 @@ struct stream {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct range ranges[RANGES_MAX];
-static int range_count, live_handles, device_count = 1, sticky, copies_until_failure, launches_until_failure, allocs_until_failure, launches, unpinned_copies, queued;
+static int range_count, live_handles, device_count = 1, sticky, copies_until_failure, launches_until_failure,
+                                      allocs_until_failure, launches, unpinned_copies, queued;
 static uint64_t copied_bytes, next_draw = 1;
 static _Atomic unsigned contexts; /* bit d: device d has one */
 static unsigned delay_us_max;
@@ -65,7 +74,9 @@ static _Thread_local int current, last_error; /* last_error: as cudaGetLastError
 static struct range *range_of(const void *address)
 {
     for (int i = 0; i < range_count; i++)
-        if ((const uint8_t *)address >= ranges[i].address && (const uint8_t *)address < ranges[i].address + ranges[i].bytes) return &ranges[i];
+        if ((const uint8_t *)address >= ranges[i].address &&
+            (const uint8_t *)address < ranges[i].address + ranges[i].bytes)
+            return &ranges[i];
     return NULL;
 }
 
@@ -109,7 +120,8 @@ static void run(struct stream *stream, struct item *item)
         pthread_mutex_lock(&lock);
     } else if (item->bytes > 0) {
         uint8_t *to = real(item->to, item->bytes), *from = item->from ? real(item->from, item->bytes) : NULL;
-        if ((item->from && copies_until_failure > 0 && --copies_until_failure == 0) || !to || (item->from && !from)) {
+        if ((item->from && copies_until_failure > 0 && --copies_until_failure == 0) || !to ||
+            (item->from && !from)) {
             sticky = ILLEGAL_ADDRESS;
             return;
         }
@@ -149,8 +161,8 @@ static void *stream_main(void *context)
     return NULL;
 }
 
-/* End the threads of streams that were destroyed and have nothing left to do. As the process ends, too: threads that are just ending then are
- * more than the leak sanitizer bears. */
+/* End the threads of streams that were destroyed and have nothing left to do. As the process ends, too:
+ * threads that are just ending then are more than the leak sanitizer bears. */
 static void reap(void)
 {
     struct stream *done = NULL;
@@ -282,11 +294,11 @@ int cudaMalloc(void **memory_out, size_t bytes)
     if (allocs_until_failure > 1) allocs_until_failure--;
     pthread_mutex_unlock(&lock);
     if (none) return last_error = NO_MEMORY;
-    size_t room = pages(bytes ? bytes : 1);
-    void *address = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    uint8_t *shadow = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t mapped_bytes = pages(bytes ? bytes : 1);
+    void *address = mmap(NULL, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *shadow = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (address == MAP_FAILED || shadow == MAP_FAILED) return NO_MEMORY;
-    memset(shadow, 0xa5, room); /* device memory is not zero */
+    memset(shadow, 0xa5, mapped_bytes); /* device memory is not zero */
     *memory_out = address;
     LOCKED(sticky ? sticky : range_add((struct range){DEVICE, address, shadow, bytes, current}));
 }
@@ -294,7 +306,7 @@ int cudaMalloc(void **memory_out, size_t bytes)
 int cudaFree(void *memory)
 {
     if (!memory) return OK;
-    fake_cuda_settle(); /* it waits for the device */
+    fake_cuda_synchronize(); /* it waits for the device */
     pthread_mutex_lock(&lock);
     struct range *range = range_of(memory);
     if (!range || range->kind != DEVICE || range->address != memory) {
@@ -311,7 +323,8 @@ int cudaFree(void *memory)
 int cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 {
     need_context();
-    LOCKED(range_of(memory) ? ALREADY_PINNED : range_add((struct range){PINNED, memory, NULL, bytes, current}));
+    LOCKED(range_of(memory) ? ALREADY_PINNED
+                            : range_add((struct range){PINNED, memory, NULL, bytes, current}));
 }
 
 static int unregister(const void *memory)
@@ -368,11 +381,12 @@ int cudaEventCreateWithFlags(void **event_out, unsigned flags)
     return OK;
 }
 
-/* CUDA lets an event go that is still waited for; here it stays until all has run, which a test does not notice. */
+/* CUDA lets an event go that is still waited for; here it stays until all has run, which a test does not
+ * notice. */
 int cudaEventDestroy(void *handle)
 {
     need_context();
-    fake_cuda_settle();
+    fake_cuda_synchronize();
     pthread_mutex_lock(&lock);
     live_handles--;
     pthread_mutex_unlock(&lock);
@@ -395,7 +409,9 @@ int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
     need_context();
     struct event *event = handle;
     pthread_mutex_lock(&lock);
-    int answer = event->recorded == 0 ? sticky : queue(stream, (struct item){.wait = event, .ticket = event->recorded});
+    int answer = event->recorded == 0
+                     ? sticky
+                     : queue(stream, (struct item){.wait = event, .ticket = event->recorded});
     pthread_mutex_unlock(&lock);
     return answer;
 }
@@ -453,8 +469,14 @@ static int launch(void *stream, void (*fn)(void *context), void *context, bool o
     return answer;
 }
 
-int fake_cuda_launch(void *stream, void (*fn)(void *context), void *context) { return launch(stream, fn, context, false); }
-int fake_cuda_launch_owned(void *stream, void (*fn)(void *context), void *context) { return launch(stream, fn, context, true); }
+int fake_cuda_launch(void *stream, void (*fn)(void *context), void *context)
+{
+    return launch(stream, fn, context, false);
+}
+int fake_cuda_launch_owned(void *stream, void (*fn)(void *context), void *context)
+{
+    return launch(stream, fn, context, true);
+}
 
 void fake_cuda_fail_launch(int n)
 {
@@ -479,16 +501,16 @@ void fake_cuda_fail_alloc(int n)
     pthread_mutex_unlock(&lock);
 }
 
-void fake_cuda_heal(void)
+void fake_cuda_reset(void)
 {
-    fake_cuda_settle();
+    fake_cuda_synchronize();
     pthread_mutex_lock(&lock);
     sticky = OK;
     copies_until_failure = launches_until_failure = 0;
     pthread_mutex_unlock(&lock);
 }
 
-int fake_cuda_live(void) { LOCKED(range_count + live_handles); }
+int fake_cuda_live_count(void) { LOCKED(range_count + live_handles); }
 unsigned fake_cuda_contexts(void) { return contexts; }
 int fake_cuda_unpinned_copies(void) { LOCKED(unpinned_copies); }
 
@@ -500,7 +522,7 @@ uint64_t fake_cuda_copied_bytes(void)
     return bytes;
 }
 
-void fake_cuda_settle(void)
+void fake_cuda_synchronize(void)
 {
     pthread_mutex_lock(&lock);
     while (queued > 0) pthread_cond_wait(&changed, &lock);

@@ -1,5 +1,6 @@
-/* fake_kernels.c - the table of device kernels (kernels/device_table.h) over the fake runtime: each call queues the scalar kernel of
- * that name on the stream, which runs it late, on the shadows. Written from kernels.h, not from the CUDA text. */
+/* fake_kernels.c - the table of device kernels (kernels/device_table.h) over the fake runtime: each call
+ * queues the scalar kernel of that name on the stream, which runs it late, on the shadows. Written from
+ * kernels.h, not from the CUDA text. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,26 +48,32 @@ static void raise(uint32_t *max_bits, uint32_t bits)
 /* ---- element by element ---- */
 
 static void do_sum(const struct call *c) { scalar()->sum_f32(at(c, 0), at(c, 1), at(c, 2), c->a); }
-static enum weft_status sum_f32(float *out, const float *a, const float *b, size_t count, weft_cuda_stream stream)
+static enum weft_status sum_f32(float *out, const float *a, const float *b, size_t count,
+                                weft_cuda_stream stream)
 {
     QUEUE(do_sum, .p = {out, a, b}, .a = count);
 }
 
 static void do_scale(const struct call *c) { scalar()->scale_f32(at(c, 0), at(c, 1), c->factor, c->a); }
-static enum weft_status scale_f32(float *out, const float *in, float factor, size_t count, weft_cuda_stream stream)
+static enum weft_status scale_f32(float *out, const float *in, float factor, size_t count,
+                                  weft_cuda_stream stream)
 {
     QUEUE(do_scale, .p = {out, in}, .factor = factor, .a = count);
 }
 
-static void do_scale_add(const struct call *c) { raise(at(c, 3), scalar()->scale_add_f32(at(c, 0), at(c, 1), c->factor, at(c, 2), c->a)); }
-static enum weft_status scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count, uint32_t *max_bits,
-                                      weft_cuda_stream stream)
+static void do_scale_add(const struct call *c)
+{
+    raise(at(c, 3), scalar()->scale_add_f32(at(c, 0), at(c, 1), c->factor, at(c, 2), c->a));
+}
+static enum weft_status scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count,
+                                      uint32_t *max_bits, weft_cuda_stream stream)
 {
     QUEUE(do_scale_add, .p = {out, a, b, max_bits}, .factor = factor, .a = count);
 }
 
 static void do_max_abs(const struct call *c) { raise(at(c, 0), scalar()->max_abs_bits_f32(at(c, 1), c->a)); }
-static enum weft_status max_abs_bits_f32(uint32_t *max_bits, const float *in, size_t count, weft_cuda_stream stream)
+static enum weft_status max_abs_bits_f32(uint32_t *max_bits, const float *in, size_t count,
+                                         weft_cuda_stream stream)
 {
     QUEUE(do_max_abs, .p = {max_bits, in}, .a = count);
 }
@@ -99,22 +106,26 @@ static enum weft_status cast_bf16_f32(float *out, const uint16_t *in, size_t cou
 
 static void do_blocks(const struct call *c)
 {
-    raise(at(c, 4), scalar()->scale_add_blocks_f32(at(c, 0), at(c, 1), c->factor, at(c, 2), c->a, c->option, at(c, 3)));
+    raise(at(c, 4),
+          scalar()->scale_add_blocks_f32(at(c, 0), at(c, 1), c->factor, at(c, 2), c->a, c->option, at(c, 3)));
 }
-static enum weft_status scale_add_blocks_f32(float *out, const float *a, float factor, const float *b, size_t count, unsigned limit,
-                                             uint8_t *exponents_out, uint32_t *max_bits, weft_cuda_stream stream)
+static enum weft_status scale_add_blocks_f32(float *out, const float *a, float factor, const float *b,
+                                             size_t count, unsigned limit, uint8_t *exponents_out,
+                                             uint32_t *max_bits, weft_cuda_stream stream)
 {
-    QUEUE(do_blocks, .p = {out, a, b, exponents_out, max_bits}, .factor = factor, .a = count, .option = limit);
+    QUEUE(do_blocks, .p = {out, a, b, exponents_out, max_bits}, .factor = factor, .a = count,
+          .option = limit);
 }
 
 static void do_quantise(const struct call *c)
 {
     scalar()->quantise_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->option, c->b ? &c->noise : NULL);
 }
-static enum weft_status quantise_f32(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count, unsigned limit,
-                                     const struct weft_noise *noise, weft_cuda_stream stream)
+static enum weft_status quantise_f32(int8_t *codes_out, float *x, const uint8_t *exponents, size_t count,
+                                     unsigned limit, const struct weft_noise *noise, weft_cuda_stream stream)
 {
-    struct call call = {.fn = do_quantise, .p = {codes_out, x, exponents}, .a = count, .b = noise != NULL, .option = limit};
+    struct call call = {
+        .fn = do_quantise, .p = {codes_out, x, exponents}, .a = count, .b = noise != NULL, .option = limit};
     if (noise) call.noise = *noise; /* the caller's may be gone when it runs */
     return queue(call, stream);
 }
@@ -125,16 +136,22 @@ static enum weft_status add_i8_i16(int16_t *sums, const int8_t *codes, size_t co
     QUEUE(do_add_i8_i16, .p = {sums, codes}, .a = count);
 }
 
-static void do_from_i16(const struct call *c) { scalar()->dequantise_i16_f32(at(c, 0), at(c, 1), at(c, 2), c->factor, c->a); }
-static enum weft_status dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents, float factor, size_t count,
-                                           weft_cuda_stream stream)
+static void do_from_i16(const struct call *c)
+{
+    scalar()->dequantise_i16_f32(at(c, 0), at(c, 1), at(c, 2), c->factor, c->a);
+}
+static enum weft_status dequantise_i16_f32(float *out, const int16_t *sums, const uint8_t *exponents,
+                                           float factor, size_t count, weft_cuda_stream stream)
 {
     QUEUE(do_from_i16, .p = {out, sums, exponents}, .factor = factor, .a = count);
 }
 
-static void do_from_i32(const struct call *c) { scalar()->dequantise_i32_f32(at(c, 0), at(c, 1), at(c, 2), c->factor, c->a); }
-static enum weft_status dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents, float factor, size_t count,
-                                           weft_cuda_stream stream)
+static void do_from_i32(const struct call *c)
+{
+    scalar()->dequantise_i32_f32(at(c, 0), at(c, 1), at(c, 2), c->factor, c->a);
+}
+static enum weft_status dequantise_i32_f32(float *out, const int32_t *sums, const uint8_t *exponents,
+                                           float factor, size_t count, weft_cuda_stream stream)
 {
     QUEUE(do_from_i32, .p = {out, sums, exponents}, .factor = factor, .a = count);
 }
@@ -161,16 +178,21 @@ static void do_fp8(const struct call *c)
         const size_t count = c->a - i < WEFT_BLOCK ? c->a - i : WEFT_BLOCK;
         const uint32_t bits = scalar()->scale_add_f32(out + i, a + i, c->factor, b + i, count);
         raise(at(c, 5), bits);
-        exponents[i / WEFT_BLOCK] = bits >= 0x7f800000u ? 255 : weft_fp8_exponent(bits, (enum weft_fp8)c->option);
+        exponents[i / WEFT_BLOCK] =
+            bits >= 0x7f800000u ? 255 : weft_fp8_exponent(bits, (enum weft_fp8)c->option);
         if (bits >= 0x7f800000u) memset(codes + i, 0, count);
-        else scalar()->quantise_fp8_f32(codes + i, out + i, exponents + i / WEFT_BLOCK, count, (enum weft_fp8)c->option);
+        else
+            scalar()->quantise_fp8_f32(codes + i, out + i, exponents + i / WEFT_BLOCK, count,
+                                       (enum weft_fp8)c->option);
     }
 }
-static enum weft_status scale_add_quantise_fp8_f32(uint8_t *codes_out, uint8_t *exponents_out, float *out, const float *a, float factor,
-                                                   const float *b, size_t count, enum weft_fp8 format, uint32_t *max_bits,
+static enum weft_status scale_add_quantise_fp8_f32(uint8_t *codes_out, uint8_t *exponents_out, float *out,
+                                                   const float *a, float factor, const float *b, size_t count,
+                                                   enum weft_fp8 format, uint32_t *max_bits,
                                                    weft_cuda_stream stream)
 {
-    QUEUE(do_fp8, .p = {codes_out, exponents_out, out, a, b, max_bits}, .factor = factor, .a = count, .option = format);
+    QUEUE(do_fp8, .p = {codes_out, exponents_out, out, a, b, max_bits}, .factor = factor, .a = count,
+          .option = format);
 }
 
 static void do_sign(const struct call *c)
@@ -179,8 +201,9 @@ static void do_sign(const struct call *c)
     raise(at(c, 5), bits);
     if (bits < 0x7f800000u) scalar()->quantise_sign_f32(at(c, 0), at(c, 1), at(c, 2), c->a);
 }
-static enum weft_status scale_add_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *out, const float *a, float factor,
-                                                    const float *b, size_t count, uint32_t *max_bits, weft_cuda_stream stream)
+static enum weft_status scale_add_quantise_sign_f32(uint8_t *bits_out, float *scales_out, float *out,
+                                                    const float *a, float factor, const float *b,
+                                                    size_t count, uint32_t *max_bits, weft_cuda_stream stream)
 {
     QUEUE(do_sign, .p = {bits_out, scales_out, out, a, b, max_bits}, .factor = factor, .a = count);
 }
@@ -199,16 +222,19 @@ static void do_select(const struct call *c)
     for (size_t i = 0; i < c->b; i++) values[i] = out[indices[i]], out[indices[i]] = 0;
     free(scratch);
 }
-static enum weft_status scale_add_select_top_f32(uint32_t *indices_out, float *values_out, float *out, const float *a, float factor,
-                                                 const float *b, size_t count, size_t k, uint32_t *max_bits, void *workspace,
+static enum weft_status scale_add_select_top_f32(uint32_t *indices_out, float *values_out, float *out,
+                                                 const float *a, float factor, const float *b, size_t count,
+                                                 size_t k, uint32_t *max_bits, void *workspace,
                                                  weft_cuda_stream stream)
 {
     if (!workspace) return WEFT_ERR_INVALID;
-    QUEUE(do_select, .p = {indices_out, values_out, out, a, b, max_bits}, .factor = factor, .a = count, .b = k);
+    QUEUE(do_select, .p = {indices_out, values_out, out, a, b, max_bits}, .factor = factor, .a = count,
+          .b = k);
 }
 
-static void do_draw(const struct call *c) { weft_draw_strata(at(c, 0), c->a, c->b, &c->noise); }
-static enum weft_status draw_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise, weft_cuda_stream stream)
+static void do_draw(const struct call *c) { weft_sample_strata(at(c, 0), c->a, c->b, &c->noise); }
+static enum weft_status sample_strata(uint32_t *indices_out, uint64_t count, uint64_t k,
+                                      const struct weft_noise *noise, weft_cuda_stream stream)
 {
     QUEUE(do_draw, .p = {indices_out}, .a = count, .b = k, .noise = *noise);
 }
@@ -219,7 +245,8 @@ static void do_take(const struct call *c)
     const uint32_t *indices = at(c, 2);
     for (size_t i = 0; i < c->a; i++) values[i] = x[indices[i]], x[indices[i]] = 0;
 }
-static enum weft_status take_f32(float *values_out, float *x, const uint32_t *indices, size_t k, weft_cuda_stream stream)
+static enum weft_status take_f32(float *values_out, float *x, const uint32_t *indices, size_t k,
+                                 weft_cuda_stream stream)
 {
     QUEUE(do_take, .p = {values_out, x, indices}, .a = k);
 }
@@ -232,17 +259,20 @@ static void do_scatter(const struct call *c)
     memset(out, 0, c->a * sizeof *out);
     for (size_t i = 0; i < c->b; i++) out[indices[i]] = values[i] * c->factor;
 }
-static enum weft_status scatter_f32(float *out, size_t count, const uint32_t *indices, const float *values, float factor, size_t k,
-                                    weft_cuda_stream stream)
+static enum weft_status scatter_f32(float *out, size_t count, const uint32_t *indices, const float *values,
+                                    float factor, size_t k, weft_cuda_stream stream)
 {
     QUEUE(do_scatter, .p = {out, indices, values}, .factor = factor, .a = count, .b = k);
 }
 
 /* ---- products; a: rows, b: cols, c: rank; the stride of P is rows ---- */
 
-static void do_matmul(const struct call *c) { scalar()->matmul_f32(at(c, 0), c->option, at(c, 1), at(c, 2), c->a, c->b, c->c); }
-static enum weft_status matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows, size_t cols, size_t rank,
-                                   weft_cuda_stream stream)
+static void do_matmul(const struct call *c)
+{
+    scalar()->matmul_f32(at(c, 0), c->option, at(c, 1), at(c, 2), c->a, c->b, c->c);
+}
+static enum weft_status matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows,
+                                   size_t cols, size_t rank, weft_cuda_stream stream)
 {
     QUEUE(do_matmul, .p = {p, m, q}, .option = (unsigned)p_stride, .a = rows, .b = cols, .c = rank);
 }
@@ -252,31 +282,46 @@ static void do_scale_add_matmul(const struct call *c)
     raise(at(c, 5), scalar()->scale_add_f32(at(c, 0), at(c, 1), c->factor, at(c, 2), c->a * c->b));
     scalar()->matmul_f32(at(c, 3), c->option, at(c, 0), at(c, 4), c->a, c->b, c->c);
 }
-static enum weft_status scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p, size_t p_stride,
-                                             const float *q, size_t rows, size_t cols, size_t rank, uint32_t *max_bits,
-                                             weft_cuda_stream stream)
+static enum weft_status scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p,
+                                             size_t p_stride, const float *q, size_t rows, size_t cols,
+                                             size_t rank, uint32_t *max_bits, weft_cuda_stream stream)
 {
-    QUEUE(do_scale_add_matmul, .p = {m, a, b, p, q, max_bits}, .factor = factor, .option = (unsigned)p_stride, .a = rows, .b = cols, .c = rank);
+    QUEUE(do_scale_add_matmul, .p = {m, a, b, p, q, max_bits}, .factor = factor, .option = (unsigned)p_stride,
+          .a = rows, .b = cols, .c = rank);
 }
 
-static size_t matmul_t_workspace(size_t rows, size_t cols, size_t rank) { return (rows / WEFT_MATMUL_T_BAND + 1) * cols * rank * sizeof(float); }
+static size_t matmul_t_workspace(size_t rows, size_t cols, size_t rank)
+{
+    return (rows / WEFT_MATMUL_T_BAND + 1) * cols * rank * sizeof(float);
+}
 
-static void do_matmul_t(const struct call *c) { scalar()->matmul_t_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c); }
-static enum weft_status matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols, size_t rank, void *workspace,
-                                     weft_cuda_stream stream)
+static void do_matmul_t(const struct call *c)
+{
+    scalar()->matmul_t_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c);
+}
+static enum weft_status matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols,
+                                     size_t rank, void *workspace, weft_cuda_stream stream)
 {
     if (!workspace) return WEFT_ERR_INVALID;
     QUEUE(do_matmul_t, .p = {q, m, p}, .a = rows, .b = cols, .c = rank);
 }
 
-static void do_outer(const struct call *c) { scalar()->outer_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c); }
-static enum weft_status outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
+static void do_outer(const struct call *c)
+{
+    scalar()->outer_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c);
+}
+static enum weft_status outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols,
+                                  size_t rank, weft_cuda_stream stream)
 {
     QUEUE(do_outer, .p = {out, p, q}, .a = rows, .b = cols, .c = rank);
 }
 
-static void do_outer_sub(const struct call *c) { scalar()->outer_sub_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c); }
-static enum weft_status outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
+static void do_outer_sub(const struct call *c)
+{
+    scalar()->outer_sub_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c);
+}
+static enum weft_status outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols,
+                                      size_t rank, weft_cuda_stream stream)
 {
     QUEUE(do_outer_sub, .p = {m, p, q}, .a = rows, .b = cols, .c = rank);
 }

@@ -1,5 +1,5 @@
-/* deadline.c - a wait that ends before its operation does: the buffer comes back only when nobody touches it any more, and
- * from the completion on it may be written, reused and freed. */
+/* deadline.c - a wait that ends before its operation does: the buffer comes back only when nobody touches
+ * it any more, and from the completion on it may be written, reused and freed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +40,8 @@ static void test_receiver_gives_up(void **state)
     free(in), free(out);
 }
 
-/* The sender gives up on a peer at every moment: after the completion he changes the bytes, and the other side never takes
- * the changed ones for the message. Meanwhile the receiver gives up on nobody. */
+/* The sender gives up on a peer at every moment: after the completion he changes the bytes, and the other
+ * side never takes the changed ones for the message. Meanwhile the receiver gives up on nobody. */
 static void test_sender_gives_up(void **state)
 {
     unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
@@ -52,13 +52,16 @@ static void test_sender_gives_up(void **state)
         fill(out, BYTES, 1);
         memset(in, 0, BYTES);
         bool posted = pumps % 2 == 0;
-        if (posted) assert_int_equal(op_recv(&recv, net.transports[1], id_of(0), TAG(1), in, BYTES), WEFT_IN_PROGRESS);
+        if (posted)
+            assert_int_equal(op_recv(&recv, net.transports[1], id_of(0), TAG(1), in, BYTES),
+                             WEFT_IN_PROGRESS);
         assert_int_equal(op_send(&send, net.peers[0][1], TAG(1), NULL, out, BYTES), WEFT_IN_PROGRESS);
         for (int i = 0; i < pumps; i++) net_pump(&net);
         weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_DEADLINE, "its deadline has passed");
         PUMP_UNTIL(&net, send.fired);
         memset(out, 0xEE, BYTES);
-        if (!posted && op_recv(&recv, net.transports[1], id_of(0), TAG(1), in, BYTES) < 0) posted = true, recv.fired = 1;
+        if (!posted && op_recv(&recv, net.transports[1], id_of(0), TAG(1), in, BYTES) < 0)
+            posted = true, recv.fired = 1;
         for (int i = 0; i < 60 && !recv.fired; i++) net_pump(&net);
         weft_transport_fail_peer(net.transports[1], id_of(0), WEFT_ERR_PEER_LOST, "told by the test");
         PUMP_UNTIL(&net, recv.fired);
@@ -68,7 +71,8 @@ static void test_sender_gives_up(void **state)
     free(in), free(out);
 }
 
-/* The receiver's peer is declared dead while his bytes are on the way: the buffer is the receiver's from the completion on. */
+/* The receiver's peer is declared dead while his bytes are on the way: the buffer is the receiver's from
+ * the completion on. */
 static void test_buffer_of_a_lost_peer(void **state)
 {
     unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
@@ -84,7 +88,8 @@ static void test_buffer_of_a_lost_peer(void **state)
         PUMP_UNTIL(&net, recv.fired);
         if (recv.status == WEFT_OK) assert_true(filled(in, BYTES, 1));
         memset(in, 0xEE, BYTES);
-        for (int i = 0; i < 60; i++) net_pump(&net); /* the other one still means well, and may still be sending */
+        /* the other one still means well, and may still be sending */
+        for (int i = 0; i < 60; i++) net_pump(&net);
         expect_untouched(in, 0xEE, "receive from a lost peer");
         weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "told by the test");
         PUMP_UNTIL(&net, send.fired);

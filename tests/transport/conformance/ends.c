@@ -5,7 +5,8 @@
 
 #include "tests/transport/conformance/conformance.h"
 
-/* He says three things and goes; who listens only afterwards still hears the small ones, in order, and no more. */
+/* He says three things and goes; who listens only afterwards still hears the small ones, in order, and no
+ * more. */
 static void test_left_in_order(void **state)
 {
     struct net net;
@@ -19,8 +20,11 @@ static void test_left_in_order(void **state)
     PUMP_UNTIL(&net, sends[0].fired && sends[1].fired);
     weft_transport_close(net.transports[0]);
     PUMP_UNTIL(&net, net.failed_count[1]);
-    for (int i = 0; i < 2; i++) assert_int_equal(op_recv(&receives[i], net.transports[1], id_of(0), TAG(5), in[i], sizeof in[i]), WEFT_IN_PROGRESS);
-    assert_int_equal(op_recv(&receives[2], net.transports[1], id_of(0), TAG(5), in[0], 1), WEFT_ERR_PEER_LOST);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(op_recv(&receives[i], net.transports[1], id_of(0), TAG(5), in[i], sizeof in[i]),
+                         WEFT_IN_PROGRESS);
+    assert_int_equal(op_recv(&receives[2], net.transports[1], id_of(0), TAG(5), in[0], 1),
+                     WEFT_ERR_PEER_LOST);
     PUMP_UNTIL(&net, receives[0].fired && receives[1].fired);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(receives[i].status, WEFT_OK);
@@ -56,7 +60,8 @@ static void test_close_with_work(void **state)
     net_close(&net);
 }
 
-/* The outside says a peer is dead: everything with it ends, in every state it can be in; the other peer lives on. */
+/* The outside says a peer is dead: everything with it ends, in every state it can be in; the other peer
+ * lives on. */
 static void test_fail_peer(void **state)
 {
     struct net net;
@@ -89,7 +94,9 @@ static void test_fail_peer(void **state)
     assert_true(arrival->lost);
     struct op accept;
     op_init(&accept);
-    assert_int_equal(weft_transport_accept(net.transports[0], arrival, in[2], sizeof in[2], &accept.completion), WEFT_ERR_PEER_LOST);
+    assert_int_equal(
+        weft_transport_accept(net.transports[0], arrival, in[2], sizeof in[2], &accept.completion),
+        WEFT_ERR_PEER_LOST);
     weft_list_remove(&arrival->link);
     weft_transport_discard(net.transports[0], arrival);
     op_recv(&other_recv, net.transports[0], id_of(2), TAG(1), in[3], sizeof in[3]);

@@ -1,4 +1,5 @@
-/* flavours.h - every backend and wrapper that the suites of this folder run on: a new one joins by a row of flavours.c. */
+/* flavours.h - every backend and wrapper that the suites of this folder run on: a new one joins by a row
+ * of flavours.c. */
 #ifndef WEFT_TESTS_TRANSPORT_FLAVOURS_H
 #define WEFT_TESTS_TRANSPORT_FLAVOURS_H
 

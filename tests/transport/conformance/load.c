@@ -18,8 +18,11 @@ static void test_both_directions(void **state)
     for (int a = 0; a < 3; a++) {
         for (int b = 0; b < 3; b++) {
             for (int i = 0; i < COUNT && a != b; i++) {
-                assert_int_equal(op_recv(&recvs[a][b][i], net.transports[a], id_of(b), TAG(i), in[a][b][i], BYTES), WEFT_IN_PROGRESS);
-                assert_int_equal(op_send(&sends[a][b][i], net.peers[a][b], TAG(i), NULL, out[a][i], BYTES), WEFT_IN_PROGRESS);
+                assert_int_equal(
+                    op_recv(&recvs[a][b][i], net.transports[a], id_of(b), TAG(i), in[a][b][i], BYTES),
+                    WEFT_IN_PROGRESS);
+                assert_int_equal(op_send(&sends[a][b][i], net.peers[a][b], TAG(i), NULL, out[a][i], BYTES),
+                                 WEFT_IN_PROGRESS);
             }
         }
     }
@@ -50,7 +53,8 @@ static void test_both_directions(void **state)
     net_close(&net);
 }
 
-/* Many small messages, more than a backend queues: AGAIN is answered by progress, nothing is lost or swapped. */
+/* Many small messages, more than a backend queues: AGAIN is answered by progress, nothing is lost or
+ * swapped. */
 static void test_many_small(void **state)
 {
     enum { COUNT = 20000 };
@@ -61,12 +65,14 @@ static void test_many_small(void **state)
     for (uint32_t i = 0; i < COUNT; i++) {
         out[i] = i * 7 + 1;
         enum weft_status status;
-        while ((status = op_send(&sends[i], net.peers[0][1], TAG(i % 3), NULL, &out[i], 4)) == WEFT_ERR_AGAIN) {
+        while ((status = op_send(&sends[i], net.peers[0][1], TAG(i % 3), NULL, &out[i], 4)) ==
+               WEFT_ERR_AGAIN) {
             assert_int_equal(sends[i].fired, 0);
             net_pump(&net);
         }
         assert_int_equal(status, WEFT_IN_PROGRESS);
-        assert_int_equal(op_recv(&recvs[i], net.transports[1], id_of(0), TAG(i % 3), &in[i], 4), WEFT_IN_PROGRESS);
+        assert_int_equal(op_recv(&recvs[i], net.transports[1], id_of(0), TAG(i % 3), &in[i], 4),
+                         WEFT_IN_PROGRESS);
     }
     for (uint32_t i = 0; i < COUNT; i++) {
         PUMP_UNTIL(&net, sends[i].fired && recvs[i].fired);
@@ -88,7 +94,8 @@ static void test_unreceived_then_close(void **state)
     int taken = 0;
     for (int i = 0; i < COUNT; i++) {
         bool big = i % 8 == 0;
-        enum weft_status status = op_send(&sends[i], net.peers[0][1], TAG(i), NULL, big ? large : small, big ? sizeof large : sizeof small);
+        enum weft_status status = op_send(&sends[i], net.peers[0][1], TAG(i), NULL, big ? large : small,
+                                          big ? sizeof large : sizeof small);
         if (i % 64 == 0) net_pump(&net);
         if (status == WEFT_ERR_AGAIN) continue;
         assert_int_equal(status, WEFT_IN_PROGRESS);

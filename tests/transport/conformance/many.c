@@ -1,12 +1,12 @@
-/* many.c - a thousand endpoints (`many` of the flavour, or --endpoints): each talks to one that knows all and to its
- * neighbour; then every third leaves and the others go on. */
+/* many.c - a thousand endpoints (`many` of the flavour, or --endpoints): each talks to one that knows all
+ * and to its neighbour; then every third leaves and the others go on. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "tests/transport/conformance/conformance.h"
-#include "tests/transport/conformance/crowd.h"
+#include "tests/transport/conformance/endpoint_set.h"
 
 enum { SMALL = 100, LARGE = 20000, DESCRIPTORS_EACH = 24 };
 
@@ -17,32 +17,38 @@ struct member { /* of the circle around endpoint 0 */
     unsigned char *in, *in_centre;
 };
 
-static void talk(struct crowd *crowd, struct member *members, const unsigned char *out, uint32_t round)
+static void talk(struct endpoint_set *endpoint_set, struct member *members, const unsigned char *out,
+                 uint32_t round)
 {
-    for (int i = 1; i < crowd->count; i++) {
+    for (int i = 1; i < endpoint_set->count; i++) {
         struct member *member = &members[i];
-        struct resident *resident = &crowd->residents[i];
-        int next = i + 1 < crowd->count ? i + 1 : 1;
-        if (!resident->transport) continue;
+        struct set_member *set_member = &endpoint_set->members[i];
+        int next = i + 1 < endpoint_set->count ? i + 1 : 1;
+        if (!set_member->transport) continue;
         memset(member->in_centre, 0, LARGE);
-        assert_int_equal(op_recv(&member->at_centre, crowd->residents[0].transport, resident->id, TAG(round), member->in_centre, LARGE),
+        assert_int_equal(op_recv(&member->at_centre, endpoint_set->members[0].transport, set_member->id,
+                                 TAG(round), member->in_centre, LARGE),
                          WEFT_IN_PROGRESS);
-        assert_int_equal(op_send(&member->to_centre, member->centre, TAG(round), NULL, out + i, i % 2 ? SMALL : LARGE), WEFT_IN_PROGRESS);
-        if (!crowd->residents[next].transport) continue;
-        assert_int_equal(op_recv(&members[next].from_previous, crowd->residents[next].transport, resident->id, TAG(round), members[next].in, SMALL),
+        assert_int_equal(
+            op_send(&member->to_centre, member->centre, TAG(round), NULL, out + i, i % 2 ? SMALL : LARGE),
+            WEFT_IN_PROGRESS);
+        if (!endpoint_set->members[next].transport) continue;
+        assert_int_equal(op_recv(&members[next].from_previous, endpoint_set->members[next].transport,
+                                 set_member->id, TAG(round), members[next].in, SMALL),
                          WEFT_IN_PROGRESS);
-        assert_int_equal(op_send(&member->to_next, member->next, TAG(round), NULL, out + i + 1, SMALL), WEFT_IN_PROGRESS);
+        assert_int_equal(op_send(&member->to_next, member->next, TAG(round), NULL, out + i + 1, SMALL),
+                         WEFT_IN_PROGRESS);
     }
-    for (int i = 1; i < crowd->count; i++) {
+    for (int i = 1; i < endpoint_set->count; i++) {
         struct member *member = &members[i];
-        int next = i + 1 < crowd->count ? i + 1 : 1;
-        if (!crowd->residents[i].transport) continue;
-        CROWD_UNTIL(crowd, member->at_centre.fired && member->to_centre.fired);
+        int next = i + 1 < endpoint_set->count ? i + 1 : 1;
+        if (!endpoint_set->members[i].transport) continue;
+        ENDPOINT_SET_UNTIL(endpoint_set, member->at_centre.fired && member->to_centre.fired);
         assert_int_equal(member->at_centre.status, WEFT_OK);
         assert_int_equal(member->to_centre.status, WEFT_OK);
         assert_memory_equal(member->in_centre, out + i, i % 2 ? SMALL : LARGE);
-        if (!crowd->residents[next].transport) continue;
-        CROWD_UNTIL(crowd, members[next].from_previous.fired && member->to_next.fired);
+        if (!endpoint_set->members[next].transport) continue;
+        ENDPOINT_SET_UNTIL(endpoint_set, members[next].from_previous.fired && member->to_next.fired);
         assert_memory_equal(members[next].in, out + i + 1, SMALL);
     }
 }
@@ -59,25 +65,27 @@ static int how_many(void)
 
 static void test_many_endpoints(void **state)
 {
-    struct crowd crowd;
-    int count = how_many(), before = crowd_descriptors();
-    crowd_init(&crowd, flavour, count, weft_env_system());
+    struct endpoint_set endpoint_set;
+    int count = how_many(), before = endpoint_set_descriptors();
+    endpoint_set_init(&endpoint_set, flavour, count, weft_env_system());
     struct member *members = calloc((size_t)count, sizeof *members);
     unsigned char *out = malloc((size_t)count + LARGE);
     fill(out, (size_t)count + LARGE, 3);
-    for (int i = 0; i < count; i++) crowd_enter(&crowd, i);
+    for (int i = 0; i < count; i++) endpoint_set_enter(&endpoint_set, i);
     for (int i = 1; i < count; i++) {
         members[i].in = malloc(SMALL);
         members[i].in_centre = malloc(LARGE);
-        crowd_connect(&crowd, i, 0, &members[i].centre, NULL);
+        endpoint_set_connect(&endpoint_set, i, 0, &members[i].centre, NULL);
     }
-    for (int i = 1; i < count; i++) crowd_connect(&crowd, i, i + 1 < count ? i + 1 : 1, &members[i].next, NULL);
-    talk(&crowd, members, out, 1);
-    print_message("%d endpoints hold %d descriptors\n", count, crowd_descriptors() - before);
-    for (int i = 3; i < count; i += 3) crowd_leave(&crowd, i);
-    talk(&crowd, members, out, 2);
-    crowd_fini(&crowd);
-    assert_true(crowd_descriptors() <= before + DESCRIPTORS_EACH); /* a library may keep some of its first opening */
+    for (int i = 1; i < count; i++)
+        endpoint_set_connect(&endpoint_set, i, i + 1 < count ? i + 1 : 1, &members[i].next, NULL);
+    talk(&endpoint_set, members, out, 1);
+    print_message("%d endpoints hold %d descriptors\n", count, endpoint_set_descriptors() - before);
+    for (int i = 3; i < count; i += 3) endpoint_set_leave(&endpoint_set, i);
+    talk(&endpoint_set, members, out, 2);
+    endpoint_set_fini(&endpoint_set);
+    /* a library may keep some of its first opening */
+    assert_true(endpoint_set_descriptors() <= before + DESCRIPTORS_EACH);
     for (int i = 0; i < count; i++) free(members[i].in), free(members[i].in_centre);
     free(members), free(out);
 }

@@ -12,15 +12,19 @@ void exchange(struct net *net, size_t bytes, size_t shift, bool post_first, uint
     fill(out + shift, bytes, seed);
     in[shift + bytes] = 0xA5; /* must survive */
     struct op send, recv;
-    if (post_first) assert_int_equal(op_recv(&recv, net->transports[1], id_of(0), TAG(seed), in + shift, bytes), WEFT_IN_PROGRESS);
-    assert_int_equal(op_send(&send, net->peers[0][1], TAG(seed), "hello", out + shift, bytes), WEFT_IN_PROGRESS);
+    if (post_first)
+        assert_int_equal(op_recv(&recv, net->transports[1], id_of(0), TAG(seed), in + shift, bytes),
+                         WEFT_IN_PROGRESS);
+    assert_int_equal(op_send(&send, net->peers[0][1], TAG(seed), "hello", out + shift, bytes),
+                     WEFT_IN_PROGRESS);
     if (!post_first) {
         struct weft_transport_stats stats;
         do {
             net_pump(net);
             weft_transport_stats(net->transports[1], &stats);
         } while (stats.unexpected_count == 0);
-        assert_int_equal(op_recv(&recv, net->transports[1], id_of(0), TAG(seed), in + shift, bytes), WEFT_IN_PROGRESS);
+        assert_int_equal(op_recv(&recv, net->transports[1], id_of(0), TAG(seed), in + shift, bytes),
+                         WEFT_IN_PROGRESS);
     }
     PUMP_UNTIL(net, send.fired && recv.fired);
     assert_int_equal(send.status, WEFT_OK);
@@ -37,13 +41,15 @@ void exchange(struct net *net, size_t bytes, size_t shift, bool post_first, uint
     net_give(net, in);
 }
 
-static const size_t sizes[] = {0, 1, 7, 255, 4096, NET_EAGER - 1, NET_EAGER, NET_EAGER + 1, 65537, 1 << 20, (1 << 20) + 3};
+static const size_t sizes[] = {
+    0, 1, 7, 255, 4096, NET_EAGER - 1, NET_EAGER, NET_EAGER + 1, 65537, 1 << 20, (1 << 20) + 3};
 
 static void test_sizes_posted_first(void **state)
 {
     struct net net;
     net_open(&net, flavour, 2);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) exchange(&net, sizes[i], i % 4, true, (uint32_t)i);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        exchange(&net, sizes[i], i % 4, true, (uint32_t)i);
     net_close(&net);
 }
 
@@ -63,7 +69,8 @@ static void test_misaligned(void **state)
     struct net net;
     net_open(&net, flavour, 2);
     for (size_t shift = 1; shift < 9; shift++)
-        for (size_t bytes = 63; bytes <= 65; bytes++) exchange(&net, bytes, shift, (shift + bytes) % 2, (uint32_t)(shift * 8 + bytes));
+        for (size_t bytes = 63; bytes <= 65; bytes++)
+            exchange(&net, bytes, shift, (shift + bytes) % 2, (uint32_t)(shift * 8 + bytes));
     for (size_t shift = 1; shift < 64; shift += 13) exchange(&net, 70001, shift, true, (uint32_t)shift);
     net_close(&net);
 }
@@ -86,18 +93,23 @@ static void test_order_per_tag(void **state)
     static unsigned char out[COUNT][20000], in[COUNT][20000];
     struct op sends[COUNT], recvs[COUNT];
     for (int round = 0; round < 2; round++) { /* 0: receives posted first, 1: last */
-        for (int i = 0; i < COUNT && round == 0; i++) op_recv(&recvs[i], net.transports[1], id_of(0), TAG(i % 2), in[i], sizeof in[i]);
+        for (int i = 0; i < COUNT && round == 0; i++)
+            op_recv(&recvs[i], net.transports[1], id_of(0), TAG(i % 2), in[i], sizeof in[i]);
         for (int i = 0; i < COUNT; i++) {
             size_t bytes = i % 3 == 0 ? 20000 : i % 3 == 1 ? 10 : NET_EAGER;
             memset(out[i], i + 1, bytes);
-            assert_int_equal(op_send(&sends[i], net.peers[0][1], TAG(i % 2), NULL, out[i], bytes), WEFT_IN_PROGRESS);
+            assert_int_equal(op_send(&sends[i], net.peers[0][1], TAG(i % 2), NULL, out[i], bytes),
+                             WEFT_IN_PROGRESS);
         }
         if (round == 1) for (int i = 0; i < 50; i++) net_pump(&net);
-        for (int i = 0; i < COUNT && round == 1; i++) op_recv(&recvs[i], net.transports[1], id_of(0), TAG(i % 2), in[i], sizeof in[i]);
+        for (int i = 0; i < COUNT && round == 1; i++)
+            op_recv(&recvs[i], net.transports[1], id_of(0), TAG(i % 2), in[i], sizeof in[i]);
         for (int i = 0; i < COUNT; i++) PUMP_UNTIL(&net, recvs[i].fired && sends[i].fired);
         for (int i = 0; i < COUNT; i++) {
             assert_int_equal(recvs[i].status, WEFT_OK);
-            assert_int_equal(recvs[i].receive.payload_bytes, i % 3 == 0 ? 20000 : i % 3 == 1 ? 10 : NET_EAGER);
+            assert_int_equal(recvs[i].receive.payload_bytes, i % 3 == 0   ? 20000
+                                                             : i % 3 == 1 ? 10
+                                                                          : NET_EAGER);
             assert_int_equal(in[i][0], i + 1);
             assert_int_equal(in[i][recvs[i].receive.payload_bytes - 1], i + 1);
         }
@@ -145,7 +157,8 @@ static void test_self(void **state)
     for (int i = 0; i < 4; i++) {
         struct op send, recv;
         fill(out, lengths[i], (uint32_t)i);
-        assert_int_equal(op_recv(&recv, net.transports[0], id_of(0), TAG(i), in, lengths[i]), WEFT_IN_PROGRESS);
+        assert_int_equal(op_recv(&recv, net.transports[0], id_of(0), TAG(i), in, lengths[i]),
+                         WEFT_IN_PROGRESS);
         assert_int_equal(op_send(&send, net.peers[0][0], TAG(i), NULL, out, lengths[i]), WEFT_IN_PROGRESS);
         PUMP_UNTIL(&net, send.fired && recv.fired);
         assert_int_equal(recv.status, WEFT_OK);
@@ -171,7 +184,8 @@ static void test_headers(void **state)
         memset(header, 'X', sizeof header - 1); /* it was copied */
         PUMP_UNTIL(&net, send.fired && recv.fired);
         assert_int_equal(recv.receive.header_bytes, WEFT_TRANSPORT_HEADER_BYTES_MAX);
-        for (int k = 0; k < WEFT_TRANSPORT_HEADER_BYTES_MAX; k++) assert_int_equal(recv.receive.header[k], 'a' + i);
+        for (int k = 0; k < WEFT_TRANSPORT_HEADER_BYTES_MAX; k++)
+            assert_int_equal(recv.receive.header[k], 'a' + i);
     }
     net_close(&net);
 }
@@ -183,7 +197,8 @@ static void test_bad_calls(void **state)
     struct op op;
     char byte;
     op_init(&op);
-    struct weft_message message = {.tag = TAG(1), .header = &byte, .header_bytes = WEFT_TRANSPORT_HEADER_BYTES_MAX + 1};
+    struct weft_message message = {
+        .tag = TAG(1), .header = &byte, .header_bytes = WEFT_TRANSPORT_HEADER_BYTES_MAX + 1};
     assert_int_equal(weft_transport_send(net.peers[0][1], &message, &op.completion), WEFT_ERR_INVALID);
     message = (struct weft_message){.tag = TAG(1), .payload = NULL, .payload_bytes = 4};
     assert_int_equal(weft_transport_send(net.peers[0][1], &message, &op.completion), WEFT_ERR_INVALID);
@@ -193,7 +208,8 @@ static void test_bad_calls(void **state)
     net_close(&net);
 }
 
-/* Messages out of and into memory that is registered, before and after that ends; one registration ends with its endpoint. */
+/* Messages out of and into memory that is registered, before and after that ends; one registration ends
+ * with its endpoint. */
 static void test_registered(void **state)
 {
     enum { BYTES = (1 << 20) + 3 };
@@ -202,16 +218,21 @@ static void test_registered(void **state)
     struct weft_error error = {0};
     net_open(&net, flavour, 2);
     unsigned char *out = calloc(1, BYTES), *in = calloc(1, BYTES);
-    assert_int_equal(weft_transport_register(net.transports[0], NULL, 8, &out_whole, &error), WEFT_ERR_INVALID);
-    assert_int_equal(weft_transport_register(net.transports[0], out, 0, &out_whole, &error), WEFT_ERR_INVALID);
+    assert_int_equal(weft_transport_register(net.transports[0], NULL, 8, &out_whole, &error),
+                     WEFT_ERR_INVALID);
+    assert_int_equal(weft_transport_register(net.transports[0], out, 0, &out_whole, &error),
+                     WEFT_ERR_INVALID);
     error = (struct weft_error){0};
-    if (weft_transport_register(net.transports[0], out, BYTES, &out_whole, &error) < 0) fail_msg("%s", error.text);
-    if (weft_transport_register(net.transports[1], in, BYTES, &in_whole, &error) < 0) fail_msg("%s", error.text);
+    if (weft_transport_register(net.transports[0], out, BYTES, &out_whole, &error) < 0)
+        fail_msg("%s", error.text);
+    if (weft_transport_register(net.transports[1], in, BYTES, &in_whole, &error) < 0)
+        fail_msg("%s", error.text);
     assert_int_equal(weft_transport_register(net.transports[1], in + 5, 4096, &in_part, &error), WEFT_OK);
     for (uint32_t round = 0; round < 3; round++) {
         struct op send, recv;
         fill(out, BYTES, round);
-        assert_int_equal(op_recv(&recv, net.transports[1], id_of(0), TAG(round), in, BYTES), WEFT_IN_PROGRESS);
+        assert_int_equal(op_recv(&recv, net.transports[1], id_of(0), TAG(round), in, BYTES),
+                         WEFT_IN_PROGRESS);
         assert_int_equal(op_send(&send, net.peers[0][1], TAG(round), NULL, out, BYTES), WEFT_IN_PROGRESS);
         PUMP_UNTIL(&net, send.fired && recv.fired);
         assert_true(send.status == WEFT_OK && recv.status == WEFT_OK && filled(in, BYTES, round));

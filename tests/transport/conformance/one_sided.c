@@ -1,5 +1,6 @@
-/* one_sided.c - windows, put, get, map. A flavour says which of these it must have (flavours.c); what a backend does not have
- * it refuses with WEFT_ERR_UNSUPPORTED, and then the other tests here have nothing to ask. */
+/* one_sided.c - windows, put, get, map. A flavour says which of these it must have (flavours.c); what a
+ * backend does not have it refuses with WEFT_ERR_UNSUPPORTED, and then the other tests here have nothing
+ * to ask. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,8 +51,10 @@ static bool pair_open(struct pair *pair, size_t bytes, unsigned rights)
     void *memory;
     assert_int_equal(weft_memory_alloc(weft_env_system(), bytes, &memory, &error), WEFT_OK);
     pair->memory = memory;
-    struct weft_window_options options = {sizeof options, memory, bytes, WEFT_MEMORY_HOST, rights, WEFT_ANY_PEER};
-    if (weft_window_open(pair->net.transports[1], &options, &pair->window, &error) != WEFT_OK) fail_msg("%s", error.text);
+    struct weft_window_options options = {sizeof options,   memory, bytes,
+                                          WEFT_MEMORY_HOST, rights, WEFT_ANY_PEER};
+    if (weft_window_open(pair->net.transports[1], &options, &pair->window, &error) != WEFT_OK)
+        fail_msg("%s", error.text);
     import_window(pair);
     return true;
 }
@@ -76,13 +79,16 @@ static void pair_close(struct pair *pair)
     weft_memory_free(weft_env_system(), pair->memory);
 }
 
-static enum weft_status put(struct pair *pair, struct op *op, uint64_t offset, const void *source, size_t bytes, const char *told)
+static enum weft_status put(struct pair *pair, struct op *op, uint64_t offset, const void *source,
+                            size_t bytes, const char *told)
 {
-    struct weft_put put = {source, bytes, offset, told != NULL, TAG(9), told, told ? (uint32_t)strlen(told) : 0};
+    struct weft_put put = {
+        source, bytes, offset, told != NULL, TAG(9), told, told ? (uint32_t)strlen(told) : 0};
     return op_put(op, pair->remote, &put);
 }
 
-static enum weft_status get(struct pair *pair, struct op *op, uint64_t offset, void *destination, size_t bytes)
+static enum weft_status get(struct pair *pair, struct op *op, uint64_t offset, void *destination,
+                            size_t bytes)
 {
     return op_get(op, pair->remote, offset, destination, bytes);
 }
@@ -96,13 +102,16 @@ static void test_abilities(void **state)
     assert_int_equal(abilities & ~(flavour->must | flavour->may), 0);
     if (!has_windows(&net)) {
         static char memory[64];
-        struct weft_window_options options = {sizeof options, memory, sizeof memory, WEFT_MEMORY_HOST, WEFT_WINDOW_READ, WEFT_ANY_PEER};
+        struct weft_window_options options = {sizeof options,   memory,           sizeof memory,
+                                              WEFT_MEMORY_HOST, WEFT_WINDOW_READ, WEFT_ANY_PEER};
         struct weft_window *window = NULL;
         struct weft_remote *remote = NULL;
         struct weft_error error = {0};
-        assert_int_equal(weft_window_open(net.transports[0], &options, &window, &error), WEFT_ERR_UNSUPPORTED);
+        assert_int_equal(weft_window_open(net.transports[0], &options, &window, &error),
+                         WEFT_ERR_UNSUPPORTED);
         assert_true(error.text[0] != 0);
-        assert_int_equal(weft_transport_import(net.peers[0][1], memory, sizeof memory, &remote), WEFT_ERR_UNSUPPORTED);
+        assert_int_equal(weft_transport_import(net.peers[0][1], memory, sizeof memory, &remote),
+                         WEFT_ERR_UNSUPPORTED);
         assert_true(!window && !remote);
     }
     char line[100] = "";
@@ -126,10 +135,12 @@ static void test_put_and_get(void **state)
             memset(pair.memory, 0xA5, pair.bytes);
             memset(expected, 0xA5, pair.bytes);
             memcpy(expected + offset, out + shift, bytes);
-            assert_int_equal(op_recv(&told, pair.net.transports[1], id_of(0), TAG(9), &nothing, 0), WEFT_IN_PROGRESS);
+            assert_int_equal(op_recv(&told, pair.net.transports[1], id_of(0), TAG(9), &nothing, 0),
+                             WEFT_IN_PROGRESS);
             assert_true(op_taken(put(&pair, &written, offset, out + shift, bytes, "told")));
             PUMP_UNTIL(&pair.net, told.fired);
-            assert_memory_equal(pair.memory, expected, pair.bytes); /* the notification comes behind the bytes; none beside them changed */
+            /* the notification comes behind the bytes; none beside them changed */
+            assert_memory_equal(pair.memory, expected, pair.bytes);
             assert_int_equal(told.receive.payload_bytes, 0);
             assert_memory_equal(told.receive.header, "told", 4);
             PUMP_UNTIL(&pair.net, written.fired);
@@ -165,8 +176,8 @@ static void test_bounds_and_rights(void **state)
     pair_close(&pair);
 }
 
-/* Keys are hostile bytes: every shorter one, and the key of another peer's window, is refused; a changed one gives no access
- * beyond the window it names (this process goes on). */
+/* Keys are hostile bytes: every shorter one, and the key of another peer's window, is refused; a changed
+ * one gives no access beyond the window it names (this process goes on). */
 static void test_broken_keys(void **state)
 {
     struct pair pair;
@@ -179,8 +190,10 @@ static void test_broken_keys(void **state)
     struct weft_remote *remote = NULL;
     for (size_t cut = 0; cut < bytes; cut++)
         assert_int_equal(weft_transport_import(pair.net.peers[0][1], copy, cut, &remote), WEFT_ERR_MALFORMED);
-    assert_int_equal(weft_transport_import(pair.net.peers[0][1], copy, bytes + 1, &remote), WEFT_ERR_MALFORMED);
-    assert_int_equal(weft_transport_import(pair.net.peers[1][0], copy, bytes, &remote), WEFT_ERR_MALFORMED); /* not a window of 0 */
+    assert_int_equal(weft_transport_import(pair.net.peers[0][1], copy, bytes + 1, &remote),
+                     WEFT_ERR_MALFORMED);
+    /* not a window of 0 */
+    assert_int_equal(weft_transport_import(pair.net.peers[1][0], copy, bytes, &remote), WEFT_ERR_MALFORMED);
     for (size_t i = 0; i < bytes; i++) {
         memcpy(copy, key, bytes);
         copy[i] ^= 0x40;
@@ -199,13 +212,16 @@ static void test_many_puts(void **state)
     struct op *writes = calloc(COUNT, sizeof *writes), *tolds = calloc(COUNT, sizeof *tolds);
     uint64_t *values = calloc(COUNT, sizeof *values);
     char nothing;
-    for (uint32_t i = 0; i < COUNT; i++) assert_int_equal(op_recv(&tolds[i], pair.net.transports[1], id_of(0), TAG(9), &nothing, 0), WEFT_IN_PROGRESS);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(op_recv(&tolds[i], pair.net.transports[1], id_of(0), TAG(9), &nothing, 0),
+                         WEFT_IN_PROGRESS);
     for (uint32_t i = 0; i < COUNT; i++) {
         char told[12];
         enum weft_status status;
         values[i] = i * 977 + 1;
         snprintf(told, sizeof told, "%u", i);
-        while ((status = put(&pair, &writes[i], 8 * i, &values[i], 8, told)) == WEFT_ERR_AGAIN) net_pump(&pair.net);
+        while ((status = put(&pair, &writes[i], 8 * i, &values[i], 8, told)) == WEFT_ERR_AGAIN)
+            net_pump(&pair.net);
         assert_true(op_taken(status));
     }
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -252,7 +268,8 @@ static void test_window_closes(void **state)
     free(source);
 }
 
-/* The owner closes his window at every moment of a put: when that is complete, nobody writes there any more. */
+/* The owner closes his window at every moment of a put: when that is complete, nobody writes there any
+ * more. */
 static void test_close_under_put(void **state)
 {
     unsigned char *out = malloc(BYTES);
@@ -314,8 +331,9 @@ static void test_release_is_busy(void **state)
 
 static void count_down(struct weft_completion *completion, enum weft_status status) {}
 
-/* What is over when its call returns leaves nothing behind: the bytes are there, the remote is not busy, no completion runs
- * later (op_done of net.c watches that), and who counts several operations on one completion counts it himself. */
+/* What is over when its call returns leaves nothing behind: the bytes are there, the remote is not busy,
+ * no completion runs later (op_done of net.c watches that), and who counts several operations on one
+ * completion counts it himself. */
 static void test_over_in_the_call(void **state)
 {
     enum { ROUNDS = 300 };
@@ -368,7 +386,8 @@ static void test_map(void **state)
     struct pair pair;
     if (!pair_open(&pair, SMALL, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE)) return;
     unsigned char *mapped = weft_remote_map(pair.remote);
-    if (!(weft_transport_abilities(pair.net.transports[0]) & weft_transport_abilities(pair.net.transports[1]) & WEFT_TRANSPORT_MAPS)) {
+    if (!(weft_transport_abilities(pair.net.transports[0]) &
+          weft_transport_abilities(pair.net.transports[1]) & WEFT_TRANSPORT_MAPS)) {
         assert_null(mapped);
         pair_close(&pair);
         return;
@@ -392,7 +411,8 @@ static void test_endpoint_closes(void **state)
         if (!pair_open(&pair, BYTES, WEFT_WINDOW_WRITE)) break;
         assert_true(op_taken(put(&pair, &written, 0, out, BYTES, NULL)));
         net_drop(&pair.net, who);
-        if (who == 1) weft_transport_fail_peer(pair.net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "it has closed");
+        if (who == 1)
+            weft_transport_fail_peer(pair.net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "it has closed");
         net_close(&pair.net);
         assert_int_equal(written.fired, 1);
         weft_memory_free(weft_env_system(), pair.memory);
@@ -401,10 +421,17 @@ static void test_endpoint_closes(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_abilities),       cmocka_unit_test(test_put_and_get),         cmocka_unit_test(test_bounds_and_rights),
-    cmocka_unit_test(test_broken_keys),     cmocka_unit_test(test_many_puts),           cmocka_unit_test(test_close_under_put),
-    cmocka_unit_test(test_peer_lost_under_put), cmocka_unit_test(test_release_is_busy), cmocka_unit_test(test_map),
-    cmocka_unit_test(test_endpoint_closes), cmocka_unit_test(test_window_closes),
+    cmocka_unit_test(test_abilities),
+    cmocka_unit_test(test_put_and_get),
+    cmocka_unit_test(test_bounds_and_rights),
+    cmocka_unit_test(test_broken_keys),
+    cmocka_unit_test(test_many_puts),
+    cmocka_unit_test(test_close_under_put),
+    cmocka_unit_test(test_peer_lost_under_put),
+    cmocka_unit_test(test_release_is_busy),
+    cmocka_unit_test(test_map),
+    cmocka_unit_test(test_endpoint_closes),
+    cmocka_unit_test(test_window_closes),
     cmocka_unit_test(test_over_in_the_call),
 };
 const struct conformance_part conformance_one_sided = {"one_sided", tests, sizeof tests / sizeof *tests};

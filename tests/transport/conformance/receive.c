@@ -52,12 +52,15 @@ static void test_handler(void **state)
             fill(out[i], lengths[i % 4], (uint32_t)i);
             char header[8];
             snprintf(header, sizeof header, "n%d", i);
-            assert_int_equal(op_send(&sends[i], net.peers[0][1], WEFT_TAG(WEFT_CHANNEL_PUSH, 7), header, out[i], lengths[i % 4]), WEFT_IN_PROGRESS);
+            assert_int_equal(op_send(&sends[i], net.peers[0][1], WEFT_TAG(WEFT_CHANNEL_PUSH, 7), header,
+                                     out[i], lengths[i % 4]),
+                             WEFT_IN_PROGRESS);
         }
         for (int i = 0; i < 30; i++) net_pump(&net);
         if (late) weft_transport_handler(net.transports[1], WEFT_CHANNEL_PUSH, on_arrival, &handled);
         PUMP_UNTIL(&net, handled.count == 8);
-        for (int i = 0; i < 8; i++) assert_true(lengths[i % 4] <= NET_EAGER || !sends[i].fired); /* nobody named a buffer yet */
+        /* nobody named a buffer yet */
+        for (int i = 0; i < 8; i++) assert_true(lengths[i % 4] <= NET_EAGER || !sends[i].fired);
         struct op accepts[8];
         for (int i = 0; i < 8; i++) { /* accept the first four, discard the others */
             struct weft_arrival *arrival = weft_list_first(&handled.held, struct weft_arrival, link);
@@ -72,11 +75,13 @@ static void test_handler(void **state)
                 continue;
             }
             if (arrival->payload_bytes > 0) {
-                assert_int_equal(weft_transport_accept(net.transports[1], arrival, in[i], arrival->payload_bytes - 1, &accepts[i].completion),
+                assert_int_equal(weft_transport_accept(net.transports[1], arrival, in[i],
+                                                       arrival->payload_bytes - 1, &accepts[i].completion),
                                  WEFT_ERR_TRUNCATED);
             }
             op_inside_call = true;
-            assert_int_equal(weft_transport_accept(net.transports[1], arrival, in[i], arrival->payload_bytes, &accepts[i].completion),
+            assert_int_equal(weft_transport_accept(net.transports[1], arrival, in[i], arrival->payload_bytes,
+                                                   &accepts[i].completion),
                              WEFT_IN_PROGRESS);
             op_inside_call = false;
         }
@@ -112,7 +117,8 @@ static void test_posted_before_handler(void **state)
     net_close(&net);
 }
 
-/* A refused tag: what waits and what comes is dropped, its sender is told OK; a posted receive still gets its message. */
+/* A refused tag: what waits and what comes is dropped, its sender is told OK; a posted receive still gets
+ * its message. */
 static void test_refuse(void **state)
 {
     struct net net;
@@ -121,7 +127,8 @@ static void test_refuse(void **state)
     struct op waiting, later, wanted, recv, other, other_recv;
     op_send(&waiting, net.peers[0][1], TAG(0x1100), NULL, big, sizeof big);
     for (int i = 0; i < 20; i++) net_pump(&net);
-    assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1100), WEFT_TAG(0xff, 0xff00), true), WEFT_OK);
+    assert_int_equal(
+        weft_transport_discard_tags(net.transports[1], TAG(0x1100), WEFT_TAG(0xff, 0xff00), true), WEFT_OK);
     op_send(&later, net.peers[0][1], TAG(0x1122), NULL, big, sizeof big);
     op_send(&other, net.peers[0][1], TAG(0x2200), NULL, "other", 5);
     op_recv(&other_recv, net.transports[1], id_of(0), TAG(0x2200), in, 8);
@@ -132,22 +139,25 @@ static void test_refuse(void **state)
     op_send(&wanted, net.peers[0][1], TAG(0x1133), NULL, "wanted", 6);
     PUMP_UNTIL(&net, wanted.fired && recv.fired);
     assert_memory_equal(in, "wanted", 6);
-    assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1100), WEFT_TAG(0xff, 0xff00), false), WEFT_OK);
+    assert_int_equal(
+        weft_transport_discard_tags(net.transports[1], TAG(0x1100), WEFT_TAG(0xff, 0xff00), false), WEFT_OK);
     op_recv(&recv, net.transports[1], id_of(0), TAG(0x1144), in, 8);
     op_send(&wanted, net.peers[0][1], TAG(0x1144), NULL, "again", 5);
     PUMP_UNTIL(&net, wanted.fired && recv.fired);
     net_close(&net);
 }
 
-/* Of very many rules the newest count: they are kept in bounded memory, and one that is forgotten may be made again. */
+/* Of very many rules the newest count: they are kept in bounded memory, and one that is forgotten may be
+ * made again. */
 static void test_many_refusals(void **state)
 {
     struct net net;
     net_open(&net, flavour, 2);
     struct op gone, kept, recv;
     unsigned char in[8];
-    for (uint64_t i = 0; i < WEFT_REFUSALS_MAX + 3; i++)
-        assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1000 + i), UINT64_MAX, true), WEFT_OK);
+    for (uint64_t i = 0; i < WEFT_DISCARD_RULES_MAX + 3; i++)
+        assert_int_equal(weft_transport_discard_tags(net.transports[1], TAG(0x1000 + i), UINT64_MAX, true),
+                         WEFT_OK);
     op_send(&gone, net.peers[0][1], TAG(0x1003), NULL, "gone", 4);
     op_send(&kept, net.peers[0][1], TAG(0x1002), NULL, "kept", 4);
     PUMP_UNTIL(&net, gone.fired);
@@ -155,11 +165,12 @@ static void test_many_refusals(void **state)
     op_recv(&recv, net.transports[1], id_of(0), TAG(0x1002), in, 8);
     PUMP_UNTIL(&net, recv.fired && kept.fired);
     assert_memory_equal(in, "kept", 4);
-    assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1002), UINT64_MAX, true), WEFT_OK);
+    assert_int_equal(weft_transport_discard_tags(net.transports[1], TAG(0x1002), UINT64_MAX, true), WEFT_OK);
     op_send(&gone, net.peers[0][1], TAG(0x1002), NULL, "gone", 4);
     PUMP_UNTIL(&net, gone.fired);
-    for (uint64_t i = 0; i < WEFT_REFUSALS_MAX + 3; i++)
-        assert_int_equal(weft_transport_refuse(net.transports[1], TAG(0x1000 + i), UINT64_MAX, false), WEFT_OK);
+    for (uint64_t i = 0; i < WEFT_DISCARD_RULES_MAX + 3; i++)
+        assert_int_equal(weft_transport_discard_tags(net.transports[1], TAG(0x1000 + i), UINT64_MAX, false),
+                         WEFT_OK);
     op_send(&kept, net.peers[0][1], TAG(0x1002), NULL, "kept", 4);
     for (int i = 0; i < 20; i++) net_pump(&net);
     op_recv(&recv, net.transports[1], id_of(0), TAG(0x1002), in, 8);

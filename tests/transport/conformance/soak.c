@@ -2,17 +2,18 @@
  *
  *     soak [--flavour NAME] [--endpoints N] [--seconds S | --minutes M] [--seed X]
  *
- * Residents talk along random edges: messages of every size, receives posted early, late, or cancelled and posted again; they
- * put into and get from each other's windows (soak_access.h).
- * Meanwhile residents are killed (fall silent), edges are cut, residents leave in order with work in flight, and each time
- * somebody new moves in under a new id. Checked all the time:
+ * Residents talk along random edges: messages of every size, receives posted early, late, or cancelled and
+ * posted again; they put into and get from each other's windows (soak_access.h). Meanwhile residents are
+ * killed (fall silent), edges are cut, residents leave in order with work in flight, and each time somebody
+ * new moves in under a new id. Checked all the time:
  *   - every operation completes, once; what arrives is what was sent;
- *   - nothing waits for ever: an operation between two that can hear each other ends within a minute and a thousand rounds;
+ *   - nothing waits for ever: an operation between two that can hear each other ends within a minute and a
+ *     thousand rounds;
  *   - a life that ends leaves no operation behind;
- *   - memory: allocations alive, resident pages and open descriptors in the last quarter are those of the second. An endpoint
- *     remembers the dead it has known, so that holds once everybody has been replaced LIVES_TO_JUDGE times; a shorter run says
- *     so. (The simulator keeps a record of every endpoint and window that ever was, until the simulation ends: allowed for.) At the end
- *     nothing is left.
+ *   - memory: allocations alive, resident pages and open descriptors in the last quarter are those of the
+ *     second. An endpoint remembers the dead it has known, so that holds once everybody has been replaced
+ *     LIVES_TO_JUDGE times; a shorter run says so. (The simulator keeps a record of every endpoint and window
+ *     that ever was, until the simulation ends: allowed for.) At the end nothing is left.
  * The flavour's backend is wrapped in fault:, which is how one process kills and cuts. */
 #include <malloc.h>
 #include <stdio.h>
@@ -21,11 +22,17 @@
 #include <unistd.h>
 
 #include "tests/lib/fail_env.h"
-#include "tests/transport/conformance/crowd.h"
+#include "tests/transport/conformance/endpoint_set.h"
 #include "tests/transport/conformance/soak_access.h"
 
-enum { EDGES_PER_ENTRY = 2, MESSAGES_PER_ROUND = 40, ACCESSES_PER_ROUND = 3, LARGE = 150000, LIVES_TO_JUDGE = 8,
-       DESCRIPTORS_KEPT = 24 /* a library may keep some of its first opening */ };
+enum {
+    EDGES_PER_ENTRY = 2,
+    MESSAGES_PER_ROUND = 40,
+    ACCESSES_PER_ROUND = 3,
+    LARGE = 150000,
+    LIVES_TO_JUDGE = 8,
+    DESCRIPTORS_KEPT = 24 /* a library may keep some of its first opening */
+};
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
 struct edge {
@@ -51,7 +58,7 @@ struct work { /* one side of one message */
 };
 
 static struct soak {
-    struct crowd crowd;
+    struct endpoint_set endpoint_set;
     struct soak_accesses accesses;
     struct fail_env memory; /* counts what is alive; fails nothing */
     struct edge *edges;
@@ -72,35 +79,38 @@ static uint64_t random_below(uint64_t limit)
     return (x ^ x >> 31) % limit;
 }
 
-static void on_failed(struct resident *resident, uint32_t peer_id)
+static void on_failed(struct set_member *set_member, uint32_t peer_id)
 {
-    if (soak.news_count == (int)(sizeof soak.news / sizeof *soak.news)) fail_msg("more deaths at once than there are residents");
-    soak.news[soak.news_count].at = resident->id;
+    if (soak.news_count == (int)(sizeof soak.news / sizeof *soak.news))
+        fail_msg("more deaths at once than there are residents");
+    soak.news[soak.news_count].at = set_member->id;
     soak.news[soak.news_count++].about = peer_id;
 }
 
 /* ---- residents and edges ---- */
 
 /* Also of old: two lives that have lost each other do not meet again. */
-static bool know_each_other(const struct resident *a, const struct resident *b)
+static bool know_each_other(const struct set_member *a, const struct set_member *b)
 {
     return weft_transport_peer(a->transport, b->id) || weft_transport_peer(b->transport, a->id);
 }
 
 static void add_edge(int a)
 {
-    int b = (int)random_below((uint64_t)soak.crowd.count);
-    const struct resident *residents = soak.crowd.residents;
-    if (a == b || !residents[a].transport || !residents[b].transport || know_each_other(&residents[a], &residents[b])) return;
-    if (soak.edge_count >= soak.crowd.count * EDGES_PER_ENTRY) return;
+    int b = (int)random_below((uint64_t)soak.endpoint_set.count);
+    const struct set_member *members = soak.endpoint_set.members;
+    if (a == b || !members[a].transport || !members[b].transport || know_each_other(&members[a], &members[b]))
+        return;
+    if (soak.edge_count >= soak.endpoint_set.count * EDGES_PER_ENTRY) return;
     struct edge *edge = &soak.edges[soak.edge_count++];
-    *edge = (struct edge){.slots = {a, b}, .ids = {soak.crowd.residents[a].id, soak.crowd.residents[b].id}};
-    crowd_connect(&soak.crowd, a, b, &edge->peers[0], &edge->peers[1]);
+    *edge = (struct edge){.slots = {a, b},
+                          .ids = {soak.endpoint_set.members[a].id, soak.endpoint_set.members[b].id}};
+    endpoint_set_connect(&soak.endpoint_set, a, b, &edge->peers[0], &edge->peers[1]);
 }
 
 static void move_in(int slot)
 {
-    crowd_enter(&soak.crowd, slot);
+    endpoint_set_enter(&soak.endpoint_set, slot);
     soak.lives++;
     for (int i = 0; i < EDGES_PER_ENTRY; i++) add_edge(slot);
 }
@@ -111,9 +121,10 @@ static void end_edge(int index)
     struct edge edge = soak.edges[index];
     soak.edges[index] = soak.edges[--soak.edge_count];
     for (int side = 0; side < 2; side++) {
-        struct resident *resident = &soak.crowd.residents[edge.slots[side]];
-        if (resident->transport && resident->id == edge.ids[side])
-            weft_transport_fail_peer(resident->transport, edge.ids[1 - side], WEFT_ERR_PEER_LOST, "told by the soak");
+        struct set_member *set_member = &soak.endpoint_set.members[edge.slots[side]];
+        if (set_member->transport && set_member->id == edge.ids[side])
+            weft_transport_fail_peer(set_member->transport, edge.ids[1 - side], WEFT_ERR_PEER_LOST,
+                                     "told by the soak");
     }
 }
 
@@ -128,7 +139,8 @@ static void hear_news(void)
     for (int n = 0; n < soak.news_count; n++)
         for (int i = soak.edge_count - 1; i >= 0; i--) {
             const uint32_t *ids = soak.edges[i].ids;
-            if ((ids[0] == soak.news[n].at && ids[1] == soak.news[n].about) || (ids[1] == soak.news[n].at && ids[0] == soak.news[n].about))
+            if ((ids[0] == soak.news[n].at && ids[1] == soak.news[n].about) ||
+                (ids[1] == soak.news[n].at && ids[0] == soak.news[n].about))
                 end_edge(i);
         }
     soak.news_count = 0;
@@ -136,12 +148,13 @@ static void hear_news(void)
 
 /* ---- messages ---- */
 
-static struct work *work_make(enum work_state state, int slot, uint32_t other_id, uint64_t tag, uint32_t bytes)
+static struct work *work_make(enum work_state state, int slot, uint32_t other_id, uint64_t tag,
+                              uint32_t bytes)
 {
     struct work *work = calloc(1, sizeof *work);
     work->state = state;
     work->slot = slot;
-    work->id = soak.crowd.residents[slot].id;
+    work->id = soak.endpoint_set.members[slot].id;
     work->other_id = other_id;
     work->tag = tag;
     work->seed = (uint32_t)tag;
@@ -170,10 +183,11 @@ static void work_retire(struct work *work)
 /* False: the peer is gone (or will be): the receive is not owed any more. */
 static bool post(struct work *work)
 {
-    struct resident *resident = &soak.crowd.residents[work->slot];
-    if (!resident->transport || resident->id != work->id) return false;
+    struct set_member *set_member = &soak.endpoint_set.members[work->slot];
+    if (!set_member->transport || set_member->id != work->id) return false;
     work->buffer[work->bytes] = 0xA5;
-    return op_recv(&work->op, resident->transport, work->other_id, TAG(work->tag), work->buffer, work->bytes) == WEFT_IN_PROGRESS;
+    return op_recv(&work->op, set_member->transport, work->other_id, TAG(work->tag), work->buffer,
+                   work->bytes) == WEFT_IN_PROGRESS;
 }
 
 static void start_message(void)
@@ -182,7 +196,10 @@ static void start_message(void)
     struct edge *edge = &soak.edges[random_below((uint64_t)soak.edge_count)];
     int from = (int)random_below(2);
     uint64_t kind = random_below(20), tag = soak.next_tag++ & 0xffffffffu;
-    uint32_t bytes = kind < 2 ? 0 : kind < 14 ? (uint32_t)random_below(3000) : kind < 18 ? (uint32_t)random_below(20000) : (uint32_t)random_below(LARGE);
+    uint32_t bytes = kind < 2    ? 0
+                     : kind < 14 ? (uint32_t)random_below(3000)
+                     : kind < 18 ? (uint32_t)random_below(20000)
+                                 : (uint32_t)random_below(LARGE);
     struct work *sender = work_make(SENDING, edge->slots[from], edge->ids[1 - from], tag, bytes);
     fill(sender->buffer, bytes, sender->seed);
     if (op_send(&sender->op, edge->peers[from], TAG(tag), NULL, sender->buffer, bytes) != WEFT_IN_PROGRESS) {
@@ -200,7 +217,7 @@ static void start_message(void)
     receiver->state = POSTED;
     if (when > 1) return;
     receiver->state = CANCELLED_ONCE; /* and posted again when that is through */
-    weft_transport_cancel(soak.crowd.residents[receiver->slot].transport, &receiver->op.receive);
+    weft_transport_cancel(soak.endpoint_set.members[receiver->slot].transport, &receiver->op.receive);
     soak.cancels++;
 }
 
@@ -222,9 +239,11 @@ static void look_at(struct work *work, uint64_t now_ns)
         return;
     }
     if (!work->op.fired) {
-        if (now_ns - work->born_ns > SOAK_STUCK_NS && soak.accesses.rounds - work->born_round > SOAK_STUCK_ROUNDS)
-            fail_msg("%s of %u bytes at endpoint %u with %u has not ended for %.0f s and %llu rounds", work->state == SENDING ? "a send" : "a receive",
-                     work->bytes, work->id, work->other_id, (double)(now_ns - work->born_ns) / 1e9,
+        if (now_ns - work->born_ns > SOAK_STUCK_NS &&
+            soak.accesses.rounds - work->born_round > SOAK_STUCK_ROUNDS)
+            fail_msg("%s of %u bytes at endpoint %u with %u has not ended for %.0f s and %llu rounds",
+                     work->state == SENDING ? "a send" : "a receive", work->bytes, work->id, work->other_id,
+                     (double)(now_ns - work->born_ns) / 1e9,
                      (unsigned long long)(soak.accesses.rounds - work->born_round));
         return;
     }
@@ -253,7 +272,8 @@ static void expect_nothing_of(uint32_t id)
     weft_list_foreach(node, spare, &soak.works) {
         struct work *work = weft_container_of(node, struct work, link);
         if (work->id == id && work->state != OWED && work->op.fired != 1)
-            fail_msg("endpoint %u was freed with a %s that completed %d times", id, work->state == SENDING ? "send" : "receive", work->op.fired);
+            fail_msg("endpoint %u was freed with a %s that completed %d times", id,
+                     work->state == SENDING ? "send" : "receive", work->op.fired);
     }
 }
 
@@ -261,8 +281,8 @@ static void expect_nothing_of(uint32_t id)
 
 static void replace(int slot)
 {
-    uint32_t id = soak.crowd.residents[slot].id;
-    crowd_leave(&soak.crowd, slot);
+    uint32_t id = soak.endpoint_set.members[slot].id;
+    endpoint_set_leave(&soak.endpoint_set, slot);
     expect_nothing_of(id);
     soak_accesses_check(&soak.accesses, id);
     end_edges_of(slot);
@@ -271,12 +291,12 @@ static void replace(int slot)
 
 static void do_fault(void)
 {
-    int slot = (int)random_below((uint64_t)soak.crowd.count);
-    struct resident *resident = &soak.crowd.residents[slot];
+    int slot = (int)random_below((uint64_t)soak.endpoint_set.count);
+    struct set_member *set_member = &soak.endpoint_set.members[slot];
     switch (random_below(3)) {
     case 0: /* silent at once; the others are told; then its process is gone */
-        assert_int_equal(weft_transport_fault_kill(resident->transport), WEFT_OK);
-        for (int i = 0; i < 3; i++) crowd_pump(&soak.crowd);
+        assert_int_equal(weft_transport_fault_kill(set_member->transport), WEFT_OK);
+        for (int i = 0; i < 3; i++) endpoint_set_pump(&soak.endpoint_set);
         end_edges_of(slot);
         replace(slot);
         soak.kills++;
@@ -288,11 +308,14 @@ static void do_fault(void)
     default:
         if (soak.edge_count == 0) return;
         struct edge *edge = &soak.edges[random_below((uint64_t)soak.edge_count)];
-        assert_int_equal(weft_transport_fault_cut(soak.crowd.residents[edge->slots[0]].transport, edge->ids[1]), WEFT_OK);
+        assert_int_equal(
+            weft_transport_fault_cut(soak.endpoint_set.members[edge->slots[0]].transport, edge->ids[1]),
+            WEFT_OK);
         edge->cut = true;
         soak.cuts++;
     }
-    for (int i = soak.edge_count - 1; i >= 0; i--) /* a cut is noticed by somebody's deadline, some rounds later */
+    /* a cut is noticed by somebody's deadline, some rounds later */
+    for (int i = soak.edge_count - 1; i >= 0; i--)
         if (soak.edges[i].cut && random_below(4) == 0) end_edge(i);
 }
 
@@ -300,17 +323,18 @@ static void do_fault(void)
 
 struct memory_use {
     double allocations, pages, descriptors; /* means */
-    double ours, heap, kept;                /* bytes: of the endpoints' env, of everybody's mallocs, free in the heap */
+    double ours, heap, kept;                /* bytes: of the endpoints' env, of everybody's mallocs, free
+                                             * in the heap */
     uint64_t lives, accesses;               /* so far */
     int samples;
 };
 
 static void sample_memory(struct memory_use *use)
 {
-    unsigned long size, resident = 0;
+    unsigned long size, set_member = 0;
     FILE *file = fopen("/proc/self/statm", "r");
     if (file) {
-        if (fscanf(file, "%lu %lu", &size, &resident) != 2) resident = 0;
+        if (fscanf(file, "%lu %lu", &size, &set_member) != 2) set_member = 0;
         fclose(file);
     }
     const struct mallinfo2 heap = mallinfo2();
@@ -319,8 +343,8 @@ static void sample_memory(struct memory_use *use)
     use->heap += ((double)(heap.uordblks + heap.hblkhd) - use->heap) / use->samples;
     use->kept += ((double)heap.fordblks - use->kept) / use->samples;
     use->allocations += ((double)soak.memory.live - use->allocations) / use->samples;
-    use->pages += ((double)resident - use->pages) / use->samples;
-    use->descriptors += (crowd_descriptors() - use->descriptors) / use->samples;
+    use->pages += ((double)set_member - use->pages) / use->samples;
+    use->descriptors += (endpoint_set_descriptors() - use->descriptors) / use->samples;
     use->lives = soak.lives;
     use->accesses = soak.accesses.started;
 }
@@ -328,9 +352,10 @@ static void sample_memory(struct memory_use *use)
 static void print_memory(const struct memory_use *uses)
 {
     for (int i = 0; i < 4; i++)
-        printf("  quarter %d: %.0f allocations alive (%.1f MiB), %.1f MiB resident (all mallocs %.1f, free in the heap %.1f), %.0f descriptors\n",
-               i + 1, uses[i].allocations, uses[i].ours / 1048576, uses[i].pages * 4096 / 1048576, uses[i].heap / 1048576,
-               uses[i].kept / 1048576, uses[i].descriptors);
+        printf("  quarter %d: %.0f allocations alive (%.1f MiB), %.1f MiB resident (all mallocs %.1f, free "
+               "in the heap %.1f), %.0f descriptors\n",
+               i + 1, uses[i].allocations, uses[i].ours / 1048576, uses[i].pages * 4096 / 1048576,
+               uses[i].heap / 1048576, uses[i].kept / 1048576, uses[i].descriptors);
 }
 
 #if defined __has_feature
@@ -347,7 +372,9 @@ static void print_memory(const struct memory_use *uses)
 /* The first quarter fills the tables; from the second on the means stay. */
 static void judge_memory(const struct memory_use *uses, bool is_sim)
 {
-    double records = is_sim ? (double)(uses[3].lives - uses[1].lives) * 1.5 + (double)(uses[3].accesses - uses[1].accesses) : 0;
+    double records =
+        is_sim ? (double)(uses[3].lives - uses[1].lives) * 1.5 + (double)(uses[3].accesses - uses[1].accesses)
+               : 0;
     assert_true(uses[3].allocations <= uses[1].allocations * 1.15 + 500 + records);
     assert_true(PAGES_TELL_NOTHING || uses[3].pages <= uses[1].pages * 1.15 + 2048);
     assert_true(uses[3].descriptors <= uses[1].descriptors * 1.1 + 100);
@@ -369,9 +396,9 @@ static void run_until(uint64_t end_ns, struct memory_use *use)
             int user = (int)random_below(2);
             soak_access_start(&soak.accesses, edge->slots[1 - user], edge->slots[user], edge->peers[user]);
         }
-        for (int i = 0; i <= soak.crowd.count / 500; i++) do_fault();
-        for (int i = 0; i < 2; i++) add_edge((int)random_below((uint64_t)soak.crowd.count));
-        crowd_pump(&soak.crowd);
+        for (int i = 0; i <= soak.endpoint_set.count / 500; i++) do_fault();
+        for (int i = 0; i < 2; i++) add_edge((int)random_below((uint64_t)soak.endpoint_set.count));
+        endpoint_set_pump(&soak.endpoint_set);
         hear_news();
         look_at_all();
         soak_accesses_look(&soak.accesses);
@@ -383,32 +410,35 @@ static void test_soak(void **state)
 {
     char backend[64];
     struct memory_use uses[4] = {{0}};
-    int descriptors = crowd_descriptors();
+    int descriptors = endpoint_set_descriptors();
     soak.random = seed;
     fail_env_init(&soak.memory, 0);
     soak.memory.env.log = weft_env_system()->log;
     weft_list_init(&soak.works);
     weft_list_init(&soak.quarantine);
-    crowd_init(&soak.crowd, chosen, endpoints, &soak.memory.env);
+    endpoint_set_init(&soak.endpoint_set, chosen, endpoints, &soak.memory.env);
     snprintf(backend, sizeof backend, "fault:%s", chosen->backend);
-    soak.crowd.backend = backend;
-    soak.crowd.peer_failed = on_failed;
-    soak_accesses_init(&soak.accesses, &soak.crowd, random_below);
+    soak.endpoint_set.backend = backend;
+    soak.endpoint_set.peer_failed = on_failed;
+    soak_accesses_init(&soak.accesses, &soak.endpoint_set, random_below);
     soak.edges = calloc((size_t)endpoints * EDGES_PER_ENTRY, sizeof *soak.edges);
     for (int i = 0; i < endpoints; i++) move_in(i);
     uint64_t begin_ns = net_now_ns(), quarter_ns = (uint64_t)(seconds * 1e9 / 4);
     for (int i = 0; i < 4; i++) run_until(begin_ns + (uint64_t)(i + 1) * quarter_ns, &uses[i]);
-    printf("%s: %.0f s, seed %llu: %llu lives of %d residents, %llu messages, %llu puts (%llu cancelled by a closing window), %llu cancels, "
-           "%llu kills, %llu leaves, %llu cuts, %llu operations ended by a fault\n", backend, seconds, (unsigned long long)seed,
-           (unsigned long long)soak.lives, endpoints, (unsigned long long)soak.messages, (unsigned long long)soak.accesses.started,
-           (unsigned long long)soak.accesses.cancelled, (unsigned long long)soak.cancels, (unsigned long long)soak.kills,
-           (unsigned long long)soak.leaves, (unsigned long long)soak.cuts, (unsigned long long)soak.failed_operations);
+    printf("%s: %.0f s, seed %llu: %llu lives of %d residents, %llu messages, %llu puts (%llu cancelled by a "
+           "closing window), %llu cancels, "
+           "%llu kills, %llu leaves, %llu cuts, %llu operations ended by a fault\n",
+           backend, seconds, (unsigned long long)seed, (unsigned long long)soak.lives, endpoints,
+           (unsigned long long)soak.messages, (unsigned long long)soak.accesses.started,
+           (unsigned long long)soak.accesses.cancelled, (unsigned long long)soak.cancels,
+           (unsigned long long)soak.kills, (unsigned long long)soak.leaves, (unsigned long long)soak.cuts,
+           (unsigned long long)soak.failed_operations);
     print_memory(uses);
-    crowd_empty(&soak.crowd);
+    endpoint_set_empty(&soak.endpoint_set);
     look_at_all();
     look_at_all();
     soak_accesses_fini(&soak.accesses);
-    crowd_fini(&soak.crowd);
+    endpoint_set_fini(&soak.endpoint_set);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &soak.works) {
         struct work *work = weft_container_of(node, struct work, link);
@@ -422,9 +452,10 @@ static void test_soak(void **state)
     }
     free(soak.edges);
     assert_int_equal(soak.memory.live, 0);
-    assert_true(crowd_descriptors() <= descriptors + DESCRIPTORS_KEPT);
+    assert_true(endpoint_set_descriptors() <= descriptors + DESCRIPTORS_KEPT);
     if (soak.lives < (uint64_t)endpoints * LIVES_TO_JUDGE) {
-        printf("  too short to judge the memory of %d residents: %d lives of each are wanted\n", endpoints, LIVES_TO_JUDGE);
+        printf("  too short to judge the memory of %d residents: %d lives of each are wanted\n", endpoints,
+               LIVES_TO_JUDGE);
         return;
     }
     judge_memory(uses, net_is_sim(chosen));
@@ -443,7 +474,9 @@ int main(int argc, char **argv)
     }
     chosen = flavour_find(name);
     if (!chosen || endpoints < 3 || seconds <= 0) {
-        fprintf(stderr, "usage: soak [--flavour NAME] [--endpoints N] [--seconds S | --minutes M] [--seed X]\nflavours:");
+        fprintf(
+            stderr,
+            "usage: soak [--flavour NAME] [--endpoints N] [--seconds S | --minutes M] [--seed X]\nflavours:");
         flavour_print_names();
         return 2;
     }

@@ -1,6 +1,7 @@
-/* soak_access.c - see soak_access.h. One access is: put, and a notification behind it; get it back; close. A quarter of the
- * windows are closed while the put is on its way. What must hold: the owner reads what was put when the notification is there,
- * the user gets back what he has put, and once the closing is complete nobody writes there any more. */
+/* soak_access.c - see soak_access.h. One access is: put, and a notification behind it; get it back; close.
+ * A quarter of the windows are closed while the put is on its way. What must hold: the owner reads what
+ * was put when the notification is there, the user gets back what he has put, and once the closing is
+ * complete nobody writes there any more. */
 #include "tests/transport/conformance/soak_access.h"
 
 #include <stdlib.h>
@@ -27,17 +28,18 @@ struct access {
     uint64_t tag, born_ns, born_round;
 };
 
-void soak_accesses_init(struct soak_accesses *accesses, struct crowd *crowd, uint64_t (*random_below)(uint64_t limit))
+void soak_accesses_init(struct soak_accesses *accesses, struct endpoint_set *endpoint_set,
+                        uint64_t (*random_below)(uint64_t limit))
 {
-    *accesses = (struct soak_accesses){.crowd = crowd, .random_below = random_below};
+    *accesses = (struct soak_accesses){.endpoint_set = endpoint_set, .random_below = random_below};
     weft_list_init(&accesses->going);
     weft_list_init(&accesses->quarantine);
 }
 
 static struct weft_transport *living(const struct soak_accesses *accesses, int slot, uint32_t id)
 {
-    const struct resident *resident = &accesses->crowd->residents[slot];
-    return resident->id == id ? resident->transport : NULL;
+    const struct set_member *set_member = &accesses->endpoint_set->members[slot];
+    return set_member->id == id ? set_member->transport : NULL;
 }
 
 static void access_free(struct access *access)
@@ -67,14 +69,20 @@ static void close_window(struct access *access)
 static bool open_and_put(struct soak_accesses *accesses, struct access *access, struct weft_peer *peer)
 {
     struct weft_transport *owner = living(accesses, access->owner, access->owner_id);
-    struct weft_window_options options = {sizeof options, access->memory, access->bytes, WEFT_MEMORY_HOST, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE,
+    struct weft_window_options options = {sizeof options,
+                                          access->memory,
+                                          access->bytes,
+                                          WEFT_MEMORY_HOST,
+                                          WEFT_WINDOW_READ | WEFT_WINDOW_WRITE,
                                           accesses->random_below(2) ? WEFT_ANY_PEER : access->user_id};
     const void *key;
     size_t key_bytes;
     if (weft_window_open(owner, &options, &access->window, NULL) != WEFT_OK) return false;
     weft_window_key(access->window, &key, &key_bytes);
-    if (weft_transport_import(peer, key, key_bytes, &access->remote) != WEFT_OK) return true; /* lost meanwhile: the window is closed later */
-    access->told_asked = op_recv(&access->told, owner, access->user_id, TAG(access->tag), NULL, 0) == WEFT_IN_PROGRESS;
+    /* lost meanwhile: the window is closed later */
+    if (weft_transport_import(peer, key, key_bytes, &access->remote) != WEFT_OK) return true;
+    access->told_asked =
+        op_recv(&access->told, owner, access->user_id, TAG(access->tag), NULL, 0) == WEFT_IN_PROGRESS;
     struct weft_put put = {access->source, access->bytes, 0, access->told_asked, TAG(access->tag), "put", 3};
     access->put_asked = op_taken(op_put(&access->put, access->remote, &put));
     if (access->put_asked && accesses->random_below(4) == 0) {
@@ -86,15 +94,16 @@ static bool open_and_put(struct soak_accesses *accesses, struct access *access, 
 
 void soak_access_start(struct soak_accesses *accesses, int owner, int user, struct weft_peer *peer)
 {
-    const struct resident *residents = accesses->crowd->residents;
-    unsigned both = weft_transport_abilities(residents[owner].transport) & weft_transport_abilities(residents[user].transport);
+    const struct set_member *members = accesses->endpoint_set->members;
+    unsigned both = weft_transport_abilities(members[owner].transport) &
+                    weft_transport_abilities(members[user].transport);
     if (!(both & WEFT_TRANSPORT_WINDOWS) || accesses->alive >= ALIVE_MAX) return;
     struct access *access = calloc(1, sizeof *access);
     access->stage = PUTTING;
     access->owner = owner;
     access->user = user;
-    access->owner_id = residents[owner].id;
-    access->user_id = residents[user].id;
+    access->owner_id = members[owner].id;
+    access->user_id = members[user].id;
     access->bytes = 1 + (uint32_t)accesses->random_below(BYTES_MAX);
     access->tag = accesses->next_tag++ & 0xffffffffu;
     access->seed = (uint32_t)access->tag;
@@ -121,15 +130,16 @@ void soak_access_start(struct soak_accesses *accesses, int owner, int user, stru
 static void after_put(struct soak_accesses *accesses, struct access *access)
 {
     access->stage = CLOSING;
-    if (!access->put_asked || access->put.status != WEFT_OK || access->closed_early || !access->remote) return;
+    if (!access->put_asked || access->put.status != WEFT_OK || access->closed_early || !access->remote)
+        return;
     access->got_asked = op_taken(op_get(&access->got, access->remote, 0, access->back, access->bytes));
     if (access->got_asked) access->stage = GETTING;
 }
 
 static void check_told(struct access *access)
 {
-    if (access->told_asked && access->told.fired && access->told.status == WEFT_OK && !access->closing_asked && access->window &&
-        !filled(access->memory, access->bytes, access->seed))
+    if (access->told_asked && access->told.fired && access->told.status == WEFT_OK &&
+        !access->closing_asked && access->window && !filled(access->memory, access->bytes, access->seed))
         fail_msg("endpoint %u was told of %u bytes that are not there", access->owner_id, access->bytes);
 }
 
@@ -141,7 +151,8 @@ static bool wind_up(struct soak_accesses *accesses, struct access *access)
         assert_int_equal(weft_remote_release(access->remote), WEFT_OK);
         access->remote = NULL;
     }
-    bool hears = access->put_asked && access->put.status == WEFT_OK && !access->closed_early; /* then the notification comes */
+    /* then the notification comes */
+    bool hears = access->put_asked && access->put.status == WEFT_OK && !access->closed_early;
     if (access->told_asked && !access->told.fired) {
         if (!hears && owner) weft_transport_cancel(owner, &access->told.receive);
         return false;
@@ -165,8 +176,11 @@ static void release_oldest(struct soak_accesses *accesses)
 {
     struct access *access = weft_list_first(&accesses->quarantine, struct access, link);
     for (uint32_t i = 0; i < access->bytes; i++)
-        if (access->memory[i] != 0xEE) fail_msg("byte %u of a window of endpoint %u was written after it had closed", i, access->owner_id);
-    assert_true(access->put.fired <= 1 && access->got.fired <= 1 && access->told.fired <= 1 && access->closing.fired <= 1);
+        if (access->memory[i] != 0xEE)
+            fail_msg("byte %u of a window of endpoint %u was written after it had closed", i,
+                     access->owner_id);
+    assert_true(access->put.fired <= 1 && access->got.fired <= 1 && access->told.fired <= 1 &&
+                access->closing.fired <= 1);
     weft_list_remove(&access->link);
     access_free(access);
     accesses->quarantined--;
@@ -187,8 +201,10 @@ static void look_at(struct soak_accesses *accesses, struct access *access, uint6
     }
     if (now_ns - access->born_ns > SOAK_STUCK_NS && accesses->rounds - access->born_round > SOAK_STUCK_ROUNDS)
         fail_msg("%s of %u bytes of endpoint %u at %u has not ended",
-                 access->stage == PUTTING ? "a put" : access->stage == GETTING ? "a get" : "the closing of a window", access->bytes,
-                 access->user_id, access->owner_id);
+                 access->stage == PUTTING   ? "a put"
+                 : access->stage == GETTING ? "a get"
+                                            : "the closing of a window",
+                 access->bytes, access->user_id, access->owner_id);
 }
 
 void soak_accesses_look(struct soak_accesses *accesses)
@@ -196,13 +212,15 @@ void soak_accesses_look(struct soak_accesses *accesses)
     struct weft_list *node, *spare;
     uint64_t now_ns = net_now_ns();
     accesses->rounds++;
-    weft_list_foreach(node, spare, &accesses->going) look_at(accesses, weft_container_of(node, struct access, link), now_ns);
+    weft_list_foreach (node, spare, &accesses->going)
+        look_at(accesses, weft_container_of(node, struct access, link), now_ns);
     while (accesses->quarantined > QUARANTINE) release_oldest(accesses);
 }
 
 static void check_op(bool asked, const struct op *op, const char *what, uint32_t id)
 {
-    if (asked && op->fired != 1) fail_msg("endpoint %u was freed with a %s that completed %d times", id, what, op->fired);
+    if (asked && op->fired != 1)
+        fail_msg("endpoint %u was freed with a %s that completed %d times", id, what, op->fired);
 }
 
 void soak_accesses_check(struct soak_accesses *accesses, uint32_t id)

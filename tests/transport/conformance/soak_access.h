@@ -1,15 +1,15 @@
-/* soak_access.h - the one-sided half of the soak: windows opened, put into, read back and closed at any moment, by residents
- * who die meanwhile. */
+/* soak_access.h - the one-sided half of the soak: windows opened, put into, read back and closed at any
+ * moment, by residents who die meanwhile. */
 #ifndef WEFT_TESTS_TRANSPORT_SOAK_ACCESS_H
 #define WEFT_TESTS_TRANSPORT_SOAK_ACCESS_H
 
-#include "tests/transport/conformance/crowd.h"
+#include "tests/transport/conformance/endpoint_set.h"
 
 #define SOAK_STUCK_NS WEFT_SECONDS(60)
 #define SOAK_STUCK_ROUNDS 1000 /* and it had its turns: on a busy machine a minute may be a dozen rounds */
 
 struct soak_accesses {
-    struct crowd *crowd;
+    struct endpoint_set *endpoint_set;
     uint64_t (*random_below)(uint64_t limit);
     struct weft_list going, quarantine;
     uint64_t next_tag;
@@ -18,8 +18,10 @@ struct soak_accesses {
     uint64_t rounds; /* of soak_accesses_look */
 };
 
-void soak_accesses_init(struct soak_accesses *accesses, struct crowd *crowd, uint64_t (*random_below)(uint64_t limit));
-/* `user` (who sees the owner as `peer`) reaches into memory of `owner`; nothing where the flavour has no windows. */
+void soak_accesses_init(struct soak_accesses *accesses, struct endpoint_set *endpoint_set,
+                        uint64_t (*random_below)(uint64_t limit));
+/* `user` (who sees the owner as `peer`) reaches into memory of `owner`; nothing where the flavour has no
+ * windows. */
 void soak_access_start(struct soak_accesses *accesses, int owner, int user, struct weft_peer *peer);
 void soak_accesses_look(struct soak_accesses *accesses);
 /* The endpoint `id` was freed: fails when an operation of its own has not completed, once. */

@@ -13,8 +13,9 @@ const struct flavour *flavour;
 int conformance_endpoints;
 
 static const struct conformance_part *const parts[] = {
-    &conformance_messages, &conformance_receive,   &conformance_load,  &conformance_ends,       &conformance_deadline,
-    &conformance_many,     &conformance_strangers, &conformance_sleep, &conformance_one_sided,
+    &conformance_messages,  &conformance_receive,  &conformance_load,
+    &conformance_ends,      &conformance_deadline, &conformance_many,
+    &conformance_strangers, &conformance_sleep,    &conformance_one_sided,
 };
 
 void on_arrival(void *context, struct weft_arrival *arrival)
@@ -54,7 +55,10 @@ static bool machine_has_it(void)
 
 static int usage(const char *word)
 {
-    fprintf(stderr, "usage: test_conformance [--flavour] NAME [--part NAME] [--test PATTERN] [--endpoints N]; unknown: %s\nparts:", word);
+    fprintf(stderr,
+            "usage: test_conformance [--flavour] NAME [--part NAME] [--test PATTERN] [--endpoints N]; "
+            "unknown: %s\nparts:",
+            word);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fprintf(stderr, " %s", parts[i]->name);
     fprintf(stderr, "\nflavours:");
     flavour_print_names();

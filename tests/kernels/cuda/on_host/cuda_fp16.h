@@ -3,7 +3,7 @@
 #ifndef WEFT_ON_HOST_FP16_H
 #define WEFT_ON_HOST_FP16_H
 
-#include "kernels/cast_element.h"
+#include "kernels/templates/cast_element.h"
 
 struct __half {
     uint16_t bits;

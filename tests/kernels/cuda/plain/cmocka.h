@@ -1,5 +1,6 @@
-/* cmocka.h - as much of cmocka as the tests of the kernels use, where the library is not at hand: the same test files then
- * build into kernel_check with a compiler alone. A test ends at its first failed assertion. */
+/* cmocka.h - as much of cmocka as the tests of the kernels use, where the library is not at hand: the same
+ * test files then build into kernel_check with a compiler alone. A test ends at its first failed
+ * assertion. */
 #ifndef WEFT_TESTS_PLAIN_CMOCKA_H
 #define WEFT_TESTS_PLAIN_CMOCKA_H
 

@@ -1,0 +1,250 @@
+/* launcher.c - see launcher.h. */
+#include "base/config/launcher.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/net/net.h"
+
+/* Errors in one launcher's variables: the first missing variable, and the first invalid value. */
+struct reading {
+    struct weft_error missing, wrong;
+    bool coordinator_known; /* MASTER_ADDR and MASTER_PORT are not read */
+};
+
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0] ? value : NULL;
+}
+
+static const char *text(struct reading *reading, const char *name)
+{
+    const char *value = variable(name);
+    if (!value)
+        weft_error_set(&reading->missing, WEFT_ERR_NOT_FOUND, "%s is %s", name,
+                       getenv(name) ? "empty" : "not set");
+    return value;
+}
+
+/* A whole number from min to max; 0 where there is none. */
+static uint64_t number(struct reading *reading, const char *name, uint64_t min, uint64_t max)
+{
+    const char *value = text(reading, name);
+    char *end = NULL;
+    if (!value) return 0;
+    errno = 0;
+    unsigned long long result = *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
+    if (end && !*end && !errno && result >= min && result <= max) return result;
+    weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "%s=%.40s is not a number from %llu to %llu", name,
+                   value, (unsigned long long)min, (unsigned long long)max);
+    return 0;
+}
+
+static void place(struct reading *reading, const char *rank_name, const char *ranks_name,
+                  struct weft_launcher *out)
+{
+    out->rank = (uint32_t)number(reading, rank_name, 0, WEFT_LAUNCHER_RANKS_MAX - 1);
+    out->ranks = (uint32_t)number(reading, ranks_name, 1, WEFT_LAUNCHER_RANKS_MAX);
+    if (out->ranks > 0 && out->rank >= out->ranks)
+        weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "%s=%u is not a number from 0 to %u, and %s=%u",
+                       rank_name, out->rank, out->ranks - 1, ranks_name, out->ranks);
+}
+
+/* A port that other jobs are unlikely to have: below those that kernels give out, from the job's name. */
+static uint16_t port_of(const char *job)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (; *job; job++) hash = (hash ^ (uint8_t)*job) * 16777619u;
+    return (uint16_t)(20000 + hash % 12000);
+}
+
+static void name_job(struct weft_launcher *out, const char *kind, const char *id)
+{
+    int at = snprintf(out->job, sizeof out->job, "%s-%.60s", kind, id);
+    for (int i = 0; i < at && out->job[i]; i++) {
+        if (out->job[i] == '/' || out->job[i] <= ' ' || out->job[i] > '~') out->job[i] = '_';
+    }
+}
+
+/* Takes the coordinator from MASTER_ADDR and MASTER_PORT. Users of any launcher may set them. */
+static bool at_master(struct reading *reading, struct weft_launcher *out)
+{
+    if (reading->coordinator_known) return false;
+    const char *host = text(reading, "MASTER_ADDR");
+    uint64_t port = number(reading, "MASTER_PORT", 1, 65535);
+    if (host && strlen(host) > 255)
+        weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "MASTER_ADDR=%.40s... is longer than 255 bytes",
+                       host);
+    if (!host || strlen(host) > 255 || port == 0) return false;
+    bool bare_v6 = strchr(host, ':') && host[0] != '[';
+    port = port == 65535 ? port - 1 : port + 1;
+    snprintf(out->coordinator, sizeof out->coordinator, bare_v6 ? "[%.255s]:%u" : "%.255s:%u", host,
+             (unsigned)port);
+    return true;
+}
+
+/* If neither is set, the launcher's own variables may name the coordinator. */
+static bool at_master_if_given(struct reading *reading, struct weft_launcher *out)
+{
+    return (variable("MASTER_ADDR") || variable("MASTER_PORT")) && at_master(reading, out);
+}
+
+static void at_loopback(struct weft_launcher *out)
+{
+    const char *host = weft_loopback_host();
+    snprintf(out->coordinator, sizeof out->coordinator, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
+             port_of(out->job));
+}
+
+/* Are as many of the processes here as there are? */
+static bool all_here(struct reading *reading, const char *local_ranks_name, const struct weft_launcher *out)
+{
+    return variable(local_ranks_name) &&
+           number(reading, local_ranks_name, 1, out->ranks ? out->ranks : 1) == out->ranks;
+}
+
+static void read_torchrun(struct weft_launcher *out, struct reading *reading)
+{
+    place(reading, "RANK", "WORLD_SIZE", out);
+    if (at_master(reading, out)) name_job(out, "torchrun", variable("MASTER_PORT"));
+}
+
+static void read_open_mpi(struct weft_launcher *out, struct reading *reading)
+{
+    const char *id = variable("PMIX_NAMESPACE");
+    place(reading, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", out);
+    if (!id) id = variable("OMPI_MCA_ess_base_jobid");
+    name_job(out, "mpirun", id ? id : "");
+    bool here = all_here(reading, "OMPI_COMM_WORLD_LOCAL_SIZE", out);
+    if (!at_master_if_given(reading, out) && id && here) at_loopback(out);
+}
+
+/* MPICH's launcher gives its processes no name of their job; those of one host have one parent. */
+static void read_mpich(struct weft_launcher *out, struct reading *reading)
+{
+    char parent[24];
+    place(reading, "PMI_RANK", "PMI_SIZE", out);
+    snprintf(parent, sizeof parent, "%ld", (long)getppid());
+    bool here = all_here(reading, "MPI_LOCALNRANKS", out);
+    name_job(out, "mpirun", here ? parent : "");
+    if (!at_master_if_given(reading, out) && here) at_loopback(out);
+}
+
+/* The first of "node[01-04,7],other": node01. */
+static bool first_host(const char *list, char *host, size_t room)
+{
+    size_t prefix = strcspn(list, "[,"), digits = 0, rest = 0;
+    const char *inside = "", *after = "";
+    if (list[prefix] == '[') {
+        inside = list + prefix + 1;
+        digits = strcspn(inside, "-,]");
+        after = strchr(inside, ']');
+        if (!after) return false;
+        rest = strcspn(++after, "[,");
+    }
+    if (prefix + digits + rest == 0 || prefix + digits + rest >= room) return false;
+    snprintf(host, room, "%.*s%.*s%.*s", (int)prefix, list, (int)digits, inside, (int)rest, after);
+    return true;
+}
+
+/* A batch script has SLURM_PROCID=0 and no step. */
+static bool in_slurm_step(void)
+{
+    const char *rank = variable("SLURM_PROCID");
+    return variable("SLURM_STEP_ID") || variable("SLURM_STEP_NUM_TASKS") || (rank && strcmp(rank, "0") != 0);
+}
+
+static void read_srun(struct weft_launcher *out, struct reading *reading)
+{
+    char id[48], host[256];
+    const char *list = variable("SLURM_STEP_NODELIST");
+    place(reading, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", out);
+    uint64_t job = number(reading, "SLURM_JOB_ID", 0, UINT64_MAX),
+             step = number(reading, "SLURM_STEP_ID", 0, UINT64_MAX);
+    uint64_t nodes = variable("SLURM_STEP_NUM_NODES")
+                         ? number(reading, "SLURM_STEP_NUM_NODES", 1, WEFT_LAUNCHER_RANKS_MAX)
+                         : 0;
+    snprintf(id, sizeof id, "%llu.%llu", (unsigned long long)job, (unsigned long long)step);
+    name_job(out, "srun", id);
+    if (at_master_if_given(reading, out)) return;
+    if (nodes == 1) at_loopback(out);
+    else if (list && first_host(list, host, sizeof host))
+        snprintf(out->coordinator, sizeof out->coordinator, "%s:%u", host, port_of(out->job));
+    else if (list)
+        weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "SLURM_STEP_NODELIST=%.60s is not a list of hosts",
+                       list);
+}
+
+static void read_pmix(struct weft_launcher *out, struct reading *reading)
+{
+    out->rank = (uint32_t)number(reading, "PMIX_RANK", 0, WEFT_LAUNCHER_RANKS_MAX - 1);
+    const char *id = text(reading, "PMIX_NAMESPACE");
+    name_job(out, "pmix", id ? id : "");
+    at_master_if_given(reading, out);
+}
+
+static const struct kind {
+    const char *name, *needs;
+    const char *marks[5]; /* if one of them is set, the launcher started this process */
+    void (*read)(struct weft_launcher *out, struct reading *reading);
+} kinds[] = {
+    {"torchrun",
+     "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+     {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
+     read_torchrun},
+    {"mpirun",
+     "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE",
+     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+     read_open_mpi},
+    {"mpirun", "PMI_RANK and PMI_SIZE", {"PMI_RANK", "PMI_SIZE"}, read_mpich},
+    {"srun",
+     "SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID and SLURM_STEP_ID",
+     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
+     read_srun},
+    {"PMIx", "PMIX_RANK and PMIX_NAMESPACE", {"PMIX_RANK", "PMIX_NAMESPACE"}, read_pmix},
+};
+
+/* The variable that shows that the launcher started this process; NULL: there is none. */
+static const char *mark_of(const struct kind *kind, bool coordinator_known)
+{
+    if (kind->read == read_srun && !in_slurm_step()) return NULL;
+    for (const char *const *mark = kind->marks; *mark; mark++)
+        if (variable(*mark) && !(coordinator_known && strncmp(*mark, "MASTER_", 7) == 0)) return *mark;
+    return NULL;
+}
+
+enum weft_status weft_launcher_find(bool coordinator_known, struct weft_launcher *out,
+                                    struct weft_error *error)
+{
+    struct weft_error half = {0};
+    struct weft_launcher incomplete = {0};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const char *mark = mark_of(&kinds[i], coordinator_known);
+        struct weft_launcher found = {.name = kinds[i].name, .needs = kinds[i].needs};
+        struct reading reading = {.coordinator_known = coordinator_known};
+        if (!mark) continue;
+        kinds[i].read(&found, &reading);
+        if (reading.wrong.status < 0)
+            return weft_error_set(error, WEFT_ERR_INVALID,
+                                  "the variables of %s cannot be used: %s; correct them, or unset them",
+                                  found.name, reading.wrong.text);
+        bool whole = reading.missing.status == WEFT_OK;
+        if (whole && (coordinator_known || (found.ranks > 0 && found.coordinator[0])))
+            return *out = found, WEFT_OK;
+        if (half.status < 0 || incomplete.name) continue; /* the first one is reported */
+        if (whole) incomplete = found;
+        else
+            weft_error_set(&half, WEFT_ERR_INVALID,
+                           "the variables of %s are incomplete: %s=%.40s is set and %s; set %s in every "
+                           "process, or unset %s",
+                           found.name, mark, variable(mark), reading.missing.text, found.needs, mark);
+    }
+    if (half.status < 0) return weft_error_set(error, WEFT_ERR_INVALID, "%s", half.text);
+    if (!incomplete.name) return WEFT_ERR_NOT_FOUND;
+    *out = incomplete;
+    return WEFT_OK;
+}

@@ -1,0 +1,927 @@
+/* loop.c - the engine's loop: step, sleep, mailbox; and the system calls of the baton (loop_owner.h).
+ *
+ *     other threads                          the holder
+ *     weft_loop_post: push letter   ----->   step: pollables, due timers, take all letters
+ *                     sleeping?  --eventfd-> idle: spin, yield, arm, say so, look again, epoll
+ *
+ * Nothing is lost between "look again" and epoll: the sleeper writes `asleep` and then reads the
+ * mailbox; a poster writes the mailbox and then reads `asleep`. All four accesses are sequentially
+ * consistent, so at least one of the two sees the other's write (with anything weaker both could
+ * read the old value, because a store may pass a later load of another address). Hence either the
+ * sleeper does not sleep or the poster makes the eventfd readable, and epoll is level-triggered.
+ * Only a holder empties the eventfd, so that a thread that finds the baton taken swallows no wake.
+ *
+ * Waiting costs little: a few microseconds of polling, then polling between calls of sched_yield (a rank that
+ * computes on the same core goes on at once), then sleep. */
+#include "base/os/system_limit.h"
+#include "base/os/descriptor.h"
+#include "base/loop/futex.h"
+#include "base/loop/loop.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/loop/loop_owner.h"
+#include "base/loop/compute.h"
+#include "base/os/float_env.h"
+#include "base/loop/park_policy.h"
+#include "base/loop/mailbox.h"
+#include "base/loop/timer_heap.h"
+#include "base/weft_assert.h"
+
+#define POLL_BUDGET 64           /* pieces of work per pollable and step: bounds a step */
+#define UNSLEEPABLE_POLL_NS WEFT_MS(1) /* how often a pollable without descriptor is polled while idle */
+#define STEPS_PER_LOOK 32u       /* idle steps of a driver between looks at the clock */
+/* the same where ranks outnumber cores: whoever comes next waits for this one's step */
+#define YIELDS_PER_LOOK 8u
+/* a yield that nobody follows takes some 0.3 us, one to another thread and back at least this */
+#define YIELD_SHARED_NS 1500u
+#define SHARED_YIELDS 8u         /* short ones until the processor counts as this loop's own again */
+#define BROKEN_POLL_NS WEFT_MS(5) /* sleep of a thread whose descriptors are gone */
+/* how long a waiter polls for a baton that somebody holds before it sleeps */
+#define SETTLE_NS 5000u
+
+struct weft_loop {
+    struct weft_env *env;
+    struct weft_loop_options options;
+    struct timer_heap timers;
+    struct weft_list pollables;
+    struct weft_list *next_pollable; /* where the current round goes on; moved by a removal */
+    size_t unsleepable;              /* pollables without descriptor */
+    bool stepping;
+    enum weft_wait_core wait_core;
+    bool moved; /* it waits for others than before, elsewhere */
+    bool told;  /* in this step, and of all that it was told: */
+    enum weft_wait_core step_wait_core;
+    uint32_t shared;                 /* short yields to go until nobody else seems to want this processor;
+                                      * 0: nobody does */
+    bool timers_fresh;               /* one was started since they were looked at: it may be due */
+    bool timers_due;                 /* one was started that is due: no look at the clock is needed to see
+                                      * that */
+    uint32_t steps;                  /* of drivers, without a look at the clock */
+    uint64_t looked_ns;              /* the clock, as last looked at */
+
+    int epoll_fd, event_fd; /* -1 with virtual_time */
+    bool have_pwait2;       /* epoll_pwait2 (Linux 5.11) answers */
+    struct descriptor_id event_id, epoll_id;
+    atomic_bool is_broken;  /* the program closed or replaced a descriptor: sleepers poll */
+    atomic_bool is_kicked;  /* epoll has reported the eventfd, and it has not been read since */
+    atomic_uint kicks;      /* kicks since then; a futex */
+
+    struct mailbox command;
+    struct owner owner;
+    struct compute compute;
+    _Atomic unsigned borrows; /* of baton.takes; only who holds the baton writes it */
+    bool (*awaited)(void *context); /* the owner's; NULL: it does not say */
+    void *awaited_context;
+    uint64_t runner_wake_ns; /* the holder's: when a resting runner wakes by itself */
+    _Atomic(const void *) runner; /* its thread's mark while it is in weft_loop_run */
+    struct guest {
+        struct float_env floats;
+        int cancellable;
+        bool stepped;        /* what the pollables promised a runner in epoll may be over */
+        bool lent, guarded;  /* there is such a holder; weft_loop_guard_thread was called since */
+    } borrower;              /* the holder's, while it is one by weft_loop_try_acquire */
+};
+
+/* An address that is this thread's own while it lives: cheaper than a thread id. */
+static const void *thread_mark(void)
+{
+    static _Thread_local char mark;
+    return &mark;
+}
+
+bool weft_loop_is_owner(const struct weft_loop *loop)
+{
+    return atomic_load_explicit(&loop->owner.holder, memory_order_relaxed) == thread_mark();
+}
+
+/* Before the runner has come and after it has gone a free loop may be used like a plain object. */
+static void assert_holder(struct weft_loop *loop)
+{
+    WEFT_ASSERT(weft_loop_is_owner(loop) ||
+                (atomic_load_explicit(&loop->owner.holder, memory_order_relaxed) == NULL &&
+                 atomic_load_explicit(&loop->owner.running, memory_order_relaxed) == 0));
+}
+
+void weft_loop_options_init(struct weft_loop_options *options)
+{
+    *options = (struct weft_loop_options){.size = sizeof *options, .spin_us = 5, .yields = 100};
+}
+
+static enum weft_status open_descriptors(struct weft_loop *loop)
+{
+    loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (loop->epoll_fd < 0) goto err;
+    loop->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (loop->event_fd < 0) goto err_close_epoll;
+    struct epoll_event interest = {.events = EPOLLIN, .data.fd = loop->event_fd};
+    if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, loop->event_fd, &interest) != 0) goto err_close_event;
+    loop->event_id = descriptor_id_of(loop->event_fd);
+    loop->epoll_id = descriptor_id_of(loop->epoll_fd);
+    return WEFT_OK;
+
+err_close_event:
+    close(loop->event_fd);
+err_close_epoll:
+    close(loop->epoll_fd);
+err:;
+    int reason = errno;
+    weft_log(loop->env, WEFT_LOG_ERROR, "base", "cannot make the descriptors of a loop: %s; raise ulimit -n",
+             strerror(reason));
+    return weft_limit_status("the loop of a thread", reason);
+}
+
+static bool has_commands(struct owner *owner)
+{
+    return !mailbox_empty(&weft_container_of(owner, struct weft_loop, owner)->command);
+}
+
+static void kick(struct owner *owner)
+{
+    struct weft_loop *loop = weft_container_of(owner, struct weft_loop, owner);
+    uint64_t one = 1;
+    if (loop->event_fd < 0) return;
+    if (atomic_load(&loop->is_broken)) {
+        atomic_fetch_add(&loop->kicks, 1);
+        futex_wake_all(&loop->kicks);
+        return;
+    }
+    /* EAGAIN would mean 2^64 - 1 unread wakes: readable all the same. */
+    int cancellable; /* a thread that ends here wakes nobody */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
+    while (write(loop->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
+    pthread_setcancelstate(cancellable, NULL);
+}
+
+enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_options *options,
+                                  struct weft_loop **loop_out)
+{
+    struct weft_loop_options defaults;
+    weft_loop_options_init(&defaults);
+    if (!options) options = &defaults;
+    if (options->size != sizeof *options) return WEFT_ERR_INVALID;
+
+    struct weft_loop *loop = weft_alloc_zero(env, sizeof *loop);
+    if (!loop) return WEFT_ERR_NO_MEMORY;
+    loop->env = env;
+    loop->options = *options;
+    if (env->virtual_time) loop->options.virtual_time = true;
+    loop->have_pwait2 = true;
+    loop->epoll_fd = loop->event_fd = -1;
+    weft_list_init(&loop->pollables);
+    loop->next_pollable = &loop->pollables;
+
+    enum weft_status status = timer_heap_init(&loop->timers, env);
+    if (status < 0) goto err_free_loop;
+    loop->owner.has_commands = has_commands;
+    loop->owner.kick = kick;
+    if (!loop->options.virtual_time) {
+        status = open_descriptors(loop);
+        if (status < 0) goto err_free_timers;
+    }
+    compute_init(&loop->compute, loop, loop->options.virtual_time);
+    *loop_out = loop;
+    return WEFT_OK;
+
+err_free_timers:
+    timer_heap_fini(&loop->timers, env);
+err_free_loop:
+    weft_free_bytes(env, loop);
+    return status;
+}
+
+void weft_loop_free(struct weft_loop *loop)
+{
+    if (!loop) return;
+    WEFT_ASSERT(atomic_load(&loop->owner.holder) == NULL && !loop->stepping);
+    struct weft_list *node, *spare;
+    compute_fini(&loop->compute);
+    weft_list_foreach(node, spare, &loop->pollables) weft_list_remove(node);
+    timer_heap_fini(&loop->timers, loop->env);
+    if (!atomic_load(&loop->is_broken)) { /* else the numbers may be the program's by now */
+        if (loop->epoll_fd >= 0) close(loop->epoll_fd);
+        if (loop->event_fd >= 0) close(loop->event_fd);
+    }
+    weft_free_bytes(loop->env, loop);
+}
+
+static void set_where(struct weft_loop *loop, enum weft_wait_core wait_core)
+{
+    loop->moved |= wait_core == WEFT_WAIT_OTHER_CORE && loop->wait_core != wait_core;
+    loop->wait_core = wait_core;
+}
+
+/* Several may wait, each for others: one of them that needs this core needs it whatever the rest say, and
+ * who is elsewhere is polled first only where nobody says otherwise. By each in turn the loop would find
+ * in every step that it waits for others than before, and never yield or sleep. */
+static bool outweighs(enum weft_wait_core a, enum weft_wait_core b)
+{
+    return a != b && (a == WEFT_WAIT_SAME_CORE || b == WEFT_WAIT_OTHER_CORE);
+}
+
+void weft_loop_set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_core)
+{
+    assert_holder(loop);
+    if (!loop->stepping) set_where(loop, wait_core);
+    else if (!loop->told || outweighs(wait_core, loop->step_wait_core)) loop->step_wait_core = wait_core;
+    loop->told = loop->stepping;
+}
+
+struct weft_env *weft_loop_env(struct weft_loop *loop)
+{
+    return loop->env;
+}
+
+/* --- timers --- */
+
+void weft_timer_init(struct weft_timer *timer, void (*fn)(struct weft_timer *))
+{
+    *timer = (struct weft_timer){.fn = fn, .heap_index = SIZE_MAX};
+}
+
+enum weft_status weft_timer_start_later(struct weft_loop *loop, struct weft_timer *timer,
+                                        uint64_t deadline_ns)
+{
+    assert_holder(loop);
+    weft_timer_stop(loop, timer);
+    timer->deadline_ns = deadline_ns;
+    return timer_heap_insert(&loop->timers, loop->env, timer);
+}
+
+enum weft_status weft_timer_start(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns)
+{
+    loop->timers_fresh = true;
+    return weft_timer_start_later(loop, timer, deadline_ns);
+}
+
+enum weft_status weft_timer_start_now(struct weft_loop *loop, struct weft_timer *timer)
+{
+    loop->timers_due = true;
+    return weft_timer_start_later(loop, timer, loop->looked_ns); /* behind those that were due at that look */
+}
+
+void weft_timer_stop(struct weft_loop *loop, struct weft_timer *timer)
+{
+    assert_holder(loop);
+    if (timer->heap_index != SIZE_MAX) timer_heap_remove(&loop->timers, timer);
+}
+
+uint64_t weft_loop_next_timer_ns(struct weft_loop *loop)
+{
+    assert_holder(loop);
+    return loop->timers.count > 0 ? loop->timers.entries[0].deadline_ns : WEFT_NEVER;
+}
+
+/* look: by the clock; else only those that are known to be due. A timer that restarts itself for now must
+ * not keep the round from ending: as many calls as timers were running when it began. */
+static int run_timers(struct weft_loop *loop, bool look)
+{
+    look = look || loop->timers_fresh;
+    loop->timers_due = false;
+    if (look) {
+        loop->timers_fresh = false;
+        loop->looked_ns = weft_now_ns(loop->env);
+    }
+    const uint64_t now_ns = loop->looked_ns;
+    size_t budget = loop->timers.count;
+    int work = 0;
+    while (budget-- > 0 && loop->timers.count > 0 && loop->timers.entries[0].deadline_ns <= now_ns) {
+        struct weft_timer *timer = loop->timers.entries[0].timer;
+        timer_heap_remove(&loop->timers, timer);
+        timer->fn(timer);
+        work++;
+    }
+    return work;
+}
+
+/* --- pollables --- */
+
+enum weft_status weft_loop_add(struct weft_loop *loop, struct weft_pollable *pollable)
+{
+    assert_holder(loop);
+    if (pollable->fd >= 0 && loop->epoll_fd >= 0) {
+        struct epoll_event interest = {.events = EPOLLIN, .data.fd = pollable->fd};
+        if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, pollable->fd, &interest) != 0) {
+            int reason = errno;
+            weft_log(loop->env, WEFT_LOG_ERROR, "base", "descriptor %d cannot be slept on: %s", pollable->fd,
+                     strerror(reason));
+            if (reason == EEXIST) return WEFT_ERR_EXISTS;
+            return reason == ENOMEM || reason == ENOSPC ? WEFT_ERR_NO_MEMORY : WEFT_ERR_IO;
+        }
+    }
+    if (pollable->fd == -1) loop->unsleepable++;
+    weft_list_append(&loop->pollables, &pollable->link);
+    return WEFT_OK;
+}
+
+void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable)
+{
+    assert_holder(loop);
+    /* EBADF when the owner closed it already: closing took it out. */
+    if (pollable->fd >= 0 && loop->epoll_fd >= 0)
+        epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, pollable->fd, NULL);
+    if (pollable->fd == -1) loop->unsleepable--;
+    if (loop->next_pollable == &pollable->link) loop->next_pollable = pollable->link.next;
+    weft_list_remove(&pollable->link);
+}
+
+static int run_pollables(struct weft_loop *loop)
+{
+    int work = 0;
+    loop->next_pollable = loop->pollables.next;
+    while (loop->next_pollable != &loop->pollables) {
+        struct weft_pollable *pollable = weft_container_of(loop->next_pollable, struct weft_pollable, link);
+        loop->next_pollable = pollable->link.next;
+        work += pollable->progress(pollable, POLL_BUDGET);
+    }
+    return work;
+}
+
+/* Only those that are quick; -1: none is. They may have gone, and others may be new, when one has done
+ * something. */
+static int run_quick_pollables(struct weft_loop *loop)
+{
+    struct weft_list *node, *spare;
+    int work = -1;
+    weft_list_foreach(node, spare, &loop->pollables) {
+        struct weft_pollable *pollable = weft_container_of(node, struct weft_pollable, link);
+        if (!pollable->quick) continue;
+        work = pollable->progress(pollable, POLL_BUDGET);
+        if (work > 0) return work;
+    }
+    return work;
+}
+
+/* True when every pollable promises a readable descriptor for whatever happens from now on. */
+static bool arm_pollables(struct weft_loop *loop)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &loop->pollables) {
+        struct weft_pollable *pollable = weft_container_of(node, struct weft_pollable, link);
+        if (pollable->arm && pollable->arm(pollable) != WEFT_OK) return false;
+    }
+    return true;
+}
+
+/* --- mailbox --- */
+
+void weft_loop_post(struct weft_loop *loop, struct weft_command *command)
+{
+    mailbox_push(&loop->command, command);
+    loop_owner_command_posted(&loop->owner, &(struct loop_owner_call){0}, false);
+}
+
+void weft_loop_post_lazy(struct weft_loop *loop, struct weft_command *command)
+{
+    mailbox_push(&loop->command, command);
+    loop_owner_command_posted(&loop->owner, &(struct loop_owner_call){0}, true);
+}
+
+void weft_loop_notify(struct weft_loop *loop)
+{
+    loop_owner_condition_changed(&loop->owner, &(struct loop_owner_call){0});
+}
+
+/* --- long computations --- */
+
+void weft_loop_compute(struct weft_loop *loop, struct weft_task *task, uint64_t elements)
+{
+    assert_holder(loop);
+    compute_start(&loop->compute, task, elements);
+}
+
+void weft_loop_compute_cancel(struct weft_loop *loop, struct weft_task *task)
+{
+    compute_cancel(&loop->compute, task);
+}
+
+void weft_loop_compute_cancel_all(struct weft_loop *loop)
+{
+    compute_cancel_all(&loop->compute);
+}
+
+/* --- stepping and sleeping --- */
+
+static void step_begin(struct weft_loop *loop)
+{
+    WEFT_ASSERT(!loop->stepping);
+    loop->stepping = true;
+    loop->told = false;
+}
+
+static void step_end(struct weft_loop *loop)
+{
+    loop->stepping = false;
+    if (loop->told) set_where(loop, loop->step_wait_core);
+}
+
+static int step(struct weft_loop *loop, bool look)
+{
+    assert_holder(loop);
+    weft_loop_guard_thread(loop);
+    loop->borrower.stepped = true;
+    step_begin(loop);
+    int work = run_pollables(loop);
+    if (look || loop->timers_fresh || loop->timers_due) work += run_timers(loop, look);
+    work += mailbox_run(&loop->command);
+    step_end(loop);
+    return work;
+}
+
+int weft_loop_step(struct weft_loop *loop) { return step(loop, true); }
+
+/* Letters, which may be what this thread waits for, with the timers that they started for now; else what
+ * is quick to poll. -1: neither, so a whole step it must be. */
+static int step_quick(struct weft_loop *loop)
+{
+    step_begin(loop);
+    int work = mailbox_run(&loop->command);
+    if (work == 0) work = run_quick_pollables(loop);
+    else if (loop->timers_fresh || loop->timers_due) work += run_timers(loop, false);
+    step_end(loop);
+    return work;
+}
+
+int weft_loop_run_commands(struct weft_loop *loop)
+{
+    assert_holder(loop);
+    step_begin(loop);
+    int count = mailbox_run(&loop->command);
+    step_end(loop);
+    return count;
+}
+
+static void mark_broken(struct weft_loop *loop)
+{
+    if (!atomic_exchange(&loop->is_broken, true))
+        weft_log(loop->env, WEFT_LOG_ERROR, "base",
+                 "a thread cannot sleep until an event any more and polls: %s", WEFT_DESCRIPTORS_LOST);
+}
+
+bool weft_loop_descriptors_lost(struct weft_loop *loop)
+{
+    if (loop->event_fd < 0) return false; /* virtual time */
+    if (descriptor_is_same(loop->event_fd, loop->event_id) &&
+        descriptor_is_same(loop->epoll_fd, loop->epoll_id))
+        return false;
+    mark_broken(loop);
+    return true;
+}
+
+/* A kick just before this sleep is lost, so it is short. */
+static void sleep_broken(struct weft_loop *loop, uint64_t timeout_ns)
+{
+    futex_wait(&loop->kicks, atomic_load(&loop->kicks),
+               timeout_ns < BROKEN_POLL_NS ? timeout_ns : BROKEN_POLL_NS);
+}
+
+/* After a sleep in epoll that no event ended. count: what epoll returned. */
+static void look_at_descriptors(struct weft_loop *loop, int count)
+{
+    const bool failed = count < 0 && errno != EINTR && errno != ENOSYS;
+    if (!weft_loop_descriptors_lost(loop) && failed) mark_broken(loop);
+}
+
+static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
+{
+    struct epoll_event events[8];
+    int count = -1;
+    if (atomic_load_explicit(&loop->is_broken, memory_order_relaxed)) {
+        sleep_broken(loop, timeout_ns);
+        return;
+    }
+    if (timeout_ns > DESCRIPTOR_LOOK_NS) timeout_ns = DESCRIPTOR_LOOK_NS;
+    if (loop->have_pwait2) {
+        struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+        count = epoll_pwait2(loop->epoll_fd, events, 8, &timeout, NULL);
+        if (count < 0 && errno == ENOSYS) loop->have_pwait2 = false;
+    }
+    if (!loop->have_pwait2) { /* milliseconds, rounded up: waking early would spin */
+        uint64_t timeout_ms = timeout_ns / 1000000u + 1;
+        count = epoll_wait(loop->epoll_fd, events, 8, (int)timeout_ms);
+    }
+    for (int i = 0; i < count; i++)
+        if (events[i].data.fd == loop->event_fd) atomic_store(&loop->is_kicked, true);
+    if (count <= 0) look_at_descriptors(loop, count);
+}
+
+/* The holder's, after it slept: kicks that are answered. Read only what epoll has reported: the number may
+ * stand for a descriptor of the program by now, whose read would block. */
+static void empty_eventfd(struct weft_loop *loop)
+{
+    uint64_t wakes;
+    if (!atomic_exchange(&loop->is_kicked, false)) return;
+    if (read(loop->event_fd, &wakes, sizeof wakes) < 0) return;
+}
+
+/* Nothing to do: may this thread sleep, and for how long? Arms the pollables. */
+static bool may_sleep(struct weft_loop *loop, uint64_t until_ns, uint64_t *timeout_ns_out)
+{
+    if (!arm_pollables(loop)) return false;
+    uint64_t wake_ns = weft_loop_next_timer_ns(loop);
+    if (until_ns < wake_ns) wake_ns = until_ns;
+    uint64_t timeout_ns = WEFT_NEVER;
+    if (wake_ns != WEFT_NEVER) {
+        uint64_t now_ns = weft_now_ns(loop->env);
+        if (wake_ns <= now_ns) return false;
+        timeout_ns = wake_ns - now_ns;
+    }
+    if (loop->unsleepable > 0 && timeout_ns > UNSLEEPABLE_POLL_NS) timeout_ns = UNSLEEPABLE_POLL_NS;
+    *timeout_ns_out = timeout_ns;
+    return true;
+}
+
+/* How long this run of steps has found nothing. */
+struct spin {
+    bool idle;
+    uint32_t yields;
+    uint64_t since_ns;
+};
+
+/* A yield that takes long has let somebody run who wants this processor, perhaps the one we wait for: the
+ * next idle runs let him first. */
+static void yield(struct weft_loop *loop)
+{
+    if (loop->wait_core == WEFT_WAIT_SAME_CORE) { /* known without the clock */
+        sched_yield();
+        return;
+    }
+    uint64_t since_ns = weft_now_ns(loop->env);
+    sched_yield();
+    if (weft_now_ns(loop->env) - since_ns >= YIELD_SHARED_NS) loop->shared = SHARED_YIELDS;
+    else if (loop->shared > 0) loop->shared--;
+}
+
+/* Account for a step's work; true when the loop has been idle long enough to sleep. now_ns 0: nobody has
+ * looked. */
+static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uint64_t now_ns)
+{
+    if (work > 0 || loop->moved) {
+        loop->moved = false;
+        spin->idle = false;
+        return false;
+    }
+    if (loop->options.spin_us == 0) return true;
+    if (!spin->idle) {
+        spin->idle = true;
+        spin->yields = 0;
+        spin->since_ns = now_ns;
+        return false;
+    }
+    bool yields_first =
+        loop->wait_core == WEFT_WAIT_SAME_CORE || (loop->wait_core == WEFT_WAIT_UNKNOWN && loop->shared > 0);
+    if (spin->yields == 0 && !yields_first) {
+        if (now_ns == 0) return false;
+        if (spin->since_ns == 0) spin->since_ns = now_ns;
+        if (weft_elapsed_ns(spin->since_ns, now_ns) < (uint64_t)loop->options.spin_us * 1000) return false;
+    }
+    if (spin->yields >= loop->options.yields) return true;
+    spin->yields++;
+    yield(loop);
+    return false;
+}
+
+/* --- driving: by whoever holds the baton and waits --- */
+
+/* When a wait ends. The beginning of one with a timeout is when it first looks at the clock: few wait so
+ * long. */
+struct limit {
+    uint64_t until_ns; /* 0: not known yet */
+    uint64_t timeout_ns;
+};
+
+static uint64_t limit_of(struct limit *limit, uint64_t now_ns)
+{
+    if (limit->until_ns == 0) limit->until_ns = weft_deadline_ns(now_ns, limit->timeout_ns);
+    return limit->until_ns;
+}
+
+/* A driver's step. To read the clock takes as long as to poll everything, so it is left out while nothing
+ * asks for it: no timer is fresh, nothing was done (it may have taken long), nobody yields or sleeps in
+ * between, and the last look was a few steps ago. */
+static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *look, uint64_t *now_ns_out)
+{
+    bool yielded =
+        spin->yields > 0 && (loop->wait_core != WEFT_WAIT_SAME_CORE || spin->yields % YIELDS_PER_LOOK == 0);
+    *look = *look || loop->timers_fresh || yielded || ++loop->steps >= STEPS_PER_LOOK;
+    int work = *look || loop->steps % 4 == 0 ? -1 : step_quick(loop);
+    bool whole = work < 0;
+    if (whole) work = step(loop, *look);
+    *now_ns_out = *look ? loop->looked_ns : 0;
+    if (*look) loop->steps = 0;
+    *look = whole && work > 0;
+    return work;
+}
+
+/* Step until the fact holds or the limit is reached; a guest also leaves when the baton is claimed or the
+ * loop stopped. */
+static void drive(struct weft_loop *loop, bool (*fact)(void *), void *context, struct limit *limit,
+                  bool guest)
+{
+    struct spin spin = {0};
+    struct loop_owner_call call = {0};
+    uint64_t timeout_ns, now_ns;
+    bool look = loop->options.spin_us == 0;
+    if (!mailbox_empty(&loop->command) && (!guest || loop_owner_can_step(&loop->owner, &call))) {
+        (void)step_quick(loop); /* what it sends is sent before anything is polled */
+        if (fact(context)) return;
+    }
+    while (!guest || loop_owner_can_step(&loop->owner, &call)) {
+        int work = drive_step(loop, &spin, &look, &now_ns);
+        if (fact(context) || (guest && atomic_load(&loop->owner.claims) > 0)) return;
+        if (now_ns != 0 && now_ns >= limit_of(limit, now_ns)) return;
+        if (!spun_enough(loop, &spin, work, now_ns)) continue;
+        look = true;
+        if (!may_sleep(loop, limit_of(limit, weft_now_ns(loop->env)), &timeout_ns)) continue;
+        if (loop_owner_sleep_begin(&loop->owner, &call, guest) && !fact(context))
+            sleep_in_epoll(loop, timeout_ns);
+        loop_owner_sleep_end(&loop->owner, &call);
+        empty_eventfd(loop);
+    }
+}
+
+static bool is_true(void *context)
+{
+    return *(const bool *)context;
+}
+
+enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64_t until_ns)
+{
+    struct loop_owner_call call = {.mark = thread_mark()};
+    WEFT_ASSERT(!loop->options.virtual_time);
+    /* a free loop: held meanwhile, so that posts find this thread when it sleeps */
+    bool lent = !weft_loop_is_owner(loop);
+    if (lent) WEFT_ASSERT(loop_owner_try_acquire(&loop->owner, &call, true));
+    struct limit limit = {.until_ns = until_ns ? until_ns : 1};
+    if (!*done) drive(loop, is_true, (void *)done, &limit, false);
+    if (lent) loop_owner_release(&loop->owner, &call, false, false);
+    return *done ? WEFT_OK : WEFT_ERR_DEADLINE;
+}
+
+/* What a driver leaves behind that a runner must be woken for: due timers; and one that is still in epoll
+ * sleeps on what the pollables promised before this thread polled them, and until the timer that was then
+ * the next. */
+static bool leaves_urgent(struct weft_loop *loop)
+{
+    uint64_t next_ns = weft_loop_next_timer_ns(loop);
+    if (loop->timers_fresh) loop->looked_ns = weft_now_ns(loop->env);
+    if (next_ns <= loop->looked_ns) return true; /* what has become due since is found by the next driver,
+                                                  * or by the runner */
+    if (!(atomic_load(&loop->owner.asleep) & IN_EPOLL_ENGINE)) return false;
+    weft_loop_guard_thread(loop);
+    return next_ns < loop->runner_wake_ns || !arm_pollables(loop);
+}
+
+/* Something goes on that nobody may wait for. */
+static enum loop_owner_pending leaves_open(const struct weft_loop *loop)
+{
+    return !loop->awaited || loop->awaited(loop->awaited_context) ? PENDING_WORK : PENDING_NONE;
+}
+
+/* The engine's arithmetic is the same on every thread, whatever rounding its owner has set; and a thread
+ * that is cancelled must not take the baton with it. */
+static void guest_begin(struct guest *guest)
+{
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guest->cancellable);
+    float_env_begin(&guest->floats);
+}
+
+static void guest_end(const struct guest *guest)
+{
+    float_env_end(&guest->floats);
+    pthread_setcancelstate(guest->cancellable, NULL);
+}
+
+/* Somebody else holds the baton, or nobody may: wait for a change. */
+static void wait_for_events(struct weft_loop *loop, struct loop_owner_call *call, bool (*fact)(void *),
+                            void *context, struct limit *limit)
+{
+    uint64_t now_ns = weft_now_ns(loop->env), settled_ns = now_ns + SETTLE_NS,
+             until_ns = limit_of(limit, now_ns);
+    bool free = !loop_owner_wait_begin(&loop->owner, call);
+    while (!free && !fact(context)) {
+        free = atomic_load(&loop->owner.holder) == NULL && atomic_load(&loop->owner.running) &&
+               atomic_load(&loop->owner.claims) == 0 && !atomic_load(&loop->owner.stop);
+        now_ns = weft_now_ns(loop->env);
+        if (free || now_ns >= settled_ns) break;
+    }
+    if (!free && now_ns < until_ns && !fact(context))
+        futex_wait(&loop->owner.events, call->seen, until_ns == WEFT_NEVER ? WEFT_NEVER : until_ns - now_ns);
+    loop_owner_wait_end(&loop->owner, call);
+}
+
+static enum weft_status wait_until(struct weft_loop *loop, bool (*fact)(void *context), void *context,
+                                   struct limit *limit)
+{
+    struct loop_owner_call call = {.mark = thread_mark()};
+    if (loop->env->virtual_time)
+        return loop->env->virtual_time->wait(loop->env, fact, context,
+                                             limit_of(limit, weft_now_ns(loop->env)));
+    WEFT_ASSERT(!loop->options.virtual_time && !weft_loop_is_owner(loop));
+    while (!fact(context)) {
+        if (limit->until_ns != 0 && limit->until_ns != WEFT_NEVER &&
+            weft_now_ns(loop->env) >= limit->until_ns)
+            return WEFT_ERR_DEADLINE;
+        if (loop_owner_try_acquire(&loop->owner, &call, false)) {
+            struct guest guest;
+            guest_begin(&guest);
+            drive(loop, fact, context, limit, true);
+            bool urgent = leaves_urgent(loop);
+            guest_end(&guest);
+            loop_owner_release(&loop->owner, &call, urgent, leaves_open(loop));
+        } else {
+            wait_for_events(loop, &call, fact, context, limit);
+        }
+    }
+    return WEFT_OK;
+}
+
+enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *context), void *context,
+                                    uint64_t until_ns)
+{
+    return wait_until(loop, fact, context, &(struct limit){.until_ns = until_ns ? until_ns : 1});
+}
+
+enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void *context), void *context,
+                                       uint64_t timeout_ns)
+{
+    return wait_until(loop, fact, context, &(struct limit){.timeout_ns = timeout_ns});
+}
+
+/* --- the runner --- */
+
+bool weft_loop_is_engine_thread(const struct weft_loop *loop)
+{
+    /* only its own thread can find itself there */
+    return atomic_load_explicit(&loop->runner, memory_order_relaxed) == thread_mark();
+}
+
+static bool awaited(const struct weft_loop *loop)
+{
+    return loop->awaited && loop->awaited(loop->awaited_context);
+}
+
+/* Somebody else holds the baton: park until it is this thread's turn to try. */
+static void park(struct weft_loop *loop, struct loop_owner_call *call)
+{
+    struct park_policy period = park_policy_initial();
+    unsigned takes = atomic_load(&loop->owner.takes),
+             borrows = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
+    while (!atomic_load(&loop->owner.stop)) {
+        bool sleeps = loop_owner_park_begin(&loop->owner, call, period.how);
+        bool left = period.how == PARK_MEDIUM && atomic_load(&loop->owner.holder) == NULL &&
+                    leaves_open(loop) != PENDING_NONE;
+        /* opened by one who may not have seen that it parks so */
+        if (left || (period.how == PARK_LONG && awaited(loop))) period.ns = PARK_NS_MIN;
+        if (sleeps)
+            futex_wait(&loop->owner.parked, period.how,
+                       period.how == PARK_UNTIL_RELEASED ? WEFT_NEVER : period.ns);
+        bool called = loop_owner_park_end(&loop->owner, call);
+        if (period.how == PARK_UNTIL_RELEASED) return;
+        int look = loop_owner_park_review(&loop->owner, call);
+        if (look == REVIEW_RUN) return;
+        unsigned borrows_now = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
+        if (period.how == PARK_MEDIUM && called) period = park_policy_initial();
+        else if (look == REVIEW_OWNER_UNCHANGED) period = park_policy_owner_unchanged(period);
+        else period = park_policy_next(period, call->seen - takes, borrows_now - borrows, awaited(loop));
+        takes = call->seen;
+        borrows = borrows_now;
+    }
+}
+
+/* Holding: step until there is nothing to do (then sleep in epoll: true), until a waiter wants the baton,
+ * or until the stop. Without the baton in the end. */
+static bool run_until_free(struct weft_loop *loop, struct loop_owner_call *call)
+{
+    struct spin spin = {0};
+    uint64_t timeout_ns;
+    while (!atomic_load(&loop->owner.stop)) {
+        int work = weft_loop_step(loop);
+        if (loop_owner_is_contended(&loop->owner, call)) break;
+        if (!spun_enough(loop, &spin, work, weft_now_ns(loop->env)) ||
+            !may_sleep(loop, WEFT_NEVER, &timeout_ns))
+            continue;
+        loop->runner_wake_ns = timeout_ns == WEFT_NEVER ? WEFT_NEVER : weft_now_ns(loop->env) + timeout_ns;
+        if (loop_owner_engine_sleep_begin(&loop->owner, call)) sleep_in_epoll(loop, timeout_ns);
+        loop_owner_engine_sleep_end(&loop->owner, call);
+        return true;
+    }
+    loop_owner_engine_yield(&loop->owner, call);
+    return false;
+}
+
+void weft_loop_run(struct weft_loop *loop)
+{
+    struct loop_owner_call call = {.mark = thread_mark()};
+    WEFT_ASSERT(!loop->options.virtual_time && !weft_loop_is_owner(loop));
+    fesetenv(FE_DFL_ENV); /* as drivers: the thread that made this one may have set its own */
+    atomic_store_explicit(&loop->runner, thread_mark(), memory_order_relaxed);
+    atomic_store(&loop->owner.running, 1);
+    bool slept = false;
+    while (!atomic_load(&loop->owner.stop)) {
+        bool free = loop_owner_engine_try_acquire(&loop->owner, &call);
+        if (free) {
+            if (slept) empty_eventfd(loop);
+            free = slept = run_until_free(loop, &call);
+        }
+        /* The waiter it gave way to may need a while to wake: taking the baton again would keep it out. */
+        if (!free) park(loop, &call);
+    }
+    (void)weft_loop_acquire(loop, WEFT_NEVER); /* cannot fail: it waits */
+    loop_owner_engine_end(&loop->owner, &call);
+    /* the address may be another thread's mark soon */
+    atomic_store_explicit(&loop->runner, NULL, memory_order_relaxed);
+    weft_loop_release(loop);
+}
+
+void weft_loop_stop(struct weft_loop *loop)
+{
+    atomic_store(&loop->owner.stop, 1);
+    loop_owner_stop_requested(&loop->owner, &(struct loop_owner_call){0});
+}
+
+bool weft_loop_is_stopped(struct weft_loop *loop) { return atomic_load(&loop->owner.stop); }
+
+/* --- the baton by hand --- */
+
+enum weft_status weft_loop_acquire(struct weft_loop *loop, uint64_t until_ns)
+{
+    struct loop_owner_call call = {.mark = thread_mark()};
+    WEFT_ASSERT(!weft_loop_is_owner(loop));
+    loop_owner_claim_begin(&loop->owner, &call);
+    bool taken;
+    while (!(taken = loop_owner_try_acquire(&loop->owner, &call, true))) {
+        uint64_t now_ns = until_ns == WEFT_NEVER ? 0 : weft_now_ns(loop->env);
+        if (now_ns >= until_ns) break;
+        if (loop_owner_claim_wait_begin(&loop->owner, &call))
+            futex_wait(&loop->owner.events, call.seen,
+                       until_ns == WEFT_NEVER ? WEFT_NEVER : until_ns - now_ns);
+        loop_owner_wait_end(&loop->owner, &call);
+    }
+    loop_owner_claim_end(&loop->owner, &call, taken);
+    return taken ? WEFT_OK : WEFT_ERR_DEADLINE;
+}
+
+void weft_loop_release(struct weft_loop *loop)
+{
+    WEFT_ASSERT(weft_loop_is_owner(loop) && !loop->stepping);
+    loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, leaves_urgent(loop), leaves_open(loop));
+}
+
+/* --- borrowing: by a thread that has something short to do and steps nothing --- */
+
+void weft_loop_set_pending_check(struct weft_loop *loop, bool (*fn)(void *context), void *context)
+{
+    loop->awaited = fn;
+    loop->awaited_context = context;
+}
+
+bool weft_loop_try_acquire(struct weft_loop *loop)
+{
+    struct loop_owner_call call = {.mark = thread_mark()};
+    if (atomic_load(&loop->owner.stop) || !mailbox_empty(&loop->command)) return false;
+    if (!loop_owner_try_acquire(&loop->owner, &call, false)) return false;
+    loop->borrower.lent = true;
+    loop->borrower.stepped = loop->borrower.guarded = false;
+    atomic_store_explicit(&loop->borrows, atomic_load_explicit(&loop->borrows, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    return true;
+}
+
+/* Both take as long as all the rest of a borrow, and few calls need them. */
+void weft_loop_guard_thread(struct weft_loop *loop)
+{
+    if (!loop->borrower.lent || loop->borrower.guarded) return;
+    loop->borrower.guarded = true;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &loop->borrower.cancellable);
+    float_env_begin(&loop->borrower.floats);
+}
+
+void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending left)
+{
+    WEFT_ASSERT(weft_loop_is_owner(loop) && !loop->stepping);
+    bool urgent = (left != WEFT_LOOP_PENDING_NONE || loop->borrower.stepped) && leaves_urgent(loop),
+         guarded = loop->borrower.guarded;
+    int cancellable = loop->borrower.cancellable;
+    if (guarded) float_env_end(&loop->borrower.floats);
+    loop->borrower.lent = false;
+    loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, urgent,
+                       left == WEFT_LOOP_PENDING_NEW ? PENDING_NEW_WORK : PENDING_NONE);
+    if (guarded) pthread_setcancelstate(cancellable, NULL);
+}
+
+void weft_cpu_relax(bool yields)
+{
+    if (yields) sched_yield();
+#ifdef __x86_64__
+    else __builtin_ia32_pause();
+#endif
+}

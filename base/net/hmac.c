@@ -1,0 +1,71 @@
+/* hmac.c - see hmac.h. The one file that sees OpenSSL, through calls that 1.1 and 3.x share.
+ *
+ * HMAC (RFC 2104) is spelled out over OpenSSL's digest: the parts of a message are hashed where they lie,
+ * and the digest calls are the same in every OpenSSL a host process may have brought along. */
+#include "base/net/hmac.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <string.h>
+
+#define BLOCK_BYTES 64u /* of SHA-256 */
+
+/* digest(pad ^ key, parts...) */
+static bool digest(EVP_MD_CTX *context, const uint8_t key[BLOCK_BYTES], uint8_t pad,
+                   const struct weft_bytes_view *parts, size_t part_count, uint8_t out[WEFT_HMAC_BYTES])
+{
+    uint8_t block[BLOCK_BYTES];
+    for (size_t i = 0; i < BLOCK_BYTES; i++) block[i] = key[i] ^ pad;
+    bool ok =
+        EVP_DigestInit_ex(context, EVP_sha256(), NULL) && EVP_DigestUpdate(context, block, sizeof block);
+    for (size_t i = 0; ok && i < part_count; i++)
+        ok = parts[i].bytes == 0 || EVP_DigestUpdate(context, parts[i].data, parts[i].bytes);
+    ok = ok && EVP_DigestFinal_ex(context, out, NULL);
+    OPENSSL_cleanse(block, sizeof block);
+    return ok;
+}
+
+enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts,
+                                  size_t part_count, uint8_t mac_out[WEFT_HMAC_BYTES])
+{
+    uint8_t block[BLOCK_BYTES] = {0}, inner[WEFT_HMAC_BYTES];
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    if (!context) return WEFT_ERR_NO_MEMORY;
+    bool ok = true;
+    if (key_bytes > BLOCK_BYTES)
+        ok = EVP_DigestInit_ex(context, EVP_sha256(), NULL) && EVP_DigestUpdate(context, key, key_bytes) &&
+             EVP_DigestFinal_ex(context, block, NULL);
+    else if (key_bytes > 0) memcpy(block, key, key_bytes);
+    ok = ok && digest(context, block, 0x36, parts, part_count, inner);
+    struct weft_bytes_view inside = {inner, sizeof inner};
+    ok = ok && digest(context, block, 0x5c, &inside, 1, mac_out);
+    EVP_MD_CTX_free(context);
+    OPENSSL_cleanse(block, sizeof block);
+    OPENSSL_cleanse(inner, sizeof inner);
+    return ok ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+/* By a first use: OpenSSL starts what a call needs when it is made, its handler of atexit() included. */
+void weft_hmac_prepare(void)
+{
+    uint8_t mac[WEFT_HMAC_BYTES];
+    (void)weft_hmac_sha256(NULL, 0, NULL, 0, mac);
+}
+
+bool weft_bytes_equal_constant_time(const void *a, const void *b, size_t bytes)
+{
+    return CRYPTO_memcmp(a, b, bytes) == 0;
+}
+
+void weft_random_bytes(struct weft_env *env, uint8_t *out, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+        uint64_t word = weft_random_u64(env);
+        memcpy(out + at, &word, bytes - at < sizeof word ? bytes - at : sizeof word);
+    }
+}
+
+void weft_wipe(void *memory, size_t bytes)
+{
+    OPENSSL_cleanse(memory, bytes);
+}

@@ -1,0 +1,108 @@
+/* net_listener.c - accepting framed connections.
+ * A process that is out of descriptors would be told of the same waiting connection for ever; the
+ * listener then rests for a moment instead of spinning. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <event2/listener.h>
+
+#include "base/net/net_internal.h"
+
+#define REST_MS 100
+#define CONNECTIONS_MAX 4096
+
+struct weft_net_listener {
+    struct weft_list link; /* first: weft_net_free casts; in net->listeners */
+    struct weft_net *net;
+    struct evconnlistener *listener; /* owned, with its socket */
+    struct weft_net_handler handler;
+    void *context;
+    uint32_t connections;
+    bool told; /* that connections are refused, since the last time there was room */
+};
+
+static void on_rested(evutil_socket_t fd, short what, void *argument)
+{
+    evconnlistener_enable(argument);
+}
+
+void net_listener_pause(struct evconnlistener *listener)
+{
+    struct timeval rest = net_timeval(WEFT_MS(REST_MS));
+    /* The event needs no owner: listeners and base go together. */
+    if (event_base_once(evconnlistener_get_base(listener), -1, EV_TIMEOUT, on_rested, listener, &rest) == 0)
+        evconnlistener_disable(listener);
+}
+
+static void on_accept_error(struct evconnlistener *evlistener, void *argument)
+{
+    struct weft_net_listener *listener = argument;
+    weft_log(listener->net->env, WEFT_LOG_WARN, "base", "cannot accept a connection: %s", strerror(errno));
+    net_listener_pause(evlistener);
+}
+
+static void on_accept(struct evconnlistener *evlistener, evutil_socket_t fd, struct sockaddr *address,
+                      int bytes, void *argument)
+{
+    struct weft_net_listener *listener = argument;
+    if (listener->connections >= listener->handler.connections_max) {
+        if (!listener->told)
+            weft_log(listener->net->env, WEFT_LOG_WARN, "base", "%u connections are open, more are refused",
+                     listener->connections);
+        listener->told = true;
+        close(fd);
+        return;
+    }
+    listener->connections++;
+    listener->told = false;
+    if (net_connection_accept(listener->net, listener, fd, address, &listener->handler, listener->context) <
+        0) {
+        listener->connections--;
+        weft_log(listener->net->env, WEFT_LOG_WARN, "base", "no memory for a connection; it was closed");
+    }
+}
+
+void net_listener_connection_closed(struct weft_net_listener *listener)
+{
+    WEFT_ASSERT(listener->connections > 0);
+    listener->connections--;
+}
+
+void net_listener_free(struct weft_net_listener *listener)
+{
+    weft_list_remove(&listener->link);
+    if (listener->listener) evconnlistener_free(listener->listener);
+    weft_free_bytes(listener->net->env, listener);
+}
+
+enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_t port,
+                                 const struct weft_net_handler *handler, void *context, uint16_t *port_out,
+                                 struct weft_net_listener **listener_out, struct weft_error *error)
+{
+    int fd;
+    uint16_t real_port;
+    net_assert_thread(net);
+    WEFT_TRY(net_bind(host, port, &fd, &real_port, error));
+    struct weft_net_listener *listener = weft_alloc_zero(net->env, sizeof *listener);
+    if (!listener) {
+        close(fd);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory to listen on %.200s", host);
+    }
+    listener->net = net;
+    listener->handler = *handler;
+    if (listener->handler.connections_max == 0) listener->handler.connections_max = CONNECTIONS_MAX;
+    listener->context = context;
+    weft_list_append(&net->listeners, &listener->link);
+    listener->listener = evconnlistener_new(net->base, on_accept, listener,
+                                            LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
+    if (!listener->listener) {
+        close(fd);
+        net_listener_free(listener);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory to listen on %.200s", host);
+    }
+    evconnlistener_set_error_cb(listener->listener, on_accept_error);
+    if (port_out) *port_out = real_port;
+    if (listener_out) *listener_out = listener;
+    return WEFT_OK;
+}

@@ -1,0 +1,272 @@
+/* memory_cuda.c - the table of operations for CUDA, over a runtime that is found at run time.
+ *
+ * What is needed of the runtime's interface is written down in memory_cuda.h and here, so that weft builds
+ * where no CUDA is and runs with any version from 11 on. */
+#include "base/os/memory_cuda.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/weft_assert.h" /* WEFT_TRY */
+
+#define CALLS(CALL)                                                                   \
+    CALL(get_device_count, "cudaGetDeviceCount", (int *))                             \
+    CALL(get_device, "cudaGetDevice", (int *))                                        \
+    CALL(set_device, "cudaSetDevice", (int))                                          \
+    CALL(pointer_attributes, "cudaPointerGetAttributes", (struct memory_cuda_attributes *, const void *)) \
+    CALL(alloc, "cudaMalloc", (void **, size_t))                                      \
+    CALL(free, "cudaFree", (void *))                                                  \
+    CALL(pin, "cudaHostRegister", (void *, size_t, unsigned))                         \
+    CALL(unpin, "cudaHostUnregister", (void *))                                       \
+    CALL(stream_create, "cudaStreamCreateWithFlags", (void **, unsigned))             \
+    CALL(stream_free, "cudaStreamDestroy", (void *))                                  \
+    CALL(stream_capturing, "cudaStreamIsCapturing", (void *, int *))                  \
+    CALL(stream_wait, "cudaStreamWaitEvent", (void *, void *, unsigned))              \
+    CALL(event_create, "cudaEventCreateWithFlags", (void **, unsigned))               \
+    CALL(event_free, "cudaEventDestroy", (void *))                                    \
+    CALL(event_record, "cudaEventRecord", (void *, void *))                           \
+    CALL(event_query, "cudaEventQuery", (void *))                                     \
+    CALL(copy, "cudaMemcpyAsync", (void *, const void *, size_t, int, void *))        \
+    CALL(zero, "cudaMemsetAsync", (void *, int, size_t, void *))                      \
+    CALL(forget_error, "cudaGetLastError", (void))
+
+static struct {
+#define POINTER(name, symbol, arguments) int (*name) arguments;
+    CALLS(POINTER)
+#undef POINTER
+    const char *(*error_name)(int);
+} cuda;
+
+static pthread_once_t found_once = PTHREAD_ONCE_INIT;
+static struct weft_error not_found; /* status 0: `cuda` is filled in */
+
+/* ---- finding it ---- */
+
+static const char *const runtimes[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0",
+                                       "libcudart.so"};
+#define RUNTIME_COUNT (sizeof runtimes / sizeof runtimes[0])
+
+/* The one that the trainer has loaded knows its streams and events best. */
+static void *open_runtime(const char *named)
+{
+    void *runtime = NULL;
+    if (named && named[0]) return dlopen(named, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < RUNTIME_COUNT && !runtime; i++)
+        runtime = dlopen(runtimes[i], RTLD_NOW | RTLD_NOLOAD);
+    for (size_t i = 0; i < RUNTIME_COUNT && !runtime; i++)
+        runtime = dlopen(runtimes[i], RTLD_NOW | RTLD_LOCAL);
+    return runtime;
+}
+
+/* The name of a call that it does not have, or NULL. */
+static const char *bind_calls(void *runtime)
+{
+#define BIND(name, symbol, arguments) \
+    if (!(*(void **)&cuda.name = dlsym(runtime, symbol))) return symbol;
+    CALLS(BIND)
+#undef BIND
+    *(void **)&cuda.error_name = dlsym(runtime, "cudaGetErrorName");
+    return cuda.error_name ? NULL : "cudaGetErrorName";
+}
+
+static void find(void)
+{
+    const char *named = getenv("WEFT_CUDA_RUNTIME");
+    void *runtime = open_runtime(named);
+    if (!runtime) {
+        const char *reason = named && named[0] ? dlerror() : NULL;
+        weft_error_set(&not_found, WEFT_ERR_UNSUPPORTED,
+                       "CUDA memory needs the CUDA runtime, which is not there (%.160s); install it, or name "
+                       "its file in WEFT_CUDA_RUNTIME",
+                       reason ? reason
+                              : "looked for libcudart.so.13, .12, .11.0 in this process and where the system "
+                                "looks for libraries");
+        return;
+    }
+    const char *missing = bind_calls(runtime);
+    if (missing) {
+        weft_error_set(&not_found, WEFT_ERR_UNSUPPORTED,
+                       "the CUDA runtime that was found has no %s; weft works with CUDA 11 to 13", missing);
+        dlclose(runtime);
+        return;
+    }
+    int devices = 0, answer = cuda.get_device_count(&devices);
+    if (answer != CUDA_OK || devices == 0) {
+        weft_error_set(&not_found, WEFT_ERR_UNSUPPORTED,
+                       "the CUDA runtime finds no device (%s); CUDA memory needs one, and its driver "
+                       "(nvidia-smi shows both)",
+                       answer != CUDA_OK ? cuda.error_name(answer) : "0 devices");
+        dlclose(runtime);
+    }
+}
+
+bool memory_cuda_in_use(void)
+{
+    const char *named = getenv("WEFT_CUDA_RUNTIME");
+    if (named && named[0]) return true;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    for (size_t i = 0; i < RUNTIME_COUNT && !driver; i++)
+        driver = dlopen(runtimes[i], RTLD_LAZY | RTLD_NOLOAD);
+    if (driver) dlclose(driver); /* one reference of several */
+    return driver != NULL;
+}
+
+/* ---- the operations ---- */
+
+/* What a call answered, as a status. An error that is not the device's end is also forgotten by the
+ * runtime, which would otherwise tell it to the next who asks. */
+static enum weft_status answered(int answer, const char *call, struct weft_error *error)
+{
+    if (answer == CUDA_OK) return WEFT_OK;
+    cuda.forget_error();
+    enum weft_status status = WEFT_ERR_STATE;
+    if (answer == CUDA_NO_MEMORY) status = WEFT_ERR_NO_MEMORY;
+    if (answer == CUDA_NO_DEVICE || answer == CUDA_DRIVER_TOO_OLD) status = WEFT_ERR_UNSUPPORTED;
+    return (enum weft_status)weft_error_set(error, status, "CUDA: %s answered %s (%d)", call,
+                                            cuda.error_name(answer), answer);
+}
+
+static enum weft_status cuda_find(const void *address, enum weft_memory_kind *kind_out, int *device_out,
+                                  struct weft_error *error)
+{
+    struct memory_cuda_attributes attributes;
+    memset(&attributes, 0, sizeof attributes);
+    int answer = cuda.pointer_attributes(&attributes, address);
+    if (answer == CUDA_INVALID_VALUE) { /* before CUDA 11: memory it does not know */
+        cuda.forget_error();
+        attributes.type = 0;
+        answer = CUDA_OK;
+    }
+    WEFT_TRY(answered(answer, "cudaPointerGetAttributes", error));
+    bool on_device = attributes.type == CUDA_MEMORY_DEVICE || attributes.type == CUDA_MEMORY_MANAGED;
+    *kind_out = on_device                             ? WEFT_MEMORY_CUDA
+                : attributes.type == CUDA_MEMORY_HOST ? WEFT_MEMORY_PINNED
+                                                      : WEFT_MEMORY_HOST;
+    *device_out = on_device ? attributes.device : -1;
+    return WEFT_OK;
+}
+
+static enum weft_status cuda_enter(int device, int *before_out, struct weft_error *error)
+{
+    WEFT_TRY(answered(cuda.get_device(before_out), "cudaGetDevice", error));
+    if (*before_out == device) return WEFT_OK;
+    return answered(cuda.set_device(device), "cudaSetDevice", error);
+}
+
+static void cuda_leave(int before)
+{
+    int now;
+    if (cuda.get_device(&now) == CUDA_OK && now != before) cuda.set_device(before);
+}
+
+static enum weft_status cuda_alloc(size_t bytes, void **memory_out, struct weft_error *error)
+{
+    return answered(cuda.alloc(memory_out, bytes), "cudaMalloc", error);
+}
+
+static void cuda_free(void *memory)
+{
+    if (memory && cuda.free(memory) != CUDA_OK) cuda.forget_error();
+}
+
+static enum weft_status cuda_pin(void *memory, size_t bytes, struct weft_error *error)
+{
+    return answered(cuda.pin(memory, bytes, CUDA_PIN_PORTABLE), "cudaHostRegister", error);
+}
+
+static void cuda_unpin(void *memory)
+{
+    if (cuda.unpin(memory) != CUDA_OK) cuda.forget_error();
+}
+
+static enum weft_status cuda_stream_create(void **stream_out, struct weft_error *error)
+{
+    return answered(cuda.stream_create(stream_out, CUDA_STREAM_NON_BLOCKING), "cudaStreamCreateWithFlags",
+                    error);
+}
+
+static void cuda_stream_free(void *stream)
+{
+    if (stream && cuda.stream_free(stream) != CUDA_OK) cuda.forget_error();
+}
+
+static enum weft_status cuda_event_create(void **event_out, struct weft_error *error)
+{
+    return answered(cuda.event_create(event_out, CUDA_EVENT_NO_TIMING), "cudaEventCreateWithFlags", error);
+}
+
+static void cuda_event_free(void *event)
+{
+    if (event && cuda.event_free(event) != CUDA_OK) cuda.forget_error();
+}
+
+static enum weft_status cuda_record(void *event, void *stream, struct weft_error *error)
+{
+    int capturing = 0;
+    if ((uintptr_t)stream == CUDA_STREAM_PER_THREAD)
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "cudaStreamPerThread is another stream on each thread; give one of cudaStreamCreate, or NULL");
+    WEFT_TRY(answered(cuda.stream_capturing(stream, &capturing), "cudaStreamIsCapturing", error));
+    if (capturing)
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "the stream is being captured into a graph, of which a call cannot be part");
+    return answered(cuda.event_record(event, stream), "cudaEventRecord", error);
+}
+
+static enum weft_status cuda_wait(void *stream, void *event, struct weft_error *error)
+{
+    return answered(cuda.stream_wait(stream, event, 0), "cudaStreamWaitEvent", error);
+}
+
+static enum weft_status cuda_passed(void *event, struct weft_error *error)
+{
+    int answer = cuda.event_query(event);
+    if (answer != CUDA_NOT_READY) return answered(answer, "cudaEventQuery", error);
+    cuda.forget_error(); /* it counts as this thread's last error, and the thread may be the trainer's */
+    return WEFT_IN_PROGRESS;
+}
+
+static enum weft_status cuda_copy(void *to, const void *from, size_t bytes, void *stream,
+                                  struct weft_error *error)
+{
+    return answered(cuda.copy(to, from, bytes, CUDA_COPY_BY_ADDRESS, stream), "cudaMemcpyAsync", error);
+}
+
+static enum weft_status cuda_zero(void *memory, size_t bytes, void *stream, struct weft_error *error)
+{
+    return answered(cuda.zero(memory, 0, bytes, stream), "cudaMemsetAsync", error);
+}
+
+static const struct weft_memory_ops cuda_ops = {
+    .name = "cuda",
+    .find = cuda_find,
+    .enter = cuda_enter,
+    .leave = cuda_leave,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
+    .stream_create = cuda_stream_create,
+    .stream_free = cuda_stream_free,
+    .event_create = cuda_event_create,
+    .event_free = cuda_event_free,
+    .record = cuda_record,
+    .wait = cuda_wait,
+    .passed = cuda_passed,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+};
+
+enum weft_status memory_cuda_ops(const struct weft_memory_ops **ops_out, struct weft_error *error)
+{
+    pthread_once(&found_once, find);
+    if (not_found.status < 0)
+        return (enum weft_status)weft_error_set(error, not_found.status, "%s", not_found.text);
+    *ops_out = &cuda_ops;
+    return WEFT_OK;
+}

@@ -1,0 +1,34 @@
+/* memory_cuda.h - the CUDA runtime behind memory_kind.h, and the numbers of its interface that are needed;
+ * a test compares them with cuda_runtime_api.h where that is. Private to base. */
+#ifndef WEFT_BASE_OS_MEMORY_CUDA_H
+#define WEFT_BASE_OS_MEMORY_CUDA_H
+
+#include "base/os/memory_kind.h"
+
+enum {
+    CUDA_OK = 0,
+    CUDA_INVALID_VALUE = 1,
+    CUDA_NO_MEMORY = 2,
+    CUDA_DRIVER_TOO_OLD = 35,
+    CUDA_NO_DEVICE = 100,
+    CUDA_NOT_READY = 600,
+    CUDA_MEMORY_HOST = 1,    /* pinned */
+    CUDA_MEMORY_DEVICE = 2,
+    CUDA_MEMORY_MANAGED = 3, /* moves by itself, but is a device's */
+    CUDA_COPY_BY_ADDRESS = 4,
+    CUDA_STREAM_NON_BLOCKING = 1,
+    CUDA_EVENT_NO_TIMING = 2,
+    CUDA_PIN_PORTABLE = 1, /* for all devices */
+    CUDA_STREAM_PER_THREAD = 2, /* the handle that is another stream on each thread */
+};
+
+struct memory_cuda_attributes {
+    int type, device;
+    void *device_pointer, *host_pointer;
+    long reserved[16]; /* 8 since CUDA 13, none before */
+};
+
+enum weft_status memory_cuda_ops(const struct weft_memory_ops **ops_out, struct weft_error *error);
+bool memory_cuda_in_use(void);
+
+#endif

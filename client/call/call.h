@@ -1,0 +1,115 @@
+/* call.h - one collective, send or recv as the caller described it, on its way into a request
+ * (collectives.c, call.c). */
+#ifndef WEFT_CLIENT_CALL_CALL_H
+#define WEFT_CLIENT_CALL_CALL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/engine/request.h"
+
+struct weft_comm;
+
+struct client_call {
+    enum weft_coll_kind kind;
+    struct weft_comm *comm; /* NULL: all workers */
+    const void *in;
+    void *out;
+    uint64_t count;
+    const uint64_t *counts, *counts_out;
+    enum weft_dtype dtype;
+    enum weft_op op;
+    double factor;          /* of a weighted avg: the weight */
+    bool weighted;
+    uint32_t root;
+    enum weft_coll_label label;
+    bool reproducible;
+    bool unequal;           /* gather, scatter: the root gives counts */
+    enum weft_memory_kind memory;
+    void *stream;
+    uint64_t deadline_ns;   /* 0: the session's */
+    void (*completed)(void *context, enum weft_status status);
+    void *context;
+};
+
+/* A call of all ranks, or with one of them, on the host's memory, with one count and the session's
+ * deadline: what most are. */
+struct client_simple_call {
+    enum weft_coll_kind kind;
+    const void *in;
+    void *out;
+    uint64_t count;
+    enum weft_dtype dtype;
+    enum weft_op op;
+    uint32_t root;
+};
+static inline struct client_call client_call_from_simple(const struct client_simple_call *plain)
+{
+    return (struct client_call){.kind = plain->kind,
+                                .in = plain->in,
+                                .out = plain->out,
+                                .count = plain->count,
+                                .dtype = plain->dtype,
+                                .op = plain->op,
+                                .root = plain->root,
+                                .factor = 1};
+}
+
+/* Caller's thread: validate a call by the rules of the group (weft_coll_check) and of weights. Nothing is
+ * sent. */
+enum weft_status client_call_check(struct weft_session *session, const struct client_call *call);
+/* Caller's thread: check the call and write it into a request that is at rest. On an error the request is
+ * untouched. */
+enum weft_status client_call_prepare(struct weft_session *session, const struct client_call *call,
+                                     struct weft_request *user_request, struct client_request **request_out);
+/* a request that was taken: the second half */
+void client_call_fill_request(struct client_request *request, const struct client_call *call);
+static inline struct client_simple_call client_simple_broadcast(void *buffer, uint64_t count,
+                                                                enum weft_dtype dtype, uint32_t root)
+{
+    return (struct client_simple_call){.kind = WEFT_COLL_BROADCAST,
+                                       .in = buffer,
+                                       .out = buffer,
+                                       .count = count,
+                                       .dtype = dtype,
+                                       .op = WEFT_SUM,
+                                       .root = root};
+}
+/* Caller's thread: post an operation without a reduction as a part of another public call. Mismatch
+ * sentences name that call. WEFT_IN_PROGRESS. */
+enum weft_status client_call_start_internal(struct weft_session *session, enum weft_coll_label label,
+                                            const struct client_simple_call *plain,
+                                            struct weft_request *request);
+/* The same, and wait for it. `what` names it in the sentence of a failure. Blocks. */
+enum weft_status client_call_run_internal(struct weft_session *session, enum weft_coll_label label,
+                                          const struct client_simple_call *plain, const char *what);
+/* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
+enum weft_status client_call_submit(struct client_request *request);
+#define CLIENT_INLINE_ELEMS_MAX (256u << 10) /* more of anything is not said with an announcement */
+/* Caller's thread, from the submit: is it over already (call/fastpath.c), or on its way? false: nothing
+ * has happened. */
+bool client_call_try_inline(struct client_request *request);
+/* Caller's thread, in place of take and submit: is it like the last one of its kind, and over or on its
+ * way? false: nothing has happened. */
+bool client_call_try_prepared(struct weft_session *session, const struct client_simple_call *call,
+                              struct weft_request *user_request);
+void client_fastpath_wait_begins(struct client_request *request); /* somebody waits for it */
+void client_fastpath_init(struct weft_session *session); /* before the engine runs */
+/* Holding the loop: what a caller has kept back starts. false: nothing was. */
+bool client_fastpath_post_deferred(struct weft_session *session);
+/* Engine: the letter by which a single call starts. */
+void client_call_start(struct weft_command *command);
+/* Engine: an operation of a call, or of several, has failed: the session ends with that. */
+void client_call_failed(struct client_group_op *op, enum weft_status status, const char *text);
+/* weighted_average.c, engine: put the agreement on the weights of a weighted call, and the call behind it,
+ * into their group's queue. */
+void client_weighted_average_start(struct client_request *request);
+/* What the call then asks of the group: factor and total, in place of the avg. */
+void client_weighted_average_args(const struct client_request *request, struct weft_coll_args *args);
+/* Engine: what the group is asked for. */
+void client_call_args(const struct client_request *request, struct weft_coll_args *args);
+struct weft_group *client_request_group(const struct client_request *request);
+enum weft_status client_call_post(struct client_group_op *op, struct weft_error *error);
+void client_call_done(struct client_group_op *op, enum weft_status status, const char *text);
+
+#endif

@@ -1,0 +1,579 @@
+/* collectives.c - the operations of all ranks, and of pairs, on plain buffers. Checked here, posted by the
+ * engine in call order. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/call/call_group.h"
+#include "client/call/call.h"
+#include "client/comm/comm.h"
+#include "client/session/session.h"
+
+/* ---- on the engine ---- */
+
+void client_call_failed(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    char sentence[480];
+    if (op->comm) {
+        snprintf(sentence, sizeof sentence, "group %u (%s): %.380s", op->comm->id, op->comm->name,
+                 text ? text : weft_reason_text(status));
+        text = sentence;
+    }
+    client_engine_group_op_failed(op, status, text); /* the ranks are out of step: this session is over */
+}
+
+void client_call_done(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    struct weft_session *session = request->session;
+    struct client_engine *engine = &session->engine;
+    /* the last of its pieces comes back to here */
+    if (request->stage && !client_stage_ended(request, status, text)) return;
+    if (engine->failed) {
+        client_request_complete(request, engine->failed, engine->failed_text);
+    } else if (request->cancelled) {
+        client_request_complete(request, WEFT_ERR_CANCELLED, text);
+    } else if (status < 0) {
+        client_call_failed(op, status, text);
+    } else {
+        client_request_complete(request, WEFT_OK, NULL);
+    }
+}
+
+struct weft_group *client_request_group(const struct client_request *request)
+{
+    return request->op.comm ? request->op.comm->group : request->session->engine.group;
+}
+
+void client_call_args(const struct client_request *request, struct weft_coll_args *args)
+{
+    *args = (struct weft_coll_args){
+        .kind = (enum weft_coll_kind)request->kind,
+        .in = request->in,
+        .out = request->out,
+        .count = request->count,
+        .counts = request->counts,
+        .counts_out = request->counts_out,
+        .unequal = request->unequal,
+        .dtype = (enum weft_dtype)request->dtype,
+        .op = (enum weft_op)request->reduction,
+        .label = (enum weft_coll_label)request->label,
+        .factor = request->factor,
+        .root = request->root,
+        .plan = (enum weft_plan_id)request->plan,
+        .reproducible = request->reproducible,
+        .deadline_ns = request->deadline_ns,
+        .posted_ns = request->at_once ? request->started_ns : 0,
+    };
+    if (request->weighted) client_weighted_average_args(request, args);
+}
+
+enum weft_status client_call_post(struct client_group_op *op, struct weft_error *error)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    if (request->stage) return client_stage_post(request, error);
+    struct weft_coll_args args;
+    client_call_args(request, &args);
+    enum weft_status status = weft_coll_post(client_request_group(request), &args,
+                                             client_engine_group_op_done, op, &op->coll, error);
+    request->at_once = false; /* should it have to be posted again */
+    if (status == WEFT_IN_PROGRESS)
+        atomic_store_explicit(&request->session->last_plan, (int)weft_coll_plan(op->coll),
+                              memory_order_relaxed);
+    return status;
+}
+
+void client_call_start(struct weft_command *command)
+{
+    struct client_request *request = weft_container_of(command, struct client_request, command);
+    /* called before this one */
+    if (request->kind == WEFT_COLL_RECV) (void)client_fastpath_post_deferred(request->session);
+    if (!client_request_begin(request)) return;
+    if (request->stage) client_stage_opened(request);
+    request->op.ready = true;
+    request->op.session = request->session;
+    request->at_once = weft_list_empty(client_engine_group_queue(&request->op));
+    request->op.post = client_call_post;
+    request->op.done = client_call_done;
+    if (request->weighted) {
+        client_weighted_average_start(request);
+        return;
+    }
+    client_engine_queue_group_op(request->session, &request->op);
+}
+
+/* ---- the caller's thread ---- */
+
+static uint32_t rank_in(const struct weft_session *session, const struct weft_comm *comm)
+{
+    return comm ? comm->rank : session->rank;
+}
+static uint32_t ranks_in(const struct weft_session *session, const struct weft_comm *comm)
+{
+    return comm ? comm->ranks : session->ranks;
+}
+
+static bool reduces(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
+}
+
+/* Sums of unequal pieces; UINT64_MAX: more than memory holds. */
+static uint64_t total_of(const uint64_t *counts, uint32_t ranks)
+{
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (counts[r] > SIZE_MAX / 8 / ranks) return UINT64_MAX;
+        total += counts[r];
+    }
+    return total;
+}
+
+/* Elements that the call reads and writes on this rank. false: more than memory holds. */
+static bool extents_of(const struct client_call *call, uint32_t rank, uint32_t ranks,
+                       struct client_extents *extents)
+{
+    bool at_root = rank == call->root;
+    bool pieces = call->counts != NULL;
+    uint64_t in = pieces ? total_of(call->counts, ranks) : call->count;
+    uint64_t out = call->counts_out ? total_of(call->counts_out, ranks) : in;
+    if (in == UINT64_MAX || out == UINT64_MAX) return false;
+    bool whole = !pieces; /* `count` is that of one piece where ranks have one each */
+    switch (call->kind) {
+    case WEFT_COLL_BARRIER: in = out = 0; break;
+    case WEFT_COLL_REDUCE_SCATTER:
+        out = pieces ? call->counts[rank] : out;
+        in = whole ? in * ranks : in;
+        break;
+    case WEFT_COLL_ALL_GATHER:
+        in = pieces ? call->counts[rank] : in;
+        out = whole ? out * ranks : out;
+        break;
+    case WEFT_COLL_ALL_TO_ALL:
+        in = whole ? in * ranks : in;
+        out = whole ? out * ranks : out;
+        break;
+    case WEFT_COLL_BROADCAST:
+        in = at_root ? in : 0;
+        out = at_root ? 0 : out;
+        break;
+    case WEFT_COLL_REDUCE: out = at_root ? out : 0; break;
+    case WEFT_COLL_GATHER:
+        out = at_root ? (whole ? out * ranks : out) : 0;
+        in = pieces && at_root ? call->counts[rank] : call->count;
+        break;
+    case WEFT_COLL_SCATTER:
+        in = at_root ? (whole ? in * ranks : in) : 0;
+        out = pieces && at_root ? call->counts[rank] : call->count;
+        break;
+    case WEFT_COLL_SEND: out = 0; break;
+    case WEFT_COLL_RECV: in = 0; break;
+    default: break;
+    }
+    *extents = (struct client_extents){in, out};
+    return true;
+}
+
+static enum weft_status check_weight(struct weft_session *session, const struct client_call *call,
+                                     const char *name)
+{
+    if (!reduces(call->kind) || call->op != WEFT_AVG)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "%s: a weight is for WEFT_AVG of all_reduce, reduce and reduce_scatter", name);
+    bool floats = call->dtype == WEFT_F32 || call->dtype == WEFT_F64 || call->dtype == WEFT_F16 ||
+                  call->dtype == WEFT_BF16 || call->dtype == WEFT_F8_E4M3 || call->dtype == WEFT_F8_E5M2;
+    if (!floats)
+        return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: an average of %s has no weights; floats have",
+                            name, weft_dtype_name(call->dtype));
+    if (!isfinite(call->factor) || call->factor < 0)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "%s: weight is %g; it must be zero or positive, as a number of samples is", name,
+                            call->factor);
+    return WEFT_OK;
+}
+
+/* The plan that was set for this operation, else the automatic choice. The same on all ranks. */
+static enum weft_plan_id plan_for(const struct weft_session *session, const struct client_call *call)
+{
+    enum weft_plan_id plan = session->plans[call->kind];
+    return (call->counts || call->unequal) && !weft_plan_supports_unequal(plan, call->kind) ? WEFT_PLAN_AUTO
+                                                                                            : plan;
+}
+
+enum weft_status client_call_check(struct weft_session *session, const struct client_call *call)
+{
+    const struct client_hosts *hosts = call->comm ? call->comm->hosts : atomic_load(&session->engine.hosts);
+    const struct weft_coll_caller place = {rank_in(session, call->comm), ranks_in(session, call->comm),
+                                           hosts ? &hosts->plan : NULL};
+    const struct weft_coll_args args = {
+        .kind = call->kind,
+        .in = call->in,
+        .out = call->out,
+        .count = call->count,
+        .counts = call->counts,
+        .counts_out = call->counts_out,
+        .unequal = call->unequal,
+        .dtype = call->dtype,
+        .op = call->op,
+        .factor = call->factor,
+        .root = call->root,
+        .reproducible = call->reproducible,
+        .plan = call->reproducible ? WEFT_PLAN_AUTO : plan_for(session, call),
+    };
+    struct weft_error error;
+    error.status = WEFT_OK, error.text[0] = 0; /* the rest is written with them */
+    const enum weft_status status = weft_coll_check(&place, &args, &error);
+    if (status < 0) return client_error(session, status, "%s", error.text);
+    return call->weighted ? check_weight(session, call, weft_coll_kind_name(call->kind)) : WEFT_OK;
+}
+
+enum weft_status client_call_prepare(struct weft_session *session, const struct client_call *call,
+                                     struct weft_request *user_request, struct client_request **request_out)
+{
+    WEFT_TRY(client_usable(session));
+    WEFT_TRY(client_comm_valid(session, call->comm));
+    WEFT_TRY(client_call_check(session, call));
+    WEFT_TRY(client_request_claim(session, weft_coll_kind_name(call->kind), user_request, request_out));
+    client_call_fill_request(*request_out, call);
+    return WEFT_OK;
+}
+
+void client_call_fill_request(struct client_request *request, const struct client_call *call)
+{
+    request->op.comm = call->comm;
+    request->in = call->in;
+    request->out = call->out;
+    request->count = call->count;
+    request->counts = call->counts;
+    request->counts_out = call->counts_out;
+    request->unequal = call->unequal;
+    request->factor = call->factor;
+    request->weighted = call->weighted;
+    request->kind = (uint8_t)call->kind;
+    request->dtype = (uint8_t)call->dtype;
+    request->reduction = (uint8_t)call->op;
+    request->label = (uint8_t)call->label;
+    request->root = call->root;
+    request->plan = call->reproducible ? WEFT_PLAN_AUTO : (uint8_t)plan_for(request->session, call);
+    request->reproducible = call->reproducible;
+    request->deadline_ns = call->deadline_ns;
+    request->completed = call->completed;
+    request->context = call->context;
+    request->memory = (uint8_t)call->memory;
+    request->stream = call->stream;
+}
+
+/* The first copies of a call on a device's memory are queued here, in the order of the caller's stream. */
+static enum weft_status stage(struct client_request *request)
+{
+    const struct weft_session *session = request->session;
+    if (request->memory != WEFT_MEMORY_CUDA && !session->staging.cuts_long_calls && !request->counts &&
+        !request->counts_out) {
+        /* most calls by far */
+        request->stage = NULL;
+        return WEFT_OK;
+    }
+    const struct client_call call = {.kind = (enum weft_coll_kind)request->kind,
+                                     .root = request->root,
+                                     .count = request->count,
+                                     .counts = request->counts,
+                                     .counts_out = request->counts_out};
+    struct client_extents extents;
+    bool fits =
+        extents_of(&call, rank_in(session, request->op.comm), ranks_in(session, request->op.comm), &extents);
+    /* the counts of a persistent call have been changed */
+    return fits ? client_stage_start(request, extents) : WEFT_ERR_INVALID;
+}
+
+enum weft_status client_call_submit(struct client_request *request)
+{
+    WEFT_TRY(stage(request));
+    if (client_call_group_is_open(request->session)) client_call_group_add(request);
+    else if (!client_call_try_inline(request)) client_request_post(request, client_call_start);
+    return WEFT_IN_PROGRESS;
+}
+
+static enum weft_status run(struct weft_session *session, const struct client_call *call,
+                            struct weft_request *user_request)
+{
+    struct client_request *request;
+    if (!session) return client_null_argument(weft_coll_kind_name(call->kind), "session");
+    WEFT_TRY(client_call_prepare(session, call, user_request, &request));
+    return client_call_submit(request);
+}
+
+enum weft_status client_call_start_internal(struct weft_session *session, enum weft_coll_label label,
+                                            const struct client_simple_call *plain,
+                                            struct weft_request *user_request)
+{
+    struct client_call call = client_call_from_simple(plain);
+    call.label = label;
+    return run(session, &call, user_request);
+}
+
+enum weft_status client_call_run_internal(struct weft_session *session, enum weft_coll_label label,
+                                          const struct client_simple_call *plain, const char *what)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(client_call_start_internal(session, label, plain, &request));
+    return client_request_wait_internal(session, &request, what);
+}
+
+static __attribute__((noinline)) enum weft_status run_first(struct weft_session *session,
+                                                            const struct client_simple_call *plain,
+                                                            struct weft_request *user_request)
+{
+    const struct client_call call = client_call_from_simple(plain);
+    return run(session, &call, user_request);
+}
+
+static enum weft_status run_simple(struct weft_session *session, const struct client_simple_call *plain,
+                                   struct weft_request *user_request)
+{
+    return session && client_call_try_prepared(session, plain, user_request)
+               ? WEFT_IN_PROGRESS
+               : run_first(session, plain, user_request);
+}
+
+/* ---- one count for all ---- */
+enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                 enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
+{
+    const struct client_simple_call call = {
+        .kind = WEFT_COLL_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op};
+    return run_simple(session, &call, request);
+}
+
+enum weft_status client_all_reduce_tensor(struct weft_session *session, float *buffer, uint64_t count,
+                                          struct weft_request *request)
+{
+    struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE, .in = buffer, .out = buffer, .count = count,
+                        .dtype = WEFT_F32, .op = WEFT_SUM, .factor = 1, .reproducible = true};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void *in, void *out,
+                                        uint64_t count, enum weft_dtype dtype, double factor,
+                                        struct weft_request *request)
+{
+    WEFT_DEFAULT_FLOATS;
+    struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE,
+                               .in = in,
+                               .out = out,
+                               .count = count,
+                               .dtype = dtype,
+                               .op = WEFT_SCALED_SUM,
+                               .factor = factor};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_all_reduce_weighted(struct weft_session *session, const void *in, void *out,
+                                          uint64_t count, enum weft_dtype dtype, double weight,
+                                          struct weft_request *request)
+{
+    WEFT_DEFAULT_FLOATS;
+    struct client_call call = {.kind = WEFT_COLL_ALL_REDUCE,
+                               .in = in,
+                               .out = out,
+                               .count = count,
+                               .dtype = dtype,
+                               .op = WEFT_AVG,
+                               .factor = weight,
+                               .weighted = true};
+    return run(session, &call, request);
+}
+
+enum weft_status weft_reduce_scatter(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                     enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
+{
+    const struct client_simple_call call = {
+        .kind = WEFT_COLL_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op};
+    return run_simple(session, &call, request);
+}
+
+enum weft_status weft_all_gather(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                 enum weft_dtype dtype, struct weft_request *request)
+{
+    const struct client_simple_call call = {
+        .kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
+    return run_simple(session, &call, request);
+}
+
+enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count,
+                                enum weft_dtype dtype, uint32_t root, struct weft_request *request)
+{
+    const struct client_simple_call call = client_simple_broadcast(buffer, count, dtype, root);
+    return run_simple(session, &call, request);
+}
+
+enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,
+                             enum weft_dtype dtype, enum weft_op op, uint32_t root,
+                             struct weft_request *request)
+{
+    const struct client_simple_call call = {.kind = WEFT_COLL_REDUCE,
+                                            .in = in,
+                                            .out = out,
+                                            .count = count,
+                                            .dtype = dtype,
+                                            .op = op,
+                                            .root = root};
+    return run_simple(session, &call, request);
+}
+
+enum weft_status weft_gather(struct weft_session *session, const void *in, void *out, uint64_t count,
+                             enum weft_dtype dtype, uint32_t root, struct weft_request *request)
+{
+    const struct client_simple_call call = {.kind = WEFT_COLL_GATHER,
+                                            .in = in,
+                                            .out = out,
+                                            .count = count,
+                                            .dtype = dtype,
+                                            .op = WEFT_SUM,
+                                            .root = root};
+    return run_simple(session, &call, request);
+}
+
+enum weft_status weft_scatter(struct weft_session *session, const void *in, void *out, uint64_t count,
+                              enum weft_dtype dtype, uint32_t root, struct weft_request *request)
+{
+    const struct client_simple_call call = {.kind = WEFT_COLL_SCATTER,
+                                            .in = in,
+                                            .out = out,
+                                            .count = count,
+                                            .dtype = dtype,
+                                            .op = WEFT_SUM,
+                                            .root = root};
+    return run_simple(session, &call, request);
+}
+
+enum weft_status weft_all_to_all(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                 enum weft_dtype dtype, struct weft_request *request)
+{
+    const struct client_simple_call call = {
+        .kind = WEFT_COLL_ALL_TO_ALL, .in = in, .out = out, .count = count, .dtype = dtype, .op = WEFT_SUM};
+    return run_simple(session, &call, request);
+}
+
+enum weft_status weft_barrier(struct weft_session *session, struct weft_request *request)
+{
+    const struct client_simple_call call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
+    return run_simple(session, &call, request);
+}
+
+/* ---- a count for each rank ---- */
+static enum weft_status run_pieces(struct weft_session *session, const struct client_call *call, bool needed,
+                                   struct weft_request *request)
+{
+    if (session && needed && (!call->counts || (call->kind == WEFT_COLL_ALL_TO_ALL && !call->counts_out)))
+        return client_error(session, WEFT_ERR_INVALID, "%s: counts is NULL", weft_coll_kind_name(call->kind));
+    return run(session, call, request);
+}
+
+enum weft_status weft_reduce_scatter_v(struct weft_session *session, const void *in, void *out,
+                                       const uint64_t *counts, enum weft_dtype dtype, enum weft_op op,
+                                       struct weft_request *request)
+{
+    struct client_call call = {.kind = WEFT_COLL_REDUCE_SCATTER,
+                               .in = in,
+                               .out = out,
+                               .counts = counts,
+                               .dtype = dtype,
+                               .op = op,
+                               .factor = 1};
+    return run_pieces(session, &call, true, request);
+}
+
+enum weft_status weft_all_gather_v(struct weft_session *session, const void *in, void *out,
+                                   const uint64_t *counts, enum weft_dtype dtype,
+                                   struct weft_request *request)
+{
+    struct client_call call = {
+        .kind = WEFT_COLL_ALL_GATHER, .in = in, .out = out, .counts = counts, .dtype = dtype, .op = WEFT_SUM};
+    return run_pieces(session, &call, true, request);
+}
+
+enum weft_status weft_gather_v(struct weft_session *session, const void *in, void *out, uint64_t count,
+                               const uint64_t *counts, enum weft_dtype dtype, uint32_t root,
+                               struct weft_request *request)
+{
+    bool at_root = session && weft_rank(session) == root;
+    struct client_call call = {.kind = WEFT_COLL_GATHER,
+                               .in = in,
+                               .out = out,
+                               .count = count,
+                               .counts = at_root ? counts : NULL,
+                               .unequal = true,
+                               .dtype = dtype,
+                               .op = WEFT_SUM,
+                               .root = root};
+    return run_pieces(session, &call, at_root, request);
+}
+
+enum weft_status weft_scatter_v(struct weft_session *session, const void *in, void *out, uint64_t count,
+                                const uint64_t *counts, enum weft_dtype dtype, uint32_t root,
+                                struct weft_request *request)
+{
+    bool at_root = session && weft_rank(session) == root;
+    struct client_call call = {.kind = WEFT_COLL_SCATTER,
+                               .in = in,
+                               .out = out,
+                               .count = count,
+                               .counts = at_root ? counts : NULL,
+                               .unequal = true,
+                               .dtype = dtype,
+                               .op = WEFT_SUM,
+                               .root = root};
+    return run_pieces(session, &call, at_root, request);
+}
+
+enum weft_status weft_all_to_all_v(struct weft_session *session, const void *in, const uint64_t *counts_in,
+                                   void *out, const uint64_t *counts_out, enum weft_dtype dtype,
+                                   struct weft_request *request)
+{
+    struct client_call call = {.kind = WEFT_COLL_ALL_TO_ALL,
+                               .in = in,
+                               .out = out,
+                               .counts = counts_in,
+                               .counts_out = counts_out,
+                               .dtype = dtype,
+                               .op = WEFT_SUM};
+    return run_pieces(session, &call, true, request);
+}
+
+/* ---- pairs ---- */
+enum weft_status weft_send(struct weft_session *session, const void *buffer, uint64_t count,
+                           enum weft_dtype dtype, uint32_t to, struct weft_request *request)
+{
+    const struct client_simple_call call = {
+        .kind = WEFT_COLL_SEND, .in = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = to};
+    return run_simple(session, &call, request);
+}
+
+enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t count, enum weft_dtype dtype,
+                           uint32_t from, struct weft_request *request)
+{
+    const struct client_simple_call call = {
+        .kind = WEFT_COLL_RECV, .out = buffer, .count = count, .dtype = dtype, .op = WEFT_SUM, .root = from};
+    return run_simple(session, &call, request);
+}
+
+/* ---- plans ---- */
+enum weft_status weft_set_plan(struct weft_session *session, const char *plan)
+{
+    WEFT_DEFAULT_FLOATS;
+    struct weft_error error = {0};
+    if (!session) return client_null_argument("set_plan", "session");
+    WEFT_TRY(client_usable(session));
+    if (!plan)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "set_plan: plan is NULL; give auto, or the name of a plan");
+    enum weft_status status = weft_plans_parse(plan, session->plans, &error);
+    return status < 0 ? client_error(session, status, "set_plan: %.400s", error.text) : WEFT_OK;
+}
+
+const char *weft_plan_taken(const struct weft_session *session)
+{
+    return session ? weft_plan_name(
+                         (enum weft_plan_id)atomic_load_explicit(&session->last_plan, memory_order_relaxed))
+                   : "auto";
+}

@@ -1,0 +1,843 @@
+/* device_staging.c - see device_staging.h. What a window goes through:
+ *
+ *     idle ──copy down queued──► filling ──its event has passed──► full ──► posted ──operation done──►
+ *     emptying (copy up queued)
+ *                                   ▲                                                                    │ down waits for up
+ *                                   └────────────────── the piece three further on ──────────────────────┘
+ *
+ * No host thread waits for a device: events order the streams among themselves, and the engine looks at
+ * the events of windows that it needs, soon at first and then less often (a millisecond at most). */
+#include "client/call/device_staging.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/call/call.h"
+#include "client/tensor/codec_placement.h"
+#include "client/comm/comm.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+#include "transport/transport.h"
+
+#define WINDOWS 3u
+#define LEAVE_NS WEFT_SECONDS(1)
+
+struct client_device {
+    struct weft_list link;
+    const struct weft_memory_ops *ops;
+    struct weft_session *session;
+    int device;
+    void *down, *up, *coding; /* streams; of codecs that work there */
+    bool hangs;               /* a codec that was freed waited for it in vain */
+};
+
+enum window_state { IDLE = 0, FILLING, FULL, POSTED, EMPTYING };
+
+struct window {
+    struct client_stage *stage;
+    uint8_t *memory; /* (capacity,) owned; NULL: the caller's own host memory is used */
+    size_t capacity;
+    bool pinned;
+    void *filled, *emptied; /* events, of `of` */
+    enum window_state state;
+    uint64_t piece;
+    struct weft_coll *coll; /* while posted */
+};
+
+struct client_stage {
+    struct weft_list link;
+    struct weft_session *session;
+    struct client_request *request;
+    struct client_device *device; /* of this call; NULL: host memory in pieces */
+    struct client_device *of;     /* for whose device the events were made */
+    void *stream;                 /* the caller's */
+    void *begun;                  /* event: what the caller had queued before */
+    struct window windows[WINDOWS];
+    size_t elem_bytes;
+    uint64_t piece_elems, pieces;
+    struct client_extents extents; /* of the whole */
+    bool has_separate_areas;                    /* in and out have areas of their own in the window */
+    bool coded;                    /* a codec on the device takes in and out as they are: no windows */
+    bool keeps_out;                /* what out holds is copied down, too */
+    void (*resume)(struct client_request *request); /* of a tensor that waits for its input */
+    uint64_t posted, done;         /* pieces; done with or without success */
+    bool ended;                    /* the request's operation is over */
+    enum weft_status status;
+    char text[300];
+};
+
+/* ---- the current device ---- */
+
+/* Around every call that names a stream or an event, also those that only look: CUDA makes a context on
+ * the current device where there is none, and a thread that has chosen no device has device 0. */
+static enum weft_status enter(const struct client_device *device, int *before_out, struct weft_error *error)
+{
+    return device->ops->enter(device->device, before_out, error);
+}
+
+/* The engine's own threads keep the device: to go back to device 0, where it began, would make a context
+ * there, hundreds of MB of that device's memory for each rank of the host. */
+static void leave(struct weft_session *session, const struct client_device *device, int before)
+{
+    const struct weft_loop *loop = session->engine.loop; /* NULL: the engine has ended */
+    if (!weft_loop_is_compute_thread() && (!loop || !weft_loop_is_engine_thread(loop)))
+        device->ops->leave(before);
+}
+
+static void codec_leave(void *context, int before)
+{
+    const struct client_device *device = context;
+    leave(device->session, device, before);
+}
+
+/* ---- devices: caller's thread ---- */
+
+static struct client_device *device_lookup(struct client_staging *staging, int device)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &staging->devices) {
+        struct client_device *known = weft_container_of(node, struct client_device, link);
+        if (known->device == device) return known;
+    }
+    return NULL;
+}
+
+static void device_free(struct weft_session *session, struct client_device *device)
+{
+    int before;
+    bool entered = enter(device, &before, NULL) == WEFT_OK;
+    device->ops->stream_free(device->down);
+    device->ops->stream_free(device->up);
+    device->ops->stream_free(device->coding);
+    if (entered) device->ops->leave(before);
+    weft_free_bytes(session->env, device);
+}
+
+/* The device is current. */
+static enum weft_status device_find_or_create(struct weft_session *session, const struct weft_memory_ops *ops,
+                                              int number, struct client_device **out,
+                                              struct weft_error *error)
+{
+    struct client_staging *staging = &session->staging;
+    pthread_mutex_lock(&staging->lock);
+    struct client_device *device = device_lookup(staging, number);
+    enum weft_status status = WEFT_OK;
+    if (!device) {
+        device = weft_alloc_zero(session->env, sizeof *device);
+        if (!device)
+            status = (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY,
+                                                      "no memory for a device's streams");
+        if (device) *device = (struct client_device){.ops = ops, .session = session, .device = number};
+        if (status == WEFT_OK) status = ops->stream_create(&device->down, error);
+        if (status == WEFT_OK) status = ops->stream_create(&device->up, error);
+        if (status == WEFT_OK) status = ops->stream_create(&device->coding, error);
+        if (status == WEFT_OK) {
+            weft_list_append(&staging->devices, &device->link);
+        } else if (device) {
+            device_free(session, device);
+            device = NULL;
+        }
+    }
+    pthread_mutex_unlock(&staging->lock);
+    *out = device;
+    return status;
+}
+
+/* ---- stages and their windows: caller's thread ---- */
+
+static void window_free(struct weft_session *session, struct window *window,
+                        const struct weft_memory_ops *ops)
+{
+    if (window->pinned) ops->unpin(window->memory);
+    weft_memory_free(session->env, window->memory);
+    window->memory = NULL;
+    window->capacity = 0;
+    window->pinned = false;
+}
+
+static void stage_free(struct weft_session *session, struct client_stage *stage)
+{
+    const struct weft_memory_ops *ops = stage->of ? stage->of->ops : NULL;
+    int before;
+    bool entered = ops && enter(stage->of, &before, NULL) == WEFT_OK;
+    for (uint32_t w = 0; ops && w < WINDOWS; w++) {
+        window_free(session, &stage->windows[w], ops);
+        ops->event_free(stage->windows[w].filled);
+        ops->event_free(stage->windows[w].emptied);
+    }
+    if (ops) ops->event_free(stage->begun);
+    if (entered) ops->leave(before);
+    weft_free_bytes(session->env, stage);
+}
+
+static enum weft_status make_events(struct client_stage *stage, struct weft_error *error)
+{
+    const struct weft_memory_ops *ops = stage->of->ops;
+    WEFT_TRY(ops->event_create(&stage->begun, error));
+    for (uint32_t w = 0; w < WINDOWS; w++) {
+        WEFT_TRY(ops->event_create(&stage->windows[w].filled, error));
+        WEFT_TRY(ops->event_create(&stage->windows[w].emptied, error));
+    }
+    return WEFT_OK;
+}
+
+/* An idle one of this device, else a new one. Its events are on the current device. */
+static enum weft_status stage_alloc(struct weft_session *session, struct client_device *device,
+                                    struct client_stage **out, struct weft_error *error)
+{
+    struct client_staging *staging = &session->staging;
+    struct client_stage *stage = NULL;
+    struct weft_list *node, *spare;
+    pthread_mutex_lock(&staging->lock);
+    weft_list_foreach(node, spare, &staging->idle) {
+        struct client_stage *idle = weft_container_of(node, struct client_stage, link);
+        if (idle->of != device) continue;
+        weft_list_remove(node);
+        stage = idle;
+        break;
+    }
+    pthread_mutex_unlock(&staging->lock);
+    if (!stage) {
+        stage = weft_alloc_zero(session->env, sizeof *stage);
+        if (!stage)
+            return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory to stage a call");
+        weft_list_init(&stage->link);
+        stage->of = device;
+        stage->session = session;
+        for (uint32_t w = 0; w < WINDOWS; w++) stage->windows[w].stage = stage;
+        enum weft_status status = device ? make_events(stage, error) : WEFT_OK;
+        if (status < 0) {
+            stage_free(session, stage);
+            return status;
+        }
+    }
+    for (uint32_t w = 0; w < WINDOWS; w++) stage->windows[w].state = IDLE;
+    stage->coded = false;
+    stage->device = device;
+    stage->posted = stage->done = 0;
+    stage->ended = false;
+    stage->status = WEFT_OK;
+    *out = stage;
+    return WEFT_OK;
+}
+
+static void stage_release(struct weft_session *session, struct client_stage *stage)
+{
+    pthread_mutex_lock(&session->staging.lock);
+    weft_list_insert_before(session->staging.idle.next, &stage->link);
+    pthread_mutex_unlock(&session->staging.lock);
+}
+
+static size_t round_up_to_line(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static size_t window_bytes(const struct client_stage *stage)
+{
+    if (stage->pieces > 1) return stage->piece_elems * stage->elem_bytes;
+    size_t in = stage->extents.in * stage->elem_bytes, out = stage->extents.out * stage->elem_bytes;
+    if (stage->has_separate_areas) return round_up_to_line(in) + out;
+    return in > out ? in : out;
+}
+
+static enum weft_status window_reserve(struct weft_session *session, struct client_stage *stage,
+                                       struct window *window, struct weft_error *error)
+{
+    const struct weft_memory_ops *ops = stage->device->ops;
+    size_t bytes = window_bytes(stage);
+    void *memory;
+    if (window->capacity >= bytes) return WEFT_OK;
+    window_free(session, window, ops);
+    WEFT_TRY(weft_memory_alloc(session->env, bytes, &memory, error));
+    window->memory = memory;
+    window->capacity = bytes;
+    window->pinned = ops->pin(memory, bytes, NULL) == WEFT_OK; /* else copies are slower */
+    if (!window->pinned)
+        weft_log(session->env, WEFT_LOG_WARN, "client",
+                 "%zu bytes of host memory cannot be pinned: copies will be slower", bytes);
+    return WEFT_OK;
+}
+
+/* ---- pieces ---- */
+
+static uint64_t piece_count(const struct client_stage *stage, uint64_t whole, uint64_t piece)
+{
+    uint64_t at = piece * stage->piece_elems;
+    if (at >= whole) return 0;
+    return whole - at < stage->piece_elems ? whole - at : stage->piece_elems;
+}
+
+static uint8_t *output_area(const struct client_stage *stage, const struct window *window)
+{
+    return window->memory +
+           (stage->has_separate_areas ? round_up_to_line(stage->extents.in * stage->elem_bytes) : 0);
+}
+
+/* Queue the copy of a piece into its window, after what the window held has left it. */
+static enum weft_status fill(struct client_stage *stage, uint64_t piece, struct weft_error *error)
+{
+    struct window *window = &stage->windows[piece % WINDOWS];
+    bool used = window->state == EMPTYING;
+    uint64_t count = piece_count(stage, stage->extents.in, piece);
+    window->piece = piece;
+    if (!stage->device) {
+        window->state = FULL;
+        return WEFT_OK;
+    }
+    const struct weft_memory_ops *ops = stage->device->ops;
+    if (used) WEFT_TRY(ops->wait(stage->device->down, window->emptied, error));
+    if (count > 0) {
+        const uint8_t *from =
+            (const uint8_t *)stage->request->in + piece * stage->piece_elems * stage->elem_bytes;
+        WEFT_TRY(ops->copy(window->memory, from, count * stage->elem_bytes, stage->device->down, error));
+    }
+    if (stage->keeps_out) {
+        WEFT_TRY(ops->copy(output_area(stage, window), stage->request->out,
+                           stage->extents.out * stage->elem_bytes, stage->device->down, error));
+        used = true;
+    }
+    if (count > 0 || used) WEFT_TRY(ops->record(window->filled, stage->device->down, error));
+    window->state = count > 0 || used ? FILLING : FULL;
+    return WEFT_OK;
+}
+
+/* Queue the copy of a result out of its window. The device is current. */
+static enum weft_status empty(struct client_stage *stage, struct window *window, struct weft_error *error)
+{
+    uint64_t count = piece_count(stage, stage->extents.out, window->piece);
+    window->state = IDLE;
+    if (!stage->device || count == 0) return WEFT_OK;
+    const struct weft_memory_ops *ops = stage->device->ops;
+    uint8_t *to = (uint8_t *)stage->request->out + window->piece * stage->piece_elems * stage->elem_bytes;
+    WEFT_TRY(ops->wait(stage->device->up, stage->begun, error));
+    WEFT_TRY(ops->copy(to, output_area(stage, window), count * stage->elem_bytes, stage->device->up, error));
+    WEFT_TRY(ops->record(window->emptied, stage->device->up, error));
+    window->state = EMPTYING;
+    return WEFT_OK;
+}
+
+/* ---- starting: caller's thread ---- */
+
+static enum weft_status check_address(struct weft_session *session, const char *name,
+                                      const struct weft_memory_ops *ops, const char *which,
+                                      const void *address, int *device_out)
+{
+    struct weft_error error = {0};
+    enum weft_memory_kind kind;
+    int device;
+    enum weft_status status = ops->find(address, &kind, &device, &error);
+    if (status < 0) return client_error(session, status, "%s: %.380s", name, error.text);
+    if (kind != WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "%s: `%s` at %p is said to be CUDA memory and is host memory", name, which,
+                            address);
+    if (*device_out >= 0 && *device_out != device)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "%s: `in` lies on device %d and `out` on device %d; they must share one", name,
+                            *device_out, device);
+    *device_out = device;
+    return WEFT_OK;
+}
+
+static enum weft_status find_device(struct weft_session *session, const char *name,
+                                    enum weft_memory_kind memory, const void *in, const void *out,
+                                    struct client_extents extents, const struct weft_memory_ops **ops_out,
+                                    int *device_out)
+{
+    struct weft_error error = {0};
+    enum weft_status status = weft_memory_ops(memory, ops_out, &error);
+    if (status < 0) return client_error(session, status, "%s: %.400s", name, error.text);
+    *device_out = -1;
+    if (extents.in > 0) WEFT_TRY(check_address(session, name, *ops_out, "in", in, device_out));
+    if (extents.out > 0) WEFT_TRY(check_address(session, name, *ops_out, "out", out, device_out));
+    return WEFT_OK;
+}
+
+/* Kinds of which a range of the buffer is an operation of its own. */
+static bool can_be_cut(const struct client_request *request)
+{
+    switch ((enum weft_coll_kind)request->kind) {
+    case WEFT_COLL_ALL_REDUCE:
+    case WEFT_COLL_BROADCAST:
+    case WEFT_COLL_REDUCE:
+    case WEFT_COLL_SEND:
+    case WEFT_COLL_RECV: return true;
+    default: return false;
+    }
+}
+
+/* The same on all ranks: from the call and the job alone. */
+static void choose_pieces(const struct weft_session *session, struct client_stage *stage,
+                          const struct client_request *request)
+{
+    uint64_t elems = session->staging.piece_bytes / stage->elem_bytes;
+    stage->pieces = 1;
+    stage->piece_elems = stage->extents.in > stage->extents.out ? stage->extents.in : stage->extents.out;
+    if (!session->staging.cuts_long_calls || request->tensor || !can_be_cut(request) ||
+        request->count <= elems)
+        return;
+    stage->piece_elems = elems;
+    stage->pieces = (request->count + elems - 1) / elems;
+}
+
+/* With the device current: everything that comes before the call on its stream comes before the copies.
+ * Those up wait for it when they are queued: other calls' results must not wait for this one's stream. */
+static enum weft_status begin_stage(struct weft_session *session, struct client_stage *stage,
+                                    struct weft_error *error)
+{
+    if (stage->coded) {
+        stage->windows[0].state = FILLING;
+        return stage->device->ops->record(stage->begun, stage->stream, error);
+    }
+    uint32_t first = stage->pieces < WINDOWS ? (uint32_t)stage->pieces : WINDOWS;
+    if (stage->device) {
+        const struct weft_memory_ops *ops = stage->device->ops;
+        for (uint32_t w = 0; w < first; w++)
+            WEFT_TRY(window_reserve(session, stage, &stage->windows[w], error));
+        WEFT_TRY(ops->record(stage->begun, stage->stream, error));
+        WEFT_TRY(ops->wait(stage->device->down, stage->begun, error));
+    }
+    for (uint64_t piece = 0; piece < first; piece++) WEFT_TRY(fill(stage, piece, error));
+    return WEFT_OK;
+}
+
+static enum weft_status start_on(struct client_request *request, const struct weft_memory_ops *ops,
+                                 int number, struct client_extents extents, bool keeps_out, bool may_code,
+                                 struct weft_error *error)
+{
+    struct weft_session *session = request->session;
+    struct client_device *device = NULL;
+    struct client_stage *stage = NULL;
+    bool coded = false;
+    if (ops) WEFT_TRY(device_find_or_create(session, ops, number, &device, error));
+    if (may_code) {
+        const struct weft_codec_device where = {.memory = ops,
+                                                .number = number,
+                                                .ranks = session->ranks,
+                                                .stream = device->coding,
+                                                .leave = codec_leave,
+                                                .context = device,
+                                                .hangs = &device->hangs};
+        WEFT_TRY(client_codec_place_on_device(request->tensor, &where, &coded, error));
+    }
+    WEFT_TRY(stage_alloc(session, device, &stage, error));
+    stage->coded = coded;
+    stage->request = request;
+    stage->stream = request->stream;
+    stage->extents = extents;
+    stage->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->dtype);
+    stage->has_separate_areas = request->tensor || !can_be_cut(request);
+    stage->keeps_out = keeps_out;
+    stage->resume = NULL;
+    choose_pieces(session, stage, request);
+    enum weft_status status = begin_stage(session, stage, error);
+    if (status < 0) {
+        stage_release(session, stage); /* a device that refuses has run nothing of it, or is no more */
+        return status;
+    }
+    request->stage = stage;
+    return WEFT_OK;
+}
+
+enum weft_status client_stage_start(struct client_request *request, struct client_extents extents)
+{
+    struct weft_session *session = request->session;
+    const char *name = weft_coll_kind_name((enum weft_coll_kind)request->kind);
+    bool on_device = request->memory == WEFT_MEMORY_CUDA && (extents.in > 0 || extents.out > 0);
+    const struct weft_memory_ops *ops = NULL;
+    int number = -1, before = -1;
+    struct weft_error error = {0};
+    request->stage = NULL;
+    if (!on_device) {
+        bool is_long =
+            session->staging.cuts_long_calls && can_be_cut(request) &&
+            request->count > session->staging.piece_bytes / weft_dtype_bytes((enum weft_dtype)request->dtype);
+        if (!is_long) return WEFT_OK;
+    } else {
+        WEFT_TRY(find_device(session, name, (enum weft_memory_kind)request->memory, request->in, request->out,
+                             extents, &ops, &number));
+    }
+    enum weft_status status = ops ? ops->enter(number, &before, &error) : WEFT_OK;
+    if (status == WEFT_OK) status = start_on(request, ops, number, extents, false, false, &error);
+    if (ops && before >= 0) ops->leave(before);
+    return status < 0 ? client_error(session, status, "%s: %.400s", name, error.text) : WEFT_OK;
+}
+
+enum weft_status client_stage_start_tensor(struct client_request *request, enum weft_memory_kind memory,
+                                           void *stream, struct client_extents extents, bool keeps_out,
+                                           bool may_code, const void **host_in_out, void **host_out_out)
+{
+    struct weft_session *session = request->session;
+    char name[300];
+    const struct weft_memory_ops *ops;
+    int number, before;
+    struct weft_error error = {0};
+    snprintf(name, sizeof name, "tensor '%s'", request->tensor->name);
+    WEFT_TRY(find_device(session, name, memory, request->in, request->out, extents, &ops, &number));
+    request->memory = (uint8_t)memory;
+    request->stream = stream;
+    enum weft_status status = ops->enter(number, &before, &error);
+    if (status == WEFT_OK) {
+        status = start_on(request, ops, number, extents, keeps_out, may_code, &error);
+        ops->leave(before);
+    }
+    if (status < 0) return client_error(session, status, "%s: %.150s", name, error.text);
+    if (request->stage->coded) return WEFT_OK;
+    *host_in_out = request->stage->windows[0].memory;
+    *host_out_out = output_area(request->stage, &request->stage->windows[0]);
+    return WEFT_OK;
+}
+
+/* ---- on the engine ---- */
+
+/* With the caller's device made current, because his stream may be its default one. */
+static enum weft_status on_device(struct client_stage *stage,
+                                  enum weft_status (*act)(struct client_stage *, struct window *,
+                                                          struct weft_error *),
+                                  struct window *window, struct weft_error *error)
+{
+    int before;
+    if (!stage->device) return act(stage, window, error);
+    WEFT_TRY(enter(stage->device, &before, error));
+    enum weft_status status = act(stage, window, error);
+    leave(stage->session, stage->device, before);
+    return status;
+}
+
+static void poll_soon(struct weft_session *session)
+{
+    struct client_staging *staging = &session->staging;
+    if (weft_timer_is_running(&staging->timer)) return;
+    staging->idle_since_ns = weft_now_ns(session->env);
+    weft_timer_start(session->engine.loop, &staging->timer, staging->idle_since_ns + weft_memory_look_ns(0));
+}
+
+/* WEFT_OK: nothing of the device's touches its windows any more. With the device current. */
+static enum weft_status copies_have_ended(struct client_stage *stage, struct window *unused,
+                                          struct weft_error *error)
+{
+    if (!stage->device) return WEFT_OK;
+    for (uint32_t w = 0; w < WINDOWS; w++) {
+        enum weft_status status = stage->device->ops->passed(stage->windows[w].filled, error);
+        if (status == WEFT_OK) status = stage->device->ops->passed(stage->windows[w].emptied, error);
+        if (status != WEFT_OK) return status;
+    }
+    return WEFT_OK;
+}
+
+/* A copy that fails after its call has been told as done: the device is lost, and the session with it. */
+static bool release_copied_out(struct weft_session *session)
+{
+    bool any = false;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->staging.copying_out) {
+        struct client_stage *stage = weft_container_of(node, struct client_stage, link);
+        struct weft_error error = {0};
+        enum weft_status status = on_device(stage, copies_have_ended, NULL, &error);
+        if (status == WEFT_IN_PROGRESS) continue;
+        any = true;
+        weft_list_remove(&stage->link);
+        stage_release(session, stage); /* with a failed device nothing of it runs any more */
+        if (status < 0)
+            client_fail(session, status, true, "rank %u: a result could not be copied to the device: %.300s",
+                        session->rank, error.text);
+    }
+    return any;
+}
+
+static void try_to_resume(struct client_stage *stage)
+{
+    struct weft_error error = {0};
+    struct client_request *request = stage->request;
+    enum weft_status status = client_stage_ready(request, &error);
+    if (status == WEFT_ERR_AGAIN) return;
+    void (*resume)(struct client_request *) = stage->resume;
+    stage->resume = NULL;
+    if (status < 0)
+        client_tensor_fail(request->tensor, status, "could not copy its gradient from the device: %.200s",
+                           error.text);
+    else resume(request);
+}
+
+void client_stage_when_ready(struct client_request *request, void (*resume)(struct client_request *request))
+{
+    client_stage_opened(request);
+    request->stage->resume = resume;
+    try_to_resume(request->stage);
+}
+
+static void poll_stages(struct weft_timer *timer)
+{
+    struct client_staging *staging = weft_container_of(timer, struct client_staging, timer);
+    struct weft_session *session = weft_container_of(staging, struct weft_session, staging);
+    const uint64_t idle_since_ns = staging->idle_since_ns;
+    uint64_t now_ns = weft_now_ns(session->env), posted_before = 0, posted = 0;
+    struct weft_list *node, *spare;
+    bool waiting = false;
+    weft_list_foreach (node, spare, &staging->open)
+        posted_before += weft_container_of(node, struct client_stage, link)->posted;
+    if (!session->engine.failed) client_engine_pump_all(session);
+    weft_list_foreach(node, spare, &staging->open) {
+        struct client_stage *stage = weft_container_of(node, struct client_stage, link);
+        if (stage->resume && !session->engine.failed) try_to_resume(stage);
+    }
+    weft_list_foreach(node, spare, &staging->open) {
+        const struct client_stage *stage = weft_container_of(node, struct client_stage, link);
+        posted += stage->posted;
+        waiting = waiting || stage->posted < stage->pieces;
+    }
+    const bool progressed = release_copied_out(session) || posted != posted_before;
+    /* those who still wait have asked for a look, as if they had just begun */
+    staging->idle_since_ns = progressed ? now_ns : idle_since_ns;
+    if (!waiting && weft_list_empty(&staging->copying_out)) return;
+    weft_timer_start(session->engine.loop, timer,
+                     now_ns + weft_memory_look_ns(weft_elapsed_ns(staging->idle_since_ns, now_ns)));
+}
+
+void client_stage_opened(struct client_request *request)
+{
+    struct client_stage *stage = request->stage;
+    weft_list_init(&stage->link);
+    weft_list_append(&request->session->staging.open, &stage->link);
+}
+
+/* Has the input of the next piece come? */
+static enum weft_status filled(struct client_stage *stage, struct window *window, struct weft_error *error)
+{
+    return stage->device->ops->passed(stage->coded ? stage->begun : window->filled, error);
+}
+
+static enum weft_status is_full(struct weft_session *session, struct client_stage *stage,
+                                struct window *window, struct weft_error *error)
+{
+    if (window->state == FILLING) {
+        enum weft_status status = on_device(stage, filled, window, error);
+        if (status < 0) return status;
+        if (status == WEFT_OK) window->state = FULL;
+    }
+    if (window->state == FULL) return WEFT_OK;
+    if (window->state == FILLING) poll_soon(session);
+    return WEFT_ERR_AGAIN;
+}
+
+enum weft_status client_stage_ready(struct client_request *request, struct weft_error *error)
+{
+    struct client_stage *stage = request->stage;
+    WEFT_TRY(is_full(request->session, stage, &stage->windows[0], error));
+    stage->posted = stage->done = 1; /* by those whose operation it is */
+    return WEFT_OK;
+}
+
+void *client_stage_memory(const struct client_request *request)
+{
+    return request->stage->windows[0].memory;
+}
+
+/* What the caller queues from now on comes after all copies of this call, whether they were the last or
+ * not. */
+static enum weft_status order_after_copies(struct client_stage *stage, struct window *unused,
+                                           struct weft_error *error)
+{
+    /* whatever the codec has queued, also of a call that has failed: it reads and writes the caller's
+     * buffers */
+    if (stage->coded)
+        WEFT_TRY(stage->device->ops->record(stage->windows[0].emptied, stage->device->coding, error));
+    for (uint32_t w = 0; w < WINDOWS; w++) {
+        WEFT_TRY(stage->device->ops->wait(stage->stream, stage->windows[w].filled, error));
+        WEFT_TRY(stage->device->ops->wait(stage->stream, stage->windows[w].emptied, error));
+    }
+    return WEFT_OK;
+}
+
+enum weft_status client_stage_copy_out(struct client_request *request, struct weft_error *error)
+{
+    if (request->stage->coded) return WEFT_OK; /* the codec wrote it where it belongs */
+    return on_device(request->stage, empty, &request->stage->windows[0], error);
+}
+
+void client_stage_done(struct client_request *request)
+{
+    struct client_stage *stage = request->stage;
+    stage->resume = NULL;
+    struct weft_session *session = request->session;
+    request->stage = NULL;
+    weft_list_remove(&stage->link);
+    if (!stage->device) {
+        stage_release(session, stage);
+        return;
+    }
+    on_device(stage, order_after_copies, NULL, NULL); /* if it cannot be told, its stream cannot run any
+                                                       * more either */
+    weft_list_append(&session->staging.copying_out, &stage->link);
+    poll_soon(session);
+}
+
+/* All that was posted is done, and nothing more will be. */
+static void finish(struct client_stage *stage)
+{
+    struct client_request *request = stage->request;
+    struct weft_session *session = request->session;
+    if (session->engine.failed)
+        client_request_complete(request, session->engine.failed, session->engine.failed_text);
+    else if (stage->status < 0) client_call_failed(&request->op, stage->status, stage->text);
+    else client_request_complete(request, WEFT_OK, NULL);
+}
+
+static void stop_stage(struct client_stage *stage, enum weft_status status, const char *text)
+{
+    if (stage->status < 0) return;
+    stage->status = status;
+    snprintf(stage->text, sizeof stage->text, "%.299s", text ? text : weft_reason_text(status));
+    if (stage->posted < stage->pieces && !stage->ended) {
+        stage->ended = true;
+        weft_list_remove(&stage->request->op.link); /* no more pieces of it: it leaves the queue */
+    }
+}
+
+/* Out of the window with it, and the piece three further on into it. */
+static enum weft_status refill_window(struct client_stage *stage, struct window *window,
+                                      struct weft_error *error)
+{
+    uint64_t next = window->piece + WINDOWS;
+    WEFT_TRY(empty(stage, window, error));
+    return next < stage->pieces ? fill(stage, next, error) : WEFT_OK;
+}
+
+static void piece_done(void *context, enum weft_status status, const char *text)
+{
+    struct window *window = context;
+    struct client_stage *stage = window->stage;
+    struct client_request *request = stage->request;
+    struct weft_session *session = request->session;
+    struct weft_error error = {0};
+    window->coll = NULL;
+    request->op.coll = NULL;
+    for (uint32_t w = 0; w < WINDOWS; w++)
+        /* what the call waits for, in texts */
+        if (stage->windows[w].coll) request->op.coll = stage->windows[w].coll;
+    stage->done++;
+    window->state = IDLE;
+    if (status == WEFT_OK && stage->status == WEFT_OK && !stage->ended) {
+        window->state = POSTED;
+        status = on_device(stage, refill_window, window, &error);
+        text = error.text;
+    }
+    if (status < 0) stop_stage(stage, status, text);
+    bool all_posted = stage->posted == stage->pieces || stage->ended;
+    struct weft_list *queue = client_engine_group_queue(&request->op);
+    if (all_posted && stage->done == stage->posted) finish(stage); /* the request may be gone now */
+    if (!session->engine.failed) client_engine_pump(queue);
+}
+
+static void *offset_or_null(const void *memory, size_t bytes)
+{
+    return memory ? (uint8_t *)memory + bytes : NULL;
+}
+
+enum weft_status client_stage_post(struct client_request *request, struct weft_error *error)
+{
+    struct client_stage *stage = request->stage;
+    while (stage->posted < stage->pieces) {
+        struct window *window = &stage->windows[stage->posted % WINDOWS];
+        /* still at an earlier one: its end pumps */
+        if (window->piece != stage->posted) return WEFT_ERR_AGAIN;
+        WEFT_TRY(is_full(request->session, stage, window, error));
+        struct weft_coll_args args;
+        client_call_args(request, &args);
+        uint64_t at = stage->posted * stage->piece_elems * stage->elem_bytes;
+        if (stage->pieces > 1) args.count = piece_count(stage, request->count, stage->posted);
+        args.in = stage->device ? window->memory : offset_or_null(request->in, at);
+        args.out = stage->device ? output_area(stage, window) : offset_or_null(request->out, at);
+        WEFT_TRY(
+            weft_coll_post(client_request_group(request), &args, piece_done, window, &window->coll, error));
+        request->op.coll = window->coll;
+        atomic_store_explicit(&request->session->last_plan, (int)weft_coll_plan(window->coll),
+                              memory_order_relaxed);
+        request->at_once = false;
+        window->state = POSTED;
+        stage->posted++;
+    }
+    return WEFT_IN_PROGRESS;
+}
+
+bool client_stage_ended(struct client_request *request, enum weft_status status, const char *text)
+{
+    struct client_stage *stage = request->stage;
+    stage->ended = true; /* it is out of the queue */
+    if (status < 0) stop_stage(stage, status, text);
+    return stage->done == stage->posted;
+}
+
+bool client_stage_in_pieces(const struct client_request *request)
+{
+    return request->stage && request->stage->pieces > 1;
+}
+bool client_stage_is_filling(const struct client_request *request)
+{
+    return request->stage->device && request->stage->posted == 0;
+}
+
+void client_stage_drop(struct client_request *request)
+{
+    struct client_stage *stage = request->stage;
+    if (!stage) return;
+    request->stage = NULL;
+    if (stage->device) on_device(stage, order_after_copies, NULL, NULL);
+    /* the engine may be stepping: it is freed with the session */
+    pthread_mutex_lock(&request->session->staging.lock);
+    weft_list_append(&request->session->staging.idle, &stage->link);
+    pthread_mutex_unlock(&request->session->staging.lock);
+}
+
+/* ---- life ---- */
+
+void client_staging_configure(struct weft_session *session, const Weft__Control__Roster *roster)
+{
+    struct client_staging *staging = &session->staging;
+    staging->piece_bytes = weft_config_u64(session->settings.config, "client.piece_bytes");
+    staging->cuts_long_calls = false;
+    for (size_t i = 0; i < roster->n_members; i++)
+        if (roster->members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER && roster->members[i]->device)
+            staging->cuts_long_calls = true;
+}
+
+void client_staging_init(struct weft_session *session)
+{
+    struct client_staging *staging = &session->staging;
+    pthread_mutex_init(&staging->lock, NULL);
+    weft_list_init(&staging->idle);
+    weft_list_init(&staging->devices);
+    weft_list_init(&staging->open);
+    weft_list_init(&staging->copying_out);
+    weft_timer_init(&staging->timer, poll_stages);
+}
+
+static void free_all(struct weft_session *session, struct weft_list *stages, uint64_t until_ns)
+{
+    bool forked = session->pid != weft_process_id();
+    while (!weft_list_empty(stages)) {
+        struct client_stage *stage = weft_list_first(stages, struct client_stage, link);
+        weft_list_remove(&stage->link);
+        enum weft_status status = WEFT_OK;
+        while (!forked && (status = on_device(stage, copies_have_ended, NULL, NULL)) == WEFT_IN_PROGRESS &&
+               weft_now_ns(session->env) < until_ns)
+            sched_yield();
+        /* a device may still write there; a child has no device at all */
+        if (forked || status == WEFT_IN_PROGRESS) continue;
+        stage_free(session, stage);
+    }
+}
+
+void client_staging_free(struct weft_session *session)
+{
+    struct client_staging *staging = &session->staging;
+    uint64_t until_ns = client_deadline(session, LEAVE_NS);
+    free_all(session, &staging->open, until_ns);
+    free_all(session, &staging->copying_out, until_ns);
+    free_all(session, &staging->idle, until_ns);
+    while (!weft_list_empty(&staging->devices)) {
+        struct client_device *device = weft_list_first(&staging->devices, struct client_device, link);
+        weft_list_remove(&device->link);
+        if (session->pid == weft_process_id()) device_free(session, device);
+    }
+    pthread_mutex_destroy(&staging->lock);
+}

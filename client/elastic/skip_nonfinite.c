@@ -1,0 +1,177 @@
+/* skip_nonfinite.c - skips a step on all ranks if a gradient is NaN or infinite.
+ *
+ * In all-reduce mode every rank has the same sum, bit for bit. A sum with a contribution that is not
+ * finite is not finite. Each rank therefore decides alone, and a good step exchanges nothing for the
+ * decision. In server mode the shard answers every rank that the tensor skips the step. A skipped step
+ * gathers one word per rank, to name the rank with the gradient.
+ *
+ * The affected tensor is not updated. Another tensor of the step may be updated before the decision. If
+ * another tensor can skip the step, its weights and arrays are copied before the update
+ * (state_broadcast.c), and weft_step_end restores them. A shard does the same when the next request
+ * carries the new number of skipped steps (server/shard/shard_skip.c). Codecs change their residuals only
+ * at a commit. weft_step_end takes the step's number back, so optimisers do not count the step. */
+#include <stdio.h>
+
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+bool client_skip_needs_backup(const struct weft_tensor *tensor)
+{
+    const bool skips = client_tensor_can_skip_step(tensor);
+    if (tensor->session->skip.tensors > skips) return true;
+    /* another chunk of the tensor */
+    return skips && tensor->mode == WEFT_MODE_SERVER && tensor->chunk_count > 1;
+}
+
+bool client_skip_is_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count)
+{
+    switch (tensor->dtype) {
+    case WEFT_F32: return weft_kernels()->finite_f32((const float *)values + at, count);
+    case WEFT_F16: return weft_halves_finite((const uint16_t *)values + at, count, WEFT_F16_EXPONENT);
+    case WEFT_BF16: return weft_halves_finite((const uint16_t *)values + at, count, WEFT_BF16_EXPONENT);
+    default: return true; /* integers */
+    }
+}
+
+static void store_lower(_Atomic uint64_t *place, uint64_t value)
+{
+    const uint64_t before = atomic_load(place);
+    if (before == 0 || value < before) atomic_store(place, value);
+}
+
+void client_skip_record_nonfinite(struct weft_tensor *tensor, bool grad_is_nonfinite)
+{
+    struct client_skip *skip = &tensor->session->skip;
+    tensor->skipped_step = tensor->op.step;
+    store_lower(&skip->first, (uint64_t)tensor->id + 1);
+    if (grad_is_nonfinite) store_lower(&skip->grad_is_nonfinite, (uint64_t)tensor->id + 1);
+    atomic_store(&skip->found, true);
+}
+
+/* Returns whether this rank's gradient makes the mean not finite, if it is still readable. Codecs also
+ * refuse magnitudes from 2^120. */
+static bool has_nonfinite_gradient(const struct weft_tensor *tensor)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    if (op->grad_is_nonfinite) return true;
+    if (tensor->memory == WEFT_MEMORY_CUDA) return false;
+    if (tensor->codec)
+        return weft_kernels()->max_abs_bits_f32(op->scaled ? op->scaled : op->in, tensor->elems) >=
+               WEFT_RESIDUAL_LIMIT_BITS;
+    /* a weighted copy may be overwritten */
+    return op->in != op->out && !client_skip_is_finite(tensor, op->in, 0, tensor->elems);
+}
+
+void client_skip_tensor(struct weft_tensor *tensor)
+{
+    char name[192], text[400];
+    client_tensor_op_name(tensor, name, sizeof name);
+    snprintf(
+        text, sizeof text,
+        "%s: the mean gradient is not finite (NaN or infinity); weft_step_end skips the step on all ranks",
+        name);
+    client_skip_record_nonfinite(tensor, has_nonfinite_gradient(tensor));
+    client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
+}
+
+void client_skip_begin(struct weft_session *session)
+{
+    struct client_skip *skip = &session->skip;
+    atomic_store(&skip->found, false);
+    atomic_store(&skip->first, 0);
+    atomic_store(&skip->grad_is_nonfinite, 0);
+}
+
+enum weft_status client_skip_gather(struct weft_session *session)
+{
+    struct client_skip *skip = &session->skip;
+    const uint32_t ranks = session->ranks;
+    if (skip->all_capacity < ranks) {
+        weft_free_bytes(session->env, skip->all);
+        skip->all = weft_alloc_array(session->env, ranks, sizeof *skip->all);
+        skip->all_capacity = skip->all ? ranks : 0;
+    }
+    if (!skip->all)
+        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the verdict of %u ranks", ranks);
+    skip->mine = atomic_load(&skip->grad_is_nonfinite);
+    enum weft_status status = weft_all_gather(session, &skip->mine, skip->all, 1, WEFT_I64, &skip->request);
+    if (status == WEFT_IN_PROGRESS) status = weft_wait(&skip->request, 0);
+    return status;
+}
+
+static const struct weft_tensor *tensor_of(const struct weft_session *session, uint64_t id)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->id == id) return tensor;
+    }
+    return NULL;
+}
+
+/* Finds a tensor that this step updated and that has no copy from before. */
+static const struct weft_tensor *find_final_update(const struct weft_session *session)
+{
+    const uint64_t step = session->step.number;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->last_step != step) continue;
+        if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic) return tensor;
+        if (client_tensor_has_local_optimizer(tensor) && tensor->skipped_step != step &&
+            tensor->backup_step != step)
+            return tensor;
+    }
+    return NULL;
+}
+
+/* "the gradient of tensor 'w' is not finite (NaN or infinity) on rank 0 (hosta, pid 40) and 2 more ranks" */
+static void describe_cause(struct weft_session *session, char *out, size_t out_bytes)
+{
+    struct client_skip *skip = &session->skip;
+    char name[128];
+    uint32_t at = 0, more = 0;
+    while (at < session->ranks && skip->all[at] == 0) at++;
+    const struct weft_tensor *tensor =
+        tensor_of(session, (at < session->ranks ? skip->all[at] : atomic_load(&skip->first)) - 1);
+    const char *tensor_name = tensor ? tensor->name : "?";
+    if (at == session->ranks) {
+        snprintf(out, out_bytes, "the mean gradient of tensor '%.100s' is not finite (NaN or infinity)",
+                 tensor_name);
+        return;
+    }
+    for (uint32_t rank = at + 1; rank < session->ranks; rank++) more += skip->all[rank] != 0;
+    client_rank_name(session, at, name, sizeof name);
+    const int used =
+        snprintf(out, out_bytes, "the gradient of tensor '%.100s' is not finite (NaN or infinity) on %s",
+                 tensor_name, name);
+    if (more > 0 && used > 0 && (size_t)used < out_bytes)
+        snprintf(out + used, out_bytes - (size_t)used, " and %u more rank%s", more, more > 1 ? "s" : "");
+}
+
+/* Shards learn of the skip by it. In an elastic job they keep no copies, and no tensor of theirs was
+ * updated. */
+static void increment_skip_count(struct weft_session *session)
+{
+    if (!session->is_elastic) session->skip.count = (uint16_t)((session->skip.count + 1u) % WEFT_WIRE_SKIPS);
+}
+
+enum weft_status client_skip_step(struct weft_session *session)
+{
+    const unsigned long long step = session->step.number;
+    const struct weft_tensor *left = find_final_update(session);
+    char why[320];
+    describe_cause(session, why, sizeof why);
+    if (left) {
+        client_fail(session, WEFT_ERR_INVALID, true,
+                    "rank %u: step %llu: %s, and the step cannot be skipped: tensor '%.60s' was updated %s",
+                    session->rank, step, why, left->name,
+                    left->mode == WEFT_MODE_SERVER ? "at the shards" : "on a device");
+        return client_usable(session);
+    }
+    increment_skip_count(session);
+    return client_error(
+        session, WEFT_ERR_SKIPPED,
+        "step %llu is skipped on all ranks: %s; weights, residuals and optimisers are as before it", step,
+        why);
+}

@@ -1,0 +1,152 @@
+/* state_broadcast.c - what one rank has of a tensor, for all: its weights and the optimiser's arrays. After
+ * ranks have come into an elastic job, or back from their rest, the trainer says which rank's count; and
+ * until a step has gone well it says so again after every change of the ranks.
+ *
+ *     ranks have come, or come back: broadcast_required ──► weft_tensor_share (this epoch) ──► push_pull ...
+ *     step_end WEFT_OK ──► not due
+ *
+ * In server mode the shards have it, newer than any rank where the ranks that had the newest are lost: each
+ * rank takes the weights from there. No chunk moves on meanwhile, as that needs this rank's contribution.
+ *
+ * The same copies restore the state before a skipped step (skip_nonfinite.c).
+ *
+ * A rank that forgets it would go on from another state than the others, unnoticed: push_pull refuses.
+ * What an update of a step overwrites that is then run again is put back like preserve_input
+ * (input_backup.c). */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/call/call.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+static bool has_optimizer(const struct weft_tensor *tensor)
+{
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+}
+
+enum weft_status client_state_broadcast_check(struct weft_tensor *tensor, const char *call)
+{
+    struct weft_session *session = tensor->session;
+    if (!has_optimizer(tensor) || !tensor->broadcast_required || tensor->broadcast_epoch == session->epoch)
+        return WEFT_OK;
+    return client_error(session, WEFT_ERR_STATE,
+                        "%s of tensor '%s', which has an optimiser: ranks have come, or come back; all call "
+                        "weft_tensor_share first",
+                        call, tensor->name);
+}
+
+void client_state_broadcast_require(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &session->tensors)
+        weft_container_of(node, struct weft_tensor, session_link)->broadcast_required = true;
+}
+
+void client_state_broadcast_confirm(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->last_step == session->step.number) tensor->broadcast_required = false;
+    }
+}
+
+static enum weft_status copy_state(struct weft_tensor *tensor, void *weights)
+{
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_backup_copy_update(session, weights, tensor->bytes));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
+        WEFT_TRY(client_backup_copy_update(session, tensor->states[s], tensor->bytes));
+    return WEFT_OK;
+}
+
+/* The update fills the copies, slice by slice. */
+static enum weft_status reserve_state(struct weft_tensor *tensor, void *weights)
+{
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_backup_reserve_update(session, weights, tensor->bytes, &tensor->undo[0]));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
+        WEFT_TRY(
+            client_backup_reserve_update(session, tensor->states[s], tensor->bytes, &tensor->undo[1 + s]));
+    return WEFT_OK;
+}
+
+enum weft_status client_state_backup(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    tensor->backup_step = 0;
+    memset(tensor->undo, 0, sizeof tensor->undo);
+    if (!has_optimizer(tensor) || (!session->is_elastic && !client_skip_needs_backup(tensor))) return WEFT_OK;
+    /* an update on a device cannot be undone (skip_nonfinite.c) */
+    if (tensor->memory == WEFT_MEMORY_CUDA && !session->is_elastic) return WEFT_OK;
+    if (tensor->memory == WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "tensor '%s' has an optimiser and lies on a device; in a job that goes on "
+                            "without lost ranks (weft run --min-workers) "
+                            "its weights must lie in host memory",
+                            tensor->name);
+    WEFT_TRY(client_tensor_has_local_optimizer(tensor) ? reserve_state(tensor, tensor->op.out)
+                                                       : copy_state(tensor, tensor->op.out));
+    tensor->backup_step = session->step.number;
+    return WEFT_OK;
+}
+
+static enum weft_status broadcast_array(uint32_t root, struct weft_tensor *tensor, void *buffer,
+                                        const char *what)
+{
+    const struct client_simple_call call =
+        client_simple_broadcast(buffer, tensor->elems, tensor->dtype, root);
+    return client_call_run_internal(tensor->session, WEFT_COLL_LABEL_TENSOR_SHARE, &call, what);
+}
+
+static enum weft_status broadcast_state(struct weft_tensor *tensor, void *weights, uint32_t root,
+                                        const char *what)
+{
+    if (root != tensor->session->rank) WEFT_TRY(copy_state(tensor, weights));
+    WEFT_TRY(broadcast_array(root, tensor, weights, what));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
+        WEFT_TRY(broadcast_array(root, tensor, tensor->states[s], what));
+    return WEFT_OK;
+}
+
+/* All that come back have had first weights, and so have the shards (weft_join asks for them). */
+static enum weft_status pull_state(struct weft_tensor *tensor, void *weights, const char *what)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(copy_state(tensor, weights));
+    WEFT_TRY(weft_pull(tensor, weights, &request));
+    return client_request_wait_internal(tensor->session, &request, what);
+}
+
+enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!tensor) return client_null_argument("tensor_share", "tensor");
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_tensor_check_between_steps(tensor, weights, "tensor_share"));
+    WEFT_TRY(client_tensor_check_no_group(tensor, "tensor_share"));
+    const bool shards_hold_state = tensor->mode == WEFT_MODE_SERVER;
+    if (shards_hold_state && !session->is_elastic)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "tensor_share of tensor '%s': in server mode the shards have what all share",
+                            tensor->name);
+    if (tensor->memory == WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "tensor_share of tensor '%s': its weights must lie in host memory", tensor->name);
+    if (root >= session->ranks)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "tensor_share of tensor '%s': root is %u, the ranks are 0 to %u", tensor->name,
+                            root, session->ranks - 1);
+    char what[300];
+    snprintf(what, sizeof what, "tensor_share of tensor '%s'", tensor->name);
+    const enum weft_status status =
+        shards_hold_state ? pull_state(tensor, weights, what) : broadcast_state(tensor, weights, root, what);
+    client_backup_close(session, status < 0); /* where the root is lost this rank's may be the ones to
+                                               * share: none of them half another's */
+    if (status < 0) return status;
+    tensor->weights = weights;
+    tensor->initialised = true;
+    tensor->broadcast_epoch = session->epoch;
+    return WEFT_OK;
+}

@@ -1,0 +1,385 @@
+/* step.c - weft_step_begin and weft_step_end: the step is the unit of agreement.
+ *
+ * A job with tensors in all-reduce mode, or with a choice of codecs, exchanges one small record per step
+ * (step number, learning rate, sample weight): an all_gather that is posted by step_begin, waits for nobody,
+ * and is needed only when the first reduced tensor is there. In server mode the same numbers travel in every
+ * push and the shard compares them.
+ *
+ * step_end waits for everything of the step, then commits the codecs' state; on an error it abandons it.
+ * If a mean is not finite, step_end skips the step: it restores what the step updated, and the next step
+ * has the same number (skip_nonfinite.c). */
+#include "client/elastic/step.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/tensor/allreduce_mode.h"
+#include "client/session/session.h"
+#include "client/session/sized.h"
+#include "client/tensor/tensor.h"
+
+/* ---- the record: engine ---- */
+
+/* Names the first rank that differs from this one. */
+static enum weft_status compare_records(struct weft_session *session, char *text, size_t text_bytes)
+{
+    struct client_step *step = &session->step;
+    for (uint32_t rank = 0; rank < session->ranks; rank++) {
+        const struct client_step_record *other = &step->all[rank];
+        char name[128];
+        client_rank_name(session, rank, name, sizeof name);
+        if (other->step != step->mine.step) {
+            snprintf(
+                text, text_bytes,
+                "%s is in step %llu and this rank (%u) in step %llu; all ranks must begin the same steps",
+                name, (unsigned long long)other->step, session->rank, (unsigned long long)step->mine.step);
+            return WEFT_ERR_MISMATCH;
+        }
+        if (memcmp(&other->lr, &step->mine.lr, sizeof other->lr) != 0) {
+            snprintf(text, text_bytes,
+                     "%s began step %llu with lr %.9g and this rank (%u) with lr %.9g; they must be equal",
+                     name, (unsigned long long)other->step, (double)other->lr, session->rank,
+                     (double)step->mine.lr);
+            return WEFT_ERR_MISMATCH;
+        }
+        if (other->revision != step->mine.revision) {
+            snprintf(text, text_bytes,
+                     "%s is in revision %llu of the choice of codecs in step %llu and this rank (%u) in "
+                     "revision %llu",
+                     name, (unsigned long long)other->revision, (unsigned long long)other->step,
+                     session->rank, (unsigned long long)step->mine.revision);
+            return WEFT_ERR_MISMATCH;
+        }
+        if (!isfinite(other->weight) || other->weight < 0) {
+            snprintf(text, text_bytes, "%s sent sample weight %g for step %llu; it must be zero or positive",
+                     name, (double)other->weight, (unsigned long long)other->step);
+            return WEFT_ERR_MALFORMED;
+        }
+    }
+    return WEFT_OK;
+}
+
+static void on_records(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    struct weft_session *session = request->session;
+    struct client_step *step = &session->step;
+    char difference[400];
+    if (session->engine.failed) {
+        client_request_complete(request, session->engine.failed, session->engine.failed_text);
+        return;
+    }
+    if (status == WEFT_OK) {
+        status = compare_records(session, difference, sizeof difference);
+        text = difference;
+    }
+    double sum = 0;
+    for (uint32_t rank = 0; rank < session->ranks && status == WEFT_OK; rank++)
+        sum += (double)step->all[rank].weight;
+    step->grad_scale = client_grad_scale((float)sum);
+    if (status == WEFT_OK && (!isfinite((float)sum) || !isfinite(step->grad_scale))) {
+        snprintf(difference, sizeof difference,
+                 "the sample weights of step %llu sum to %g: no mean can be taken",
+                 (unsigned long long)step->mine.step, sum);
+        status = WEFT_ERR_INVALID;
+    }
+    if (status < 0) {
+        client_engine_group_op_failed(op, status, text);
+        return;
+    }
+    step->records_agree = true;
+    client_request_complete(request, WEFT_OK, NULL);
+    client_allreduce_mode_records_agree(session);
+}
+
+static enum weft_status post_record(struct client_group_op *op, struct weft_error *error)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    struct client_step *step = &request->session->step;
+    struct weft_coll_args args = {
+        .kind = WEFT_COLL_ALL_GATHER,
+        .in = &step->mine,
+        .out = step->all,
+        .count = sizeof step->mine / 8,
+        .dtype = WEFT_I64,
+        .op = WEFT_SUM,
+        .label = WEFT_COLL_LABEL_STEP_BEGIN,
+        .plan = WEFT_PLAN_DIRECT,
+    };
+    return weft_coll_post(request->session->engine.group, &args, client_engine_group_op_done, op, &op->coll,
+                          error);
+}
+
+static void start_record(struct weft_command *command)
+{
+    client_request_queue(weft_container_of(command, struct client_request, command), post_record, on_records);
+}
+
+static enum weft_status exchange_records(struct weft_session *session)
+{
+    struct client_step *step = &session->step;
+    struct client_request *request;
+    if (step->all_capacity < session->ranks) {
+        weft_free_bytes(session->env, step->all);
+        step->all = weft_alloc_array(session->env, session->ranks, sizeof *step->all);
+        step->all_capacity = step->all ? session->ranks : 0;
+    }
+    if (!step->all)
+        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the step records of %u ranks",
+                            session->ranks);
+    WEFT_TRY(client_request_claim(session, "step_begin", &step->request, &request));
+    request->kind = WEFT_COLL_ALL_GATHER;
+    request->dtype = WEFT_I64;
+    request->count = sizeof step->mine / 8;
+    client_request_post(request, start_record);
+    return WEFT_OK;
+}
+
+/* ---- the calls: caller's thread ---- */
+
+static enum weft_status check_step(struct weft_session *session, const struct weft_step *step)
+{
+    unsigned long long wanted = session->step.number + 1;
+    if (!step) return client_error(session, WEFT_ERR_INVALID, "step_begin: step is NULL");
+    if (session->step.open)
+        return client_error(session, WEFT_ERR_STATE,
+                            "step_begin: step %llu is still open; call weft_step_end first", wanted - 1);
+    if (step->step != wanted)
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: step is %llu; the next one is %llu",
+                            (unsigned long long)step->step, wanted);
+    if (!isfinite(step->lr))
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: lr is %g; it must be finite",
+                            (double)step->lr);
+    if (!isfinite(step->weight) || signbit(step->weight))
+        return client_error(
+            session, WEFT_ERR_INVALID,
+            "step_begin: weight is %g; it must be zero (no samples) or positive (1 when all ranks have "
+            "equal batches)",
+            (double)step->weight);
+    return WEFT_OK;
+}
+
+enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *begun)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!session) return client_null_argument("step_begin", "session");
+    WEFT_TRY(client_usable(session));
+    WEFT_TRY(check_step(session, begun));
+    /* between two steps */
+    if (client_is_leaving_epoch(session) || session->epoch_change.growth_unreported ||
+        session->epoch_change.shrink_unreported)
+        return weft_shrink(session);
+    struct client_step *step = &session->step;
+    const enum weft_status judged = client_codec_tuner_step_begin(session, begun->step);
+    if (judged < 0)
+        return session->is_elastic && client_failed(session) >= 0 && client_is_leaving_epoch(session)
+                   ? weft_shrink(session)
+                   : judged;
+    step->recorded = session->reduce_tensor_count > 0 || session->codec_tuner.count > 0;
+    step->records_agree = step->compared = false;
+    step->lr = begun->lr;
+    step->weight = begun->weight;
+    step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight,
+                                              .revision = session->codec_tuner.revision};
+    atomic_store(&session->engine.straggler_time.is_enabled, true);
+    if (step->recorded) WEFT_TRY(exchange_records(session));
+    client_skip_begin(session);
+    step->number = begun->step;
+    step->open = true;
+    step->began_ns = weft_now_ns(session->env);
+    step->exposed_ns = 0;
+    step->exposed_peers_ns = 0;
+    return WEFT_OK;
+}
+
+enum weft_status weft_step_begin_with(struct weft_session *session, const struct weft_step_options *options)
+{
+    if (!session) return client_null_argument("step_begin_with", "session");
+    WEFT_TRY(client_usable(session));
+    struct weft_step_options own = {0};
+    struct weft_error error = {0};
+    enum weft_status status =
+        client_sized_copy_in(&own, sizeof own, options, client_sized_end(struct weft_step_options, weight),
+                             "step_begin_with: options", &error);
+    if (status < 0) return client_error(session, status, "%s", error.text);
+    return weft_step_begin(session,
+                           &(struct weft_step){.step = own.step, .lr = own.lr, .weight = own.weight});
+}
+
+static bool all_completed(void *context)
+{
+    struct weft_session *session = context;
+    return atomic_load(&session->open_requests) == 0;
+}
+
+static bool all_completed_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    return all_completed(session) || client_failed(session) < 0;
+}
+
+/* Wait for all requests of the session. In a failed one they end as soon as their buffers are free. */
+static enum weft_status wait_requests(struct weft_session *session)
+{
+    uint64_t until_ns = client_deadline(session, session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS);
+    if (client_wait_for(session, all_completed_or_failed, session, until_ns) < 0)
+        return client_error(session, WEFT_ERR_DEADLINE,
+                            "step_end of step %llu: %u operations are still running after %.1f s",
+                            (unsigned long long)session->step.number, atomic_load(&session->open_requests),
+                            (double)session->settings.deadline_ns / 1e9);
+    return client_usable(session); /* of a failed session: once nothing is open */
+}
+
+static void close_codecs(struct weft_session *session, bool commit)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        bool touched = (tensor->codec || tensor->carry) && tensor->last_step == session->step.number;
+        /* A codec the engine may still be at (failed session) is nobody's to change. */
+        if (!touched || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
+        client_hash_step_ended(tensor, commit);
+        if (commit) {
+            if (tensor->codec) weft_codec_commit(tensor->codec);
+            weft_free_bytes(session->env, tensor->carry); /* it went into this step's contribution */
+            tensor->carry = NULL;
+        } else if (tensor->codec) {
+            weft_codec_abandon(tensor->codec);
+        }
+    }
+}
+
+static void restore_last_step(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->last_step == session->step.number) tensor->last_step = tensor->step_before;
+    }
+}
+
+/* Ranks are gone, or have come. */
+static enum weft_status report_membership(struct weft_session *session, uint64_t next)
+{
+    char text[480];
+    pthread_mutex_lock(&session->epoch_change.lock);
+    snprintf(text, sizeof text, "%.300s", session->epoch_change.text);
+    pthread_mutex_unlock(&session->epoch_change.lock);
+    bool grew = session->epoch_change.growth_unreported;
+    session->epoch_change.growth_unreported = session->epoch_change.shrink_unreported = false;
+    if (grew)
+        return client_error(session, WEFT_ERR_GREW,
+                            "%s; this is rank %u of %u now, with new ranks: all take the parameters from "
+                            "rank 0, then run step %llu",
+                            text, session->rank, session->ranks, (unsigned long long)next);
+    return client_error(session, WEFT_ERR_SHRUNK, "%s; this is rank %u of %u now, run step %llu again", text,
+                        session->rank, session->ranks, (unsigned long long)next);
+}
+
+/* Of an elastic job. A step is good when all ranks have said that all their operations of it went well;
+ * when one of them is lost in the middle of saying so, the others find out together whether anybody has
+ * heard it of all. */
+static enum weft_status vote(struct weft_session *session, enum weft_status status)
+{
+    struct client_step *step = &session->step;
+    WEFT_TRY(client_usable(session)); /* also where the operations had ended by a loss before: how the job
+                                       * goes on is no question any more */
+    if (status == WEFT_OK && !client_is_leaving_epoch(session)) {
+        step->grow_epoch = atomic_load(&session->epoch_change.grow_epoch);
+        status = weft_all_reduce(session, &step->grow_epoch, &step->grow_epoch, 1, WEFT_U32, WEFT_MAX,
+                                 &step->vote);
+        if (status == WEFT_IN_PROGRESS) status = weft_wait(&step->vote, 0);
+        if (status == WEFT_OK) {
+            /* does any of them know of somebody new? Then all do now, and agree before the next step; else
+             * it is nothing newer */
+            client_leave_epoch(session, step->grow_epoch, "a new worker has come");
+            return WEFT_OK;
+        }
+    }
+    WEFT_TRY(client_usable(session));
+    if (!client_is_leaving_epoch(session)) return status;
+    uint64_t committed;
+    WEFT_TRY(client_shrink(session, step->number - 1, &committed));
+    if (committed >= step->number) {
+        /* somebody has, and hears of the others as the next step begins: so does this rank */
+        session->epoch_change.shrink_unreported = true;
+        return WEFT_OK;
+    }
+    close_codecs(session, false);
+    restore_last_step(session);
+    return report_membership(session, step->number);
+}
+
+enum weft_status weft_shrink(struct weft_session *session)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!session) return client_null_argument("shrink", "session");
+    WEFT_TRY(client_usable(session));
+    uint64_t committed;
+    if (session->step.open)
+        return client_error(session, WEFT_ERR_STATE, "shrink: step %llu is open; weft_step_end does that",
+                            (unsigned long long)session->step.number);
+    if (!client_is_leaving_epoch(session))
+        return session->epoch_change.growth_unreported || session->epoch_change.shrink_unreported
+                   ? report_membership(session, session->step.number + 1)
+                   : WEFT_OK;
+    WEFT_TRY(client_shrink(session, session->step.number, &committed));
+    client_codecs_set_membership(session);
+    return report_membership(session, session->step.number + 1);
+}
+
+enum weft_status weft_step_end(struct weft_session *session)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!session) return client_null_argument("step_end", "session");
+    struct client_step *step = &session->step;
+    if (!step->open) {
+        WEFT_TRY(client_usable(session));
+        return client_error(session, WEFT_ERR_STATE, "step_end without step_begin");
+    }
+    if (client_call_group_is_open(session))
+        return client_error(session, WEFT_ERR_STATE,
+                            "step_end inside a group of calls; call weft_group_end first");
+    enum weft_status status = client_usable(session);
+    if (status == WEFT_OK && !step->compared) {
+        status = client_compare_pushed(session);
+        if (status == WEFT_ERR_NO_MEMORY) return status;
+        step->compared = status == WEFT_OK;
+    }
+    if (status != WEFT_ERR_FORKED) status = wait_requests(session);
+    if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);
+    if (status == WEFT_OK) status = client_compare_pushed_result(session);
+    if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
+    const bool skips = status == WEFT_OK && client_skip_has_nonfinite(session);
+    if (skips) status = client_skip_gather(session);
+    if (session->is_elastic) status = vote(session, status);
+    if (status == WEFT_OK && skips) status = client_skip_step(session);
+    else if (status == WEFT_OK && !session->epoch_change.growth_unreported)
+        status = client_compare_weights(session);
+    const bool skipped = status == WEFT_ERR_SKIPPED;
+    if (status == WEFT_OK && !session->epoch_change.growth_unreported)
+        client_state_broadcast_confirm(session);
+    close_codecs(session, status == WEFT_OK);
+    bool repeats = status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW;
+    if (skipped) {
+        restore_last_step(session);
+        client_backup_undo(session);
+    }
+    client_backup_close(session, repeats);
+    if (session->is_elastic && client_failed(session) >= 0) client_codecs_set_membership(session);
+    step->open = false;
+    atomic_store(&session->engine.straggler_time.is_enabled, false);
+    if (repeats || skipped) step->number--;
+    if (status == WEFT_OK) {
+        const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;
+        session->steps_ended++;
+        session->step_ns += step_ns;
+        const uint64_t exposed_ns = step->exposed_ns, peers_ns = step->exposed_peers_ns;
+        session->exposed_ns += exposed_ns;
+        /* another thread may be adding to both */
+        session->exposed_peers_ns += peers_ns < exposed_ns ? peers_ns : exposed_ns;
+        client_codec_tuner_step_end(session, step_ns, step->exposed_ns);
+    }
+    return status;
+}

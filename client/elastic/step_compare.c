@@ -1,0 +1,238 @@
+/* step_compare.c - what all ranks compare at the end of a step: the tensors they pushed, and now and then
+ * their weights.
+ *
+ *     weft_step_end ──► all_gather of one bit per tensor, behind the all-reduces of the step ──► all
+ *     operations complete
+ *                   ──► every client.hash_every steps: all_gather of one hash per tensor ──► the step is good
+ *
+ * A rank that leaves out a tensor would otherwise show at the deadline only: the shard waits for it. The
+ * first exchange is posted before weft_step_end waits, so it fails the step while that operation is still
+ * open. An elastic job has the vote of step.c in its place, which differs in the same way from an operation
+ * that another rank left out.
+ *
+ * The weights are those that the last push_pull of a tensor with an optimiser wrote, in host memory. The
+ * hash is that of proto/hash.h. It finds a rank with other hardware, another library or a write into its
+ * weights, in every mode and with every codec. */
+#include "client/elastic/step_compare.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "client/call/call.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+#define BITS 64u
+
+static enum weft_status reserve(struct weft_session *session, uint32_t words)
+{
+    struct client_compare *compare = &session->compare;
+    const size_t wanted = (size_t)words * (session->ranks + 1u);
+    compare->words = words;
+    if (compare->capacity >= wanted) return WEFT_OK;
+    weft_free_bytes(session->env, compare->mine);
+    compare->mine = weft_alloc_array(session->env, wanted, sizeof *compare->mine);
+    compare->capacity = compare->mine ? wanted : 0;
+    if (compare->mine) return WEFT_OK;
+    return client_error(session, WEFT_ERR_NO_MEMORY, "step_end: no memory to compare %u words of %u ranks",
+                        words, session->ranks);
+}
+
+static uint64_t *words_of(const struct client_compare *compare, uint32_t rank)
+{
+    return compare->mine + (size_t)compare->words * (rank + 1u);
+}
+
+/* Ids count the declarations of the job, so all ranks have the same ones below tensor_count. */
+static const char *name_of(const struct weft_session *session, uint32_t id)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->id == id) return tensor->name;
+    }
+    return "?"; /* freed */
+}
+
+/* ---- the tensors: the exchange, on the engine's thread ---- */
+
+static enum weft_status compare_pushed(struct weft_session *session, char *text, size_t text_bytes)
+{
+    const struct client_compare *compare = &session->compare;
+    for (uint32_t rank = 0; rank < session->ranks; rank++)
+        for (uint32_t word = 0; word < compare->words; word++) {
+            const uint64_t theirs = words_of(compare, rank)[word], differ = theirs ^ compare->mine[word];
+            if (!differ) continue;
+            const uint32_t bit = (uint32_t)__builtin_ctzll(differ);
+            const bool they_did = theirs >> bit & 1;
+            char other[128], own[128];
+            client_rank_name(session, rank, other, sizeof other);
+            client_rank_name(session, session->rank, own, sizeof own);
+            snprintf(text, text_bytes,
+                     "step %llu: %s pushed tensor '%.60s' and %s ended the step without it; every rank "
+                     "pushes the same tensors, or "
+                     "calls weft_push_none",
+                     (unsigned long long)session->step.number, they_did ? other : own,
+                     name_of(session, word * BITS + bit), they_did ? own : other);
+            return WEFT_ERR_MISMATCH;
+        }
+    return WEFT_OK;
+}
+
+static void on_pushed(struct client_group_op *op, enum weft_status status, const char *text)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    struct weft_session *session = request->session;
+    char difference[480];
+    if (session->engine.failed) {
+        client_request_complete(request, session->engine.failed, session->engine.failed_text);
+        return;
+    }
+    if (status == WEFT_OK) {
+        status = compare_pushed(session, difference, sizeof difference);
+        text = difference;
+    }
+    if (status < 0) client_engine_group_op_failed(op, status, text);
+    else client_request_complete(request, WEFT_OK, NULL);
+}
+
+static enum weft_status post_pushed(struct client_group_op *op, struct weft_error *error)
+{
+    struct client_request *request = weft_container_of(op, struct client_request, op);
+    struct weft_session *session = request->session;
+    struct weft_coll_args args = {
+        .kind = WEFT_COLL_ALL_GATHER,
+        .in = session->compare.mine,
+        .out = words_of(&session->compare, 0),
+        .count = session->compare.words,
+        .dtype = WEFT_I64,
+        .op = WEFT_SUM,
+        .label = WEFT_COLL_LABEL_STEP_END,
+    };
+    return weft_coll_post(session->engine.group, &args, client_engine_group_op_done, op, &op->coll, error);
+}
+
+static void start_pushed(struct weft_command *command)
+{
+    client_request_queue(weft_container_of(command, struct client_request, command), post_pushed, on_pushed);
+}
+
+static void set_bits(struct weft_session *session)
+{
+    struct client_compare *compare = &session->compare;
+    struct weft_list *node, *spare;
+    memset(compare->mine, 0, compare->words * sizeof *compare->mine);
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->last_step == session->step.number)
+            compare->mine[tensor->id / BITS] |= (uint64_t)1 << tensor->id % BITS;
+    }
+}
+
+static bool reductions_completed(void *context)
+{
+    struct weft_session *session = context;
+    struct weft_list *node, *spare;
+    if (atomic_load(&session->open_requests) == 0 || client_failed(session) < 0) return true;
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (tensor->mode == WEFT_MODE_ALL_REDUCE && atomic_load_explicit(&tensor->busy, memory_order_acquire))
+            return false;
+    }
+    return true;
+}
+
+enum weft_status client_compare_pushed(struct weft_session *session)
+{
+    struct client_request *request;
+    if (session->tensor_count == 0 || session->ranks == 1 || session->is_elastic) return WEFT_OK;
+    WEFT_TRY(reserve(session, (session->tensor_count + BITS - 1) / BITS));
+    /* An all-reduce that another rank left out must meet this exchange of that rank, to be named. */
+    const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
+    if (client_wait_for(session, reductions_completed, session, until_ns) < 0) return WEFT_ERR_DEADLINE;
+    WEFT_TRY(client_usable(session));
+    WEFT_TRY(client_request_claim(session, "step_end", &session->compare.request, &request));
+    set_bits(session);
+    request->kind = WEFT_COLL_ALL_GATHER;
+    request->dtype = WEFT_I64;
+    request->count = session->compare.words;
+    client_request_post(request, start_pushed);
+    return WEFT_OK;
+}
+
+enum weft_status client_compare_pushed_result(struct weft_session *session)
+{
+    return weft_test(&session->compare.request);
+}
+
+/* ---- the weights ---- */
+
+static bool is_hashed(const struct weft_tensor *tensor)
+{
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && tensor->memory != WEFT_MEMORY_CUDA &&
+           tensor->weights && tensor->last_step == tensor->session->step.number;
+}
+
+static void hash_weights(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    memset(session->compare.mine, 0, session->compare.words * sizeof *session->compare.mine);
+    weft_list_foreach(node, spare, &session->tensors) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (is_hashed(tensor))
+            session->compare.mine[tensor->id] = weft_weight_hash(tensor->weights, tensor->bytes);
+    }
+}
+
+static uint32_t count_equal(const struct weft_session *session, uint32_t index, uint64_t hash)
+{
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < session->ranks; rank++)
+        count += words_of(&session->compare, rank)[index] == hash;
+    return count;
+}
+
+/* Fails the session for the first tensor that differs, and names the rank with the rarest hash: of two
+ * ranks, the second. */
+static void find_difference(struct weft_session *session)
+{
+    for (uint32_t index = 0; index < session->compare.words; index++) {
+        uint32_t odd = 0, rarest = session->ranks;
+        for (uint32_t rank = 0; rank < session->ranks; rank++) {
+            const uint32_t count = count_equal(session, index, words_of(&session->compare, rank)[index]);
+            if (count <= rarest) odd = rank, rarest = count;
+        }
+        if (rarest == session->ranks) continue;
+        char name[128];
+        client_rank_name(session, odd, name, sizeof name);
+        client_fail(session, WEFT_ERR_DIVERGED, true,
+                    "weights of tensor '%.60s' after step %llu differ: %s has hash %016llx, as %u of %u "
+                    "ranks; restart from the last checkpoint",
+                    name_of(session, index), (unsigned long long)session->step.number, name,
+                    (unsigned long long)words_of(&session->compare, odd)[index], rarest, session->ranks);
+        return;
+    }
+}
+
+enum weft_status client_compare_weights(struct weft_session *session)
+{
+    const uint64_t every = session->settings.client_hash_every;
+    struct client_compare *compare = &session->compare;
+    if (every == 0 || session->step.number % every != 0 || session->tensor_count == 0 || session->ranks == 1)
+        return WEFT_OK;
+    WEFT_TRY(reserve(session, session->tensor_count));
+    hash_weights(session);
+    const struct client_simple_call call = {.kind = WEFT_COLL_ALL_GATHER,
+                                            .in = compare->mine,
+                                            .out = words_of(compare, 0),
+                                            .count = compare->words,
+                                            .dtype = WEFT_I64,
+                                            .op = WEFT_SUM};
+    enum weft_status status =
+        client_call_start_internal(session, WEFT_COLL_LABEL_STEP_END, &call, &compare->request);
+    if (status >= 0) status = client_request_wait_internal(session, &compare->request, "comparing weights");
+    /* the step was good before the loss */
+    if (status < 0) return client_failed(session) >= 0 && client_is_leaving_epoch(session) ? WEFT_OK : status;
+    find_difference(session);
+    return client_usable(session);
+}

@@ -1,0 +1,67 @@
+/* plan_cache.c - what the group of all workers has learned of plans (collective.retune), kept in a file
+ * between jobs (collective.plans): rank 0 reads it when its group is made and writes it when the session ends
+ * in order.
+ *
+ * A file that is missing begins empty; one that does not fit costs a line in the log. May block for the
+ * disk. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/engine/plan_cache.h"
+
+static const char *plan_file_path(const struct weft_session *session)
+{
+    const char *path = weft_config_text(session->settings.config, "collective.plans");
+    return session->rank == 0 && session->engine.group && client_plans_retune(session) != WEFT_RETUNE_OFF &&
+                   path[0]
+               ? path
+               : NULL;
+}
+
+enum weft_retune client_plans_retune(const struct weft_session *session)
+{
+    const char *asked = weft_config_text(session->settings.config, "collective.retune");
+    return strcmp(asked, "any") == 0          ? WEFT_RETUNE_ANY
+           : strcmp(asked, "same_order") == 0 ? WEFT_RETUNE_SAME_ORDER
+                                              : WEFT_RETUNE_OFF;
+}
+
+void client_plans_load(struct weft_session *session)
+{
+    char text[WEFT_GROUP_PLANS_BYTES_MAX + 1];
+    const char *path = plan_file_path(session);
+    FILE *file = path ? fopen(path, "re") : NULL;
+    if (!file) return;
+    struct weft_error error = {0};
+    size_t bytes = fread(text, 1, sizeof text, file);
+    bool broken = ferror(file) != 0;
+    fclose(file);
+    if (broken || bytes == sizeof text)
+        weft_error_set(&error, WEFT_ERR_IO,
+                       broken ? "it cannot be read" : "it is longer than any table of plans");
+    else weft_group_plans_read(session->engine.group, text, bytes, &error);
+    if (error.text[0])
+        weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s is not used: %s", path,
+                 error.text);
+}
+
+void client_plans_save(struct weft_session *session)
+{
+    char text[WEFT_GROUP_PLANS_BYTES_MAX], fresh[PATH_MAX];
+    const char *path = plan_file_path(session);
+    if (!path) return;
+    size_t bytes = weft_group_plans_write(session->engine.group, text, sizeof text);
+    if (bytes >= sizeof text ||
+        snprintf(fresh, sizeof fresh, "%s.part%ld", path, (long)session->pid) >= (int)sizeof fresh)
+        return;
+    FILE *file = fopen(fresh, "we");
+    bool fine = file && fwrite(text, 1, bytes, file) == bytes;
+    if (file && fclose(file) != 0) fine = false;
+    if (fine && rename(fresh, path) == 0) return;
+    weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s cannot be written: %s", path,
+             strerror(errno));
+    if (file) unlink(fresh);
+}

@@ -1,0 +1,358 @@
+/* request.c - the life of a request, and weft_wait / weft_test. See request.h for the states.
+ *
+ * In a session that has failed a request ends when the transport has let go of its buffers. When that
+ * takes longer than CLIENT_BUFFER_RELEASE_NS the engine is halted for good and every request ends: whoever
+ * was answered may drop its memory. */
+#include "client/engine/request.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/call/call_group.h"
+#include "client/call/call.h"
+#include "client/comm/comm.h"
+#include "client/tensor/server_mode.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+/* ---- starting: caller's thread ---- */
+
+enum weft_status client_request_check_idle(struct weft_session *session, const struct client_request *request,
+                                           const char *call)
+{
+    uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
+    if (state == CLIENT_REQUEST_OPEN)
+        return client_error(session, WEFT_ERR_BUSY, "%s: the request is still in use; wait for it first",
+                            call);
+    if (state == CLIENT_REQUEST_GATHERED)
+        return client_error(session, WEFT_ERR_BUSY,
+                            "%s: the request is still in use: its call starts with weft_group_end", call);
+    return WEFT_OK;
+}
+
+enum weft_status client_request_claim(struct weft_session *session, const char *call,
+                                      struct weft_request *user_request, struct client_request **out)
+{
+    if (!user_request)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "%s: request is NULL; pass a zeroed struct weft_request", call);
+    struct client_request *request = client_request_of(user_request);
+    if (request->magic != 0 && request->magic != CLIENT_REQUEST_MAGIC)
+        return client_error(session, WEFT_ERR_INVALID, "%s: the request was not zeroed before its first use",
+                            call);
+    if (request->magic == CLIENT_REQUEST_MAGIC) WEFT_TRY(client_request_check_idle(session, request, call));
+    client_request_clear(session, request);
+    *out = request;
+    return WEFT_OK;
+}
+
+void client_request_clear(struct weft_session *session, struct client_request *request)
+{
+    memset(request, 0, sizeof *request);
+    request->magic = CLIENT_REQUEST_MAGIC;
+    request->session = session;
+}
+
+void client_request_open(struct client_request *request)
+{
+    struct weft_session *session = request->session;
+    if (!request->started_ns) request->started_ns = weft_now_ns(session->env);
+    weft_list_init(&request->link);
+    atomic_fetch_add(&session->open_requests, 1);
+    if (request->op.comm) atomic_fetch_add(&request->op.comm->open, 1);
+    atomic_store_explicit(&request->state, CLIENT_REQUEST_OPEN, memory_order_relaxed);
+}
+
+void client_request_send(struct client_request *request, void (*start)(struct weft_command *command))
+{
+    request->command.fn = start;
+    client_event_post(request->session, &request->command);
+}
+
+void client_request_post(struct client_request *request, void (*start)(struct weft_command *command))
+{
+    client_request_open(request);
+    client_request_send(request, start);
+}
+
+/* ---- engine's thread ---- */
+
+bool client_request_begin(struct client_request *request)
+{
+    struct client_engine *engine = &request->session->engine;
+    weft_list_append(&engine->open_requests, &request->link);
+    if (request->tensor) request->tensor->has_begun = true;
+    if (!engine->failed) return true;
+    client_request_complete(request, engine->failed, engine->failed_text);
+    return false;
+}
+
+void client_request_queue(struct client_request *request,
+                          enum weft_status (*post)(struct client_group_op *, struct weft_error *),
+                          void (*done)(struct client_group_op *, enum weft_status, const char *))
+{
+    if (!client_request_begin(request)) return;
+    request->op.ready = true;
+    request->op.post = post;
+    request->op.done = done;
+    client_engine_queue_group_op(request->session, &request->op);
+}
+
+void client_request_complete(struct client_request *request, enum weft_status status, const char *text)
+{
+    struct weft_session *session = request->session;
+    struct weft_error error = {0};
+    if (request->tensor && request->stage && status == WEFT_OK &&
+        (status = client_stage_copy_out(request, &error)) < 0) {
+        text = error.text;
+        client_fail(session, status, true,
+                    "rank %u: tensor '%.100s': its result could not be copied to the device: %.200s",
+                    session->rank, request->tensor->name, error.text);
+    }
+    WEFT_ASSERT(atomic_load_explicit(&request->state, memory_order_relaxed) == CLIENT_REQUEST_OPEN);
+    weft_list_remove(&request->link);
+    request->status = status;
+    request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_reason_text(status)) : 0;
+    if (request->tensor) client_tensor_release(request->tensor);
+    if (request->stage) client_stage_done(request);
+    session->engine.requests_done++;
+    if (request->deferred_open) session->fastpath.deferred_open--;
+    request->deferred_open = false;
+    if (request->completed) request->completed(request->context, status);
+    /* before: it may be freed once this is done */
+    if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1);
+    /* now it is the caller's */
+    atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
+    atomic_fetch_sub(&session->open_requests, 1);
+    client_event_signal(session);
+    weft_loop_notify(session->engine.loop);
+}
+
+/* A rank of its group. */
+static void name_member(const struct client_request *request, uint32_t rank, char *out, size_t out_bytes)
+{
+    client_rank_name(request->session, request->op.comm ? request->op.comm->members[rank] : rank, out,
+                     out_bytes);
+}
+
+void client_request_describe(const struct client_request *request, char *out, size_t out_bytes)
+{
+    char name[128] = "the other ranks";
+    uint32_t rank;
+    if (request->stage && client_stage_is_filling(request)) {
+        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for what came before it on its CUDA stream",
+                 request->tensor ? request->tensor->name
+                                 : weft_coll_kind_name((enum weft_coll_kind)request->kind),
+                 (unsigned long long)request->count, weft_dtype_name(request->dtype));
+    } else if (request->tensor) {
+        client_tensor_describe(request->tensor, out, out_bytes);
+    } else if (client_call_group_operation(request) &&
+               (request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV)) {
+        name_member(request, request->root, name, sizeof name);
+        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for %s",
+                 weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count,
+                 weft_dtype_name(request->dtype), name);
+    } else if (client_call_group_operation(request)) {
+        if (weft_coll_waits_for(client_call_group_operation(request), &rank))
+            name_member(request, rank, name, sizeof name);
+        snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for %s",
+                 weft_coll_kind_name((enum weft_coll_kind)request->kind),
+                 (unsigned long long)weft_coll_sequence(client_call_group_operation(request)),
+                 (unsigned long long)request->count, weft_dtype_name(request->dtype), name);
+    } else {
+        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for an earlier operation of this rank",
+                 weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count,
+                 weft_dtype_name(request->dtype));
+    }
+}
+
+/* ---- waiting: caller's thread ---- */
+
+struct request_condition {
+    struct client_request *request;
+    bool or_failed;
+};
+
+static bool request_condition(void *context)
+{
+    struct request_condition *condition = context;
+    if (atomic_load_explicit(&condition->request->state, memory_order_acquire) != CLIENT_REQUEST_OPEN)
+        return true;
+    return condition->or_failed && client_failed(condition->request->session) < 0;
+}
+
+/* The final status of a request that is done, with its sentence in the session's error. */
+static enum weft_status request_result(struct client_request *request)
+{
+    if (request->status < 0 && client_session_is_live(request->session)) {
+        struct weft_session *session = request->session;
+        char text[480];
+        client_text_get(session, request->text_serial, request->status, text, sizeof text);
+        client_error(session, request->status, "%s", text);
+    }
+    return request->status;
+}
+
+static void describe_on_engine(struct weft_command *command)
+{
+    struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
+    struct client_engine *engine = &query->session->engine;
+    struct weft_list *node, *spare;
+    engine->describe_text[0] = 0;
+    weft_list_foreach(node, spare, &engine->open_requests) {
+        struct client_request *request = weft_container_of(node, struct client_request, link);
+        if (request != engine->describe_request) continue; /* it may have ended meanwhile */
+        client_request_describe(request, engine->describe_text, sizeof engine->describe_text);
+    }
+    atomic_store_explicit(&query->state, 2, memory_order_release);
+    weft_loop_notify(query->session->engine.loop);
+}
+
+/* What it waits for. A process that was stopped meanwhile finds its time over before anything that has
+ * come since: so the request may have ended, or the session, by the time this has asked. */
+static void describe_request(struct client_request *request, char *text, size_t text_bytes)
+{
+    struct weft_session *session = request->session;
+    struct client_engine *engine = &session->engine;
+    snprintf(text, text_bytes, "the operation is still running");
+    /* else another thread's wait expires too */
+    bool mine = pthread_mutex_trylock(&engine->describe_lock) == 0;
+    if (mine && atomic_load(&engine->describe_query.state) != 1) {
+        /* else the engine is still at an earlier question */
+        engine->describe_request = request;
+        engine->describe_query.command.fn = describe_on_engine;
+        if (client_engine_query_run(session, &engine->describe_query) == WEFT_OK && engine->describe_text[0])
+            snprintf(text, text_bytes, "%s", engine->describe_text);
+    }
+    if (mine) pthread_mutex_unlock(&engine->describe_lock);
+}
+
+static enum weft_status wait_request(struct client_request *request, uint64_t timeout_ns)
+{
+    struct weft_session *session = request->session;
+    struct request_condition condition = {.request = request, .or_failed = true};
+    enum weft_status status = client_wait_within(session, request_condition, &condition, timeout_ns);
+    if (status == WEFT_ERR_DEADLINE) {
+        char text[480];
+        describe_request(request, text, sizeof text);
+        if (!request_condition(&condition))
+            return client_error(session, WEFT_ERR_DEADLINE,
+                                "%.380s and has not ended within %.3f s; it goes on: wait again or finalize",
+                                text, (double)timeout_ns / 1e9);
+    }
+    condition.or_failed = false;
+    status = client_wait_within(session, request_condition, &condition, CLIENT_BUFFER_RELEASE_NS);
+    if (status == WEFT_OK || client_engine_halt(session)) return request_result(request);
+    return client_error(session, client_failed(session),
+                        "%.400s (the request and its buffers must stay until weft_finalize)",
+                        session->failure.text);
+}
+
+/* Shared opening of weft_wait and weft_test: WEFT_IN_PROGRESS means that it is open and may be waited for. */
+static enum weft_status check_request(struct weft_request *user_request, const char *call)
+{
+    if (!user_request) return client_null_argument(call, "request");
+    struct client_request *request = client_request_of(user_request);
+    if (request->magic == 0) return WEFT_OK; /* never started */
+    if (request->magic != CLIENT_REQUEST_MAGIC) return client_invalid_request(call);
+    uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
+    if (state == CLIENT_REQUEST_IDLE) return WEFT_OK; /* its start was refused */
+    if (state == CLIENT_REQUEST_DONE) return request_result(request);
+    if (state == CLIENT_REQUEST_GATHERED)
+        return client_error(
+            request->session, WEFT_ERR_STATE,
+            "the request belongs to a group of calls that is still open; call weft_group_end first");
+    if (request->session->pid != weft_process_id()) return client_usable(request->session);
+    if (request->tensor && client_call_group_contains(request->session, request->tensor))
+        return client_error(
+            request->session, WEFT_ERR_STATE,
+            "the tensor goes with others of a group of calls that is still open; call weft_group_end first");
+    return WEFT_IN_PROGRESS;
+}
+
+static __attribute__((noinline)) enum weft_status wait_open(struct weft_request *user_request,
+                                                            uint64_t timeout_ms)
+{
+    enum weft_status status = check_request(user_request, "wait");
+    if (status != WEFT_IN_PROGRESS) return status;
+    struct client_request *request = client_request_of(user_request);
+    client_fastpath_wait_begins(request);
+    uint64_t timeout_ns = request->session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS;
+    if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
+    return wait_request(request, timeout_ns);
+}
+
+static bool no_open_requests(void *context)
+{
+    struct weft_session *session = context;
+    return atomic_load(&session->open_requests) == 0;
+}
+
+void client_requests_wait_all(struct weft_session *session)
+{
+    if (no_open_requests(session)) return;
+    if (client_wait_for(session, no_open_requests, session,
+                        client_deadline(session, CLIENT_BUFFER_RELEASE_NS)) < 0)
+        client_engine_halt(session);
+}
+
+/* A program that gets an error returns from the frame in which its other requests lie, too. */
+static enum weft_status wait_failed(struct client_request *request, enum weft_status status)
+{
+    struct weft_session *session = request->session;
+    if (!client_session_is_live(session) || session->pid != weft_process_id()) return status;
+    if (client_failed(session) < 0) client_requests_wait_all(session);
+    /* they end, too */
+    else if (client_is_leaving_epoch(session))
+        client_wait_for(session, no_open_requests, session,
+                        client_deadline(session, CLIENT_BUFFER_RELEASE_NS));
+    return status;
+}
+
+/* Most have ended within their call. */
+enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_ms)
+{
+    struct client_request *request = client_request_of(user_request);
+    if (!request) return client_null_argument("wait", "request");
+    bool ended = request->magic == CLIENT_REQUEST_MAGIC &&
+                 atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_DONE &&
+                 request->status == WEFT_OK;
+    if (ended || request->magic == 0) return WEFT_OK;
+    if (request->magic != CLIENT_REQUEST_MAGIC) return client_invalid_request("wait");
+    enum weft_status status = wait_open(user_request, timeout_ms);
+    return status < 0 ? wait_failed(request, status) : status;
+}
+
+enum weft_status weft_test(struct weft_request *user_request)
+{
+    return check_request(user_request, "test");
+}
+
+static bool has_ended(void *context) { return check_request(context, "wait") != WEFT_IN_PROGRESS; }
+
+/* It and what it works on may lie in the caller's frame, which is about to go: the session ends, and it
+ * with that. */
+static void fail_internal_wait(struct weft_session *session, struct weft_request *request, const char *what,
+                               enum weft_status status, const char *text)
+{
+    client_fail(session, status, true, "%s: %.300s", what, text);
+    while (client_wait_for(session, has_ended, request, client_deadline(session, CLIENT_BUFFER_RELEASE_NS)) <
+               0 &&
+           !client_engine_halt(session)) {
+    }
+}
+
+enum weft_status client_request_wait_internal(struct weft_session *session, struct weft_request *request,
+                                              const char *what)
+{
+    enum weft_status status = weft_wait(request, 0);
+    if (status < 0) {
+        char text[480];
+        snprintf(text, sizeof text, "%s", session->error.text);
+        /* also where the wait could not halt the engine of a failed session */
+        if (!has_ended(request)) fail_internal_wait(session, request, what, status, text);
+        client_error(session, status, "%s: %.400s", what, text);
+    }
+    return status;
+}

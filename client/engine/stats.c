@@ -1,0 +1,53 @@
+/* stats.c - numbers for the caller. Those of the transport and of the engine are the engine's: it is
+ * asked. */
+#include "client/comm/comm.h"
+#include "client/session/session.h"
+#include "client/session/sized.h"
+
+static void answer(struct weft_command *command)
+{
+    struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
+    struct client_engine *engine = &query->session->engine;
+    struct weft_transport_stats transport = {0};
+    weft_transport_stats(engine->transport, &transport);
+    struct weft_moved moved = engine->left;
+    if (engine->group) weft_group_add_moved(engine->group, &moved);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &engine->comms)
+        weft_group_add_moved(weft_container_of(node, struct weft_comm, engine_link)->group, &moved);
+    engine->stats[0] = transport.sent_bytes + moved.out_bytes;
+    engine->stats[1] = transport.received_bytes + moved.in_bytes;
+    engine->stats[2] = engine->encode_ns;
+    engine->stats[3] = engine->requests_done;
+    atomic_store_explicit(&query->state, 2, memory_order_release);
+    weft_loop_notify(query->session->engine.loop);
+}
+
+enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out)
+{
+    if (!session) return client_null_argument("stats_get", "session");
+    enum weft_status usable = client_usable(session); /* a failed session still has numbers */
+    if (usable == WEFT_ERR_FORKED) return usable;
+    struct weft_error error = {0};
+    if (client_sized_check(stats_out, sizeof *stats_out, "stats_get: stats", &error) < 0)
+        return client_error(session, WEFT_ERR_INVALID, "%s", error.text);
+    struct client_engine *engine = &session->engine;
+    engine->stats_query.command.fn = answer;
+    if (client_engine_query_run(session, &engine->stats_query) < 0)
+        return client_error(session, WEFT_ERR_BUSY,
+                            "stats_get: the engine is deep in a computation; ask again");
+    const struct weft_stats stats = {
+        .size = sizeof stats,
+        .sent_bytes = engine->stats[0],
+        .received_bytes = engine->stats[1],
+        .steps = session->steps_ended,
+        .step_ns = session->step_ns,
+        .exposed_ns = session->exposed_ns,
+        .encode_ns = engine->stats[2],
+        .requests = engine->stats[3],
+        .exposed_peers_ns = session->exposed_peers_ns,
+        .exposed_network_ns = session->exposed_ns - session->exposed_peers_ns,
+    };
+    client_sized_copy_out(&stats, sizeof stats, stats_out);
+    return WEFT_OK;
+}

@@ -1,0 +1,86 @@
+/* memory.c - weft_alloc: zeroed (so every page is touched here and not in the first step), 64-byte aligned,
+ * and freed with the session.
+ *
+ * Where the job's data may move through shared memory (auto, shm), blocks come from the transport: peers
+ * on this host map them, and a payload is copied once, straight between two blocks. The records of blocks
+ * lie elsewhere, because such memory is the parent's too after a fork, and peers can write to it. */
+#include <string.h>
+
+#include "client/session/session.h"
+
+struct block {
+    struct weft_list link;
+    void *memory;
+};
+
+static void *memory_take(struct weft_session *session, size_t bytes)
+{
+    const char *backend = weft_config_text(session->settings.config, "transport.backend");
+    void *memory;
+    if (strcmp(backend, "shm") != 0 && strcmp(backend, "auto") != 0)
+        return weft_alloc_zero(session->env, bytes);
+    return weft_memory_alloc(session->env, bytes, &memory, NULL) < 0 ? NULL : memory;
+}
+
+static void block_free(struct weft_session *session, struct block *block)
+{
+    weft_memory_free(session->env, block->memory); /* knows where it came from */
+    weft_free_bytes(session->env, block);
+}
+
+void *weft_alloc(struct weft_session *session, size_t bytes)
+{
+    if (!session || client_usable(session) == WEFT_ERR_FORKED) return NULL;
+    struct block *block = weft_alloc_zero(session->env, sizeof *block);
+    void *memory = block ? memory_take(session, bytes > 0 ? bytes : 1) : NULL;
+    if (!memory) {
+        weft_free_bytes(session->env, block);
+        client_error(session, WEFT_ERR_NO_MEMORY, "weft_alloc: no memory for %zu bytes", bytes);
+        return NULL;
+    }
+    block->memory = memory;
+    pthread_mutex_lock(&session->memory_lock);
+    weft_list_append(&session->memory, &block->link);
+    pthread_mutex_unlock(&session->memory_lock);
+    return memory;
+}
+
+/* Out of the list, or NULL. The first are looked at first: memory is mostly freed in the order it was
+ * taken. */
+static struct block *block_take(struct weft_session *session, const void *memory)
+{
+    struct weft_list *node, *spare;
+    struct block *found = NULL;
+    pthread_mutex_lock(&session->memory_lock);
+    weft_list_foreach(node, spare, &session->memory) {
+        struct block *block = weft_container_of(node, struct block, link);
+        if (block->memory != memory) continue;
+        weft_list_remove(node);
+        found = block;
+        break;
+    }
+    pthread_mutex_unlock(&session->memory_lock);
+    return found;
+}
+
+/* Who hears from one operation that the session has failed frees everything on the way out, and others are
+ * still being ended: memory that they may work on goes with the session. */
+void weft_free(struct weft_session *session, void *memory)
+{
+    if (!session || !memory) return;
+    if (client_failed(session) < 0 && atomic_load(&session->open_requests) > 0) return;
+    struct block *block = block_take(session, memory);
+    if (block) block_free(session, block);
+    else
+        weft_log(session->env, WEFT_LOG_ERROR, "client",
+                 "weft_free: %p is not from weft_alloc of this session; ignored", memory);
+}
+
+void client_memory_free_all(struct weft_session *session)
+{
+    while (!weft_list_empty(&session->memory)) {
+        struct block *block = weft_list_first(&session->memory, struct block, link);
+        weft_list_remove(&block->link);
+        block_free(session, block);
+    }
+}

@@ -1,0 +1,573 @@
+/* control.c - the conversation with the coordinator, as a state machine on the net thread.
+ *
+ *     coordinator          Challenge        Welcome      Roster       Go     Declared ...  MemberLost / Abort
+ *                             |  \            |            |          |         |                 |
+ *     this side             Hello           Endpoints    Ready      (data)   Declare ...     the session fails
+ *
+ * The net thread answers the Challenge itself (it needs nobody); every other message is kept for the
+ * caller's thread, which sits in weft_init or weft_declare, or ends the session. What the caller and the
+ * engine send is packed on their own thread into a letter; the net thread only writes it. Letters that
+ * were never delivered are freed with the session. Everything received is hostile until
+ * weft_control_unpack has checked it; what is left to check here is order and identity. */
+#include "client/session/control.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+#define WAIT_REASON_NS WEFT_MS(500) /* for the coordinator to say whom this rank waits for */
+
+struct outgoing {
+    struct weft_command command;
+    struct weft_list link; /* in control->letters until it is sent */
+    struct weft_session *session;
+    bool closes;             /* close the connection behind it */
+    size_t bytes;
+    uint8_t *data;         /* owned; NULL: nothing to send, only close */
+};
+
+static void set_phase(struct weft_session *session, enum client_phase phase)
+{
+    WEFT_ASSERT((int)phase >= atomic_load(&session->control.phase));
+    atomic_store(&session->control.phase, phase);
+    weft_loop_notify(session->engine.loop);
+}
+
+/* ---- sending ---- */
+
+static void free_outgoing(struct weft_session *session, struct outgoing *outgoing)
+{
+    weft_free_bytes(session->env, outgoing->data);
+    weft_free_bytes(session->env, outgoing);
+}
+
+static void send_outgoing(struct weft_command *command)
+{
+    struct outgoing *outgoing = weft_container_of(command, struct outgoing, command);
+    struct weft_session *session = outgoing->session;
+    struct client_control *control = &session->control;
+    pthread_mutex_lock(&control->lock);
+    weft_list_remove(&outgoing->link);
+    pthread_mutex_unlock(&control->lock);
+    if (control->connection && outgoing->data)
+        weft_net_send(control->connection, outgoing->data, outgoing->bytes);
+    if (control->connection && outgoing->closes) weft_net_close(control->connection);
+    free_outgoing(session, outgoing);
+}
+
+static enum weft_status post_outgoing(struct weft_session *session, const Weft__Control__Control *message,
+                                      bool closes)
+{
+    struct client_control *control = &session->control;
+    struct outgoing *outgoing = weft_alloc_zero(session->env, sizeof *outgoing);
+    if (!outgoing) return WEFT_ERR_NO_MEMORY;
+    if (message) {
+        enum weft_status status = weft_control_pack(session->env, message, &outgoing->data, &outgoing->bytes);
+        if (status < 0) {
+            weft_free_bytes(session->env, outgoing);
+            return status;
+        }
+    }
+    outgoing->session = session;
+    outgoing->closes = closes;
+    outgoing->command.fn = send_outgoing;
+    pthread_mutex_lock(&control->lock);
+    weft_list_append(&control->outgoing, &outgoing->link);
+    pthread_mutex_unlock(&control->lock);
+    weft_net_post(control->net, &outgoing->command);
+    return WEFT_OK;
+}
+
+enum weft_status client_control_send(struct weft_session *session, const Weft__Control__Control *message)
+{
+    return post_outgoing(session, message, false);
+}
+
+void client_control_send_abort(struct weft_session *session, enum weft_status status, const char *text)
+{
+    Weft__Control__Abort abort_body = WEFT__CONTROL__ABORT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    abort_body.status = status;
+    abort_body.text = (char *)text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_ABORT;
+    message.abort = &abort_body;
+    if (client_control_phase(&session->control) < CLIENT_WELCOME) return; /* nobody knows us yet */
+    if (post_outgoing(session, &message, false) < 0)
+        weft_log(session->env, WEFT_LOG_WARN, "client", "the coordinator cannot be told of: %s", text);
+}
+
+/* On the net thread. */
+static void send_now(struct weft_session *session, const Weft__Control__Control *message)
+{
+    uint8_t *data;
+    size_t bytes;
+    enum weft_status status = weft_control_pack(session->env, message, &data, &bytes);
+    if (status == WEFT_OK) {
+        status = weft_net_send(session->control.connection, data, bytes);
+        weft_free_bytes(session->env, data);
+    }
+    if (status < 0)
+        client_fail(session, status, false, "cannot send to the coordinator at %s:%u: %s",
+                    session->settings.host, session->settings.port, weft_reason_text(status));
+}
+
+static Weft__Control__Control heartbeat_of(struct weft_session *session, Weft__Control__Heartbeat *body)
+{
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body->time_ns = weft_now_ns(session->env);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = body;
+    return message;
+}
+
+/* answer: to the coordinator's roll call of that number; 0: it has not asked. */
+static void send_alive(struct weft_session *session, uint32_t answer)
+{
+    if (!session->control.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
+    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    body.answer = answer;
+    Weft__Control__Control message = heartbeat_of(session, &body);
+    send_now(session, &message);
+}
+
+static void send_heartbeat(void *context) { send_alive(context, 0); }
+
+void client_control_check_liveness(struct weft_session *session)
+{
+    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    body.ask = 1;
+    Weft__Control__Control message = heartbeat_of(session, &body);
+    (void)post_outgoing(session, &message, false); /* not asked: its silence tells, later */
+}
+
+static bool has_wait_reason_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    pthread_mutex_lock(&session->control.lock);
+    bool told = session->control.has_wait_reason;
+    pthread_mutex_unlock(&session->control.lock);
+    return told || client_failed(session) < 0;
+}
+
+static void take_wait_reason(struct weft_session *session, const char *text)
+{
+    struct client_control *control = &session->control;
+    pthread_mutex_lock(&control->lock);
+    snprintf(control->whom, sizeof control->whom, "%s", text);
+    control->has_wait_reason = true;
+    pthread_mutex_unlock(&control->lock);
+    weft_loop_notify(session->engine.loop);
+}
+
+void client_control_wait_reason(struct weft_session *session, char *out, size_t out_bytes)
+{
+    struct client_control *control = &session->control;
+    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    body.whom = true;
+    Weft__Control__Control message = heartbeat_of(session, &body);
+    pthread_mutex_lock(&control->lock);
+    control->has_wait_reason = false;
+    control->whom[0] = 0;
+    pthread_mutex_unlock(&control->lock);
+    if (client_control_phase(control) >= CLIENT_WELCOME && post_outgoing(session, &message, false) == WEFT_OK)
+        (void)client_wait_for(session, has_wait_reason_or_failed, session,
+                              client_deadline(session, WAIT_REASON_NS));
+    pthread_mutex_lock(&control->lock);
+    if (!control->has_wait_reason)
+        snprintf(out, out_bytes, "the coordinator at %.100s:%u does not answer who it waits for",
+                 session->settings.host, session->settings.port);
+    else
+        snprintf(out, out_bytes, "%s", control->whom[0] ? control->whom : "nobody is late by now");
+    pthread_mutex_unlock(&control->lock);
+}
+
+void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint32_t endpoint,
+                              uint64_t hash)
+{
+    if (!session->control.connection) return;
+    Weft__Control__WeightHash body = WEFT__CONTROL__WEIGHT_HASH__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.tensor = tensor;
+    body.step = step;
+    body.hash = hash;
+    body.worker = session->rank;
+    body.home = endpoint + 1;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH;
+    message.weight_hash = &body;
+    send_now(session, &message);
+}
+
+/* ---- receiving ---- */
+
+static void take_challenge(struct weft_session *session, const Weft__Control__Challenge *challenge)
+{
+    struct client_control *control = &session->control;
+    const struct client_settings *settings = &session->settings;
+    if (challenge->wire_version != WEFT_WIRE_VERSION) {
+        client_fail(session, WEFT_ERR_VERSION, false,
+                    "the coordinator at %s:%u (weft %s) speaks wire version %u and this library (weft %s) "
+                    "version %u; use the "
+                    "same release on both sides",
+                    settings->host, settings->port, challenge->weft_version, challenge->wire_version,
+                    weft_version(), WEFT_WIRE_VERSION);
+        return;
+    }
+    uint8_t proof[WEFT_PROOF_BYTES];
+    Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    hello.wire_version = WEFT_WIRE_VERSION;
+    hello.weft_version = (char *)weft_version();
+    hello.job = (char *)settings->job;
+    hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
+    hello.name = control->name;
+    hello.wanted_index = settings->rank;
+    hello.host = control->host;
+    hello.device = weft_memory_in_use(WEFT_MEMORY_CUDA);
+    hello.pid = (uint64_t)session->pid;
+    hello.nonce.data = control->nonce;
+    hello.nonce.len = sizeof control->nonce;
+    hello.endpoints = 1;
+    if (challenge->auth_required) {
+        if (!settings->secret) {
+            client_fail(session, WEFT_ERR_AUTH, false,
+                        "the job '%s' at %s:%u wants a secret; set WEFT_SECRET or WEFT_SECRET_FILE as on its "
+                        "other processes",
+                        settings->job, settings->host, settings->port);
+            return;
+        }
+        enum weft_status status = weft_proof_make(settings->secret, WEFT_PROOF_JOIN, challenge->nonce.data,
+                                                  settings->job, control->name, proof);
+        if (status < 0) {
+            client_fail(session, status, false, "cannot make the proof of the job's secret: %s",
+                        weft_reason_text(status));
+            return;
+        }
+        hello.proof.data = proof;
+        hello.proof.len = sizeof proof;
+    }
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HELLO;
+    message.hello = &hello;
+    send_now(session, &message);
+    set_phase(session, CLIENT_HELLO_SENT);
+}
+
+/* We have a secret: then the coordinator must know it too, or an impostor has taken its port. */
+static bool welcome_is_genuine(struct weft_session *session, const Weft__Control__Welcome *welcome)
+{
+    uint8_t wanted[WEFT_PROOF_BYTES];
+    if (!session->settings.secret) return true;
+    return weft_proof_make(session->settings.secret, WEFT_PROOF_WELCOME, session->control.nonce,
+                           session->settings.job, session->control.name, wanted) == WEFT_OK &&
+           weft_proof_check(welcome->proof.data, welcome->proof.len, wanted);
+}
+
+static void take_welcome(struct weft_session *session, const Weft__Control__Welcome *welcome)
+{
+    if (!welcome_is_genuine(session, welcome)) {
+        client_fail(
+            session, WEFT_ERR_AUTH, false,
+            "the coordinator at %s:%u does not know the secret of job '%s'; check WEFT_SECRET on its side",
+            session->settings.host, session->settings.port, session->settings.job);
+        return;
+    }
+    if (welcome->index >= welcome->workers) {
+        client_fail(session, WEFT_ERR_MALFORMED, false,
+                    "the coordinator at %s:%u gave rank %u in a job of %u workers", session->settings.host,
+                    session->settings.port, welcome->index, welcome->workers);
+        return;
+    }
+    uint64_t period_ns = welcome->heartbeat_ns / 4;
+    if (period_ns < WEFT_MS(50)) period_ns = WEFT_MS(50);
+    if (period_ns > WEFT_SECONDS(10)) period_ns = WEFT_SECONDS(10);
+    enum weft_status status =
+        weft_net_timer_periodic(session->control.net, period_ns, send_heartbeat, session);
+    if (status < 0)
+        client_fail(session, status, true, "no timer for heartbeats: %s", weft_reason_text(status));
+}
+
+/* In the newest table: the engine may make another one meanwhile, and looks once at what has changed in
+ * the one before. */
+static const struct client_member *mark_lost(struct weft_session *session, uint32_t number)
+{
+    const struct client_member *table;
+    struct client_member *member;
+    do {
+        table = session->members;
+        member = client_member_of_number(session, number);
+        if (member) atomic_store(&member->is_lost, true);
+    } while (table != session->members);
+    return member;
+}
+
+static void take_member_lost(struct weft_session *session, const Weft__Control__MemberLost *lost)
+{
+    const struct client_member *member = mark_lost(session, lost->member);
+    if (lost->epoch > 0 && session->is_elastic) {
+        client_leave_epoch(session, lost->epoch, lost->text);
+        return;
+    }
+    client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: %s",
+                member ? member->name : "a process of the job", lost->text);
+}
+
+static void take_abort(struct weft_session *session, const Weft__Control__Abort *body)
+{
+    enum weft_status status = (enum weft_status)body->status;
+    if (body->status >= 0 || body->status < -99) status = WEFT_ERR_ABORTED;
+    client_fail(session, status, false, "%s",
+                body->text[0] ? body->text : "the job was aborted without a reason");
+}
+
+/* Hand the whole message to the caller's thread. Answers true when it was expected and is now owned by
+ * control. */
+static bool store_message(struct weft_session *session, Weft__Control__Control **place,
+                          Weft__Control__Control *message)
+{
+    struct client_control *control = &session->control;
+    pthread_mutex_lock(&control->lock);
+    bool free_place = *place == NULL;
+    if (free_place) *place = message;
+    pthread_mutex_unlock(&control->lock);
+    if (free_place) weft_loop_notify(session->engine.loop);
+    return free_place;
+}
+
+static void fail_out_of_order(struct weft_session *session)
+{
+    client_fail(session, WEFT_ERR_MALFORMED, true, "the coordinator at %s:%u sent a message out of order",
+                session->settings.host, session->settings.port);
+}
+
+/* New members must be known to the end, whatever becomes of the epoch that brought them. */
+static bool store_newcomers(struct weft_session *session, Weft__Control__Control *message)
+{
+    if (message->shrunk->n_newcomers == 0) return true;
+    struct client_newcomer_message *grown = weft_alloc_zero(session->env, sizeof *grown);
+    if (!grown) {
+        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for new members", session->rank);
+        return false;
+    }
+    grown->message = message;
+    pthread_mutex_lock(&session->control.lock);
+    grown->next = session->newcomer_messages;
+    session->newcomer_messages = grown;
+    pthread_mutex_unlock(&session->control.lock);
+    return true;
+}
+
+/* Returns true when the message was kept. */
+static bool dispatch(struct weft_session *session, Weft__Control__Control *message)
+{
+    struct client_control *control = &session->control;
+    enum client_phase phase = client_control_phase(control);
+    bool kept = false;
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_CHALLENGE:
+        if (phase != CLIENT_CONNECTING) break;
+        take_challenge(session, message->challenge);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_WELCOME:
+        if (phase != CLIENT_HELLO_SENT) break;
+        take_welcome(session, message->welcome);
+        if (client_failed(session) < 0) return false;
+        kept = store_message(session, &control->welcome, message);
+        if (kept) set_phase(session, CLIENT_WELCOME);
+        return kept;
+    case WEFT__CONTROL__CONTROL__BODY_ROSTER:
+        if (phase != CLIENT_WELCOME) break;
+        kept = store_message(session, &control->roster, message);
+        if (kept) set_phase(session, CLIENT_ROSTER);
+        return kept;
+    case WEFT__CONTROL__CONTROL__BODY_GO:
+        if (phase != CLIENT_ROSTER) break;
+        if (message->go->cost && client_link_cost_set(session, message->go->cost) < 0) {
+            client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for the links of the job",
+                        session->rank);
+            return false;
+        }
+        control->committed = message->go->committed;
+        control->codec_steps = message->go->codec_steps;
+        control->tensors = message->go->tensors;
+        set_phase(session, CLIENT_GO);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_DECLARED:
+        if (phase != CLIENT_GO) break;
+        kept = store_message(session, &control->declared, message);
+        if (!kept) break;
+        return true;
+    case WEFT__CONTROL__CONTROL__BODY_SHRUNK:
+        if (phase != CLIENT_GO || !session->is_elastic) break;
+        if (!store_newcomers(session, message)) return false;
+        /* all others have agreed on it, and knew it before */
+        client_leave_epoch(session, message->shrunk->epoch, "new workers have come while this rank rests");
+        pthread_mutex_lock(&control->lock);
+        Weft__Control__Control *older = control->shrunk;
+        control->shrunk = message;
+        pthread_mutex_unlock(&control->lock);
+        client_shrunk_release(session, older);
+        weft_loop_notify(session->engine.loop);
+        return true;
+    case WEFT__CONTROL__CONTROL__BODY_JOINED:
+        if (phase < CLIENT_ROSTER || !session->is_elastic) break;
+        client_leave_epoch(session, message->joined->epoch, message->joined->text);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_GROW:
+        if (phase < CLIENT_ROSTER || !session->is_elastic) break;
+        client_newcomer_announced(session, message->grow->epoch, message->grow->text);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
+        take_member_lost(session, message->member_lost);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_ABORT:
+        take_abort(session, message->abort);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+        if (message->heartbeat->ask) send_alive(session, message->heartbeat->ask);
+        if (message->heartbeat->answer) client_engine_all_alive(session);
+        if (message->heartbeat->whom) take_wait_reason(session, message->heartbeat->text);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_FINISHED:
+        return false;
+    default:
+        break;
+    }
+    fail_out_of_order(session);
+    return false;
+}
+
+static void on_opened(void *context, struct weft_net_connection *connection)
+{
+    struct weft_session *session = context;
+    session->control.connection = connection; /* the Challenge comes by itself */
+    atomic_store(&session->control.is_connected, true);
+}
+
+static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
+{
+    struct weft_session *session = context;
+    Weft__Control__Control *message;
+    enum weft_status status = weft_control_unpack(session->env, data, bytes, &message);
+    if (status < 0) {
+        client_fail(session, status, false, "the process at %s:%u does not speak weft's control protocol: %s",
+                    session->settings.host, session->settings.port, weft_reason_text(status));
+        return;
+    }
+    if (!dispatch(session, message)) weft_control_free(session->env, message);
+}
+
+static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
+                      const char *text)
+{
+    struct weft_session *session = context;
+    const struct client_settings *settings = &session->settings;
+    session->control.connection = NULL;
+    if (atomic_load(&session->control.leaving)) {
+        /* what we asked for */
+    } else if (reason == WEFT_ERR_IO) { /* of this process, not of the coordinator */
+        client_fail(session, WEFT_ERR_IO, false, "rank %u: %s", session->rank, text);
+    } else if (client_control_phase(&session->control) == CLIENT_CONNECTING) {
+        client_fail(session, WEFT_ERR_UNREACHABLE, false,
+                    "cannot reach the coordinator at %s:%u: %s", settings->host, settings->port, text);
+    } else if (session->control.roster) {
+        /* it names the process that coordinates: shard 0, where it lives there */
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
+                    session->control.roster->roster->coordinator, settings->host, settings->port);
+    } else {
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost the coordinator at %s:%u: %s", settings->host,
+                    settings->port, text);
+    }
+    set_phase(session, CLIENT_ENDED);
+}
+
+static const struct weft_net_handler handler = {.opened = on_opened, .frame = on_frame, .closed = on_closed};
+
+/* ---- life ---- */
+
+enum weft_status client_control_start(struct weft_session *session, struct weft_error *error)
+{
+    struct client_control *control = &session->control;
+    struct weft_net_connection *connection;
+    const char *named = weft_config_text(session->settings.config, "client.host");
+    if (named[0]) snprintf(control->host, sizeof control->host, "%s", named);
+    else if (gethostname(control->host, sizeof control->host) != 0)
+        snprintf(control->host, sizeof control->host, "unknown host");
+    control->host[sizeof control->host - 1] = 0;
+    if (session->settings.rank >= 0)
+        snprintf(control->name, sizeof control->name, "rank %d (%s, pid %ld)", session->settings.rank,
+                 control->host, (long)session->pid);
+    else
+        snprintf(control->name, sizeof control->name, "worker (%s, pid %ld)", control->host,
+                 (long)session->pid);
+    for (size_t i = 0; i < sizeof control->nonce; i += 8) {
+        uint64_t random = weft_random_u64(session->env);
+        memcpy(control->nonce + i, &random, 8);
+    }
+    enum weft_status status = weft_net_create(session->env, &control->net);
+    if (status < 0)
+        return weft_error_set(error, status, "cannot set up the control connection: %s",
+                              weft_reason_text(status));
+    /* Before the deadline of weft_init, whose sentence would not have the reason of the last failed
+     * connection. */
+    const uint64_t connect_ns = session->settings.deadline_ns - session->settings.deadline_ns / 16;
+    status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
+                              client_deadline(session, connect_ns), &connection);
+    if (status == WEFT_OK) WEFT_TRY(client_flight_signal_start(session, error));
+    if (status == WEFT_OK) status = weft_net_start(control->net);
+    if (status < 0)
+        return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s",
+                              session->settings.host, session->settings.port, weft_reason_text(status));
+    return WEFT_OK;
+}
+
+static bool connection_ended(void *context)
+{
+    struct client_control *control = context;
+    return client_control_phase(control) == CLIENT_ENDED;
+}
+
+void client_control_leave(struct weft_session *session, uint64_t until_ns)
+{
+    struct client_control *control = &session->control;
+    Weft__Control__Leave leave = WEFT__CONTROL__LEAVE__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_LEAVE;
+    message.leave = &leave;
+    leave.text = (char *)"done";
+    leave.committed = session->step.number - session->step.open; /* others may be about to agree on it */
+    enum client_phase phase = client_control_phase(control);
+    atomic_store(&control->leaving, true);
+    if (phase == CLIENT_ENDED || phase == CLIENT_CONNECTING) return; /* nobody to say it to */
+    /* A failed session has said why already (or was told): it only closes. */
+    const bool sends_leave = client_failed(session) == WEFT_OK;
+    if (post_outgoing(session, sends_leave ? &message : NULL, true) < 0) return;
+    if (client_wait_for(session, connection_ended, control, until_ns) < 0 && sends_leave)
+        weft_log(session->env, WEFT_LOG_WARN, "client",
+                 "rank %u leaves, and the coordinator at %s:%u has not taken its farewell: the others may "
+                 "take it for lost%s",
+                 session->rank, session->settings.host, session->settings.port,
+                 session->is_elastic ? ", and run its last step again without it" : "");
+}
+
+void client_control_stop(struct weft_session *session)
+{
+    struct client_control *control = &session->control;
+    atomic_store(&control->leaving, true);
+    weft_net_free(control->net);
+    control->net = NULL;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &control->outgoing) {
+        struct outgoing *outgoing = weft_container_of(node, struct outgoing, link);
+        weft_list_remove(node);
+        free_outgoing(session, outgoing);
+    }
+    if (control->welcome) weft_control_free(session->env, control->welcome);
+    if (control->roster) weft_control_free(session->env, control->roster);
+    if (control->declared) weft_control_free(session->env, control->declared);
+    client_shrunk_release(session, control->shrunk);
+    client_shrunk_release(session, session->epoch_change.shrunk_message);
+    control->shrunk = session->epoch_change.shrunk_message = NULL;
+    control->welcome = control->roster = control->declared = NULL;
+}

@@ -1,0 +1,91 @@
+/* failure.c - how a session fails, and the sentences that go with it.
+ *
+ * Any thread may find the reason first: the net thread (a member is lost, an abort, the coordinator is gone),
+ * the engine (a connection broke, a result was an error, a deadline), the caller (weft_abort). The first one
+ * wins and its sentence is what every later call answers; the rest is consequence and is dropped.
+ *
+ * The sentence of a call that failed belongs to the caller's thread (session->error). The sentence of a
+ * request that failed on the engine waits in a small ring until the caller asks for the request. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/engine/request.h"
+#include "client/session/session.h"
+
+void client_fail(struct weft_session *session, enum weft_status status, bool tell, const char *format, ...)
+{
+    struct client_failure *failure = &session->failure;
+    pthread_mutex_lock(&failure->lock);
+    bool first = atomic_load_explicit(&failure->status, memory_order_relaxed) == WEFT_OK;
+    if (first) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(failure->text, sizeof failure->text, format, arguments);
+        va_end(arguments);
+        weft_text_one_line(failure->text, sizeof failure->text);
+        atomic_store_explicit(&failure->status, status, memory_order_release);
+    }
+    pthread_mutex_unlock(&failure->lock);
+    if (!first) return;
+
+    weft_log(session->env, WEFT_LOG_INFO, "client", "the session ends: %s", failure->text);
+    client_engine_post_fail(session);
+    if (tell) client_control_send_abort(session, status, failure->text);
+    weft_loop_notify(session->engine.loop);
+}
+
+uint32_t client_text_put(struct weft_session *session, const char *text)
+{
+    struct client_texts *texts = &session->texts;
+    pthread_mutex_lock(&texts->lock);
+    uint32_t serial = ++texts->serial;
+    if (serial == 0) serial = texts->serial = 1;
+    snprintf(texts->text[serial % CLIENT_TEXTS], sizeof texts->text[0], "%s", text);
+    pthread_mutex_unlock(&texts->lock);
+    return serial;
+}
+
+void client_text_get(struct weft_session *session, uint32_t serial, enum weft_status status, char *out,
+                     size_t out_bytes)
+{
+    struct client_texts *texts = &session->texts;
+    pthread_mutex_lock(&texts->lock);
+    bool kept = serial != 0 && texts->serial - serial < CLIENT_TEXTS;
+    snprintf(out, out_bytes, "%s", kept ? texts->text[serial % CLIENT_TEXTS] : weft_reason_text(status));
+    pthread_mutex_unlock(&texts->lock);
+}
+
+enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
+{
+    bool ours = session->pid == weft_process_id(); /* a forked child has one thread, and may have inherited
+                                                    * a locked lock */
+    va_list arguments;
+    va_start(arguments, format);
+    if (ours) pthread_mutex_lock(&session->error_lock);
+    session->error.status = status;
+    vsnprintf(session->error.text, sizeof session->error.text, format, arguments);
+    weft_text_one_line(session->error.text, sizeof session->error.text);
+    if (ours) pthread_mutex_unlock(&session->error_lock);
+    va_end(arguments);
+    return status;
+}
+
+enum weft_status client_unusable(struct weft_session *session)
+{
+    if (session->pid != weft_process_id())
+        return client_error(
+            session, WEFT_ERR_FORKED,
+            "this session belongs to process %ld, of which this one is a fork; call weft_init here for a "
+            "session of your own",
+            (long)session->pid);
+    enum weft_status status = client_failed(session);
+    if (status < 0) client_requests_wait_all(session);
+    if (status < 0) return client_error(session, status, "%s", session->failure.text);
+    if (session->epoch_change.is_resting)
+        return client_error(
+            session, WEFT_ERR_STATE,
+            "rank %u has joined and takes no part until all ranks have: wait for that in weft_join",
+            session->rank);
+    return WEFT_OK;
+}

@@ -1,0 +1,110 @@
+/* flight_dump.c - the flight recorder, written to a file. Works on a failed session too: that is what it is
+ * for.
+ *
+ * Both rings may be read by any thread while the engine writes, so nothing here asks the engine, which may
+ * be the very thing that is stuck. Files are written beside their name and renamed: `weft inspect` never
+ * sees half of one. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/session/session.h"
+
+#define PATH_BYTES 4096
+
+static void print_record(struct weft_session *session, const char *why, FILE *out)
+{
+    char engine[64];
+    snprintf(engine, sizeof engine, "rank %u", session->rank);
+    fprintf(out, "{\"weft_flight\":1,\"job\":");
+    weft_json_text(out, session->settings.job);
+    fprintf(out, ",\"rank\":%u,\"ranks\":%u,\"host\":", session->rank, session->ranks);
+    weft_json_text(out, session->control.host);
+    fprintf(out, ",\"pid\":%ld,\"now_ns\":%llu,\"status\":\"%s\",\"text\":", (long)session->pid,
+            (unsigned long long)weft_now_ns(session->env), weft_status_name(client_failed(session)));
+    weft_json_text(out, why);
+    fputs(",\n", out);
+    weft_recorder_dump(session->engine.recorder, out);
+    fputs(",\n\"recorder\":", out);
+    weft_event_ring_dump_json(session->engine.events, engine, out);
+    fputs("}\n", out);
+}
+
+/* The file's name in a directory: a job may be called anything. */
+static bool dump_path(const struct weft_session *session, const char *directory, char out[PATH_BYTES])
+{
+    char job[256];
+    snprintf(job, sizeof job, "%s", session->settings.job);
+    for (char *c = job; *c; c++)
+        if (*c == '/' || *c == '.' || (unsigned char)*c <= ' ') *c = '_';
+    return snprintf(out, PATH_BYTES, "%s/flight-%s-rank%u.json", directory, job, session->rank) < PATH_BYTES;
+}
+
+/* 0, or the errno of what refused; then nothing is left behind. */
+static int write_file(struct weft_session *session, const char *path, const char *why)
+{
+    static const char perfetto[] = ".perfetto.json";
+    size_t length = strlen(path), tail = sizeof perfetto - 1;
+    bool trace = length >= tail && strcmp(path + length - tail, perfetto) == 0;
+    static atomic_uint serial; /* the engine, the net thread and callers may write at once */
+    char part[PATH_BYTES + 40];
+    snprintf(part, sizeof part, "%s.part%ld-%u", path, (long)session->pid, atomic_fetch_add(&serial, 1));
+    struct stat there;
+    /* a device or a pipe is written in place */
+    bool plain = stat(path, &there) != 0 || S_ISREG(there.st_mode);
+    FILE *file = fopen(plain ? part : path, "we");
+    if (!file) return errno;
+    errno = 0;
+    if (trace) weft_event_ring_dump_perfetto(session->engine.events, "weft", (int)session->pid, file);
+    else print_record(session, why, file);
+    int reason = ferror(file) ? (errno ? errno : EIO) : 0; /* what refused first says why */
+    if (fflush(file) != 0 && !reason) reason = errno;
+    if (fclose(file) != 0 && !reason) reason = errno;
+    if (!reason && plain && rename(part, path) != 0) reason = errno;
+    if (reason && plain) unlink(part);
+    return reason;
+}
+
+enum weft_status weft_dump_events(struct weft_session *session, const char *path)
+{
+    char inside[PATH_BYTES];
+    struct stat there;
+    if (!session) return client_null_argument("dump_events", "session");
+    enum weft_status usable = client_usable(session);
+    if (usable == WEFT_ERR_FORKED) return usable;
+    if (!path || !path[0]) return client_error(session, WEFT_ERR_INVALID, "dump_events: path is empty");
+    if (stat(path, &there) == 0 && S_ISDIR(there.st_mode)) {
+        if (!dump_path(session, path, inside))
+            return client_error(session, WEFT_ERR_INVALID, "dump_events: the path is too long");
+        path = inside;
+    }
+    int reason = write_file(session, path, usable < 0 ? session->failure.text : "asked for");
+    if (reason)
+        return client_error(session, WEFT_ERR_IO, "dump_events: cannot write %s: %s", path, strerror(reason));
+    return WEFT_OK;
+}
+
+static void dump_into(struct weft_session *session, const char *directory, const char *why)
+{
+    char path[PATH_BYTES];
+    if (!directory[0]) return;
+    int reason = dump_path(session, directory, path) ? write_file(session, path, why) : ENAMETOOLONG;
+    if (reason)
+        weft_log(session->env, WEFT_LOG_WARN, "client", "the flight record cannot be written to %s: %s",
+                 directory, strerror(reason));
+    else
+        weft_log(session->env, WEFT_LOG_INFO, "client",
+                 "the flight record is in %s; weft inspect %s merges all ranks'", path, directory);
+}
+
+void client_flight_dump(struct weft_session *session, const char *why)
+{
+    dump_into(session, weft_config_text(session->settings.config, "recorder.directory"), why);
+}
+
+void client_flight_dump_calls(struct weft_session *session)
+{
+    dump_into(session, weft_config_text(session->settings.config, "recorder.calls"), "the session ended");
+}

@@ -1,0 +1,95 @@
+/* init_wait.c - weft_init waits for the next message of the coordinator, and reports what it waits for.
+ *
+ *     1.5 s, then every 10 s:  Welcome received   -> ask the coordinator which members are missing, log its answer
+ *                              connected          -> log that the process at that address does not answer
+ *                              not connected      -> base/net/net_connection.c logs the reason
+ *
+ * The error at the deadline names the same members. */
+#include <stdatomic.h>
+
+#include "client/session/session.h"
+
+#define REPORT_FIRST_NS WEFT_MS(1500) /* logged within 2 s */
+#define REPORT_PERIOD_NS WEFT_SECONDS(10)
+
+struct phase_condition {
+    struct weft_session *session;
+    enum client_phase phase;
+};
+
+static bool phase_reached(void *context)
+{
+    struct phase_condition *fact = context;
+    return client_failed(fact->session) < 0 || client_control_phase(&fact->session->control) >= fact->phase;
+}
+
+void client_init_wait_begin(struct weft_session *session)
+{
+    session->init_wait.began_ns = weft_now_ns(session->env);
+    session->init_wait.report_ns = weft_deadline_ns(session->init_wait.began_ns, REPORT_FIRST_NS);
+}
+
+static void report(struct weft_session *session, struct phase_condition *fact)
+{
+    const struct client_settings *settings = &session->settings;
+    const uint64_t now_ns = weft_now_ns(session->env);
+    const double seconds = (double)weft_elapsed_ns(session->init_wait.began_ns, now_ns) / 1e9;
+    session->init_wait.report_ns = weft_deadline_ns(now_ns, REPORT_PERIOD_NS);
+    if (client_control_phase(&session->control) >= CLIENT_WELCOME) {
+        char missing[320];
+        client_control_wait_reason(session, missing, sizeof missing);
+        if (!phase_reached(fact)) /* reached while the coordinator answered: nothing is missing */
+            weft_log(session->env, WEFT_LOG_WARN, "client", "rank %u has waited %.1f s in weft_init: %s",
+                     session->rank, seconds, missing);
+    } else if (atomic_load(&session->control.is_connected)) {
+        weft_log(session->env, WEFT_LOG_WARN, "client",
+                 "weft_init has waited %.1f s: the process at %s:%u accepts connections and does not answer; "
+                 "is it weftd or weft run?",
+                 seconds, settings->host, settings->port);
+    }
+}
+
+static enum weft_status wait_reporting(struct weft_session *session, struct phase_condition *fact,
+                                       uint64_t until_ns)
+{
+    while (session->init_wait.report_ns < until_ns) {
+        const enum weft_status status =
+            client_wait_for(session, phase_reached, fact, session->init_wait.report_ns);
+        if (status != WEFT_ERR_DEADLINE) return status;
+        report(session, fact);
+    }
+    return client_wait_for(session, phase_reached, fact, until_ns);
+}
+
+static void fail_at_deadline(struct weft_session *session, struct phase_condition *fact, const char *missing)
+{
+    const struct client_settings *settings = &session->settings;
+    const double seconds = (double)settings->deadline_ns / 1e9;
+    const enum client_phase phase = client_control_phase(&session->control);
+    char members[320];
+    if (phase == CLIENT_CONNECTING) {
+        client_fail(session, WEFT_ERR_UNREACHABLE, false,
+                    "no answer from the coordinator at %s:%u within %.1f s; is it weftd?", settings->host,
+                    settings->port, seconds);
+        return;
+    }
+    if (phase < CLIENT_WELCOME) {
+        client_fail(session, WEFT_ERR_DEADLINE, true, "reached the coordinator at %s:%u, %s within %.1f s",
+                    settings->host, settings->port, missing, seconds);
+        return;
+    }
+    client_control_wait_reason(session, members, sizeof members);
+    if (phase_reached(fact)) return; /* it has come meanwhile */
+    client_fail(session, WEFT_ERR_DEADLINE, true,
+                "reached the coordinator at %.100s:%u, %s within %.1f s: %s; see what they do, or give them "
+                "more time",
+                settings->host, settings->port, missing, seconds, members);
+}
+
+enum weft_status client_init_wait(struct weft_session *session, enum client_phase phase, uint64_t until_ns,
+                                  const char *missing)
+{
+    struct phase_condition fact = {.session = session, .phase = phase};
+    if (wait_reporting(session, &fact, until_ns) < 0) fail_at_deadline(session, &fact, missing);
+    return client_usable(session);
+}

@@ -1,0 +1,33 @@
+/* settings.h - everything weft_init was told, settled: caller's options over environment over file over
+ * default. */
+#ifndef WEFT_CLIENT_SESSION_SETTINGS_H
+#define WEFT_CLIENT_SESSION_SETTINGS_H
+
+#include <stdint.h>
+
+#include "base/base.h"
+#include "collective/collective.h"
+
+struct weft_options;
+
+struct client_settings {
+    struct weft_config *config; /* owned */
+    char *host;                 /* of the coordinator; owned */
+    uint16_t port;
+    const char *job, *lanes, *devices; /* owned by config */
+    char *secret;               /* owned; NULL: none */
+    int rank;                   /* -1: any */
+    struct weft_launcher launcher; /* name NULL: none */
+    uint32_t workers;           /* that the launcher has started for the coordinator of its environment; 0:
+                                 * not known */
+    uint64_t deadline_ns;
+    enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
+    uint32_t client_hash_every; /* steps between two comparisons of the ranks' weights; 0: never */
+    uint32_t hash_every;        /* compressed server modes: steps between two weight hashes; 0: never */
+};
+
+enum weft_status client_settings_resolve(struct weft_env *env, const struct weft_options *options,
+                                        struct client_settings *settings_out, struct weft_error *error);
+void client_settings_free(struct weft_env *env, struct client_settings *settings);
+
+#endif

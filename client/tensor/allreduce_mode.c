@@ -1,0 +1,286 @@
+/* allreduce_mode.c - a tensor in all-reduce mode: the gradients are summed over all workers, every worker
+ * then makes the same update with the same kernel, so the weights stay equal without ever being sent.
+ *
+ *     dense   (scale by the weight) -> all_reduce, reproducible tree T -> wait for the step's record -> (check) -> update
+ *     codec   wait for the step's record -> weft_coll_codec_all_reduce -> update
+ *
+ * Tensors that go together (call_group.h) are one operation, that of their leader: ready when all are and
+ * when the group of calls is closed, and over for all of them at once.
+ *
+ * The record (step.c) tells all ranks' weights; its sum gives grad_scale. A codec needs it before it
+ * starts, because the scale is folded into decoding. The order of group operations is that of the calls on
+ * every rank: an operation that is not ready holds back those behind it (engine.h), and the record was
+ * posted before all of them. */
+#include "client/tensor/allreduce_mode.h"
+
+#include <stdio.h>
+
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+/* Where the sum of a dense tensor goes. */
+static void *sum_buffer(const struct weft_tensor *tensor)
+{
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : tensor->op.out;
+}
+
+static const float *gradient_of(const struct client_tensor_op *op)
+{
+    return op->scaled ? op->scaled : op->in;
+}
+
+static bool run_update(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    bool scaled_already = tensor->codec != NULL;
+    if (!client_update_slice(tensor, sum_buffer(tensor), scaled_already ? 1.0f : op->grad_scale))
+        return false;
+    client_request_complete(op->request, WEFT_OK, NULL);
+    return true;
+}
+
+static void update(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    bool update_is_done =
+        tensor->dtype != WEFT_F32 || (tensor->codec && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE);
+    if (update_is_done) {
+        client_request_complete(op->request, WEFT_OK, NULL);
+        return;
+    }
+    op->work_at = 0;
+    tensor->work.run = run_update;
+    client_engine_queue_work(tensor->session, &tensor->work);
+}
+
+static bool run_check(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    const uint64_t left = tensor->elems - op->work_at,
+                   count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
+    const bool finite = client_skip_is_finite(tensor, sum_buffer(tensor), op->work_at, count);
+    op->work_at += count;
+    if (finite && op->work_at < tensor->elems) return false;
+    if (finite) update(tensor);
+    else client_skip_tensor(tensor);
+    return true;
+}
+
+/* Call when the sum and the record have arrived. Codecs check their sum themselves. */
+static void finish(struct weft_tensor *tensor)
+{
+    if (tensor->codec || !client_tensor_can_skip_step(tensor)) {
+        update(tensor);
+        return;
+    }
+    tensor->op.work_at = 0;
+    tensor->work.run = run_check;
+    client_engine_queue_work(tensor->session, &tensor->work);
+}
+
+/* This tensor's sum is here, or the session has failed. */
+static void reduce_completed(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    struct client_engine *engine = &session->engine;
+    tensor->op.in_transport--;
+    if (engine->failed) {
+        client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
+    } else if (session->step.records_agree) {
+        tensor->op.grad_scale = session->step.grad_scale;
+        finish(tensor);
+    } else {
+        weft_list_append(&engine->record_waiters, &tensor->record_link);
+    }
+}
+
+static void on_reduced(struct client_group_op *group_op, enum weft_status status, const char *text)
+{
+    struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
+    const bool failed = tensor->session->engine.failed;
+    for (struct weft_tensor *each = tensor; each && !failed; each = each->op.follower)
+        client_codec_tuner_exchange_completed(each);
+    if (status == WEFT_ERR_INVALID && tensor->codec && !failed) {
+        /* a gradient is not finite; all ranks get this status */
+        for (struct weft_tensor *each = tensor, *next; each; each = next) {
+            next = each->op.follower;
+            each->op.in_transport--;
+            client_skip_tensor(each);
+        }
+        return;
+    }
+    if (status < 0 && !failed) {
+        char name[192];
+        char sentence[480];
+        if (status == WEFT_ERR_MISMATCH && text) { /* the sentence already names the tensors */
+            client_engine_group_op_failed(group_op, status, text);
+            return;
+        }
+        client_tensor_op_name(tensor, name, sizeof name);
+        snprintf(sentence, sizeof sentence, "%s: %.280s", name, text ? text : weft_reason_text(status));
+        client_engine_group_op_failed(group_op, status, sentence);
+        return;
+    }
+    for (struct weft_tensor *each = tensor, *next; each; each = next) {
+        next = each->op.follower; /* an operation that is over is the caller's again */
+        reduce_completed(each);
+    }
+}
+
+/* One operation for the leader and all who follow it. */
+static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_error *error)
+{
+    struct weft_coll_codec_member members[WEFT_CODEC_BATCH_MAX];
+    uint32_t count = 0;
+    for (const struct weft_tensor *each = tensor; each; each = each->op.follower) {
+        WEFT_ASSERT(count < WEFT_CODEC_BATCH_MAX);
+        members[count++] =
+            (struct weft_coll_codec_member){.codec = each->codec,
+                                            .subject = client_tensor_subject(each),
+                                            .grad = gradient_of(&each->op),
+                                            .grad_scale = each->op.scaled ? 1.0f : each->op.weight,
+                                            .out = sum_buffer(each)};
+    }
+    return weft_coll_codec_all_reduce_batch(tensor->session->engine.group, members, count,
+                                            &tensor->codec_spec, &tensor->shape, tensor->op.grad_scale, 0,
+                                            client_engine_group_op_done, &tensor->group_op, error);
+}
+
+static enum weft_status post_reduce(struct client_group_op *group_op, struct weft_error *error)
+{
+    struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
+    struct client_tensor_op *op = &tensor->op;
+    enum weft_status status;
+    if (tensor->codec) {
+        status = post_compressed(tensor, error);
+    } else {
+        /* The sum overwrites the gradient, so check it now to name the cause later. */
+        op->grad_is_nonfinite = tensor->skip_nonfinite && gradient_of(op) == sum_buffer(tensor) &&
+                                tensor->memory != WEFT_MEMORY_CUDA &&
+                                !client_skip_is_finite(tensor, gradient_of(op), 0, tensor->elems);
+        struct weft_coll_args args = {
+            .kind = WEFT_COLL_ALL_REDUCE,
+            .in = gradient_of(op),
+            .out = sum_buffer(tensor),
+            .count = tensor->elems,
+            .dtype = tensor->dtype,
+            .op = tensor->dtype == WEFT_F32 ? WEFT_SUM : WEFT_AVG,
+            .subject = client_tensor_subject(tensor),
+            .reproducible = true,
+        };
+        status = weft_coll_post(tensor->session->engine.group, &args, client_engine_group_op_done, group_op,
+                                &group_op->coll, error);
+    }
+    for (struct weft_tensor *each = tensor; each && status >= 0; each = each->op.follower)
+        client_codec_tuner_exchange_posted(each);
+    return status;
+}
+
+/* Is everything there that the exchange begins with? */
+static bool can_start(const struct weft_tensor *tensor)
+{
+    if (tensor->op.leader && !tensor->op.group_is_closed) return false;
+    for (const struct weft_tensor *each = tensor; each; each = each->op.follower) {
+        if (!each->op.input_is_ready || (each->op.scaled && !each->op.scaled_is_ready)) return false;
+        if (each->codec && !each->session->step.records_agree) return false;
+    }
+    return true;
+}
+
+/* Something of the tensor's has become ready. */
+static void update_readiness(struct weft_tensor *tensor)
+{
+    struct weft_tensor *leader = tensor->op.leader ? tensor->op.leader : tensor;
+    leader->group_op.ready = can_start(leader);
+}
+
+void client_allreduce_mode_group_closed(struct weft_command *command)
+{
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, call_group_message);
+    if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.leader != tensor) return; /* it has failed since */
+    tensor->op.group_is_closed = true;
+    update_readiness(tensor);
+    client_engine_pump_group(tensor->session);
+}
+
+static void append_follower(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *leader = &tensor->op.leader->op;
+    struct weft_tensor *last = leader->last_follower ? leader->last_follower : tensor->op.leader;
+    last->op.follower = tensor;
+    leader->last_follower = tensor;
+}
+
+static bool run_scale(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    if (!client_scale_slice(tensor, tensor->elems)) return false;
+    tensor->op.scaled_is_ready = true;
+    update_readiness(tensor);
+    client_engine_pump_group(tensor->session);
+    return true;
+}
+
+/* The gradient is in host memory. */
+static void input_ready(struct client_request *request)
+{
+    struct weft_tensor *tensor = request->tensor;
+    tensor->op.input_is_ready = true;
+    if (tensor->op.scaled) {
+        tensor->work.run = run_scale;
+        client_engine_queue_work(tensor->session, &tensor->work);
+        return;
+    }
+    update_readiness(tensor);
+    client_engine_pump_group(tensor->session);
+}
+
+void client_allreduce_mode_start(struct weft_command *command)
+{
+    struct client_request *request = weft_container_of(command, struct client_request, command);
+    struct weft_tensor *tensor = request->tensor;
+    struct weft_session *session = tensor->session;
+    struct client_tensor_op *op = &tensor->op;
+    if (!client_request_begin(request)) return;
+    tensor->group_op.post = post_reduce;
+    tensor->group_op.done = on_reduced;
+    tensor->group_op.ready = false;
+    op->grad_scale = session->step.grad_scale; /* of this step if it is known by now */
+    op->in_transport++; /* the group holds it, queued or posted */
+    if (tensor->codec && !session->step.records_agree)
+        weft_list_append(&session->engine.record_waiters, &tensor->record_link);
+    if (op->leader && op->leader != tensor) append_follower(tensor);
+    /* its place in the order of the calls, whenever it starts */
+    else client_engine_queue_group_op(session, &tensor->group_op);
+    if (request->stage) client_stage_when_ready(request, input_ready);
+    else input_ready(request);
+}
+
+void client_allreduce_mode_records_agree(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    while (!weft_list_empty(&engine->record_waiters)) {
+        struct weft_tensor *tensor =
+            weft_list_first(&engine->record_waiters, struct weft_tensor, record_link);
+        weft_list_remove(&tensor->record_link);
+        tensor->op.grad_scale = session->step.grad_scale;
+        if (tensor->op.in_transport > 0)
+            update_readiness(tensor); /* a codec that waited to start */
+        else
+            finish(tensor);
+    }
+    client_engine_pump_group(session);
+}
+
+void client_allreduce_mode_failed(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    struct client_engine *engine = &tensor->session->engine;
+    client_engine_cancel_work(&tensor->work);
+    weft_list_remove(&tensor->record_link);
+    /* While the group holds it, on_reduced ends it; fail_queued has answered what was queued. */
+    if (tensor->has_begun && op->in_transport == 0)
+        client_request_complete(op->request, engine->failed, engine->failed_text);
+}

@@ -1,0 +1,339 @@
+/* checkpoint.c - what the job remembers of a tensor, once for all ranks, as bytes for the trainer's
+ * checkpoint: the optimiser's arrays and what a shard's codec owes (residual.c has each rank's own).
+ *
+ *     struct state_head, the arrays (elems f32 each), the debt (elems f32, if there is one), xxh3 of all that
+ *
+ * Arrays are where the update is made: here, at the shards, or (codecs in server mode) at both, then equal.
+ * Elements lie in the tensor's order, so neither chunks nor shards of the job that saved can be seen. The
+ * debt is one of sums: for another number of ranks it is scaled, so that the mean of what is owed stays.
+ *
+ *     save   one rank    here: copied; at shards: STATE_PULL of every chunk, part by part
+ *     load   rank 0      checks everything; STATE_INIT of every chunk, part by part; then tells the others
+ *            all ranks   the verdict, then arrays kept here, by broadcast */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/call/call.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+static const char magic[8] = {'w', 'e', 'f', 't', '-', 's', 't', 'a'};
+enum {
+    VERSION = 1,
+    NOT_FINITE_BITS = 0x7f800000
+};
+
+struct state_head {
+    char magic[8];
+    uint32_t version, ranks;
+    uint64_t elems, step;
+    uint32_t arrays, has_residual;
+    char optimizer[16]; /* its name, zeros behind it */
+};
+_Static_assert(sizeof(struct state_head) == 56, "a file format");
+enum { DIGEST_BYTES = 8 };
+#define STEP_MAX ((uint64_t)1 << 62) /* no count of steps gets there */
+
+static uint32_t arrays_of(const struct weft_tensor *tensor)
+{
+    return weft_optimizer_states(&tensor->optimizer);
+}
+
+static bool shards_hold_state(const struct weft_tensor *tensor)
+{
+    return tensor->mode == WEFT_MODE_SERVER && !client_tensor_has_codec_choice(tensor);
+}
+
+static bool shards_hold_residual(const struct weft_tensor *tensor)
+{
+    return shards_hold_state(tensor) && tensor->codec_spec.id == WEFT_CODEC_TOPK && tensor->codec_spec.global;
+}
+
+/* A shard that does not know these requests drops them: whoever asked would wait for its deadline. Equal
+ * on all ranks. */
+static enum weft_status check_shards(const struct weft_tensor *tensor, const char *call)
+{
+    struct weft_session *session = tensor->session;
+    if (!shards_hold_state(tensor) || (arrays_of(tensor) == 0 && !shards_hold_residual(tensor)))
+        return WEFT_OK;
+    for (uint32_t i = 0; i < session->member_count; i++) {
+        const struct client_member *member = &session->members[i];
+        if (!member->is_shard || member->states) continue;
+        return client_error(session, WEFT_ERR_VERSION,
+                            "%s of tensor '%s': %s, or the coordinator, is of an older weft, in which shards "
+                            "give and take no state: use one release of weft in a job",
+                            call, tensor->name, member->name);
+    }
+    return WEFT_OK;
+}
+
+static uint64_t bytes_of(const struct weft_tensor *tensor, uint32_t arrays, uint32_t has_residual)
+{
+    return sizeof(struct state_head) + (uint64_t)(arrays + has_residual) * tensor->elems * sizeof(float) +
+           DIGEST_BYTES;
+}
+
+uint64_t weft_state_bytes(const struct weft_tensor *tensor)
+{
+    return tensor ? bytes_of(tensor, arrays_of(tensor), shards_hold_residual(tensor)) : 0;
+}
+
+/* Arrays pass through the tensor's scratch, which may be needed for this alone. */
+static void free_scratch(struct weft_tensor *tensor, bool had)
+{
+    if (had || atomic_load_explicit(&tensor->busy, memory_order_acquire)) return;
+    weft_free_bytes(tensor->session->env, tensor->scratch);
+    tensor->scratch = NULL;
+}
+
+/* ---- save ---- */
+
+static enum weft_status pull_part(struct weft_tensor *tensor, uint32_t part, uint8_t *out)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(client_tensor_alloc_scratch(tensor));
+    WEFT_TRY(client_tensor_start_state(tensor, part, NULL, tensor->scratch, &request));
+    WEFT_TRY(client_request_wait_internal(tensor->session, &request, "state_save"));
+    memcpy(out, tensor->scratch, tensor->bytes);
+    return WEFT_OK;
+}
+
+static enum weft_status save_parts(struct weft_tensor *tensor, uint8_t *at)
+{
+    for (uint32_t s = 0; s < arrays_of(tensor); s++, at += tensor->bytes) {
+        if (tensor->states[s]) memcpy(at, tensor->states[s], tensor->bytes);
+        else WEFT_TRY(pull_part(tensor, WEFT_WIRE_PART_OPTIMIZER + s, at));
+    }
+    return shards_hold_residual(tensor) ? pull_part(tensor, WEFT_WIRE_PART_DEBT, at) : WEFT_OK;
+}
+
+enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t bytes)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!tensor) return client_null_argument("state_save", "tensor");
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_tensor_check_between_steps(tensor, out, "state_save"));
+    if (bytes != weft_state_bytes(tensor))
+        return client_error(
+            session, WEFT_ERR_INVALID,
+            "state_save of tensor '%s': room for %llu bytes, and it has %llu; ask weft_state_bytes",
+            tensor->name, (unsigned long long)bytes, (unsigned long long)weft_state_bytes(tensor));
+    WEFT_TRY(check_shards(tensor, "state_save"));
+    struct state_head head = {.version = VERSION,
+                              .ranks = session->ranks,
+                              .elems = tensor->elems,
+                              .step = session->step.number,
+                              .arrays = arrays_of(tensor),
+                              .has_residual = shards_hold_residual(tensor)};
+    const bool had_scratch = tensor->scratch != NULL;
+    uint8_t *const data = out;
+    memcpy(head.magic, magic, sizeof magic);
+    snprintf(head.optimizer, sizeof head.optimizer, "%s", weft_optimizer_name(tensor->optimizer.kind));
+    memcpy(data, &head, sizeof head);
+    const enum weft_status status = save_parts(tensor, data + sizeof head);
+    free_scratch(tensor, had_scratch);
+    if (status < 0) return status;
+    const uint64_t digest = weft_weight_hash(data, bytes - DIGEST_BYTES);
+    memcpy(data + bytes - DIGEST_BYTES, &digest, sizeof digest);
+    return WEFT_OK;
+}
+
+/* ---- load: rank 0 ---- */
+
+static enum weft_status refuse(struct weft_tensor *tensor, const char *what)
+{
+    return client_error(tensor->session, WEFT_ERR_MALFORMED,
+                        "state_load of tensor '%s': %s; nothing was changed", tensor->name, what);
+}
+
+static enum weft_status check_optimizer(struct weft_tensor *tensor, const struct state_head *head)
+{
+    const char *const name = weft_optimizer_name(tensor->optimizer.kind);
+    char own[sizeof head->optimizer] = "", what[120];
+    snprintf(own, sizeof own, "%s", name);
+    if (memcmp(own, head->optimizer, sizeof own) == 0 && head->arrays == arrays_of(tensor)) return WEFT_OK;
+    snprintf(what, sizeof what,
+             "the bytes have %u arrays of optimiser '%.16s', and the tensor's, '%s', has %u", head->arrays,
+             head->optimizer, name, arrays_of(tensor));
+    return refuse(tensor, what);
+}
+
+static enum weft_status check_bytes(struct weft_tensor *tensor, const uint8_t *data, uint64_t bytes,
+                                    struct state_head *head_out)
+{
+    struct state_head head;
+    uint64_t digest;
+    if (!data || bytes < sizeof head + DIGEST_BYTES) return refuse(tensor, "fewer bytes than its head");
+    memcpy(&head, data, sizeof head);
+    if (memcmp(head.magic, magic, sizeof magic) != 0)
+        return refuse(tensor, "these are not bytes of weft_state_save");
+    if (head.version != VERSION) return refuse(tensor, "the bytes are of another version of weft");
+    if (head.elems != tensor->elems)
+        return refuse(tensor, "the bytes are of a tensor with another number of elements");
+    if (head.ranks == 0 || head.step >= STEP_MAX || head.has_residual > 1 ||
+        head.arrays > WEFT_OPTIMIZER_STATES_MAX || head.optimizer[sizeof head.optimizer - 1] != '\0' ||
+        bytes != bytes_of(tensor, head.arrays, head.has_residual))
+        return refuse(tensor, "its head is damaged, or it is cut short");
+    memcpy(&digest, data + bytes - DIGEST_BYTES, sizeof digest);
+    if (digest != weft_weight_hash(data, bytes - DIGEST_BYTES))
+        return refuse(tensor, "the bytes are damaged");
+    WEFT_TRY(check_optimizer(tensor, &head));
+    if (head.has_residual && tensor->dtype != WEFT_F32)
+        return refuse(tensor, "it holds a debt, which only tensors of f32 can take over");
+    if (tensor->session->step.number != 0 && tensor->session->step.number != head.step)
+        return refuse(tensor, "it was saved after another step than what was loaded before");
+    *head_out = head;
+    return WEFT_OK;
+}
+
+/* One part into the scratch, `factor` times what was saved; checked. */
+static enum weft_status read_part(struct weft_tensor *tensor, const uint8_t *from, float factor,
+                                  uint32_t too_large_bits)
+{
+    memcpy(tensor->scratch, from, tensor->bytes);
+    if (factor != 1.0f) weft_kernels()->scale_f32(tensor->scratch, tensor->scratch, factor, tensor->elems);
+    if (weft_kernels()->max_abs_bits_f32(tensor->scratch, tensor->elems) < too_large_bits) return WEFT_OK;
+    return refuse(tensor, "a value in it is not finite, or too large");
+}
+
+static enum weft_status install_part(struct weft_tensor *tensor, uint32_t part)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(client_tensor_start_state(tensor, part, tensor->scratch, NULL, &request));
+    return client_request_wait_internal(tensor->session, &request, "state_load");
+}
+
+/* What a debt is worth where it goes: a sum over the present ranks, or each rank's share of the one it
+ * was. */
+static float residual_factor(const struct weft_tensor *tensor, uint32_t ranks)
+{
+    return (float)((shards_hold_residual(tensor) ? (double)tensor->session->ranks : 1.0) / ranks);
+}
+
+/* All parts are looked at before the first one goes anywhere. */
+static enum weft_status check_parts(struct weft_tensor *tensor, const uint8_t *at,
+                                    const struct state_head *head)
+{
+    for (uint32_t s = 0; s < head->arrays; s++, at += tensor->bytes)
+        WEFT_TRY(read_part(tensor, at, 1.0f, NOT_FINITE_BITS));
+    return head->has_residual
+               ? read_part(tensor, at, residual_factor(tensor, head->ranks), WEFT_RESIDUAL_LIMIT_BITS)
+               : WEFT_OK;
+}
+
+static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t *at,
+                                      const struct state_head *head)
+{
+    for (uint32_t s = 0; s < head->arrays; s++, at += tensor->bytes) {
+        WEFT_TRY(read_part(tensor, at, 1.0f, NOT_FINITE_BITS));
+        if (tensor->states[s]) memcpy(tensor->states[s], tensor->scratch, tensor->bytes);
+        if (shards_hold_state(tensor)) WEFT_TRY(install_part(tensor, WEFT_WIRE_PART_OPTIMIZER + s));
+    }
+    if (!head->has_residual) return WEFT_OK;
+    WEFT_TRY(read_part(tensor, at, residual_factor(tensor, head->ranks), WEFT_RESIDUAL_LIMIT_BITS));
+    return shards_hold_residual(tensor) ? install_part(tensor, WEFT_WIRE_PART_DEBT)
+                              : WEFT_OK; /* else it stays in the scratch */
+}
+
+/* Whatever fails from here on leaves a state that nobody has saved. */
+static enum weft_status install(struct weft_tensor *tensor, const uint8_t *at, const struct state_head *head)
+{
+    struct weft_session *session = tensor->session;
+    const enum weft_status status = install_parts(tensor, at, head);
+    if (status < 0)
+        client_fail(session, status, true,
+                    "state_load of tensor '%s': rank %u has installed only a part of the state: %.300s",
+                    tensor->name, session->rank,
+                    session->error.text[0] ? session->error.text : weft_reason_text(status));
+    return status < 0 ? client_usable(session) : WEFT_OK;
+}
+
+/* ---- load: all ranks ---- */
+
+enum { LOAD_STATUS, LOAD_STEP, LOAD_HAS_RESIDUAL, LOAD_WORDS };
+
+static enum weft_status broadcast_from_root(struct weft_tensor *tensor, void *buffer, uint64_t count,
+                                  enum weft_dtype dtype)
+{
+    const struct client_simple_call call = client_simple_broadcast(buffer, count, dtype, 0);
+    return client_call_run_internal(tensor->session, WEFT_COLL_LABEL_STATE_LOAD, &call, "state_load");
+}
+
+/* The debt, in rank 0's scratch, has no place at a shard. */
+static enum weft_status residual_to_carry(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(broadcast_from_root(tensor, tensor->scratch, tensor->elems, WEFT_F32));
+    if (!tensor->carry) tensor->carry = weft_alloc_zero(session->env, tensor->bytes);
+    tensor->carry_ranks = session->ranks;
+    if (!tensor->carry) { /* the others count on this rank */
+        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u has no memory for what tensor '%s' owes",
+                    session->rank, tensor->name);
+        return client_usable(session);
+    }
+    weft_kernels()->sum_f32(tensor->carry, tensor->carry, tensor->scratch, tensor->elems);
+    return WEFT_OK;
+}
+
+static enum weft_status check_load(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_tensor_check_between_steps(tensor, tensor, "state_load"));
+    WEFT_TRY(client_tensor_check_no_group(tensor, "state_load"));
+    if (session->steps_ended > 0)
+        return client_error(session, WEFT_ERR_STATE,
+                            "state_load of tensor '%s' after step %llu; call it before the first step",
+                            tensor->name, (unsigned long long)session->step.number);
+    if (session->is_elastic)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "state_load of tensor '%s' in a job that goes on without lost ranks (weft run "
+                            "--min-workers): its steps are counted from the start",
+                            tensor->name);
+    return check_shards(tensor, "state_load");
+}
+
+static enum weft_status load(struct weft_tensor *tensor, const void *data, uint64_t bytes)
+{
+    struct weft_session *session = tensor->session;
+    int64_t answer[LOAD_WORDS] = {WEFT_OK};
+    enum weft_status status = WEFT_OK; /* below 0: nothing was changed */
+    if (session->rank == 0) {
+        struct state_head head = {.ranks = 1};
+        status = check_bytes(tensor, data, bytes, &head);
+        if (status == WEFT_OK) status = check_parts(tensor, (const uint8_t *)data + sizeof head, &head);
+        if (status == WEFT_OK) WEFT_TRY(install(tensor, (const uint8_t *)data + sizeof head, &head));
+        answer[LOAD_STATUS] = status;
+        answer[LOAD_STEP] = (int64_t)head.step;
+        answer[LOAD_HAS_RESIDUAL] = head.has_residual;
+    }
+    char why[400];
+    snprintf(why, sizeof why, "%.399s", session->error.text);
+    WEFT_TRY(broadcast_from_root(tensor, answer, LOAD_WORDS, WEFT_I64));
+    if (status < 0) return client_error(session, status, "%s", why);
+    if (answer[LOAD_STATUS] < 0)
+        return client_error(session, (enum weft_status)answer[LOAD_STATUS],
+                            "state_load of tensor '%s': rank 0 cannot use its bytes; nothing was changed",
+                            tensor->name);
+    if (answer[LOAD_HAS_RESIDUAL] && !shards_hold_residual(tensor)) WEFT_TRY(residual_to_carry(tensor));
+    for (uint32_t s = 0; s < arrays_of(tensor) && tensor->states[s]; s++)
+        WEFT_TRY(broadcast_from_root(tensor, tensor->states[s], tensor->elems, WEFT_F32));
+    session->step.number = (uint64_t)answer[LOAD_STEP];
+    return WEFT_OK;
+}
+
+enum weft_status weft_state_load(struct weft_tensor *tensor, const void *data, uint64_t bytes)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!tensor) return client_null_argument("state_load", "tensor");
+    WEFT_TRY(check_load(tensor));
+    const bool had_scratch = tensor->scratch != NULL;
+    enum weft_status status = client_tensor_alloc_scratch(tensor);
+    if (status < 0) { /* the others count on this rank */
+        client_fail(tensor->session, status, true, "rank %u: no memory to load the state of tensor '%s'",
+                    tensor->session->rank, tensor->name);
+        return status;
+    }
+    status = load(tensor, data, bytes);
+    free_scratch(tensor, had_scratch);
+    return status;
+}

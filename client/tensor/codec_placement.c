@@ -1,0 +1,97 @@
+/* codec_placement.c - see codec_placement.h. */
+#include "client/tensor/codec_placement.h"
+
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+#include "kernels/kernels.h"
+
+/* The tensor goes on with `codec`, which is new, from where the one it has is. */
+static enum weft_status move_codec(struct weft_tensor *tensor, struct weft_codec *codec,
+                                   struct weft_error *error)
+{
+    struct weft_env *env = tensor->session->env;
+    const size_t bytes = weft_codec_state_bytes(tensor->codec);
+    void *state = weft_alloc_bytes(env, bytes);
+    enum weft_status status = state ? weft_codec_save(tensor->codec, state) : WEFT_ERR_NO_MEMORY;
+    if (status == WEFT_OK) status = weft_codec_load(codec, state, bytes);
+    if (status == WEFT_OK)
+        status = weft_codec_set_stream(codec, tensor->rounding_seed, tensor->session->rank);
+    weft_free_bytes(env, state);
+    if (status < 0) {
+        const char *trouble = weft_codec_device_error(tensor->codec)[0]
+                                  ? weft_codec_device_error(tensor->codec)
+                                  : weft_codec_device_error(codec);
+        weft_error_set(error, status,
+                       "what its codec remembers cannot be moved between host and device: %.150s",
+                       trouble[0] ? trouble : weft_reason_text(status));
+        weft_codec_free(codec);
+        return status;
+    }
+    weft_codec_free(tensor->codec);
+    tensor->codec = codec;
+    return WEFT_OK;
+}
+
+enum weft_status client_codec_place_on_host(struct weft_tensor *tensor, struct weft_error *error)
+{
+    struct weft_codec *codec;
+    if (!tensor->codec || !weft_codec_device_of(tensor->codec)) return WEFT_OK;
+    const enum weft_status status =
+        weft_codec_create(tensor->session->env, &tensor->codec_spec, &tensor->shape, &codec);
+    if (status < 0) return (enum weft_status)weft_error_set(error, status, "no memory for its codec");
+    return move_codec(tensor, codec, error);
+}
+
+/* Once for each place that a tensor's buffers are said to lie at. */
+static void log_host_codec(struct weft_tensor *tensor, const char *why)
+{
+    if (!tensor->host_codec_logged)
+        weft_log(tensor->session->env, WEFT_LOG_WARN, "client",
+                 "tensor '%.100s' is on a device and its codec works on the host, so that whole gradients "
+                 "cross the bus: %.300s",
+                 tensor->name, why);
+    tensor->host_codec_logged = true;
+}
+
+static const char *device_codec_obstacle(const struct weft_tensor *tensor)
+{
+    if (tensor->mode != WEFT_MODE_ALL_REDUCE) return "in server mode it does so in this version";
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return "its optimiser works there in this version";
+    if (tensor->codec_choice.candidates.count > 0) return "with codec auto it may change with any step";
+    return NULL;
+}
+
+enum weft_status client_codec_place_on_device(struct weft_tensor *tensor,
+                                              const struct weft_codec_device *where, bool *coded_out,
+                                              struct weft_error *error)
+{
+    struct weft_codec_device at = *where;
+    struct weft_error why = {0};
+    struct weft_codec *codec;
+    *coded_out = false;
+    if (!tensor->codec) return WEFT_OK;
+    const struct weft_codec_device *now = weft_codec_device_of(tensor->codec);
+    const bool here = now && now->number == at.number && now->ranks >= at.ranks;
+    /* a carry is added on the host, once */
+    if (tensor->carry || tensor->host_codec_logged) return client_codec_place_on_host(tensor, error);
+    *coded_out = here;
+    if (here) return WEFT_OK;
+    if (device_codec_obstacle(tensor)) {
+        log_host_codec(tensor, device_codec_obstacle(tensor));
+        return WEFT_OK;
+    }
+    enum weft_status status = weft_device_kernels(&at.kernels, &why);
+    if (status == WEFT_OK)
+        status = weft_codec_create_on(tensor->session->env, &tensor->codec_spec, &tensor->shape, &at, &codec,
+                                      &why);
+    if (status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_NO_MEMORY) {
+        log_host_codec(tensor, why.text);
+        return client_codec_place_on_host(tensor, error);
+    }
+    if (status < 0)
+        return (enum weft_status)weft_error_set(
+            error, status, "its codec cannot be set up on device %d: %.200s", at.number, why.text);
+    WEFT_TRY(move_codec(tensor, codec, error));
+    *coded_out = true;
+    return WEFT_OK;
+}

@@ -1,0 +1,272 @@
+/* push_pull.c - weft_push_pull, weft_push_none, weft_push, weft_pull: validate arguments, then queue the
+ * request on the engine thread. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/tensor/codec_placement.h"
+#include "client/tensor/allreduce_mode.h"
+#include "client/tensor/server_mode.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+/* What all three need. On WEFT_OK the tensor is idle and its op empty. */
+static enum weft_status check_call(struct weft_tensor *tensor, const void *buffer, const char *call)
+{
+    struct weft_session *session = tensor->session;
+    WEFT_TRY(client_usable(session));
+    if (!buffer)
+        return client_error(session, WEFT_ERR_INVALID, "%s of tensor '%s': a buffer is NULL", call,
+                            tensor->name);
+    return client_tensor_claim(tensor, call);
+}
+
+/* What only a contribution needs: an open step, weights to start from, and not twice in one step. */
+static enum weft_status check_contribution(struct weft_tensor *tensor, const char *call)
+{
+    struct weft_session *session = tensor->session;
+    const struct client_step *step = &session->step;
+    if (!step->open)
+        return client_error(session, WEFT_ERR_STATE,
+                            "%s of tensor '%s' outside a step; call weft_step_begin first", call,
+                            tensor->name);
+    WEFT_TRY(client_state_broadcast_check(tensor, call));
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->initialised)
+        return client_error(
+            session, WEFT_ERR_STATE,
+            "%s of tensor '%s', which has an optimiser but no weights yet; call weft_tensor_init", call,
+            tensor->name);
+    if (tensor->last_step == step->number)
+        return client_error(session, WEFT_ERR_STATE,
+                            "%s of tensor '%s' twice in step %llu; each tensor takes part once per step",
+                            call, tensor->name, (unsigned long long)step->number);
+    if (tensor->dtype != WEFT_F32 && step->weight != 1.0f)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "%s of tensor '%s' of %s: sample weights other than 1 need f32", call,
+                            tensor->name, weft_dtype_name(tensor->dtype));
+    return WEFT_OK;
+}
+
+/* Buffers on a device: the engine works on their copies in host memory, which come and go by themselves. */
+static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind kind,
+                              struct client_request *request)
+{
+    struct client_tensor_op *op = &tensor->op;
+    const bool host = kind == CLIENT_OP_INIT || kind == CLIENT_OP_STATE_PULL || kind == CLIENT_OP_STATE_INIT;
+    struct weft_error error = {0};
+    if (host) return WEFT_OK;
+    if (tensor->memory != WEFT_MEMORY_CUDA) {
+        const enum weft_status status = client_codec_place_on_host(tensor, &error);
+        return status < 0
+                   ? client_error(tensor->session, status, "tensor '%s': %.200s", tensor->name, error.text)
+                   : WEFT_OK;
+    }
+    const struct client_extents extents = {op->in ? tensor->elems : 0, op->out ? tensor->elems : 0};
+    bool scaled_in_out = op->scaled && op->scaled == op->out;
+    request->in = op->in;
+    request->out = op->out;
+    request->count = tensor->elems;
+    request->dtype = (uint8_t)tensor->dtype;
+    request->kind = WEFT_COLL_ALL_REDUCE;
+    WEFT_TRY(
+        client_stage_start_tensor(request, tensor->memory, tensor->stream, extents,
+                                  kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor),
+                                  kind == CLIENT_OP_PUSH_PULL, &op->in, &op->out));
+    if (scaled_in_out) op->scaled = op->out;
+    return WEFT_OK;
+}
+
+enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory, void *stream)
+{
+    if (!tensor) return client_null_argument("tensor_memory", "tensor");
+    WEFT_TRY(client_usable(tensor->session));
+    if (memory < WEFT_MEMORY_HOST || memory > WEFT_MEMORY_CUDA)
+        return client_error(tensor->session, WEFT_ERR_INVALID,
+                            "tensor_memory: memory %d of tensor '%s' is not a valid weft_memory_kind "
+                            "(WEFT_MEMORY_HOST, _PINNED, _CUDA)",
+                            (int)memory, tensor->name);
+    if (tensor->memory != memory) tensor->host_codec_logged = false;
+    tensor->memory = memory;
+    tensor->stream = stream;
+    return WEFT_OK;
+}
+
+/* A tensor that does not skip the step takes the value into the weights of all ranks. The gradient is in
+ * the caller's cache now. */
+static void warn_if_not_finite(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    if (tensor->warned || client_tensor_can_skip_step(tensor) || tensor->memory == WEFT_MEMORY_CUDA ||
+        tensor->op.in == tensor->zeros)
+        return;
+    if (client_skip_is_finite(tensor, tensor->op.in, 0, tensor->elems)) return;
+    tensor->warned = true;
+    weft_log(session->env, WEFT_LOG_WARN, "client",
+             "rank %u: step %llu: the gradient of tensor '%s' is not finite (NaN or infinity) and goes into "
+             "the mean of all ranks; "
+             "skip_nonfinite of struct weft_tensor_options skips such steps",
+             session->rank, (unsigned long long)session->step.number, tensor->name);
+}
+
+/* Take the request, fill in the step, and off to the engine. tensor->op holds in, out and scaled already. */
+static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind kind,
+                              struct weft_request *user_request)
+{
+    struct weft_session *session = tensor->session;
+    static const char *const calls[] = {"operation", "init",       "push_pull", "push",
+                                        "pull",      "state_save", "state_load"};
+    struct client_request *request;
+    WEFT_TRY(client_request_claim(session, calls[kind], user_request, &request));
+    tensor->op.kind = kind;
+    tensor->op.request = request;
+    request->tensor = tensor;
+    const enum weft_status staged = stage(tensor, kind, request);
+    if (staged < 0) { /* the request does not begin */
+        tensor->op = (struct client_tensor_op){.kind = CLIENT_OP_NONE};
+        return staged;
+    }
+    /* nothing can fail from here on */
+    if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_call_group_leader(tensor);
+    if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
+        warn_if_not_finite(tensor);
+        tensor->skipped_step = 0;
+        tensor->step_before = tensor->last_step;
+        tensor->op.step = tensor->last_step = session->step.number;
+        tensor->op.lr = session->step.lr;
+        tensor->op.weight = session->step.weight;
+        if (client_skip_needs_backup(tensor)) tensor->op.wire_flags |= WEFT_WIRE_MAY_SKIP;
+        if (!tensor->codec && client_tensor_can_skip_step(tensor)) tensor->op.wire_flags |= WEFT_WIRE_CHECKED;
+    } else {
+        tensor->op.step = kind == CLIENT_OP_PULL || kind == CLIENT_OP_STATE_PULL ? tensor->last_step : 0;
+        tensor->op.weight = 1.0f;
+    }
+    atomic_store_explicit(&tensor->busy, true, memory_order_relaxed);
+    client_request_post(request, tensor->mode == WEFT_MODE_SERVER ? client_server_mode_start
+                                                                  : client_allreduce_mode_start);
+    return WEFT_IN_PROGRESS;
+}
+
+enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights,
+                                          struct weft_request *request)
+{
+    WEFT_TRY(check_call(tensor, weights, "init"));
+    tensor->op.in = weights;
+    return start(tensor, CLIENT_OP_INIT, request);
+}
+
+enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in,
+                                           float *out, struct weft_request *request)
+{
+    WEFT_TRY(check_call(tensor, in ? (const void *)in : out, in ? "state_load" : "state_save"));
+    tensor->op.in = in;
+    tensor->op.out = out;
+    tensor->op.round = part;
+    return start(tensor, in ? CLIENT_OP_STATE_INIT : CLIENT_OP_STATE_PULL, request);
+}
+
+static enum weft_status check_overlap(struct weft_tensor *tensor, const void *grad, const void *out)
+{
+    const uintptr_t in = (uintptr_t)grad, to = (uintptr_t)out;
+    if (in == to || (in - to >= tensor->bytes && to - in >= tensor->bytes)) return WEFT_OK;
+    return client_error(tensor->session, WEFT_ERR_INVALID,
+                        "push_pull of tensor '%s': grad and out, %lld bytes behind it, overlap; let them lie "
+                        "apart, or be equal",
+                        tensor->name, (long long)(to - in));
+}
+
+/* Starts the push_pull whose buffers are in op.in and op.out. */
+static enum weft_status contribute(struct weft_tensor *tensor, struct weft_request *request)
+{
+    struct client_tensor_op *op = &tensor->op;
+    WEFT_TRY(client_state_backup(tensor));
+    if (tensor->codec_choice.candidates.count > 0) client_codec_tuner_tensor_ready(tensor);
+    if ((tensor->session->step.weight != 1.0f && !tensor->codec) || tensor->carry) {
+        /* `out` is free to use until the result comes, unless it still holds the weights this rank will
+         * update. */
+        op->scaled = client_tensor_has_local_optimizer(tensor) ? tensor->scratch : op->out;
+    }
+    return start(tensor, CLIENT_OP_PUSH_PULL, request);
+}
+
+enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out,
+                                struct weft_request *request)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!tensor) return client_null_argument("push_pull", "tensor");
+    WEFT_TRY(check_call(tensor, grad && out ? grad : NULL, "push_pull"));
+    WEFT_TRY(check_contribution(tensor, "push_pull"));
+    WEFT_TRY(check_overlap(tensor, grad, out));
+    tensor->op.in = grad;
+    tensor->op.out = out;
+    const enum weft_status status = contribute(tensor, request);
+    if (status >= 0) tensor->weights = out;
+    return status;
+}
+
+/* Contributes zeros. With an optimiser the result goes into the last weights buffer. */
+enum weft_status weft_push_none(struct weft_tensor *tensor)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!tensor) return client_null_argument("push_none", "tensor");
+    struct weft_session *session = tensor->session;
+    const bool updates = tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    const enum weft_memory_kind memory = tensor->memory;
+    WEFT_TRY(check_call(tensor, tensor, "push_none"));
+    WEFT_TRY(check_contribution(tensor, "push_none"));
+    if (updates && memory == WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "push_none of tensor '%s', which has an optimiser and lies on a device; "
+                            "push_pull a gradient of zeros",
+                            tensor->name);
+    if (!tensor->zeros) tensor->zeros = weft_alloc_zero(session->env, tensor->bytes);
+    if (!tensor->zeros)
+        return client_error(session, WEFT_ERR_NO_MEMORY,
+                            "push_none of tensor '%s': no memory for %zu bytes of zeros", tensor->name,
+                            tensor->bytes);
+    if (!updates) memset(tensor->zeros, 0, tensor->bytes); /* it holds the last result */
+    tensor->op.in = tensor->zeros;
+    tensor->op.out = updates ? tensor->weights : tensor->zeros;
+    tensor->memory = WEFT_MEMORY_HOST;
+    const enum weft_status status = contribute(tensor, &tensor->zeros_request);
+    tensor->memory = memory;
+    return status == WEFT_IN_PROGRESS ? WEFT_OK : status;
+}
+
+/* push and pull move whole dense chunks: a codec's rounds, and all-reduce, have no halves, and of a tensor
+ * whose codec may change the shards keep no weights. */
+static enum weft_status check_half_call(struct weft_tensor *tensor, const char *call)
+{
+    if (tensor->mode == WEFT_MODE_SERVER && !tensor->codec && !client_tensor_has_codec_choice(tensor))
+        return WEFT_OK;
+    return client_error(tensor->session, WEFT_ERR_UNSUPPORTED,
+                        "%s of tensor '%s': only dense tensors in server mode have it; use push_pull", call,
+                        tensor->name);
+}
+
+enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct weft_request *request)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!tensor) return client_null_argument("push", "tensor");
+    WEFT_TRY(check_call(tensor, grad, "push"));
+    WEFT_TRY(check_half_call(tensor, "push"));
+    WEFT_TRY(check_contribution(tensor, "push"));
+    tensor->op.in = grad;
+    if (tensor->session->step.weight != 1.0f || tensor->carry) {
+        WEFT_TRY(client_tensor_alloc_scratch(tensor));
+        tensor->op.scaled = tensor->scratch;
+    }
+    return start(tensor, CLIENT_OP_PUSH, request);
+}
+
+enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_request *request)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!tensor) return client_null_argument("pull", "tensor");
+    WEFT_TRY(check_call(tensor, out, "pull"));
+    WEFT_TRY(check_half_call(tensor, "pull"));
+    if (tensor->last_step == 0 && !tensor->initialised)
+        return client_error(tensor->session, WEFT_ERR_STATE,
+                            "pull of tensor '%s', which has neither weights nor a closed step yet",
+                            tensor->name);
+    tensor->op.out = out;
+    return start(tensor, CLIENT_OP_PULL, request);
+}

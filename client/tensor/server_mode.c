@@ -1,0 +1,615 @@
+/* server_mode.c - a tensor in server mode: its chunks travel to their shards and the results come back.
+ *
+ *     dense     PUSH_PULL(step s)           -->  shard: fold, optimiser     RESULT: new weights, straight into `out`
+ *     codec     PUSH_PULL(s, round k)       -->  shard: combine             RESULT: aggregate of round k
+ *               take, encode round k+1 ... last round: finish, the same optimiser here (encoded whole, so
+ *               that nothing is sent of a gradient that is not finite, and cut where its codec can be: its
+ *               chunks are combined each on its own, and what comes back lies one behind the other)
+ *     auto      as the choice in force says; dense then brings the mean, and the same optimiser works here
+ *     INIT / STATE_INIT / PUSH: a payload goes, an empty RESULT answers.  PULL / STATE_PULL: nothing goes, a payload answers.
+ *
+ * A chunk is settled when its result is here and the transport holds no buffer of it; a round ends when
+ * all are. There is no cap on chunks in flight: the shard grants buffers, the transport holds the rest
+ * (AGAIN: retried). Results are answers to what was asked: anything else (another tensor, step, round,
+ * shard or length) is dropped if old and fails the session if it breaks the protocol. */
+#include "client/tensor/server_mode.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+static void advance_op(struct weft_tensor *tensor);
+
+static bool wants_payload(const struct client_tensor_op *op)
+{
+    return op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL;
+}
+
+/* ---- sending ---- */
+
+static enum weft_wire_kind wire_kind(enum client_op_kind kind)
+{
+    switch (kind) {
+    case CLIENT_OP_INIT: return WEFT_WIRE_INIT;
+    case CLIENT_OP_PUSH: return WEFT_WIRE_PUSH;
+    case CLIENT_OP_PULL: return WEFT_WIRE_PULL;
+    case CLIENT_OP_STATE_PULL: return WEFT_WIRE_STATE_PULL;
+    case CLIENT_OP_STATE_INIT: return WEFT_WIRE_STATE_INIT;
+    default: return WEFT_WIRE_PUSH_PULL;
+    }
+}
+
+/* ---- a codec's bytes of a chunk, where it has several: all but the last are of one length, and each is as long as it can be ---- */
+
+static size_t contribution_bytes(const struct client_chunk *chunk)
+{
+    const struct weft_shape shape = {1, {chunk->count}};
+    return weft_codec_contribution_bytes_max(&chunk->tensor->codec_spec, &shape, chunk->tensor->op.round);
+}
+
+static size_t aggregate_bytes(const struct client_chunk *chunk)
+{
+    const struct weft_shape shape = {1, {chunk->count}};
+    return weft_codec_aggregate_bytes_max(&chunk->tensor->codec_spec, &shape, chunk->tensor->op.round,
+                                          chunk->tensor->session->ranks);
+}
+
+static size_t bytes_before(const struct client_chunk *chunk, size_t (*bytes_of)(const struct client_chunk *))
+{
+    const uint32_t first = chunk->tensor->op.chunk_first;
+    return (chunk->index - first) * bytes_of(&chunk->tensor->chunks[first]);
+}
+
+static void chunk_payload(const struct client_chunk *chunk, const void **payload_out, size_t *bytes_out)
+{
+    const struct weft_tensor *tensor = chunk->tensor;
+    const struct client_tensor_op *op = &tensor->op;
+    if (op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL || op->grad_is_nonfinite) {
+        *payload_out = NULL;
+        *bytes_out = 0;
+    } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
+        const bool cut = op->chunk_count > 1;
+        *payload_out = tensor->contribution[op->round] + (cut ? bytes_before(chunk, contribution_bytes) : 0);
+        *bytes_out = cut ? contribution_bytes(chunk) : tensor->contribution_bytes[op->round];
+    } else {
+        const float *source = op->scaled ? op->scaled : op->in;
+        *payload_out = source + chunk->offset;
+        *bytes_out = chunk->count * sizeof(float);
+    }
+}
+
+static void fill_skip_fields(const struct weft_tensor *tensor, struct weft_wire_header *header)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    const bool contributes = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH;
+    if (contributes) header->flags = op->wire_flags | (op->grad_is_nonfinite ? WEFT_WIRE_NOT_FINITE : 0);
+    header->skips = tensor->session->skip.count;
+    if (header->skips) header->good = (uint32_t)(contributes ? tensor->step_before : tensor->last_step);
+}
+
+/* WEFT_ERR_AGAIN: nothing was queued. Other errors have failed the session. */
+static enum weft_status send_chunk(struct client_chunk *chunk)
+{
+    struct weft_tensor *tensor = chunk->tensor;
+    struct weft_session *session = tensor->session;
+    struct client_tensor_op *op = &tensor->op;
+    struct weft_message message = {
+        .tag = WEFT_TAG(WEFT_CHANNEL_PUSH, (uint64_t)tensor->id << 20 | chunk->index)};
+    chunk_payload(chunk, &message.payload, &message.payload_bytes);
+    struct weft_wire_header header = {
+        .kind = (uint8_t)wire_kind(op->kind),
+        .codec = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH
+                     ? (uint8_t)tensor->codec_spec.id
+                     : (uint8_t)WEFT_CODEC_DENSE,
+        .dtype = WEFT_F32,
+        .round = (uint8_t)op->round,
+        .job = session->job_id,
+        .incarnation = session->incarnation,
+        .worker = session->rank,
+        .epoch = session->epoch,
+        .tensor = tensor->id,
+        .chunk = chunk->index,
+        .step = op->step,
+        .payload_bytes = message.payload_bytes,
+        .lr = op->lr,
+        .weight = op->weight,
+    };
+    fill_skip_fields(tensor, &header);
+    uint8_t bytes[WEFT_WIRE_HEADER_BYTES];
+    weft_wire_encode(&header, bytes);
+    message.header = bytes;
+    message.header_bytes = sizeof bytes;
+
+    struct weft_peer *peer = weft_transport_peer(session->engine.transport, chunk->endpoint);
+    enum weft_status status = peer ? weft_transport_send(peer, &message, &chunk->sent) : WEFT_ERR_UNREACHABLE;
+    if (status == WEFT_ERR_AGAIN) return status;
+    if (status < 0) {
+        client_tensor_fail(tensor, status, "cannot be sent to %s: %s",
+                           client_endpoint_name(session, chunk->endpoint), weft_reason_text(status));
+        return status;
+    }
+    weft_event_ring_add(session->engine.events, "push", WEFT_EVENT_BEGIN,
+                        (uint64_t)tensor->id << 32 | chunk->index, chunk->endpoint, message.payload_bytes,
+                        WEFT_OK);
+    op->in_transport++;
+    return WEFT_OK;
+}
+
+static void on_sent(struct weft_completion *completion, enum weft_status status)
+{
+    struct client_chunk *chunk = weft_container_of(completion, struct client_chunk, sent);
+    struct weft_tensor *tensor = chunk->tensor;
+    tensor->op.in_transport--;
+    if (status < 0)
+        client_tensor_fail(tensor, status, "was not taken by %s: %s",
+                           client_endpoint_name(tensor->session, chunk->endpoint), weft_reason_text(status));
+    client_server_mode_resend(tensor->session);
+    advance_op(tensor);
+}
+
+static void start_chunk(struct client_chunk *chunk)
+{
+    struct weft_session *session = chunk->tensor->session;
+    struct client_engine *engine = &session->engine;
+    weft_completion_init(&chunk->sent, 1, on_sent);
+    if (weft_list_empty(&engine->send_queue) && send_chunk(chunk) != WEFT_ERR_AGAIN) return;
+    weft_list_append(&engine->send_queue, &chunk->send_link);
+    client_engine_retry_soon(session);
+}
+
+void client_server_mode_resend(struct weft_session *session)
+{
+    struct client_engine *engine = &session->engine;
+    while (!weft_list_empty(&engine->send_queue)) {
+        struct client_chunk *chunk = weft_list_first(&engine->send_queue, struct client_chunk, send_link);
+        if (send_chunk(chunk) == WEFT_ERR_AGAIN) {
+            client_engine_retry_soon(session);
+            return;
+        }
+        weft_list_remove(&chunk->send_link);
+    }
+}
+
+static void expect_results(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    for (uint32_t i = 0; i < op->chunk_count; i++) tensor->chunks[op->chunk_first + i].awaits_result = true;
+    op->results_left = op->chunk_count;
+    op->aggregate_bytes = 0;
+}
+
+static void start_round(struct weft_tensor *tensor)
+{
+    expect_results(tensor);
+    const struct client_tensor_op *op = &tensor->op;
+    for (uint32_t i = 0; i < op->chunk_count && op->status == WEFT_OK; i++)
+        start_chunk(&tensor->chunks[op->chunk_first + i]);
+}
+
+/* ---- computing ---- */
+
+/* Dense with a sample weight: scale a slice; each chunk leaves as soon as its last slice is done. */
+static bool run_scale(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    struct client_chunk *chunk = &tensor->chunks[op->chunks_scaled];
+    if (!client_scale_slice(tensor, chunk->offset + chunk->count)) return false;
+    op->chunks_scaled++;
+    start_chunk(chunk);
+    return op->chunks_scaled == op->chunk_count;
+}
+
+/* ---- a codec's arithmetic: in its turn on the engine while it is short, else at the compute thread ----
+ *
+ * The three run_ functions touch nothing but the codec, its buffers and op->computed. While one is at the
+ * compute thread, op->in_transport counts it: the operation cannot end under it. */
+
+static void encode_round(struct weft_tensor *tensor, uint32_t round)
+{
+    struct client_tensor_op *op = &tensor->op;
+    const float *in = op->scaled ? op->scaled : op->in;
+    op->computed =
+        weft_codec_encode(tensor->codec, round, round == 0 ? in : NULL, op->scaled ? 1.0f : op->weight,
+                          tensor->contribution[round], &tensor->contribution_bytes[round]);
+    op->grad_is_nonfinite = op->computed == WEFT_ERR_INVALID;
+}
+
+static void run_encode(struct weft_task *task)
+{
+    encode_round(weft_container_of(task, struct weft_tensor, task), 0);
+}
+
+/* A round's aggregate is here: take it in, then the next round's contribution, or the gradient. */
+static void run_take(struct weft_task *task)
+{
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct client_tensor_op *op = &tensor->op;
+    op->computed = weft_codec_take(tensor->codec, op->round, tensor->aggregate, op->aggregate_bytes,
+                                   tensor->session->ranks);
+    op->aggregate_is_damaged = op->computed < 0;
+    if (op->aggregate_is_damaged) return;
+    if (op->round + 1 < weft_codec_rounds(&tensor->codec_spec)) encode_round(tensor, op->round + 1);
+    else
+        op->computed =
+            weft_codec_finish(tensor->codec, op->grad_scale,
+                              tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : op->out);
+}
+
+static void run_hash(struct weft_task *task)
+{
+    client_hash_weights(weft_container_of(task, struct weft_tensor, task));
+}
+
+static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *task),
+                    void (*next)(struct weft_tensor *tensor));
+
+/* Whose chunk was it? */
+static void aggregate_damaged(struct weft_tensor *tensor)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    const struct client_chunk *chunk = &tensor->chunks[op->chunk_first], *last = chunk + op->chunk_count - 1;
+    const uint64_t at = op->chunk_count > 1 ? weft_codec_malformed_elem(tensor->codec) : 0;
+    while (chunk < last && at >= chunk->offset + chunk->count) chunk++;
+    client_tensor_fail(tensor, op->computed, "got a damaged aggregate (round %u, chunk %u) from %s",
+                       op->round, chunk->index, client_endpoint_name(tensor->session, chunk->endpoint));
+}
+
+static void compute_failed(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    if (op->aggregate_is_damaged) aggregate_damaged(tensor);
+    else
+        client_tensor_fail(tensor, op->computed, "could not be encoded or decoded: %s",
+                           weft_reason_text(op->computed));
+}
+
+static void skip(struct weft_tensor *tensor)
+{
+    client_codec_tuner_exchange_completed(tensor);
+    client_skip_tensor(tensor);
+}
+
+static void complete(struct weft_tensor *tensor)
+{
+    client_request_complete(tensor->op.request, WEFT_OK, NULL);
+}
+
+static bool run_codec_update(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    if (!client_update_slice(tensor, tensor->scratch, 1.0f)) return false;
+    if (!client_tensor_has_codec_choice(tensor) && client_hash_due(tensor))
+        compute(tensor, run_hash, complete);
+    else complete(tensor);
+    return true;
+}
+
+/* The mean gradient is here: the caller has it, or the weights take it. */
+static void decoded(struct weft_tensor *tensor)
+{
+    client_codec_tuner_exchange_completed(tensor);
+    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
+        complete(tensor);
+        return;
+    }
+    tensor->op.work_at = 0;
+    tensor->work.run = run_codec_update;
+    client_engine_queue_work(tensor->session, &tensor->work);
+}
+
+static void encoded(struct weft_tensor *tensor) { start_round(tensor); }
+
+static void aggregate_taken(struct weft_tensor *tensor)
+{
+    if (tensor->op.round + 1 < weft_codec_rounds(&tensor->codec_spec)) {
+        tensor->op.round++;
+        encoded(tensor);
+    } else {
+        decoded(tensor);
+    }
+}
+
+static void computed(struct weft_tensor *tensor)
+{
+    if (tensor->op.computed < 0 && !tensor->op.grad_is_nonfinite) compute_failed(tensor);
+    /* without a contribution if the gradient is not finite: the shard answers all ranks so */
+    else tensor->op.next(tensor);
+}
+
+static void task_done(struct weft_task *task)
+{
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct client_engine *engine = &tensor->session->engine;
+    engine->encode_ns += tensor->op.compute_ns;
+    tensor->op.in_transport--;
+    if (engine->failed) advance_op(tensor);
+    else computed(tensor);
+}
+
+static void run_timed(struct weft_task *task)
+{
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct weft_env *env = tensor->session->env;
+    uint64_t began_ns = weft_now_ns(env);
+    tensor->op.run(task);
+    tensor->op.compute_ns = weft_now_ns(env) - began_ns;
+}
+
+static bool run_on_engine(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    tensor->op.run(&tensor->task);
+    computed(tensor);
+    return true;
+}
+
+static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *task),
+                    void (*next)(struct weft_tensor *tensor))
+{
+    struct client_tensor_op *op = &tensor->op;
+    op->run = run;
+    op->next = next;
+    op->computed = WEFT_OK;
+    op->aggregate_is_damaged = false;
+    if (tensor->elems <= WEFT_LOOP_SLICE) {
+        tensor->work.run = run_on_engine;
+        client_engine_queue_work(tensor->session, &tensor->work);
+        return;
+    }
+    op->in_transport++;
+    tensor->task.run = run_timed;
+    tensor->task.done = task_done;
+    weft_loop_compute(tensor->session->engine.loop, &tensor->task, tensor->elems);
+}
+
+/* ---- results ---- */
+
+/* The operation that a result may belong to, or NULL: then it is dropped. */
+static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer_id,
+                                     const struct weft_wire_header *header)
+{
+    struct weft_tensor *tensor = client_engine_tensor(&session->engine, header->tensor);
+    if (!tensor || header->chunk >= tensor->chunk_count) return NULL;
+    struct client_chunk *chunk = &tensor->chunks[header->chunk];
+    const struct client_tensor_op *op = &tensor->op;
+    if (chunk->endpoint != peer_id || !chunk->awaits_result || op->kind == CLIENT_OP_NONE || op->status < 0)
+        return NULL;
+    /* of this step at least: one that has rested takes a newer one */
+    const bool pulls = op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL;
+    if ((pulls ? header->step < op->step : header->step != op->step) || header->round != op->round ||
+        header->job != session->job_id || header->epoch != session->epoch)
+        return NULL;
+    return chunk;
+}
+
+static void settle_chunk(struct client_chunk *chunk)
+{
+    struct weft_tensor *tensor = chunk->tensor;
+    chunk->awaits_result = false;
+    tensor->op.results_left--;
+    weft_event_ring_add(tensor->session->engine.events, "push", WEFT_EVENT_END,
+                        (uint64_t)tensor->id << 32 | chunk->index, chunk->endpoint, 0, WEFT_OK);
+    advance_op(tensor);
+}
+
+static void on_received(struct weft_completion *completion, enum weft_status status)
+{
+    struct client_chunk *chunk = weft_container_of(completion, struct client_chunk, received);
+    struct weft_tensor *tensor = chunk->tensor;
+    tensor->op.in_transport--;
+    if (status < 0) {
+        client_tensor_fail(tensor, status, "got no whole result from %s: %s",
+                           client_endpoint_name(tensor->session, chunk->endpoint), weft_reason_text(status));
+        advance_op(tensor);
+        return;
+    }
+    settle_chunk(chunk);
+}
+
+/* Where the payload belongs, and whether its length is what was asked for. */
+static bool result_buffer(const struct client_chunk *chunk, size_t payload_bytes, void **buffer_out)
+{
+    const struct weft_tensor *tensor = chunk->tensor;
+    const struct client_tensor_op *op = &tensor->op;
+    if (!wants_payload(op)) {
+        *buffer_out = NULL;
+        return payload_bytes == 0;
+    }
+    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
+        const bool cut = op->chunk_count > 1;
+        *buffer_out = tensor->aggregate + (cut ? bytes_before(chunk, aggregate_bytes) : 0);
+        return cut ? payload_bytes == aggregate_bytes(chunk) : payload_bytes <= tensor->aggregate_bytes_max;
+    }
+    const bool updates = op->kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor);
+    *buffer_out = (updates ? tensor->scratch : (float *)op->out) + chunk->offset;
+    return payload_bytes == chunk->count * sizeof(float);
+}
+
+/* Counts the time for which the shard waited for late ranks. The header is UNTRUSTED: it changes figures
+ * only. */
+static void count_late(const struct weft_tensor *tensor, const struct weft_wire_header *header)
+{
+    struct weft_session *session = tensor->session;
+    if (header->late_us == 0 || tensor->op.kind == CLIENT_OP_PULL) return;
+    const uint64_t from_ns = tensor->op.request->started_ns, now_ns = weft_now_ns(session->env);
+    const uint64_t to_ns = weft_deadline_ns(from_ns, (uint64_t)header->late_us * 1000);
+    weft_straggler_time_add(&session->engine.straggler_time, from_ns, to_ns < now_ns ? to_ns : now_ns);
+}
+
+static void accept_result(struct client_chunk *chunk, struct weft_arrival *arrival,
+                          const struct weft_wire_header *header)
+{
+    struct weft_tensor *tensor = chunk->tensor;
+    struct weft_session *session = tensor->session;
+    struct weft_transport *transport = session->engine.transport;
+    struct client_tensor_op *op = &tensor->op;
+    void *buffer;
+    bool length_matches = result_buffer(chunk, arrival->payload_bytes, &buffer);
+    bool weight_sum_is_valid = !tensor->codec || op->kind != CLIENT_OP_PUSH_PULL ||
+                               (isfinite(header->weight_sum) && header->weight_sum > 0);
+    if (!length_matches || !weight_sum_is_valid) {
+        client_tensor_fail(
+            tensor, WEFT_ERR_MALFORMED, "got a result of %zu bytes for chunk %u that does not fit from %s",
+            arrival->payload_bytes, chunk->index, client_endpoint_name(session, chunk->endpoint));
+        weft_transport_discard(transport, arrival);
+        return;
+    }
+    count_late(tensor, header);
+    op->aggregate_bytes += arrival->payload_bytes;
+    if (tensor->codec) op->grad_scale = client_grad_scale(header->weight_sum);
+    if (arrival->payload_bytes == 0) {
+        weft_transport_discard(transport, arrival);
+        settle_chunk(chunk);
+        return;
+    }
+    size_t bytes = arrival->payload_bytes;
+    weft_completion_init(&chunk->received, 1, on_received);
+    enum weft_status status = weft_transport_accept(transport, arrival, buffer, bytes, &chunk->received);
+    if (status < 0) {
+        client_tensor_fail(tensor, status, "cannot take the result of %s: %s",
+                           client_endpoint_name(session, chunk->endpoint), weft_reason_text(status));
+        weft_transport_discard(transport, arrival);
+        return;
+    }
+    op->in_transport++;
+}
+
+static void on_result(void *context, struct weft_arrival *arrival)
+{
+    struct weft_session *session = context;
+    struct weft_wire_header header;
+    enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, &header);
+    if (status < 0 || header.kind != WEFT_WIRE_RESULT || header.payload_bytes != arrival->payload_bytes) {
+        client_fail(session, status < 0 ? status : WEFT_ERR_MALFORMED, true,
+                    "rank %u: a message from %s is no valid result: %s", session->rank,
+                    client_endpoint_name(session, arrival->peer_id),
+                    weft_reason_text(status < 0 ? status : WEFT_ERR_MALFORMED));
+        weft_transport_discard(session->engine.transport, arrival);
+        return;
+    }
+    struct client_chunk *chunk = session->engine.failed ? NULL : chunk_of(session, arrival->peer_id, &header);
+    if (!chunk) { /* of an operation that is over */
+        weft_transport_discard(session->engine.transport, arrival);
+        return;
+    }
+    if (header.status == WEFT_ERR_SKIPPED && chunk->tensor->op.kind != CLIENT_OP_PULL) {
+        chunk->tensor->op.shard_skips_step = true;
+        weft_transport_discard(session->engine.transport, arrival);
+        settle_chunk(chunk);
+        return;
+    }
+    if (header.status < 0) {
+        char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
+        weft_wire_text(arrival->header, &header, text);
+        /* A sentence that fills its room is cut, perhaps before the name of who is to blame; if it is the
+         * end of the job the coordinator has all of it. */
+        const bool cut = header.text_bytes == WEFT_LIMIT_RESULT_TEXT_BYTES;
+        /* the shard has it from the coordinator: no link is suspected */
+        if (header.status == WEFT_ERR_PEER_LOST)
+            client_tensor_remote_lost(chunk->tensor, "was refused by %s: %s",
+                                      client_endpoint_name(session, arrival->peer_id),
+                                      text[0] ? text : "a rank is lost");
+        else
+            (cut ? client_tensor_fail_later : client_tensor_fail)(
+                chunk->tensor, (enum weft_status)header.status, "was refused by %s: %s",
+                client_endpoint_name(session, arrival->peer_id),
+                text[0] ? text : weft_status_text((enum weft_status)header.status));
+        weft_transport_discard(session->engine.transport, arrival);
+        return;
+    }
+    accept_result(chunk, arrival, &header);
+}
+
+void client_server_mode_listen(struct weft_session *session)
+{
+    weft_transport_handler(session->engine.transport, WEFT_CHANNEL_RESULT, on_result, session);
+}
+
+/* ---- the operation as a whole ---- */
+
+/* Something settled: is the round over, or can a failed operation end? */
+static void advance_op(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    struct weft_session *session = tensor->session;
+    struct client_engine *engine = &session->engine;
+    if (!tensor->has_begun || op->in_transport > 0) return;
+    if (engine->failed) {
+        client_request_complete(op->request, engine->failed, engine->failed_text);
+        return;
+    }
+    if (op->epoch != session->epoch) {
+        /* the job goes on without somebody, and its last buffer is free only now */
+        client_request_complete(op->request, WEFT_ERR_PEER_LOST, engine->leave_epoch_text);
+        return;
+    }
+    if (op->status < 0 || op->results_left > 0) return; /* a failed one ends with the session's fail letter */
+    if (op->shard_skips_step) skip(tensor);
+    else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, aggregate_taken);
+    else if (client_tensor_has_codec_choice(tensor)) decoded(tensor);
+    else complete(tensor);
+}
+
+/* What goes over the link begins with arithmetic on the whole tensor. */
+static bool run_scale_whole(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    if (!client_scale_slice(tensor, tensor->elems)) return false;
+    compute(tensor, run_encode, encoded);
+    return true;
+}
+
+/* The chunks of the choice in force; of the one codec, where there is no choice. */
+static void select_chunks(struct weft_tensor *tensor)
+{
+    struct client_tensor_op *op = &tensor->op;
+    const uint32_t choice = client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.chosen : 0;
+    op->chunk_first = tensor->choice_first[choice];
+    op->chunk_count = tensor->choice_first[choice + 1] - op->chunk_first;
+    /* Here, because there are many ways to a codec made anew. One that has encoded in this step already
+     * knows it. */
+    if (tensor->codec && op->chunk_count > 1)
+        (void)weft_codec_set_pieces(tensor->codec, tensor->chunks[op->chunk_first].count);
+}
+
+/* What it gives is in host memory. */
+static void input_ready(struct client_request *request)
+{
+    struct weft_tensor *tensor = request->tensor;
+    struct client_tensor_op *op = &tensor->op;
+    if (op->kind == CLIENT_OP_PUSH_PULL) client_codec_tuner_exchange_posted(tensor);
+    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
+        if (!op->scaled) {
+            compute(tensor, run_encode, encoded);
+            return;
+        }
+        tensor->work.run = run_scale_whole;
+        client_engine_queue_work(tensor->session, &tensor->work);
+    } else if (op->scaled) {
+        expect_results(tensor);
+        tensor->work.run = run_scale;
+        client_engine_queue_work(tensor->session, &tensor->work);
+    } else {
+        start_round(tensor);
+    }
+}
+
+void client_server_mode_start(struct weft_command *command)
+{
+    struct client_request *request = weft_container_of(command, struct client_request, command);
+    request->tensor->op.epoch = request->session->epoch;
+    if (!client_request_begin(request)) return;
+    select_chunks(request->tensor);
+    if (request->stage) client_stage_when_ready(request, input_ready);
+    else input_ready(request);
+}
+
+void client_server_mode_failed(struct weft_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) weft_list_remove(&tensor->chunks[i].send_link);
+    client_engine_cancel_work(&tensor->work);
+    advance_op(tensor);
+}

@@ -1,0 +1,668 @@
+/* tensor.c - declaring: what the caller asks for, what the coordinator answers, and the memory a tensor needs
+ * for the rest of its life. Also the small questions about a tensor's operation that both paths share.
+ *
+ * Every worker declares the same tensors in the same order; the n-th declaration is tensor n everywhere. The
+ * coordinator compares them, places the chunks, and answers when the shards have room. Its answer is checked
+ * against what was asked and for covering the tensor exactly: chunks in order, no gap, owners that exist,
+ * and those of a codec between its blocks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/tensor/allreduce_mode.h"
+#include "client/tensor/server_mode.h"
+#include "client/session/session.h"
+#include "client/session/sized.h"
+#include "client/tensor/tensor.h"
+
+static const struct weft_tensor_options DEFAULTS = {.size = sizeof DEFAULTS, .dtype = WEFT_F32};
+
+void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t size)
+{
+    client_sized_init(&DEFAULTS, sizeof DEFAULTS, options, size);
+}
+
+/* Called by programs of release 0.1, whose struct ends at this field. Later programs use the macro of the
+ * same name. */
+void (weft_tensor_options_init)(struct weft_tensor_options *options)
+{
+    weft_tensor_options_init_sized(options, client_sized_end(struct weft_tensor_options, chunk_bytes));
+}
+
+/* Where the caller leaves it to us. A shard answers a chunk when all workers have sent it, so a worker
+ * receives while it sends only as far as a tensor has several chunks, and a tensor that is one chunk keeps
+ * one shard's link busy and no other's. Below 256 KiB the messages themselves begin to cost
+ * (docs/performance.md). Very long tensors have longer chunks, so that their number stays bounded. */
+#define CHUNK_BYTES (256u << 10)
+#define CHUNKS_BY_DEFAULT 16384u
+static uint64_t cut_size(const struct weft_tensor_options *options, const struct weft_tensor *tensor)
+{
+    if (options->chunk_bytes != 0) return options->chunk_bytes;
+    /* each may be cut */
+    const uint32_t choices =
+        client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.candidates.count : 1;
+    uint64_t cut = CHUNK_BYTES;
+    while (tensor->bytes / cut * choices >= CHUNKS_BY_DEFAULT) cut *= 2;
+    return cut;
+}
+
+/* ---- checks of what the caller asks ---- */
+
+static enum weft_status check_shape(struct weft_session *session, const struct weft_tensor_options *options,
+                                    struct weft_tensor *tensor)
+{
+    if (options->dim_count < 1 || options->dim_count > WEFT_TENSOR_DIMS_MAX)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "declare: tensor '%s': dim_count is %u; it must be 1 to %u", options->name,
+                            options->dim_count, WEFT_TENSOR_DIMS_MAX);
+    tensor->shape.dim_count = options->dim_count;
+    for (uint32_t i = 0; i < options->dim_count; i++) tensor->shape.dims[i] = options->dims[i];
+    tensor->elems = weft_shape_elems(&tensor->shape);
+    if (tensor->elems == 0 || tensor->elems > WEFT_LIMIT_TENSOR_ELEMS)
+        return client_error(
+            session, WEFT_ERR_INVALID,
+            "declare: tensor '%s': its dimensions must be positive and their product at most %llu",
+            options->name, WEFT_LIMIT_TENSOR_ELEMS);
+    return WEFT_OK;
+}
+
+static enum weft_status check_mode(struct weft_session *session, const struct weft_tensor_options *options,
+                                   struct weft_tensor *tensor)
+{
+    tensor->mode = options->mode         ? options->mode
+                   : session->shards > 0 ? WEFT_MODE_SERVER
+                                         : WEFT_MODE_ALL_REDUCE;
+    if (tensor->mode != WEFT_MODE_SERVER && tensor->mode != WEFT_MODE_ALL_REDUCE)
+        return client_error(
+            session, WEFT_ERR_INVALID,
+            "declare: tensor '%s': mode %d is not a valid weft_mode (WEFT_MODE_SERVER, WEFT_MODE_ALL_REDUCE)",
+            options->name, (int)options->mode);
+    if (tensor->mode == WEFT_MODE_SERVER && session->shards == 0)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "declare: tensor '%s' wants server mode, but this job has no shards; start some "
+                            "(weft run -s) or choose "
+                            "WEFT_MODE_ALL_REDUCE",
+                            options->name);
+    return WEFT_OK;
+}
+
+/* The codec asked for: the tensor's own, or the job's where the tensor can have it. */
+static const char *codec_text(const struct weft_tensor_options *options, const struct weft_tensor *tensor)
+{
+    if (options->codec && options->codec[0]) return options->codec;
+    const char *text = weft_config_text(tensor->session->settings.config, "client.codec");
+    return text[0] && tensor->dtype == WEFT_F32 ? text : "dense";
+}
+
+/* What the tensor begins with; a choice begins with dense. */
+static enum weft_status parse_codec(const char *text, struct weft_tensor *tensor,
+                                    struct weft_codec_spec *spec_out, struct weft_error *error)
+{
+    if (!weft_codec_candidates_requested(text)) return weft_codec_parse(text, spec_out, error);
+    WEFT_TRY(weft_codec_candidates_parse(text, &tensor->codec_choice.candidates, error));
+    weft_codec_candidates_resolve(&tensor->codec_choice.candidates, &tensor->shape);
+    *spec_out = tensor->codec_choice.candidates.specs[0];
+    return WEFT_OK;
+}
+
+static bool is_declared(const struct weft_session *session, const char *name)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors)
+        if (strcmp(weft_container_of(node, struct weft_tensor, session_link)->name, name) == 0) return true;
+    return false;
+}
+
+/* Validates the text of a codec or an optimiser, which is sent to the coordinator unchanged. */
+static enum weft_status check_text(const char *text, const char *what, struct weft_error *error)
+{
+    if (strlen(text) > WEFT_LIMIT_NAME_BYTES)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s has %zu bytes; it has at most %u", what,
+                              strlen(text), WEFT_LIMIT_NAME_BYTES);
+    if (!weft_text_is_printable(text))
+        return weft_error_set(error, WEFT_ERR_INVALID, "%s '%s' holds control characters", what, text);
+    return WEFT_OK;
+}
+
+/* Checks the number of chunks that the coordinator will make. */
+static enum weft_status check_cut(struct weft_session *session, const struct weft_tensor_options *options,
+                                  const struct weft_tensor *tensor)
+{
+    const struct weft_chunking cut = {.elems = tensor->elems,
+                                      .elem_bytes = weft_dtype_bytes(tensor->dtype),
+                                      .chunk_bytes = cut_size(options, tensor),
+                                      .codec = &tensor->codec_spec,
+                                      .optimizer = &tensor->optimizer,
+                                      .candidates = &tensor->codec_choice.candidates};
+    if (tensor->mode != WEFT_MODE_SERVER || weft_chunking_count(&cut, NULL) <= WEFT_LIMIT_CHUNKS)
+        return WEFT_OK;
+    return client_error(session, WEFT_ERR_INVALID,
+                        "declare: tensor '%s' would be cut into %llu chunks with chunk_bytes %llu; at most "
+                        "%u are allowed: give a larger chunk_bytes",
+                        options->name, (unsigned long long)weft_chunking_count(&cut, NULL),
+                        (unsigned long long)cut.chunk_bytes, WEFT_LIMIT_CHUNKS);
+}
+
+static enum weft_status check_options(struct weft_session *session, const struct weft_tensor_options *options,
+                                      struct weft_tensor *tensor)
+{
+    struct weft_error error = {0};
+    struct weft_codec_spec spec;
+    size_t name_bytes = options->name ? strlen(options->name) : 0;
+    if (name_bytes < 1 || name_bytes > WEFT_LIMIT_NAME_BYTES)
+        return client_error(session, WEFT_ERR_INVALID, "declare: a tensor needs a name of 1 to %u bytes",
+                            WEFT_LIMIT_NAME_BYTES);
+    if (!weft_text_is_printable(options->name))
+        return client_error(session, WEFT_ERR_INVALID,
+                            "declare: tensor '%s': a tensor's name holds no control characters",
+                            options->name);
+    if (is_declared(session, options->name))
+        return client_error(session, WEFT_ERR_EXISTS,
+                            "declare: tensor '%s' is declared already; names are unique in a job",
+                            options->name);
+    WEFT_TRY(check_shape(session, options, tensor));
+    WEFT_TRY(check_mode(session, options, tensor));
+    tensor->dtype = options->dtype ? options->dtype : WEFT_F32;
+    if (tensor->dtype > WEFT_I64 || weft_dtype_bytes(tensor->dtype) == 0)
+        return client_error(
+            session, WEFT_ERR_INVALID,
+            "declare: tensor '%s': dtype %d is not a dtype of tensors (WEFT_F32, _F16, _BF16, _I64)",
+            options->name, (int)options->dtype);
+    tensor->bytes = tensor->elems * weft_dtype_bytes(tensor->dtype);
+    const char *codec = codec_text(options, tensor),
+               *optimizer = options->optimizer ? options->optimizer : "none";
+    enum weft_status status = check_text(codec, "its codec", &error);
+    if (status == WEFT_OK) status = check_text(optimizer, "its optimizer", &error);
+    if (status == WEFT_OK) status = parse_codec(codec, tensor, &spec, &error);
+    if (status == WEFT_OK) status = weft_optimizer_parse(optimizer, &tensor->optimizer, &error);
+    if (status < 0)
+        return client_error(session, status, "declare: tensor '%s': %.400s", options->name, error.text);
+    tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
+    if (session->is_elastic && tensor->mode == WEFT_MODE_SERVER &&
+        (spec.id != WEFT_CODEC_DENSE || tensor->codec_choice.candidates.count > 0))
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "declare: tensor '%s' has a codec and is in server mode, in a job that goes on "
+                            "without lost ranks (weft run --min-workers): "
+                            "shards do that for dense tensors in this version; leave the codec out or choose "
+                            "WEFT_MODE_ALL_REDUCE",
+                            options->name);
+    bool plain = spec.id == WEFT_CODEC_DENSE && tensor->codec_choice.candidates.count == 0 &&
+                 tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
+    if (tensor->dtype != WEFT_F32 && !plain)
+        return client_error(
+            session, WEFT_ERR_UNSUPPORTED,
+            "declare: tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version",
+            options->name, weft_dtype_name(tensor->dtype));
+    if (options->chunk_bytes != 0 &&
+        (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES))
+        return client_error(session, WEFT_ERR_INVALID,
+                            "declare: tensor '%s': chunk_bytes is %llu; it must be %u to %llu, or 0",
+                            options->name, (unsigned long long)options->chunk_bytes,
+                            WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
+    WEFT_TRY(check_cut(session, options, tensor));
+    const bool no_copies = tensor->mode == WEFT_MODE_SERVER && session->is_elastic;
+    if (options->skip_nonfinite && no_copies)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "declare: tensor '%s' has skip_nonfinite and is in server mode, in a job that "
+                            "goes on without lost ranks (weft run "
+                            "--min-workers): shards take no update back there; leave the option out or "
+                            "choose WEFT_MODE_ALL_REDUCE",
+                            options->name);
+    tensor->skip_nonfinite =
+        !no_copies &&
+        (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
+    snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
+    tensor->rounding_seed = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
+    return WEFT_OK;
+}
+
+/* ---- asking the coordinator ---- */
+
+static enum weft_status send_declare(struct weft_session *session, const struct weft_tensor_options *options,
+                                     const struct weft_tensor *tensor)
+{
+    Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    declare.ordinal = session->tensor_count;
+    declare.name = (char *)options->name;
+    declare.dtype = tensor->dtype;
+    declare.n_dims = tensor->shape.dim_count;
+    declare.dims = (uint64_t *)tensor->shape.dims;
+    declare.codec = (char *)codec_text(options, tensor);
+    declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
+    declare.mode = tensor->mode;
+    declare.chunk_bytes = cut_size(options, tensor);
+    declare.skip_nonfinite = tensor->skip_nonfinite;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
+    message.declare = &declare;
+    enum weft_status status = client_control_send(session, &message);
+    if (status < 0)
+        return client_error(session, status, "tensor '%s' cannot be declared: %s", tensor->name,
+                            weft_reason_text(status));
+    return WEFT_OK;
+}
+
+static bool declared(struct weft_session *session)
+{
+    pthread_mutex_lock(&session->control.lock);
+    bool there = session->control.declared != NULL;
+    pthread_mutex_unlock(&session->control.lock);
+    return there;
+}
+
+/* A loss leaves the declaration with no answer; but what the others have declared before this rank came is
+ * answered at once. */
+static bool answer_lost(struct weft_session *session)
+{
+    return client_is_leaving_epoch(session) && session->tensor_count >= session->control.tensors;
+}
+
+static bool declared_or_failed(void *context)
+{
+    struct weft_session *session = context;
+    return client_failed(session) < 0 || answer_lost(session) || declared(session);
+}
+
+static enum weft_status wait_declared(struct weft_session *session, const struct weft_tensor *tensor,
+                                      Weft__Control__Control **answer_out)
+{
+    enum weft_status status = client_wait_for(session, declared_or_failed, session,
+                                              client_deadline(session, session->settings.deadline_ns));
+    if (status < 0) {
+        char whom[320];
+        client_control_wait_reason(session, whom, sizeof whom);
+        if (!declared_or_failed(session)) /* it has come meanwhile */
+            client_fail(session, WEFT_ERR_DEADLINE, true,
+                        "rank %u declared tensor '%.60s' and waited %.1f s: %s; all ranks declare the same "
+                        "tensors in the same order",
+                        session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9, whom);
+    }
+    if (!declared(session) && answer_lost(session)) { /* what was agreed before the loss holds */
+        char text[sizeof session->epoch_change.text];
+        pthread_mutex_lock(&session->epoch_change.lock);
+        snprintf(text, sizeof text, "%s", session->epoch_change.text);
+        pthread_mutex_unlock(&session->epoch_change.lock);
+        client_fail(session, WEFT_ERR_PEER_LOST, true,
+                    "rank %u: %.300s, while tensor '%s' was being declared", session->rank, text,
+                    tensor->name);
+    }
+    WEFT_TRY(client_usable(session));
+    pthread_mutex_lock(&session->control.lock);
+    *answer_out = session->control.declared;
+    session->control.declared = NULL;
+    pthread_mutex_unlock(&session->control.lock);
+    return WEFT_OK;
+}
+
+/* ---- taking the answer ---- */
+
+/* Chunks of one choice follow one another and cover the tensor; of a codec they are pieces of one length,
+ * between its blocks, and the rest. Returns how many they are, 0: they do not. */
+static size_t choice_chunks(const struct weft_tensor *tensor, const struct weft_codec_spec *codec,
+                            uint32_t candidate, Weft__Control__Chunk *const *chunks, size_t count)
+{
+    const bool dense = codec->id == WEFT_CODEC_DENSE, cuts = dense || weft_codec_can_split(codec);
+    uint64_t end = 0;
+    size_t i = 0;
+    for (; i < count && end < tensor->elems; i++) {
+        const Weft__Control__Chunk *chunk = chunks[i];
+        if (chunk->candidate != candidate || chunk->offset != end || chunk->count == 0 ||
+            chunk->count > tensor->elems - end)
+            return 0;
+        end += chunk->count;
+        if (end < tensor->elems &&
+            (!cuts || (!dense && (chunk->count != chunks[0]->count || chunk->count % WEFT_CODEC_PIECE != 0))))
+            return 0;
+        if (!dense && chunk->count > chunks[0]->count) return 0;
+    }
+    return end == tensor->elems ? i : 0;
+}
+
+static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
+{
+    struct weft_session *session = tensor->session;
+    const bool server = tensor->mode == WEFT_MODE_SERVER;
+    const uint32_t choices = !server                                  ? 0
+                             : client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.candidates.count
+                                                                      : 1;
+    const size_t count = server ? declared->n_chunks : 0;
+    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS) goto err;
+    if (count > 0) {
+        tensor->chunks = weft_alloc_array(session->env, count, sizeof *tensor->chunks);
+        if (!tensor->chunks)
+            return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the chunks of tensor '%s'",
+                                tensor->name);
+        memset(tensor->chunks, 0, count * sizeof *tensor->chunks);
+    }
+    size_t taken = 0;
+    for (uint32_t choice = 0; choice < choices; choice++) {
+        const struct weft_codec_spec *codec =
+            choice > 0 ? &tensor->codec_choice.candidates.specs[choice] : &tensor->codec_spec;
+        const size_t chunks = choice_chunks(tensor, codec, choice, declared->chunks + taken, count - taken);
+        if (chunks == 0) goto err;
+        taken += chunks;
+        tensor->choice_first[choice + 1] = (uint32_t)taken;
+    }
+    if (taken != count) goto err;
+    for (size_t i = 0; i < count; i++) {
+        const Weft__Control__Chunk *source = declared->chunks[i];
+        const struct client_member *owner = client_member_of_endpoint(session, source->endpoint);
+        if (!owner || !owner->is_shard) goto err;
+        tensor->chunks[i] = (struct client_chunk){.tensor = tensor,
+                                                  .index = (uint32_t)i,
+                                                  .endpoint = source->endpoint,
+                                                  .offset = source->offset,
+                                                  .count = source->count};
+        weft_list_init(&tensor->chunks[i].send_link);
+    }
+    tensor->chunk_count = (uint32_t)count;
+    tensor->id = declared->tensor;
+    return WEFT_OK;
+
+err:
+    client_fail(session, WEFT_ERR_MALFORMED, true,
+                "rank %u: the coordinator placed tensor '%s' in a way that does not cover it", session->rank,
+                tensor->name);
+    return client_usable(session);
+}
+
+static void store_larger(size_t bytes, size_t *most)
+{
+    if (bytes > *most) *most = bytes;
+}
+
+/* Room for what travels in server mode, with the codec it has or any that may be chosen. */
+static bool alloc_messages(struct weft_tensor *tensor)
+{
+    const struct weft_session *session = tensor->session;
+    const uint32_t candidates =
+        client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.candidates.count : 1;
+    size_t most[WEFT_CODEC_ROUNDS_MAX] = {0};
+    for (uint32_t c = 0; c < candidates; c++) {
+        const struct weft_codec_spec *spec = client_tensor_has_codec_choice(tensor)
+                                                 ? &tensor->codec_choice.candidates.specs[c]
+                                                 : &tensor->codec_spec;
+        if (spec->id == WEFT_CODEC_DENSE) continue; /* from the caller's memory into the caller's */
+        for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
+            store_larger(weft_codec_contribution_bytes_max(spec, &tensor->shape, round), &most[round]);
+            store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks),
+                         &tensor->aggregate_bytes_max);
+        }
+    }
+    bool failed = false;
+    for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) {
+        if (most[round] == 0) continue;
+        tensor->contribution[round] = weft_alloc_zero(session->env, most[round]);
+        failed |= !tensor->contribution[round];
+    }
+    if (tensor->aggregate_bytes_max > 0) {
+        tensor->aggregate = weft_alloc_zero(session->env, tensor->aggregate_bytes_max);
+        failed |= !tensor->aggregate;
+    }
+    return !failed;
+}
+
+/* Where shards apply the same steps to their copy of the weights. */
+static bool alloc_endpoint_hashes(struct weft_tensor *tensor)
+{
+    if (tensor->mode != WEFT_MODE_SERVER || !tensor->codec || tensor->optimizer.kind == WEFT_OPTIMIZER_NONE ||
+        client_tensor_has_codec_choice(tensor))
+        return true;
+    tensor->endpoint_hashes =
+        weft_alloc_array(tensor->session->env, tensor->chunk_count, sizeof *tensor->endpoint_hashes);
+    if (!tensor->endpoint_hashes) return false;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        struct client_chunk *chunk = &tensor->chunks[i];
+        for (chunk->hash_index = 0; chunk->hash_index < tensor->endpoint_hash_count &&
+                                    tensor->endpoint_hashes[chunk->hash_index].endpoint != chunk->endpoint;)
+            chunk->hash_index++;
+        if (chunk->hash_index == tensor->endpoint_hash_count)
+            tensor->endpoint_hashes[tensor->endpoint_hash_count++] =
+                (struct client_endpoint_hash){.endpoint = chunk->endpoint};
+    }
+    return true;
+}
+
+static enum weft_status no_memory(const struct weft_tensor *tensor, enum weft_status status)
+{
+    return client_error(tensor->session, status,
+                        "declare: no memory for the state of tensor '%s' (%zu bytes each)", tensor->name,
+                        tensor->bytes);
+}
+
+/* Takes all memory that does not depend on the placement of chunks, before anything is sent: a refusal
+ * changes nothing. */
+static enum weft_status alloc_memory(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    struct weft_env *env = session->env;
+    const struct weft_codec_spec *spec = &tensor->codec_spec;
+    enum weft_status status = WEFT_OK;
+    bool failed = false;
+    if (spec->id != WEFT_CODEC_DENSE) status = weft_codec_create(env, spec, &tensor->shape, &tensor->codec);
+    if (tensor->codec) weft_codec_set_ranks(tensor->codec, session->ranks);
+    if (tensor->codec) weft_codec_set_stream(tensor->codec, tensor->rounding_seed, session->rank);
+    if (tensor->codec) weft_codec_set_steps(tensor->codec, session->epoch_change.codec_steps);
+    if (tensor->mode == WEFT_MODE_SERVER) failed |= !alloc_messages(tensor);
+    if (client_tensor_has_local_optimizer(tensor)) {
+        tensor->scratch = weft_alloc_zero(env, tensor->bytes);
+        failed |= !tensor->scratch;
+        for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
+            tensor->states[s] = weft_alloc_zero(env, tensor->bytes);
+            failed |= !tensor->states[s];
+        }
+    }
+    if (status < 0 || failed)
+        return no_memory(tensor, failed ? WEFT_ERR_NO_MEMORY : status);
+    return WEFT_OK;
+}
+
+/* What may fail on this rank alone. */
+static enum weft_status alloc_placed(struct weft_tensor *tensor)
+{
+    if (tensor->mode == WEFT_MODE_SERVER && !alloc_endpoint_hashes(tensor))
+        return no_memory(tensor, WEFT_ERR_NO_MEMORY);
+    if (!client_tensor_has_codec_choice(tensor)) return WEFT_OK;
+    const enum weft_status status = client_codec_tuner_add(tensor->session, tensor);
+    return status == WEFT_OK ? WEFT_OK
+                             : client_error(tensor->session, status,
+                                            "no memory to choose a codec for tensor '%s'", tensor->name);
+}
+
+static void attach(struct weft_command *command)
+{
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, attach_mail);
+    struct weft_tensor **bucket = &tensor->session->engine.tensors[tensor->id % CLIENT_TENSOR_BUCKETS];
+    tensor->engine_next = *bucket;
+    *bucket = tensor;
+}
+
+static struct weft_tensor *create(struct weft_session *session)
+{
+    struct weft_tensor *tensor = weft_alloc_zero(session->env, sizeof *tensor);
+    if (!tensor) return NULL;
+    tensor->session = session;
+    weft_list_init(&tensor->session_link);
+    weft_list_init(&tensor->work.link);
+    weft_list_init(&tensor->call_group_link);
+    weft_list_init(&tensor->record_link);
+    weft_task_init(&tensor->task);
+    weft_list_init(&tensor->group_op.link);
+    tensor->attach_mail.fn = attach;
+    return tensor;
+}
+
+enum weft_status weft_declare(struct weft_session *session, const struct weft_tensor_options *asked,
+                              struct weft_tensor **tensor_out)
+{
+    WEFT_DEFAULT_FLOATS;
+    struct weft_tensor_options own = DEFAULTS;
+    const struct weft_tensor_options *options = &own;
+    struct weft_error error = {0};
+    if (!session) return client_null_argument("declare", "session");
+    WEFT_TRY(client_usable(session));
+    if (!tensor_out) return client_error(session, WEFT_ERR_INVALID, "declare: tensor_out is NULL");
+    if (session->step.open)
+        return client_error(session, WEFT_ERR_STATE,
+                            "weft_declare inside step %llu; declare before weft_step_begin",
+                            (unsigned long long)session->step.number);
+    if (session->tensor_count >= WEFT_LIMIT_TENSORS)
+        return client_error(
+            session, WEFT_ERR_LIMIT,
+            "declare: a job has at most %u tensors (WEFT_LIMIT_TENSORS); declare fewer, or join some",
+            WEFT_LIMIT_TENSORS);
+    enum weft_status status =
+        client_sized_copy_in(&own, sizeof own, asked, client_sized_end(struct weft_tensor_options, dims),
+                             "declare: options", &error);
+    if (status < 0)
+        return client_error(session, status, "%s; begin with weft_tensor_options_init", error.text);
+    struct weft_tensor *tensor = create(session);
+    if (!tensor) return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for a tensor");
+
+    Weft__Control__Control *answer = NULL;
+    status = check_options(session, options, tensor);
+    if (status == WEFT_OK) status = alloc_memory(tensor);
+    if (status == WEFT_OK) status = send_declare(session, options, tensor);
+    if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
+    if (status == WEFT_OK) status = install_chunks(tensor, answer->declared);
+    if (status == WEFT_OK && (status = alloc_placed(tensor)) < 0) /* the others count on this rank */
+        client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);
+    if (answer) weft_control_free(session->env, answer);
+    if (status < 0) {
+        client_tensor_free(tensor);
+        return status;
+    }
+    /* the others have it, and its state */
+    tensor->broadcast_required = session->is_newcomer && session->tensor_count < session->control.tensors;
+    weft_list_append(&session->tensors, &tensor->session_link);
+    session->tensor_count++;
+    if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->reduce_tensor_count++;
+    if (client_tensor_can_skip_step(tensor)) session->skip.tensors++;
+    weft_loop_post(session->engine.loop, &tensor->attach_mail);
+    *tensor_out = tensor;
+    return WEFT_OK;
+}
+
+void client_tensor_free(struct weft_tensor *tensor)
+{
+    if (!tensor) return;
+    struct weft_env *env = tensor->session->env;
+    weft_list_remove(&tensor->session_link);
+    weft_list_remove(&tensor->call_group_link);
+    if (tensor->session->pid != weft_process_id()) weft_codec_after_fork(tensor->codec);
+    weft_codec_free(tensor->codec);
+    weft_free_bytes(env, tensor->chunks);
+    weft_free_bytes(env, tensor->endpoint_hashes);
+    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
+    weft_free_bytes(env, tensor->scratch);
+    weft_free_bytes(env, tensor->zeros);
+    weft_free_bytes(env, tensor->carry);
+    weft_free_bytes(env, tensor->aggregate);
+    for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++)
+        weft_free_bytes(env, tensor->contribution[round]);
+    weft_free_bytes(env, tensor);
+}
+
+enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor)
+{
+    if (!tensor->scratch) tensor->scratch = weft_alloc_zero(tensor->session->env, tensor->bytes);
+    if (tensor->scratch) return WEFT_OK;
+    return client_error(tensor->session, WEFT_ERR_NO_MEMORY,
+                        "no memory for the weighted gradient of tensor '%s' (%zu bytes)", tensor->name,
+                        tensor->bytes);
+}
+
+/* ---- its operation ---- */
+
+enum weft_status client_tensor_claim(struct weft_tensor *tensor, const char *call)
+{
+    if (atomic_load_explicit(&tensor->busy, memory_order_acquire))
+        return client_error(tensor->session, WEFT_ERR_STATE,
+                            "%s of tensor '%s': its last request is still open; wait for it first", call,
+                            tensor->name);
+    tensor->op = (struct client_tensor_op){.kind = CLIENT_OP_NONE};
+    return WEFT_OK;
+}
+
+void client_tensor_release(struct weft_tensor *tensor)
+{
+    tensor->op.kind = CLIENT_OP_NONE;
+    tensor->op.request = NULL;
+    tensor->has_begun = false;
+    atomic_store_explicit(&tensor->busy, false, memory_order_release);
+}
+
+void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes)
+{
+    static const char *const names[] = {"operation", "init",       "push_pull", "push",
+                                        "pull",      "state_save", "state_load"};
+    snprintf(out, out_bytes, "%s of tensor '%.100s' step %llu", names[tensor->op.kind], tensor->name,
+             (unsigned long long)tensor->op.step);
+}
+
+/* The coordinator may say it better in a moment. */
+static void fail_op(struct weft_tensor *tensor, enum weft_status status, bool may_be_consequence,
+                    const char *format, va_list arguments)
+{
+    struct weft_session *session = tensor->session;
+    char name[192], text[280];
+    if (tensor->op.status == WEFT_OK) tensor->op.status = status;
+    if (session->engine.failed) return; /* a consequence */
+    vsnprintf(text, sizeof text, format, arguments);
+    client_tensor_op_name(tensor, name, sizeof name);
+    if (may_be_consequence)
+        client_engine_suspect(session, status, "%s %s", name, text);
+    else
+        client_fail(session, status, true, "%s %s", name, text);
+}
+
+void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail_op(tensor, status, status == WEFT_ERR_PEER_LOST, format, arguments);
+    va_end(arguments);
+}
+
+void client_tensor_fail_later(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail_op(tensor, status, true, format, arguments);
+    va_end(arguments);
+}
+
+void client_tensor_remote_lost(struct weft_tensor *tensor, const char *format, ...)
+{
+    va_list arguments;
+    char name[192], text[280];
+    if (tensor->op.status == WEFT_OK) tensor->op.status = WEFT_ERR_PEER_LOST;
+    if (tensor->session->engine.failed) return; /* a consequence */
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    client_tensor_op_name(tensor, name, sizeof name);
+    client_engine_remote_lost(tensor->session, "%s %s", name, text);
+}
+
+void client_tensor_failed(struct weft_tensor *tensor)
+{
+    if (tensor->mode == WEFT_MODE_SERVER)
+        client_server_mode_failed(tensor);
+    else
+        client_allreduce_mode_failed(tensor);
+}
+
+void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t out_bytes)
+{
+    char name[192];
+    client_tensor_op_name(tensor, name, sizeof name);
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        if (!tensor->chunks[i].awaits_result) continue;
+        snprintf(out, out_bytes, "%s waits for %s", name,
+                 client_endpoint_name(tensor->session, tensor->chunks[i].endpoint));
+        return;
+    }
+    bool in_group = tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->op.in_transport > 0;
+    snprintf(out, out_bytes, "%s waits for %s", name,
+             in_group ? "the other ranks in its all-reduce" : "this rank's own engine");
+}

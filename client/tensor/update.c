@@ -1,0 +1,95 @@
+/* update.c - arithmetic on whole tensors, one slice at a time so that the engine stays responsive.
+ *
+ * The rules that make bits equal between modes (the shard does the same on its chunks):
+ *     contribution = weight * gradient, rounded once, not touched at all when the weight is 1, zero when it
+ *     is 0;
+ *                    plus what a codec that was left behind still owes, once
+ *     grad_scale   = (float)(1 / (double)sum of weights)
+ *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...), element by element where the rule goes so */
+#include <string.h>
+
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+
+static uint64_t slice_end(uint64_t at, uint64_t end)
+{
+    return end - at > CLIENT_SLICE_ELEMS ? at + CLIENT_SLICE_ELEMS : end;
+}
+
+bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
+{
+    struct client_tensor_op *op = &tensor->op;
+    uint64_t stop = slice_end(op->work_at, end);
+    if (op->weight == 0) /* contributes nothing, not even what is infinite or no number */
+        memset(op->scaled + op->work_at, 0, (stop - op->work_at) * sizeof(float));
+    else
+        weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->weight,
+                                  stop - op->work_at);
+    if (tensor->carry)
+        weft_kernels()->sum_f32(op->scaled + op->work_at, op->scaled + op->work_at,
+                                tensor->carry + op->work_at, stop - op->work_at);
+    op->work_at = stop;
+    return stop == end;
+}
+
+bool client_update_slice(struct weft_tensor *tensor, const float *grad, float scale)
+{
+    struct client_tensor_op *op = &tensor->op;
+    bool whole = weft_optimizer_is_whole(&tensor->optimizer);
+    uint64_t at = op->work_at, stop = whole ? tensor->elems : slice_end(at, tensor->elems);
+    float *out = op->out;
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
+        float *states[WEFT_OPTIMIZER_STATES_MAX];
+        for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
+            states[s] = tensor->states[s] ? tensor->states[s] + at : NULL;
+        for (int i = 0; i < 1 + WEFT_OPTIMIZER_STATES_MAX; i++)
+            if (tensor->undo[i]) client_backup_fill(tensor->undo[i], stop * sizeof(float));
+        weft_optimizer_step(&tensor->optimizer, op->lr, op->step, out + at, states, grad + at, scale,
+                            stop - at);
+    } else {
+        weft_kernels()->scale_f32(out + at, grad + at, scale, stop - at);
+    }
+    op->work_at = stop;
+    return stop == tensor->elems;
+}
+
+static void send_hash(struct weft_command *command)
+{
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, hash_mail);
+    for (uint32_t i = 0; i < tensor->endpoint_hash_count; i++)
+        client_control_send_hash(tensor->session, tensor->id, tensor->hash_step,
+                                 tensor->endpoint_hashes[i].endpoint, tensor->endpoint_hashes[i].hash);
+    struct weft_loop *loop = tensor->session->engine.loop;
+    atomic_store(&tensor->hash_posted, false); /* weft_tensor_free may end it now */
+    weft_loop_notify(loop);
+}
+
+bool client_hash_due(const struct weft_tensor *tensor)
+{
+    uint64_t every = tensor->session->settings.hash_every;
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && every != 0 && tensor->op.step % every == 0;
+}
+
+void client_hash_weights(struct weft_tensor *tensor)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    /* the control plane is that slow: the next one will do */
+    if (atomic_exchange(&tensor->hash_posted, true)) return;
+    for (uint32_t i = 0; i < tensor->endpoint_hash_count; i++) tensor->endpoint_hashes[i].hash = 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        const struct client_chunk *chunk = &tensor->chunks[i];
+        tensor->endpoint_hashes[chunk->hash_index].hash +=
+            weft_chunk_hash(i, (const float *)op->out + chunk->offset, chunk->count * sizeof(float));
+    }
+    tensor->hash_step = op->step;
+    tensor->hash_made = true;
+}
+
+void client_hash_step_ended(struct weft_tensor *tensor, bool good)
+{
+    if (!tensor->hash_made) return;
+    tensor->hash_made = false;
+    tensor->hash_mail.fn = send_hash;
+    if (good) weft_net_post(tensor->session->control.net, &tensor->hash_mail);
+    else atomic_store(&tensor->hash_posted, false);
+}

@@ -1,0 +1,713 @@
+/* all_reduce.c - a compressed all-reduce: the rounds of a codec (compress.h) over a group.
+ *
+ *     sum rounds     encode ─► all_reduce of f32 by T, in place ─► sum_to_aggregate on every rank ─► take
+ *     gather rounds  encode ─► all_gather_bytes ─► a local combiner adds 0..ranks-1 ─► take
+ *     sparse, shared encode ─► two exchanges that share the sum out by regions (codec_sparse.c) ─► take
+ *     slices         encode ─► each rank combines one slice of the elements (slices.c) ─► take
+ *
+ * All evaluate what a shard's combiner would, in the same order, so all ranks (and a server, given the same
+ * contributions) end with the same bits. One or two rounds, then finish writes the gradient.
+ *
+ * Gradients of one shape whose rounds are all sums may go together: the contributions lie one behind the
+ * other, and T does not ask where an element lies.
+ *
+ * A round is one operation of the group, or the exchanges of a shared or sliced round: the stages of the
+ * all-reduce. A gather round is sliced where that sends fewer bytes. All numbers and all memory are taken at
+ * the post, because a later stage starts at a different moment on every rank and must still be the same
+ * operation.
+ *
+ * A rank whose gradient is not finite still takes part, with a marker instead of a contribution (NaN in a
+ * sum, an empty piece in a gather): every rank sees it in the result and ends with WEFT_ERR_INVALID, the
+ * group lives on, and a trainer may skip the step. Nothing of the codec's state is committed here.
+ *
+ * The codec's arithmetic on more than a slice of elements is a task of the loop's compute thread: until the
+ * task is done the operation is nobody's but the task's, and stands in group->computing instead of having a
+ * collective.
+ *
+ * A codec on a device (weft_codec_create_on) answers an encode with WEFT_IN_PROGRESS until its bytes have
+ * come. The operation then stays in group->computing and looks again by a timer, soon at first, then after
+ * an eighth of the time that it has waited; an encode that was done before gives its bytes again, so the
+ * arithmetic is simply called again when all are there. */
+#include "collective/compressed/sparse.h"
+#include "collective/compressed/slices.h"
+#include "collective/core/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SLICED_ROUNDS_MAX 2u /* int8 and int4 have two rounds that can be sliced; all others one */
+#define STAGES_MAX WEFT_CODEC_ROUNDS_MAX
+_Static_assert(STAGES_MAX >= 3 * SLICED_ROUNDS_MAX, "a sliced round has at most three exchanges");
+
+enum stage_kind {
+    STAGE_SUM,       /* all_reduce */
+    STAGE_GATHER,    /* all_gather_bytes of contributions */
+    STAGE_REGIONS,   /* codec_sparse.c: exchange of pieces */
+    STAGE_REGION_SUMS,
+    STAGE_PIECES,    /* slices.c: enum codec_slices_exchange, in this order */
+    STAGE_PEAKS,
+    STAGE_SLICE_SUMS,
+};
+
+/* One operation of the group. */
+struct stage {
+    enum stage_kind kind;
+    uint32_t round;               /* of the codec */
+};
+
+struct codec_op {
+    struct weft_group *group;
+    struct weft_list link;        /* records->idle_codec_ops while idle, group->computing while a task runs */
+    struct weft_task task;
+    struct weft_timer timer;      /* while a device encodes */
+    uint64_t device_wait_since_ns, until_ns; /* it has not answered since; until when it may take */
+    struct weft_coll_codec_member members[WEFT_CODEC_BATCH_MAX]; /* codecs and buffers borrowed */
+    uint32_t count;               /* of members; above 1 all rounds are sums */
+    struct weft_codec_spec spec;
+    struct weft_shape shape;
+    struct weft_combiner *combiner; /* gather rounds; owned while active */
+    bool is_sparse;
+    struct codec_sparse sparse;     /* open while active and `shares` */
+    struct codec_slices slices[SLICED_ROUNDS_MAX]; /* of round r; open while active and the round is sliced */
+    float result_scale;
+    weft_coll_done_fn done;
+    void *context;
+    struct stage stages[STAGES_MAX];
+    uint32_t stage, stage_count;
+    struct weft_coll *colls[STAGES_MAX]; /* of each stage: prepared and not launched; else NULL */
+    bool poisoned;                /* this rank's gradient is not finite */
+    bool result_is_taken;                   /* this stage's result: what is left of the task is its next
+                                             * encode */
+    enum weft_status computed;    /* what the arithmetic answered ... */
+    uint32_t at_rank;             /* ... and whose contribution was at fault; UINT32_MAX: not known */
+    bool not_finite;              /* some rank's gradient */
+    char text[GROUP_TEXT_BYTES];
+    uint8_t *memory;              /* owned: contribution | gathered pieces, or the slices of a round |
+                                   * lengths */
+    size_t memory_bytes;
+    uint8_t *contribution, *gathered;
+    uint64_t *lengths;
+};
+
+static void stage_done(void *context, enum weft_status status, const char *text);
+static void device_poll(struct weft_timer *timer);
+
+static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
+static bool is_sum_round(const struct codec_op *op, uint32_t round)
+{
+    return weft_codec_combine_kind(&op->spec, round) == WEFT_COMBINE_SUM_F32;
+}
+
+/* ---- memory ---- */
+static struct codec_op *codec_op_alloc(struct weft_group *group, size_t bytes)
+{
+    struct weft_env *env = group->env;
+    struct codec_op *op = NULL;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->op_pool->idle_codec_ops) {
+        struct codec_op *idle = weft_container_of(node, struct codec_op, link);
+        if (!op || idle->memory_bytes >= bytes) op = idle;
+        if (idle->memory_bytes >= bytes) break;
+    }
+    if (!op) {
+        op = weft_alloc_zero(env, sizeof *op);
+        if (!op) return NULL;
+        weft_list_append(&group->op_pool->idle_codec_ops, &op->link);
+    }
+    if (op->memory_bytes < bytes) {
+        weft_free_bytes(env, op->memory);
+        op->memory_bytes = 0;
+        op->memory = weft_alloc_bytes(env, bytes);
+        if (!op->memory) return NULL;
+        op->memory_bytes = bytes;
+    }
+    weft_list_remove(&op->link);
+    return op;
+}
+
+static void codec_op_release(struct codec_op *op)
+{
+    for (uint32_t stage = 0; stage < STAGES_MAX; stage++) {
+        if (op->colls[stage]) coll_discard_prepared(op->colls[stage]);
+        op->colls[stage] = NULL;
+    }
+    for (uint32_t round = 0; round < SLICED_ROUNDS_MAX; round++) codec_slices_close(&op->slices[round]);
+    weft_combiner_free(op->combiner);
+    op->combiner = NULL;
+    if (op->is_sparse) codec_sparse_close(&op->sparse);
+    op->is_sparse = false;
+    weft_list_append(&op->group->op_pool->idle_codec_ops, &op->link);
+}
+
+void op_pool_free_codec_ops(struct weft_env *env, struct op_pool *op_pool)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &op_pool->idle_codec_ops) {
+        struct codec_op *op = weft_container_of(node, struct codec_op, link);
+        weft_free_bytes(env, op->memory);
+        weft_free_bytes(env, op);
+    }
+}
+
+/* ---- stages ---- */
+static bool is_sliced(const struct weft_group *group, const struct weft_codec_spec *spec,
+                      const struct weft_shape *shape, uint32_t round)
+{
+    return codec_slices_is_used(spec, shape, group->ranks, round, group->sparse_shared_ranks);
+}
+
+static void stage_add(struct codec_op *op, enum stage_kind kind, uint32_t round)
+{
+    WEFT_ASSERT(op->stage_count < STAGES_MAX);
+    op->stages[op->stage_count++] = (struct stage){.kind = kind, .round = round};
+}
+
+static void plan_pipeline_stages(struct codec_op *op)
+{
+    op->stage = op->stage_count = 0;
+    if (op->is_sparse) {
+        stage_add(op, STAGE_REGIONS, 0);
+        stage_add(op, STAGE_REGION_SUMS, 0);
+        return;
+    }
+    for (uint32_t round = 0; round < weft_codec_rounds(&op->spec); round++) {
+        if (is_sum_round(op, round)) {
+            stage_add(op, STAGE_SUM, round);
+        } else if (!is_sliced(op->group, &op->spec, &op->shape, round)) {
+            stage_add(op, STAGE_GATHER, round);
+        } else {
+            stage_add(op, STAGE_PIECES, round);
+            if (op->spec.id == WEFT_CODEC_F16) stage_add(op, STAGE_PEAKS, round);
+            stage_add(op, STAGE_SLICE_SUMS, round);
+        }
+    }
+}
+
+/* Sizes of an operation's memory. The rounds follow each other, so they share it. */
+struct op_layout {
+    size_t contribution_bytes, gathered_bytes, behind_bytes;
+    bool is_sparse;
+};
+
+static struct op_layout layout_of(const struct weft_group *group, const struct weft_codec_spec *spec,
+                                  const struct weft_shape *shape, uint32_t count)
+{
+    struct op_layout layout = {0};
+    size_t sliced_bytes = 0, padded_bytes = 0;
+    for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
+        const size_t bytes = weft_codec_contribution_bytes_max(spec, shape, round);
+        if (bytes > layout.contribution_bytes) layout.contribution_bytes = bytes;
+        if (weft_codec_combine_kind(spec, round) != WEFT_COMBINE_GATHER) continue;
+        struct weft_slices form;
+        if (!is_sliced(group, spec, shape, round)) {
+            if (bytes > layout.gathered_bytes) layout.gathered_bytes = bytes;
+        } else if (weft_slices_of(spec, shape, group->ranks, round, &form)) {
+            const size_t slices_bytes = codec_slices_bytes(spec, shape, group->ranks, round);
+            if (slices_bytes > sliced_bytes) sliced_bytes = slices_bytes;
+            if (form.ranks * form.piece_bytes > padded_bytes) padded_bytes = form.ranks * form.piece_bytes;
+        }
+    }
+    layout.is_sparse = codec_sparse_is_used(spec, shape, group->ranks, group->sparse_shared_ranks);
+    layout.contribution_bytes *= count;
+    if (padded_bytes > layout.contribution_bytes) layout.contribution_bytes = padded_bytes; /* count is 1 */
+    layout.behind_bytes = round_up(layout.gathered_bytes * group->ranks) + group->ranks * sizeof(uint64_t);
+    if (sliced_bytes > layout.behind_bytes) layout.behind_bytes = sliced_bytes;
+    if (layout.is_sparse) layout.behind_bytes = codec_sparse_bytes(spec, shape, group->ranks);
+    return layout;
+}
+
+/* Opens what the stages need beside the operations of the group. */
+static enum weft_status open_stages(struct codec_op *op, bool gathers)
+{
+    if (op->is_sparse) return codec_sparse_open(&op->sparse, op->group, &op->spec, &op->shape, op->gathered);
+    for (uint32_t stage = 0; stage < op->stage_count; stage++) {
+        const uint32_t round = op->stages[stage].round;
+        if (op->stages[stage].kind != STAGE_PIECES) continue;
+        WEFT_ASSERT(round < SLICED_ROUNDS_MAX);
+        WEFT_TRY(codec_slices_open(&op->slices[round], op->group, &op->spec, &op->shape, round,
+                                   op->contribution, op->gathered));
+    }
+    if (!gathers) return WEFT_OK;
+    return weft_combiner_create(op->group->env, &op->spec, &op->shape, op->group->ranks, &op->combiner);
+}
+
+static struct codec_op *op_create(struct weft_group *group, const struct weft_codec_spec *spec,
+                                  const struct weft_shape *shape, uint32_t count)
+{
+    const struct op_layout layout = layout_of(group, spec, shape, count);
+    struct codec_op *op = codec_op_alloc(group, round_up(layout.contribution_bytes) + layout.behind_bytes);
+    if (!op) return NULL;
+    op->group = group;
+    op->count = count;
+    op->spec = *spec;
+    op->spec.global = 0; /* no combiner outlives a step here: none may owe anything */
+    op->shape = *shape;
+    op->combiner = NULL;
+    weft_task_init(&op->task);
+    weft_timer_init(&op->timer, device_poll);
+    op->result_is_taken = false;
+    weft_list_init(&op->link);
+    op->is_sparse = layout.is_sparse;
+    op->poisoned = false;
+    memset(op->colls, 0, sizeof op->colls);
+    memset(op->slices, 0, sizeof op->slices);
+    op->contribution = op->memory;
+    op->gathered = op->memory + round_up(layout.contribution_bytes);
+    op->lengths = (uint64_t *)(void *)(op->gathered + round_up(layout.gathered_bytes * group->ranks));
+    plan_pipeline_stages(op);
+    if (open_stages(op, !layout.is_sparse && layout.gathered_bytes > 0) == WEFT_OK) return op;
+    codec_op_release(op);
+    return NULL;
+}
+
+/* ---- rounds ---- */
+static uint32_t subject_of(const struct codec_op *op)
+{
+    if (op->count == 1) return op->members[0].subject;
+    uint64_t hash = WEFT_FNV_BASIS;
+    for (uint32_t i = 0; i < op->count; i++) hash = weft_fnv(hash, op->members[i].subject) + 1;
+    return weft_subject_batch(hash);
+}
+
+static struct weft_coll_args sum_args(const struct codec_op *op, uint32_t round)
+{
+    return (struct weft_coll_args){
+        .kind = WEFT_COLL_ALL_REDUCE,
+        .in = op->contribution,
+        .out = op->contribution,
+        .count =
+            op->count * (weft_codec_contribution_bytes_max(&op->spec, &op->shape, round) / sizeof(float)),
+        .dtype = WEFT_F32,
+        .op = WEFT_SUM,
+        .reproducible = true,
+    };
+}
+
+static struct weft_coll_args gather_args(const struct codec_op *op, uint32_t round)
+{
+    return (struct weft_coll_args){
+        .kind = WEFT_COLL_ALL_GATHER_BYTES,
+        .in = op->contribution,
+        .out = op->gathered,
+        .piece_bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round),
+        .piece_bytes_out = op->lengths,
+    };
+}
+
+static struct weft_coll_args stage_args(const struct codec_op *op, const struct stage *stage)
+{
+    switch (stage->kind) {
+    case STAGE_SUM: return sum_args(op, stage->round);
+    case STAGE_GATHER: return gather_args(op, stage->round);
+    default:
+        return codec_slices_args(
+            &op->slices[stage->round],
+            (enum codec_slices_exchange)(stage->kind - STAGE_PIECES + CODEC_SLICES_PIECES));
+    }
+}
+
+static enum weft_status prepare_stage(struct codec_op *op, uint32_t index, uint64_t deadline_ns,
+                                      struct weft_error *error)
+{
+    struct weft_coll **coll = &op->colls[index];
+    const uint32_t subject = subject_of(op);
+    op->sparse.subject = subject;
+    if (op->is_sparse)
+        return codec_sparse_prepare(&op->sparse, op->group, index, deadline_ns, stage_done, op, coll, error);
+    struct weft_coll_args args = stage_args(op, &op->stages[index]);
+    args.subject = subject;
+    args.deadline_ns = deadline_ns;
+    return coll_prepare(op->group, &args, false, 0, stage_done, op, coll, error);
+}
+
+static void op_end(struct codec_op *op, enum weft_status status, const char *text)
+{
+    weft_coll_done_fn done = op->done;
+    void *context = op->context;
+    if (text != op->text) snprintf(op->text, sizeof op->text, "%s", text);
+    done(context, status, op->text);
+    codec_op_release(op);
+}
+
+static void launch(struct codec_op *op)
+{
+    struct weft_coll *coll = op->colls[op->stage];
+    op->colls[op->stage] = NULL;
+    coll_launch(coll, false, weft_now_ns(op->group->env)); /* it was prepared with the first */
+}
+
+/* ---- arithmetic: on either thread, on nothing but the operation's own ---- */
+
+/* Encode a member's contribution to the round of this stage, or its marker. */
+static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t index)
+{
+    const uint32_t round = op->stages[stage].round;
+    const struct weft_coll_codec_member *member = &op->members[index];
+    size_t bytes = 0, bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
+    uint8_t *contribution = op->contribution + index * bytes_max;
+    enum weft_status status = weft_codec_encode(member->codec, round, round == 0 ? member->grad : NULL,
+                                                round == 0 ? member->grad_scale : 1.0f, contribution, &bytes);
+    if (status == WEFT_IN_PROGRESS || (status < 0 && status != WEFT_ERR_INVALID)) return status;
+    const bool poisoned = status == WEFT_ERR_INVALID;
+    op->poisoned |= poisoned;
+    if (op->is_sparse) return codec_sparse_cut(&op->sparse, contribution, bytes, poisoned);
+    if (op->stages[stage].kind == STAGE_PIECES) {
+        codec_slices_cut(&op->slices[round], contribution, poisoned);
+        return WEFT_OK;
+    }
+    if (is_sum_round(op, round)) {
+        WEFT_ASSERT(poisoned || bytes == bytes_max); /* sums have one length on all ranks */
+        if (poisoned) memset(contribution, 0xff, bytes_max); /* NaN in every element */
+    } else {
+        op->colls[stage]->args.count = poisoned ? 0 : bytes;
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status encode(struct codec_op *op, uint32_t stage)
+{
+    enum weft_status all = WEFT_OK;
+    if (op->computed == WEFT_OK) op->poisoned = false;
+    for (uint32_t i = 0; i < op->count; i++) {
+        const enum weft_status status = encode_one(op, stage, i);
+        WEFT_TRY(status);
+        if (status == WEFT_IN_PROGRESS) all = status; /* the others' kernels go beside it */
+    }
+    return all;
+}
+
+static enum weft_status finish(struct codec_op *op)
+{
+    for (uint32_t i = 0; i < op->count; i++)
+        WEFT_TRY(weft_codec_finish(op->members[i].codec, op->result_scale, op->members[i].out));
+    return WEFT_OK;
+}
+
+static enum weft_status not_finite(struct codec_op *op, uint32_t rank)
+{
+    op->not_finite = true;
+    op->at_rank = rank;
+    return WEFT_ERR_INVALID;
+}
+
+static uint32_t round_of(const struct codec_op *op) { return op->stages[op->stage].round; }
+
+static enum weft_status take_sum(struct codec_op *op)
+{
+    const uint32_t round = round_of(op);
+    float *sum = (float *)op->contribution;
+    size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
+    const size_t elems = bytes / sizeof(float);
+    if (!weft_kernels()->finite_f32(sum, op->count * elems)) return not_finite(op, UINT32_MAX);
+    for (uint32_t i = 0; i < op->count; i++, sum += elems) {
+        weft_codec_sum_to_aggregate(&op->spec, &op->shape, round, sum);
+        WEFT_TRY(weft_codec_take(op->members[i].codec, round, sum, bytes, op->group->ranks));
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status take_gathered(struct codec_op *op)
+{
+    const uint32_t round = round_of(op);
+    size_t piece_bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round), bytes;
+    for (uint32_t rank = 0; rank < op->group->ranks; rank++)
+        if (op->lengths[rank] == 0) return not_finite(op, rank);
+    weft_combiner_begin(op->combiner, round);
+    for (uint32_t rank = 0; rank < op->group->ranks; rank++) {
+        op->at_rank = rank;
+        WEFT_TRY(weft_combiner_add(op->combiner, op->gathered + rank * piece_bytes_max, op->lengths[rank]));
+    }
+    op->at_rank = UINT32_MAX;
+    const void *aggregate;
+    WEFT_TRY(weft_combiner_close(op->combiner, &aggregate, &bytes));
+    return weft_codec_take(op->members[0].codec, round, aggregate, bytes, op->group->ranks);
+}
+
+/* The next stage sends the sum of the own region or slice, or its peak. */
+static enum weft_status combine(struct codec_op *op)
+{
+    struct weft_coll *next = op->colls[op->stage + 1];
+    uint32_t empty = UINT32_MAX;
+    const enum weft_status status = op->is_sparse
+                                        ? codec_sparse_sum(&op->sparse, next, &empty)
+                                        : codec_slices_combine(&op->slices[round_of(op)], next, &empty);
+    return empty != UINT32_MAX ? not_finite(op, empty) : status;
+}
+
+/* Takes in what the stage has brought. *more_out: the round goes on, its next stage has what it sends. */
+static enum weft_status take_stage(struct codec_op *op, bool *more_out)
+{
+    const enum stage_kind kind = op->stages[op->stage].kind;
+    *more_out = kind == STAGE_REGIONS || kind == STAGE_PIECES || kind == STAGE_PEAKS;
+    switch (kind) {
+    case STAGE_SUM: return take_sum(op);
+    case STAGE_GATHER: return take_gathered(op);
+    case STAGE_REGIONS:
+    case STAGE_PIECES: return combine(op);
+    case STAGE_PEAKS:
+        return codec_slices_repack(&op->slices[round_of(op)], op->colls[op->stage + 1], &op->at_rank);
+    case STAGE_REGION_SUMS: return codec_sparse_take(&op->sparse, op->members[0].codec, &op->at_rank);
+    default: return codec_slices_take(&op->slices[round_of(op)], op->members[0].codec, &op->at_rank);
+    }
+}
+
+static void run_first_encode(struct weft_task *task)
+{
+    struct codec_op *op = weft_container_of(task, struct codec_op, task);
+    op->computed = encode(op, 0);
+}
+
+/* The stage's result is here: take it in, then the next contribution, or the gradient. */
+static void run_stage(struct weft_task *task)
+{
+    struct codec_op *op = weft_container_of(task, struct codec_op, task);
+    if (!op->result_is_taken) {
+        bool more = false;
+        op->computed = take_stage(op, &more);
+        if (op->computed < 0 || more) return;
+        op->result_is_taken = true;
+    }
+    if (op->stage + 1 < op->stage_count) op->computed = encode(op, op->stage + 1);
+    else op->computed = finish(op);
+}
+
+/* ---- and what follows from it, on the loop ---- */
+
+/* In a device's own words, if it is one that has failed. */
+static const char *failure_text(const struct codec_op *op)
+{
+    for (uint32_t i = 0; i < op->count; i++)
+        if (weft_codec_device_error(op->members[i].codec)[0])
+            return weft_codec_device_error(op->members[i].codec);
+    return weft_status_text(op->computed);
+}
+
+/* Returns whether at_rank's own sum is unusable, and not its contribution. */
+static bool is_sum_at_fault(const struct codec_op *op)
+{
+    switch (op->stages[op->stage].kind) {
+    case STAGE_REGION_SUMS: return true;
+    case STAGE_PEAKS:
+    case STAGE_SLICE_SUMS: return op->slices[round_of(op)].culprit == UINT32_MAX;
+    default: return false;
+    }
+}
+
+static void format_error(struct codec_op *op)
+{
+    char name[128] = "a rank";
+    if (op->not_finite && op->poisoned) snprintf(name, sizeof name, "this rank");
+    else if (op->at_rank != UINT32_MAX) group_describe(op->group, op->at_rank, name, sizeof name);
+    if (op->not_finite)
+        snprintf(op->text, sizeof op->text,
+                 "the gradient of %s is not finite (NaN or infinity): no rank has a result; skip the step or "
+                 "lower "
+                 "the loss scale",
+                 name);
+    else if (op->at_rank != UINT32_MAX && is_sum_at_fault(op))
+        snprintf(op->text, sizeof op->text,
+                 "%s has no usable sum for its share of the elements: %s. If it could not read a "
+                 "contribution, its "
+                 "own error names the rank",
+                 name, weft_reason_text(op->computed));
+    else if (op->at_rank != UINT32_MAX)
+        snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name,
+                 weft_reason_text(op->computed));
+    else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", failure_text(op));
+}
+
+/* A device has work of this operation; nothing here waits for it. WEFT_ERR_NO_MEMORY: nobody will look. */
+static enum weft_status device_poll_start(struct codec_op *op, bool first)
+{
+    struct weft_group *group = op->group;
+    const uint64_t now_ns = weft_now_ns(group->env);
+    if (first) op->device_wait_since_ns = now_ns;
+    WEFT_TRY(
+        weft_timer_start(group->loop, &op->timer,
+                         now_ns + weft_memory_look_ns(weft_elapsed_ns(op->device_wait_since_ns, now_ns))));
+    weft_list_append(&group->computing, &op->link);
+    return WEFT_OK;
+}
+
+static void device_poll_start_or_end(struct codec_op *op, bool first)
+{
+    if (device_poll_start(op, first) < 0) op_end(op, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+}
+
+static void first_computed(struct codec_op *op)
+{
+    if (op->computed == WEFT_IN_PROGRESS) {
+        device_poll_start_or_end(op, true);
+    } else if (op->computed < 0) {
+        format_error(op);
+        op_end(op, op->computed, op->text);
+    } else {
+        launch(op);
+    }
+}
+
+static void stage_computed(struct codec_op *op)
+{
+    if (op->computed == WEFT_IN_PROGRESS) {
+        device_poll_start_or_end(op, true);
+        return;
+    }
+    op->result_is_taken = false;
+    if (op->computed == WEFT_OK && ++op->stage < op->stage_count) {
+        launch(op);
+        return;
+    }
+    op->text[0] = 0;
+    if (op->computed < 0) format_error(op);
+    op_end(op, op->computed, op->text);
+}
+
+/* The group may have ended meanwhile. */
+static void task_done(struct weft_task *task)
+{
+    struct codec_op *op = weft_container_of(task, struct codec_op, task);
+    struct weft_group *group = op->group;
+    weft_list_remove(&op->link);
+    if (group->fail_status < 0) op_end(op, group->fail_status, group->fail_text);
+    else if (task->run == run_first_encode) first_computed(op);
+    else stage_computed(op);
+}
+
+/* false: it is short, and done. */
+static bool compute_start(struct codec_op *op, void (*run)(struct weft_task *task))
+{
+    uint64_t elements = op->count * weft_shape_elems(&op->shape);
+    if (op->computed != WEFT_IN_PROGRESS) op->computed = WEFT_OK;
+    op->not_finite = false;
+    op->at_rank = UINT32_MAX;
+    op->task.run = run;
+    op->task.done = task_done;
+    if (elements <= WEFT_LOOP_SLICE) {
+        run(&op->task);
+        return false;
+    }
+    weft_list_append(&op->group->computing, &op->link);
+    weft_loop_compute(op->group->loop, &op->task, elements);
+    return true;
+}
+
+/* Have all devices come to what was queued? A failed one is asked again by the encode, which has the
+ * words. */
+static bool devices_are_ready(const struct codec_op *op)
+{
+    for (uint32_t i = 0; i < op->count; i++)
+        if (weft_codec_pending(op->members[i].codec) == WEFT_IN_PROGRESS) return false;
+    return true;
+}
+
+static void device_poll(struct weft_timer *timer)
+{
+    struct codec_op *op = weft_container_of(timer, struct codec_op, timer);
+    struct weft_group *group = op->group;
+    weft_list_remove(&op->link);
+    if (group->fail_status < 0) {
+        op_end(op, group->fail_status, group->fail_text);
+    } else if (weft_now_ns(group->env) > op->until_ns) {
+        op_end(op, WEFT_ERR_DEADLINE, "the device of this rank has not encoded its gradient in time");
+    } else if (!devices_are_ready(op)) {
+        device_poll_start_or_end(op, false);
+    } else if (!compute_start(op, op->task.run)) {
+        if (op->task.run == run_first_encode) first_computed(op);
+        else stage_computed(op);
+    }
+}
+
+static void stage_done(void *context, enum weft_status status, const char *text)
+{
+    struct codec_op *op = context;
+    op->computed = WEFT_OK;
+    if (status < 0) op_end(op, status, text);
+    else if (!compute_start(op, run_stage)) stage_computed(op);
+}
+
+void codec_close(struct weft_group *group, enum weft_status status, const char *text)
+{
+    while (!weft_list_empty(&group->computing)) {
+        struct codec_op *op = weft_list_first(&group->computing, struct codec_op, link);
+        weft_timer_stop(group->loop, &op->timer);
+        weft_loop_compute_cancel(group->loop, &op->task);
+        weft_list_remove(&op->link);
+        op_end(op, status, text);
+    }
+}
+
+bool weft_coll_codec_can_batch(const struct weft_codec_spec *resolved)
+{
+    for (uint32_t round = 0; round < weft_codec_rounds(resolved); round++)
+        if (weft_codec_combine_kind(resolved, round) != WEFT_COMBINE_SUM_F32) return false;
+    return true;
+}
+
+static bool is_valid_batch(const struct weft_coll_codec_member *members, uint32_t count,
+                           const struct weft_codec_spec *resolved)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!members[i].grad || !members[i].out) return false;
+    return count == 1 || (count > 1 && count <= WEFT_CODEC_BATCH_MAX && weft_coll_codec_can_batch(resolved));
+}
+
+enum weft_status weft_coll_codec_all_reduce_batch(struct weft_group *group,
+                                                  const struct weft_coll_codec_member *members,
+                                                  uint32_t count, const struct weft_codec_spec *resolved,
+                                                  const struct weft_shape *shape, float result_scale,
+                                                  uint64_t deadline_ns, weft_coll_done_fn done, void *context,
+                                                  struct weft_error *error)
+{
+    WEFT_ASSERT(group && members && resolved && shape && done);
+    if (!is_valid_batch(members, count, resolved) || weft_shape_elems(shape) == 0)
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "compressed all_reduce: a buffer is NULL, the shape is empty, or these do not go together");
+    WEFT_TRY(coll_check_group(group, NULL, error));
+    if (!group_schedule(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    struct codec_op *op = op_create(group, resolved, shape, count);
+    if (!op)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY,
+                              "no memory for a compressed all_reduce of %llu elements",
+                              (unsigned long long)(count * weft_shape_elems(shape)));
+    memcpy(op->members, members, count * sizeof *members);
+    op->result_scale = result_scale;
+    op->done = done;
+    op->context = context;
+    op->computed = WEFT_OK;
+    op->until_ns = weft_deadline_ns(weft_now_ns(group->env), deadline_ns ? deadline_ns : group->deadline_ns);
+    uint64_t sequence = group->sequence;
+    enum weft_status status = WEFT_OK;
+    for (uint32_t i = 0; i < op->stage_count && status == WEFT_OK; i++)
+        status = prepare_stage(op, i, deadline_ns, error);
+    if (status == WEFT_OK && compute_start(op, run_first_encode)) return WEFT_IN_PROGRESS;
+    if (status == WEFT_OK && op->computed == WEFT_IN_PROGRESS) {
+        const enum weft_status looks = device_poll_start(op, true);
+        if (looks == WEFT_OK) return WEFT_IN_PROGRESS;
+        op->computed = looks;
+    }
+    if (status == WEFT_OK && (status = op->computed) < 0)
+        weft_error_set(error, status, "compressed all_reduce: %s", failure_text(op));
+    if (status < 0) {
+        codec_op_release(op);
+        group->sequence = sequence; /* nothing was posted: the numbers are free again */
+        return status;
+    }
+    launch(op);
+    return WEFT_IN_PROGRESS;
+}
+
+enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec,
+                                            const struct weft_codec_spec *resolved,
+                                            const struct weft_shape *shape, const float *grad,
+                                            float grad_scale, float *out, float result_scale,
+                                            uint64_t deadline_ns, weft_coll_done_fn done, void *context,
+                                            struct weft_error *error)
+{
+    const struct weft_coll_codec_member member = {
+        .codec = codec, .grad = grad, .grad_scale = grad_scale, .out = out};
+    WEFT_ASSERT(codec);
+    return weft_coll_codec_all_reduce_batch(group, &member, 1, resolved, shape, result_scale, deadline_ns,
+                                            done, context, error);
+}

@@ -1,0 +1,194 @@
+/* control_router.c - brings news between ranks (control.c) to the group they belong to: one handler and one
+ * watcher per endpoint, whatever the number of its groups and their ranks.
+ *
+ *     arrival on WEFT_CHANNEL_GROUP_CONTROL ──► group of its tag ──► group_control_receive
+ *                                 └──► nobody has made that group yet: it waits here, up to
+ *                                 EARLY_MESSAGES_MAX
+ *     a peer is lost ──► every group ──► group_control_peer_lost
+ *
+ * Groups that have ended refuse their tags at the transport, so what comes here is for a live group or for
+ * one to come. Where groups are made in the order of their ids (weft_group_options.ids_increase) which of
+ * both an unknown one is follows from its id: nothing is kept of those that have gone, however many. A tag
+ * has eight bits of the epoch, which say it as long as this rank is within a hundred of the others: one
+ * that takes no part in their groups is told which they are at (weft_groups_set_epoch). (A posted receive
+ * for each pair of ranks would do the same, with a kilobyte for each: 4,096 ranks in the simulator would
+ * hold 15 GB, and a rank of a large job several megabytes for every group.) */
+#include "collective/core/internal.h"
+
+enum { EARLY_MESSAGES_MAX = 1024, BUCKETS = 64 };
+#define CHANNEL_MASK ((uint64_t)0xff << 56)
+
+struct control_router {
+    struct weft_env *env;
+    struct weft_transport *transport;
+    struct weft_list buckets[BUCKETS]; /* struct weft_group.control_router_link, by id */
+    uint32_t group_count;
+    bool ids_increase;              /* some group said that ids rise: */
+    uint32_t epoch, last_group_id;   /* those of that epoch up to that id, and of epochs before, are not
+                                      * made any more */
+    struct weft_list early;   /* struct weft_arrival.link, oldest first */
+    uint32_t early_count;
+};
+
+/* By how much it is newer than the last one here. */
+static int8_t epochs_newer(const struct control_router *control_router, uint64_t tag)
+{
+    return (int8_t)(uint8_t)((tag >> 24 & 0xff) - control_router->epoch);
+}
+
+static bool has_epoch(const struct control_router *control_router, const struct weft_group *group,
+                      uint64_t tag)
+{
+    return control_router->ids_increase
+               ? group->epoch == control_router->epoch + (uint32_t)epochs_newer(control_router, tag)
+               : (uint8_t)group->epoch == (uint8_t)(tag >> 24);
+}
+
+static struct weft_group *group_of(const struct control_router *control_router, uint64_t tag)
+{
+    const struct weft_list *bucket = &control_router->buckets[(tag >> 32 & GROUP_ID_MAX) % BUCKETS];
+    for (const struct weft_list *node = bucket->next; node != bucket; node = node->next) {
+        struct weft_group *group = weft_container_of(node, struct weft_group, control_router_link);
+        if (group->group_id == (tag >> 32 & GROUP_ID_MAX) && has_epoch(control_router, group, tag))
+            return group;
+    }
+    return NULL;
+}
+
+/* Of tags of both channels: nobody will receive under it any more. */
+static bool has_ended(void *context, uint64_t tag)
+{
+    const struct control_router *control_router = context;
+    const struct weft_group *group = group_of(control_router, tag);
+    if (group) return group->fail_status < 0;
+    if (!control_router->ids_increase) return false;
+    const int8_t newer = epochs_newer(control_router, tag);
+    return newer < 0 || (newer == 0 && (tag >> 32 & GROUP_ID_MAX) <= control_router->last_group_id);
+}
+
+static void arrived(void *context, struct weft_arrival *arrival)
+{
+    struct control_router *control_router = context;
+    struct weft_group *group = group_of(control_router, arrival->tag);
+    if (group) {
+        group_control_receive(group, arrival);
+    } else if (control_router->early_count < EARLY_MESSAGES_MAX) {
+        weft_list_append(&control_router->early, &arrival->link);
+        control_router->early_count++;
+    } else {
+        weft_transport_discard(control_router->transport, arrival);
+    }
+}
+
+/* A group that hears of it may end, but its operations are over, and its owner told, only with its own
+ * timer: none is freed here. */
+static void peer_lost(void *context, uint32_t peer_id, enum weft_status status)
+{
+    struct control_router *control_router = context;
+    struct weft_list *node, *spare;
+    for (unsigned i = 0; i < BUCKETS; i++)
+        weft_list_foreach (node, spare, &control_router->buckets[i])
+            group_control_peer_lost(weft_container_of(node, struct weft_group, control_router_link), peer_id,
+                                    status);
+}
+
+void control_router_each_group(const struct weft_group *group,
+                               void (*fn)(void *context, const struct weft_group *group), void *context)
+{
+    for (unsigned i = 0; group->control_router && i < BUCKETS; i++)
+        for (const struct weft_list *node = group->control_router->buckets[i].next;
+             node != &group->control_router->buckets[i]; node = node->next)
+            fn(context, weft_container_of(node, struct weft_group, control_router_link));
+}
+
+static void set_handlers(struct control_router *control_router, bool on)
+{
+    struct weft_transport *transport = control_router->transport;
+    weft_transport_handler(transport, WEFT_CHANNEL_GROUP_CONTROL, on ? arrived : NULL,
+                           on ? control_router : NULL);
+    weft_transport_watch(transport, on ? peer_lost : NULL, on ? control_router : NULL);
+    weft_transport_set_discard_filter(transport, WEFT_CHANNEL_GROUP_CONTROL, on ? has_ended : NULL,
+                                      on ? control_router : NULL);
+    weft_transport_set_discard_filter(transport, WEFT_CHANNEL_COLLECTIVE, on ? has_ended : NULL,
+                                      on ? control_router : NULL);
+}
+
+/* While there is no group of those whose ids rise any more, and before there is one. */
+static void refuse_all(struct weft_transport *transport, bool on)
+{
+    (void)weft_transport_discard_tags(transport, WEFT_TAG(WEFT_CHANNEL_COLLECTIVE, 0), CHANNEL_MASK, on);
+    (void)weft_transport_discard_tags(transport, WEFT_TAG(WEFT_CHANNEL_GROUP_CONTROL, 0), CHANNEL_MASK, on);
+}
+
+static struct control_router *router_create(struct weft_group *group)
+{
+    struct control_router *control_router = weft_alloc_zero(group->env, sizeof *control_router);
+    if (!control_router) return NULL;
+    control_router->env = group->env;
+    control_router->transport = group->transport;
+    for (unsigned i = 0; i < BUCKETS; i++) weft_list_init(&control_router->buckets[i]);
+    weft_list_init(&control_router->early);
+    refuse_all(control_router->transport, false);
+    set_handlers(control_router, true);
+    return control_router;
+}
+
+static void advance_epoch(struct control_router *control_router, uint32_t epoch)
+{
+    if (!control_router->ids_increase || epoch > control_router->epoch)
+        control_router->epoch = epoch, control_router->last_group_id = 0;
+    control_router->ids_increase = true;
+}
+
+void weft_groups_set_epoch(struct weft_transport *transport, uint32_t epoch)
+{
+    struct control_router *control_router =
+        weft_transport_handler_context(transport, WEFT_CHANNEL_GROUP_CONTROL);
+    if (control_router) advance_epoch(control_router, epoch);
+}
+
+enum weft_status control_router_add(struct weft_group *group)
+{
+    struct control_router *control_router =
+        weft_transport_handler_context(group->transport, WEFT_CHANNEL_GROUP_CONTROL);
+    if (!control_router && !(control_router = router_create(group))) return WEFT_ERR_NO_MEMORY;
+    group->control_router = control_router;
+    control_router->group_count++;
+    weft_list_append(&control_router->buckets[group->group_id % BUCKETS], &group->control_router_link);
+    if (!group->ids_increase) return WEFT_OK;
+    advance_epoch(control_router, group->epoch);
+    if (group->epoch == control_router->epoch && group->group_id > control_router->last_group_id)
+        control_router->last_group_id = group->group_id;
+    return WEFT_OK;
+}
+
+/* What came before the group was made. */
+void control_router_deliver_early(struct weft_group *group)
+{
+    struct control_router *control_router = group->control_router;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &control_router->early) {
+        struct weft_arrival *arrival = weft_container_of(node, struct weft_arrival, link);
+        if (arrival->tag != group_control_tag(group)) continue;
+        weft_list_remove(node);
+        control_router->early_count--;
+        group_control_receive(group, arrival);
+    }
+}
+
+void control_router_remove(struct weft_group *group)
+{
+    struct control_router *control_router = group->control_router;
+    if (!control_router) return;
+    group->control_router = NULL;
+    weft_list_remove(&group->control_router_link);
+    if (--control_router->group_count > 0) return;
+    set_handlers(control_router, false);
+    while (!weft_list_empty(&control_router->early)) {
+        struct weft_arrival *arrival = weft_list_first(&control_router->early, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        weft_transport_discard(control_router->transport, arrival);
+    }
+    if (control_router->ids_increase) refuse_all(control_router->transport, true);
+    weft_free_bytes(control_router->env, control_router);
+}

@@ -1,0 +1,429 @@
+/* group.c - a group's life: created over connected peers, pumped by one timer, ended once.
+ *
+ * The timer is the group's only entry from the loop beside transport completions. Completions and posts
+ * mark an operation ready and pull the timer to "now"; it then advances ready operations within a budget
+ * of summed bytes, looks at deadlines, and sleeps until the next tick (none while nothing is posted).
+ *
+ * Ending (group_end): the first cause wins; every operation ends with it, messages of the group that
+ * nobody will receive any more are refused at the transport (so that their senders' buffers come
+ * free), the other ranks are told. A peer that does not let go of a send buffer within a grace time is
+ * given up at the transport: then its operations complete as lost, and nothing can hang.
+ *
+ * Freeing: operations end with WEFT_ERR_CLOSED at once; the memory goes when the last transport
+ * operation that points into it has completed. */
+#include "collective/onehost/onehost.h"
+#include "collective/tuning/retune.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SEQUENCE_TAGS 0xfffffeull /* tags repeat after this many operations; then the one of pairs */
+#define TAG_MASK 0xffffffull
+
+void weft_group_options_init(struct weft_group_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    options->chunk_bytes = WEFT_COLL_CHUNK_BYTES;
+    options->inflight_max = 16;
+    options->operations_max = 1024;
+    options->deadline_ns = WEFT_SECONDS(300);
+    options->release_timeout_ns = GROUP_RELEASE_TIMEOUT_NS;
+}
+
+/* ---- tags: channel 8 | group 24 | epoch 8 | operation 24 ---- */
+static uint64_t tag_prefix(const struct weft_group *group)
+{
+    return WEFT_TAG(WEFT_CHANNEL_COLLECTIVE, (uint64_t)group->group_id << 32 | (uint64_t)(group->epoch & 0xff)
+                                                                                   << 24);
+}
+uint64_t group_tag(const struct weft_group *group, uint64_t sequence)
+{
+    return tag_prefix(group) | sequence % SEQUENCE_TAGS;
+}
+uint64_t group_pair_tag(const struct weft_group *group) { return tag_prefix(group) | SEQUENCE_TAGS; }
+uint64_t group_control_tag(const struct weft_group *group)
+{
+    return WEFT_TAG(WEFT_CHANNEL_GROUP_CONTROL, tag_prefix(group));
+}
+
+static enum weft_status refuse_tags(struct weft_group *group, bool on)
+{
+    WEFT_TRY(weft_transport_discard_tags(group->transport, tag_prefix(group), ~TAG_MASK, on));
+    return weft_transport_discard_tags(group->transport, group_control_tag(group), UINT64_MAX, on);
+}
+
+/* Where ids rise control_router.c says what has ended, and there are no rules to keep: they go when what
+ * waits here is gone. */
+static void refuse_messages(struct weft_group *group, bool on)
+{
+    enum weft_status status = refuse_tags(group, on);
+    if (status < 0)
+        weft_log(group->env, WEFT_LOG_WARN, "collective",
+                 "group %u: messages of the ended group could not be refused: %s", group->group_id,
+                 weft_reason_text(status));
+    if (on && group->ids_increase) (void)refuse_tags(group, false);
+}
+
+/* ---- pump ---- */
+bool group_schedule(struct weft_group *group)
+{
+    if (group->is_scheduled || group->is_closing) return true;
+    group->is_scheduled = weft_timer_start_now(group->loop, &group->timer) >= 0;
+    return group->is_scheduled;
+}
+
+bool group_schedule_at(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns)
+{
+    uint64_t look_ns =
+        now_ns + GROUP_POLL_INTERVAL_NS < deadline_ns ? now_ns + GROUP_POLL_INTERVAL_NS : deadline_ns;
+    if (group->is_scheduled || group->is_closing ||
+        (weft_timer_is_running(&group->timer) && group->timer.deadline_ns <= look_ns))
+        return true;
+    return weft_timer_start(group->loop, &group->timer, look_ns) >= 0;
+}
+
+void coll_mark_ready(struct weft_coll *coll)
+{
+    if (weft_list_empty(&coll->ready_link)) weft_list_append(&coll->group->ready, &coll->ready_link);
+    group_schedule(coll->group);
+}
+
+/* Time in which we ourselves were not polled (a debugger, a paused machine) is nobody's delay. */
+static void extend_deadlines(struct weft_group *group, uint64_t now_ns)
+{
+    uint64_t gap_ns = weft_elapsed_ns(group->seen_ns, now_ns);
+    group->seen_ns = now_ns;
+    if (gap_ns <= GROUP_STALL_MIN_NS) return;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        coll->deadline_ns = weft_deadline_ns(coll->deadline_ns, gap_ns);
+        /* an operation posted inside the gap */
+        coll->posted_ns =
+            weft_elapsed_ns(coll->posted_ns, now_ns) > gap_ns ? coll->posted_ns + gap_ns : now_ns;
+    }
+    if (group->diagnosis != DIAGNOSIS_NONE) group->diagnosis_until_ns += gap_ns;
+    if (group->fail_status < 0) group->grace_ns += gap_ns;
+}
+
+static void progress(struct weft_group *group, uint64_t now_ns)
+{
+    size_t budget = GROUP_PROGRESS_BYTES_MAX;
+    group->is_progressing = true;
+    for (uint32_t turns = group->active_count;
+         turns > 0 && budget > 0 && !weft_list_empty(&group->ready) && !group->is_closing; turns--) {
+        struct weft_coll *coll = weft_list_first(&group->ready, struct weft_coll, ready_link);
+        weft_list_remove(&coll->ready_link);
+        coll_record_start(coll, now_ns);
+        coll_advance(coll, &budget);
+        /* runs done: may post, fail or free the group */
+        if (coll_is_complete(coll)) coll_finish(coll, now_ns);
+        else if (budget == 0 || group->needs_retry) coll_mark_ready(coll);
+    }
+    group->is_progressing = false;
+}
+
+/* Ended in the memory of a host, but a peer may still be inside its buffers: nobody will say when he is
+ * out. */
+static bool poll_held_buffers(struct weft_group *group)
+{
+    bool buffers_are_held = false;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        if (coll->phase != COLL_ENDING || coll->onehost.phase == ONEHOST_BY_MESSAGES) continue;
+        if (coll_is_complete(coll)) coll_mark_ready(coll);
+        else buffers_are_held = true;
+    }
+    return buffers_are_held;
+}
+
+/* Peers that hold on to a send buffer of an ended operation for too long. */
+static void fail_holding_peers(struct weft_group *group)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        for (uint64_t number = coll->tail; number < coll->head; number++) {
+            struct slot *slot = &coll->slots[number % group->window];
+            if (slot->state != SLOT_POSTED) continue;
+            weft_transport_fail_peer(
+                group->transport, weft_peer_id(group->peer_table->peers[slot->action.peer]),
+                WEFT_ERR_PEER_LOST, "does not answer: it kept a buffer of an operation that has ended");
+        }
+    }
+}
+
+static void timer_fired(struct weft_timer *timer)
+{
+    struct weft_group *group = weft_container_of(timer, struct weft_group, timer);
+    uint64_t now_ns = weft_now_ns(group->env);
+    group->is_scheduled = false;
+    bool was_retry = group->needs_retry;
+    group->needs_retry = false;
+    group->outstanding++; /* keeps the group alive while callbacks run */
+    extend_deadlines(group, now_ns);
+    if (was_retry) group_control_retry(group);
+    bool buffers_are_held = group->onehost && poll_held_buffers(group);
+    progress(group, now_ns);
+    uint64_t next_ns = WEFT_NEVER;
+    if (!group->is_closing && group->active_count > 0) {
+        next_ns = now_ns + GROUP_POLL_INTERVAL_NS;
+        if (now_ns >= group->recorded_ns + GROUP_POLL_INTERVAL_NS) {
+            weft_group_update_records(group);
+            if (group->fail_status == WEFT_OK) onehost_verify_idle(group);
+        }
+        if (group->fail_status == WEFT_OK) {
+            uint64_t look_ns = deadline_check(group, now_ns);
+            if (look_ns < next_ns) next_ns = look_ns;
+        } else if (now_ns >= group->grace_ns) {
+            fail_holding_peers(group);
+        } else if (group->grace_ns < next_ns) {
+            next_ns = group->grace_ns;
+        }
+        if (buffers_are_held && next_ns > now_ns + GROUP_RELEASE_POLL_NS)
+            next_ns = now_ns + GROUP_RELEASE_POLL_NS;
+    }
+    if (!group->is_closing && group->needs_retry) {
+        weft_timer_start(group->loop, &group->timer, now_ns + GROUP_RETRY_NS);
+        group->is_scheduled = false;
+    } else if (!group->is_closing && !group->is_scheduled) {
+        if (!weft_list_empty(&group->ready)) group_schedule(group);
+        else if (next_ns != WEFT_NEVER && next_ns >= now_ns + WEFT_MS(1))
+            weft_timer_start_later(group->loop, &group->timer, next_ns);
+        else if (next_ns != WEFT_NEVER) weft_timer_start(group->loop, &group->timer, next_ns);
+    }
+    group_transport_op_done(group);
+}
+
+/* ---- end ---- */
+void group_end(struct weft_group *group, enum weft_status status, bool retune_message, const char *format,
+               ...)
+{
+    if (group->fail_status < 0 || group->is_closing) return;
+    group->fail_status = status;
+    char text[GROUP_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    group->fail_text = weft_alloc_text(group->env, text);
+    if (!group->fail_text) group->fail_text = weft_status_text(status);
+    if (group->active_count > 0)
+        weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: %s: %s", group->group_id,
+                 group->rank, weft_status_name(status), group->fail_text);
+    weft_event_ring_add(group->events, "group_end", WEFT_EVENT_MARK, group->group_id, UINT32_MAX, 0, status);
+    group->grace_ns = weft_deadline_ns(weft_now_ns(group->env), group->release_timeout_ns);
+    group->diagnosis = DIAGNOSIS_NONE;
+    if (group->onehost) onehost_buffers_close(group->onehost, ONEHOST_SEQ_ENDED);
+    bool had_operations = group->active_count > 0 || !weft_list_empty(&group->computing);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active)
+        coll_abort(weft_container_of(node, struct weft_coll, link), status, group->fail_text);
+    refuse_messages(group, true);
+    if (retune_message && had_operations)
+        group_control_broadcast(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status);
+    group_schedule(group);
+}
+
+void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text)
+{
+    WEFT_ASSERT(status < 0);
+    group_end(group, status, true, "%s", text && text[0] ? text : weft_reason_text(status));
+}
+
+enum weft_status weft_group_end_status(const struct weft_group *group, const char **text_out)
+{
+    *text_out = group->fail_status < 0 ? group->fail_text : "";
+    return group->fail_status;
+}
+
+uint32_t weft_group_end_rank(const struct weft_group *group)
+{
+    return group->failed_remotely ? group->fail_rank : group->rank;
+}
+
+/* ---- create, free ---- */
+static enum weft_status check_options(const struct weft_group_options *o, struct weft_error *error)
+{
+    if (o->size != sizeof *o)
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "group options have size %zu, this build expects %zu: call weft_group_options_init", o->size,
+            sizeof *o);
+    if (!o->transport || !o->loop || !o->endpoint_ids)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "a group needs a transport, a loop and the endpoint ids of its ranks");
+    if (o->ranks == 0 || o->ranks > 1u << 20 || o->rank >= o->ranks)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "rank %u of %u ranks: a group has 1 to 1048576 ranks, numbered from 0", o->rank,
+                              o->ranks);
+    if (o->group_id > GROUP_ID_MAX)
+        return weft_error_set(error, WEFT_ERR_INVALID, "group id %u is too large: 24 bits", o->group_id);
+    if (o->chunk_bytes < 64 || o->chunk_bytes > 1u << 30)
+        return weft_error_set(error, WEFT_ERR_INVALID, "chunk_bytes %zu is out of range: 64 to 1 GiB",
+                              o->chunk_bytes);
+    if (o->inflight_max < 2 || o->inflight_max > 4096 || o->operations_max == 0 ||
+        o->operations_max > 1u << 20)
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "inflight_max %u (2 to 4096) or operations_max %u (1 to 1048576) is out of range",
+            o->inflight_max, o->operations_max);
+    if (o->deadline_ns == 0)
+        return weft_error_set(error, WEFT_ERR_INVALID, "deadline_ns is 0: every operation has a deadline");
+    return WEFT_OK;
+}
+
+enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options,
+                                   struct weft_group **group_out, struct weft_error *error)
+{
+    WEFT_TRY(check_options(options, error));
+    struct weft_group *group = weft_alloc_zero(env, sizeof *group);
+    struct op_pool *op_pool = op_pool_acquire(env, options->share, options->inflight_max);
+    if (!group || !op_pool) {
+        op_pool_release(env, op_pool);
+        weft_free_bytes(env, group);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", options->ranks);
+    }
+    group->env = env;
+    group->transport = options->transport;
+    group->loop = options->loop;
+    group->events = options->events;
+    group->recorder = options->recorder;
+    group->straggler_time = options->straggler_time;
+    group->rank = options->rank;
+    group->ranks = options->ranks;
+    group->group_id = options->group_id;
+    group->epoch = options->epoch;
+    group->inflight_max = options->inflight_max;
+    group->window = options->inflight_max;
+    group->operations_max = options->operations_max;
+    group->sparse_shared_ranks = options->sparse_shared_ranks;
+    group->chunk_bytes = options->chunk_bytes;
+    group->deadline_ns = options->deadline_ns;
+    group->release_timeout_ns = options->release_timeout_ns;
+    group->timing_only = options->timing_only;
+    group->keeps_affinity = options->keeps_affinity;
+    group->ids_increase = options->ids_increase;
+    group->rank_modulus = options->timing_only ? options->rank_modulus : 0;
+    group->describe = options->describe;
+    group->describe_context = options->describe_context;
+    group->describe_subject = options->describe_subject;
+    if (options->cost) group->cost = *options->cost;
+    if (options->local_cost) group->local_cost = *options->local_cost;
+    group->hosts = options->hosts;
+    group->op_pool = op_pool;
+    weft_list_init(&group->active);
+    weft_list_init(&group->ready);
+    weft_list_init(&group->computing);
+    weft_timer_init(&group->timer, timer_fired);
+    group->seen_ns = weft_now_ns(env);
+    group->members_hash = 0x811c9dc5u; /* FNV-1a */
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        group->members_hash = (group->members_hash ^ options->endpoint_ids[rank]) * 0x1000193u;
+    enum weft_status status = peer_table_acquire(group, options->endpoint_ids, error);
+    if (status < 0) {
+        op_pool_release(env, op_pool);
+        weft_free_bytes(env, group);
+        return status;
+    }
+    refuse_messages(group, false);
+    status = retune_create(group, options->retune);
+    if (status < 0) weft_error_set(error, status, "no memory for the group's table of plans");
+    else status = group_control_start(group, options->defers_peer_loss, error);
+    group->may_open_onehost = onehost_can_map_all(group);
+    if (status == WEFT_OK && !options->opens_onehost_later && onehost_open(group) < 0)
+        status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
+    if (status < 0) {
+        weft_group_free(group);
+        return status;
+    }
+    control_router_deliver_early(group); /* offers of its segment among it. It may end the group; the first
+                                          * post will say so */
+    *group_out = group;
+    return WEFT_OK;
+}
+
+void group_transport_op_done(struct weft_group *group)
+{
+    WEFT_ASSERT(group->outstanding > 0);
+    if (--group->outstanding > 0 || !group->is_closing || group->is_progressing) return;
+    struct weft_env *env = group->env;
+    peer_table_release(group);
+    group_ops_free(group);
+    retune_free(group);
+    if (group->fail_status < 0 && group->fail_text != weft_status_text(group->fail_status))
+        weft_free_bytes(env, (void *)group->fail_text);
+    weft_free_bytes(env, group->remote_failure);
+    weft_free_bytes(env, group->choices);
+    weft_free_bytes(env, group);
+}
+
+void weft_group_leave(struct weft_group *group)
+{
+    if (group->leaving || group->fail_status < 0) return;
+    group->leaving = true;
+    group_control_broadcast(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK);
+}
+
+bool weft_group_has_left(const struct weft_group *group) { return !group->leave.busy; }
+
+void weft_group_free(struct weft_group *group)
+{
+    if (!group) return;
+    WEFT_ASSERT(!group->is_closing);
+    group->outstanding++; /* until the end of this call */
+    weft_group_leave(group);
+    weft_timer_stop(group->loop, &group->timer);
+    group_control_drop_unsent(group);
+    control_router_remove(group);
+    group->is_closing = true;
+    if (group->onehost) onehost_buffers_close(group->onehost, ONEHOST_SEQ_ENDED);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->active)
+        coll_abort(weft_container_of(node, struct weft_coll, link), WEFT_ERR_CLOSED, "the group was freed");
+    /* One that has ended did so then; by now the same eight bits of an epoch may be those of a group that
+     * is there. */
+    if (!group->ids_increase || group->fail_status == WEFT_OK) refuse_messages(group, true);
+    weft_list_foreach(node, spare, &group->active) {
+        struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
+        weft_coll_done_fn done = coll->done;
+        coll->done = NULL;
+        coll_record_end(coll, weft_now_ns(group->env));
+        if (done) done(coll->context, coll->status, coll->text);
+    }
+    codec_close(group, WEFT_ERR_CLOSED, "the group was freed");
+    onehost_free(group);
+    group_transport_op_done(group);
+}
+
+uint32_t weft_group_rank(const struct weft_group *group) { return group->rank; }
+uint32_t weft_group_ranks(const struct weft_group *group) { return group->ranks; }
+const struct weft_link_cost *weft_group_cost(const struct weft_group *group) { return &group->cost; }
+void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost)
+{
+    group->cost = *cost;
+    if (group->choices) memset(group->choices, 0, GROUP_KINDS_CACHED * sizeof *group->choices);
+    /* they know how much memory a plan by messages needs */
+    if (group->onehost) onehost_prepared_invalidate(group->onehost);
+}
+
+void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes)
+{
+    out[0] = 0;
+    if (group->describe) group->describe(group->describe_context, rank, out, out_bytes);
+    if (!out[0]) snprintf(out, out_bytes, "rank %u", rank);
+}
+
+void group_describe_call(const struct weft_group *group, const struct coll_header *header, char *out,
+                         size_t out_bytes)
+{
+    char subject[128] = "";
+    coll_header_describe(header, out, out_bytes);
+    if (header->root == 0 || coll_has_root(header->kind) || !group->describe_subject) return;
+    group->describe_subject(group->describe_context, header->root, subject, sizeof subject);
+    const size_t length = strlen(out);
+    if (subject[0]) snprintf(out + length, out_bytes - length, ", of %s", subject);
+}

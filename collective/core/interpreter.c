@@ -1,0 +1,550 @@
+/* step.c - the interpreter: runs one operation's plan through a window of steps over the transport.
+ *
+ *     plan cursor ─► [tail ... head) of at most `window` steps ─► retired in order
+ *
+ * A step in the window starts when the step it depends on is over (older than the window: it is) and no
+ * older step of the window still has to send to, or receive from, the same peer: messages of a pair all
+ * carry the operation's tag and meet in the order posted. Receives that need a sum go on as COMPUTING.
+ *
+ * Nothing here allocates, waits or reads the clock. Sums are cut into units and paid from the budget of
+ * the group's loop step, so that no step of the loop gets long. A completion only marks its step and
+ * makes the operation ready; all work happens in coll_advance, called by the group's pump.
+ *
+ * Ending early (coll_abort): receives are cancelled, sends run out; the operation is over, and its buffers
+ * are the caller's again, when nothing of it is in the transport any more. */
+#include "collective/onehost/onehost.h"
+
+#include <stdio.h>
+#include <string.h>
+
+
+static struct slot *slot_at(const struct weft_coll *coll, uint64_t number)
+{
+    const uint32_t window = coll->group->window;
+    /* a division takes longer than the rest of a short step */
+    return (struct slot *)&coll->slots[number < window ? number : number % window];
+}
+
+static bool is_receive(enum weft_action_kind kind)
+{
+    return kind == WEFT_ACTION_RECV || kind == WEFT_ACTION_RECV_FOLD || kind == WEFT_ACTION_RECV_SUM;
+}
+
+/* ---- where a step's bytes are ---- */
+static const uint8_t *input_at(const struct weft_coll *coll, uint64_t elem)
+{
+    return coll->in + elem * coll->elem_bytes;
+}
+static uint8_t *output_at(const struct weft_coll *coll, uint64_t elem)
+{
+    return (uint8_t *)coll->args.out + elem * coll->elem_bytes;
+}
+static uint8_t *scratch_at(const struct weft_coll *coll, uint64_t elem)
+{
+    return coll->plan_scratch + elem * coll->scratch_elem_bytes;
+}
+
+static size_t message_elem_bytes(const struct weft_coll *coll, const struct weft_action *action)
+{
+    return action->wide ? coll->scratch_elem_bytes : coll->elem_bytes;
+}
+
+/* Elements that come into wide scratch lie at the end of their place, so that widening them forward never
+ * overtakes. */
+static uint8_t *scratch_received(const struct weft_coll *coll, const struct weft_action *action)
+{
+    return scratch_at(coll, action->scratch) +
+           action->count * (coll->scratch_elem_bytes - message_elem_bytes(coll, action));
+}
+
+/* A piece of its own length: how much of the part [first, first+count) of a piece really exists. */
+static uint64_t clip(uint64_t piece_bytes, uint64_t first, uint64_t count)
+{
+    if (first >= piece_bytes) return 0;
+    return piece_bytes - first < count ? piece_bytes - first : count;
+}
+
+static size_t send_bytes(const struct weft_coll *coll, const struct weft_action *action)
+{
+    if (coll->args.kind == WEFT_COLL_ALL_GATHER_BYTES)
+        return clip(coll->args.count, action->offset_in, action->count);
+    if (coll->args.kind == WEFT_COLL_EXCHANGE_BYTES && action->count) {
+        uint64_t piece = action->offset_in / coll->args.piece_bytes_max;
+        return clip(coll->args.piece_bytes_in[piece], action->offset_in - piece * coll->args.piece_bytes_max,
+                    action->count);
+    }
+    return action->count * message_elem_bytes(coll, action);
+}
+
+static const uint8_t *send_buffer(const struct weft_coll *coll, const struct weft_action *action)
+{
+    if (action->place == WEFT_PLACE_INPUT) return input_at(coll, action->offset_in);
+    if (action->place == WEFT_PLACE_OUTPUT) return output_at(coll, action->offset);
+    return scratch_received(coll, action); /* the partials, or the elements that came in here */
+}
+
+static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action *action)
+{
+    switch (action->kind) {
+    case WEFT_ACTION_RECV_FOLD:
+        return reduce_buffer_slot(&coll->reduce_buffers[action->area],
+                                  reduce_buffer_index(coll, action->peer));
+    case WEFT_ACTION_RECV_SUM: return scratch_received(coll, action);
+    default:
+        if (action->count == 0) return NULL;
+        return action->place == WEFT_PLACE_SCRATCH ? scratch_received(coll, action)
+                                                   : output_at(coll, action->offset);
+    }
+}
+
+/* ---- completions ---- */
+
+const char *coll_title(const struct weft_coll *coll, uint64_t sequence, char out[48])
+{
+    if (sequence == WEFT_COLL_SEQUENCE_PAIR) snprintf(out, 48, "a %s", weft_coll_kind_name(coll->args.kind));
+    else snprintf(out, 48, "operation %llu", (unsigned long long)sequence);
+    return out;
+}
+
+void coll_report_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32_t peer,
+                          const struct coll_header *theirs, const char *what)
+{
+    char name[128], own_name[128], call[COLL_CALL_BYTES], own_call[COLL_CALL_BYTES];
+    struct weft_group *group = coll->group;
+    group_describe(group, peer, name, sizeof name);
+    group_describe(group, group->rank, own_name, sizeof own_name);
+    group_describe_call(group, theirs, call, sizeof call);
+    group_describe_call(group, own, own_call, sizeof own_call);
+    char title[48];
+    group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s",
+              coll_title(coll, own->sequence, title), what, name, call, own_name, own_call);
+}
+
+void coll_report_lengths(struct weft_coll *coll, uint32_t peer, bool peer_sends, uint64_t sent,
+                         uint64_t expected)
+{
+    char name[128], own[24];
+    group_describe(coll->group, peer, name, sizeof name);
+    snprintf(own, sizeof own, "rank %u", coll->group->rank);
+    group_end(coll->group, WEFT_ERR_MISMATCH, true,
+              "%s: %s sends %llu bytes to %s, which expects %llu: the counts of the two differ",
+              weft_coll_kind_name(coll->args.kind), peer_sends ? name : own, (unsigned long long)sent,
+              peer_sends ? own : name, (unsigned long long)expected);
+}
+
+static bool same_rank(const struct weft_group *group, uint32_t a, uint32_t b)
+{
+    return a == b || (group->rank_modulus && a % group->rank_modulus == b % group->rank_modulus);
+}
+
+/* The message belongs here and has the announced length; else the group ends with the reason. */
+static bool message_fits(struct slot *slot, enum weft_status status)
+{
+    struct weft_coll *coll = slot->coll;
+    struct weft_group *group = coll->group;
+    const struct weft_action *action = &slot->action;
+    struct coll_header header;
+    char name[128];
+    bool readable = coll_header_read(slot->receive.header, slot->receive.header_bytes, &header) &&
+                    header.type == COLL_MESSAGE_DATA && same_rank(group, header.rank, action->peer) &&
+                    header.group == group->group_id;
+    if (readable && header.epoch == group->epoch) {
+        const char *what = coll_header_difference(&header, &coll->header);
+        if (what) {
+            coll_report_mismatch(coll, &coll->header, action->peer, &header, what);
+            return false;
+        }
+        size_t expected = action->count * message_elem_bytes(coll, action);
+        uint64_t *piece = coll_has_byte_pieces(coll->args.kind) && action->count
+                              ? &coll->args.piece_bytes_out[action->peer]
+                              : NULL;
+        if (piece) {
+            uint64_t first = action->offset - action->peer * coll->args.piece_bytes_max;
+            readable = header.piece_bytes <= coll->args.piece_bytes_max &&
+                       (*piece == UINT64_MAX || header.piece_bytes == *piece);
+            expected = clip(header.piece_bytes, first, action->count);
+        }
+        if (coll->cursor.args.own_lengths && action->message > 0) {
+            /* longer or shorter by whole messages, too */
+            uint64_t whole = weft_plan_piece(&coll->cursor.args, action->peer, false) * coll->elem_bytes;
+            if (header.piece_bytes != whole) {
+                coll_report_lengths(coll, action->peer, true, header.piece_bytes, whole);
+                return false;
+            }
+        }
+        if (readable && status == WEFT_OK && header.message == action->message &&
+            slot->receive.payload_bytes == expected) {
+            if (piece) *piece = header.piece_bytes;
+            straggler_merge_delay(coll, header.status);
+            return true;
+        }
+        if (readable && !piece && header.message == action->message &&
+            slot->receive.payload_bytes != expected) {
+            coll_report_lengths(coll, action->peer, true, slot->receive.payload_bytes, expected);
+            return false;
+        }
+    }
+    group_describe(group, action->peer, name, sizeof name);
+    char title[48];
+    group_end(group, WEFT_ERR_MALFORMED, true,
+              "%s: a message of %s does not belong here (%zu bytes, epoch of this group %u)",
+              coll_title(coll, coll->sequence, title), name, slot->receive.payload_bytes, group->epoch);
+    return false;
+}
+
+static void transfer_failed(struct slot *slot, enum weft_status status)
+{
+    struct weft_coll *coll = slot->coll;
+    char name[128], title[48];
+    group_describe(coll->group, slot->action.peer, name, sizeof name);
+    group_end(coll->group, status, status != WEFT_ERR_CLOSED, "lost %s during %s (%s): %s", name,
+              coll_title(coll, coll->sequence, title), weft_coll_kind_name(coll->args.kind),
+              weft_reason_text(status));
+}
+
+static void slot_completed(struct weft_completion *completion, enum weft_status status)
+{
+    struct slot *slot = weft_container_of(completion, struct slot, completion);
+    struct weft_coll *coll = slot->coll;
+    struct weft_group *group = coll->group;
+    coll->outstanding--;
+    slot->state = SLOT_DONE;
+    if (slot->is_first_message) {
+        slot->is_first_message = false;
+        straggler_recv_arrived(coll);
+    }
+    if (status != WEFT_ERR_CANCELLED) coll->onehost.expects_message = false; /* it has come, or never will */
+    if (coll->phase == COLL_RUNNING) {
+        bool receive = is_receive(slot->action.kind);
+        if (status < 0 && !(receive && status == WEFT_ERR_TRUNCATED)) {
+            transfer_failed(slot, status);
+        } else if (receive && message_fits(slot, status)) {
+            if (slot->action.kind == WEFT_ACTION_RECV_SUM) slot->state = SLOT_COMPUTING;
+            if (slot->action.kind == WEFT_ACTION_RECV_FOLD)
+                coll->reduce_buffers[slot->action.area]
+                    .present[reduce_buffer_index(coll, slot->action.peer)] = 1;
+        }
+    }
+    coll_mark_ready(coll);
+    group_transport_op_done(group);
+}
+
+/* ---- starting steps ---- */
+
+static uint64_t tag_of(const struct weft_coll *coll)
+{
+    return coll->is_sendrecv ? group_pair_tag(coll->group) : group_tag(coll->group, coll->sequence);
+}
+
+/* A send or receive of the same pair was posted before and has not been handed to the transport. */
+static bool sendrecv_would_overtake(const struct weft_coll *coll)
+{
+    if (!coll->is_sendrecv) return false;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &coll->group->active) {
+        const struct weft_coll *older = weft_container_of(node, struct weft_coll, link);
+        if (older == coll) return false;
+        bool same =
+            older->is_sendrecv && older->args.kind == coll->args.kind && older->args.root == coll->args.root;
+        /* ended: it went in memory (onehost_channel.c) */
+        bool waits = older->head == 0 ? !older->plan_ended : older->slots[0].state == SLOT_WAITING;
+        if (same && older->phase == COLL_RUNNING && waits) return true;
+    }
+    return false;
+}
+
+/* A send or receive. It stays WAITING when the transport says later, or when the group has ended. */
+static void start_transfer(struct weft_coll *coll, struct slot *slot)
+{
+    struct weft_group *group = coll->group;
+    const struct weft_action *action = &slot->action;
+    enum weft_status status;
+    if (sendrecv_would_overtake(coll)) {
+        group->needs_retry = true;
+        return;
+    }
+    weft_completion_init(&slot->completion, 1, slot_completed);
+    if (action->kind == WEFT_ACTION_SEND) {
+        uint8_t bytes[COLL_HEADER_BYTES];
+        coll->header.message = action->message;
+        if (coll->args.kind == WEFT_COLL_EXCHANGE_BYTES && action->count)
+            coll->header.piece_bytes = coll->args.piece_bytes_in[action->peer];
+        if (coll->cursor.args.own_lengths && action->message > 0)
+            coll->header.piece_bytes =
+                weft_plan_piece(&coll->cursor.args, action->peer, true) * coll->elem_bytes;
+        coll->header.status = straggler_delay_us(coll);
+        coll_header_write(bytes, &coll->header);
+        coll->header.status = 0;
+        struct weft_message message = {.tag = tag_of(coll), .header = bytes, .header_bytes = sizeof bytes};
+        message.payload_bytes = send_bytes(coll, action);
+        if (message.payload_bytes > 0) message.payload = send_buffer(coll, action);
+        status = weft_transport_send(group->peer_table->peers[action->peer], &message, &slot->completion);
+    } else {
+        slot->receive.completion = &slot->completion;
+        slot->receive.buffer = receive_buffer(coll, action);
+        slot->receive.buffer_bytes = action->count * message_elem_bytes(coll, action);
+        status = weft_transport_recv(group->transport, weft_peer_id(group->peer_table->peers[action->peer]),
+                                     tag_of(coll), &slot->receive);
+    }
+    if (status == WEFT_IN_PROGRESS) {
+        slot->is_first_message = action->kind != WEFT_ACTION_SEND && straggler_recv_posted(coll, action);
+        slot->state = SLOT_POSTED;
+        coll->outstanding++;
+        group->outstanding++;
+    } else if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {
+        group->needs_retry = true;
+    } else {
+        transfer_failed(slot, status);
+    }
+}
+
+static bool dependencies_are_done(const struct weft_coll *coll, uint64_t number)
+{
+    uint64_t after = slot_at(coll, number)->action.after;
+    if (after > 0 && number >= after && number - after >= coll->tail) return false;
+    uint64_t depends = slot_at(coll, number)->action.depends;
+    if (depends == 0 || number - depends < coll->tail) return true;
+    return slot_at(coll, number - depends)->state == SLOT_DONE;
+}
+
+/* An older step has still to use the same pair and direction. */
+static bool would_overtake(const struct weft_coll *coll, uint64_t number)
+{
+    const struct weft_action *action = &slot_at(coll, number)->action;
+    bool receive = is_receive(action->kind);
+    if (!receive && action->kind != WEFT_ACTION_SEND) return false;
+    for (uint64_t older = coll->tail; older < number; older++) {
+        const struct slot *other = slot_at(coll, older);
+        if (other->state != SLOT_WAITING || other->action.peer != action->peer) continue;
+        if (receive ? is_receive(other->action.kind) : other->action.kind == WEFT_ACTION_SEND) return true;
+    }
+    return false;
+}
+
+static void start(struct weft_coll *coll, struct slot *slot)
+{
+    const struct weft_action *action = &slot->action;
+    switch (action->kind) {
+    case WEFT_ACTION_RECV_FOLD: {
+        struct reduce_buffer *area = &coll->reduce_buffers[action->area];
+        if (!area->open) reduce_buffer_open(coll, area, action->offset_in, action->count);
+        WEFT_ASSERT(area->offset_in == action->offset_in && area->count == action->count);
+        start_transfer(coll, slot);
+        break;
+    }
+    case WEFT_ACTION_SEND:
+    case WEFT_ACTION_RECV:
+    case WEFT_ACTION_RECV_SUM:
+        start_transfer(coll, slot);
+        break;
+    case WEFT_ACTION_FOLD:
+    case WEFT_ACTION_COPY:
+    case WEFT_ACTION_PACK:
+    case WEFT_ACTION_SUM:
+        slot->state = SLOT_COMPUTING;
+        break;
+    default:
+        slot->state = SLOT_DONE;
+        break;
+    }
+}
+
+/* ---- sums and copies ---- */
+static void reduce_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from,
+                        uint64_t count)
+{
+    struct reduce_src received = {scratch_received(coll, action) + from * message_elem_bytes(coll, action),
+                                  action->wide};
+    struct reduce_src own = {input_at(coll, action->offset_in + from), false};
+    if (action->place == WEFT_PLACE_OUTPUT) own.data = output_at(coll, action->offset + from);
+    if (action->place == WEFT_PLACE_SCRATCH)
+        own = (struct reduce_src){scratch_at(coll, action->scratch_own + from), coll->wide};
+    struct reduce_dst out = {
+        scratch_at(coll, (action->into_own ? action->scratch_own : action->scratch) + from), coll->wide,
+        false};
+    if (action->last) out = (struct reduce_dst){output_at(coll, action->offset + from), false, true};
+    reduce_pair(&coll->sum, out, action->own_first ? own : received, action->own_first ? received : own,
+                count);
+}
+
+static void copy_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from, uint64_t count)
+{
+    struct reduce_dst out = {output_at(coll, action->offset + from), false, action->last};
+    if (action->place != WEFT_PLACE_SCRATCH) {
+        memmove(out.data, input_at(coll, action->offset_in + from), count * coll->elem_bytes);
+        return;
+    }
+    reduce_copy(&coll->sum, out, (struct reduce_src){scratch_at(coll, action->scratch + from), coll->wide},
+                count);
+}
+
+static void pack_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from, uint64_t count)
+{
+    struct reduce_dst out = {scratch_at(coll, action->scratch + from), coll->wide, false};
+    struct reduce_src in = {input_at(coll, action->offset_in + from), false};
+    if (action->place == WEFT_PLACE_OUTPUT) in.data = output_at(coll, action->offset + from);
+    if (action->place == WEFT_PLACE_SCRATCH)
+        in = (struct reduce_src){scratch_at(coll, action->scratch_own + from), coll->wide};
+    reduce_copy(&coll->sum, out, in, count);
+}
+
+/* Some more of a COMPUTING step. */
+static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
+{
+    const struct weft_action *action = &slot->action;
+    if (*budget == 0) return;
+    if (action->kind == WEFT_ACTION_FOLD) {
+        struct reduce_buffer *area = &coll->reduce_buffers[action->area];
+        /* else it still serves an earlier chunk */
+        bool mine = area->open && area->offset_in == action->offset_in;
+        if (!mine || !reduce_buffer_advance(coll, area, budget)) return;
+        struct reduce_dst out = {output_at(coll, action->offset), false, action->last};
+        if (action->place == WEFT_PLACE_SCRATCH)
+            out = (struct reduce_dst){scratch_at(coll, action->scratch), coll->wide, action->last};
+        if (reduce_buffer_finish(coll, area, out, budget)) slot->state = SLOT_DONE;
+        return;
+    }
+    if (coll->group->timing_only) {
+        slot->state = SLOT_DONE;
+        return;
+    }
+    bool copies = action->kind == WEFT_ACTION_COPY, area = action->place == WEFT_PLACE_SCRATCH;
+    uint64_t count = copies && !area ? send_bytes(coll, action) / coll->elem_bytes : action->count;
+    if (copies && !area && input_at(coll, action->offset_in) == output_at(coll, action->offset))
+        slot->computed = count;
+    while (slot->computed < count && *budget > 0) {
+        uint64_t unit = COLL_COMPUTE_UNIT_BYTES / coll->elem_bytes;
+        if (unit > count - slot->computed) unit = count - slot->computed;
+        if (copies) copy_unit(coll, action, slot->computed, unit);
+        else if (action->kind == WEFT_ACTION_PACK) pack_unit(coll, action, slot->computed, unit);
+        else reduce_unit(coll, action, slot->computed, unit);
+        slot->computed += unit;
+        size_t bytes = unit * coll->elem_bytes;
+        *budget = *budget > bytes ? *budget - bytes : 0;
+    }
+    if (slot->computed >= count) slot->state = SLOT_DONE;
+}
+
+/* ---- the window ---- */
+static void window_fill(struct weft_coll *coll)
+{
+    while (coll->tail < coll->head && slot_at(coll, coll->tail)->state == SLOT_DONE) coll->tail++;
+    while (!coll->plan_ended && coll->head - coll->tail < coll->group->window) {
+        struct slot *slot = slot_at(coll, coll->head);
+        weft_plan_next(&coll->cursor, &slot->action);
+        if (slot->action.kind == WEFT_ACTION_DONE) {
+            coll->plan_ended = true;
+            break;
+        }
+        slot->coll = coll;
+        slot->computed = 0;
+        slot->state = SLOT_WAITING;
+        if (slot->action.kind == WEFT_ACTION_NONE && dependencies_are_done(coll, coll->head)) {
+            slot->state = SLOT_DONE; /* short cut: vectors with fewer elements than ranks are mostly empty
+                                      * places */
+            if (coll->head == coll->tail) coll->tail++;
+        }
+        coll->head++;
+    }
+}
+
+/* Before the first step: contributions with a factor of their own (SCALED_SUM) are multiplied into a copy,
+ * the input of an exchange in place is copied aside. */
+bool coll_scale_input(struct weft_coll *coll, size_t *budget)
+{
+    while (coll->input_elems_prepared < coll->input_elems_to_prepare && *budget > 0) {
+        uint64_t unit = COLL_COMPUTE_UNIT_BYTES / coll->elem_bytes;
+        if (unit > coll->input_elems_to_prepare - coll->input_elems_prepared)
+            unit = coll->input_elems_to_prepare - coll->input_elems_prepared;
+        size_t at = coll->input_elems_prepared * coll->elem_bytes, bytes = unit * coll->elem_bytes;
+        uint8_t *to = (uint8_t *)coll->in + at;
+        const uint8_t *from = coll->unscaled + at;
+        if (coll->args.op == WEFT_SCALED_SUM)
+            reduce_scale(coll->sum.dtype, coll->args.factor, to, from, unit);
+        else memcpy(to, from, bytes);
+        coll->input_elems_prepared += unit;
+        *budget = *budget > bytes ? *budget - bytes : 0;
+    }
+    return coll->input_elems_prepared >= coll->input_elems_to_prepare;
+}
+
+void coll_advance(struct weft_coll *coll, size_t *budget)
+{
+    /* onehost/engine.c runs it; it is not known yet how (retune.h) */
+    if (coll->onehost.phase != ONEHOST_BY_MESSAGES || coll->is_plan_pending) return;
+    bool again = coll->phase == COLL_RUNNING && coll_scale_input(coll, budget);
+    while (again && coll->phase == COLL_RUNNING) {
+        window_fill(coll);
+        again = false; /* steps wait for older ones only: one more round is needed when some are over and
+                        * make room */
+        for (uint64_t number = coll->tail; number < coll->head && coll->phase == COLL_RUNNING; number++) {
+            struct slot *slot = slot_at(coll, number);
+            if (slot->state == SLOT_DONE || slot->state == SLOT_POSTED) continue;
+            if (slot->state == SLOT_WAITING && dependencies_are_done(coll, number) &&
+                !would_overtake(coll, number))
+                start(coll, slot);
+            if (slot->state == SLOT_COMPUTING) compute(coll, slot, budget);
+            again |= slot->state == SLOT_DONE;
+        }
+        /* Folds go on while their last contributions are still to come. */
+        for (uint32_t a = 0; a < coll->reduce_buffer_count && coll->phase == COLL_RUNNING; a++)
+            if (coll->reduce_buffers[a].open) reduce_buffer_advance(coll, &coll->reduce_buffers[a], budget);
+    }
+}
+
+bool coll_is_complete(const struct weft_coll *coll)
+{
+    if (coll->outstanding > 0) return false;
+    if (coll->onehost.phase != ONEHOST_BY_MESSAGES)
+        return coll->phase == COLL_ENDING &&
+               !(coll->onehost.phase >= ONEHOST_PUBLISHED && onehost_buffers_have_peer(coll->group->onehost));
+    return coll->phase == COLL_ENDING || (coll->plan_ended && coll->head == coll->tail);
+}
+
+void coll_abort(struct weft_coll *coll, enum weft_status status, const char *text)
+{
+    if (coll->phase == COLL_ENDING) return;
+    coll_record_phase(coll); /* while it can still be seen whom it waited for */
+    coll->phase = COLL_ENDING;
+    coll->status = status;
+    coll->text = text;
+    if (coll->onehost.phase >= ONEHOST_PUBLISHED)
+        onehost_buffers_close(coll->group->onehost, coll->onehost.seq + 1);
+    for (uint64_t number = coll->tail; number < coll->head; number++) {
+        struct slot *slot = slot_at(coll, number);
+        if (slot->state == SLOT_POSTED && is_receive(slot->action.kind))
+            weft_transport_cancel(coll->group->transport, &slot->receive);
+    }
+    coll_mark_ready(coll);
+}
+
+bool coll_has_received(const struct weft_coll *coll)
+{
+    if (coll->tail > 0) return true;
+    for (uint64_t number = coll->tail; number < coll->head; number++) {
+        const struct slot *slot = slot_at(coll, number);
+        if (slot->state == SLOT_POSTED ? weft_receive_is_matched(&slot->receive) : slot->state > SLOT_POSTED)
+            return true;
+    }
+    return false;
+}
+
+bool coll_waits_for(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out)
+{
+    if (coll->onehost.phase != ONEHOST_BY_MESSAGES) return onehost_waits_for(coll, rank_out, phase_out);
+    const struct slot *found = NULL;
+    for (uint64_t number = coll->tail; number < coll->head && !found; number++) {
+        const struct slot *slot = slot_at(coll, number);
+        if (slot->state == SLOT_POSTED && is_receive(slot->action.kind)) found = slot;
+    }
+    for (uint64_t number = coll->tail; number < coll->head && !found; number++) {
+        const struct slot *slot = slot_at(coll, number);
+        if (slot->state == SLOT_POSTED) found = slot;
+    }
+    if (!found) *phase_out = coll->is_plan_pending ? "agreeing on a plan" : "summing";
+    else if (found->action.kind == WEFT_ACTION_SEND) *phase_out = "sending";
+    else if (found->action.message == 0) *phase_out = "greeting";
+    else *phase_out = found->action.kind == WEFT_ACTION_RECV ? "gathering" : "reducing";
+    if (found) *rank_out = found->action.peer;
+    return found != NULL;
+}

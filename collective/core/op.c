@@ -1,0 +1,693 @@
+/* op.c - the door: checks a call, chooses its plan, takes all its memory, queues it.
+ *
+ * Everything that can be refused is refused here (op_args.c has the rules for arguments): a posted
+ * operation only waits for its peers. A record (window of steps, and scratch for sums) is kept by the
+ * group when its operation is over and serves the next one, so a training loop stops allocating after its
+ * first step. */
+#include "collective/onehost/onehost.h"
+#include "collective/plan/algorithm.h"
+#include "collective/tuning/retune.h"
+
+#include <string.h>
+
+#define REDUCE_CHUNK_BYTES_MIN 4096u
+/* what is done with so much takes less than to look at the clock tells */
+#define TIMED_EXACTLY_BYTES_MIN 4096u
+
+static uint64_t max_count(const uint64_t *counts, uint32_t ranks)
+{
+    uint64_t longest = 0;
+    for (uint32_t r = 0; r < ranks; r++)
+        if (counts[r] > longest) longest = counts[r];
+    return longest;
+}
+
+/* Each pair of ranks has lengths of its own, which only the messages themselves can compare. */
+static bool own_lengths(const struct weft_coll_args *args)
+{
+    bool at_root = args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER;
+    return at_root ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
+}
+
+/* Returns whether the finished sum is divided. */
+static bool averages(const struct weft_coll_args *args)
+{
+    return coll_is_reduction(args->kind) &&
+           (args->op == WEFT_AVG || (args->op == WEFT_SCALED_SUM && args->total != 0));
+}
+
+static struct weft_plan_question question_of(const struct weft_group *group,
+                                             const struct weft_coll_args *args, uint64_t bytes,
+                                             size_t elem_bytes)
+{
+    return (struct weft_plan_question){
+        .kind = args->kind,
+        .ranks = group->ranks,
+        .bytes = bytes,
+        .elem_bytes = elem_bytes,
+        .wide_bytes = coll_is_reduction(args->kind) ? reduce_partial_bytes(args->dtype) : elem_bytes,
+        .reproducible = args->reproducible && coll_is_reduction(args->kind),
+        .unequal = args->counts || args->unequal,
+        .averages = averages(args),
+        .chunk_bytes = group->chunk_bytes,
+        .message_bytes = weft_transport_message_bytes(group->transport),
+        .window = group->window,
+        .cost = &group->cost,
+        .hosts = group->hosts,
+        .local_cost = &group->local_cost};
+}
+
+/* The choice for this call; a training loop asks the same again and again, so the last answer for each
+ * kind is kept. */
+static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes,
+                                size_t elem_bytes, enum weft_plan_id forced_plan, bool keeps_order)
+{
+    /* else each call asks anew */
+    if (!group->choices)
+        group->choices = weft_alloc_zero(group->env, GROUP_KINDS_CACHED * sizeof *group->choices);
+    struct plan_choice *last =
+        group->choices && (size_t)args->kind < GROUP_KINDS_CACHED ? &group->choices[args->kind] : NULL;
+    struct weft_plan_question question = question_of(group, args, bytes, elem_bytes);
+    if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype &&
+        last->reproducible == question.reproducible && last->unequal == question.unequal &&
+        last->averages == question.averages && last->forced_plan == forced_plan &&
+        last->keeps_order == keeps_order)
+        return (enum weft_plan_id)last->plan;
+    question.forced_plan = forced_plan;
+    question.keeps_order = keeps_order;
+    enum weft_plan_id plan = weft_plan_choose(&question, NULL);
+    if (last)
+        *last = (struct plan_choice){.plan = (uint8_t)plan,
+                                     .forced_plan = (uint8_t)forced_plan,
+                                     .dtype = (uint8_t)args->dtype,
+                                     .bytes = bytes,
+                                     .reproducible = question.reproducible,
+                                     .unequal = question.unequal,
+                                     .averages = question.averages,
+                                     .keeps_order = keeps_order};
+    return plan;
+}
+
+/* Slices that follow links, where that pays. */
+static void apply_slice_weights(const struct weft_group *group, const struct weft_coll_args *args,
+                                struct weft_plan_args *plan, size_t *chunk_bytes)
+{
+    size_t elem_bytes = weft_dtype_bytes(args->dtype);
+    if (plan->plan != WEFT_PLAN_DIRECT || args->kind != WEFT_COLL_ALL_REDUCE || !group->hosts ||
+        !group->hosts->slice_weights)
+        return;
+    struct weft_plan_question question = question_of(group, args, plan->count * elem_bytes, elem_bytes);
+    if (!weft_plan_uses_slice_weights(&question)) return;
+    plan->slice_weights = group->hosts->slice_weights;
+    double longest = (double)plan->slice_weights[group->ranks + 1] / plan->slice_weights[group->ranks];
+    *chunk_bytes = plan_weighted_chunk((uint64_t)(longest * (double)question.bytes), *chunk_bytes);
+}
+
+/* Chunks that travel as a group. Two ranks of one host have no wire whose latency more of them would hide:
+ * there each sum is sent on while it lies in the cache. */
+static uint32_t lanes_of(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    bool near = group->ranks == 2 && group->hosts && group->hosts->count == 1;
+    if (near && args->kind == WEFT_COLL_ALL_REDUCE) return 1;
+    return group->inflight_max / 4 > 0 ? group->inflight_max / 4 : 1;
+}
+
+static struct weft_plan_args plan_args_of(struct weft_group *group, const struct weft_coll_args *args,
+                                          enum weft_plan_id forced_plan, bool keeps_order)
+{
+    struct weft_plan_args plan = {
+        .kind = args->kind, .rank = group->rank, .ranks = group->ranks, .hosts = group->hosts};
+    size_t elem_bytes = coll_has_byte_pieces(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
+    plan.count = coll_has_byte_pieces(args->kind) ? args->piece_bytes_max : args->count;
+    if (args->kind == WEFT_COLL_BARRIER) plan.count = 0, elem_bytes = 1;
+    if (args->counts) plan.count = max_count(args->counts, group->ranks);
+    if (args->counts_out && max_count(args->counts_out, group->ranks) > plan.count)
+        plan.count = max_count(args->counts_out, group->ranks);
+    if (coll_has_root(args->kind) || coll_is_sendrecv(args->kind)) plan.root = args->root;
+    plan.plan = args->plan;
+    if (plan.plan == WEFT_PLAN_AUTO)
+        plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, forced_plan, keeps_order);
+    /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host:
+     * shorter chunks keep that bounded. */
+    size_t longest = plan_link_chunk(plan.plan, &group->cost, group->chunk_bytes,
+                                     weft_transport_message_bytes(group->transport));
+    size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, longest);
+    if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, longest);
+    if (coll_is_reduction(args->kind) &&
+        (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
+        /* each of so many lanes, or slices */
+        size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->hosts->lanes;
+        if (plan.plan == WEFT_PLAN_HIERARCHY && args->kind == WEFT_COLL_REDUCE_SCATTER)
+            meet += group->hosts->count;
+        size_t share = longest * group->inflight_max / (2 * meet);
+        if (share < REDUCE_CHUNK_BYTES_MIN) share = REDUCE_CHUNK_BYTES_MIN;
+        if (share < chunk_bytes) chunk_bytes = share;
+    }
+    apply_slice_weights(group, args, &plan, &chunk_bytes);
+    plan.own_lengths = own_lengths(args);
+    plan.wide = plan.plan == WEFT_PLAN_RING && averages(args) && reduce_is_widened(args->dtype);
+    plan.chunk_elems = chunk_bytes / elem_bytes;
+    plan.lanes = lanes_of(group, args);
+    return plan;
+}
+
+/* ---- memory: one block, laid out as folds | their contributions | the plan's scratch | cuts | a copy of the input ---- */
+static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
+static bool is_wide(const struct weft_plan_args *plan)
+{
+    return plan->wide || weft_plan_wide(plan->plan, plan->kind);
+}
+
+struct scratch {
+    uint32_t folds;
+    uint64_t reduce_buffer_elems, copy_elems;
+    size_t reduce_buffer_bytes_each, plan_at, cuts_at, copy_at, total_bytes;
+    bool cuts;
+};
+
+static uint32_t reduce_buffer_ranks(const struct weft_plan_args *plan)
+{
+    if (!weft_plan_folds_within_host(plan->plan)) return plan->ranks;
+    const uint32_t *first = plan->hosts->first + plan->hosts->host[plan->rank];
+    return first[1] - first[0];
+}
+
+/* all_reduce multiplies into its output; the others' outputs are too short or not theirs. */
+static bool copies_scaled_input(const struct weft_coll_args *args)
+{
+    return args->op == WEFT_SCALED_SUM &&
+           (args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_REDUCE);
+}
+
+static uint64_t input_elems(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    const struct weft_coll_caller place = coll_caller(group);
+    return coll_elem_counts_of(&place, args).in;
+}
+
+static struct scratch scratch_of(const struct weft_group *group, const struct weft_plan_args *plan,
+                                 const struct weft_coll_args *args)
+{
+    struct scratch scratch = {.folds = weft_plan_fold_count(plan), .cuts = args->counts != NULL};
+    if (scratch.folds) scratch.reduce_buffer_elems = weft_plan_fold_elems(plan);
+    if (scratch.folds)
+        scratch.reduce_buffer_bytes_each =
+            reduce_buffer_bytes(reduce_buffer_ranks(plan), args->dtype, scratch.reduce_buffer_elems);
+    scratch.plan_at = round_up(scratch.folds * sizeof(struct reduce_buffer)) +
+                      scratch.folds * scratch.reduce_buffer_bytes_each;
+    size_t elem_bytes = is_wide(plan) ? reduce_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
+    scratch.cuts_at = scratch.plan_at + round_up(weft_plan_scratch(plan) * elem_bytes);
+    scratch.copy_at =
+        scratch.cuts_at + (scratch.cuts ? round_up(2 * (plan->ranks + 1ull) * sizeof(uint64_t)) : 0);
+    if (copies_scaled_input(args) || (plan->kind == WEFT_COLL_ALL_TO_ALL && args->in == args->out))
+        scratch.copy_elems = input_elems(group, args);
+    scratch.total_bytes = scratch.copy_at + round_up(scratch.copy_elems * weft_dtype_bytes(args->dtype));
+    return scratch;
+}
+
+/* Of what is said in the announcement, and never goes by messages. */
+static struct scratch scratch_of_copyin(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    struct scratch scratch = {.copy_elems = copies_scaled_input(args) ? input_elems(group, args) : 0};
+    scratch.total_bytes = round_up(scratch.copy_elems * weft_dtype_bytes(args->dtype));
+    return scratch;
+}
+
+/* What the one-host plan needs stands beside a copy of the input. */
+static void scratch_for_onehost(struct scratch *scratch, const struct weft_group *group,
+                                const struct weft_coll_args *args)
+{
+    size_t bytes =
+        onehost_scratch_bytes(group, args) + (copies_scaled_input(args) ? scratch->total_bytes : 0);
+    if (scratch->total_bytes < bytes) scratch->total_bytes = bytes;
+}
+
+static const uint64_t *cuts_fill(uint64_t *cuts, const uint64_t *counts, uint32_t ranks)
+{
+    cuts[0] = 0;
+    for (uint32_t r = 0; r < ranks; r++) cuts[r + 1] = cuts[r] + counts[r];
+    return cuts;
+}
+
+static void scratch_lay_out(struct weft_coll *coll, const struct scratch *scratch,
+                            struct weft_plan_args *plan)
+{
+    coll->reduce_buffer_count = scratch->folds;
+    coll->reduce_buffer_ranks = reduce_buffer_ranks(plan);
+    coll->reduce_buffers = (struct reduce_buffer *)coll->scratch;
+    coll->plan_scratch = coll->scratch + scratch->plan_at;
+    uint8_t *memory = coll->scratch + round_up(scratch->folds * sizeof(struct reduce_buffer));
+    for (uint32_t a = 0; a < scratch->folds; a++)
+        reduce_buffer_init(&coll->reduce_buffers[a], memory + a * scratch->reduce_buffer_bytes_each,
+                           coll->reduce_buffer_ranks, coll->args.dtype, scratch->reduce_buffer_elems);
+    if (!scratch->cuts) return;
+    uint64_t *cuts = (uint64_t *)(coll->scratch + scratch->cuts_at);
+    plan->displs_in = plan->displs_out = cuts_fill(cuts, coll->args.counts, plan->ranks);
+    if (coll->args.counts_out)
+        plan->displs_out = cuts_fill(cuts + plan->ranks + 1, coll->args.counts_out, plan->ranks);
+}
+
+/* Where the plan's input is: the caller's, or a copy made before the first step. */
+static void input_init(struct weft_coll *coll, const struct scratch *scratch)
+{
+    coll->in = coll->unscaled = coll->args.in;
+    coll->input_elems_prepared = coll->input_elems_to_prepare = 0;
+    if (scratch->copy_elems > 0) {
+        coll->in = coll->scratch + scratch->copy_at;
+        coll->input_elems_to_prepare = scratch->copy_elems;
+    } else if (coll->args.kind == WEFT_COLL_ALL_REDUCE && coll->sum.op == WEFT_SCALED_SUM) {
+        coll->in = coll->args.out;
+        coll->input_elems_to_prepare = coll->args.count;
+    }
+    if (coll->args.kind != WEFT_COLL_REDUCE && coll->args.kind != WEFT_COLL_REDUCE_SCATTER &&
+        coll->args.kind != WEFT_COLL_ALL_REDUCE)
+        coll->args.op = WEFT_SUM; /* copied, not scaled */
+}
+
+/* A record with enough scratch: one that has it, else one that grows, else a new one. */
+static struct weft_coll *op_alloc(struct weft_group *group, size_t scratch_bytes)
+{
+    struct weft_env *env = group->env;
+    struct weft_coll *coll = NULL;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &group->op_pool->idle) {
+        struct weft_coll *idle = weft_container_of(node, struct weft_coll, link);
+        if (!coll || idle->scratch_bytes >= scratch_bytes) coll = idle;
+        if (idle->scratch_bytes >= scratch_bytes) break;
+    }
+    if (!coll) {
+        coll = weft_alloc_bytes(env, sizeof *coll + group->window * sizeof(struct slot));
+        if (!coll) return NULL;
+        coll->scratch = NULL;
+        coll->scratch_bytes = 0;
+        coll->onehost.stage = NULL;
+        weft_list_init(&coll->link);
+        weft_list_append(&group->op_pool->idle, &coll->link);
+    }
+    if (coll->scratch_bytes < scratch_bytes) {
+        weft_free_bytes(env, coll->scratch);
+        coll->scratch_bytes = 0;
+        coll->scratch = weft_alloc_bytes(env, scratch_bytes);
+        if (!coll->scratch) return NULL;
+        coll->scratch_bytes = scratch_bytes;
+    }
+    weft_list_remove(&coll->link);
+    return coll;
+}
+
+static void ops_free(struct weft_env *env, struct op_pool *op_pool, struct weft_list *list)
+{
+    while (!weft_list_empty(list)) {
+        struct weft_coll *coll = weft_list_first(list, struct weft_coll, link);
+        weft_list_remove(&coll->link);
+        onehost_stage_release(op_pool, coll->onehost.stage);
+        weft_free_bytes(env, coll->scratch);
+        weft_free_bytes(env, coll);
+    }
+}
+
+struct op_pool *op_pool_acquire(struct weft_env *env, const struct weft_group *with, uint32_t window)
+{
+    struct op_pool *op_pool = with && with->window == window ? with->op_pool : NULL;
+    if (!op_pool) {
+        op_pool = weft_alloc_zero(env, sizeof *op_pool);
+        if (!op_pool) return NULL;
+        weft_list_init(&op_pool->idle);
+        for (int size = 0; size < 2; size++) weft_list_init(&op_pool->copyin_slots[size].holders);
+        weft_list_init(&op_pool->idle_codec_ops);
+        op_pool->window = window;
+    }
+    op_pool->groups++;
+    return op_pool;
+}
+
+void op_pool_release(struct weft_env *env, struct op_pool *op_pool)
+{
+    if (!op_pool || --op_pool->groups > 0) return;
+    ops_free(env, op_pool, &op_pool->idle);
+    op_pool_free_codec_ops(env, op_pool);
+    onehost_stages_free(env, op_pool);
+    onehost_pools_free(env, op_pool);
+    weft_free_bytes(env, op_pool);
+}
+
+void group_ops_free(struct weft_group *group)
+{
+    ops_free(group->env, group->op_pool, &group->active);
+    op_pool_release(group->env, group->op_pool);
+}
+
+/* ---- post ---- */
+static bool is_untyped(enum weft_coll_kind kind)
+{
+    return coll_has_byte_pieces(kind) || kind == WEFT_COLL_BARRIER;
+}
+
+/* Do measured links enter into what this plan does? */
+static bool depends_on_links(enum weft_plan_id plan)
+{
+    return plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE ||
+           plan == WEFT_PLAN_DIRECT || plan == WEFT_PLAN_HIERARCHY;
+}
+
+/* Unequal pieces that all ranks know, and the links that all were told of: one number that differs when
+ * they do. */
+static uint64_t layout_hash(const struct weft_group *group, const struct weft_coll_args *args,
+                            enum weft_plan_id plan)
+{
+    uint64_t links = group->hosts && depends_on_links(plan) ? group->hosts->number : 0;
+    if (args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return args->unequal;
+    if (!args->counts) return links;
+    uint64_t number = WEFT_FNV_BASIS ^ links;
+    for (uint32_t r = 0; r < group->ranks && args->kind != WEFT_COLL_ALL_TO_ALL; r++)
+        number = weft_fnv(number, args->counts[r]) + r;
+    return number;
+}
+
+static void coll_init(struct weft_coll *coll, struct weft_group *group, const struct weft_coll_args *args,
+                      const struct weft_plan_args *plan)
+{
+    coll->group = group;
+    weft_list_init(&coll->link);
+    weft_list_init(&coll->ready_link);
+    weft_list_init(&coll->onehost.link);
+    coll->onehost.phase = ONEHOST_BY_MESSAGES;
+    coll->onehost.stage = NULL;
+    coll->onehost.method_stats = NULL;
+    coll->onehost.is_published = coll->onehost.expects_message = false;
+    coll->phase = COLL_RUNNING;
+    coll->status = WEFT_OK;
+    coll->text = "";
+    coll->args = *args;
+    coll->sum = reduce_spec_of(args, group->ranks);
+    coll->wide = is_wide(plan);
+    coll->is_sendrecv = coll_is_sendrecv(args->kind);
+    coll->scratch_elem_bytes = coll->wide ? reduce_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
+    coll->elem_bytes = is_untyped(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
+    coll->sequence = coll->is_sendrecv ? WEFT_COLL_SEQUENCE_PAIR : group->sequence;
+    coll->posted_ns = args->posted_ns ? args->posted_ns : weft_now_ns(group->env);
+    coll->deadline_ns =
+        weft_deadline_ns(coll->posted_ns, args->deadline_ns ? args->deadline_ns : group->deadline_ns);
+    memset(&coll->straggler_time, 0, sizeof coll->straggler_time);
+    coll->warned = false;
+    coll->plan_ended = false;
+    coll->head = coll->tail = 0;
+    coll->outstanding = 0;
+    coll->header = (struct coll_header){
+        .type = COLL_MESSAGE_DATA,
+        .kind = (uint8_t)(coll->is_sendrecv ? WEFT_COLL_SEND : args->kind),
+        .plan = (uint8_t)plan->plan,
+        .dtype = (uint8_t)(is_untyped(args->kind) ? 0 : args->dtype),
+        .op = (uint8_t)(coll_is_reduction(args->kind) ? (unsigned)args->op : (unsigned)args->label),
+        .group = group->group_id,
+        .epoch = group->epoch,
+        .rank = group->rank,
+        .root = coll->is_sendrecv ? 0 : plan->root,
+        .lanes = plan->lanes,
+        .sequence = coll->sequence,
+        .count = plan->count,
+        .chunk = plan->chunk_elems,
+        .cuts = layout_hash(group, args, plan->plan),
+    };
+    if (own_lengths(args)) coll->header.count = 0;
+    if (!coll->is_sendrecv && !coll_has_root(args->kind)) coll->header.root = args->subject;
+}
+
+enum weft_status coll_check_group(struct weft_group *group, const struct weft_coll_args *pair,
+                                  struct weft_error *error)
+{
+    if (group->is_closing) return weft_error_set(error, WEFT_ERR_CLOSED, "the group is being freed");
+    if (group->fail_status == WEFT_OK && !pair) group_control_require_all(group, group->sequence);
+    else if (group->fail_status == WEFT_OK && pair->root < group->ranks)
+        group_control_require_peer(group, pair->root, pair->kind);
+    if (group->fail_status < 0) return weft_error_set(error, group->fail_status, "%s", group->fail_text);
+    return WEFT_OK;
+}
+
+/* Memory for either plan, where it is not known yet which it will be. */
+static size_t scratch_for_both(struct weft_group *group, const struct weft_coll_args *args,
+                               uint32_t retune_key, size_t bytes)
+{
+    struct weft_plan_args plan =
+        plan_args_of(group, args, retune_pending_plan(group), retune_keeps_order(group, retune_key));
+    size_t other = scratch_of(group, &plan, args).total_bytes;
+    return other > bytes ? other : bytes;
+}
+
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_onehost,
+                              uint32_t retune_key, weft_coll_done_fn done, void *context,
+                              struct weft_coll **coll_out, struct weft_error *error)
+{
+    WEFT_TRY(coll_check(group, args, error));
+    if (group->active_count + group->prepared_count >= group->operations_max)
+        return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
+                              group->active_count + group->prepared_count);
+    if (on_onehost && !onehost_copyin_reserve(group->onehost, args))
+        return weft_error_set(
+            error, WEFT_ERR_NO_MEMORY, "no memory for %s: %u bytes that this host's ranks see",
+            weft_coll_kind_name(args->kind),
+            (unsigned)(onehost_slot_class_of(onehost_slot_bytes(group->onehost, args)) == ONEHOST_LARGE
+                           ? ONEHOST_LARGE_POOL_BYTES
+                           : ONEHOST_SMALL_POOL_BYTES));
+    uint16_t version = 0;
+    bool held = retune_is_pending(group, retune_key);
+    enum weft_plan_id forced_plan =
+        retune_key ? retune_plan_for(group, retune_key, group->sequence, &version) : WEFT_PLAN_AUTO;
+    struct weft_plan_args plan =
+        plan_args_of(group, args, forced_plan, retune_keeps_order(group, retune_key));
+    bool never_falls_back = on_onehost && group->onehost->state == ONEHOST_ENABLED &&
+                            onehost_uses_copyin(group, args) && !onehost_may_allow_stealing(group, args);
+    struct scratch scratch =
+        never_falls_back ? scratch_of_copyin(group, args) : scratch_of(group, &plan, args);
+    if (held) scratch.total_bytes = scratch_for_both(group, args, retune_key, scratch.total_bytes);
+    if (on_onehost && !never_falls_back) scratch_for_onehost(&scratch, group, args);
+    struct weft_coll *coll = op_alloc(group, scratch.total_bytes);
+    if (!coll)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch",
+                              weft_coll_kind_name(args->kind), scratch.total_bytes);
+    coll_init(coll, group, args, &plan);
+    coll->is_plan_pending = held;
+    coll->retune_key = retune_key;
+    coll->header.plan_version = version;
+    scratch_lay_out(coll, &scratch, &plan);
+    input_init(coll, &scratch);
+    weft_plan_begin(&coll->cursor, &plan);
+    coll->done = done;
+    coll->context = context;
+    if (coll_has_root(args->kind)) call_digest_add(group, &coll->header);
+    if (!coll->is_sendrecv) group->sequence++, group->last_op_is_send = false;
+    group->prepared_count++;
+    *coll_out = coll;
+    return WEFT_OK;
+}
+
+size_t coll_init_template(struct weft_coll *coll, struct weft_group *group, const struct weft_coll_args *args)
+{
+    struct weft_plan_args plan = plan_args_of(group, args, WEFT_PLAN_AUTO, retune_keeps_order(group, 0));
+    struct scratch scratch = scratch_of(group, &plan, args);
+    size_t on_onehost = onehost_scratch_bytes(group, args);
+    coll_init(coll, group, args, &plan);
+    weft_plan_begin(&coll->cursor, &plan);
+    coll->header.plan = WEFT_PLAN_ONE_HOST;
+    return scratch.total_bytes > on_onehost ? scratch.total_bytes : on_onehost;
+}
+
+/* Asked with each call that may be over at once: there may be hundreds, so the one that was found is the
+ * first from then on. */
+bool op_pool_has_scratch(struct weft_group *group, size_t scratch_bytes)
+{
+    struct weft_list *node, *spare, *idle = &group->op_pool->idle;
+    weft_list_foreach(node, spare, idle) {
+        if (weft_container_of(node, struct weft_coll, link)->scratch_bytes < scratch_bytes) continue;
+        if (node == idle->next) return true;
+        weft_list_remove(node);
+        weft_list_prepend(idle, node);
+        return true;
+    }
+    return false;
+}
+
+void coll_resume(struct weft_coll *coll)
+{
+    struct weft_group *group = coll->group;
+    uint16_t version;
+    enum weft_plan_id forced_plan = retune_plan_for(group, coll->retune_key, coll->sequence, &version);
+    struct weft_plan_args plan =
+        plan_args_of(group, &coll->args, forced_plan, retune_keeps_order(group, coll->retune_key));
+    struct scratch scratch = scratch_of(group, &plan, &coll->args);
+    WEFT_ASSERT(scratch.total_bytes <= coll->scratch_bytes);
+    coll->is_plan_pending = false;
+    if (coll->phase != COLL_RUNNING) return;
+    coll->wide = is_wide(&plan);
+    coll->scratch_elem_bytes =
+        coll->wide ? reduce_partial_bytes(coll->args.dtype) : weft_dtype_bytes(coll->args.dtype);
+    coll->header.plan_version = version;
+    coll->header.plan = coll->record.plan = (uint8_t)plan.plan;
+    coll->header.chunk = plan.chunk_elems;
+    coll->header.cuts = layout_hash(group, &coll->args, plan.plan);
+    scratch_lay_out(coll, &scratch, &plan);
+    input_init(coll, &scratch);
+    weft_plan_begin(&coll->cursor, &plan);
+    coll_mark_ready(coll);
+}
+
+void coll_discard_prepared(struct weft_coll *coll)
+{
+    coll->group->prepared_count--;
+    weft_list_prepend(&coll->group->op_pool->idle, &coll->link);
+}
+
+void coll_launch(struct weft_coll *coll, bool on_onehost, uint64_t now_ns)
+{
+    struct weft_group *group = coll->group;
+    const struct weft_coll_args *args = &coll->args;
+    bool in_pair = coll->is_sendrecv && onehost_sendrecv_is_possible(group);
+    if (group->active_count == 0) group->seen_ns = now_ns;
+    if (coll_has_byte_pieces(args->kind)) {
+        bool exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
+        for (uint32_t rank = 0; rank < group->ranks; rank++)
+            args->piece_bytes_out[rank] = args->piece_bytes_max ? UINT64_MAX : 0;
+        args->piece_bytes_out[group->rank] = exchanges ? args->piece_bytes_in[group->rank] : args->count;
+        coll->header.piece_bytes = args->count; /* of an exchange: set for each message */
+    }
+    weft_list_append(&group->active, &coll->link);
+    group->prepared_count--;
+    group->active_count++;
+    coll->launch_number = ++group->launch_count;
+    coll->is_alone = group->active_count == 1;
+    if (!coll->onehost.is_published)
+        coll_event(group, args->kind, WEFT_EVENT_BEGIN, coll->sequence, coll->header.count * coll->elem_bytes,
+                   WEFT_OK, now_ns);
+    bool starts = on_onehost && onehost_starts_immediately(group->onehost);
+    if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
+    coll_record_post(coll, starts || in_pair);
+    if (!on_onehost && !coll->is_sendrecv && onehost_open(group) == WEFT_OK && group->onehost)
+        onehost_publish_message_call(group->onehost, coll);
+    coll->is_counted = coll->is_sendrecv && !in_pair;
+    if (coll->is_counted) sendrecv_count_add(group, args->kind, args->root);
+    if (on_onehost || (in_pair && args->kind == WEFT_COLL_RECV)) straggler_wait_begin(coll);
+    if (on_onehost) onehost_launch(coll);
+    else if (in_pair) onehost_sendrecv_launch(coll);
+    else if (!coll->is_plan_pending) coll_mark_ready(coll);
+}
+
+static enum weft_status check_lengths(const struct weft_group *group, const struct weft_coll_args *args,
+                                      struct weft_error *error)
+{
+    if (args->kind != WEFT_COLL_EXCHANGE_BYTES || !args->piece_bytes_in) return WEFT_OK;
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        if (args->piece_bytes_in[rank] > args->piece_bytes_max)
+            return weft_error_set(
+                error, WEFT_ERR_INVALID,
+                "exchange_bytes: the piece for rank %u has %llu bytes, at most %llu were agreed", rank,
+                (unsigned long long)args->piece_bytes_in[rank], (unsigned long long)args->piece_bytes_max);
+    return WEFT_OK;
+}
+
+enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll_args *given,
+                                weft_coll_done_fn done, void *context, struct weft_coll **coll_out,
+                                struct weft_error *error)
+{
+    WEFT_ASSERT(group && given && done);
+    struct weft_coll_args call = *given, *args = &call;
+    bool at_root = call.kind == WEFT_COLL_GATHER || call.kind == WEFT_COLL_SCATTER;
+    /* the root's alone are heeded */
+    if (at_root && call.unequal && call.root != group->rank) call.counts = NULL;
+    if (!onehost_send_has_arrived(group, args))
+        WEFT_TRY(coll_check_group(group, coll_is_sendrecv(call.kind) ? args : NULL, error));
+    WEFT_TRY(check_lengths(group, args, error));
+    (void)onehost_open(group); /* else by messages: the others are told when they ask */
+    bool on_onehost = onehost_accepts(group, args),
+         in_pair = coll_is_sendrecv(call.kind) && onehost_sendrecv_is_possible(group);
+    size_t elem_bytes = weft_dtype_bytes(call.dtype);
+    uint32_t key = on_onehost ? 0 : retune_key(group, args, call.count * elem_bytes);
+    if (!on_onehost && !in_pair && !group_schedule(group))
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    struct weft_coll *coll;
+    WEFT_TRY(coll_prepare(group, args, on_onehost, key, done, context, &coll, error));
+    if (key) {
+        struct weft_plan_question question = question_of(group, args, call.count * elem_bytes, elem_bytes);
+        retune_op_posted(group, key, &question);
+    }
+    if (on_onehost && !group_schedule_at(group, coll->posted_ns, coll->deadline_ns)) {
+        group->sequence--; /* nobody has heard of it */
+        coll_discard_prepared(coll);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
+    }
+    if (in_pair && (!onehost_sendrecv_reserve(group->onehost, call.root, call.kind == WEFT_COLL_SEND) ||
+                    !group_schedule_at(group, coll->posted_ns, coll->deadline_ns))) {
+        coll_discard_prepared(coll);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY,
+                              "no memory for %s: what this host's ranks see of it, or a timer",
+                              weft_coll_kind_name(call.kind));
+    }
+    coll_launch(coll, on_onehost, coll->posted_ns); /* the clock was read for it a moment ago */
+    retune_sequence_advanced(group);
+    if (coll_out) *coll_out = coll;
+    return WEFT_IN_PROGRESS;
+}
+
+/* When it ended, as records and tuning have it. */
+static uint64_t ended_ns(const struct weft_coll *coll, uint64_t pumped_ns)
+{
+    const struct weft_group *group = coll->group;
+    if (!group->events && !group->recorder && !group->retune) return 0;
+    if (pumped_ns == 0 || coll->header.count * coll->elem_bytes > TIMED_EXACTLY_BYTES_MIN)
+        return weft_now_ns(group->env);
+    return pumped_ns > coll->posted_ns ? pumped_ns : coll->posted_ns;
+}
+
+void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
+{
+    struct weft_group *group = coll->group;
+    weft_coll_done_fn done = coll->done;
+    coll->done = NULL;
+    straggler_wait_end(coll);
+    /* a cancel from inside done changes nothing */
+    if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING;
+    const uint64_t now_ns = ended_ns(coll, pumped_ns);
+    if (group->retune && coll->status == WEFT_OK && coll->onehost.phase == ONEHOST_BY_MESSAGES &&
+        group->fail_status == WEFT_OK)
+        retune_op_completed(coll, now_ns);
+    coll_event(group, coll->args.kind, WEFT_EVENT_END, coll->sequence, coll->header.count * coll->elem_bytes,
+               coll->status, now_ns);
+    coll_record_end(coll, now_ns);
+    weft_list_remove(&coll->ready_link);
+    weft_list_remove(&coll->link);
+    if (coll->onehost.phase != ONEHOST_BY_MESSAGES) onehost_unlink(coll);
+    if (coll->onehost.expects_message) onehost_recv_drop_message(coll);
+    group->active_count--;
+    if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
+    /* the last one that was used is the next: the caches have it */
+    weft_list_prepend(&group->op_pool->idle, &coll->link);
+}
+
+void weft_coll_cancel(struct weft_coll *coll)
+{
+    /* the other rank counts on it: it is finishing */
+    if (coll->onehost.expects_message && coll->args.kind == WEFT_COLL_SEND) return;
+    coll_abort(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
+}
+
+bool weft_coll_cancel_recv(struct weft_coll *coll)
+{
+    if (coll->args.kind != WEFT_COLL_RECV || coll->phase != COLL_RUNNING || coll->onehost.expects_message)
+        return false;
+    if (coll->onehost.phase == ONEHOST_RECV_POSTED ? onehost_recv_is_matched(coll) : coll_has_received(coll))
+        return false;
+    if (coll->is_counted) sendrecv_count_remove(coll->group, coll->args.root);
+    coll_abort(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
+    return true;
+}
+
+uint64_t weft_coll_sequence(const struct weft_coll *coll) { return coll->sequence; }
+bool weft_coll_waits_for(const struct weft_coll *coll, uint32_t *rank_out)
+{
+    const char *phase;
+    return coll->phase == COLL_RUNNING && coll_waits_for(coll, rank_out, &phase);
+}
+enum weft_plan_id weft_coll_plan(const struct weft_coll *coll)
+{
+    return (enum weft_plan_id)coll->header.plan;
+}

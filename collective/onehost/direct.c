@@ -1,0 +1,431 @@
+/* onehost_direct_work.c - the arithmetic of the one-host plan: a range of elements, everybody's inputs,
+ * everybody's outputs.
+ *
+ * Every element evaluates T over the ranks, f32 for the 16-bit types, rounded once: the same bits as the
+ * direct plan. Up to eight sources are summed in registers in one pass; more are summed eight at a time
+ * into a tile that stays in the first cache: eight consecutive ranks are a subtree of T, and so are the
+ * last few; T over such groups is T over their sums. */
+#include "collective/onehost/onehost.h"
+
+#include <string.h>
+
+enum {
+    LINE = 64,
+    TILE = 512,
+    SOURCES_AT_ONCE = 8,
+    SCALAR_ELEMS_MAX = ONEHOST_INLINE_BYTES / 4,
+    GROUPS_MAX = ONEHOST_RANKS_MAX / SOURCES_AT_ONCE,
+    LEVELS = 8
+};
+_Static_assert(1 << (LEVELS - 2) >= ONEHOST_RANKS_MAX, "a tile for each level of the tree");
+
+/* ---- who owns what ---- */
+
+/* The others' contributions where they are not mapped, and the sum before it goes to a root that is not. */
+size_t onehost_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    bool small = args->kind == WEFT_COLL_REDUCE_SCATTER && args->counts; /* it may be, without being short */
+    return args->kind == WEFT_COLL_REDUCE || small ? (group->ranks + 1) * (size_t)ONEHOST_CMA_SCRATCH_BYTES
+                                                   : 0;
+}
+
+struct onehost_range onehost_slice(const struct weft_coll *coll)
+{
+    if (onehost_is_personalized(coll->args.kind)) return onehost_pieces_slice(coll->group->onehost, coll);
+    return onehost_slice_of(coll, coll->group->rank);
+}
+
+struct onehost_range onehost_slice_of(const struct weft_coll *coll, uint32_t rank)
+{
+    if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER)
+        return (struct onehost_range){0, onehost_piece_of(coll, rank).count};
+    uint64_t count = coll->args.count, ranks = coll->group->ranks;
+    uint64_t unit = ONEHOST_SLICE_ALIGN_BYTES / coll->elem_bytes;
+    while (unit > 1 && count / unit < 8 * ranks) unit /= 2;
+    uint64_t units = count / unit; /* the last slice takes what is left */
+    uint64_t first = units / ranks * rank + units % ranks * rank / ranks,
+             next = units / ranks * (rank + 1) + units % ranks * (rank + 1) / ranks;
+    return (struct onehost_range){first * unit, (rank + 1 == ranks ? count : next * unit) - first * unit};
+}
+
+/* ---- sums ---- */
+struct onehost_reduce {
+    struct reduce_spec elements;
+    uint32_t source_count, out_count;
+    bool stream; /* nobody will find the outputs in a cache */
+    const uint8_t *sources[ONEHOST_RANKS_MAX];
+    uint8_t *outs[ONEHOST_RANKS_MAX];
+};
+
+/* What the kernels sum many at a time. */
+static bool is_half_float(enum weft_dtype dtype) { return dtype == WEFT_F16 || dtype == WEFT_BF16; }
+static bool adds_floats(const struct reduce_spec *sum)
+{
+    return (sum->dtype == WEFT_F32 || is_half_float(sum->dtype)) &&
+           (sum->op == WEFT_SUM || sum->op == WEFT_AVG || sum->op == WEFT_SCALED_SUM);
+}
+
+/* What the finished sum of floats is multiplied by, as sum.c does it. */
+static float factor_of(const struct reduce_spec *sum)
+{
+    return sum->total != 0 ? reduce_scale_factor(sum) : 1;
+}
+
+static void store_all(const struct onehost_reduce *sum, size_t at, const void *from, size_t bytes)
+{
+    for (uint32_t o = 0; o < sum->out_count; o++) memcpy(sum->outs[o] + at, from, bytes);
+}
+
+struct group_of_sources {
+    uint32_t first, count; /* up to eight */
+    float prescale, factor;    /* factor of each contribution; of the sum */
+};
+
+/* T over these sources of the tile into `total`. */
+static void sum_group(const struct onehost_reduce *sum, struct group_of_sources group, size_t from,
+                      size_t elems, float *total)
+{
+    const uint32_t count = group.count;
+    float wide[SOURCES_AT_ONCE][TILE];
+    const float *sources[SOURCES_AT_ONCE];
+    for (uint32_t s = 0; s < count; s++) {
+        const uint8_t *source = sum->sources[group.first + s];
+        sources[s] = is_half_float(sum->elements.dtype) ? wide[s] : (const float *)source + from;
+        if (sum->elements.dtype == WEFT_F16)
+            weft_kernels()->cast_f16_f32(wide[s], (const uint16_t *)source + from, elems);
+        else if (sum->elements.dtype == WEFT_BF16)
+            weft_kernels()->cast_bf16_f32(wide[s], (const uint16_t *)source + from, elems);
+        if (group.prescale != 1)
+            weft_kernels()->scale_f32(wide[s], sources[s], group.prescale, elems), sources[s] = wide[s];
+    }
+    weft_kernels()->sum_tree_f32(&total, 1, sources, count, group.factor, elems);
+}
+
+/* Multiplies the contributions by `lift`. Returns false and stores nothing if a mean of bf16 is not finite
+ * and the lift of the operation could make it finite. */
+static bool sum_tile_lifted(const struct onehost_reduce *sum, size_t from, size_t elems, float prescale)
+{
+    float partials[GROUPS_MAX][TILE], *total = partials[0];
+    uint16_t narrowed[TILE];
+    const float *sources[GROUPS_MAX],
+        factor = factor_of(&sum->elements) * (sum->elements.prescale / prescale);
+    uint32_t groups = 0;
+    for (uint32_t s = 0; s < sum->source_count; s += SOURCES_AT_ONCE, groups++) {
+        uint32_t count = sum->source_count - s < SOURCES_AT_ONCE ? sum->source_count - s : SOURCES_AT_ONCE;
+        const struct group_of_sources group = {s, count, prescale,
+                                               sum->source_count <= SOURCES_AT_ONCE ? factor : 1};
+        sum_group(sum, group, from, elems, partials[groups]);
+        sources[groups] = partials[groups];
+    }
+    if (groups > 1) weft_kernels()->sum_tree_f32(&total, 1, sources, groups, factor, elems);
+    if (sum->elements.dtype == WEFT_F32) {
+        store_all(sum, from * sizeof(float), total, elems * sizeof(float));
+        return true;
+    }
+    if (sum->elements.dtype == WEFT_F16) weft_kernels()->cast_f32_f16(narrowed, total, elems);
+    else weft_kernels()->cast_f32_bf16(narrowed, total, elems);
+    if (prescale != sum->elements.prescale && !weft_halves_finite(narrowed, elems, WEFT_BF16_EXPONENT))
+        return false;
+    store_all(sum, from * sizeof(uint16_t), narrowed, elems * sizeof(uint16_t));
+    return true;
+}
+
+/* The tile is computed again with the lift only if its result is not finite. The bits are the same either
+ * way. */
+static void sum_tile_float(const struct onehost_reduce *sum, size_t from, size_t elems)
+{
+    if (!sum_tile_lifted(sum, from, elems, 1)) sum_tile_lifted(sum, from, elems, sum->elements.prescale);
+}
+
+/* Other types and reductions: T from its definition, a tile of partials for each level. `room` has one for
+ * each below. */
+static void sum_tree_tile(const struct onehost_reduce *sum, uint32_t first, uint32_t count, size_t from,
+                          size_t elems, double (*scratch)[TILE])
+{
+    struct reduce_src left = {scratch[0], true}, right = {scratch[1], true};
+    if (count == 1) {
+        struct reduce_src source = {sum->sources[first] + from * weft_dtype_bytes(sum->elements.dtype),
+                                    false};
+        reduce_copy(&sum->elements, (struct reduce_dst){scratch[0], true, false}, source, elems);
+        return;
+    }
+    uint32_t half = 1;
+    while (half * 2 < count) half *= 2;
+    sum_tree_tile(sum, first, half, from, elems, scratch);
+    sum_tree_tile(sum, first + half, count - half, from, elems, scratch + 1);
+    reduce_pair(&sum->elements, (struct reduce_dst){scratch[0], true, false}, left, right, elems);
+}
+
+static void sum_tile_any(const struct onehost_reduce *sum, size_t from, size_t elems)
+{
+    double scratch[LEVELS][TILE], narrowed[TILE];
+    size_t elem_bytes = weft_dtype_bytes(sum->elements.dtype);
+    sum_tree_tile(sum, 0, sum->source_count, from, elems, scratch);
+    reduce_copy(&sum->elements, (struct reduce_dst){narrowed, false, true},
+                (struct reduce_src){scratch[0], true}, elems);
+    store_all(sum, from * elem_bytes, narrowed, elems * elem_bytes);
+}
+
+static void sum_all(const struct onehost_reduce *sum, uint64_t count)
+{
+    if (sum->elements.dtype == WEFT_F32 && adds_floats(&sum->elements) &&
+        sum->source_count <= SOURCES_AT_ONCE) {
+        /* a few elements: masked vectors take longer than the loop */
+        const struct weft_kernels *kernels =
+            count <= SCALAR_ELEMS_MAX ? weft_kernels_by_name("scalar") : weft_kernels();
+        (sum->stream ? kernels->sum_tree_stream_f32 : kernels->sum_tree_f32)(
+            (float *const *)sum->outs, sum->out_count, (const float *const *)sum->sources, sum->source_count,
+            factor_of(&sum->elements), count);
+        return;
+    }
+    for (uint64_t done = 0; done < count; done += TILE) {
+        size_t elems = count - done < TILE ? count - done : TILE;
+        if (adds_floats(&sum->elements)) sum_tile_float(sum, done, elems);
+        else sum_tile_any(sum, done, elems);
+    }
+}
+
+void onehost_reduce(const struct weft_coll *coll, const uint8_t *const *sources, uint8_t *const *outs,
+                    uint32_t out_count, uint64_t count)
+{
+    struct onehost_reduce sum; /* large: only what is used is set */
+    sum.elements = coll->sum;
+    sum.source_count = coll->group->ranks;
+    sum.out_count = out_count;
+    sum.stream = false;
+    memcpy(sum.sources, sources, sum.source_count * sizeof sources[0]);
+    memcpy(sum.outs, outs, out_count * sizeof outs[0]);
+    sum_all(&sum, count);
+}
+
+/* ---- short ones: out of the announcements ---- */
+struct copyin_op {
+    struct onehost *onehost;
+    const struct weft_coll_args *args;
+    uint64_t seq;
+};
+
+static const uint8_t *copyin_source(const struct copyin_op *copyin_op, uint32_t rank, size_t bytes)
+{
+    /* what it has announced lies in the others' caches */
+    if (rank == copyin_op->onehost->group->rank) return copyin_op->args->in;
+    const uint8_t *source = onehost_copyin_of(copyin_op->onehost, rank, copyin_op->seq, bytes);
+    /* seen to be there before: who changes that gets a sum of nonsense */
+    return source ? source : copyin_op->args->in;
+}
+
+/* What the root has said into the own output: all of it, or the piece for this rank. */
+static void copy_out_from_root(const struct copyin_op *copyin_op, size_t bytes)
+{
+    const struct weft_coll_args *args = copyin_op->args;
+    const struct weft_group *group = copyin_op->onehost->group;
+    bool pieces = args->kind == WEFT_COLL_SCATTER, root = args->root == group->rank;
+    const uint8_t *source = root ? args->in
+                                 : onehost_copyin_of(copyin_op->onehost, args->root, copyin_op->seq,
+                                                     pieces ? group->ranks * bytes : bytes);
+    if (!source || (root && !pieces)) return; /* else as in contribution: but here `in` may be nothing */
+    if (pieces) source += group->rank * bytes;
+    if (source != args->out) memcpy(args->out, source, bytes);
+    if (!root && onehost_has_single_reader(group, args->kind)) weft_claim_lines(source, bytes);
+}
+
+/* A piece of every rank, one behind the other. */
+static void copy_out_from_all(const struct copyin_op *copyin_op, size_t bytes)
+{
+    const struct weft_coll_args *args = copyin_op->args;
+    uint32_t ranks = copyin_op->onehost->group->ranks, rank = copyin_op->onehost->group->rank;
+    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL,
+         one_reads = onehost_has_single_reader(copyin_op->onehost->group, args->kind);
+    const uint8_t *own = exchanges ? (const uint8_t *)args->in + rank * bytes : args->in;
+    if (args->kind == WEFT_COLL_GATHER && args->root != rank) return;
+    for (uint32_t r = 0; r < ranks; r++) {
+        uint8_t *to = (uint8_t *)args->out + r * bytes;
+        const uint8_t *from = exchanges ? copyin_source(copyin_op, r, ranks * bytes) + rank * bytes
+                                        : copyin_source(copyin_op, r, bytes);
+        if (to != from) memcpy(to, from, bytes);
+        if (from != own && one_reads) weft_claim_lines(from, bytes);
+    }
+}
+
+void onehost_copyin_work(struct onehost *onehost, const struct weft_coll_args *args, uint64_t seq)
+{
+    const struct copyin_op copyin_op = {onehost, args, seq};
+    uint32_t ranks = onehost->group->ranks, rank = onehost->group->rank;
+    if (args->kind == WEFT_COLL_BARRIER || args->count == 0) return;
+    size_t bytes = args->count * weft_dtype_bytes(args->dtype);
+    if (args->kind == WEFT_COLL_BROADCAST || args->kind == WEFT_COLL_SCATTER) {
+        copy_out_from_root(&copyin_op, bytes);
+    } else if (!coll_is_reduction(args->kind)) {
+        copy_out_from_all(&copyin_op, bytes);
+    } else if (args->kind != WEFT_COLL_REDUCE || args->root == rank) {
+        bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER;
+        struct onehost_reduce sum; /* large: only what is used is set */
+        sum.elements = reduce_spec_of(args, ranks);
+        sum.source_count = ranks;
+        sum.out_count = 1;
+        sum.stream = false;
+        sum.outs[0] = args->out;
+        for (uint32_t r = 0; r < ranks; r++)
+            sum.sources[r] =
+                copyin_source(&copyin_op, r, piece ? ranks * bytes : bytes) + (piece ? rank * bytes : 0);
+        sum_all(&sum, args->count);
+        for (uint32_t r = 0; r < ranks; r++)
+            if (sum.sources[r] != sum.sources[rank] && onehost_has_single_reader(onehost->group, args->kind))
+                weft_claim_lines(sum.sources[r], bytes);
+    }
+}
+
+/* ---- long ones: in everybody's buffers ---- */
+struct job {
+    struct onehost *onehost;
+    struct weft_coll *coll;
+    uint32_t *culprit_out;
+};
+
+static enum weft_status cma_copy(const struct job *job, uint32_t rank, bool outward, uint64_t address,
+                                 void *local, size_t bytes)
+{
+    *job->culprit_out = rank;
+    return weft_peer_copy(job->coll->group->peer_table->peers[rank], outward, address, local, bytes);
+}
+
+/* What does not stay in the cache anyway is not read before it is written. */
+static void copy_range(bool uses_nt_stores, uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    if (uses_nt_stores) weft_copy_nontemporal(to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
+/* (bytes,) at `from` to the place `to` of all outputs. */
+static enum weft_status copy_to_all(const struct job *job, uint8_t *from, uint64_t to, size_t bytes)
+{
+    enum { PIECE = 16384 }; /* read from memory once */
+    const struct onehost_buffers *peers = job->onehost->buffers;
+    bool uses_nt_stores = onehost_copy_uses_nt_stores(job->onehost, job->coll);
+    for (uint32_t r = 0; r < job->coll->group->ranks; r++)
+        if (peers[r].uses_cma && peers[r].out_address + to != (uintptr_t)from)
+            WEFT_TRY(cma_copy(job, r, true, peers[r].out_address + to, from, bytes));
+    for (size_t done = 0; done < bytes; done += PIECE) {
+        size_t now = bytes - done < PIECE ? bytes - done : PIECE;
+        for (uint32_t r = 0; r < job->coll->group->ranks; r++)
+            if (!peers[r].uses_cma && peers[r].out + to + done != from + done)
+                copy_range(uses_nt_stores, peers[r].out + to + done, from + done, now);
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status broadcast(const struct job *job, size_t at, size_t bytes)
+{
+    const struct weft_coll_args *args = &job->coll->args;
+    const struct onehost_buffers *root = &job->onehost->buffers[args->root];
+    uint8_t *from = root->uses_cma ? (uint8_t *)args->out + at : root->out + at;
+    if (root->uses_cma) WEFT_TRY(cma_copy(job, args->root, false, root->out_address + at, from, bytes));
+    const struct onehost_buffers *peers = job->onehost->buffers;
+    bool uses_nt_stores = onehost_copy_uses_nt_stores(job->onehost, job->coll);
+    for (uint32_t r = 0; r < job->coll->group->ranks; r++) {
+        if (r == args->root) continue;
+        if (peers[r].uses_cma) WEFT_TRY(cma_copy(job, r, true, peers[r].out_address + at, from, bytes));
+        else if (peers[r].out + at != from) copy_range(uses_nt_stores, peers[r].out + at, from, bytes);
+    }
+    return WEFT_OK;
+}
+
+/* What of the operation's scratch is free for ordinary memory: not the cuts of unequal pieces, nor the
+ * products behind them, but the longer part before or behind. */
+struct cma_scratch {
+    uint8_t *at;
+    size_t bytes;
+};
+static struct cma_scratch cma_scratch(const struct weft_coll *coll)
+{
+    const uint8_t *cuts = (const uint8_t *)coll->cursor.args.displs_in;
+    bool aside = coll->input_elems_to_prepare > 0 && coll->in != coll->args.out; /* the products */
+    if (!cuts && !aside) return (struct cma_scratch){coll->scratch, coll->scratch_bytes};
+    const uint8_t *end = aside ? coll->in + coll->input_elems_to_prepare * coll->elem_bytes
+                               : cuts + (coll->group->ranks + 1) * sizeof(uint64_t);
+    size_t before = (size_t)((cuts ? cuts : coll->in) - coll->scratch),
+           used = ((size_t)(end - coll->scratch) + LINE - 1) & ~(size_t)(LINE - 1);
+    WEFT_ASSERT(used <= coll->scratch_bytes);
+    if (coll->scratch_bytes - used < before) return (struct cma_scratch){coll->scratch, before};
+    return (struct cma_scratch){coll->scratch + used, coll->scratch_bytes - used};
+}
+
+/* Elements of ordinary memory taken at a time: all far sources have a place there. */
+static uint64_t piece_elems(const struct weft_coll *coll, struct cma_scratch scratch, uint32_t cma_count)
+{
+    size_t bytes = scratch.bytes / cma_count;
+    if (bytes > ONEHOST_CMA_CHUNK_BYTES) bytes = ONEHOST_CMA_CHUNK_BYTES;
+    if (bytes > 4096) bytes &= ~(size_t)4095;
+    return bytes / coll->elem_bytes;
+}
+
+static enum weft_status reduce_cma(const struct job *job, struct onehost_reduce *sum, uint64_t in_at,
+                                   uint64_t out_at, uint64_t count, uint32_t cma_count)
+{
+    const struct weft_coll_args *args = &job->coll->args;
+    const struct onehost_buffers *peers = job->onehost->buffers;
+    uint32_t ranks = job->coll->group->ranks;
+    size_t elem_bytes = job->coll->elem_bytes;
+    const struct cma_scratch scratch = cma_scratch(job->coll);
+    uint64_t piece = piece_elems(job->coll, scratch, cma_count + (sum->out_count == 0));
+    WEFT_ASSERT(piece > 0);
+    bool for_root = sum->out_count == 0; /* of a reduce, in memory that is not mapped */
+    for (uint64_t done = 0; done < count; done += piece) {
+        uint64_t elems = count - done < piece ? count - done : piece;
+        size_t bytes = elems * elem_bytes, offset = done * elem_bytes;
+        struct onehost_reduce part = *sum;
+        uint8_t *staging = scratch.at;
+        for (uint32_t r = 0; r < ranks; r++) {
+            part.sources[r] += offset;
+            if (!peers[r].uses_cma) continue;
+            WEFT_TRY(cma_copy(job, r, false, peers[r].in_address + in_at + offset, staging, bytes));
+            part.sources[r] = staging;
+            staging += piece * elem_bytes;
+        }
+        for (uint32_t o = 0; o < part.out_count; o++) part.outs[o] += offset;
+        if (for_root) part.outs[part.out_count++] = staging;
+        sum_all(&part, elems);
+        if (for_root)
+            WEFT_TRY(cma_copy(job, args->root, true, peers[args->root].out_address + out_at + offset, staging,
+                              bytes));
+        for (uint32_t r = 0; r < ranks && args->kind == WEFT_COLL_ALL_REDUCE; r++)
+            if (peers[r].uses_cma)
+                WEFT_TRY(cma_copy(job, r, true, peers[r].out_address + out_at + offset,
+                                  (uint8_t *)args->out + out_at + offset, bytes));
+    }
+    return WEFT_OK;
+}
+
+enum weft_status onehost_direct_work(struct onehost *onehost, struct weft_coll *coll,
+                                     struct onehost_range range, uint32_t *culprit_out)
+{
+    const struct job job = {onehost, coll, culprit_out};
+    const struct weft_coll_args *args = &coll->args;
+    uint32_t ranks = coll->group->ranks, owner = coll->onehost.slice_owner, cma_count = 0;
+    size_t elem_bytes = coll->elem_bytes, at = range.first * elem_bytes, bytes = range.count * elem_bytes;
+    size_t owner_piece = onehost_piece_of(coll, owner).first * elem_bytes;
+    if (onehost_is_personalized(args->kind)) return onehost_pieces_work(onehost, coll, range, culprit_out);
+    if (args->kind == WEFT_COLL_BROADCAST) return broadcast(&job, at, bytes);
+    if (args->kind == WEFT_COLL_ALL_GATHER)
+        return copy_to_all(&job, (uint8_t *)(uintptr_t)onehost->buffers[owner].in + at, owner_piece + at,
+                           bytes);
+    bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER, is_disjoint = true;
+    size_t in_at = at + (piece ? owner_piece : 0);
+    struct onehost_reduce sum; /* large: only what is used is set */
+    sum.elements = coll->sum;
+    sum.source_count = ranks;
+    sum.out_count = 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        const struct onehost_buffers *peer = &onehost->buffers[r];
+        cma_count += peer->uses_cma;
+        sum.sources[r] = peer->uses_cma ? NULL : peer->in + in_at;
+        if (peer->uses_cma || (piece && r != owner) || (args->kind == WEFT_COLL_REDUCE && r != args->root))
+            continue;
+        sum.outs[sum.out_count++] = peer->out + at;
+        if (peer->in + in_at == peer->out + at) is_disjoint = false;
+    }
+    sum.stream = is_disjoint && onehost_sum_uses_nt_stores(onehost, coll);
+    if (cma_count > 0) return reduce_cma(&job, &sum, in_at, at, range.count, cma_count);
+    sum_all(&sum, range.count);
+    return WEFT_OK;
+}

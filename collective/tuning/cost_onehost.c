@@ -1,0 +1,296 @@
+/* cost_onehost.c - what the one-host plan takes: its part of the model of cost (cost_model.c has the
+ * others').
+ *
+ *     in the announcements   W h + t B s           W  a round of words               S  what slices take beyond it and their bytes
+ *     in slices              (W + S) h + t T c     s  per byte of another's words    c  per byte loaded or stored in buffers
+ *
+ * B and T are the bytes that a rank hears, and those that it loads and stores. Where p ranks outnumber the P
+ * processors each of those has t = ceil(p/P) of them to serve, and a round of words is h = 2 p/P log2(p)
+ * rounds: a rank that waits yields, and what it waits for comes after some of the others had their turn.
+ *
+ * c is g while the buffers of all ranks, F = pT, fit into the own caches of the processors that work; where
+ * ranks take turns there, each of those holds P/p as much of what is needed next. Buffers begin to miss at
+ * half of what caches hold, miss always at four times that, and in between by the logarithm; then c is d,
+ * what the last cache gives, and beyond that one, likewise, what memory gives: half of what a pass takes that
+ * goes through the caches, as was measured of 16 to 64 MiB. Sums are stored past the caches from a length on
+ * (nt_store_limit.c) at which the last one still holds all: then c is a rate of its own, e, until it no
+ * longer does.
+ *
+ * All seven figures are measured by all_reduces of a few lengths (`weft bench calibrate`), of which
+ * weft_onehost_model_fit makes them: whatever becomes faster in this plan, the model follows. Pure. */
+#include "collective/plan/algorithm.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Where nothing was measured. */
+static const struct weft_link_memory memory_assumed = {.words_ns = 400,
+                                                       .slices_ns = 100,
+                                                       .said_ps = 100,
+                                                       .cached_ps = 12,
+                                                       .passed_ps = 50,
+                                                       .core_kib = 1024,
+                                                       .last_kib = 24576,
+                                                       .past_ps = 40};
+
+/* a pass over memory was measured with so many: a last cache that holds them gave it, too */
+#define MEASURED_PASS_BYTES 134217728.0
+
+static double larger(double x, double y) { return x > y ? x : y; }
+static double smaller(double x, double y) { return x < y ? x : y; }
+
+/* The terms of one operation, in nanoseconds. */
+struct terms {
+    double sync, slices, bytes; /* slices: 0 where all is in the announcements */
+    double moved, byte;          /* bytes is turns * moved * byte */
+};
+
+static bool is_oversubscribed(double ranks, uint32_t processors)
+{
+    return processors > 0 && ranks > processors;
+}
+static double ranks_per_core(double ranks, uint32_t processors)
+{
+    return is_oversubscribed(ranks, processors) ? ceil(ranks / processors) : 1;
+}
+static double sync_rounds(double ranks, uint32_t processors)
+{
+    return is_oversubscribed(ranks, processors) ? 2 * ranks / processors * log2(ranks) : 1;
+}
+
+/* The part of all bytes that caches of (held,) do not have when they are needed again. */
+static double missed(double bytes, double cached_capacity)
+{
+    return larger(0, smaller(1, (1 + log2(larger(1, bytes) / cached_capacity)) / 3));
+}
+
+/* What the own caches of those processors that work hold, in bytes. */
+static double core_cache_share_bytes(double core_kib, double ranks, uint32_t processors)
+{
+    return core_kib * 1024 *
+           (is_oversubscribed(ranks, processors) ? processors * (processors / ranks) : ranks);
+}
+
+/* Bytes that each rank loads and stores. n: of the vector; of operations that have pieces, of one piece. */
+static double moved_bytes(enum weft_coll_kind kind, double p, double n)
+{
+    switch (kind) {
+    case WEFT_COLL_BARRIER: return 0;
+    case WEFT_COLL_BROADCAST: return n;
+    case WEFT_COLL_REDUCE: return (1 + 1 / p) * n;
+    case WEFT_COLL_REDUCE_SCATTER:
+    case WEFT_COLL_ALL_GATHER: return (p + 1) * n;
+    case WEFT_COLL_ALL_TO_ALL: return 2 * p * n;
+    default: return 2 * n;
+    }
+}
+
+/* Bytes that the one that hears most of the others' words takes out of them. */
+static double read_bytes(enum weft_coll_kind kind, double p, double n)
+{
+    bool of_root = kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_SCATTER;
+    return kind == WEFT_COLL_BARRIER ? 0 : of_root ? n : (p - 1) * n;
+}
+
+/* Bytes that a rank says, at most. */
+static double copyin_bytes(enum weft_coll_kind kind, double p, double n)
+{
+    bool pieces =
+        kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
+    return kind == WEFT_COLL_BARRIER ? 0 : pieces ? p * n : n;
+}
+
+/* A table made before these were measured has none of them. */
+static struct weft_link_memory memory_of(const struct weft_plan_question *q)
+{
+    struct weft_link_memory memory = q->cost && q->cost->memory.words_ns ? q->cost->memory : memory_assumed;
+    if (!memory.core_kib) memory.core_kib = memory_assumed.core_kib;
+    if (!memory.last_kib) memory.last_kib = memory_assumed.last_kib;
+    return memory;
+}
+
+static bool is_sum(enum weft_coll_kind kind)
+{
+    return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER;
+}
+
+/* What the own caches of the processors that work hold. */
+static uint64_t core_cache_bytes(double core_kib, double ranks, uint32_t processors)
+{
+    return (uint64_t)(core_kib * 1024 * (is_oversubscribed(ranks, processors) ? processors : ranks));
+}
+
+/* c of a byte, all ranks' buffers together (all,) bytes. */
+static double byte_ns(const struct weft_plan_question *q, const struct weft_link_memory *memory, double all,
+                      uint32_t processors)
+{
+    double last = memory->last_kib * 1024.0;
+    double cached = memory->cached_ps * 1e-3, passed = larger(cached, memory->passed_ps * 1e-3),
+           uncached = passed;
+    if (q->cost && q->cost->pass_ps && last < MEASURED_PASS_BYTES)
+        uncached = larger(passed, q->cost->pass_ps * 1e-3 / 2);
+    if (is_sum(q->kind) && memory->past_ps &&
+        all >= (double)plan_onehost_nt_sum_bytes((uint64_t)last,
+                                                 core_cache_bytes(memory->core_kib, q->ranks, processors))) {
+        double nontemporal = memory->past_ps * 1e-3;
+        return nontemporal + larger(0, uncached - nontemporal) * larger(0, smaller(1, log2(all / last) / 2));
+    }
+    return cached +
+           (passed - cached) * missed(all, core_cache_share_bytes(memory->core_kib, q->ranks, processors)) +
+           (uncached - passed) * missed(all, last);
+}
+
+static struct terms copyin_terms(const struct weft_plan_question *q, const struct weft_link_memory *memory,
+                                 uint32_t processors)
+{
+    double p = q->ranks, read = read_bytes(q->kind, p, (double)q->bytes), copyin = memory->said_ps * 1e-3;
+    return (struct terms){.sync = memory->words_ns * sync_rounds(p, processors),
+                          .bytes = ranks_per_core(p, processors) * read * copyin,
+                          .moved = read,
+                          .byte = copyin};
+}
+static struct terms direct_terms(const struct weft_plan_question *q, const struct weft_link_memory *memory,
+                                 uint32_t processors)
+{
+    double p = q->ranks, moved = moved_bytes(q->kind, p, (double)q->bytes),
+           byte = byte_ns(q, memory, moved * p, processors), h = sync_rounds(p, processors);
+    return (struct terms){.sync = memory->words_ns * h,
+                          .slices = memory->slices_ns * h,
+                          .bytes = ranks_per_core(p, processors) * moved * byte,
+                          .moved = moved,
+                          .byte = byte};
+}
+static double sum_of_terms(const struct terms *terms) { return terms->sync + terms->slices + terms->bytes; }
+
+/* Up to what announcements hold all is said, and beyond nothing. That as much is said as pays is measured
+ * elsewhere (copyin_limit.c): no more is taken for it than for twice as much in slices, and no less for
+ * the first lengths in slices than for the last one that is said. So longer is never cheaper. */
+static struct terms terms_of(const struct weft_plan_question *q, uint32_t processors)
+{
+    const struct weft_link_memory memory = memory_of(q);
+    struct weft_plan_question last = *q, twice = *q;
+    double copyin_limit =
+        (double)plan_onehost_copyin_limit_direct(q->kind, q->ranks, is_oversubscribed(q->ranks, processors));
+    last.bytes = (uint64_t)(copyin_limit / larger(1, copyin_bytes(q->kind, q->ranks, 1)));
+    twice.bytes = 2 * last.bytes;
+    struct terms direct = direct_terms(q, &memory, processors),
+                 cap = direct_terms(&twice, &memory, processors);
+    bool is_copyin = q->kind == WEFT_COLL_BARRIER || (!q->unequal && q->bytes <= last.bytes);
+    struct terms copyin = copyin_terms(is_copyin ? q : &last, &memory, processors);
+    if (q->kind != WEFT_COLL_BARRIER) copyin.bytes = smaller(copyin.bytes, sum_of_terms(&cap) - copyin.sync);
+    if (is_copyin) return copyin;
+    if (!q->unequal) direct.slices += larger(0, sum_of_terms(&copyin) - sum_of_terms(&direct));
+    return direct;
+}
+
+uint64_t weft_onehost_model_ns(const struct weft_plan_question *q, uint32_t processors)
+{
+    struct terms terms = terms_of(q, processors);
+    double ns = q->ranks < 2 ? 0 : sum_of_terms(&terms);
+    return ns < 9e18 ? (uint64_t)ns : UINT64_MAX - 1;
+}
+
+size_t weft_onehost_model_explain(const struct weft_plan_question *q, uint32_t processors, char *out,
+                                  size_t out_bytes)
+{
+    struct terms terms = terms_of(q, processors);
+    bool known = q->cost && q->cost->memory.words_ns;
+    double us = 1e-3 * (double)weft_onehost_model_ns(q, processors);
+    int n = snprintf(out, out_bytes,
+                     "one-host %.2f us, in memory that all ranks map (%s: words %.2f us, slices %.2f us, a "
+                     "rank's %.0f B %.2f us by %.4f ns)",
+                     us, known ? "measured" : "assumed", terms.sync * 1e-3, terms.slices * 1e-3, terms.moved,
+                     terms.bytes * 1e-3, terms.byte);
+    return n < 0 ? 0 : (size_t)n;
+}
+
+/* ---- calibration ---- */
+/* Lengths of all_reduces: two that are said, the shortest and the longest; then two that caches hold, as
+ * far as ranks that take turns leave any, one that they do not, and one that is stored past them. In
+ * slices each but the last ones is four times the one before or more: what they take beside their bytes is
+ * what two of them differ in least. */
+uint64_t weft_onehost_sample_bytes(enum weft_onehost_sample which, uint32_t ranks, uint32_t processors,
+                                   const struct weft_link_memory *caches)
+{
+    /* an input and an output of all */
+    double cached_capacity =
+        core_cache_share_bytes(caches->core_kib ? caches->core_kib : memory_assumed.core_kib, ranks,
+                               processors) /
+        (2.0 * ranks);
+    double copyin = (double)plan_onehost_copyin_limit_direct(WEFT_COLL_ALL_REDUCE, ranks,
+                                                             is_oversubscribed(ranks, processors)),
+           cached = larger(8 * copyin, cached_capacity / 4), bytes = 64;
+    double nontemporal = (double)plan_onehost_nt_sum_bytes(
+                             (caches->last_kib ? caches->last_kib : memory_assumed.last_kib) * 1024ull,
+                             core_cache_bytes(caches->core_kib ? caches->core_kib : memory_assumed.core_kib,
+                                              ranks, processors)) /
+                         (2.0 * ranks);
+    switch (which) {
+    case WEFT_ONEHOST_SAMPLE_SYNC: break;
+    case WEFT_ONEHOST_SAMPLE_COPYIN: bytes = copyin; break;
+    case WEFT_ONEHOST_SAMPLE_SLICES: bytes = 2 * copyin; break;
+    case WEFT_ONEHOST_SAMPLE_CACHED: bytes = cached; break;
+    case WEFT_ONEHOST_SAMPLE_UNCACHED:
+        bytes = larger(2 * cached, smaller(larger(4 * cached, cached_capacity * 8), nontemporal - 64));
+        break;
+    default: bytes = larger(4 * cached, 2 * nontemporal); break;
+    }
+    return (uint64_t)bytes & ~(uint64_t)63;
+}
+
+/* a table has nine digits */
+static uint32_t rounded(double value)
+{
+    return value < 1 ? 1 : value < 1e9 - 1 ? (uint32_t)(value + 0.5) : 999999999u;
+}
+
+#define CORE_CACHE_SPEEDUP_MAX 6 /* own caches are faster than the last one by less */
+
+/* Of three lengths in slices: what they take beside their bytes, and a byte in caches and beyond. */
+struct direct {
+    double fixed, cached, passed;
+};
+
+/* Time i is fixed + x[i] (cached + m[i] (passed - cached)), m the part that caches do not have. Where the
+ * three do not tell cached from passed, as where ranks take turns and all miss, or disagree with what
+ * caches can be, both are what the longest took more than the shortest. */
+static struct direct direct_fit(const double times[3], const double x[3], const double m[3])
+{
+    double near_elems = x[1] - x[0], far_elems = x[2] - x[0], near_missed = x[1] * m[1] - x[0] * m[0],
+           far_missed = x[2] * m[2] - x[0] * m[0];
+    double determinant = near_elems * far_missed - far_elems * near_missed,
+           mean = larger(1e-3, (times[2] - times[0]) / far_elems), cached = mean, more = 0;
+    if (fabs(determinant) > near_elems * far_elems / 50) {
+        cached = ((times[1] - times[0]) * far_missed - (times[2] - times[0]) * near_missed) / determinant;
+        more = ((times[2] - times[0]) * near_elems - (times[1] - times[0]) * far_elems) / determinant;
+    }
+    if (more < 0 || cached < (cached + more) / CORE_CACHE_SPEEDUP_MAX) cached = mean, more = 0;
+    return (struct direct){
+        .fixed = times[0] - x[0] * (cached + m[0] * more), .cached = cached, .passed = cached + more};
+}
+
+void weft_onehost_model_fit(uint32_t ranks, uint32_t processors, const double times_ns[WEFT_ONEHOST_SAMPLES],
+                            struct weft_link_memory *memory)
+{
+    double n[WEFT_ONEHOST_SAMPLES], x[3], m[3], h = sync_rounds(ranks, processors),
+                                                t = ranks_per_core(ranks, processors);
+    for (int i = 0; i < WEFT_ONEHOST_SAMPLES; i++)
+        n[i] = (double)weft_onehost_sample_bytes((enum weft_onehost_sample)i, ranks, processors, memory);
+    double cached_capacity = core_cache_share_bytes(
+        memory->core_kib ? memory->core_kib : memory_assumed.core_kib, ranks, processors);
+    for (int i = 0; i < 3; i++)
+        x[i] = 2 * t * n[WEFT_ONEHOST_SAMPLE_SLICES + i],
+        m[i] = missed(2.0 * ranks * n[WEFT_ONEHOST_SAMPLE_SLICES + i], cached_capacity);
+    struct direct direct = direct_fit(times_ns + WEFT_ONEHOST_SAMPLE_SLICES, x, m);
+    double copyin = (times_ns[WEFT_ONEHOST_SAMPLE_COPYIN] - times_ns[WEFT_ONEHOST_SAMPLE_SYNC]) /
+                    (t * (ranks - 1) * (n[WEFT_ONEHOST_SAMPLE_COPYIN] - n[WEFT_ONEHOST_SAMPLE_SYNC]));
+    double sync = larger(1, times_ns[WEFT_ONEHOST_SAMPLE_SYNC] -
+                                t * (ranks - 1) * n[WEFT_ONEHOST_SAMPLE_SYNC] * larger(copyin, 0));
+    memory->words_ns = rounded(sync / h);
+    memory->slices_ns = rounded((direct.fixed - sync) / h);
+    memory->said_ps = rounded(1e3 * larger(copyin, direct.cached));
+    memory->cached_ps = rounded(1e3 * direct.cached);
+    memory->passed_ps = rounded(1e3 * direct.passed);
+    memory->past_ps = rounded(1e3 * (times_ns[WEFT_ONEHOST_SAMPLE_NT] - direct.fixed) /
+                              (2 * t * n[WEFT_ONEHOST_SAMPLE_NT]));
+}

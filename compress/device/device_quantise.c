@@ -1,0 +1,155 @@
+/* device_quantise.c - int8 and int4 on a device; quantise_codec.c says what they compute, quantise.h has the
+ * bytes.
+ *
+ *     encode(0)  p and the exponents of its blocks: n / 256 bytes come down
+ *     encode(1)  the shared exponents go up; codes and residual in one pass; n or n / 2 bytes come down
+ *     finish     the integer sums go up as they came (one byte, two or four) and are widened there */
+#include "compress/device/device.h"
+#include "compress/quantise.h"
+
+#include <string.h>
+
+struct device_quantise {
+    struct weft_codec base;
+    uint64_t steps;
+    size_t sums_bytes;           /* of the aggregate that was taken */
+    uint8_t *own, *shared;       /* device (blocks,) */
+    int8_t *codes;               /* device (elems,); sums of one byte come here, too */
+    uint8_t *packed;             /* device: int4's codes as they go */
+    void *sums;                  /* device (elems,) i16 or i32 */
+    uint8_t *own_seen, *shared_seen, *sent, *sums_seen; /* window */
+};
+
+static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
+                                     float grad_scale, void *out, size_t *bytes_out)
+{
+    const struct device_quantise *self = (const struct device_quantise *)codec;
+    *bytes_out = quantise_contribution_bytes(codec->spec.id, codec->elems, round);
+    memcpy(out, round == 0 ? self->own_seen : self->sent, *bytes_out);
+    return WEFT_OK;
+}
+
+static enum weft_status queue_exponents(struct device_quantise *self, const float *grad, float grad_scale)
+{
+    struct weft_codec *codec = &self->base;
+    WEFT_TRY(device_clear_max(codec));
+    WEFT_TRY(device_launch_status(codec, device_kernels(codec)->scale_add_blocks_f32(
+                                             codec->shadow, grad, grad_scale, codec->residual, codec->elems,
+                                             quantise_limit(codec->spec.id), self->own,
+                                             codec->device->max_bits, device_stream(codec))));
+    WEFT_TRY(device_copy(codec, self->own_seen, self->own, quantise_blocks(codec->elems)));
+    return device_fetch_max(codec);
+}
+
+static enum weft_status queue_codes(struct device_quantise *self)
+{
+    struct weft_codec *codec = &self->base;
+    const struct weft_device_kernels *kernels = device_kernels(codec);
+    const struct weft_noise noise =
+        weft_noise_of(codec->spec.seed, codec->tensor, codec->worker, self->steps);
+    const void *from = self->codes;
+    WEFT_TRY(device_copy(codec, self->shared, self->shared_seen, quantise_blocks(codec->elems)));
+    WEFT_TRY(device_launch_status(codec, kernels->quantise_f32(self->codes, codec->shadow, self->shared,
+                                                               codec->elems, quantise_limit(codec->spec.id),
+                                                               &noise, device_stream(codec))));
+    if (codec->spec.id == WEFT_CODEC_INT4) {
+        WEFT_TRY(device_launch_status(
+            codec, kernels->pack_i4(self->packed, self->codes, codec->elems, device_stream(codec))));
+        from = self->packed;
+    }
+    return device_copy(codec, self->sent, from, quantise_contribution_bytes(codec->spec.id, codec->elems, 1));
+}
+
+static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
+                               void *out, size_t *bytes_out)
+{
+    struct device_quantise *self = (struct device_quantise *)codec;
+    if (codec->device->part == 0) {
+        WEFT_TRY(round == 0 ? queue_exponents(self, grad, grad_scale) : queue_codes(self));
+        return device_record_event(codec);
+    }
+    if (round == 0 && *codec->device->max_seen >= CODEC_MAGNITUDE_LIMIT_BITS) return WEFT_ERR_INVALID;
+    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+}
+
+static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
+                             uint32_t ranks)
+{
+    struct device_quantise *self = (struct device_quantise *)codec;
+    if (round == 0) {
+        WEFT_TRY(quantise_check_exponents(aggregate, bytes, codec->elems, self->own_seen));
+        memcpy(self->shared_seen, aggregate, bytes);
+        return WEFT_OK;
+    }
+    if (ranks > codec->device->at.ranks) return WEFT_ERR_MALFORMED; /* it was made for fewer */
+    WEFT_TRY(quantise_check_sums(codec->spec.id, aggregate, bytes, codec->elems, ranks));
+    memcpy(self->sums_seen, aggregate, bytes);
+    self->sums_bytes = bytes;
+    return WEFT_OK;
+}
+
+static enum weft_status finish(struct weft_codec *codec, float scale, float *out)
+{
+    struct device_quantise *self = (struct device_quantise *)codec;
+    const struct weft_device_kernels *kernels = device_kernels(codec);
+    weft_cuda_stream stream = device_stream(codec);
+    const size_t elems = codec->elems;
+    if (self->sums_bytes == elems) {
+        WEFT_TRY(device_copy(codec, self->codes, self->sums_seen, elems));
+        WEFT_TRY(device_zero(codec, self->sums, elems * sizeof(int16_t)));
+        WEFT_TRY(device_launch_status(codec, kernels->add_i8_i16(self->sums, self->codes, elems, stream)));
+    } else {
+        WEFT_TRY(device_copy(codec, self->sums, self->sums_seen, self->sums_bytes));
+    }
+    if (self->sums_bytes == elems * sizeof(int32_t))
+        return device_launch_status(
+            codec, kernels->dequantise_i32_f32(out, self->sums, self->shared, scale, elems, stream));
+    return device_launch_status(
+        codec, kernels->dequantise_i16_f32(out, self->sums, self->shared, scale, elems, stream));
+}
+
+static void commit(struct weft_codec *codec) { ((struct device_quantise *)codec)->steps++; }
+
+static void state(struct weft_codec *codec, struct codec_state *state)
+{
+    state->steps = &((struct device_quantise *)codec)->steps;
+}
+
+static void quantise_free(struct weft_codec *codec) { weft_free_bytes(codec->env, codec); }
+
+static const struct codec_ops ops = {
+    .encode = encode,
+    .encode_again = encode_again,
+    .take = take,
+    .finish = finish,
+    .commit = commit,
+    .state = state,
+    .free = quantise_free,
+};
+
+enum weft_status device_quantise_create(struct weft_env *env, const struct weft_codec_spec *spec,
+                                        const struct weft_shape *shape, const struct weft_codec_device *at,
+                                        struct weft_codec **codec_out)
+{
+    const size_t elems = weft_shape_elems(shape), blocks = quantise_blocks(elems);
+    const size_t code_bytes = quantise_contribution_bytes(spec->id, elems, 1),
+                 sum_bytes = quantise_aggregate_bytes(spec->id, elems, 1, at->ranks);
+    struct device_quantise *self = weft_alloc_zero(env, sizeof *self);
+    if (!self) return WEFT_ERR_NO_MEMORY;
+    self->base = (struct weft_codec){.ops = &ops, .env = env};
+    *codec_out = &self->base;
+    const struct device_array arrays[] = {
+        {&self->base.residual, elems * sizeof(float)}, {&self->base.shadow, elems * sizeof(float)},
+        {&self->own, blocks}, {&self->shared, blocks}, {&self->codes, elems},
+        {&self->sums, sum_bytes > elems * sizeof(int16_t) ? sum_bytes : elems * sizeof(int16_t)},
+        {&self->packed, code_bytes}, /* int4 */
+    };
+    WEFT_TRY(device_open(&self->base, at, arrays, spec->id == WEFT_CODEC_INT4 ? 7 : 6,
+                         2 * device_window_bytes(blocks) + device_window_bytes(code_bytes) +
+                             device_window_bytes(sum_bytes)));
+    self->own_seen = device_window(&self->base, blocks);
+    self->shared_seen = device_window(&self->base, blocks);
+    self->sent = device_window(&self->base, code_bytes);
+    self->sums_seen = device_window(&self->base, sum_bytes);
+    return WEFT_OK;
+}

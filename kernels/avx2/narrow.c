@@ -1,5 +1,0 @@
-/* narrow.c - 8-bit floats and signs, as this instruction set has them; the text is narrow_loops.h. */
-#include "kernels/avx2/avx2.h"
-
-#define NARROW(name) weft_avx2_##name
-#include "kernels/narrow_loops.h"

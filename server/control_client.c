@@ -1,0 +1,361 @@
+/* control_client.c - the other end of the coordinator's connection: how a process joins, and stays joined.
+ *
+ *     connect -> Challenge -> Hello (with proof) -> Welcome (its proof checked) -> messages both ways
+ *
+ * Used by weftd as a shard and by `weft status` as an observer. The connection belongs to the net's
+ * thread. Whatever ends it (refusal, a lost coordinator, a deadline, our own leave) reaches `closed`
+ * exactly once, as a status and one sentence. A heartbeat goes out when nothing else did for a quarter of
+ * the allowed silence; the ticker lives as long as the net, so the member is freed after it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/server.h"
+
+#define TICK_NS WEFT_SECONDS(5) /* the longest; an idle process should not wake often */
+
+enum member_state { MEMBER_CONNECTING = 1, MEMBER_SAID_HELLO, MEMBER_JOINED, MEMBER_LEAVING, MEMBER_CLOSED };
+
+struct weft_control_client {
+    struct weft_env *env;
+    struct weft_net *net;
+    struct weft_control_client_options options; /* job, secret: owned copies */
+    char *job, *secret;
+    char where[300]; /* "host:port" of the coordinator */
+    char name[WEFT_LIMIT_NAME_BYTES + 1], host[65];
+    struct weft_net_connection *connection; /* NULL once it is gone */
+    bool opened; /* before that the net watches the deadline */
+    enum member_state state;
+    uint8_t nonce[WEFT_NONCE_BYTES];
+    bool awaits_answer; /* of the last question which members are missing */
+    uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
+    struct weft_error end; /* the first reason */
+};
+
+/* ---- sending ---- */
+
+enum weft_status weft_control_client_send(struct weft_control_client *member,
+                                          const Weft__Control__Control *message)
+{
+    if (!member->connection) return WEFT_ERR_CLOSED;
+    uint8_t *data;
+    size_t bytes;
+    WEFT_TRY(weft_control_pack(member->env, message, &data, &bytes));
+    enum weft_status status = weft_net_send(member->connection, data, bytes);
+    weft_free_bytes(member->env, data);
+    member->sent_ns = weft_now_ns(member->env);
+    return status;
+}
+
+enum weft_status weft_control_client_abort(struct weft_control_client *member, enum weft_status status,
+                                           const char *text)
+{
+    Weft__Control__Abort abort = WEFT__CONTROL__ABORT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    abort.status = status;
+    abort.text = (char *)text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_ABORT;
+    message.abort = &abort;
+    return weft_control_client_send(member, &message);
+}
+
+enum weft_status weft_control_client_leave(struct weft_control_client *member, const char *text)
+{
+    Weft__Control__Leave leave = WEFT__CONTROL__LEAVE__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    leave.text = (char *)text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_LEAVE;
+    message.leave = &leave;
+    if (!member->connection) return WEFT_ERR_CLOSED;
+    enum weft_status status =
+        member->state == MEMBER_JOINED ? weft_control_client_send(member, &message) : WEFT_OK;
+    member->state = MEMBER_LEAVING;
+    weft_net_close(member->connection);
+    return status;
+}
+
+/* Give up: the reason is what `closed` will say. */
+static void give_up(struct weft_control_client *member, enum weft_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void give_up(struct weft_control_client *member, enum weft_status status, const char *format, ...)
+{
+    char text[sizeof member->end.text];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    weft_error_set(&member->end, status, "%s", text);
+    if (member->connection) weft_net_close(member->connection);
+}
+
+/* ---- joining ---- */
+
+static void on_tick(void *context);
+
+static void say_hello(struct weft_control_client *member, const Weft__Control__Challenge *challenge)
+{
+    uint8_t proof[WEFT_PROOF_BYTES];
+    if (challenge->wire_version != WEFT_WIRE_VERSION) {
+        give_up(member, WEFT_ERR_VERSION,
+                "the coordinator at %s speaks wire version %u (weft %.40s), this program %u (weft %s): use "
+                "one release of weft in a job",
+                member->where, challenge->wire_version, challenge->weft_version, WEFT_WIRE_VERSION,
+                weft_proto_release());
+        return;
+    }
+    if (member->secret && !challenge->auth_required) {
+        give_up(member, WEFT_ERR_AUTH, "the coordinator at %s does not know this job's secret",
+                member->where);
+        return;
+    }
+    Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    hello.wire_version = WEFT_WIRE_VERSION;
+    hello.weft_version = (char *)weft_proto_release();
+    hello.job = member->job;
+    hello.role = member->options.role;
+    hello.name = member->name;
+    hello.wanted_index = member->options.wanted_index;
+    hello.host = member->host;
+    hello.pid = (uint64_t)getpid();
+    hello.endpoints = member->options.endpoints;
+    hello.states = hello.frees = member->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, member->nonce};
+    if (member->secret) {
+        enum weft_status status = weft_proof_make(member->secret, WEFT_PROOF_JOIN, challenge->nonce.data,
+                                                  member->job, member->name, proof);
+        if (status != WEFT_OK) {
+            give_up(member, status, "cannot prove the job secret: %s", weft_reason_text(status));
+            return;
+        }
+        hello.proof = (ProtobufCBinaryData){sizeof proof, proof};
+    }
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HELLO;
+    message.hello = &hello;
+    enum weft_status status = weft_control_client_send(member, &message);
+    if (status != WEFT_OK)
+        give_up(member, status, "cannot say hello to the coordinator at %s: %s", member->where,
+                weft_reason_text(status));
+    member->state = MEMBER_SAID_HELLO;
+}
+
+/* ---- which members are missing ---- */
+
+static void ask_awaited(void *context)
+{
+    struct weft_control_client *member = context;
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    if (member->state != MEMBER_JOINED) return;
+    heartbeat.time_ns = weft_now_ns(member->env);
+    heartbeat.whom = true;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &heartbeat;
+    member->awaits_answer = weft_control_client_send(member, &message) == WEFT_OK;
+}
+
+/* Returns whether the message answers ask_awaited. An empty text: the job has begun, and no further
+ * question follows. */
+static bool take_awaited(struct weft_control_client *member, const Weft__Control__Control *message)
+{
+    if (!member->awaits_answer || message->body_case != WEFT__CONTROL__CONTROL__BODY_HEARTBEAT ||
+        !message->heartbeat->whom)
+        return false;
+    member->awaits_answer = false;
+    if (!message->heartbeat->text[0]) return true;
+    member->options.awaited(member->options.context, message->heartbeat->text);
+    if (weft_net_timer_once(member->net, WEFT_WAIT_REASON_PERIOD_NS, ask_awaited, member) != WEFT_OK)
+        weft_log(member->env, WEFT_LOG_WARN, "member", "no memory to report which members are missing");
+    return true;
+}
+
+/* ---- admission ---- */
+
+static void be_welcomed(struct weft_control_client *member, const Weft__Control__Welcome *welcome)
+{
+    uint8_t proof[WEFT_PROOF_BYTES];
+    if (member->secret && (weft_proof_make(member->secret, WEFT_PROOF_WELCOME, member->nonce, member->job,
+                                           member->name, proof) != WEFT_OK ||
+                           !weft_proof_check(welcome->proof.data, welcome->proof.len, proof))) {
+        give_up(member, WEFT_ERR_AUTH, "the coordinator at %s does not know this job's secret",
+                member->where);
+        return;
+    }
+    member->state = MEMBER_JOINED;
+    member->heartbeat_ns = welcome->heartbeat_ns;
+    if (member->heartbeat_ns / 3 < member->tick_ns &&
+        weft_net_timer_periodic(member->net, member->heartbeat_ns / 3, on_tick, member) != WEFT_OK) {
+        give_up(member, WEFT_ERR_NO_MEMORY, "no memory for the heartbeat's timer");
+        return;
+    }
+    if (member->options.awaited &&
+        weft_net_timer_once(member->net, WEFT_WAIT_REASON_FIRST_NS, ask_awaited, member) != WEFT_OK) {
+        give_up(member, WEFT_ERR_NO_MEMORY, "no memory for the timer that reports missing members");
+        return;
+    }
+    if (member->options.welcomed) member->options.welcomed(member->options.context, welcome);
+}
+
+static void on_opened(void *context, struct weft_net_connection *connection)
+{
+    struct weft_control_client *member = context;
+    member->opened = true;
+}
+
+static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
+{
+    struct weft_control_client *member = context;
+    Weft__Control__Control *message;
+    if (weft_control_unpack(member->env, data, bytes, &message) != WEFT_OK) {
+        give_up(member, WEFT_ERR_MALFORMED,
+                "%s sent a frame of %zu bytes that is no control message: is it a weft coordinator?",
+                member->where, bytes);
+        return;
+    }
+    bool refused = message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT && member->state < MEMBER_JOINED;
+    if (refused)
+        give_up(member, (enum weft_status)message->abort->status, "%s", message->abort->text);
+    else if (member->state == MEMBER_CONNECTING &&
+             message->body_case == WEFT__CONTROL__CONTROL__BODY_CHALLENGE)
+        say_hello(member, message->challenge);
+    else if (member->state == MEMBER_SAID_HELLO && message->body_case == WEFT__CONTROL__CONTROL__BODY_WELCOME)
+        be_welcomed(member, message->welcome);
+    else if (member->state == MEMBER_JOINED && !take_awaited(member, message))
+        member->options.message(member->options.context, message);
+    else if (member->state < MEMBER_JOINED)
+        give_up(member, WEFT_ERR_MALFORMED, "the coordinator at %s sent message %d out of turn",
+                member->where, (int)message->body_case);
+    weft_control_free(member->env, message);
+}
+
+static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
+                      const char *text)
+{
+    struct weft_control_client *member = context;
+    bool was_joined = member->state == MEMBER_JOINED, leaving = member->state == MEMBER_LEAVING;
+    member->connection = NULL;
+    member->state = MEMBER_CLOSED;
+    if (leaving) weft_error_set(&member->end, WEFT_ERR_CLOSED, "left");
+    if (reason == WEFT_ERR_UNREACHABLE)
+        weft_error_set(&member->end, reason, "no coordinator answers at %s: %s", member->where, text);
+    if (reason == WEFT_ERR_IO) weft_error_set(&member->end, reason, "%s", text);
+    weft_error_set(&member->end, reason, "the coordinator at %s %s", member->where,
+                   was_joined ? "is lost: connection closed"
+                              : "closed the connection before this process had joined");
+    member->options.closed(member->options.context, (enum weft_status)member->end.status, member->end.text);
+}
+
+static void on_tick(void *context)
+{
+    struct weft_control_client *member = context;
+    uint64_t now_ns = weft_now_ns(member->env);
+    if (member->opened && member->state < MEMBER_JOINED && now_ns > member->join_deadline_ns)
+        give_up(member, WEFT_ERR_DEADLINE, "the coordinator at %s did not let this process in within %llu s",
+                member->where, (unsigned long long)(member->options.join_ns / WEFT_SECONDS(1)));
+    if (member->state != MEMBER_JOINED || weft_elapsed_ns(member->sent_ns, now_ns) < member->heartbeat_ns / 4)
+        return;
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    heartbeat.time_ns = now_ns;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &heartbeat;
+    (void)weft_control_client_send(member, &message);
+}
+
+/* ---- life ---- */
+
+void weft_control_client_options_init(struct weft_control_client_options *options)
+{
+    *options = (struct weft_control_client_options){.size = sizeof *options,
+                                                    .job = "weft",
+                                                    .role = WEFT__CONTROL__ROLE__ROLE_OBSERVER,
+                                                    .wanted_index = -1,
+                                                    .endpoints = 1,
+                                                    .join_ns = WEFT_SECONDS(30)};
+}
+
+static const char *role_name(Weft__Control__Role role)
+{
+    return role == WEFT__CONTROL__ROLE__ROLE_WORKER  ? "rank"
+           : role == WEFT__CONTROL__ROLE__ROLE_SHARD ? "shard"
+                                                     : "observer";
+}
+
+enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net *net,
+                                           const struct weft_control_client_options *options,
+                                           struct weft_control_client **out, struct weft_error *error)
+{
+    WEFT_ASSERT(options->size == sizeof *options && options->closed && options->message);
+    if (!options->job || options->job[0] == 0 || strlen(options->job) > WEFT_LIMIT_NAME_BYTES)
+        return weft_error_set(error, WEFT_ERR_INVALID, "a job's name has 1 to %u bytes",
+                              WEFT_LIMIT_NAME_BYTES);
+    struct weft_control_client *member = weft_alloc_zero(env, sizeof *member);
+    bool with_secret = options->secret && options->secret[0];
+    if (!member) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a control connection");
+    member->env = env;
+    member->net = net;
+    member->options = *options;
+    member->job = weft_alloc_text(env, options->job);
+    member->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
+    member->state = MEMBER_CONNECTING;
+    member->join_deadline_ns = weft_now_ns(env) + options->join_ns;
+    if (!member->job || (with_secret && !member->secret)) {
+        weft_control_client_free(member);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a control connection");
+    }
+    uint64_t random[2] = {weft_random_u64(env), weft_random_u64(env)};
+    memcpy(member->nonce, random, sizeof random);
+    if (gethostname(member->host, sizeof member->host - 1) != 0)
+        snprintf(member->host, sizeof member->host, "unknown");
+    snprintf(member->where, sizeof member->where, "%.250s:%u", options->host, options->port);
+    if (options->wanted_index >= 0)
+        snprintf(member->name, sizeof member->name, "%s %d (%s, pid %d)", role_name(options->role),
+                 options->wanted_index, member->host, (int)getpid());
+    else
+        snprintf(member->name, sizeof member->name, "%s (%s, pid %d)", role_name(options->role), member->host,
+                 (int)getpid());
+
+    static const struct weft_net_handler handler = {.opened = on_opened,
+                                                    .frame = on_frame,
+                                                    .closed = on_closed,
+                                                    .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES};
+    enum weft_status status = weft_net_connect(net, options->host, options->port, &handler, member,
+                                               member->join_deadline_ns, &member->connection);
+    if (status != WEFT_OK) {
+        weft_control_client_free(member);
+        return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", options->host,
+                              options->port, weft_reason_text(status));
+    }
+    *out = member; /* the net knows it from here on */
+    member->tick_ns = options->join_ns / 4 < TICK_NS ? options->join_ns / 4 : TICK_NS;
+    status = weft_net_timer_periodic(net, member->tick_ns, on_tick, member);
+    if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the heartbeat's timer");
+    return WEFT_OK;
+}
+
+void weft_control_client_free(struct weft_control_client *member)
+{
+    if (!member) return;
+    weft_free_bytes(member->env, member->job);
+    weft_free_bytes(member->env, member->secret);
+    weft_free_bytes(member->env, member);
+}
+
+enum weft_status weft_host_port_parse(const char *text, char host_out[256], uint16_t *port_out,
+                                      struct weft_error *error)
+{
+    const char *colon = strrchr(text, ':');
+    char *end = NULL;
+    unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
+    size_t host_bytes = colon ? (size_t)(colon - text) : 0;
+    bool digits = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1);
+    if (!digits || *end || port == 0 || port > 65535 || host_bytes == 0 || host_bytes > 253)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "'%.100s' is no address: give HOST:PORT, for example 127.0.0.1:4711", text);
+    bool bracketed = text[0] == '[' && text[host_bytes - 1] == ']'; /* [::1]:4711 */
+    memcpy(host_out, text + bracketed, host_bytes - 2 * bracketed);
+    host_out[host_bytes - 2 * bracketed] = 0;
+    *port_out = (uint16_t)port;
+    return WEFT_OK;
+}

@@ -1,0 +1,1021 @@
+/* coordinator.c - who is in the job: a state machine without sockets, threads or sleeping.
+ *
+ *     opened -> Challenge          joining      until every expected rank and shard has sent Endpoints
+ *     Hello  -> Welcome | Abort    connecting   Roster sent, until everybody is Ready
+ *     Endpoints ... -> Roster      running      Go sent: declarations, heartbeats, leaving
+ *     Ready ... -> Go              ended        in order, lost or aborted; `ended` has been called, once
+ *
+ * A connection is nobody's until its Hello is accepted: refusing it (an Abort with a sentence, then close)
+ * leaves the job as it was. From Welcome on it is a member, and a member that closes, falls silent or breaks
+ * the protocol before its Leave is lost, and with it the job, unless it may shrink (coordinator/shrink.c).
+ *
+ * Everything comes in by weft_coordinator_opened/_message/_closed/_tick and goes out by the send and close
+ * callbacks, which must not call back. Time, random numbers and memory come from env, so that a test or the
+ * simulator can own them. Placement and declarations are in declare.c, the status page in
+ * coordinator_status.c, sockets in coordinator_net.c. */
+#include "server/coordinator/coordinator.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define HELLO_NS WEFT_SECONDS(10)       /* a connection that has not said Hello by then is closed */
+#define NEW_CONNECTIONS_MAX 256u        /* more: the oldest newcomer goes */
+#define OBSERVERS_MAX 64u
+
+/* ---- sending ---- */
+
+static void send_to(struct weft_coordinator *coordinator, uint64_t connection,
+                    const Weft__Control__Control *message)
+{
+    coordinator->options.send(coordinator->options.context, connection, message);
+}
+
+void coordinator_send(struct weft_coordinator *coordinator, const struct coordinator_member *member,
+                      const Weft__Control__Control *message)
+{
+    if (member->connection && member->state < MEMBER_LEFT) send_to(coordinator, member->connection, message);
+}
+
+void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Control__Control *message,
+                           const struct coordinator_member *except)
+{
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator->members[i] != except && !coordinator->members[i]->newcomer)
+            coordinator_send(coordinator, coordinator->members[i], message);
+}
+
+static void tell_observers(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
+{
+    for (size_t i = 0; i < coordinator->connection_count; i++)
+        if (coordinator->connections[i]->state == CONNECTION_OBSERVER)
+            send_to(coordinator, coordinator->connections[i]->id, message);
+}
+
+static void send_abort(struct weft_coordinator *coordinator, uint64_t connection, enum weft_status status,
+                       const char *text)
+{
+    Weft__Control__Abort abort = WEFT__CONTROL__ABORT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    abort.status = status;
+    abort.text = (char *)text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_ABORT;
+    message.abort = &abort;
+    send_to(coordinator, connection, &message);
+}
+
+static void close_connection(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                             const char *why)
+{
+    connection->state = CONNECTION_CLOSING;
+    coordinator->options.close(coordinator->options.context, connection->id, why);
+}
+
+/* Turn somebody away; the job goes on. */
+static void refuse(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                   enum weft_status status, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static void refuse(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                   enum weft_status status, const char *format, ...)
+{
+    char text[480];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "refused: %s", text);
+    send_abort(coordinator, connection->id, status, text);
+    close_connection(coordinator, connection, text);
+}
+
+/* ---- endings ---- */
+
+static const char *state_name(enum coordinator_state state)
+{
+    switch (state) {
+    case COORDINATOR_JOINING: return "joining";
+    case COORDINATOR_CONNECTING: return "connecting";
+    case COORDINATOR_RUNNING: return "running";
+    case COORDINATOR_ENDED: return "ended";
+    }
+    return "?";
+}
+
+/* The one place where the state changes. */
+static void enter(struct weft_coordinator *coordinator, enum coordinator_state state)
+{
+    WEFT_ASSERT(coordinator->state < COORDINATOR_ENDED);
+    WEFT_ASSERT(state == COORDINATOR_ENDED || state == coordinator->state + 1);
+    coordinator->state = state;
+    weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "job %s is %s", coordinator->job,
+             state_name(state));
+}
+
+static void end(struct weft_coordinator *coordinator, enum weft_status status, const char *text)
+{
+    enter(coordinator, COORDINATOR_ENDED);
+    coordinator->end_status = status;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) /* who waits to come in would wait on */
+        if (coordinator->members[i]->newcomer && coordinator->members[i]->connection &&
+            coordinator->members[i]->state < MEMBER_LEFT)
+            send_abort(coordinator, coordinator->members[i]->connection, WEFT_ERR_CLOSED,
+                       text[0] ? text : "the job ended before it let this worker in");
+    snprintf(coordinator->end.text, sizeof coordinator->end.text, "%s", text);
+    if (status != WEFT_OK)
+        weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s", coordinator->job, text);
+    if (coordinator->options.ended)
+        coordinator->options.ended(coordinator->options.context, status, coordinator->end.text);
+}
+
+void coordinator_abort(struct weft_coordinator *coordinator, const struct coordinator_member *except,
+                       enum weft_status status, const char *format, ...)
+{
+    if (coordinator->state == COORDINATOR_ENDED) return;
+    char text[480];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        if (member != except && member->connection && member->state < MEMBER_LEFT)
+            send_abort(coordinator, member->connection, status, text);
+    }
+    for (size_t i = 0; i < coordinator->connection_count; i++)
+        if (coordinator->connections[i]->state == CONNECTION_OBSERVER)
+            send_abort(coordinator, coordinator->connections[i]->id, status, text);
+    end(coordinator, status, text);
+}
+
+void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                             const char *why)
+{
+    if (member->state >= MEMBER_LEFT) return;
+    member->state = MEMBER_LOST;
+    if (coordinator->state == COORDINATOR_ENDED) return;
+    if (member->newcomer) {
+        weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+                 "%s, which waited to come in, is lost: %.140s", member->label, why);
+        return;
+    }
+    bool goes_on = coordinator_shrink_begin(coordinator, member);
+    char text[COORDINATOR_LABEL_BYTES + 160 + sizeof COORDINATOR_SHARDS_AHEAD_TEXT];
+    const bool beyond = !goes_on && !member->joined && coordinator_shards_are_ahead(coordinator);
+    snprintf(text, sizeof text, "%s lost: %.140s%s", member->label, why,
+             beyond ? "; " COORDINATOR_SHARDS_AHEAD_TEXT : "");
+    Weft__Control__MemberLost lost = WEFT__CONTROL__MEMBER_LOST__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    lost.member = member->member;
+    lost.text = text;
+    lost.role = member->role;
+    lost.index = member->index;
+    lost.pid = member->pid;
+    lost.epoch = goes_on ? coordinator->epoch : 0;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
+    message.member_lost = &lost;
+    coordinator_broadcast(coordinator, &message, member);
+    tell_observers(coordinator, &message);
+    if (!goes_on) {
+        end(coordinator, WEFT_ERR_PEER_LOST, text);
+        return;
+    }
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; the others go on", coordinator->job,
+             text);
+    coordinator_shrink_check(coordinator);
+    coordinator_liveness_check(coordinator); /* of one that rested nobody waits for an answer now */
+}
+
+/* ---- connections, by rising id ---- */
+
+static size_t connection_position(const struct weft_coordinator *coordinator, uint64_t id)
+{
+    size_t low = 0, high = coordinator->connection_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (coordinator->connections[middle]->id < id) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static struct coordinator_connection *find_connection(const struct weft_coordinator *coordinator, uint64_t id)
+{
+    size_t at = connection_position(coordinator, id);
+    return at < coordinator->connection_count && coordinator->connections[at]->id == id
+               ? coordinator->connections[at]
+               : NULL;
+}
+
+static struct coordinator_connection *add_connection(struct weft_coordinator *coordinator, uint64_t id)
+{
+    size_t at = connection_position(coordinator, id);
+    WEFT_ASSERT(id != 0 && (at == coordinator->connection_count || coordinator->connections[at]->id != id));
+    if (coordinator->connection_count == coordinator->connection_room) {
+        size_t room = coordinator->connection_room ? coordinator->connection_room * 2 : 16;
+        struct coordinator_connection **more = weft_alloc_array(coordinator->env, room, sizeof *more);
+        if (!more) return NULL;
+        if (coordinator->connection_count)
+            memcpy(more, coordinator->connections, coordinator->connection_count * sizeof *more);
+        weft_free_bytes(coordinator->env, coordinator->connections);
+        coordinator->connections = more;
+        coordinator->connection_room = room;
+    }
+    struct coordinator_connection *connection = weft_alloc_zero(coordinator->env, sizeof *connection);
+    if (!connection) return NULL;
+    connection->id = id;
+    memmove(coordinator->connections + at + 1, coordinator->connections + at,
+            (coordinator->connection_count - at) * sizeof *coordinator->connections);
+    coordinator->connections[at] = connection;
+    coordinator->connection_count++;
+    return connection;
+}
+
+static size_t count_connections(const struct weft_coordinator *coordinator,
+                                enum coordinator_connection_state state)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < coordinator->connection_count; i++)
+        count += coordinator->connections[i]->state == state;
+    return count;
+}
+
+static void close_oldest_newcomer(struct weft_coordinator *coordinator)
+{
+    for (size_t i = 0; i < coordinator->connection_count; i++)
+        if (coordinator->connections[i]->state == CONNECTION_NEW) {
+            refuse(coordinator, coordinator->connections[i], WEFT_ERR_LIMIT,
+                   "too many connections wait to join; try again");
+            return;
+        }
+}
+
+void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, const char *peer_name)
+{
+    if (count_connections(coordinator, CONNECTION_NEW) >= NEW_CONNECTIONS_MAX)
+        close_oldest_newcomer(coordinator);
+    struct coordinator_connection *connection = add_connection(coordinator, id);
+    if (!connection) { /* unknown ids are ignored from here on */
+        coordinator->options.close(coordinator->options.context, id,
+                                   "the coordinator has no memory for another connection");
+        return;
+    }
+    connection->state = CONNECTION_NEW;
+    connection->opened_ns = connection->heard_ns = weft_now_ns(coordinator->env);
+    uint64_t random[2] = {weft_random_u64(coordinator->env), weft_random_u64(coordinator->env)};
+    _Static_assert(sizeof random == WEFT_NONCE_BYTES, "a nonce is two draws");
+    memcpy(connection->nonce, random, sizeof random);
+    weft_log(coordinator->env, WEFT_LOG_DEBUG, "coordinator", "connection %llu from %s",
+             (unsigned long long)id, peer_name);
+
+    Weft__Control__Challenge challenge = WEFT__CONTROL__CHALLENGE__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    challenge.wire_version = WEFT_WIRE_VERSION;
+    challenge.weft_version = (char *)weft_proto_release();
+    challenge.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, connection->nonce};
+    challenge.auth_required = coordinator->secret != NULL;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_CHALLENGE;
+    message.challenge = &challenge;
+    send_to(coordinator, id, &message);
+}
+
+void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t id, const char *why)
+{
+    size_t at = connection_position(coordinator, id);
+    if (at == coordinator->connection_count || coordinator->connections[at]->id != id) return;
+    struct coordinator_connection *connection = coordinator->connections[at];
+    memmove(coordinator->connections + at, coordinator->connections + at + 1,
+            (coordinator->connection_count - at - 1) * sizeof *coordinator->connections);
+    coordinator->connection_count--;
+    if (connection->member) {
+        connection->member->connection = 0;
+        coordinator_member_lost(coordinator, connection->member, why && why[0] ? why : "connection closed");
+    }
+    weft_free_bytes(coordinator->env, connection);
+}
+
+/* ---- joining ---- */
+
+/* Lowest free index, or the wanted one; -1 after a refusal. */
+static int64_t choose_index(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                            const Weft__Control__Hello *hello)
+{
+    bool worker = hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+    struct coordinator_member **slots = worker ? coordinator->workers : coordinator->shards;
+    uint32_t expected = worker ? coordinator->options.workers : coordinator->options.shards;
+    const char *kind = worker ? "rank" : "shard", *kinds = worker ? "workers" : "shards";
+    if (hello->wanted_index < 0) {
+        for (uint32_t i = 0; i < expected; i++)
+            if (!slots[i]) return i;
+        refuse(coordinator, connection, WEFT_ERR_EXISTS, "job %s is full: %u of %u %s have joined",
+               coordinator->job, expected, expected, kinds);
+        return -1;
+    }
+    if ((uint32_t)hello->wanted_index >= expected) {
+        if (expected == 0)
+            refuse(coordinator, connection, WEFT_ERR_INVALID, "job %s has no %s; %s %d cannot join",
+                   coordinator->job, kinds, kind, (int)hello->wanted_index);
+        else
+            refuse(coordinator, connection, WEFT_ERR_INVALID,
+                   "job %s has %u %s, numbered 0 to %u; %s %d cannot join", coordinator->job, expected, kinds,
+                   expected - 1, kind, (int)hello->wanted_index);
+        return -1;
+    }
+    if (slots[hello->wanted_index]) {
+        refuse(coordinator, connection, WEFT_ERR_EXISTS, "%s %d is taken: %.200s has joined as that", kind,
+               (int)hello->wanted_index, slots[hello->wanted_index]->label);
+        return -1;
+    }
+    return hello->wanted_index;
+}
+
+static bool proof_holds(struct weft_coordinator *coordinator, const struct coordinator_connection *connection,
+                        const Weft__Control__Hello *hello)
+{
+    uint8_t expected[WEFT_PROOF_BYTES];
+    if (!coordinator->secret) return true;
+    if (weft_proof_make(coordinator->secret, WEFT_PROOF_JOIN, connection->nonce, hello->job, hello->name,
+                        expected) != WEFT_OK)
+        return false;
+    return weft_proof_check(hello->proof.data, hello->proof.len, expected);
+}
+
+/* The rules of admission, each with its sentence. The secret comes before everything that tells about the
+ * job. */
+static bool admissible(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                       const Weft__Control__Hello *hello)
+{
+    if (hello->wire_version != WEFT_WIRE_VERSION)
+        refuse(coordinator, connection, WEFT_ERR_VERSION,
+               "%.100s speaks wire version %u (weft %.40s), the coordinator %u (weft %s): use one release of "
+               "weft in a job",
+               hello->name, hello->wire_version, hello->weft_version, WEFT_WIRE_VERSION,
+               weft_proto_release());
+    else if (coordinator->secret && hello->proof.len == 0)
+        refuse(coordinator, connection, WEFT_ERR_AUTH,
+               "this job has a secret and %.100s gave none: set WEFT_SECRET or WEFT_SECRET_FILE",
+               hello->name);
+    /* it would not believe our Welcome, and be lost */
+    else if (!coordinator->secret && hello->proof.len != 0)
+        refuse(coordinator, connection, WEFT_ERR_AUTH,
+               "%.100s has a job secret and this job has none: give the secret to all or to nobody",
+               hello->name);
+    else if (!proof_holds(coordinator, connection, hello))
+        refuse(coordinator, connection, WEFT_ERR_AUTH, "%.100s has another secret than this job",
+               hello->name);
+    else if (strcmp(hello->job, coordinator->job) != 0)
+        refuse(coordinator, connection, WEFT_ERR_INVALID,
+               "%.100s asks for job %.100s, this coordinator serves job %.100s", hello->name, hello->job,
+               coordinator->job);
+    else if (coordinator->state == COORDINATOR_ENDED && hello->role != WEFT__CONTROL__ROLE__ROLE_OBSERVER)
+        refuse(coordinator, connection, WEFT_ERR_CLOSED, "job %.100s is over: %.200s", coordinator->job,
+               coordinator->end.text[0] ? coordinator->end.text : "it ended in order");
+    else
+        return true;
+    return false;
+}
+
+static void welcome(struct weft_coordinator *coordinator, const struct coordinator_connection *connection,
+                    const Weft__Control__Hello *hello, const struct coordinator_member *member)
+{
+    uint8_t proof[WEFT_PROOF_BYTES];
+    Weft__Control__Welcome welcome = WEFT__CONTROL__WELCOME__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    welcome.workers =
+        member && member->newcomer ? coordinator->workers_at_start : coordinator->options.workers;
+    welcome.shards = coordinator->options.shards;
+    welcome.job_id = coordinator->job_id;
+    welcome.transport_nonce = coordinator->transport_nonce;
+    welcome.heartbeat_ns = coordinator->options.heartbeat_ns;
+    welcome.workers_min = coordinator->options.workers_min;
+    welcome.frees = true;
+    if (member) {
+        welcome.member = member->member;
+        welcome.index = member->index;
+        welcome.incarnation = member->incarnation;
+        welcome.endpoint_first = member->endpoint_first;
+    }
+    if (coordinator->secret && weft_proof_make(coordinator->secret, WEFT_PROOF_WELCOME, hello->nonce.data,
+                                               hello->job, hello->name, proof) == WEFT_OK)
+        welcome.proof = (ProtobufCBinaryData){sizeof proof, proof};
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_WELCOME;
+    message.welcome = &welcome;
+    send_to(coordinator, connection->id, &message);
+}
+
+static void observe(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                    const Weft__Control__Hello *hello)
+{
+    if (count_connections(coordinator, CONNECTION_OBSERVER) >= OBSERVERS_MAX) {
+        refuse(coordinator, connection, WEFT_ERR_LIMIT,
+               "job %.100s has %u observers already; try again later", coordinator->job, OBSERVERS_MAX);
+        return;
+    }
+    connection->state = CONNECTION_OBSERVER;
+    welcome(coordinator, connection, hello, NULL);
+}
+
+/* A worker for a job that runs already, and has fewer than it may have. */
+static bool may_come_later(const struct weft_coordinator *coordinator, const Weft__Control__Hello *hello)
+{
+    const struct weft_coordinator_options *options = &coordinator->options;
+    uint32_t endpoints = hello->endpoints ? hello->endpoints : 1;
+    return coordinator->state == COORDINATOR_RUNNING && hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
+           options->workers_min > 0 && options->shards == 0 && coordinator_active_count(coordinator) > 0 &&
+           coordinator->next_endpoint + endpoints < WEFT_LIMIT_ENDPOINTS &&
+           coordinator_active_count(coordinator) + coordinator_waiting_count(coordinator) <
+               options->workers_max;
+}
+
+static bool member_room(struct weft_coordinator *coordinator)
+{
+    if (coordinator->member_count < coordinator->member_room) return true;
+    uint32_t room = 2 * coordinator->member_room;
+    struct coordinator_member **more = weft_alloc_array(coordinator->env, room, sizeof *more);
+    if (!more) return false;
+    memcpy(more, coordinator->members, coordinator->member_count * sizeof *more);
+    weft_free_bytes(coordinator->env, coordinator->members);
+    coordinator->members = more;
+    coordinator->member_room = room;
+    return true;
+}
+
+static void hello_from(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                       const Weft__Control__Hello *hello)
+{
+    if (!admissible(coordinator, connection, hello)) return;
+    if (hello->role == WEFT__CONTROL__ROLE__ROLE_OBSERVER) {
+        observe(coordinator, connection, hello);
+        return;
+    }
+    bool newcomer = may_come_later(coordinator, hello);
+    int64_t index = newcomer ? 0 : choose_index(coordinator, connection, hello);
+    if (index < 0) return;
+    if (!member_room(coordinator)) {
+        refuse(coordinator, connection, WEFT_ERR_NO_MEMORY,
+               "the coordinator has no memory for another member");
+        return;
+    }
+    struct coordinator_member *member = weft_alloc_zero(coordinator->env, sizeof *member);
+    if (!member) {
+        refuse(coordinator, connection, WEFT_ERR_NO_MEMORY,
+               "the coordinator has no memory for another member");
+        return;
+    }
+    bool worker = hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+    member->role = hello->role;
+    member->newcomer = newcomer;
+    member->index = (uint32_t)index;
+    member->place = newcomer ? coordinator->next_place++ : member->index;
+    member->state = MEMBER_WELCOMED;
+    snprintf(member->host, sizeof member->host, "%s", hello->host);
+    member->device = hello->device;
+    member->states = hello->states;
+    member->frees = hello->frees;
+    member->pid = hello->pid;
+    if (newcomer)
+        snprintf(member->label, sizeof member->label, "a new worker (%s, pid %llu)", member->host,
+                 (unsigned long long)member->pid);
+    else
+        snprintf(member->label, sizeof member->label, "%s %u (%s, pid %llu)", worker ? "rank" : "shard",
+                 member->index, member->host, (unsigned long long)member->pid);
+    member->incarnation = coordinator->next_incarnation++;
+    member->endpoint_count = hello->endpoints ? hello->endpoints : 1;
+    member->endpoint_first = coordinator->next_endpoint;
+    coordinator->next_endpoint += member->endpoint_count;
+    member->connection = connection->id;
+    member->heard_ns = connection->heard_ns;
+
+    member->member = coordinator->member_count;
+    coordinator->members[coordinator->member_count++] = member;
+    /* a newcomer has no rank yet */
+    if (worker && !newcomer) coordinator->workers[index] = member, coordinator->worker_count++;
+    if (!worker) coordinator->shards[index] = member, coordinator->shard_count++;
+    connection->state = CONNECTION_MEMBER;
+    connection->member = member;
+    weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s joined, endpoints %u to %u", member->label,
+             member->endpoint_first, member->endpoint_first + member->endpoint_count - 1);
+    welcome(coordinator, connection, hello, member);
+}
+
+/* ---- roster and barrier ---- */
+
+static bool everybody_at(const struct weft_coordinator *coordinator, enum coordinator_member_state state)
+{
+    if (coordinator->worker_count < coordinator->options.workers ||
+        coordinator->shard_count < coordinator->options.shards)
+        return false;
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator->members[i]->state != state) return false;
+    return true;
+}
+
+/* Who is lost when the coordinator's connection is: the member it shares a process with, if any. */
+static void name_coordinator(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
+{
+    unsigned long long pid = coordinator->options.pid;
+    snprintf(out, out_bytes, "coordinator (%.200s, pid %llu)", coordinator->host, pid);
+    for (uint32_t i = 0; pid && i < coordinator->member_count; i++) {
+        const struct coordinator_member *member = coordinator->members[i];
+        if (member->pid == pid && strcmp(member->host, coordinator->host) == 0)
+            snprintf(out, out_bytes, "%.250s", member->label);
+    }
+}
+
+void coordinator_describe(const struct coordinator_member *member, Weft__Control__Member *entry)
+{
+    weft__control__member__init(entry);
+    entry->member = member->member;
+    entry->role = member->role;
+    entry->index = member->index;
+    entry->name = (char *)member->label;
+    entry->host = (char *)member->host;
+    entry->device = member->device;
+    entry->states = member->states;
+    entry->pid = member->pid;
+    entry->incarnation = member->incarnation;
+    entry->endpoint_first = member->endpoint_first;
+    entry->n_addresses = member->endpoint_count;
+    entry->addresses = member->addresses;
+}
+
+enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
+                                         const struct coordinator_member *to)
+{
+    uint32_t count = coordinator->options.workers + coordinator->options.shards;
+    Weft__Control__Member *entries = weft_alloc_array(coordinator->env, count, sizeof *entries);
+    Weft__Control__Member **pointers = weft_alloc_array(coordinator->env, count, sizeof *pointers);
+    uint32_t used = 0;
+    for (uint32_t i = 0; entries && pointers && i < coordinator->member_count; i++) {
+        const struct coordinator_member *member = coordinator->members[i];
+        bool shard = member->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+        if (!shard &&
+            (member->index >= coordinator->options.workers || coordinator->workers[member->index] != member))
+            continue;
+        WEFT_ASSERT(used < count);
+        coordinator_describe(member, &entries[used]);
+        pointers[used] = &entries[used];
+        used++;
+    }
+    char name[WEFT_LIMIT_NAME_BYTES + 1];
+    name_coordinator(coordinator, name, sizeof name);
+    Weft__Control__Roster roster = WEFT__CONTROL__ROSTER__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    roster.epoch = coordinator->epoch_in_force;
+    roster.n_members = used;
+    roster.members = pointers;
+    roster.coordinator = name;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_ROSTER;
+    message.roster = &roster;
+    bool room = entries && pointers;
+    if (room && to) coordinator_send(coordinator, to, &message);
+    if (room && !to) coordinator_broadcast(coordinator, &message, NULL);
+    weft_free_bytes(coordinator->env, entries);
+    weft_free_bytes(coordinator->env, pointers);
+    return room ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static void send_roster(struct weft_coordinator *coordinator)
+{
+    if (coordinator_placement_init(coordinator) != WEFT_OK) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the roster of %u members",
+                          coordinator->member_count);
+        return;
+    }
+    enter(coordinator, COORDINATOR_CONNECTING);
+    if (coordinator_send_roster(coordinator, NULL) != WEFT_OK)
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the roster of %u members",
+                          coordinator->member_count);
+}
+
+static void free_addresses(struct weft_coordinator *coordinator, struct coordinator_member *member)
+{
+    for (uint32_t i = 0; member->addresses && i < member->endpoint_count; i++)
+        weft_free_bytes(coordinator->env, member->addresses[i].data);
+    weft_free_bytes(coordinator->env, member->addresses);
+    member->addresses = NULL;
+}
+
+static void endpoints_from(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                           const Weft__Control__Endpoints *endpoints)
+{
+    if (member->state != MEMBER_WELCOMED || endpoints->n_addresses != member->endpoint_count) {
+        coordinator_member_lost(coordinator, member,
+                                member->state != MEMBER_WELCOMED
+                                    ? "it sent Endpoints twice"
+                                    : "it sent another number of addresses than announced");
+        return;
+    }
+    member->addresses = weft_alloc_zero(coordinator->env, member->endpoint_count * sizeof *member->addresses);
+    bool stored = member->addresses != NULL;
+    for (uint32_t i = 0; stored && i < member->endpoint_count; i++) {
+        size_t bytes = endpoints->addresses[i].len;
+        uint8_t *copy = weft_alloc_bytes(coordinator->env, bytes);
+        stored = copy != NULL;
+        if (!stored) break;
+        memcpy(copy, endpoints->addresses[i].data, bytes);
+        member->addresses[i] = (ProtobufCBinaryData){bytes, copy};
+    }
+    if (!stored) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the addresses of %s", member->label);
+        return;
+    }
+    member->state = MEMBER_ADDRESSED;
+    if (member->newcomer) coordinator_grow(coordinator);
+    else if (everybody_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
+}
+
+static void send_go(struct weft_coordinator *coordinator, const struct coordinator_member *newcomer)
+{
+    Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    go.epoch = coordinator->epoch_in_force;
+    go.committed = coordinator->committed;
+    go.codec_steps = coordinator->codec_steps;
+    while (go.tensors < coordinator->tensor_count && coordinator->tensors[go.tensors]->announced)
+        go.tensors++;
+    if (coordinator->cost_known) go.cost = &coordinator->cost;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
+    message.go = &go;
+    if (newcomer) coordinator_send(coordinator, newcomer, &message);
+    else coordinator_broadcast(coordinator, &message, NULL);
+}
+
+/* Without memory for it all do without. */
+static void keep_ring(struct weft_coordinator *coordinator, const ProtobufCBinaryData *ring)
+{
+    uint8_t *copy = ring->len > 0 ? weft_alloc_bytes(coordinator->env, ring->len) : NULL;
+    if (copy) memcpy(copy, ring->data, ring->len);
+    coordinator->cost.ring = (ProtobufCBinaryData){.len = copy ? ring->len : 0, .data = copy};
+}
+
+static void ready_from(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                       const Weft__Control__Ready *ready)
+{
+    /* it has come in, and was given a roster */
+    bool late = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
+    if ((coordinator->state != COORDINATOR_CONNECTING && !late) || member->state != MEMBER_ADDRESSED ||
+        ready->epoch == 0 || ready->epoch > coordinator->epoch_in_force) {
+        coordinator_member_lost(coordinator, member, "it sent Ready when that was not due");
+        return;
+    }
+    member->state = MEMBER_READY;
+    if (late) {
+        send_go(coordinator, member);
+        return;
+    }
+    if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0) {
+        const Weft__Control__LinkCost *said = ready->cost;
+        coordinator->cost =
+            (Weft__Control__LinkCost){.base = PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor),
+                                      .pairs = said->pairs,
+                                      .unknown = said->unknown,
+                                      .latency_ns = said->latency_ns,
+                                      .bytes_per_second = said->bytes_per_second,
+                                      .eager_bytes = said->eager_bytes,
+                                      .inject_ns = said->inject_ns,
+                                      .sum_ps = said->sum_ps,
+                                      .pass_ps = said->pass_ps,
+                                      .incast_milli = said->incast_milli,
+                                      .words_ns = said->words_ns,
+                                      .slices_ns = said->slices_ns,
+                                      .said_ps = said->said_ps,
+                                      .cached_ps = said->cached_ps,
+                                      .passed_ps = said->passed_ps,
+                                      .core_kib = said->core_kib,
+                                      .last_kib = said->last_kib,
+                                      .past_ps = said->past_ps};
+        coordinator->cost_known = true;
+        keep_ring(coordinator, &said->ring);
+        if (said->runs.len == sizeof coordinator->runs) {
+            memcpy(coordinator->runs, said->runs.data, sizeof coordinator->runs);
+            coordinator->cost.runs = (ProtobufCBinaryData){sizeof coordinator->runs, coordinator->runs};
+        }
+    }
+    if (!everybody_at(coordinator, MEMBER_READY)) return;
+    enter(coordinator, COORDINATOR_RUNNING);
+    send_go(coordinator, NULL);
+}
+
+/* ---- leaving ---- */
+
+static bool all_shards_left(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        if (coordinator->shards[i]->state != MEMBER_LEFT) return false;
+    return true;
+}
+
+/* Tells the shards that no contribution of this worker will follow. */
+static void announce_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker)
+{
+    char text[COORDINATOR_LABEL_BYTES + 16];
+    Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    snprintf(text, sizeof text, "%s has left", worker->label);
+    left.member = worker->member;
+    left.index = worker->index;
+    left.text = text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_LEFT;
+    message.left = &left;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        coordinator_send(coordinator, coordinator->shards[i], &message);
+}
+
+static void leave_from(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                       const Weft__Control__Leave *leave)
+{
+    bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+    bool workers_done = coordinator_active_count(coordinator) == 0;
+    if (coordinator->state != COORDINATOR_RUNNING || member->newcomer || (!worker && !workers_done)) {
+        char why[160];
+        snprintf(why, sizeof why, "it left %s%s%.100s",
+                 worker || coordinator->state != COORDINATOR_RUNNING ? "before the job had begun"
+                                                                     : "while workers were running",
+                 leave->text[0] ? ": " : "", leave->text);
+        coordinator_member_lost(coordinator, member, why);
+        return;
+    }
+    member->state = MEMBER_LEFT;
+    /* After the last step one may have heard all and be gone when others, that have not, ask whether it
+     * was good. */
+    if (worker && leave->committed > coordinator->committed) coordinator->committed = leave->committed;
+    weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s left", member->label);
+    if (worker) coordinator->worker_left_count++;
+    if (worker && coordinator_active_count(coordinator) == 0) {
+        Weft__Control__Finished finished = WEFT__CONTROL__FINISHED__INIT;
+        Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+        finished.text = (char *)"all workers have left";
+        message.body_case = WEFT__CONTROL__CONTROL__BODY_FINISHED;
+        message.finished = &finished;
+        coordinator_broadcast(coordinator, &message, NULL);
+        workers_done = true;
+    }
+    else if (worker) announce_left(coordinator, member);
+    coordinator_check_left(coordinator);
+    coordinator_shrink_check(coordinator);
+    coordinator_liveness_check(coordinator);
+    if (coordinator->state == COORDINATOR_ENDED) return;
+    if (workers_done && all_shards_left(coordinator)) end(coordinator, WEFT_OK, "");
+}
+
+/* ---- messages ---- */
+
+static void member_message(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                           const Weft__Control__Control *message)
+{
+    struct coordinator_member *member = connection->member;
+    member->heard_ns = connection->heard_ns;
+    /* still draining: nothing counts */
+    if (member->state >= MEMBER_LEFT || coordinator->state == COORDINATOR_ENDED) return;
+    bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER,
+         running = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+        if (message->heartbeat->whom) coordinator_send_wait_reason(coordinator, connection->id, member);
+        coordinator_heartbeat(coordinator, member, message->heartbeat);
+        return;
+    case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS:
+        endpoints_from(coordinator, member, message->endpoints);
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_READY: ready_from(coordinator, member, message->ready); break;
+    case WEFT__CONTROL__CONTROL__BODY_DECLARE:
+        if (worker && running) coordinator_declare(coordinator, member, message->declare);
+        else
+            coordinator_member_lost(coordinator, member,
+                                    worker ? "it declared a tensor before Go"
+                                           : "it declared a tensor, as only workers do");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK:
+        if (!worker && running) coordinator_declared_ok(coordinator, member, message->declared_ok->tensor);
+        else coordinator_member_lost(coordinator, member, "it sent DeclaredOk when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
+        if (worker && running) coordinator_tensor_free(coordinator, member, message->tensor_free->tensor);
+        else coordinator_member_lost(coordinator, member, "it sent TensorFree when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH:
+        if (worker && running) coordinator_weight_hash(coordinator, member, message->weight_hash);
+        else coordinator_member_lost(coordinator, member, "it sent a WeightHash when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_SHRINK:
+        if (worker && running) coordinator_shrink(coordinator, member, message->shrink);
+        else coordinator_member_lost(coordinator, member, "it sent Shrink when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_JOIN:
+        if (worker && running) coordinator_join(coordinator, member, message->join);
+        else coordinator_member_lost(coordinator, member, "it sent Join when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_ABORT:
+        if (coordinator->state == COORDINATOR_RUNNING && member->state != MEMBER_READY) {
+            /* it comes later, and cannot: the others can */
+            coordinator_member_lost(coordinator, member, message->abort->text);
+            break;
+        }
+        coordinator_abort(coordinator, member, (enum weft_status)message->abort->status,
+                          "aborted by %s: %.300s", member->label, message->abort->text);
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_LEAVE: leave_from(coordinator, member, message->leave); break;
+    default:
+        coordinator_member_lost(coordinator, member, "it sent a message that only the coordinator sends");
+        break;
+    }
+    if (member->state == MEMBER_LOST) close_connection(coordinator, connection, "protocol broken");
+}
+
+static void observer_message(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                             const Weft__Control__Control *message)
+{
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HEARTBEAT) {
+        if (message->heartbeat->whom) coordinator_send_wait_reason(coordinator, connection->id, NULL);
+        return;
+    }
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_LEAVE) {
+        close_connection(coordinator, connection, "left");
+        return;
+    }
+    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST) {
+        refuse(coordinator, connection, WEFT_ERR_STATE, "an observer may only ask for the status");
+        return;
+    }
+    char *json = weft_coordinator_status_json(coordinator);
+    if (!json) {
+        refuse(coordinator, connection, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for its status");
+        return;
+    }
+    Weft__Control__StatusReply reply = WEFT__CONTROL__STATUS_REPLY__INIT;
+    Weft__Control__Control answer = WEFT__CONTROL__CONTROL__INIT;
+    reply.json = json;
+    answer.body_case = WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY;
+    answer.status_reply = &reply;
+    send_to(coordinator, connection->id, &answer);
+    weft_free_bytes(coordinator->env, json);
+}
+
+void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t id,
+                              const Weft__Control__Control *message)
+{
+    struct coordinator_connection *connection = find_connection(coordinator, id);
+    if (!connection) return;
+    connection->heard_ns = weft_now_ns(coordinator->env);
+    switch (connection->state) {
+    case CONNECTION_NEW:
+        if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HELLO)
+            hello_from(coordinator, connection, message->hello);
+        else
+            refuse(coordinator, connection, WEFT_ERR_STATE,
+                   "the first message to a coordinator must be Hello");
+        break;
+    case CONNECTION_MEMBER: member_message(coordinator, connection, message); break;
+    case CONNECTION_OBSERVER: observer_message(coordinator, connection, message); break;
+    case CONNECTION_CLOSING: break;
+    }
+}
+
+/* ---- time ---- */
+
+static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
+{
+    if (coordinator->state >= COORDINATOR_RUNNING ||
+        weft_elapsed_ns(coordinator->created_ns, now_ns) <= coordinator->options.join_ns)
+        return;
+    char missing[400];
+    coordinator_describe_missing(coordinator, missing, sizeof missing);
+    coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE, "job %.100s could not begin within %llu s: %s",
+                      coordinator->job, (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)),
+                      missing);
+}
+
+static void move_on(uint64_t *time_ns, uint64_t by_ns, uint64_t now_ns)
+{
+    /* something may have been heard since */
+    *time_ns = weft_elapsed_ns(*time_ns, now_ns) > by_ns ? *time_ns + by_ns : now_ns;
+}
+
+void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t pause_ns)
+{
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "this process was stopped for %.1f s",
+             (double)pause_ns / 1e9);
+    uint64_t now_ns = weft_now_ns(coordinator->env);
+    for (size_t i = 0; i < coordinator->connection_count; i++) {
+        move_on(&coordinator->connections[i]->heard_ns, pause_ns, now_ns);
+        move_on(&coordinator->connections[i]->opened_ns, pause_ns, now_ns);
+    }
+    move_on(&coordinator->created_ns, pause_ns, now_ns);
+    if (coordinator->shrink_began_ns > 0) move_on(&coordinator->shrink_began_ns, pause_ns, now_ns);
+}
+
+/* It may only have been stopped, or cut off: when it wakes up it shall know why the others went on without
+ * it. */
+static void give_up(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+                    const char *silent)
+{
+    if (connection->member && connection->member->state < MEMBER_LEFT) {
+        /* who has left is only slow to close */
+        char text[COORDINATOR_LABEL_BYTES + 160];
+        snprintf(text, sizeof text,
+                 "%s has been given up by the coordinator: it was %.100s; the job is over for it",
+                 connection->member->label, silent);
+        coordinator_member_lost(coordinator, connection->member, silent);
+        send_abort(coordinator, connection->id, WEFT_ERR_PEER_LOST, text);
+    }
+    close_connection(coordinator, connection, silent);
+}
+
+void weft_coordinator_tick(struct weft_coordinator *coordinator)
+{
+    uint64_t now_ns = weft_now_ns(coordinator->env), silence_ns = coordinator->options.heartbeat_ns;
+    char silent[64];
+    snprintf(silent, sizeof silent, "silent for %llu s", (unsigned long long)(silence_ns / WEFT_SECONDS(1)));
+    for (size_t i = 0; i < coordinator->connection_count; i++) {
+        struct coordinator_connection *connection = coordinator->connections[i];
+        if (connection->state == CONNECTION_NEW && weft_elapsed_ns(connection->opened_ns, now_ns) > HELLO_NS)
+            refuse(coordinator, connection, WEFT_ERR_DEADLINE, "no Hello within %llu s",
+                   (unsigned long long)(HELLO_NS / WEFT_SECONDS(1)));
+        bool joined = connection->state == CONNECTION_MEMBER || connection->state == CONNECTION_OBSERVER;
+        if (!joined || weft_elapsed_ns(connection->heard_ns, now_ns) <= silence_ns) continue;
+        give_up(coordinator, connection, silent);
+    }
+    coordinator_log_wait_reason(coordinator, now_ns);
+    tick_joining(coordinator, now_ns);
+    coordinator_shrink_tick(coordinator, now_ns);
+}
+
+/* ---- life ---- */
+
+void weft_coordinator_options_init(struct weft_coordinator_options *options)
+{
+    *options = (struct weft_coordinator_options){.size = sizeof *options,
+                                                 .job = "weft",
+                                                 .workers = 1,
+                                                 .heartbeat_ns = WEFT_SECONDS(30),
+                                                 .join_ns = WEFT_SECONDS(300)};
+}
+
+enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft_coordinator_options *options,
+                                         struct weft_coordinator **out)
+{
+    WEFT_ASSERT(options->size == sizeof *options && options->send && options->close);
+    if (options->workers == 0 || options->workers > WEFT_LIMIT_WORKERS || options->shards > WEFT_LIMIT_SHARDS)
+        return WEFT_ERR_INVALID;
+    if (!options->job || options->job[0] == 0 || strlen(options->job) > WEFT_LIMIT_NAME_BYTES)
+        return WEFT_ERR_INVALID;
+    if (options->workers_min > options->workers || options->workers_max > WEFT_LIMIT_WORKERS)
+        return WEFT_ERR_INVALID;
+    if (options->heartbeat_ns == 0 || options->join_ns == 0) return WEFT_ERR_INVALID;
+    struct weft_coordinator *coordinator = weft_alloc_zero(env, sizeof *coordinator);
+    if (!coordinator) return WEFT_ERR_NO_MEMORY;
+    coordinator->env = env;
+    coordinator->options = *options;
+    coordinator->state = COORDINATOR_JOINING;
+    coordinator->created_ns = weft_now_ns(env);
+    coordinator->report_ns = weft_deadline_ns(coordinator->created_ns, WEFT_WAIT_REASON_FIRST_NS);
+    coordinator->job_id = weft_random_u64(env);
+    coordinator->transport_nonce = weft_random_u64(env);
+    coordinator->next_incarnation = 1;
+    coordinator->epoch = coordinator->epoch_in_force = COORDINATOR_EPOCH;
+    bool with_secret = options->secret && options->secret[0];
+    coordinator->job = weft_alloc_text(env, options->job);
+    coordinator->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
+    coordinator->host = weft_alloc_text(env, options->host ? options->host : "");
+    coordinator->options.job = coordinator->job;
+    coordinator->options.host = coordinator->host;
+    coordinator->options.secret = coordinator->secret;
+    uint32_t most = options->workers_max > options->workers ? options->workers_max : options->workers;
+    coordinator->member_room = most + options->shards;
+    coordinator->next_place = coordinator->workers_at_start = options->workers;
+    coordinator->members = weft_alloc_zero(env, coordinator->member_room * sizeof *coordinator->members);
+    coordinator->workers = weft_alloc_zero(env, most * sizeof *coordinator->workers);
+    coordinator->shards = weft_alloc_zero(env, (options->shards + 1) * sizeof *coordinator->shards);
+    if (!coordinator->job || !coordinator->host || (with_secret && !coordinator->secret) ||
+        !coordinator->members || !coordinator->workers || !coordinator->shards) {
+        weft_coordinator_free(coordinator);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    *out = coordinator;
+    return WEFT_OK;
+}
+
+void weft_coordinator_free(struct weft_coordinator *coordinator)
+{
+    if (!coordinator) return;
+    struct weft_env *env = coordinator->env;
+    for (size_t i = 0; i < coordinator->connection_count; i++)
+        weft_free_bytes(env, coordinator->connections[i]);
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        free_addresses(coordinator, coordinator->members[i]);
+        weft_free_bytes(env, coordinator->members[i]);
+    }
+    coordinator_tensors_free(coordinator);
+    weft_free_bytes(env, coordinator->cost.ring.data);
+    weft_free_bytes(env, coordinator->endpoints);
+    weft_free_bytes(env, coordinator->connections);
+    weft_free_bytes(env, coordinator->members);
+    weft_free_bytes(env, coordinator->workers);
+    weft_free_bytes(env, coordinator->shards);
+    weft_free_bytes(env, coordinator->job);
+    weft_free_bytes(env, coordinator->secret);
+    weft_free_bytes(env, coordinator->host);
+    weft_free_bytes(env, coordinator);
+}

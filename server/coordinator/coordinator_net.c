@@ -1,0 +1,242 @@
+/* coordinator_net.c - the coordinator on sockets: frames in, frames out, a tick every second.
+ *
+ *     accepted connection -> number -> weft_coordinator_opened
+ *     frame -> weft_control_unpack -> weft_coordinator_message       send -> weft_control_pack -> frame
+ *     gone -> weft_coordinator_closed
+ *
+ * Everything runs on the net's thread. A frame that does not decode, or is long and comes from somebody who
+ * has not joined, closes its connection; what that means for the job is the state machine's affair. */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/coordinator/coordinator.h"
+
+#define TICK_NS WEFT_SECONDS(1)
+/* between two ticks: the first report is due within 2 s */
+#define FIRST_LOOK_NS (WEFT_WAIT_REASON_FIRST_NS + WEFT_MS(50))
+
+struct server_connection {
+    struct weft_list link;
+    struct weft_coordinator_server *server;
+    struct weft_net_connection *net;
+    uint64_t id;
+    bool said_hello; /* its first frame has decoded */
+};
+
+struct weft_coordinator_server {
+    struct weft_env *env;
+    struct weft_coordinator *coordinator;
+    struct weft_net_listener *listener;
+    struct weft_list connections; /* struct server_connection, rising ids */
+    uint64_t next_id;
+    uint64_t ticked_ns;           /* at the last tick */
+    void (*ended)(void *context, enum weft_status status, const char *text);
+    void *context;
+};
+
+/* ---- who may be listened to ---- */
+
+static bool is_loopback(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (strcmp(host, "localhost") == 0) return true;
+    if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+enum weft_status weft_listen_check(const char *host, const char *secret, struct weft_error *error)
+{
+    if ((secret && secret[0]) || is_loopback(host)) return WEFT_OK;
+    return weft_error_set(error, WEFT_ERR_AUTH,
+                          "will not listen on %.100s without a job secret: anybody who reaches it could "
+                          "join; give a secret or listen on 127.0.0.1",
+                          host);
+}
+
+/* ---- out ---- */
+
+static struct server_connection *find(struct weft_coordinator_server *server, uint64_t id)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &server->connections)
+    {
+        struct server_connection *connection = weft_container_of(node, struct server_connection, link);
+        if (connection->id == id) return connection;
+    }
+    return NULL;
+}
+
+static void on_send(void *context, uint64_t id, const Weft__Control__Control *message)
+{
+    struct weft_coordinator_server *server = context;
+    struct server_connection *connection = find(server, id);
+    if (!connection) return;
+    uint8_t *data;
+    size_t bytes;
+    enum weft_status status = weft_control_pack(server->env, message, &data, &bytes);
+    if (status == WEFT_OK) {
+        status = weft_net_send(connection->net, data, bytes);
+        weft_free_bytes(server->env, data);
+    }
+    if (status == WEFT_OK || status == WEFT_ERR_CLOSED) return;
+    /* It would wait for this message in vain. */
+    weft_log(server->env, WEFT_LOG_ERROR, "coordinator", "message %d to %s could not be sent: %s",
+             (int)message->body_case, weft_net_peer_name(connection->net), weft_reason_text(status));
+    weft_net_close(connection->net);
+}
+
+static void on_close(void *context, uint64_t id, const char *why)
+{
+    struct server_connection *connection = find(context, id);
+    if (connection) weft_net_close(connection->net);
+}
+
+static void on_ended(void *context, enum weft_status status, const char *text)
+{
+    struct weft_coordinator_server *server = context;
+    if (server->ended) server->ended(server->context, status, text);
+}
+
+/* ---- in ---- */
+
+static void on_opened(void *context, struct weft_net_connection *net)
+{
+    struct weft_coordinator_server *server = context;
+    struct server_connection *connection = weft_alloc_zero(server->env, sizeof *connection);
+    weft_net_set_context(net, connection); /* NULL: known to nobody */
+    if (!connection) {
+        weft_net_close(net);
+        return;
+    }
+    connection->server = server;
+    connection->net = net;
+    connection->id = ++server->next_id;
+    weft_list_append(&server->connections, &connection->link);
+    weft_coordinator_opened(server->coordinator, connection->id, weft_net_peer_name(net));
+}
+
+static void on_frame(void *context, struct weft_net_connection *net, const uint8_t *data, size_t bytes)
+{
+    struct server_connection *connection = weft_net_context(net);
+    Weft__Control__Control *message;
+    if (!connection) return;
+    struct weft_coordinator_server *server = connection->server;
+    bool too_long = !connection->said_hello && bytes > WEFT_LIMIT_HELLO_BYTES;
+    if (too_long || weft_control_unpack(server->env, data, bytes, &message) != WEFT_OK) {
+        weft_log(server->env, WEFT_LOG_WARN, "coordinator",
+                 "%s sent a frame of %zu bytes that is no control message; closed", weft_net_peer_name(net),
+                 bytes);
+        weft_net_close(net);
+        return;
+    }
+    connection->said_hello = true;
+    weft_coordinator_message(server->coordinator, connection->id, message);
+    weft_control_free(server->env, message);
+}
+
+static void on_closed(void *context, struct weft_net_connection *net, enum weft_status reason,
+                      const char *text)
+{
+    struct server_connection *connection = weft_net_context(net);
+    if (!connection) return;
+    struct weft_coordinator_server *server = connection->server;
+    weft_list_remove(&connection->link);
+    weft_coordinator_closed(server->coordinator, connection->id,
+                            reason == WEFT_ERR_PEER_LOST ? "connection closed" : text);
+    weft_free_bytes(server->env, connection);
+}
+
+static void on_tick(void *context)
+{
+    struct weft_coordinator_server *server = context;
+    uint64_t now_ns = weft_now_ns(server->env), gap_ns = weft_elapsed_ns(server->ticked_ns, now_ns);
+    server->ticked_ns = now_ns;
+    if (gap_ns > 2 * TICK_NS) weft_coordinator_paused(server->coordinator, gap_ns - TICK_NS);
+    weft_coordinator_tick(server->coordinator);
+}
+
+static void on_first_look(void *context)
+{
+    struct weft_coordinator_server *server = context;
+    weft_coordinator_tick(server->coordinator);
+}
+
+/* ---- life ---- */
+
+enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host,
+                                               uint16_t port, const struct weft_coordinator_options *options,
+                                               uint16_t *port_out, struct weft_coordinator_server **out,
+                                               struct weft_error *error)
+{
+    WEFT_TRY(weft_listen_check(host, options->secret, error));
+    struct weft_coordinator_server *server = weft_alloc_zero(env, sizeof *server);
+    if (!server) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a coordinator");
+    server->env = env;
+    server->ticked_ns = weft_now_ns(env);
+    server->ended = options->ended;
+    server->context = options->context;
+    weft_list_init(&server->connections);
+
+    struct weft_coordinator_options inner = *options;
+    char own_host[65] = "";
+    if (gethostname(own_host, sizeof own_host - 1) != 0) own_host[0] = 0;
+    inner.host = own_host;
+    inner.pid = (uint64_t)getpid();
+    inner.send = on_send;
+    inner.close = on_close;
+    inner.ended = on_ended;
+    inner.context = server;
+    enum weft_status status = weft_coordinator_create(env, &inner, &server->coordinator);
+    if (status != WEFT_OK) {
+        weft_error_set(error, status,
+                       "cannot coordinate job %.100s with %u workers and %u shards: %s (1 to %u workers, up "
+                       "to %u shards)",
+                       options->job ? options->job : "(no name)", options->workers, options->shards,
+                       weft_reason_text(status), WEFT_LIMIT_WORKERS, WEFT_LIMIT_SHARDS);
+        goto err_free_server;
+    }
+    static const struct weft_net_handler handler = {.opened = on_opened,
+                                                    .frame = on_frame,
+                                                    .closed = on_closed,
+                                                    .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES,
+                                                    .send_bytes_max = 4 * WEFT_LIMIT_FRAME_BYTES,
+                                                    .connections_max =
+                                                        WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS + 1024};
+    status = weft_net_listen(net, host, port, &handler, server, port_out, &server->listener, error);
+    if (status != WEFT_OK) goto err_free_coordinator;
+    *out = server; /* the listener knows it: from here on it is freed after the net, whatever happens */
+    status = weft_net_timer_periodic(net, TICK_NS, on_tick, server);
+    if (status == WEFT_OK) status = weft_net_timer_once(net, FIRST_LOOK_NS, on_first_look, server);
+    if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the coordinator's timer");
+    return WEFT_OK;
+
+err_free_coordinator:
+    weft_coordinator_free(server->coordinator);
+err_free_server:
+    weft_free_bytes(env, server);
+    return status;
+}
+
+uint32_t weft_coordinator_server_connections(const struct weft_coordinator_server *server)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < server->coordinator->connection_count; i++)
+        count += server->coordinator->connections[i]->state != CONNECTION_OBSERVER;
+    return count;
+}
+
+char *weft_coordinator_server_status_json(struct weft_coordinator_server *server)
+{
+    return weft_coordinator_status_json(server->coordinator);
+}
+
+void weft_coordinator_server_free(struct weft_coordinator_server *server)
+{
+    if (!server) return;
+    WEFT_ASSERT(weft_list_empty(&server->connections));
+    weft_coordinator_free(server->coordinator);
+    weft_free_bytes(server->env, server);
+}

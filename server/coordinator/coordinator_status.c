@@ -1,0 +1,99 @@
+/* coordinator_status.c - what the job looks like now, as one JSON object (for /status and `weft status`).
+ *
+ * Times are durations ("silent_ms"), never clock readings: the coordinator knows no calendar. Long jobs'
+ * tensor lists are cut at TENSORS_MAX entries and say so, which keeps the text under
+ * WEFT_LIMIT_STATUS_BYTES. */
+#include <jansson.h>
+#include <string.h>
+
+#include "server/coordinator/coordinator.h"
+
+#define TENSORS_MAX 5000u
+#define MEMBERS_MAX 5120u
+
+/* JSON is UTF-8; a name from outside may not be, and a sentence may be cut inside a character. */
+static json_t *json_of_text(const char *text)
+{
+    json_t *json = json_string(text);
+    if (json) return json;
+    char plain[512];
+    size_t bytes = 0;
+    for (; text[bytes] && bytes + 1 < sizeof plain; bytes++)
+        plain[bytes] = (unsigned char)text[bytes] < 0x80 ? text[bytes] : '?';
+    plain[bytes] = 0;
+    return json_string(plain);
+}
+
+static const char *member_state_name(const struct coordinator_member *member)
+{
+    switch (member->state) {
+    case MEMBER_WELCOMED: return "joined";
+    case MEMBER_ADDRESSED: return "connecting";
+    case MEMBER_READY: return member->joined ? "joined" : "ready";
+    case MEMBER_LEFT: return "left";
+    case MEMBER_LOST: return "lost";
+    }
+    return "?";
+}
+
+static json_t *json_of_member(const struct weft_coordinator *coordinator,
+                              const struct coordinator_member *member)
+{
+    uint64_t load_bytes = 0;
+    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
+        if (coordinator->endpoints[i].id - member->endpoint_first < member->endpoint_count)
+            load_bytes += coordinator->endpoints[i].load_bytes;
+    return json_pack(
+        "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "role",
+        member->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "worker" : "shard", "index", (int)member->index,
+        "state", member_state_name(member), "host", json_of_text(member->host), "pid",
+        (json_int_t)member->pid, "incarnation", (json_int_t)member->incarnation, "endpoint_first",
+        (json_int_t)member->endpoint_first, "endpoints", (json_int_t)member->endpoint_count, "weights_bytes",
+        (json_int_t)load_bytes, "silent_ms",
+        (json_int_t)(weft_elapsed_ns(member->heard_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1)));
+}
+
+static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
+{
+    const Weft__Control__Declare *declare = &tensor->declare;
+    json_t *dims = json_array();
+    for (size_t i = 0; i < declare->n_dims; i++)
+        json_array_append_new(dims, json_integer((json_int_t)declare->dims[i]));
+    uint64_t bytes = tensor->elems * weft_dtype_bytes((enum weft_dtype)declare->dtype);
+    return json_pack("{s:i, s:o, s:s, s:o, s:s, s:s, s:s, s:I, s:I, s:b, s:b}", "tensor",
+                     (int)declare->ordinal, "name", json_of_text(declare->name), "dtype",
+                     weft_dtype_name((enum weft_dtype)declare->dtype), "dims", dims, "mode",
+                     declare->mode == WEFT_WIRE_MODE_SERVER ? "server" : "all_reduce", "codec",
+                     declare->codec, "optimizer", declare->optimizer[0] ? declare->optimizer : "none",
+                     "bytes", (json_int_t)bytes, "chunks", (json_int_t)tensor->chunk_count, "declared",
+                     (int)tensor->announced, "freed", (int)(tensor->freed_count > 0));
+}
+
+static const char *const state_names[] = {"", "joining", "connecting", "running", "ended"};
+
+char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
+{
+    json_t *members = json_array(), *tensors = json_array();
+    for (uint32_t i = 0; i < coordinator->member_count && i < MEMBERS_MAX; i++)
+        json_array_append_new(members, json_of_member(coordinator, coordinator->members[i]));
+    for (uint32_t i = 0; i < coordinator->tensor_count && i < TENSORS_MAX; i++)
+        json_array_append_new(tensors, json_of_tensor(coordinator->tensors[i]));
+    json_t *root = json_pack(
+        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:s, s:o}", "job",
+        json_of_text(coordinator->job), "state", state_names[coordinator->state], "weft_version",
+        weft_proto_release(), "wire_version", WEFT_WIRE_VERSION, "epoch", (int)coordinator->epoch_in_force,
+        "workers", (int)coordinator->options.workers, "shards", (int)coordinator->options.shards, "uptime_ms",
+        (json_int_t)((weft_now_ns(coordinator->env) - coordinator->created_ns) / WEFT_MS(1)), "members",
+        members, "tensor_count", (json_int_t)coordinator->tensor_count, "tensors", tensors, "end_status",
+        weft_status_name(coordinator->end_status), "end_text", json_of_text(coordinator->end.text));
+    if (!root) return NULL;
+    size_t bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
+    char *text =
+        bytes && bytes <= WEFT_LIMIT_STATUS_BYTES ? weft_alloc_bytes(coordinator->env, bytes + 1) : NULL;
+    if (text) {
+        json_dumpb(root, text, bytes, JSON_COMPACT);
+        text[bytes] = 0;
+    }
+    json_decref(root);
+    return text;
+}

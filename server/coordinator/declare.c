@@ -1,0 +1,513 @@
+/* declare.c - tensors: all workers declare alike, chunks get their home, shards make room.
+ *
+ *     Declare (n) of every worker -> compare -> place -> Declared to the owning shards
+ *                                                     <- DeclaredOk of each -> Declared to all workers
+ *
+ * Workers declare in order, so tensor n is complete only after tensor n-1 and placement runs in ordinal
+ * order: it depends on the declarations alone, not on who was faster. Dense tensors are cut into chunks,
+ * and those of a codec that works block by block; others live whole in one place; each piece goes to the
+ * endpoint with the least bytes so far, endpoints taken round the shards before a shard's second engine
+ * comes up. */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "server/coordinator/coordinator.h"
+
+/* ---- comparing ---- */
+
+static void format_dims(size_t count, const uint64_t *dims, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < count && used + 1 < out_bytes; i++) {
+        int n = snprintf(out + used, out_bytes - used, "%s%llu", i ? "x" : "", (unsigned long long)dims[i]);
+        used += (size_t)n;
+    }
+}
+
+static const char *mode_name(uint32_t mode)
+{
+    return mode == WEFT_WIRE_MODE_SERVER ? "server" : "all_reduce";
+}
+
+/* One field that differs: what it is called and both values as text. */
+struct difference {
+    const char *field;
+    char mine[180], theirs[180];
+};
+
+static bool texts_differ(struct difference *difference, const char *field, const char *mine,
+                         const char *theirs)
+{
+    if (strcmp(mine, theirs) == 0) return false;
+    difference->field = field;
+    snprintf(difference->mine, sizeof difference->mine, "%.170s", mine);
+    snprintf(difference->theirs, sizeof difference->theirs, "%.170s", theirs);
+    return true;
+}
+
+static bool declares_differ(const Weft__Control__Declare *mine, const Weft__Control__Declare *theirs,
+                            struct difference *difference)
+{
+    char a[200], b[200];
+    format_dims(mine->n_dims, mine->dims, a, sizeof a);
+    format_dims(theirs->n_dims, theirs->dims, b, sizeof b);
+    if (texts_differ(difference, "shape", a, b)) return true;
+    if (texts_differ(difference, "dtype", weft_dtype_name((enum weft_dtype)mine->dtype),
+                     weft_dtype_name((enum weft_dtype)theirs->dtype)))
+        return true;
+    if (texts_differ(difference, "codec", mine->codec, theirs->codec)) return true;
+    if (texts_differ(difference, "optimizer", mine->optimizer, theirs->optimizer)) return true;
+    if (texts_differ(difference, "mode", mode_name(mine->mode), mode_name(theirs->mode))) return true;
+    snprintf(a, sizeof a, "%llu", (unsigned long long)mine->chunk_bytes);
+    snprintf(b, sizeof b, "%llu", (unsigned long long)theirs->chunk_bytes);
+    if (texts_differ(difference, "chunk_bytes", a, b)) return true;
+    return texts_differ(difference, "skip_nonfinite", mine->skip_nonfinite ? "true" : "false",
+                        theirs->skip_nonfinite ? "true" : "false");
+}
+
+/* The higher rank speaks first, so the sentence does not depend on who was faster. */
+static void abort_different(struct weft_coordinator *coordinator, uint32_t rank,
+                            const Weft__Control__Declare *declare, uint32_t first_rank,
+                            const Weft__Control__Declare *first)
+{
+    bool swap = rank < first_rank;
+    const Weft__Control__Declare *high = swap ? first : declare, *low = swap ? declare : first;
+    uint32_t high_rank = swap ? first_rank : rank, low_rank = swap ? rank : first_rank;
+    struct difference difference;
+    if (strcmp(high->name, low->name) != 0)
+        coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
+                          "rank %u declares tensor '%.150s' as its number %u, rank %u declares '%.150s': "
+                          "declare the same tensors in the same order",
+                          high_rank, high->name, declare->ordinal, low_rank, low->name);
+    else if (declares_differ(high, low, &difference))
+        coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
+                          "rank %u declares tensor '%.150s' with %s %.120s, rank %u with %.120s", high_rank,
+                          high->name, difference.field, difference.mine, low_rank, difference.theirs);
+}
+
+/* ---- the first declaration of a tensor ---- */
+
+static void tensor_free(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
+{
+    if (!tensor) return;
+    struct weft_env *env = coordinator->env;
+    weft_free_bytes(env, tensor->declare.name);
+    weft_free_bytes(env, tensor->declare.codec);
+    weft_free_bytes(env, tensor->declare.optimizer);
+    weft_free_bytes(env, tensor->declare.dims);
+    weft_free_bytes(env, tensor->chunks);
+    weft_free_bytes(env, tensor->shard_reply_pending);
+    weft_free_bytes(env, tensor->freed_by);
+    weft_free_bytes(env, tensor);
+}
+
+void coordinator_tensors_free(struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
+        tensor_free(coordinator, coordinator->tensors[i]);
+    weft_free_bytes(coordinator->env, coordinator->tensors);
+}
+
+/* `declare` with its codec in canonical form (in `codec_text`), and everything that can be said against it
+ * alone. */
+static enum weft_status check_declare(struct weft_coordinator *coordinator,
+                                      const Weft__Control__Declare *declare, char *codec_text,
+                                      size_t codec_bytes, struct weft_codec_spec *resolved_out,
+                                      uint32_t *candidates_out, struct weft_error *error)
+{
+    struct weft_codec_spec spec;
+    struct weft_optimizer optimizer;
+    struct weft_shape shape = {.dim_count = (uint32_t)declare->n_dims};
+    _Static_assert(WEFT_LIMIT_DIMS == WEFT_TENSOR_DIMS_MAX, "one limit of dimensions");
+    _Static_assert(WEFT_LIMIT_CANDIDATES == WEFT_CODEC_CANDIDATES_MAX, "one limit of candidates");
+    memcpy(shape.dims, declare->dims, declare->n_dims * sizeof shape.dims[0]);
+    const bool judged = weft_codec_candidates_requested(declare->codec);
+    *candidates_out = 0;
+    if (judged) {
+        struct weft_codec_candidates candidates;
+        WEFT_TRY((enum weft_status)weft_codec_candidates_parse(declare->codec, &candidates, error));
+        weft_codec_candidates_resolve(&candidates, &shape);
+        *candidates_out = candidates.count;
+        spec = candidates.specs[0];
+        snprintf(codec_text, codec_bytes, "%s", declare->codec);
+    } else {
+        WEFT_TRY(
+            (enum weft_status)weft_codec_parse(declare->codec[0] ? declare->codec : "dense", &spec, error));
+        weft_codec_format(&spec, codec_text, codec_bytes);
+    }
+    WEFT_TRY((enum weft_status)weft_optimizer_parse(declare->optimizer, &optimizer, error));
+    *resolved_out = weft_codec_resolve(&spec, &shape);
+    if (declare->dtype != WEFT_F32 &&
+        (judged || spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codecs and optimizers need dtype f32, not %s",
+                              weft_dtype_name((enum weft_dtype)declare->dtype));
+    if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.shards == 0)
+        return weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "server mode needs shards and this job has none: start some, or use mode all_reduce");
+    return WEFT_OK;
+}
+
+static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordinator,
+                                                const Weft__Control__Declare *declare, const char *codec_text,
+                                                uint32_t rank)
+{
+    struct weft_env *env = coordinator->env;
+    if (coordinator->tensor_count == coordinator->tensor_room) {
+        uint32_t room = coordinator->tensor_room ? coordinator->tensor_room * 2 : 16;
+        struct coordinator_tensor **more = weft_alloc_array(env, room, sizeof *more);
+        if (!more) return NULL;
+        if (coordinator->tensor_count)
+            memcpy(more, coordinator->tensors, coordinator->tensor_count * sizeof *more);
+        weft_free_bytes(env, coordinator->tensors);
+        coordinator->tensors = more;
+        coordinator->tensor_room = room;
+    }
+    struct coordinator_tensor *tensor = weft_alloc_zero(env, sizeof *tensor);
+    if (!tensor) return NULL;
+    weft__control__declare__init(&tensor->declare);
+    tensor->declare.ordinal = declare->ordinal;
+    tensor->declare.dtype = declare->dtype;
+    tensor->declare.mode = declare->mode;
+    tensor->declare.chunk_bytes = declare->chunk_bytes;
+    tensor->declare.skip_nonfinite = declare->skip_nonfinite;
+    tensor->declare.n_dims = declare->n_dims;
+    tensor->declare.dims = weft_alloc_array(env, declare->n_dims, sizeof *declare->dims);
+    tensor->declare.name = weft_alloc_text(env, declare->name);
+    tensor->declare.codec = weft_alloc_text(env, codec_text);
+    tensor->declare.optimizer = weft_alloc_text(env, declare->optimizer);
+    tensor->shard_reply_pending =
+        weft_alloc_zero(env, (coordinator->options.shards + 1) * sizeof *tensor->shard_reply_pending);
+    tensor->first_rank = rank;
+    if (!tensor->declare.dims || !tensor->declare.name || !tensor->declare.codec ||
+        !tensor->declare.optimizer || !tensor->shard_reply_pending) {
+        tensor_free(coordinator, tensor);
+        return NULL;
+    }
+    memcpy(tensor->declare.dims, declare->dims, declare->n_dims * sizeof *declare->dims);
+    tensor->elems = 1;
+    for (size_t i = 0; i < declare->n_dims; i++) tensor->elems *= declare->dims[i];
+    coordinator->tensors[coordinator->tensor_count++] = tensor;
+    return tensor;
+}
+
+/* ---- placement ---- */
+
+enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator)
+{
+    uint32_t count = 0, engines_max = 0;
+    for (uint32_t s = 0; s < coordinator->options.shards; s++) {
+        uint32_t engines = coordinator->shards[s]->endpoint_count;
+        count += engines;
+        if (engines > engines_max) engines_max = engines;
+    }
+    if (count == 0) return WEFT_OK;
+    coordinator->endpoints = weft_alloc_array(coordinator->env, count, sizeof *coordinator->endpoints);
+    if (!coordinator->endpoints) return WEFT_ERR_NO_MEMORY;
+    for (uint32_t engine = 0; engine < engines_max; engine++)
+        for (uint32_t s = 0; s < coordinator->options.shards; s++)
+            if (engine < coordinator->shards[s]->endpoint_count)
+                coordinator->endpoints[coordinator->endpoint_count++] = (struct coordinator_endpoint){
+                    .id = coordinator->shards[s]->endpoint_first + engine, .shard = s};
+    return WEFT_OK;
+}
+
+static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordinator)
+{
+    struct coordinator_endpoint *best = &coordinator->endpoints[0];
+    for (uint32_t i = 1; i < coordinator->endpoint_count; i++)
+        if (coordinator->endpoints[i].load_bytes < best->load_bytes) best = &coordinator->endpoints[i];
+    return best;
+}
+
+static void owe(struct coordinator_tensor *tensor, const struct coordinator_endpoint *home)
+{
+    if (!tensor->shard_reply_pending[home->shard])
+        tensor->shard_reply_pending[home->shard] = true, tensor->replies_pending++;
+}
+
+static void add_chunk(struct coordinator_tensor *tensor, uint64_t offset, uint64_t count, uint32_t endpoint,
+                      uint32_t candidate)
+{
+    Weft__Control__Chunk *chunk = &tensor->chunks[tensor->chunk_count++];
+    weft__control__chunk__init(chunk);
+    chunk->offset = offset;
+    chunk->count = count;
+    chunk->endpoint = endpoint;
+    chunk->candidate = candidate;
+}
+
+static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordinator)
+{
+    struct coordinator_endpoint *best = &coordinator->endpoints[0];
+    for (uint32_t i = 1; i < coordinator->endpoint_count; i++)
+        if (coordinator->endpoints[i].coded_bytes < best->coded_bytes) best = &coordinator->endpoints[i];
+    return best;
+}
+
+/* Of a tensor with a choice: a codec that can be cut has its chunks where the dense ones are, the same
+ * pieces; those that encode the tensor whole all meet at one endpoint. */
+static void place_candidates(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
+                             const bool *cuts, uint32_t pieces)
+{
+    struct coordinator_endpoint *home = NULL;
+    for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
+        for (uint32_t i = 0; cuts[candidate] && i < pieces; i++)
+            add_chunk(tensor, tensor->chunks[i].offset, tensor->chunks[i].count, tensor->chunks[i].endpoint,
+                      candidate);
+        if (cuts[candidate]) continue;
+        if (!home) {
+            home = least_coded(coordinator);
+            tensor->coded_home = (uint32_t)(home - coordinator->endpoints) + 1;
+            home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+            owe(tensor, home);
+        }
+        add_chunk(tensor, 0, tensor->elems, home->id, candidate);
+    }
+}
+
+/* The parsed texts of a declaration that check_declare has accepted. */
+struct parsed_texts {
+    struct weft_optimizer optimizer;
+    struct weft_codec_candidates candidates;
+};
+
+static struct weft_chunking cut_of(const struct coordinator_tensor *tensor, struct parsed_texts *read)
+{
+    struct weft_shape shape = {.dim_count = (uint32_t)tensor->declare.n_dims};
+    *read = (struct parsed_texts){0};
+    memcpy(shape.dims, tensor->declare.dims, tensor->declare.n_dims * sizeof shape.dims[0]);
+    (void)weft_optimizer_parse(tensor->declare.optimizer, &read->optimizer, NULL);
+    if (tensor->candidates > 1)
+        (void)weft_codec_candidates_parse(tensor->declare.codec, &read->candidates, NULL);
+    if (tensor->candidates > 1) weft_codec_candidates_resolve(&read->candidates, &shape);
+    return (struct weft_chunking){.elems = tensor->elems,
+                                  .elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype),
+                                  .chunk_bytes = tensor->declare.chunk_bytes,
+                                  .codec = &tensor->codec,
+                                  .optimizer = &read->optimizer,
+                                  .candidates = &read->candidates};
+}
+
+/* Cut and place; false when the memory is not there (aborted then). */
+static bool place(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
+{
+    size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+    const bool choice = tensor->candidates > 1;
+    struct parsed_texts texts;
+    const struct weft_chunking cut = cut_of(tensor, &texts);
+    bool cuts[WEFT_LIMIT_CANDIDATES] = {false};
+    const uint64_t piece = weft_chunking_elems(&cut), count = (tensor->elems + piece - 1) / piece,
+                   all = weft_chunking_count(&cut, cuts);
+    if (all > WEFT_LIMIT_CHUNKS) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_LIMIT,
+                          "tensor '%.150s' would be cut into %llu chunks of %llu bytes, at most %u are "
+                          "allowed: declare a larger chunk_bytes",
+                          tensor->declare.name, (unsigned long long)all,
+                          (unsigned long long)tensor->declare.chunk_bytes, WEFT_LIMIT_CHUNKS);
+        return false;
+    }
+    tensor->chunks = weft_alloc_array(coordinator->env, (size_t)all, sizeof *tensor->chunks);
+    if (!tensor->chunks) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the chunks of tensor '%.150s'",
+                          tensor->declare.name);
+        return false;
+    }
+    for (uint64_t i = 0, offset = 0; i < count; i++, offset += piece) {
+        uint64_t elems = offset + piece <= tensor->elems ? piece : tensor->elems - offset;
+        struct coordinator_endpoint *home = least_loaded(coordinator);
+        home->load_bytes += elems * elem_bytes;
+        add_chunk(tensor, offset, elems, home->id, 0);
+        owe(tensor, home);
+    }
+    if (choice) place_candidates(coordinator, tensor, cuts, (uint32_t)count);
+    return true;
+}
+
+/* Declared, to the owning shards, to all workers, or to one of them. */
+static void send_declared(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
+                          bool to_workers, const struct coordinator_member *only)
+{
+    Weft__Control__Chunk **pointers =
+        weft_alloc_array(coordinator->env, tensor->chunk_count + 1, sizeof *pointers);
+    if (!pointers) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory to announce tensor '%.150s'", tensor->declare.name);
+        return;
+    }
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) pointers[i] = &tensor->chunks[i];
+    Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    declared.tensor = tensor->declare.ordinal;
+    declared.declare = &tensor->declare;
+    declared.n_chunks = tensor->chunk_count;
+    declared.chunks = pointers;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED;
+    message.declared = &declared;
+    for (uint32_t i = 0; to_workers && i < coordinator->options.workers; i++)
+        if (!only || only == coordinator->workers[i])
+            coordinator_send(coordinator, coordinator->workers[i], &message);
+    for (uint32_t i = 0; !to_workers && i < coordinator->options.shards; i++)
+        if (tensor->shard_reply_pending[i]) coordinator_send(coordinator, coordinator->shards[i], &message);
+    weft_free_bytes(coordinator->env, pointers);
+}
+
+static void announce(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
+{
+    WEFT_ASSERT(!tensor->announced && tensor->replies_pending == 0);
+    tensor->announced = true;
+    weft_log(coordinator->env, WEFT_LOG_DEBUG, "coordinator", "tensor %u '%s' declared, %u chunks",
+             tensor->declare.ordinal, tensor->declare.name, tensor->chunk_count);
+    send_declared(coordinator, tensor, true, NULL);
+}
+
+/* ---- messages ---- */
+
+/* A tensor that one worker has freed is freed by all: they agreed before, but their messages come one by
+ * one. */
+static bool name_taken(const struct weft_coordinator *coordinator, const char *name)
+{
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
+        if (coordinator->tensors[i]->freed_count == 0 &&
+            strcmp(coordinator->tensors[i]->declare.name, name) == 0)
+            return true;
+    return false;
+}
+
+static struct coordinator_tensor *first_declare(struct weft_coordinator *coordinator,
+                                                const struct coordinator_member *worker,
+                                                const Weft__Control__Declare *declare, const char *codec_text)
+{
+    if (name_taken(coordinator, declare->name)) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_EXISTS,
+                          "rank %u declares tensor '%.150s' twice: names are unique in a job", worker->index,
+                          declare->name);
+        return NULL;
+    }
+    struct coordinator_tensor *tensor = tensor_create(coordinator, declare, codec_text, worker->index);
+    if (!tensor)
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for tensor '%.150s'", declare->name);
+    return tensor;
+}
+
+void coordinator_declare(struct weft_coordinator *coordinator, struct coordinator_member *worker,
+                         const Weft__Control__Declare *declare)
+{
+    if (declare->ordinal != worker->declared_count) {
+        coordinator_member_lost(coordinator, worker, "it declared tensors out of order");
+        return;
+    }
+    /* to all but a newcomer */
+    bool known =
+        declare->ordinal < coordinator->tensor_count && coordinator->tensors[declare->ordinal]->announced;
+    const struct coordinator_member *resting = coordinator_find_joined(coordinator);
+    if (resting && !known) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
+                          "rank %u declares tensor '%.100s', but %s has joined: all ranks must declare it",
+                          worker->index, declare->name, resting->label);
+        return;
+    }
+    char codec_text[WEFT_LIMIT_NAME_BYTES + 1];
+    struct weft_codec_spec resolved;
+    struct weft_error error = {0};
+    uint32_t candidates;
+    enum weft_status status =
+        check_declare(coordinator, declare, codec_text, sizeof codec_text, &resolved, &candidates, &error);
+    if (status != WEFT_OK) {
+        coordinator_abort(coordinator, NULL, status, "rank %u, tensor '%.100s': %.300s", worker->index,
+                          declare->name, error.text);
+        return;
+    }
+    Weft__Control__Declare canonical = *declare;
+    canonical.codec = codec_text;
+    struct coordinator_tensor *tensor;
+    if (declare->ordinal == coordinator->tensor_count) {
+        tensor = first_declare(coordinator, worker, &canonical, codec_text);
+        if (!tensor) return;
+        tensor->codec = resolved;
+        tensor->candidates = candidates;
+    } else {
+        tensor = coordinator->tensors[declare->ordinal];
+        abort_different(coordinator, worker->index, &canonical, tensor->first_rank, &tensor->declare);
+        if (coordinator->state == COORDINATOR_ENDED) return;
+    }
+    worker->declared_count++;
+    if (tensor->announced) { /* it came later than the tensor */
+        send_declared(coordinator, tensor, true, worker);
+        return;
+    }
+    coordinator_check_left(coordinator);
+    if (coordinator->state == COORDINATOR_ENDED) return;
+    if (++tensor->declared_count < coordinator->options.workers) return;
+
+    WEFT_ASSERT(!tensor->placed);
+    if (tensor->declare.mode == WEFT_WIRE_MODE_SERVER) {
+        if (!place(coordinator, tensor)) return;
+        tensor->placed = true;
+        send_declared(coordinator, tensor, false, NULL);
+    } else {
+        announce(coordinator, tensor);
+    }
+}
+
+/* A declaration that a worker who has left can never join would be waited for in vain. */
+void coordinator_check_left(struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; coordinator->worker_left_count && i < coordinator->options.workers; i++) {
+        const struct coordinator_member *worker = coordinator->workers[i];
+        if (worker->state != MEMBER_LEFT || worker->declared_count >= coordinator->tensor_count) continue;
+        const struct coordinator_tensor *tensor = coordinator->tensors[worker->declared_count];
+        coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
+                          "rank %u left without declaring tensor '%.150s', which rank %u declares",
+                          worker->index, tensor->declare.name, tensor->first_rank);
+        return;
+    }
+}
+
+void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard,
+                             uint32_t ordinal)
+{
+    if (ordinal >= coordinator->tensor_count ||
+        !coordinator->tensors[ordinal]->shard_reply_pending[shard->index] ||
+        !coordinator->tensors[ordinal]->placed) {
+        coordinator_member_lost(coordinator, shard, "it confirmed a tensor that it was not asked about");
+        return;
+    }
+    struct coordinator_tensor *tensor = coordinator->tensors[ordinal];
+    tensor->shard_reply_pending[shard->index] = false;
+    if (--tensor->replies_pending == 0) announce(coordinator, tensor);
+}
+
+/* The endpoint whose chunks a hash is of. false: it has none. */
+static bool find_home(const struct coordinator_tensor *tensor, uint32_t home, uint32_t *endpoint_out)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        *endpoint_out = tensor->chunks[i].endpoint;
+        if (home == 0 || tensor->chunks[i].endpoint == home - 1) return true;
+    }
+    return false;
+}
+
+void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordinator_member *worker,
+                             const Weft__Control__WeightHash *hash)
+{
+    uint32_t home;
+    if (hash->worker != worker->index || hash->tensor >= coordinator->tensor_count ||
+        !coordinator->tensors[hash->tensor]->announced ||
+        !find_home(coordinator->tensors[hash->tensor], hash->home, &home)) {
+        coordinator_member_lost(coordinator, worker, "it sent a weight hash of a tensor that no shard has");
+        return;
+    }
+    Weft__Control__WeightHash copy = *hash;
+    copy.home = home + 1;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH;
+    message.weight_hash = &copy;
+    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
+        if (coordinator->endpoints[i].id == home)
+            coordinator_send(coordinator, coordinator->shards[coordinator->endpoints[i].shard], &message);
+}

@@ -1,0 +1,83 @@
+/* liveness_check.c - do all live who are in the job?
+ *
+ * A rank whose connection with another is gone cannot know whether that one is dead or has ended the job (the
+ * word about it comes, if the rank is cut off from the coordinator for a while then later), or only the link
+ * between them is broken (nobody will ever be lost, and the job cannot go on). So it asks, and hears
+ * something only if it is the link:
+ *
+ *     a worker: Heartbeat(ask) ──► Heartbeat(ask = number) to all workers ──► all: Heartbeat(answer = number)
+ *     ──► Heartbeat(answer) to who asked
+ *
+ * Whoever asks while a roll is called waits for the next one: an answer must be younger than the
+ * suspicion. A new membership ends the rolls of the one before: who is lost is known then. */
+#include "server/coordinator/coordinator.h"
+
+void coordinator_send_heartbeat(struct weft_coordinator *coordinator, const struct coordinator_member *member,
+                                Weft__Control__Heartbeat *heartbeat)
+{
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    heartbeat->time_ns = weft_now_ns(coordinator->env);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = heartbeat;
+    coordinator_send(coordinator, member, &message);
+}
+
+static void say(struct weft_coordinator *coordinator, const struct coordinator_member *member, uint32_t ask,
+                uint32_t answer)
+{
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    heartbeat.ask = ask;
+    heartbeat.answer = answer;
+    coordinator_send_heartbeat(coordinator, member, &heartbeat);
+}
+
+static void liveness_start(struct weft_coordinator *coordinator)
+{
+    coordinator->liveness_seq++;
+    coordinator->liveness_is_running = true;
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator_member_is_active(coordinator->members[i]))
+            say(coordinator, coordinator->members[i], coordinator->liveness_seq, 0);
+}
+
+void coordinator_liveness_check(struct weft_coordinator *coordinator)
+{
+    bool again = false;
+    for (uint32_t i = 0; coordinator->liveness_is_running && i < coordinator->member_count; i++)
+        if (coordinator_member_is_active(coordinator->members[i]) &&
+            coordinator->members[i]->liveness_replied_seq != coordinator->liveness_seq)
+            return;
+    if (!coordinator->liveness_is_running) return;
+    coordinator->liveness_is_running = false;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        if (member->liveness_wait_seq == 0 || !coordinator_member_is_active(member)) continue;
+        if (member->liveness_wait_seq > coordinator->liveness_seq) {
+            again = true;
+            continue;
+        }
+        member->liveness_wait_seq = 0;
+        say(coordinator, member, 0, coordinator->liveness_seq);
+    }
+    if (again) liveness_start(coordinator);
+}
+
+void coordinator_liveness_cancel(struct weft_coordinator *coordinator)
+{
+    coordinator->liveness_is_running = false;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) coordinator->members[i]->liveness_wait_seq = 0;
+}
+
+void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                           const Weft__Control__Heartbeat *heartbeat)
+{
+    if (!coordinator_member_is_active(member) || coordinator->state != COORDINATOR_RUNNING) return;
+    if (heartbeat->ask) {
+        member->liveness_wait_seq = coordinator->liveness_seq + 1;
+        if (!coordinator->liveness_is_running) liveness_start(coordinator);
+    }
+    if (heartbeat->answer && heartbeat->answer <= coordinator->liveness_seq) {
+        member->liveness_replied_seq = heartbeat->answer;
+        coordinator_liveness_check(coordinator);
+    }
+}

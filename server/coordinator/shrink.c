@@ -1,0 +1,318 @@
+/* coordinator/shrink.c - a lost worker need not end the job: the others agree to go on without it.
+ *
+ *     lost ──► epoch + 1, MemberLost(epoch) to all ──► each: stops all it does, Shrink(epoch, last good step)
+ *          ──► all have said so: Shrunk(epoch, members by new rank, the largest of their last good steps) ──►
+ *          in force
+ *
+ * A worker knows a step to be good when all ranks, the lost one included, have said at its end that all their
+ * operations of it went well. So if one survivor knows it, all have its results, and it is good for all; the
+ * largest step counts.
+ *
+ * Another loss meanwhile only raises the epoch: everybody is asked again. New ranks are the old order without
+ * gaps.
+ *
+ * Shards answer nothing: they follow by the same two messages (shard_members.c).
+ *
+ * A worker that is out of data joins: it stays a member, and rests. The others agree as after a loss. When
+ * nobody is left that does not rest, all go on together, and nobody need be asked: they all wait for that.
+ * Where all that do not rest are lost and there are shards, these have made steps of which only the lost ones
+ * knew, and the job ends.
+ *
+ *     Join ──► epoch + 1, Joined(epoch) to all ──► Shrink of those that do not rest ──► Shrunk(epoch,
+ *     members) ──► in force
+ *          ──► all rest: Shrunk(epoch, everybody, last) ──► in force
+ *
+ * A worker that comes while the job runs (workers_max; no shards) waits. The others agree at the end of a
+ * step, or on whatever else comes first.
+ *
+ *     Endpoints ──► epoch + 1, Grow(epoch) to the others ──► Shrink of all ──► Shrunk(epoch, members,
+ *     newcomers) ──► in force
+ *                                                                          └─► to the newcomer: Roster,
+ *                                                                          Ready, Go */
+#include "server/coordinator/coordinator.h"
+
+#include <stdio.h>
+
+bool coordinator_member_is_active(const struct coordinator_member *member)
+{
+    return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->state < MEMBER_LEFT &&
+           !member->newcomer;
+}
+
+/* A newcomer that can be let in. */
+static bool comes(const struct coordinator_member *member)
+{
+    return member->newcomer && member->state == MEMBER_ADDRESSED;
+}
+
+uint32_t coordinator_waiting_count(const struct weft_coordinator *coordinator)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        count += coordinator->members[i]->newcomer && coordinator->members[i]->state < MEMBER_LEFT;
+    return count;
+}
+
+uint32_t coordinator_active_count(const struct weft_coordinator *coordinator)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        count += coordinator_member_is_active(coordinator->members[i]);
+    }
+    return count;
+}
+
+static bool all_tensors_announced(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
+        if (!coordinator->tensors[i]->announced) return false;
+    return true;
+}
+
+const struct coordinator_member *coordinator_find_joined(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator_member_is_active(coordinator->members[i]) && coordinator->members[i]->joined)
+            return coordinator->members[i];
+    return NULL;
+}
+
+bool coordinator_shards_are_ahead(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator_member_is_active(coordinator->members[i]) && !coordinator->members[i]->joined)
+            return false;
+    return coordinator->options.shards > 0 && coordinator_find_joined(coordinator);
+}
+
+bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost)
+{
+    uint32_t staying = coordinator_active_count(coordinator);
+    bool may = coordinator->options.workers_min > 0 && coordinator->state == COORDINATOR_RUNNING &&
+               lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
+               staying >= coordinator->options.workers_min && staying > 0 &&
+               all_tensors_announced(coordinator); /* half a declaration has no owner */
+    if (!may) return false;
+    if (lost->joined) return true; /* nobody needs it now */
+    if (coordinator_shards_are_ahead(coordinator)) return false;
+    coordinator->epoch++;
+    coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    coordinator_liveness_cancel(coordinator);
+    return true;
+}
+
+/* Those that go on, by their order; NULL: the next one has none. */
+static struct coordinator_member *next_member(const struct weft_coordinator *coordinator, bool everybody,
+                                              int64_t after)
+{
+    struct coordinator_member *found = NULL;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        bool goes_on = everybody ? coordinator_member_is_active(member)
+                                 : (coordinator_member_is_active(member) && !member->joined) || comes(member);
+        if (goes_on && (int64_t)member->place > after && (!found || member->place < found->place))
+            found = member;
+    }
+    return found;
+}
+
+/* All had joined: who was the last of those that are left. */
+static const struct coordinator_member *end_rest(struct weft_coordinator *coordinator)
+{
+    const struct coordinator_member *last = NULL;
+    uint32_t latest = 0;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        if (!coordinator_member_is_active(member)) continue;
+        if (member->joined > latest) last = member, latest = member->joined;
+        member->joined = 0;
+    }
+    return last;
+}
+
+static void put_in_force(struct weft_coordinator *coordinator, bool everybody, uint32_t *members,
+                         uint64_t committed, Weft__Control__Member *newcomers,
+                         Weft__Control__Member **pointers)
+{
+    uint32_t count, newcomer_count = 0;
+    uint32_t rank = 0;
+    uint64_t codec_steps = 0;
+    int64_t after = -1;
+    for (struct coordinator_member *member; (member = next_member(coordinator, everybody, after)) != NULL;
+         rank++) {
+        after = member->place;
+        members[rank] = member->member;
+    }
+    count = rank;
+    for (uint32_t r = 0; r < coordinator->options.workers; r++) coordinator->workers[r] = NULL;
+    for (rank = 0; rank < count; rank++) {
+        struct coordinator_member *member = coordinator->members[members[rank]];
+        coordinator->workers[rank] = member;
+        member->index = rank;
+        snprintf(member->label, sizeof member->label, "rank %u (%s, pid %llu)", rank, member->host,
+                 (unsigned long long)member->pid);
+        if (member->codec_steps > codec_steps) codec_steps = member->codec_steps;
+        if (!member->newcomer && !(everybody && coordinator->grown)) continue;
+        coordinator_describe(member, &newcomers[newcomer_count]);
+        pointers[newcomer_count] = &newcomers[newcomer_count];
+        newcomer_count++;
+    }
+    coordinator->options.workers = coordinator->worker_count = count;
+    coordinator->worker_left_count = 0;
+    coordinator->epoch_in_force = coordinator->epoch;
+    coordinator_liveness_cancel(coordinator);
+    coordinator->committed = committed;
+    coordinator->codec_steps = codec_steps;
+    Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    shrunk.epoch = coordinator->epoch;
+    shrunk.committed = committed;
+    shrunk.codec_steps = codec_steps;
+    shrunk.n_members = count;
+    shrunk.members = members;
+    shrunk.n_newcomers = newcomer_count;
+    shrunk.newcomers = pointers;
+    if (everybody) shrunk.last = end_rest(coordinator)->member + 1;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRUNK;
+    message.shrunk = &shrunk;
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+             "job %s goes on with %u workers, epoch %u, after step %llu", coordinator->job, count,
+             coordinator->epoch, (unsigned long long)committed);
+    coordinator_broadcast(coordinator, &message, NULL);
+    for (rank = 0; rank < count; rank++) { /* they begin with the roster */
+        struct coordinator_member *member = coordinator->members[members[rank]];
+        if (!member->newcomer) continue;
+        member->newcomer = false;
+        coordinator->grown = true;
+        if (coordinator_send_roster(coordinator, member) != WEFT_OK)
+            coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                              "the coordinator has no memory for the roster of %u members", count);
+        if (coordinator->state == COORDINATOR_ENDED) return;
+    }
+    coordinator_grow(coordinator); /* who waits still */
+}
+
+void coordinator_grow(struct weft_coordinator *coordinator)
+{
+    const struct coordinator_member *newcomer = NULL;
+    for (uint32_t i = 0; i < coordinator->member_count && !newcomer; i++)
+        if (comes(coordinator->members[i])) newcomer = coordinator->members[i];
+    /* Whatever the others are to agree on comes with it. */
+    if (!newcomer || coordinator->state != COORDINATOR_RUNNING ||
+        coordinator->epoch != coordinator->epoch_in_force)
+        return;
+    char text[COORDINATOR_LABEL_BYTES + 40];
+    Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    coordinator->epoch++;
+    coordinator->shrink_began_ns = 0; /* a step may take its time; from the first that has ended it on the
+                                       * others are waited for */
+    snprintf(text, sizeof text, "%s has come", newcomer->label);
+    grow.epoch = coordinator->epoch;
+    grow.text = text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_GROW;
+    message.grow = &grow;
+    coordinator_broadcast(coordinator, &message, NULL);
+}
+
+static void next_epoch(struct weft_coordinator *coordinator, const struct coordinator_member *joined)
+{
+    char text[COORDINATOR_LABEL_BYTES + 40];
+    Weft__Control__Joined body = WEFT__CONTROL__JOINED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    coordinator->epoch++;
+    coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    snprintf(text, sizeof text, "%s has joined: it is out of data", joined->label);
+    body.member = joined->member;
+    body.text = text;
+    body.epoch = coordinator->epoch;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_JOINED;
+    message.joined = &body;
+    coordinator_broadcast(coordinator, &message, NULL);
+}
+
+void coordinator_shrink_check(struct weft_coordinator *coordinator)
+{
+    uint64_t committed = coordinator->committed;
+    uint32_t staying = 0, resting = 0;
+    bool agreed = true;
+    if (coordinator->state != COORDINATOR_RUNNING) return;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        const struct coordinator_member *member = coordinator->members[i];
+        if (!coordinator_member_is_active(member)) continue;
+        staying++;
+        resting += member->joined > 0;
+        if (!member->joined && member->agreed_epoch != coordinator->epoch) agreed = false;
+        /* of those that rest: they may know of a step that was just good */
+        if (member->committed > committed) committed = member->committed;
+    }
+    bool everybody = staying > 0 && resting == staying;
+    /* the others left */
+    if (everybody && coordinator->epoch == coordinator->epoch_in_force)
+        next_epoch(coordinator, coordinator_find_joined(coordinator));
+    if (!agreed || staying == 0 || coordinator->epoch == coordinator->epoch_in_force) return;
+    uint32_t most = staying + coordinator_waiting_count(coordinator);
+    uint32_t *members = weft_alloc_array(coordinator->env, most, sizeof *members);
+    Weft__Control__Member *newcomers = weft_alloc_array(coordinator->env, most, sizeof *newcomers);
+    Weft__Control__Member **pointers = weft_alloc_array(coordinator->env, most, sizeof *pointers);
+    if (!members || !newcomers || !pointers) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the roster of %u members", most);
+    } else {
+        put_in_force(coordinator, everybody, members, committed, newcomers, pointers);
+    }
+    weft_free_bytes(coordinator->env, members);
+    weft_free_bytes(coordinator->env, newcomers);
+    weft_free_bytes(coordinator->env, pointers);
+}
+
+void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker,
+                      const Weft__Control__Join *join)
+{
+    if (worker->joined || coordinator->options.workers_min == 0) {
+        coordinator_member_lost(coordinator, worker, "it sent Join when that was not due");
+        return;
+    }
+    if (!all_tensors_announced(coordinator)) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
+                          "%s has joined, out of data, while the others declare a tensor", worker->label);
+        return;
+    }
+    worker->joined = ++coordinator->join_count;
+    worker->committed = join->committed;
+    worker->codec_steps = join->codec_steps;
+    next_epoch(coordinator, worker);
+    coordinator_shrink_check(coordinator);
+}
+
+void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator_member *worker,
+                        const Weft__Control__Shrink *shrink)
+{
+    if (shrink->epoch < coordinator->epoch) return; /* of an earlier loss: it will hear of the last one,
+                                                     * and answer again */
+    if (shrink->epoch > coordinator->epoch || coordinator->epoch == coordinator->epoch_in_force ||
+        worker->joined) {
+        coordinator_member_lost(coordinator, worker, "it sent Shrink when that was not due");
+        return;
+    }
+    if (coordinator->shrink_began_ns == 0) coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    worker->agreed_epoch = shrink->epoch;
+    worker->committed = shrink->committed;
+    worker->codec_steps = shrink->codec_steps;
+    coordinator_shrink_check(coordinator);
+}
+
+void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
+{
+    bool waits =
+        coordinator->state == COORDINATOR_RUNNING && coordinator->epoch != coordinator->epoch_in_force;
+    if (!waits || coordinator->shrink_began_ns == 0 ||
+        weft_elapsed_ns(coordinator->shrink_began_ns, now_ns) <= coordinator->options.join_ns)
+        return;
+    char late[400];
+    coordinator_describe_undecided(coordinator, "not agreed", late, sizeof late);
+    if (late[0])
+        coordinator_abort(coordinator, NULL, WEFT_ERR_DEADLINE,
+                          "job %.100s could not go on with other workers within %llu s: %s", coordinator->job,
+                          (unsigned long long)(coordinator->options.join_ns / WEFT_SECONDS(1)), late);
+}

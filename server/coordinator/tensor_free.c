@@ -1,0 +1,72 @@
+/* tensor_free.c - the end of a tensor: all workers send TensorFree, then the owning shards
+ * release its memory.
+ *
+ * The workers agree among themselves before they send it, so a rank cannot free a tensor that another rank
+ * still uses. The record stays, without its chunks: ordinals are never used again. */
+#include "server/coordinator/coordinator.h"
+
+/* Returns whether an endpoint of the shard owns a chunk of the tensor. */
+static bool shard_owns(const struct coordinator_member *shard, const struct coordinator_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        if (tensor->chunks[i].endpoint - shard->endpoint_first < shard->endpoint_count) return true;
+    return false;
+}
+
+static void unload(struct weft_coordinator *coordinator, const struct coordinator_tensor *tensor)
+{
+    const size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        for (uint32_t e = 0; e < coordinator->endpoint_count; e++)
+            if (tensor->chunks[i].candidate == 0 &&
+                coordinator->endpoints[e].id == tensor->chunks[i].endpoint)
+                coordinator->endpoints[e].load_bytes -= tensor->chunks[i].count * elem_bytes;
+    if (tensor->coded_home > 0)
+        coordinator->endpoints[tensor->coded_home - 1].coded_bytes -= tensor->elems * elem_bytes;
+}
+
+static void release(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
+{
+    Weft__Control__TensorFree freed = WEFT__CONTROL__TENSOR_FREE__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    freed.tensor = tensor->declare.ordinal;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE;
+    message.tensor_free = &freed;
+    for (uint32_t s = 0; s < coordinator->options.shards; s++) {
+        const struct coordinator_member *shard = coordinator->shards[s];
+        if (shard && shard->frees && shard_owns(shard, tensor))
+            coordinator_send(coordinator, shard, &message);
+    }
+    unload(coordinator, tensor);
+    weft_free_bytes(coordinator->env, tensor->chunks);
+    tensor->chunks = NULL;
+    tensor->chunk_count = 0;
+    weft_log(coordinator->env, WEFT_LOG_DEBUG, "coordinator", "tensor %u '%s' freed", tensor->declare.ordinal,
+             tensor->declare.name);
+}
+
+void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordinator_member *worker,
+                             uint32_t ordinal)
+{
+    struct coordinator_tensor *tensor =
+        ordinal < coordinator->tensor_count ? coordinator->tensors[ordinal] : NULL;
+    const uint32_t workers = coordinator->options.workers;
+    if (!tensor || !tensor->announced || worker->index >= workers ||
+        (tensor->freed_by && tensor->freed_by[worker->index])) {
+        coordinator_member_lost(coordinator, worker, "it freed a tensor that it does not have");
+        return;
+    }
+    if (coordinator->options.workers_min > 0) {
+        coordinator_member_lost(coordinator, worker, "it freed a tensor in a job whose ranks may change");
+        return;
+    }
+    if (!tensor->freed_by)
+        tensor->freed_by = weft_alloc_zero(coordinator->env, workers * sizeof *tensor->freed_by);
+    if (!tensor->freed_by) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory to free tensor '%.150s'", tensor->declare.name);
+        return;
+    }
+    tensor->freed_by[worker->index] = true;
+    if (++tensor->freed_count == workers) release(coordinator, tensor);
+}

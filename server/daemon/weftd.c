@@ -1,0 +1,277 @@
+/* weftd.c - the shard process: what is started in which order, and how it ends.
+ *
+ *     options -> net (coordinator if embedded, HTTP, port file) -> member of the job -> ... -> end
+ *
+ * A shard joins through the coordinator like everybody, also when the coordinator lives in its own
+ * process. The main thread starts things, sleeps on a signal descriptor and an eventfd, and stops things;
+ * decisions are taken on the net thread (weftd_control.c). After a failure it waits a moment, so that
+ * error results and MemberLost reach the others before this process is gone. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "server/daemon/weftd.h"
+
+#define GRACE_NS WEFT_MS(300)    /* after a failure: error results leave */
+#define OTHERS_NS WEFT_SECONDS(2) /* an embedded coordinator waits this long for its members to hang up */
+
+void weftd_options_init(struct weftd_options *options)
+{
+    *options = (struct weftd_options){
+        .size = sizeof *options, .port = -1, .http_port = -1, .workers = 1, .shards = 1, .index = -1};
+}
+
+/* ---- options ---- */
+
+static enum weft_status complete_options(struct weftd *weftd, const struct weftd_options *given,
+                                         struct weft_error *error)
+{
+    WEFT_ASSERT(given->size == sizeof *given && given->config);
+    const struct weft_config *config = given->config;
+    struct weftd_options *options = &weftd->options;
+    *options = *given;
+    if (!options->job) options->job = weft_config_text(config, "job.name");
+    if (!options->listen) options->listen = weft_config_text(config, "server.listen");
+    /* ::1 on a host with IPv6 alone */
+    if (strcmp(options->listen, "127.0.0.1") == 0) options->listen = weft_loopback_host();
+    if (!options->lanes) options->lanes = weft_config_text(config, "transport.lanes");
+    if (!options->devices) options->devices = weft_config_text(config, "transport.devices");
+    if (options->port < 0) options->port = (int)weft_config_u64(config, "server.port");
+    if (options->engines == 0) options->engines = (uint32_t)weft_config_u64(config, "server.engines");
+    if (options->engines > WEFT_LIMIT_ENGINES)
+        return weft_error_set(error, WEFT_ERR_INVALID, "%u engines are too many: a shard has 1 to %u",
+                              options->engines, WEFT_LIMIT_ENGINES);
+    if (options->coordinator && given->port >= 0)
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "a port is for the coordinator in this process, but one was given to join at %.100s",
+            options->coordinator);
+    if (!options->coordinator && options->shards == 0)
+        return weft_error_set(error, WEFT_ERR_INVALID, "a job coordinated by a shard has at least 1 shard");
+    return WEFT_OK;
+}
+
+/* ---- the start ---- */
+
+static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_out, struct weft_error *error)
+{
+    struct weft_coordinator_options options;
+    weft_coordinator_options_init(&options);
+    options.job = weftd->options.job;
+    options.secret = weftd->options.secret;
+    options.workers = weftd->options.workers;
+    options.shards = weftd->options.shards;
+    options.workers_min = weftd->options.workers_min;
+    options.heartbeat_ns = weft_config_u64(weftd->options.config, "server.heartbeat");
+    options.ended = weftd_coordinator_ended;
+    options.context = weftd;
+    return weft_coordinator_server_start(weftd->env, weftd->net, weftd->options.listen,
+                                         (uint16_t)weftd->options.port, &options, port_out,
+                                         &weftd->coordinator, error);
+}
+
+static bool is_wildcard(const char *host) { return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0; }
+
+/* What others should connect to: a wildcard address is no destination. */
+static void reachable_host(const char *listen, char *out, size_t out_bytes)
+{
+    char name[65] = "";
+    bool named = is_wildcard(listen) && gethostname(name, sizeof name - 1) == 0;
+    const char *host = named ? name : listen;
+    bool v6 = strchr(host, ':') != NULL;
+    snprintf(out, out_bytes, v6 ? "[%s]" : "%s", host);
+}
+
+/* Whoever waits for the file sees it whole or not at all. */
+static enum weft_status write_port_file(const char *path, const char *text, struct weft_error *error)
+{
+    char part[4096];
+    if ((size_t)snprintf(part, sizeof part, "%s.part.%d", path, (int)getpid()) >= sizeof part)
+        return weft_error_set(error, WEFT_ERR_INVALID, "the port file's path is too long");
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    if (fd >= 0 && close(fd) != 0) written = false;
+    if (written && rename(part, path) == 0) return WEFT_OK;
+    weft_error_set(error, WEFT_ERR_IO, "cannot write the port file %.200s: %s", path, strerror(errno));
+    unlink(part);
+    return WEFT_ERR_IO;
+}
+
+/* Everything that listens, then the port file, then joining. The net's thread does not run yet. */
+static enum weft_status start(struct weftd *weftd, struct weft_error *error)
+{
+    char host[256], shown[300], ports[900] = "";
+    uint16_t port = 0, http_port = 0;
+    WEFT_TRY(weft_listen_check(weftd->options.listen, weftd->options.secret, error));
+    WEFT_TRY(weft_devices_check(weftd->options.devices, weftd->options.secret, error));
+    reachable_host(weftd->options.listen, shown, sizeof shown);
+    if (weftd->options.coordinator) {
+        WEFT_TRY(weft_host_port_parse(weftd->options.coordinator, host, &port, error));
+        weftd->coordinator_done = true;
+        snprintf(ports, sizeof ports, "coordinator=%.300s\n", weftd->options.coordinator);
+    } else {
+        WEFT_TRY(start_coordinator(weftd, &port, error));
+        snprintf(host, sizeof host, "%s",
+                 is_wildcard(weftd->options.listen) ? weft_loopback_host() : weftd->options.listen);
+        snprintf(ports, sizeof ports, "coordinator=%s:%u\n", shown, port);
+        weft_log(weftd->env, WEFT_LOG_INFO, "weftd", "coordinator of job %s at %s:%u", weftd->options.job,
+                 shown, port);
+    }
+    if (weftd->options.http_port >= 0) {
+        WEFT_TRY(weftd_http_start(weftd, &http_port, error));
+        size_t used = strlen(ports);
+        snprintf(ports + used, sizeof ports - used, "http=%s:%u\n", shown, http_port);
+    }
+    WEFT_TRY(weftd_control_start(weftd, host, port, error));
+    if (weftd->options.port_file) WEFT_TRY(write_port_file(weftd->options.port_file, ports, error));
+    enum weft_status status = weft_net_start(weftd->net);
+    if (status != WEFT_OK)
+        return weft_error_set(error, status, "cannot start the control thread: %s", weft_reason_text(status));
+    return WEFT_OK;
+}
+
+/* ---- waiting and the end ---- */
+
+struct interrupt_letter {
+    struct weft_command command;
+    struct weftd *weftd;
+    const char *signal_name;
+};
+
+static void on_interrupt(struct weft_command *command)
+{
+    struct interrupt_letter *letter = weft_container_of(command, struct interrupt_letter, command);
+    weftd_interrupted(letter->weftd, letter->signal_name);
+}
+
+static bool never(void *context) { return false; }
+
+void weftd_pause(struct weft_env *env, uint64_t pause_ns)
+{
+    if (env->virtual_time) (void)env->virtual_time->wait(env, never, NULL, weft_now_ns(env) + pause_ns);
+    else (void)poll(NULL, 0, (int)(pause_ns / WEFT_MS(1)));
+}
+
+/* Of an env whose time is virtual: no signals, no descriptors. */
+static bool is_stopped(void *context)
+{
+    struct weftd *weftd = context;
+    return atomic_load(&weftd->stopped);
+}
+
+/* Until the net thread says that it is over. The first signal ends the job, later ones change nothing. */
+static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_letter *letter)
+{
+    if (weftd->env->virtual_time) {
+        (void)weftd->env->virtual_time->wait(weftd->env, is_stopped, weftd, WEFT_NEVER);
+        return;
+    }
+    struct pollfd fds[2] = {{.fd = weftd->wake_fd, .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
+    while (!atomic_load(&weftd->stopped)) {
+        if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
+        struct signalfd_siginfo info;
+        if ((fds[1].revents & POLLIN) && read(signal_fd, &info, sizeof info) == sizeof info &&
+            !letter->weftd) {
+            letter->weftd = weftd;
+            letter->signal_name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+            letter->command.fn = on_interrupt;
+            weft_net_post(weftd->net, &letter->command);
+        }
+    }
+}
+
+struct count_letter {
+    struct weft_command command;
+    struct weftd *weftd;
+    uint32_t count;
+    atomic_bool answered;
+};
+
+static void on_count(struct weft_command *command)
+{
+    struct count_letter *letter = weft_container_of(command, struct count_letter, command);
+    letter->count = weft_coordinator_server_connections(letter->weftd->coordinator);
+    atomic_store(&letter->answered, true);
+}
+
+/* The others read how it ended before the coordinator's process is gone. */
+static void wait_for_others(struct weftd *weftd)
+{
+    uint64_t deadline_ns = weft_now_ns(weftd->env) + OTHERS_NS;
+    while (weft_now_ns(weftd->env) < deadline_ns) {
+        struct count_letter letter = {.command.fn = on_count, .weftd = weftd};
+        weft_net_post(weftd->net, &letter.command);
+        while (!atomic_load(&letter.answered)) weftd_pause(weftd->env, WEFT_MS(1));
+        if (letter.count == 0) return;
+        weftd_pause(weftd->env, WEFT_MS(10));
+    }
+}
+
+static void release(struct weftd *weftd)
+{
+    weftd_engines_stop(weftd);
+    weft_net_free(weftd->net);
+    weftd_commands_free(weftd);
+    weftd_engines_free(weftd);
+    weft_control_client_free(weftd->member);
+    weft_coordinator_server_free(weftd->coordinator);
+    weft_control_free(weftd->env, weftd->roster);
+    if (weftd->wake_fd >= 0) close(weftd->wake_fd);
+}
+
+static enum weft_status run(struct weftd *weftd, const struct weftd_options *options, int signal_fd,
+                            struct weft_error *error)
+{
+    struct interrupt_letter letter = {.weftd = NULL};
+    WEFT_TRY(complete_options(weftd, options, error));
+    weftd->wake_fd = weftd->env->virtual_time ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (weftd->wake_fd < 0 && !weftd->env->virtual_time)
+        return weft_error_set(error, weft_limit_status("the main loop", errno), "cannot start: %s",
+                              weft_reason_text(WEFT_ERR_LIMIT));
+    enum weft_status status = weft_net_create(weftd->env, &weftd->net);
+    if (status != WEFT_OK)
+        return weft_error_set(error, status, "cannot start networking: %s", weft_reason_text(status));
+    WEFT_TRY(start(weftd, error));
+    wait_for_end(weftd, signal_fd, &letter);
+    if (weftd->exit_status != 0) weftd_pause(weftd->env, GRACE_NS);
+    if (weftd->coordinator) wait_for_others(weftd);
+    return WEFT_OK;
+}
+
+int weftd_run(struct weft_env *env, const struct weftd_options *options)
+{
+    sigset_t taken, before;
+    sigemptyset(&taken);
+    sigaddset(&taken, SIGTERM);
+    sigaddset(&taken, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &taken, &before); /* before any thread exists: they inherit it */
+    int signal_fd = env->virtual_time ? -1 : signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+
+    struct weftd weftd = {.env = env,
+                          .wake_fd = -1,
+                          .started_ns = weft_now_ns(env),
+                          .label = "shard",
+                          .lost_endpoint = UINT32_MAX};
+    weft_list_init(&weftd.letters);
+    struct weft_error error = {0};
+    if (signal_fd < 0 && !env->virtual_time)
+        weft_error_set(&error, weft_limit_status("signals", errno), "cannot start: %s",
+                       weft_reason_text(WEFT_ERR_LIMIT));
+    else (void)run(&weftd, options, signal_fd, &error);
+    release(&weftd);
+
+    if (error.status == WEFT_OK && weftd.exit_status != 0) error = weftd.end;
+    if (error.status != WEFT_OK) weft_log(env, WEFT_LOG_ERROR, "weftd", "%s: %s", weftd.label, error.text);
+    struct signalfd_siginfo late; /* a signal that came while we were ending anyway would kill us at the
+                                   * last line */
+    while (signal_fd >= 0 && read(signal_fd, &late, sizeof late) == sizeof late) continue;
+    if (signal_fd >= 0) close(signal_fd);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error.status == WEFT_OK ? 0 : 1;
+}

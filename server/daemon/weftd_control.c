@@ -1,0 +1,425 @@
+/* weftd_control.c - weftd as a member: what the coordinator's messages mean for the engines. Net thread.
+ *
+ *     Welcome    -> start the engines, each opens a transport      -> Endpoints, when all have
+ *     Roster     -> every engine connects to every worker          -> Ready
+ *     Declared   -> letters to the engines that own a chunk        -> DeclaredOk, when all have memory
+ *     WeightHash -> letter to the engine whose chunks it is of     (a difference aborts the job)
+ *     MemberLost with an epoch, Shrunk -> letters to the engines: fewer workers (weftd_members.c)
+ *     Left -> letters to the engines: end what waits for that worker (weftd_members.c)
+ *     MemberLost, Abort, a lost coordinator -> every engine tells its workers -> the process ends, status 1
+ *     Finished   -> Leave                                          -> the process ends, status 0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/daemon/weftd.h"
+
+/* ---- endings ---- */
+
+/* Main may stop the process: the member is done and, where the coordinator lives here, so is the job. */
+static void stop_if_done(struct weftd *weftd)
+{
+    if (!weftd->member_done || !weftd->coordinator_done || atomic_load(&weftd->stopped)) return;
+    atomic_store(&weftd->stopped, true);
+    uint64_t one = 1;
+    if (weftd->wake_fd >= 0) (void)!write(weftd->wake_fd, &one, sizeof one);
+}
+
+static void tell_engines(struct weftd *weftd, enum weft_status status, const char *text)
+{
+    weft_error_set(&weftd->fail_error, status, "%s", text);
+    for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
+        if (weftd->engines[i].thread_started) weftd_engine_post_failure(&weftd->engines[i]);
+}
+
+void weftd_fail(struct weftd *weftd, enum weft_status status, const char *format, ...)
+{
+    if (weftd->failing) return;
+    weftd->failing = true;
+    va_list args;
+    va_start(args, format);
+    char text[sizeof weftd->end.text];
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    weftd->exit_status = 1;
+    weft_error_set(&weftd->end, status, "%s", text);
+    tell_engines(weftd, status, text);
+    if (weftd->member) (void)weft_control_client_leave(weftd->member, text);
+    weftd->member_done = true;
+    stop_if_done(weftd);
+}
+
+void weftd_interrupted(struct weftd *weftd, const char *signal_name)
+{
+    if (weftd->joined && !weftd->failing && weftd->member) {
+        char text[64];
+        snprintf(text, sizeof text, "ended by %s", signal_name);
+        (void)weft_control_client_abort(weftd->member, WEFT_ERR_ABORTED, text);
+    }
+    weftd_fail(weftd, WEFT_ERR_ABORTED, "ended by %s", signal_name);
+    weftd->coordinator_done = true; /* do not wait for a job that may never end */
+    stop_if_done(weftd);
+}
+
+void weftd_coordinator_ended(void *context, enum weft_status status, const char *text)
+{
+    struct weftd *weftd = context;
+    weftd->coordinator_done = true;
+    /* Its sentence also comes over our own control connection, like everybody's, unless that is what
+     * broke. */
+    stop_if_done(weftd);
+}
+
+/* ---- joining ---- */
+
+static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
+{
+    struct weftd *weftd = context;
+    struct weft_error error = {0};
+    weftd->welcome = *welcome;
+    weftd->welcome.proof = (ProtobufCBinaryData){0};
+    weftd->joined = true;
+    snprintf(weftd->label, sizeof weftd->label, "shard %u", welcome->index);
+    if (weftd_engines_start(weftd, &error) != WEFT_OK)
+        weftd_fail(weftd, (enum weft_status)error.status, "%s", error.text);
+}
+
+static void send_endpoints(struct weftd *weftd)
+{
+    ProtobufCBinaryData addresses[WEFT_LIMIT_ENGINES];
+    Weft__Control__Endpoints endpoints = WEFT__CONTROL__ENDPOINTS__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    for (uint32_t i = 0; i < weftd->options.engines; i++)
+        addresses[i] = (ProtobufCBinaryData){weftd->engines[i].address_bytes, weftd->engines[i].address};
+    endpoints.n_addresses = weftd->options.engines;
+    endpoints.addresses = addresses;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_ENDPOINTS;
+    message.endpoints = &endpoints;
+    (void)weft_control_client_send(weftd->member, &message); /* a lost connection is told by `closed` */
+}
+
+static void send_ready(struct weftd *weftd)
+{
+    Weft__Control__Ready ready = WEFT__CONTROL__READY__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    ready.epoch = weftd->roster->roster->epoch;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_READY;
+    message.ready = &ready;
+    (void)weft_control_client_send(weftd->member, &message);
+}
+
+/* An engine has opened its transport or has connected; the last one moves the join on. */
+void weftd_engine_replied(struct weft_command *command)
+{
+    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, reply);
+    struct weftd *weftd = engine->weftd;
+    if (engine->error.status != WEFT_OK) {
+        char text[400];
+        snprintf(text, sizeof text, "engine %u: %.350s", engine->index, engine->error.text);
+        if (!weftd->failing)
+            (void)weft_control_client_abort(weftd->member, (enum weft_status)engine->error.status, text);
+        weftd_fail(weftd, (enum weft_status)engine->error.status, "%s", text);
+        return;
+    }
+    WEFT_ASSERT(weftd->engines_waited_for > 0);
+    if (--weftd->engines_waited_for > 0 || weftd->failing) return;
+    if (weftd->roster) send_ready(weftd);
+    else send_endpoints(weftd);
+}
+
+/* A message that outlives its callback, as a copy in its own memory. */
+static Weft__Control__Control *keep(struct weftd *weftd, const Weft__Control__Control *message)
+{
+    uint8_t *data;
+    size_t bytes;
+    Weft__Control__Control *copy = NULL;
+    if (weft_control_pack(weftd->env, message, &data, &bytes) != WEFT_OK) return NULL;
+    if (weft_control_unpack(weftd->env, data, bytes, &copy) != WEFT_OK) copy = NULL;
+    weft_free_bytes(weftd->env, data);
+    return copy;
+}
+
+static void on_roster(struct weftd *weftd, const Weft__Control__Control *message)
+{
+    uint32_t workers = 0;
+    for (size_t i = 0; i < message->roster->n_members; i++) {
+        const Weft__Control__Member *member = message->roster->members[i];
+        bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+        if (worker && member->index < weftd->welcome.workers) workers++;
+    }
+    if (weftd->roster || weftd->engines_waited_for > 0 || workers != weftd->welcome.workers) {
+        weftd_fail(weftd, WEFT_ERR_MALFORMED,
+                   "the coordinator sent a roster that was not due or misses workers");
+        return;
+    }
+    weftd->roster = keep(weftd, message);
+    if (!weftd->roster) {
+        weftd_fail(weftd, WEFT_ERR_NO_MEMORY, "no memory for a roster of %zu members",
+                   message->roster->n_members);
+        return;
+    }
+    weftd->engines_waited_for = weftd->options.engines;
+    for (uint32_t i = 0; i < weftd->options.engines; i++) weftd_engine_post_connect(&weftd->engines[i]);
+}
+
+/* ---- declarations ---- */
+
+struct declaration_letter {
+    struct weft_command command;
+    struct declaration *declaration;
+    struct weftd_engine *engine;
+};
+
+/* One tensor on its way through the engines that own a piece of it. */
+struct declaration {
+    struct weftd *weftd;
+    Weft__Control__Control *message;
+    uint32_t waited_for;
+    struct weft_error error; /* the first of the answers */
+    struct declaration_answer {
+        struct weft_error error;
+    } *answers;                         /* (engines,) */
+    struct declaration_letter *letters; /* (engines,) */
+};
+
+static void declaration_free(struct declaration *declaration)
+{
+    struct weft_env *env = declaration->weftd->env;
+    weft_control_free(env, declaration->message);
+    weft_free_bytes(env, declaration->letters);
+    weft_free_bytes(env, declaration->answers);
+    weft_free_bytes(env, declaration);
+}
+
+/* Net thread: one engine has answered. */
+static void on_declaration_answered(struct weft_command *command)
+{
+    struct declaration_letter *letter = weft_container_of(command, struct declaration_letter, command);
+    struct declaration *declaration = letter->declaration;
+    struct weftd *weftd = declaration->weftd;
+    const struct weft_error *error = &declaration->answers[letter->engine->index].error;
+    if (error->status != WEFT_OK) weft_error_set(&declaration->error, error->status, "%s", error->text);
+    if (--declaration->waited_for > 0) return;
+    if (!weftd->failing && declaration->error.status == WEFT_OK) {
+        Weft__Control__DeclaredOk ok = WEFT__CONTROL__DECLARED_OK__INIT;
+        Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+        ok.tensor = declaration->message->declared->tensor;
+        message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED_OK;
+        message.declared_ok = &ok;
+        (void)weft_control_client_send(weftd->member, &message);
+    } else if (!weftd->failing) {
+        enum weft_status status = (enum weft_status)declaration->error.status;
+        (void)weft_control_client_abort(weftd->member, status, declaration->error.text);
+        weftd_fail(weftd, status, "%s", declaration->error.text);
+    }
+    declaration_free(declaration);
+}
+
+/* Engine thread. */
+static void on_declaration(struct weft_command *command)
+{
+    struct declaration_letter *letter = weft_container_of(command, struct declaration_letter, command);
+    struct declaration *declaration = letter->declaration;
+    struct weft_error *error = &declaration->answers[letter->engine->index].error;
+    enum weft_status status =
+        weft_shard_engine_declare(letter->engine->shard, declaration->message->declared, error);
+    if (status != WEFT_OK)
+        weft_error_set(error, status, "tensor '%.100s': %s", declaration->message->declared->declare->name,
+                       weft_reason_text(status));
+    letter->command.fn = on_declaration_answered;
+    weft_net_post(declaration->weftd->net, &letter->command);
+}
+
+static bool owns_a_chunk(const struct weftd *weftd, uint32_t engine, const Weft__Control__Declared *declared)
+{
+    for (size_t i = 0; i < declared->n_chunks; i++)
+        if (declared->chunks[i]->endpoint == weftd->welcome.endpoint_first + engine) return true;
+    return false;
+}
+
+static struct declaration *declaration_create(struct weftd *weftd, const Weft__Control__Control *message)
+{
+    struct declaration *declaration = weft_alloc_zero(weftd->env, sizeof *declaration);
+    if (!declaration) return NULL;
+    declaration->weftd = weftd;
+    declaration->message = keep(weftd, message);
+    declaration->letters = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->letters);
+    declaration->answers = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->answers);
+    if (declaration->message && declaration->letters && declaration->answers) return declaration;
+    declaration_free(declaration);
+    return NULL;
+}
+
+static void on_declared(struct weftd *weftd, const Weft__Control__Control *message)
+{
+    const Weft__Control__Declared *declared = message->declared;
+    if (!weftd->running || declared->n_chunks == 0) {
+        weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator sent a declaration that was not due");
+        return;
+    }
+    struct declaration *declaration = declaration_create(weftd, message);
+    if (!declaration) {
+        (void)weft_control_client_abort(weftd->member, WEFT_ERR_NO_MEMORY, "no memory for another tensor");
+        weftd_fail(weftd, WEFT_ERR_NO_MEMORY, "no memory for tensor '%.200s'", declared->declare->name);
+        return;
+    }
+    for (uint32_t i = 0; i < weftd->options.engines; i++)
+        declaration->waited_for += owns_a_chunk(weftd, i, declared);
+    if (declaration->waited_for == 0) {
+        declaration_free(declaration);
+        weftd_fail(weftd, WEFT_ERR_MALFORMED,
+                   "the coordinator announced tensor '%.200s', of which nothing lives here",
+                   declared->declare->name);
+        return;
+    }
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        if (!owns_a_chunk(weftd, i, declared)) continue;
+        declaration->letters[i] = (struct declaration_letter){
+            .command.fn = on_declaration, .declaration = declaration, .engine = &weftd->engines[i]};
+        weft_loop_post(weftd->engines[i].loop, &declaration->letters[i].command);
+    }
+}
+
+/* ---- weight hashes ---- */
+
+struct hash_letter {
+    struct weftd_command letter; /* first */
+    Weft__Control__WeightHash hash;
+};
+
+static void on_hash(struct weft_command *command)
+{
+    struct hash_letter *letter = weft_container_of(command, struct hash_letter, letter.command);
+    struct weft_error *error = &letter->letter.error;
+    enum weft_status status =
+        weft_shard_engine_check_hash(letter->letter.engine->shard, &letter->hash, error);
+    if (status != WEFT_OK)
+        weft_error_set(error, status, "weights of tensor %u: %s", letter->hash.tensor,
+                       weft_reason_text(status));
+    weftd_command_reply(&letter->letter);
+}
+
+static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash *hash)
+{
+    const uint32_t engine = hash->home - 1 - weftd->welcome.endpoint_first; /* none of ours: beyond them */
+    struct hash_letter *letter =
+        engine < weftd->options.engines ? weft_alloc_zero(weftd->env, sizeof *letter) : NULL;
+    if (!letter) { /* one comparison less; the next one comes */
+        weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "a weight hash of tensor %u could not be compared",
+                 hash->tensor);
+        return;
+    }
+    letter->hash = *hash;
+    weftd_command_post(&letter->letter, &weftd->engines[engine], on_hash);
+}
+
+/* ---- freed tensors ---- */
+
+struct release_letter {
+    struct weftd_command letter; /* first */
+    uint32_t tensor;
+};
+
+static void on_release(struct weft_command *command)
+{
+    struct release_letter *letter = weft_container_of(command, struct release_letter, letter.command);
+    weft_shard_engine_release(letter->letter.engine->shard, letter->tensor);
+    weftd_command_reply(&letter->letter);
+}
+
+static void on_tensor_free(struct weftd *weftd, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        struct release_letter *letter = weft_alloc_zero(weftd->env, sizeof *letter);
+        if (!letter) { /* its memory stays until the end of the job */
+            weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "no memory to release tensor %u", tensor);
+            return;
+        }
+        letter->tensor = tensor;
+        weftd_command_post(&letter->letter, &weftd->engines[i], on_release);
+    }
+}
+
+/* ---- messages ---- */
+
+static void on_member_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
+{
+    if (weftd_members_lost(weftd, lost)) return;
+    for (size_t i = 0; weftd->roster && i < weftd->roster->roster->n_members; i++) {
+        const Weft__Control__Member *member = weftd->roster->roster->members[i];
+        if (member->member == lost->member && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER)
+            weftd->lost_endpoint = member->endpoint_first;
+    }
+    weftd_fail(weftd, WEFT_ERR_PEER_LOST, "%s", lost->text);
+}
+
+static void on_message(void *context, const Weft__Control__Control *message)
+{
+    struct weftd *weftd = context;
+    if (weftd->failing) return;
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_ROSTER: on_roster(weftd, message); break;
+    case WEFT__CONTROL__CONTROL__BODY_GO: weftd->running = true; break;
+    case WEFT__CONTROL__CONTROL__BODY_DECLARED: on_declared(weftd, message); break;
+    case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: on_weight_hash(weftd, message->weight_hash); break;
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
+        if (weftd->running) on_tensor_free(weftd, message->tensor_free->tensor);
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
+    case WEFT__CONTROL__CONTROL__BODY_LEFT: weftd_members_left(weftd, message->left); break;
+    case WEFT__CONTROL__CONTROL__BODY_JOINED: weftd_members_joined(weftd, message->joined); break;
+    case WEFT__CONTROL__CONTROL__BODY_SHRUNK: weftd_members_shrunk(weftd, message->shrunk); break;
+    case WEFT__CONTROL__CONTROL__BODY_ABORT:
+        weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text);
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_FINISHED: (void)weft_control_client_leave(weftd->member, ""); break;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: break;
+    default:
+        weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator sent message %d, which no shard expects",
+                   (int)message->body_case);
+        break;
+    }
+}
+
+/* Not called when the coordinator is in this process: it logs the same. */
+static void on_awaited(void *context, const char *text)
+{
+    struct weftd *weftd = context;
+    weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s waits for the job to begin: %s", weftd->label, text);
+}
+
+static void on_closed(void *context, enum weft_status status, const char *text)
+{
+    struct weftd *weftd = context;
+    if (status == WEFT_ERR_PEER_LOST && weftd->roster)
+        weftd_fail(weftd, status, "%s lost: its control connection closed",
+                   weftd->roster->roster->coordinator);
+    else if (status != WEFT_ERR_CLOSED) /* CLOSED: we left */
+        weftd_fail(weftd, status, "%s", text);
+    /* Turned away (a wrong secret, a taken index): the job that an embedded coordinator serves cannot
+     * begin without us. */
+    if (status != WEFT_ERR_CLOSED && !weftd->joined) weftd->coordinator_done = true;
+    weftd->member_done = true;
+    stop_if_done(weftd);
+}
+
+enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint16_t port,
+                                     struct weft_error *error)
+{
+    struct weft_control_client_options options;
+    weft_control_client_options_init(&options);
+    options.host = host;
+    options.port = port;
+    options.job = weftd->options.job;
+    options.secret = weftd->options.secret;
+    options.role = WEFT__CONTROL__ROLE__ROLE_SHARD;
+    options.wanted_index = weftd->options.index;
+    options.endpoints = weftd->options.engines;
+    options.welcomed = on_welcomed;
+    options.message = on_message;
+    options.closed = on_closed;
+    if (!weftd->coordinator) options.awaited = on_awaited;
+    options.context = weftd;
+    return weft_control_client_start(weftd->env, weftd->net, &options, &weftd->member, error);
+}

@@ -1,0 +1,292 @@
+/* weftd_engine.c - one engine thread: a transport, a loop and a shard engine, from Welcome to the end.
+ *
+ *     thread starts -> opens its transport -> answers with its address
+ *     letter connect -> connects to every worker, makes the shard engine -> answers
+ *     loop runs: data messages, and letters (declarations, hashes, statistics, fail)
+ *     loop stops -> close, drain for at most DRAIN_NS, free
+ *
+ * Nothing here is touched by another thread while the loop runs, except through letters. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "server/daemon/weftd.h"
+
+#define DRAIN_NS WEFT_SECONDS(1)
+#define VIEW_WAIT_NS WEFT_MS(200)
+
+/* ---- on the engine's thread ---- */
+
+static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
+{
+    struct weftd_engine *engine = context;
+    /* Also the ordinary end of a worker that has left: the coordinator decides who is lost. */
+    weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is gone: %s", engine->index,
+             peer_id, text ? text : weft_reason_text(status));
+}
+
+static enum weft_status open_transport(struct weftd_engine *engine)
+{
+    struct weftd *weftd = engine->weftd;
+    struct weft_transport_options options;
+    char backend[WEFT_TRANSPORT_BACKEND_BYTES_MAX];
+    const char *wrap = weft_config_text(weftd->options.config, "transport.wrap"),
+               *secret = weftd->options.secret;
+    weft_transport_options_init(&options);
+    if (weft_transport_options_wrap(&options, weft_config_text(weftd->options.config, "transport.backend"),
+                                    wrap, backend) < 0)
+        return weft_error_set(&engine->error, WEFT_ERR_INVALID,
+                              "the option transport.wrap is too long: '%.100s...'", wrap);
+    options.id = weftd->welcome.endpoint_first + engine->index;
+    options.nonce = weftd->welcome.transport_nonce;
+    options.lanes = weftd->options.lanes;
+    options.devices = weftd->options.devices;
+    options.eager_bytes_max = weft_config_u64(weftd->options.config, "transport.eager_bytes");
+    options.secret = secret && secret[0] ? secret : NULL;
+    options.secret_bytes = options.secret ? strlen(secret) : 0;
+    options.ports = weft_config_text(weftd->options.config, "transport.ports");
+    options.tune = weft_config_text(weftd->options.config, "transport.tune");
+    options.peer_failed = on_peer_failed;
+    options.peer_failed_context = engine;
+    WEFT_TRY(weft_transport_open(weftd->env, &options, &engine->transport, &engine->error));
+    const void *blob;
+    size_t bytes;
+    enum weft_status status = weft_transport_address(engine->transport, &blob, &bytes);
+    if (status == WEFT_OK && bytes > sizeof engine->address)
+        status = weft_limit_note(
+            "an address has %zu bytes, at most %zu fit; name fewer devices (transport.devices)", bytes,
+            sizeof engine->address);
+    if (status == WEFT_OK) status = weft_transport_attach(engine->transport, engine->loop);
+    if (status != WEFT_OK)
+        return weft_error_set(&engine->error, status, "the transport has no usable address: %s",
+                              weft_reason_text(status));
+    memcpy(engine->address, blob, bytes);
+    engine->address_bytes = bytes;
+    return WEFT_OK;
+}
+
+/* Connect to every worker of the roster; ids and incarnations by rank. */
+static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *endpoints,
+                                        uint64_t *incarnations)
+{
+    const Weft__Control__Roster *roster = engine->weftd->roster->roster;
+    for (size_t i = 0; i < roster->n_members; i++) {
+        const Weft__Control__Member *member = roster->members[i];
+        struct weft_peer *peer;
+        if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
+        enum weft_status status =
+            weft_transport_connect(engine->transport, member->endpoint_first, member->addresses[0].data,
+                                   member->addresses[0].len, &peer);
+        if (status != WEFT_OK)
+            return weft_error_set(&engine->error, status, "cannot connect to %s: %s%s", member->name,
+                                  weft_reason_text(status), weft_transport_connect_hint(status));
+        endpoints[member->index] = member->endpoint_first;
+        incarnations[member->index] = member->incarnation;
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status make_shard(struct weftd_engine *engine)
+{
+    struct weftd *weftd = engine->weftd;
+    struct weft_config *config = weftd->options.config;
+    uint32_t workers = weftd->welcome.workers;
+    uint32_t *endpoints = weft_alloc_array(weftd->env, workers, sizeof *endpoints);
+    uint64_t *incarnations = weft_alloc_array(weftd->env, workers, sizeof *incarnations);
+    enum weft_status status = WEFT_ERR_NO_MEMORY;
+    if (endpoints && incarnations) status = connect_workers(engine, endpoints, incarnations);
+    if (status == WEFT_OK) {
+        struct weft_shard_engine_options options;
+        weft_shard_engine_options_init(&options);
+        options.transport = engine->transport;
+        options.loop = engine->loop;
+        options.events = engine->events;
+        options.endpoint = weftd->welcome.endpoint_first + engine->index;
+        options.job = weftd->welcome.job_id;
+        options.epoch = weftd->roster->roster->epoch;
+        options.workers = workers;
+        options.elastic = weftd->welcome.workers_min > 0;
+        options.worker_endpoints = endpoints;
+        options.worker_incarnations = incarnations;
+        options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");
+        /* A little before the workers give up: they cannot say who is missing, the shard can. */
+        options.round_deadline_ns = weft_config_u64(config, "client.deadline") / 10 * 9;
+        options.hash_every = (uint32_t)weft_config_u64(config, "server.hash_every");
+        status = weft_shard_engine_create(weftd->env, &options, &engine->shard, &engine->error);
+    }
+    weft_free_bytes(weftd->env, endpoints);
+    weft_free_bytes(weftd->env, incarnations);
+    return status;
+}
+
+static void answer(struct weftd_engine *engine, enum weft_status status)
+{
+    /* unless it has a sentence */
+    if (status != WEFT_OK) weft_error_set(&engine->error, status, "%s", weft_reason_text(status));
+    engine->reply.fn = weftd_engine_replied;
+    weft_net_post(engine->weftd->net, &engine->reply);
+}
+
+static void on_connect(struct weft_command *command)
+{
+    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, question);
+    answer(engine, make_shard(engine));
+}
+
+static void on_fail(struct weft_command *command)
+{
+    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, fail_mail);
+    struct weftd *weftd = engine->weftd;
+    /* Not every transport sees a death (shared memory does not); what waits for the dead would never end. */
+    if (engine->transport && weftd->lost_endpoint != UINT32_MAX &&
+        weft_transport_peer(engine->transport, weftd->lost_endpoint))
+        weft_transport_fail_peer(engine->transport, weftd->lost_endpoint, WEFT_ERR_PEER_LOST,
+                                 weftd->fail_error.text);
+    if (engine->shard)
+        weft_shard_engine_fail(engine->shard, (enum weft_status)weftd->fail_error.status,
+                               weftd->fail_error.text);
+}
+
+static void on_view(struct weft_command *command)
+{
+    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, view_mail);
+    struct weftd_engine_view view = {.ready = engine->shard != NULL};
+    if (engine->shard) weft_shard_engine_stats(engine->shard, &view.shard);
+    if (engine->transport) weft_transport_stats(engine->transport, &view.transport);
+    pthread_mutex_lock(&engine->view_lock);
+    engine->view = view;
+    engine->view_asked = false;
+    pthread_cond_signal(&engine->view_changed);
+    pthread_mutex_unlock(&engine->view_lock);
+}
+
+static void drain(struct weftd_engine *engine)
+{
+    struct weft_env *env = engine->weftd->env;
+    if (!engine->transport) return;
+    if (engine->shard) weft_shard_engine_close(engine->shard);
+    weft_transport_close(engine->transport);
+    uint64_t deadline_ns = weft_now_ns(env) + DRAIN_NS;
+    while (!weft_transport_drained(engine->transport) && weft_now_ns(env) < deadline_ns)
+        /* the loop has let go of it */
+        if (weft_transport_progress(engine->transport, 64) == 0) weftd_pause(env, WEFT_MS(1));
+    if (!weft_transport_drained(engine->transport))
+        weft_log(env, WEFT_LOG_WARN, "weftd",
+                 "engine %u: messages were still under way after %llu ms; dropped", engine->index,
+                 (unsigned long long)(DRAIN_NS / WEFT_MS(1)));
+    weft_transport_free(engine->transport); /* first: what it could not drain may still use the shard's
+                                             * memory */
+    engine->transport = NULL;
+    weft_shard_engine_free(engine->shard);
+    engine->shard = NULL;
+}
+
+static void *engine_main(void *argument)
+{
+    struct weftd_engine *engine = argument;
+    answer(engine, open_transport(engine));
+    weft_loop_run(engine->loop);
+    drain(engine);
+    return NULL;
+}
+
+/* ---- from other threads ---- */
+
+void weftd_engine_post_connect(struct weftd_engine *engine)
+{
+    engine->question.fn = on_connect;
+    weft_loop_post(engine->loop, &engine->question);
+}
+
+void weftd_engine_post_failure(struct weftd_engine *engine)
+{
+    engine->fail_mail.fn = on_fail;
+    weft_loop_post(engine->loop, &engine->fail_mail);
+}
+
+/* The net thread waits a moment for fresh numbers: an engine step is short. A busy engine shows its last
+ * ones. */
+void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out)
+{
+    /* a process has the system's env: CLOCK_MONOTONIC */
+    uint64_t until_ns = weft_now_ns(engine->weftd->env) + VIEW_WAIT_NS;
+    struct timespec until = {(time_t)(until_ns / WEFT_SECONDS(1)), (long)(until_ns % WEFT_SECONDS(1))};
+    pthread_mutex_lock(&engine->view_lock);
+    if (!engine->view_asked) {
+        engine->view_asked = true;
+        engine->view_mail.fn = on_view;
+        weft_loop_post(engine->loop, &engine->view_mail);
+    }
+    while (engine->view_asked &&
+           pthread_cond_timedwait(&engine->view_changed, &engine->view_lock, &until) == 0) {
+    }
+    *view_out = engine->view;
+    pthread_mutex_unlock(&engine->view_lock);
+}
+
+static enum weft_status engine_start(struct weftd *weftd, struct weftd_engine *engine, uint32_t index)
+{
+    struct weft_loop_options options;
+    pthread_condattr_t monotonic;
+    engine->weftd = weftd;
+    engine->index = index;
+    weft_loop_options_init(&options);
+    WEFT_TRY(weft_loop_create(weftd->env, &options, &engine->loop));
+    WEFT_TRY(weft_event_ring_create(
+        weftd->env, (uint32_t)weft_config_u64(weftd->options.config, "events.capacity"), &engine->events));
+    pthread_mutex_init(&engine->view_lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->view_changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (weftd->env->virtual_time) {
+        answer(engine, open_transport(engine));
+        engine->thread_started = weftd->env->virtual_time->run(weftd->env, engine->loop) == WEFT_OK;
+        return engine->thread_started ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+    engine->thread_started = pthread_create(&engine->thread, NULL, engine_main, engine) == 0;
+    return engine->thread_started ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+enum weft_status weftd_engines_start(struct weftd *weftd, struct weft_error *error)
+{
+    weftd->engines = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *weftd->engines);
+    enum weft_status status = weftd->engines ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    weftd->engines_waited_for = weftd->options.engines;
+    for (uint32_t i = 0; status == WEFT_OK && i < weftd->options.engines; i++)
+        status = engine_start(weftd, &weftd->engines[i], i);
+    if (status != WEFT_OK)
+        return weft_error_set(error, status, "cannot start %u engines: %s", weftd->options.engines,
+                              weft_reason_text(status));
+    return WEFT_OK;
+}
+
+static void stop_virtual(struct weftd_engine *engine)
+{
+    const struct weft_virtual_time *virtual_time = engine->weftd->env->virtual_time;
+    virtual_time->end(engine->weftd->env, engine->loop);
+    drain(engine);
+}
+
+void weftd_engines_stop(struct weftd *weftd)
+{
+    for (uint32_t i = 0; weftd->env->virtual_time && weftd->engines && i < weftd->options.engines; i++) {
+        if (weftd->engines[i].thread_started) stop_virtual(&weftd->engines[i]);
+        weftd->engines[i].thread_started = false;
+    }
+    for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
+        if (weftd->engines[i].thread_started) weft_loop_stop(weftd->engines[i].loop);
+    for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
+        if (weftd->engines[i].thread_started) pthread_join(weftd->engines[i].thread, NULL);
+}
+
+/* After the net is gone: its last letters may still look at engines. */
+void weftd_engines_free(struct weftd *weftd)
+{
+    for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++) {
+        weft_event_ring_free(weftd->engines[i].events);
+        weft_loop_free(weftd->engines[i].loop);
+    }
+    weft_free_bytes(weftd->env, weftd->engines);
+    weftd->engines = NULL;
+}

@@ -1,0 +1,151 @@
+/* weftd_members.c - weftd in a job that goes on without lost workers: the coordinator's word reaches the
+ * engines. Net thread, but for what a letter does on its engine's (weftd_command.c).
+ *
+ *     MemberLost(epoch) -> every engine gives the lost worker up and parts   (shard_members.c)
+ *     Left              -> every engine ends the rounds without that worker's contribution (shard_worker_left.c)
+ *     Joined(epoch)     -> every engine parts; the worker that rests stays connected, and may be one of a later epoch's members
+ *     Shrunk(epoch)     -> every engine gets the members, by their new ranks */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/daemon/weftd.h"
+
+struct members_letter {
+    struct weftd_command letter; /* first */
+    uint32_t epoch, lost_endpoint, left_endpoint, workers;
+    bool lost;
+    char text[400];
+    uint64_t *incarnations; /* (workers,) behind the letter; endpoints behind them */
+    uint32_t *endpoints;
+};
+
+static struct members_letter *letter_create(struct weftd *weftd, uint32_t epoch, uint32_t workers)
+{
+    struct members_letter *letter = weft_alloc_zero(
+        weftd->env, sizeof *letter + workers * (sizeof *letter->incarnations + sizeof *letter->endpoints));
+    if (!letter) {
+        (void)weft_control_client_abort(weftd->member, WEFT_ERR_NO_MEMORY,
+                                        "a shard has no memory to follow the membership");
+        weftd_fail(weftd, WEFT_ERR_NO_MEMORY, "no memory to follow the membership of epoch %u", epoch);
+        return NULL;
+    }
+    letter->epoch = epoch;
+    letter->workers = workers;
+    letter->incarnations = (uint64_t *)(void *)(letter + 1);
+    letter->endpoints = (uint32_t *)(void *)(letter->incarnations + workers);
+    return letter;
+}
+
+/* ---- on the engine's thread ---- */
+
+static void on_leave_epoch(struct weft_command *command)
+{
+    struct members_letter *letter = weft_container_of(command, struct members_letter, letter.command);
+    struct weftd_engine *engine = letter->letter.engine;
+    /* Not every transport sees a death, and what is under way to or from the dead has to end. */
+    if (letter->lost && engine->transport && weft_transport_peer(engine->transport, letter->lost_endpoint))
+        weft_transport_fail_peer(engine->transport, letter->lost_endpoint, WEFT_ERR_PEER_LOST, letter->text);
+    if (engine->shard) weft_shard_engine_leave_epoch(engine->shard, letter->epoch);
+    weftd_command_reply(&letter->letter);
+}
+
+static void on_enter_epoch(struct weft_command *command)
+{
+    struct members_letter *letter = weft_container_of(command, struct members_letter, letter.command);
+    struct weft_shard_engine *shard = letter->letter.engine->shard;
+    if (shard)
+        (void)weft_shard_engine_enter_epoch(shard, letter->epoch, letter->workers, letter->endpoints,
+                                            letter->incarnations, &letter->letter.error);
+    weftd_command_reply(&letter->letter);
+}
+
+static void on_left(struct weft_command *command)
+{
+    struct members_letter *letter = weft_container_of(command, struct members_letter, letter.command);
+    struct weft_shard_engine *shard = letter->letter.engine->shard;
+    if (shard) weft_shard_engine_worker_left(shard, letter->left_endpoint);
+    weftd_command_reply(&letter->letter);
+}
+
+/* ---- what the coordinator says ---- */
+
+static const Weft__Control__Member *worker_of(const struct weftd *weftd, uint32_t number)
+{
+    for (size_t i = 0; weftd->roster && i < weftd->roster->roster->n_members; i++) {
+        const Weft__Control__Member *member = weftd->roster->roster->members[i];
+        if (member->member == number && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER) return member;
+    }
+    return NULL;
+}
+
+/* false: it is the end of the job. */
+bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
+{
+    const Weft__Control__Member *member = worker_of(weftd, lost->member);
+    if (lost->epoch == 0 || weftd->welcome.workers_min == 0 || !weftd->running || !member) return false;
+    weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s; the job goes on", lost->text);
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        struct members_letter *letter = letter_create(weftd, lost->epoch, 0);
+        if (!letter) return true;
+        letter->lost = true;
+        letter->lost_endpoint = member->endpoint_first;
+        snprintf(letter->text, sizeof letter->text, "%s", lost->text);
+        weftd_command_post(&letter->letter, &weftd->engines[i], on_leave_epoch);
+    }
+    return true;
+}
+
+void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left)
+{
+    const Weft__Control__Member *member = worker_of(weftd, left->member);
+    if (!weftd->running || !member) {
+        weftd_fail(weftd, WEFT_ERR_MALFORMED,
+                   "the coordinator says that member %u has left, which no shard knows as a worker",
+                   left->member);
+        return;
+    }
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        struct members_letter *letter = letter_create(weftd, 0, 0);
+        if (!letter) return;
+        letter->left_endpoint = member->endpoint_first;
+        weftd_command_post(&letter->letter, &weftd->engines[i], on_left);
+    }
+}
+
+void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined)
+{
+    if (!weftd->running || weftd->welcome.workers_min == 0) {
+        weftd_fail(weftd, WEFT_ERR_MALFORMED,
+                   "the coordinator says that a worker rests, in a job that waits for all of them");
+        return;
+    }
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        struct members_letter *letter = letter_create(weftd, joined->epoch, 0);
+        if (!letter) return;
+        weftd_command_post(&letter->letter, &weftd->engines[i], on_leave_epoch);
+    }
+}
+
+void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shrunk)
+{
+    bool known = weftd->running && weftd->welcome.workers_min > 0 && shrunk->n_members > 0 &&
+                 shrunk->n_members <= weftd->welcome.workers;
+    for (size_t rank = 0; known && rank < shrunk->n_members; rank++)
+        known = worker_of(weftd, shrunk->members[rank]) != NULL;
+    if (!known) {
+        weftd_fail(weftd, WEFT_ERR_MALFORMED,
+                   "the coordinator's members of epoch %u are not those that this shard knows",
+                   shrunk->epoch);
+        return;
+    }
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        struct members_letter *letter = letter_create(weftd, shrunk->epoch, (uint32_t)shrunk->n_members);
+        if (!letter) return;
+        for (uint32_t rank = 0; rank < letter->workers; rank++) {
+            const Weft__Control__Member *member = worker_of(weftd, shrunk->members[rank]);
+            letter->endpoints[rank] = member->endpoint_first;
+            letter->incarnations[rank] = member->incarnation;
+        }
+        weftd_command_post(&letter->letter, &weftd->engines[i], on_enter_epoch);
+    }
+}

@@ -1,0 +1,362 @@
+/* shard_engine.c - one shard engine: life, deadlines, failure.
+ *
+ * An engine is one thread's: it owns its chunks, its endpoint's push channel and its memory; there is no
+ * lock on the data path. Work enters by the transport's handler (shard_request.c) and by completions of
+ * receives and sends; whatever had to wait (memory, a free reply, an AGAIN of the transport) is served from
+ * shard_engine_resume, which every event that frees something calls.
+ *
+ * Deadlines: rounds are listed in the order of their first contribution and pulls in the order they came,
+ * and all have the same time, so one timer at the two heads is enough. It sleeps while nothing waits.
+ *
+ * Failure: the coordinator decides who is lost. weft_shard_engine_fail drops every open round, answers
+ * everyone who waits, and from then on every request, with the given status and sentence. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+#define RETRY_NS 100000u /* after an AGAIN of the transport with nothing of ours in flight */
+
+void weft_shard_engine_options_init(struct weft_shard_engine_options *options)
+{
+    *options = (struct weft_shard_engine_options){
+        .size = sizeof *options,
+        .receive_bytes_max = (size_t)256 << 20,
+        .round_deadline_ns = WEFT_SECONDS(300),
+        .hash_every = 50,
+    };
+}
+
+/* ---- deadlines ---- */
+
+static uint64_t pull_since_ns(struct weft_shard_engine *engine, struct weft_arrival *arrival,
+                              struct weft_wire_header *header, struct shard_contribution **part_out)
+{
+    enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, header);
+    WEFT_ASSERT(status == WEFT_OK); /* it was checked when it came */
+    struct shard_chunk *chunk = shard_table_chunk(shard_table_tensor(engine, header->tensor), header->chunk);
+    *part_out = &chunk->contributions[header->worker];
+    WEFT_ASSERT((*part_out)->pull == arrival);
+    return (*part_out)->pull_since_ns;
+}
+
+static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
+{
+    uint64_t since = WEFT_NEVER;
+    if (!weft_list_empty(&engine->rounds))
+        since = weft_list_first(&engine->rounds, struct shard_chunk, round_link)->first_ns;
+    if (!weft_list_empty(&engine->pulls)) {
+        struct weft_wire_header header;
+        struct shard_contribution *part;
+        uint64_t pull =
+            pull_since_ns(engine, weft_list_first(&engine->pulls, struct weft_arrival, link), &header, &part);
+        if (pull < since) since = pull;
+    }
+    return since;
+}
+
+static uint64_t deadline_after(const struct weft_shard_engine *engine, uint64_t since_ns)
+{
+    return weft_deadline_ns(since_ns, engine->round_deadline_ns);
+}
+
+void shard_engine_watch_deadlines(struct weft_shard_engine *engine)
+{
+    if (weft_timer_is_running(&engine->deadline_timer)) return;
+    uint64_t deadline = deadline_after(engine, earliest_since_ns(engine));
+    if (deadline == WEFT_NEVER) return;
+    if (weft_timer_start(engine->loop, &engine->deadline_timer, deadline) < 0)
+        weft_log(engine->env, WEFT_LOG_ERROR, "server",
+                 "no memory for a timer: deadlines of rounds are not watched for now");
+}
+
+/* A timer with nothing to watch would keep an idle process (and the simulator) awake once more. */
+static void unwatch_when_idle(struct weft_shard_engine *engine)
+{
+    if (weft_list_empty(&engine->rounds) && weft_list_empty(&engine->pulls))
+        weft_timer_stop(engine->loop, &engine->deadline_timer);
+}
+
+static void expire_round(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (shard_round_is_closing(chunk)) { /* too late to be late */
+        chunk->first_ns = weft_now_ns(engine->env);
+        weft_list_remove(&chunk->round_link);
+        weft_list_append(&engine->rounds, &chunk->round_link);
+        return;
+    }
+    char missing[64], text[240]; /* cut to the length of a RESULT sentence when it is kept */
+    unsigned long long step = chunk->open_step;
+    double seconds = (double)engine->round_deadline_ns / 1e9;
+    shard_round_describe_missing(chunk, missing, sizeof missing);
+    if (missing[0])
+        snprintf(text, sizeof text, "step %llu of '%.24s' chunk %u: no push from %s in %g s", step,
+                 chunk->tensor->name, chunk->index, missing, seconds);
+    else
+        snprintf(text, sizeof text, "step %llu of '%.24s' chunk %u: all pushed, %s, in %g s", step,
+                 chunk->tensor->name, chunk->index,
+                 chunk->phase == SHARD_PHASE_WAITING      ? "no receive memory became free"
+                 : chunk->phase == SHARD_PHASE_COLLECTING ? "not all arrived"
+                                                          : "a rank has not taken the result before",
+                 seconds);
+    weft_log(engine->env, WEFT_LOG_WARN, "server", "%s", text);
+    shard_round_drop(chunk, WEFT_ERR_DEADLINE, text);
+}
+
+static void expire_pull(struct weft_shard_engine *engine, struct weft_arrival *arrival,
+                        struct shard_contribution *part, const struct weft_wire_header *header)
+{
+    part->pull = NULL;
+    weft_list_remove(&arrival->link);
+    shard_reply_refuse(engine, arrival, header, WEFT_ERR_DEADLINE,
+                       "tensor %u chunk %u: step %llu was not reached in %g s", header->tensor, header->chunk,
+                       (unsigned long long)header->step, (double)engine->round_deadline_ns / 1e9);
+}
+
+static void deadline_passed(struct weft_timer *timer)
+{
+    struct weft_shard_engine *engine = weft_container_of(timer, struct weft_shard_engine, deadline_timer);
+    uint64_t now = weft_now_ns(engine->env);
+    while (!weft_list_empty(&engine->rounds)) {
+        struct shard_chunk *chunk = weft_list_first(&engine->rounds, struct shard_chunk, round_link);
+        if (deadline_after(engine, chunk->first_ns) > now) break;
+        expire_round(chunk);
+    }
+    while (!weft_list_empty(&engine->pulls)) {
+        struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
+        struct weft_wire_header header;
+        struct shard_contribution *part;
+        if (deadline_after(engine, pull_since_ns(engine, arrival, &header, &part)) > now) break;
+        expire_pull(engine, arrival, part, &header);
+    }
+    shard_engine_watch_deadlines(engine);
+}
+
+/* ---- what waited ---- */
+
+static void retry(struct weft_timer *timer)
+{
+    shard_engine_resume(weft_container_of(timer, struct weft_shard_engine, retry_timer));
+}
+
+void shard_engine_schedule_retry(struct weft_shard_engine *engine)
+{
+    if (weft_timer_is_running(&engine->retry_timer)) return;
+    if (weft_timer_start(engine->loop, &engine->retry_timer, weft_now_ns(engine->env) + RETRY_NS) < 0)
+        weft_log(engine->env, WEFT_LOG_ERROR, "server",
+                 "no memory for a timer: waits for the next completion instead");
+}
+
+void shard_engine_resume(struct weft_shard_engine *engine)
+{
+    if (engine->closed) return;
+    shard_members_enter_epoch(engine);
+    shard_receive_open_waiting(engine);
+    if (engine->accept_again) {
+        struct weft_list *node, *spare;
+        engine->accept_again = false;
+        weft_list_foreach (node, spare, &engine->rounds)
+            shard_receive_fill(weft_container_of(node, struct shard_chunk, round_link));
+    }
+    if (engine->worker_left_check_due) {
+        engine->worker_left_check_due = false;
+        shard_worker_left_check_all(engine);
+    }
+    shard_reply_pump(engine);
+    if (engine->releasing > 0) shard_release_schedule(engine);
+    unwatch_when_idle(engine);
+}
+
+void shard_engine_pull_removed(struct weft_shard_engine *engine, struct weft_arrival *arrival)
+{
+    struct weft_wire_header header;
+    struct shard_contribution *part;
+    pull_since_ns(engine, arrival, &header, &part);
+    part->pull = NULL;
+    weft_list_remove(&arrival->link);
+}
+
+void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker)
+{
+    if (engine->worker[worker].lost) return;
+    engine->worker[worker].lost = true;
+    weft_log(engine->env, WEFT_LOG_WARN, "server",
+             "the connection to rank %u is lost; the coordinator decides what follows", worker);
+    weft_event_ring_add(engine->events, "peer_lost", WEFT_EVENT_MARK, worker, engine->worker[worker].endpoint,
+                        0, WEFT_ERR_PEER_LOST);
+}
+
+void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text)
+{
+    if (engine->failed < 0 || engine->closed) return; /* the first reason is the one to tell */
+    engine->failed = status < 0 ? status : WEFT_ERR_ABORTED;
+    snprintf(engine->failed_text, sizeof engine->failed_text, "%s",
+             text && text[0] ? text : "the job has ended");
+    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
+        struct shard_tensor *tensor = engine->tensors[id];
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
+            struct shard_chunk *chunk = &tensor->chunks[i];
+            if (shard_round_is_closing(chunk)) continue; /* all have pushed: they get their result */
+            if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link))
+                shard_round_drop(chunk, engine->failed, engine->failed_text);
+        }
+    }
+    while (!weft_list_empty(&engine->pulls)) { /* handled again, they meet the failure */
+        struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
+        shard_engine_pull_removed(engine, arrival);
+        shard_reply_defer(engine, arrival);
+    }
+    while (!weft_list_empty(&engine->early)) {
+        struct weft_arrival *arrival = weft_list_first(&engine->early, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        shard_reply_defer(engine, arrival);
+    }
+    shard_engine_resume(engine);
+}
+
+/* ---- life ---- */
+
+static enum weft_status options_check(const struct weft_shard_engine_options *options,
+                                      struct weft_error *error)
+{
+    if (options->size != sizeof *options)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "shard engine options of another version: call weft_shard_engine_options_init");
+    if (!options->transport || !options->loop || !options->worker_endpoints || !options->worker_incarnations)
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "a shard engine needs a transport, a loop and the workers' endpoints and incarnations");
+    if (options->workers < 1 || options->workers > WEFT_LIMIT_WORKERS)
+        return weft_error_set(error, WEFT_ERR_INVALID, "a shard engine for %u workers: allowed are 1 to %u",
+                              options->workers, WEFT_LIMIT_WORKERS);
+    if (options->receive_bytes_max < 4096)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "receive memory of %zu bytes: at least 4096 are needed",
+                              options->receive_bytes_max);
+    if (options->round_deadline_ns == 0)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "a round's deadline of 0: every wait needs a deadline above 0");
+    return WEFT_OK;
+}
+
+enum weft_status weft_shard_engine_create(struct weft_env *env,
+                                          const struct weft_shard_engine_options *options,
+                                          struct weft_shard_engine **out, struct weft_error *error)
+{
+    WEFT_TRY(options_check(options, error));
+    struct weft_shard_engine *engine = weft_alloc_zero(env, sizeof *engine);
+    if (!engine) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a shard engine");
+    engine->env = env;
+    engine->transport = options->transport;
+    engine->loop = options->loop;
+    engine->events = options->events;
+    engine->kernels = weft_kernels();
+    engine->job = options->job;
+    engine->endpoint = options->endpoint;
+    engine->epoch = engine->newest_epoch = options->epoch;
+    engine->workers = engine->workers_at_create = options->workers;
+    engine->elastic = options->elastic;
+    engine->round_deadline_ns = options->round_deadline_ns;
+    engine->hash_every = options->hash_every;
+    weft_list_init(&engine->waiting);
+    weft_list_init(&engine->rounds);
+    weft_list_init(&engine->reply_queue);
+    weft_list_init(&engine->pulls);
+    weft_list_init(&engine->deferred);
+    weft_list_init(&engine->early);
+    weft_timer_init(&engine->deadline_timer, deadline_passed);
+    weft_timer_init(&engine->retry_timer, retry);
+    weft_timer_init(&engine->release_timer, shard_release_on_timer);
+
+    engine->worker = weft_alloc_zero(env, engine->workers * sizeof *engine->worker);
+    engine->next_worker = weft_alloc_zero(env, engine->workers * sizeof *engine->next_worker);
+    uint32_t reply_count = 64 + 4 * (engine->workers < 512 ? engine->workers : 512);
+    if (!engine->worker || !engine->next_worker || shard_reply_init(engine, reply_count) < 0 ||
+        shard_arena_init(&engine->arena, env, options->receive_bytes_max) < 0) {
+        weft_shard_engine_free(engine);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY,
+                              "no memory for a shard engine with %zu bytes of receive memory: lower it",
+                              options->receive_bytes_max);
+    }
+    for (uint32_t i = 0; i < engine->workers; i++)
+        engine->worker[i] = (struct shard_worker){.endpoint = options->worker_endpoints[i],
+                                                  .incarnation = options->worker_incarnations[i]};
+    weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, shard_request_arrived, engine);
+    *out = engine;
+    return WEFT_OK;
+}
+
+static void discard_all(struct weft_shard_engine *engine, struct weft_list *arrivals)
+{
+    while (!weft_list_empty(arrivals)) {
+        struct weft_arrival *arrival = weft_list_first(arrivals, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        weft_transport_discard(engine->transport, arrival);
+    }
+}
+
+static void cancel_tasks(struct weft_shard_engine *engine)
+{
+    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
+        struct shard_tensor *tensor = engine->tensors[id];
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
+            weft_loop_compute_cancel(engine->loop, &tensor->chunks[i].task);
+            tensor->chunks[i].computing = false;
+        }
+    }
+}
+
+void weft_shard_engine_close(struct weft_shard_engine *engine)
+{
+    if (engine->closed) return;
+    engine->closed = true;
+    weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, NULL, NULL);
+    weft_timer_stop(engine->loop, &engine->deadline_timer);
+    weft_timer_stop(engine->loop, &engine->retry_timer);
+    weft_timer_stop(engine->loop, &engine->release_timer);
+    discard_all(engine, &engine->pulls);
+    discard_all(engine, &engine->deferred);
+    discard_all(engine, &engine->early);
+    cancel_tasks(engine);
+    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
+        struct shard_tensor *tensor = engine->tensors[id];
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
+            for (uint32_t worker = 0; worker < engine->workers; worker++) {
+                struct shard_contribution *part = &tensor->chunks[i].contributions[worker];
+                if (part->state == SHARD_CONTRIBUTION_ANNOUNCED)
+                    weft_transport_discard(engine->transport, part->arrival);
+                part->arrival = part->pull = NULL;
+            }
+        }
+    }
+}
+
+void weft_shard_engine_free(struct weft_shard_engine *engine)
+{
+    if (!engine) return;
+    weft_timer_stop(engine->loop, &engine->deadline_timer);
+    weft_timer_stop(engine->loop, &engine->retry_timer);
+    weft_timer_stop(engine->loop, &engine->release_timer);
+    cancel_tasks(engine);
+    shard_table_free(engine);
+    shard_arena_fini(&engine->arena, engine->env);
+    shard_reply_fini(engine);
+    weft_free_bytes(engine->env, engine->worker);
+    weft_free_bytes(engine->env, engine->next_worker);
+    weft_free_bytes(engine->env, engine);
+}
+
+enum weft_status weft_shard_engine_declare(struct weft_shard_engine *engine,
+                                           const Weft__Control__Declared *declared, struct weft_error *error)
+{
+    return shard_table_add(engine, declared, error);
+}
+
+void weft_shard_engine_stats(const struct weft_shard_engine *engine,
+                             struct weft_shard_engine_stats *stats_out)
+{
+    *stats_out = engine->stats;
+    stats_out->receive_bytes_used = engine->arena.used_bytes;
+    stats_out->receive_bytes_peak = engine->arena.peak_bytes;
+}

@@ -1,0 +1,228 @@
+/* shard_pull.c - weights out (PULL) and first weights in (INIT); the same ways for what else a chunk
+ * remembers (STATE_PULL, STATE_INIT): its optimiser's arrays, and what the sums of its codec owe.
+ *
+ * A PULL names the step whose result it wants at least; it is answered from the chunk's values as soon as
+ * that step is closed, at once when it is closed already. One pull per worker and chunk may wait. While a
+ * round only waits for readers of the old values (phase CLOSING) a new pull waits for the new ones: a
+ * stream of pulls cannot keep a round from closing.
+ *
+ * INIT is received straight into the values: there is no older copy worth keeping before the first step.
+ * Weights are the trainer's, whatever they are. A part of the state is looked at before it counts: an
+ * optimiser never leaves one that is not finite, nor a codec a debt from 2^120 on, and neither gets over
+ * one. Both are allowed until the first contribution of step 1 has come, and may be repeated (a lost
+ * answer). */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+/* Does `data` answer a pull of `step`? Before the first step values must have been given; the rest begins
+ * as zeros. */
+static bool pull_ready(const struct shard_chunk *chunk, const float *data, uint64_t step)
+{
+    if (chunk->phase == SHARD_PHASE_CLOSING || chunk->phase == SHARD_PHASE_INSTALLING) return false;
+    return chunk->closed_step >= step &&
+           (chunk->closed_step > 0 || chunk->initialised || data != chunk->values);
+}
+
+static void pull(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                 struct weft_arrival *arrival, const float *data)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    struct shard_contribution *part = &chunk->contributions[header->worker];
+    uint64_t reach = chunk->open_step ? chunk->open_step : chunk->closed_step + 1;
+    if (header->step > reach) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
+                           "pull of step %" PRIu64 " of tensor '%.40s', which stands at %" PRIu64,
+                           header->step, tensor->name, chunk->closed_step);
+        return;
+    }
+    if (pull_ready(chunk, data, header->step)) {
+        if (shard_reply_values(chunk, arrival, header, data)) engine->stats.pulls++;
+        return;
+    }
+    if (part->pull) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
+                           "rank %u pulls chunk %u of tensor '%.40s' twice at once", header->worker,
+                           chunk->index, tensor->name);
+        return;
+    }
+    part->pull = arrival;
+    part->pull_since_ns = weft_now_ns(engine->env);
+    weft_list_append(&engine->pulls, &arrival->link);
+    shard_engine_watch_deadlines(engine);
+    shard_worker_left_check(chunk);
+}
+
+void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                        struct weft_arrival *arrival)
+{
+    const struct shard_tensor *tensor = chunk->tensor;
+    bool values_follow = shard_chunk_is_dense(chunk) || tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    if (!chunk->values || (!values_follow && (header->step > 0 || chunk->closed_step > 0))) {
+        shard_reply_refuse(
+            tensor->engine, arrival, header, WEFT_ERR_UNSUPPORTED,
+            "tensor '%.40s' has a codec and no optimizer: there is nothing to pull after step 0",
+            tensor->name);
+        return;
+    }
+    pull(chunk, header, arrival, chunk->values);
+}
+
+void shard_pull_answer_waiting(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (weft_list_empty(&engine->pulls)) return;
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct weft_arrival *arrival = chunk->contributions[worker].pull;
+        if (!arrival) continue;
+        chunk->contributions[worker].pull = NULL;
+        weft_list_remove(&arrival->link);
+        shard_reply_defer(engine, arrival); /* handled again by the next pump, which follows */
+    }
+}
+
+/* ---- INIT, and STATE_INIT ---- */
+
+/* May the state that has come be kept? Then it is, in its place. */
+static bool keep_state(struct shard_chunk *chunk)
+{
+    const bool owed = chunk->combiner && chunk->installing == weft_combiner_residual(chunk->combiner);
+    const uint32_t too_large_bits = owed ? WEFT_RESIDUAL_LIMIT_BITS : 0x7f800000u;
+    if (weft_kernels()->max_abs_bits_f32(chunk->install_room, chunk->count) >= too_large_bits) return false;
+    memcpy(chunk->installing, chunk->install_room, chunk->count * sizeof(float));
+    return true;
+}
+
+static void answer_refused(struct shard_chunk *chunk, enum weft_status status, const char *text)
+{
+    chunk->error_status = status;
+    chunk->error_step = 0;
+    chunk->error_round = chunk->install_round;
+    snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
+    shard_reply_note(chunk, 0, SHARD_REPLY_ERROR);
+}
+
+static void installed(struct weft_completion *completion, enum weft_status status)
+{
+    struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, install);
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (engine->closed) return;
+    const bool kept = status == WEFT_OK && (!chunk->install_room || keep_state(chunk));
+    weft_free_bytes(engine->env, chunk->install_room);
+    chunk->install_room = NULL;
+    WEFT_ASSERT(chunk->phase == SHARD_PHASE_INSTALLING);
+    if (chunk->installing == chunk->values) chunk->initialised = status == WEFT_OK;
+    if (kept && engine->failed == WEFT_OK) {
+        chunk->result_step = 0;
+        chunk->result_round = chunk->install_round;
+        chunk->result_bytes = 0;
+        chunk->result_lr = chunk->result_weight_sum = 0;
+        engine->stats.received_bytes += chunk->count * sizeof(float);
+        shard_reply_note(chunk, 0, SHARD_REPLY_ACK);
+    } else if (kept) {
+        answer_refused(chunk, engine->failed, engine->failed_text);
+    } else if (status == WEFT_OK) {
+        answer_refused(chunk, WEFT_ERR_INVALID,
+                       "a state with a value that is not finite, or too large; nothing was changed");
+    } else {
+        weft_log(engine->env, WEFT_LOG_WARN, "server", "first %s of tensor '%s' chunk %u did not arrive: %s",
+                 chunk->installing == chunk->values ? "weights" : "state", chunk->tensor->name, chunk->index,
+                 weft_reason_text(status));
+        if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
+    }
+    shard_round_resume(chunk);
+    if (!chunk->initialised && chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && chunk->arrived > 0)
+        shard_round_drop(chunk, WEFT_ERR_STATE, "the tensor's first weights did not arrive");
+    shard_pull_answer_waiting(chunk);
+    shard_engine_resume(engine);
+}
+
+/* `what` is to come into `place`, or is refused. */
+static void install(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                    struct weft_arrival *arrival, float *place, const char *what)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    if (!place || header->worker != 0 || header->step != 0 || header->codec != WEFT_CODEC_DENSE ||
+        header->dtype != WEFT_F32) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID,
+                           "first %s come from rank 0, as step 0, dense f32", what);
+        return;
+    }
+    if (arrival->payload_bytes != chunk->count * sizeof(float)) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MALFORMED,
+                           "first %s of tensor '%.30s' chunk %u have %zu bytes, not %" PRIu64, what,
+                           tensor->name, chunk->index, arrival->payload_bytes, chunk->count * sizeof(float));
+        return;
+    }
+    if (chunk->closed_step > 0 || chunk->arrived > 0) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
+                           "first %s of tensor '%.40s' after its training has begun", what, tensor->name);
+        return;
+    }
+    /* Somebody still reads the values, or they are being written: later. */
+    if (shard_result_is_in_use(chunk) || chunk->phase != SHARD_PHASE_IDLE) {
+        shard_reply_defer(engine, arrival);
+        return;
+    }
+    if (place != chunk->values) {
+        chunk->install_room = weft_alloc_array(engine->env, chunk->count, sizeof(float));
+        if (!chunk->install_room) {
+            shard_reply_refuse(engine, arrival, header, WEFT_ERR_NO_MEMORY,
+                               "no memory for the state of tensor '%.40s' chunk %u", tensor->name,
+                               chunk->index);
+            return;
+        }
+    }
+    shard_round_enter(chunk, SHARD_PHASE_INSTALLING);
+    weft_completion_init(&chunk->install, 1, installed);
+    chunk->installing = place;
+    chunk->install_round = header->round;
+    enum weft_status status =
+        weft_transport_accept(engine->transport, arrival, chunk->install_room ? chunk->install_room : place,
+                              chunk->count * sizeof(float), &chunk->install);
+    if (status >= 0) {
+        if (place == chunk->values) chunk->initialised = false;
+        return;
+    }
+    weft_free_bytes(engine->env, chunk->install_room);
+    chunk->install_room = NULL;
+    shard_round_enter(chunk, SHARD_PHASE_IDLE);
+    if (status == WEFT_ERR_AGAIN) {
+        shard_reply_defer(engine, arrival);
+        shard_engine_schedule_retry(engine);
+        return;
+    }
+    weft_transport_discard(engine->transport, arrival);
+    if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
+}
+
+void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                           struct weft_arrival *arrival)
+{
+    install(chunk, header, arrival, chunk->values, "weights");
+}
+
+/* ---- the rest of what a chunk remembers ---- */
+
+/* NULL: it has no such part. */
+static float *part_of(const struct shard_chunk *chunk, uint8_t part)
+{
+    if (part < WEFT_OPTIMIZER_STATES_MAX) return chunk->states[part];
+    return part == WEFT_WIRE_PART_DEBT && chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+}
+
+void shard_state_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                         struct weft_arrival *arrival)
+{
+    float *const part = part_of(chunk, header->round);
+    if (!part)
+        shard_reply_refuse(chunk->tensor->engine, arrival, header, WEFT_ERR_UNSUPPORTED,
+                           "tensor '%.40s' chunk %u has no state of number %u", chunk->tensor->name,
+                           chunk->index, header->round);
+    else if (header->kind == WEFT_WIRE_STATE_PULL) pull(chunk, header, arrival, part);
+    else install(chunk, header, arrival, part, "states");
+}

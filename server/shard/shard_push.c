@@ -1,0 +1,155 @@
+/* shard_push.c - a contribution that has passed the door: is it due, is it usable, and then it waits for its
+ * slot.
+ *
+ * Steps. The first contribution after a close opens the next step: usually the one after closed_step, but
+ * steps may pass a tensor by (declared late, frozen for a while). Until it closes or is dropped the others
+ * must bring the same step; who brings another is told who is where.
+ *
+ * Exactly once. A contribution is folded at most once: its step must be the open one, above closed_step,
+ * its part must be NONE, and closing moves closed_step and every worker's watermark in the same call.
+ * Duplicates of the last closed round are answered from its result, older ones are refused as stale. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+/* A push of a round that is closed already: told again what it was told, or that it comes too late. */
+static void push_again(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                       struct weft_arrival *arrival)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (!chunk->result_is_resendable || header->step != chunk->result_step ||
+        header->round != chunk->result_round) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STALE,
+                           "step %" PRIu64 " round %u of tensor '%.30s' is over, steps up to %" PRIu64 " are",
+                           header->step, header->round, chunk->tensor->name, chunk->closed_step);
+        return;
+    }
+    if (chunk->contributions[header->worker].state != SHARD_CONTRIBUTION_NONE) {
+        /* it has moved on: nobody waits for this answer */
+        engine->stats.duplicates++;
+        weft_transport_discard(engine->transport, arrival);
+        return;
+    }
+    enum shard_reply_kind answer = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
+    if (shard_reply_result(chunk, arrival, header, answer)) engine->stats.duplicates++;
+}
+
+/* The learning rate is the step's: all ranks and all rounds have the same. Bits, not values, are compared. */
+static bool lr_agrees(const struct shard_chunk *chunk, float lr)
+{
+    return (chunk->arrived == 0 && chunk->round == 0) || memcmp(&lr, &chunk->lr, sizeof lr) == 0;
+}
+
+#define STEP_MAX (UINT64_MAX / 2) /* no count of steps gets there */
+
+/* Is it a push of the round that collects, and the first of its worker? Else it is answered here. */
+static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                        struct weft_arrival *arrival)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    struct shard_contribution *part = &chunk->contributions[header->worker];
+    if (header->step <= chunk->closed_step ||
+        (header->step == chunk->open_step && header->round < chunk->round)) {
+        push_again(chunk, header, arrival);
+        return false;
+    }
+    if (part->error_unsent && header->step == chunk->error_step && header->round == chunk->error_round) {
+        part->error_unsent = false; /* even when others try again already: it must hear of it once */
+        shard_reply_note(chunk, header->worker, SHARD_REPLY_ERROR);
+        weft_transport_discard(engine->transport, arrival);
+        shard_engine_resume(engine);
+        return false;
+    }
+    if (chunk->open_step != 0 && header->step != chunk->open_step) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH,
+                           "rank %u pushes step %" PRIu64
+                           " of tensor '%.30s', rank %u has opened step %" PRIu64,
+                           header->worker, header->step, tensor->name, chunk->lr_worker, chunk->open_step);
+        return false;
+    }
+    if (header->round > chunk->round && header->step == chunk->error_step) { /* why it is back at round 0 */
+        shard_reply_refuse(engine, arrival, header, chunk->error_status, "%s", chunk->error_text);
+        return false;
+    }
+    if (header->round > chunk->round || header->step > STEP_MAX) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
+                           "push of step %" PRIu64 " round %u of tensor '%.30s', whose round %u is next",
+                           header->step, header->round, tensor->name, chunk->round);
+        return false;
+    }
+    if (part->state != SHARD_CONTRIBUTION_NONE) { /* the first one is answered when the round closes */
+        engine->stats.duplicates++;
+        weft_transport_discard(engine->transport, arrival);
+        return false;
+    }
+    return true;
+}
+
+/* May the chunk take this contribution? Else its worker is told here. */
+static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                           struct weft_arrival *arrival)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    const struct shard_contribution *part = &chunk->contributions[header->worker];
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !chunk->initialised &&
+        chunk->phase != SHARD_PHASE_INSTALLING) {
+        shard_reply_refuse(
+            tensor->engine, arrival, header, WEFT_ERR_STATE,
+            "tensor '%.40s' has an optimizer and no first weights: call weft_tensor_init first",
+            tensor->name);
+        return false;
+    }
+    if (header->round > 0 && memcmp(&part->weight, &header->weight, sizeof part->weight) != 0) {
+        shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_MISMATCH,
+                           "rank %u's weight changed from %g to %g within step %" PRIu64, header->worker,
+                           (double)part->weight, (double)header->weight, header->step);
+        return false;
+    }
+    return true;
+}
+
+void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                        struct weft_arrival *arrival)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_contribution *part = &chunk->contributions[header->worker];
+    if (chunk->phase == SHARD_PHASE_DRAINING) {
+        shard_reply_defer(engine, arrival);
+        return;
+    }
+    if (!push_is_due(chunk, header, arrival) || !push_is_usable(chunk, header, arrival)) return;
+
+    bool agrees = lr_agrees(chunk, header->lr);
+    char text[SHARD_TEXT_BYTES];
+    if (!agrees) {
+        snprintf(text, sizeof text,
+                 "lr of step %" PRIu64 " differs: rank %u has %.9g, rank %u has %.9g (tensor '%.20s')",
+                 header->step, chunk->lr_worker, (double)chunk->lr, header->worker, (double)header->lr,
+                 chunk->tensor->name);
+    } else if (chunk->arrived == 0) {
+        chunk->lr = header->lr;
+        chunk->lr_worker = header->worker;
+        chunk->open_step = header->step;
+        chunk->flags = 0;
+    }
+    chunk->flags |= header->flags;
+    part->arrival = arrival;
+    part->state = SHARD_CONTRIBUTION_ANNOUNCED;
+    part->reply_wanted = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
+    part->weight = header->weight;
+    part->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
+    chunk->arrived++;
+    engine->stats.pushes++;
+    if (chunk->phase == SHARD_PHASE_IDLE) shard_round_enter(chunk, SHARD_PHASE_WAITING);
+
+    if (!agrees) shard_round_drop(chunk, WEFT_ERR_MISMATCH, text);
+    else if (header->flags & WEFT_WIRE_NOT_FINITE)
+        shard_round_drop(chunk, WEFT_ERR_SKIPPED, "a gradient is not finite");
+    else if (chunk->phase == SHARD_PHASE_WAITING) shard_receive_open_waiting(engine);
+    else if (chunk->phase == SHARD_PHASE_COLLECTING && (!chunk->starved || header->worker == chunk->next))
+        shard_receive_one(chunk, header->worker);
+    shard_worker_left_check(chunk);
+}

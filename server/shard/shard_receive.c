@@ -1,0 +1,159 @@
+/* shard_receive.c - contributions on their way in: which round gets memory, which worker sends now.
+ *
+ *     announced (part WAITING) --> room_for? --> slot --> RECEIVING --> HELD --> shard_round_advance folds it
+ *
+ * Memory. A round opens when the arena has its block, in the order of first announcements. A dense round
+ * keeps the partial sums of T in its slots: after ranks 0..k-1 are folded, popcount(k) of them. A rank is
+ * received ahead of its turn only when every missing rank before it would still find a slot when it comes
+ * (room_for): "one slot stays with the lowest missing rank", counted exactly.
+ *
+ * Why no order of pushes can deadlock it:
+ *   1. An announcement costs no memory of ours, so it always gets in, whatever is open.
+ *   2. An open round can always receive its lowest missing rank: block size >=
+ *      weft_tree_reduce_buffer_count(workers), and room_for never gives away what a missing rank needs.
+ *      Folding needs nobody else.
+ *   3. So an open round closes as soon as all its workers have announced it, and gives its block back; the
+ *      round waiting longest gets it (its block fits an empty arena: checked at declare).
+ *   4. Closing waits for readers of the previous result only; a reader's buffer is its own and waits for
+ *      nothing.
+ * What remains is that each worker announces each chunk of the step. A client that holds announcements
+ * back until results of other chunks have come must hold them back in the same order on every worker, or
+ * have fewer in flight than there are blocks: announcements are cheap, so it has no reason to. */
+#include "server/shard/shard_engine.h"
+
+/* Partial sums that live after ranks 0..added-1 are folded. */
+uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added)
+{
+    return shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_popcount(added) : 0;
+}
+
+static bool in_slot(const struct shard_contribution *part)
+{
+    return part->state == SHARD_CONTRIBUTION_RECEIVING || part->state == SHARD_CONTRIBUTION_HELD;
+}
+
+/* May `rank` take a slot? Each missing rank before it must still find one when its turn comes: then the
+ * partials, the ranks in slots behind it, `rank` and itself are there. Growing in rank: when one may not,
+ * none after it may. */
+static bool room_for(const struct shard_chunk *chunk, uint32_t rank)
+{
+    const struct shard_slots *slots = &chunk->slots;
+    if (slots->count >= chunk->tensor->engine->workers) return true;
+    if (rank == chunk->next) return true;
+    if (slots->used == slots->count) return false; /* all before it are in slots and will be folded soon */
+    uint32_t behind = slots->used - shard_round_partials(chunk, chunk->next);
+    for (uint32_t k = chunk->next; k < rank; k++) {
+        if (in_slot(&chunk->contributions[k])) behind--;
+        else if (shard_round_partials(chunk, k) + 1 + behind + 1 > slots->count) return false;
+    }
+    return true;
+}
+
+static void received(struct weft_completion *completion, enum weft_status status)
+{
+    struct shard_slot *slot = weft_container_of(completion, struct shard_slot, completion);
+    struct shard_chunk *chunk = slot->chunk;
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    uint32_t worker = slot->worker;
+    WEFT_ASSERT(chunk->receiving > 0);
+    chunk->receiving--;
+    if (engine->closed) return;
+
+    if (status < 0) {
+        weft_log(engine->env, WEFT_LOG_WARN, "server",
+                 "rank %u's push of tensor '%s' chunk %u did not arrive: %s", worker, chunk->tensor->name,
+                 chunk->index, weft_reason_text(status));
+        if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
+    }
+    if (chunk->phase == SHARD_PHASE_DRAINING) {
+        shard_round_finish_drain(chunk);
+        return;
+    }
+    struct shard_contribution *part = &chunk->contributions[worker];
+    WEFT_ASSERT(part->state == SHARD_CONTRIBUTION_RECEIVING);
+    if (status < 0) {
+        part->state = SHARD_CONTRIBUTION_NONE;
+        part->slot = NULL;
+        chunk->arrived--;
+        shard_slots_free(&chunk->slots, slot);
+        shard_receive_fill(chunk);
+        shard_worker_left_check(chunk);
+        return;
+    }
+    engine->stats.received_bytes += slot->payload_bytes;
+    part->state = SHARD_CONTRIBUTION_HELD;
+    shard_round_advance(chunk);
+}
+
+bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_contribution *part = &chunk->contributions[worker];
+    if (!room_for(chunk, worker)) {
+        chunk->starved = true;
+        return false;
+    }
+    struct shard_slot *slot = shard_slots_alloc(&chunk->slots);
+    struct weft_arrival *arrival = part->arrival;
+    slot->chunk = chunk;
+    slot->worker = worker;
+    slot->payload_bytes = arrival->payload_bytes;
+    weft_completion_init(&slot->completion, 1, received);
+    enum weft_status status = weft_transport_accept(engine->transport, arrival, shard_slot_data(slot),
+                                                    arrival->payload_bytes, &slot->completion);
+    if (status >= 0) {
+        part->arrival = NULL;
+        part->slot = slot;
+        part->state = SHARD_CONTRIBUTION_RECEIVING;
+        chunk->receiving++;
+        return true;
+    }
+    shard_slots_free(&chunk->slots, slot);
+    if (status == WEFT_ERR_AGAIN) {
+        chunk->starved = true;
+        engine->accept_again = true;
+        shard_engine_schedule_retry(engine);
+        return false;
+    }
+    weft_transport_discard(engine->transport, arrival);
+    part->arrival = NULL;
+    part->state = SHARD_CONTRIBUTION_NONE;
+    chunk->arrived--;
+    engine->worker_left_check_due = engine->left_count > 0;
+    if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
+    return true;
+}
+
+void shard_receive_fill(struct shard_chunk *chunk)
+{
+    if (chunk->phase != SHARD_PHASE_COLLECTING) return;
+    chunk->starved = false;
+    for (uint32_t worker = chunk->next; worker < chunk->tensor->engine->workers; worker++)
+        if (chunk->contributions[worker].state == SHARD_CONTRIBUTION_ANNOUNCED &&
+            !shard_receive_one(chunk, worker))
+            return;
+}
+
+/* As many slots as there are workers while memory is plenty, else what the fold cannot do without. */
+static bool slots_open(struct shard_chunk *chunk)
+{
+    struct shard_arena *arena = &chunk->tensor->engine->arena;
+    uint32_t least = shard_chunk_slots_min(chunk), most = chunk->tensor->engine->workers;
+    size_t bytes = shard_chunk_contribution_bytes(chunk, chunk->round);
+    if (least + 8 < most) most = least + 8;
+    if (most > least && arena->used_bytes + shard_slots_bytes(most, bytes) <= arena->bytes / 2 &&
+        shard_slots_open(&chunk->slots, arena, most, bytes))
+        return true;
+    return shard_slots_open(&chunk->slots, arena, least, bytes);
+}
+
+void shard_receive_open_waiting(struct weft_shard_engine *engine)
+{
+    while (!weft_list_empty(&engine->waiting)) {
+        struct shard_chunk *chunk = weft_list_first(&engine->waiting, struct shard_chunk, waiting_link);
+        if (!slots_open(chunk)) return;
+        weft_tree_reduce_init(&chunk->fold, chunk->count);
+        shard_round_enter(chunk, SHARD_PHASE_COLLECTING);
+        shard_receive_fill(chunk);
+    }
+}

@@ -1,0 +1,60 @@
+/* shard_release.c - the memory of a tensor that all workers have freed.
+ *
+ * Every worker's requests on it have ended, so no round is open. What may be left is the tail of its last
+ * result: an answer that waits for room in the transport, a send whose completion has not run. The tensor
+ * goes when its chunks are at rest, from the end of the event that brought that about: from a timer,
+ * because the code of that event may still hold the chunk. */
+#include "server/shard/shard_engine.h"
+
+static bool part_is_at_rest(const struct shard_contribution *part)
+{
+    return !part->arrival && !part->pull && !part->slot;
+}
+
+static bool chunk_is_at_rest(const struct shard_chunk *chunk)
+{
+    if (chunk->phase != SHARD_PHASE_IDLE || chunk->sends > 0 || chunk->replies_pending > 0 ||
+        chunk->computing || chunk->install_room)
+        return false;
+    for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
+        if (!part_is_at_rest(&chunk->contributions[worker])) return false;
+    return true;
+}
+
+static bool tensor_is_at_rest(const struct shard_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        if (!chunk_is_at_rest(&tensor->chunks[i])) return false;
+    return true;
+}
+
+void shard_release_on_timer(struct weft_timer *timer)
+{
+    struct weft_shard_engine *engine = weft_container_of(timer, struct weft_shard_engine, release_timer);
+    for (uint32_t id = 0; engine->releasing > 0 && id < engine->tensor_capacity; id++) {
+        struct shard_tensor *tensor = engine->tensors[id];
+        if (!tensor || !tensor->released || !tensor_is_at_rest(tensor)) continue;
+        engine->stats.chunks -= tensor->chunk_count;
+        for (uint32_t i = 0; i < tensor->chunk_count; i++)
+            if (tensor->chunks[i].values)
+                engine->stats.weights_bytes -= tensor->chunks[i].count * sizeof(float);
+        engine->tensors[id] = NULL;
+        engine->releasing--;
+        shard_table_drop(tensor);
+    }
+}
+
+void shard_release_schedule(struct weft_shard_engine *engine)
+{
+    (void)weft_timer_start_now(engine->loop,
+                               &engine->release_timer); /* without memory the next event tries again */
+}
+
+void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t id)
+{
+    struct shard_tensor *tensor = shard_table_tensor(engine, id);
+    if (!tensor || engine->closed) return;
+    tensor->released = true;
+    engine->releasing++;
+    shard_engine_resume(engine);
+}

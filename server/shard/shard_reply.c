@@ -1,0 +1,262 @@
+/* shard_reply.c - what workers are told: RESULT messages, a fixed number in flight.
+ *
+ *     note (chunk, worker, what) --> answering list --\
+ *                                                      pump --> free reply --> weft_transport_send --> sent
+ *     refuse / result / values (at once, or deferred) -/
+ *
+ * A reply is only a completion: the transport copies the header, and the payload is sent from where it
+ * lies (the chunk's values, or the combiner's aggregate), so a result costs no memory per worker. Such a
+ * send is counted in chunk->sends; while it is above zero nobody writes that memory (shard_round.c).
+ *
+ * There are a fixed number of replies. When they are all in flight, or the transport answers AGAIN:
+ *   - the answers of a closed or dropped round stay noted at the chunk, one byte per worker;
+ *   - any other request is *deferred*: its arrival (still unanswered, its payload still with the worker)
+ *     goes into a list and is handled again from the start later.
+ * So a slow reader costs no memory here either, and one that is lost costs nothing: a send to it fails. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+enum weft_status shard_reply_init(struct weft_shard_engine *engine, uint32_t count)
+{
+    engine->replies = weft_alloc_zero(engine->env, count * sizeof *engine->replies);
+    if (!engine->replies) return WEFT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++) {
+        engine->replies[i].engine = engine;
+        engine->replies[i].next_free = engine->free_replies;
+        engine->free_replies = &engine->replies[i];
+    }
+    return WEFT_OK;
+}
+
+void shard_reply_fini(struct weft_shard_engine *engine)
+{
+    weft_free_bytes(engine->env, engine->replies);
+    engine->replies = engine->free_replies = NULL;
+}
+
+static void reply_sent(struct weft_completion *completion, enum weft_status status)
+{
+    struct shard_reply *reply = weft_container_of(completion, struct shard_reply, completion);
+    struct weft_shard_engine *engine = reply->engine;
+    struct shard_chunk *chunk = reply->chunk;
+    reply->chunk = NULL;
+    reply->next_free = engine->free_replies;
+    engine->free_replies = reply;
+    engine->replies_in_flight--;
+    if (chunk) {
+        WEFT_ASSERT(chunk->sends > 0);
+        chunk->sends--;
+        if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+    }
+    shard_engine_resume(engine);
+}
+
+/* One RESULT; `text` has text_bytes bytes. false: not possible now. true: on its way, or its reader is
+ * gone. */
+static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
+                        const struct weft_wire_header *header, const char *text, struct shard_chunk *chunk,
+                        const void *payload)
+{
+    struct weft_peer *peer = weft_transport_peer(engine->transport, peer_id);
+    if (!peer || weft_peer_status(peer) < 0) return true;
+    struct shard_reply *reply = engine->free_replies;
+    if (!reply) {
+        engine->blocked = true;
+        return false;
+    }
+    uint8_t bytes[WEFT_WIRE_HEADER_BYTES_MAX];
+    weft_wire_encode(header, bytes);
+    memcpy(bytes + WEFT_WIRE_HEADER_BYTES, text, header->text_bytes);
+    struct weft_message message = {
+        .tag = WEFT_TAG(WEFT_CHANNEL_RESULT, (uint64_t)header->chunk << 32 | header->tensor),
+        .header = bytes,
+        .header_bytes = WEFT_WIRE_HEADER_BYTES + header->text_bytes,
+        .payload = header->payload_bytes ? payload : NULL,
+        .payload_bytes = (size_t)header->payload_bytes,
+    };
+    weft_completion_init(&reply->completion, 1, reply_sent);
+    enum weft_status status = weft_transport_send(peer, &message, &reply->completion);
+    if (status == WEFT_ERR_AGAIN) {
+        engine->blocked = true;
+        shard_engine_schedule_retry(engine);
+        return false;
+    }
+    if (status < 0) return true; /* lost between the two calls: its reader needs nothing any more */
+    engine->free_replies = reply->next_free;
+    engine->replies_in_flight++;
+    engine->stats.sent_bytes += message.header_bytes + message.payload_bytes;
+    if (message.payload_bytes) {
+        reply->chunk = chunk;
+        chunk->sends++;
+    }
+    return true;
+}
+
+/* A RESULT to `worker` about a chunk. */
+static struct weft_wire_header result_header(const struct shard_chunk *chunk, uint32_t worker)
+{
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
+    return (struct weft_wire_header){
+        .kind = WEFT_WIRE_RESULT,
+        .codec = (uint8_t)chunk->codec.id,
+        .dtype = WEFT_F32,
+        .job = engine->job,
+        .incarnation = engine->worker[worker].incarnation,
+        .worker = worker,
+        .epoch = engine->epoch,
+        .tensor = chunk->tensor->id,
+        .chunk = chunk->index,
+    };
+}
+
+static void header_text(struct weft_wire_header *header, enum weft_status status, const char *text)
+{
+    size_t bytes = strlen(text);
+    header->status = status;
+    header->text_bytes =
+        (uint32_t)(bytes < WEFT_LIMIT_RESULT_TEXT_BYTES ? bytes : WEFT_LIMIT_RESULT_TEXT_BYTES);
+}
+
+static bool send_answer(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind answer)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct weft_wire_header header = result_header(chunk, worker);
+    if (answer == SHARD_REPLY_ERROR) {
+        header.step = chunk->error_step;
+        header.round = chunk->error_round;
+        header_text(&header, chunk->error_status, chunk->error_text);
+        return send_result(engine, engine->worker[worker].endpoint, &header, chunk->error_text, NULL, NULL);
+    }
+    header.step = chunk->result_step;
+    header.round = chunk->result_round;
+    header.lr = chunk->result_lr;
+    header.weight = chunk->contributions[worker].weight;
+    header.weight_sum = chunk->result_weight_sum;
+    header.late_us = chunk->contributions[worker].late_us;
+    header.payload_bytes = answer == SHARD_REPLY_DATA ? chunk->result_bytes : 0;
+    return send_result(engine, engine->worker[worker].endpoint, &header, "", chunk, chunk->result_data);
+}
+
+/* ---- at once ---- */
+
+void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival)
+{
+    weft_list_append(&engine->deferred, &arrival->link);
+}
+
+/* The request is answered: its payload, if any, is not wanted. */
+static bool ended(struct weft_shard_engine *engine, struct weft_arrival *arrival, bool answered)
+{
+    if (answered) weft_transport_discard(engine->transport, arrival);
+    else shard_reply_defer(engine, arrival);
+    return answered;
+}
+
+void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *arrival,
+                        const struct weft_wire_header *request, enum weft_status status, const char *format,
+                        ...)
+{
+    char text[SHARD_TEXT_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+
+    struct weft_wire_header header = *request;
+    header.kind = WEFT_WIRE_RESULT;
+    header.payload_bytes = 0;
+    header.weight_sum = 0;
+    header.flags = 0;
+    header.skips = 0;
+    header.good = header.late_us = 0;
+    header_text(&header, status, text);
+    if (!ended(engine, arrival, send_result(engine, arrival->peer_id, &header, text, NULL, NULL))) return;
+    engine->stats.refused++;
+    weft_log(engine->env, WEFT_LOG_DEBUG, "server", "rank %u tensor %u chunk %u step %llu refused: %s",
+             request->worker, request->tensor, request->chunk, (unsigned long long)request->step, text);
+}
+
+bool shard_reply_result(struct shard_chunk *chunk, struct weft_arrival *arrival,
+                        const struct weft_wire_header *header, enum shard_reply_kind answer)
+{
+    return ended(chunk->tensor->engine, arrival, send_answer(chunk, header->worker, answer));
+}
+
+bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
+                        const struct weft_wire_header *request, const float *data)
+{
+    struct weft_wire_header header = result_header(chunk, request->worker);
+    header.codec = WEFT_CODEC_DENSE;
+    header.step = chunk->closed_step;
+    header.round = request->round;
+    header.payload_bytes = chunk->count * sizeof(float);
+    return ended(chunk->tensor->engine, arrival,
+                 send_result(chunk->tensor->engine, arrival->peer_id, &header, "", chunk, data));
+}
+
+/* ---- noted, then pumped ---- */
+
+void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind answer)
+{
+    struct shard_contribution *part = &chunk->contributions[worker];
+    if (part->reply_pending == SHARD_REPLY_NONE && chunk->replies_pending++ == 0) {
+        chunk->reply_cursor = 0;
+        weft_list_append(&chunk->tensor->engine->reply_queue, &chunk->reply_link);
+    }
+    part->reply_pending = (uint8_t)answer;
+    if (worker < chunk->reply_cursor) chunk->reply_cursor = worker;
+}
+
+/* false: blocked. */
+static bool pump_chunk(struct shard_chunk *chunk)
+{
+    while (chunk->replies_pending > 0) {
+        WEFT_ASSERT(chunk->reply_cursor < chunk->tensor->engine->workers);
+        struct shard_contribution *part = &chunk->contributions[chunk->reply_cursor];
+        if (part->reply_pending != SHARD_REPLY_NONE) {
+            if (!send_answer(chunk, chunk->reply_cursor, (enum shard_reply_kind)part->reply_pending))
+                return false;
+            part->reply_pending = SHARD_REPLY_NONE;
+            chunk->replies_pending--;
+        }
+        chunk->reply_cursor++;
+    }
+    weft_list_remove(&chunk->reply_link);
+    if (!shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+    return true;
+}
+
+static void pump_deferred(struct weft_shard_engine *engine)
+{
+    struct weft_list now, *node, *spare;
+    weft_list_init(&now);
+    weft_list_foreach(node, spare, &engine->deferred) {
+        weft_list_remove(node);
+        weft_list_append(&now, node);
+    }
+    while (!weft_list_empty(&now)) {
+        struct weft_arrival *arrival = weft_list_first(&now, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        if (engine->blocked) shard_reply_defer(engine, arrival);
+        else shard_request_handle(engine, arrival);
+    }
+}
+
+void shard_reply_pump(struct weft_shard_engine *engine)
+{
+    engine->pump_again = true;
+    if (engine->pumping) return;
+    engine->pumping = true;
+    engine->blocked = false;
+    while (engine->pump_again && !engine->blocked) {
+        engine->pump_again = false;
+        while (!weft_list_empty(&engine->reply_queue)) {
+            if (!pump_chunk(weft_list_first(&engine->reply_queue, struct shard_chunk, reply_link))) break;
+        }
+        if (!engine->blocked) pump_deferred(engine);
+    }
+    engine->pumping = false;
+}

@@ -1,0 +1,152 @@
+/* shard_request.c - the door of a shard engine: every message of the push channel, untrusted until checked
+ * here.
+ *
+ * Order of the checks: is it a header at all; where the workers may become fewer: is it of this epoch
+ * (shard_members.c); is it from the worker it names; is it of this job, epoch and incarnation; do we serve at
+ * all; do we know the chunk; is the payload what the header says and what the chunk allows. A message that is
+ * not a request of its sender is dropped and counted (an answer would only confuse a third); every other
+ * failure is answered with a status and a sentence.
+ *
+ * Nothing of the payload has been received by then: the transport holds it at the worker. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "server/shard/shard_engine.h"
+
+static bool is_request(uint8_t kind)
+{
+    return kind == WEFT_WIRE_PUSH_PULL || kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PULL ||
+           kind == WEFT_WIRE_INIT || kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_STATE_INIT;
+}
+
+static void drop(struct weft_shard_engine *engine, struct weft_arrival *arrival, const char *why)
+{
+    engine->stats.refused++;
+    weft_log(engine->env, WEFT_LOG_DEBUG, "server", "message of endpoint %u dropped: %s", arrival->peer_id,
+             why);
+    weft_transport_discard(engine->transport, arrival);
+}
+
+/* Codec, round and length of a contribution. */
+static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                              struct weft_arrival *arrival)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    bool dense = shard_chunk_is_dense(chunk);
+    if (header->codec != chunk->codec.id || (dense && header->dtype != WEFT_F32)) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH,
+                           "rank %u pushes tensor '%.40s' with codec %u dtype %u, not %u", header->worker,
+                           tensor->name, header->codec, header->dtype, (unsigned)chunk->codec.id);
+        return false;
+    }
+    if (header->round >= chunk->rounds || header->step == 0) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID,
+                           "tensor '%.40s' has no step %" PRIu64 " round %u", tensor->name, header->step,
+                           header->round);
+        return false;
+    }
+    size_t most = shard_chunk_contribution_bytes(chunk, header->round);
+    if (arrival->payload_bytes > most || (dense && arrival->payload_bytes != most)) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MALFORMED,
+                           "rank %u pushes %zu bytes of tensor '%.30s' chunk %u, which has %s%zu",
+                           header->worker, arrival->payload_bytes, tensor->name, chunk->index,
+                           dense ? "" : "at most ", most);
+        return false;
+    }
+    return true;
+}
+
+static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                     struct weft_arrival *arrival)
+{
+    switch ((enum weft_wire_kind)header->kind) {
+    case WEFT_WIRE_PULL:
+        shard_pull_request(chunk, header, arrival);
+        return;
+    case WEFT_WIRE_INIT:
+        shard_install_request(chunk, header, arrival);
+        return;
+    case WEFT_WIRE_STATE_PULL:
+    case WEFT_WIRE_STATE_INIT:
+        shard_state_request(chunk, header, arrival);
+        return;
+    case WEFT_WIRE_PUSH_PULL:
+    case WEFT_WIRE_PUSH:
+        if (contribution_fits(chunk, header, arrival)) shard_push_request(chunk, header, arrival);
+        return;
+    case WEFT_WIRE_RESULT:
+        break;
+    }
+    WEFT_ASSERT(!"a request kind that is_request lets through");
+}
+
+/* Ranks are of an epoch. Whoever is in an older one hears of it from the coordinator, not from here: an
+ * answer would only fail it. */
+static bool of_this_epoch(struct weft_shard_engine *engine, const struct weft_wire_header *header,
+                          struct weft_arrival *arrival)
+{
+    if (header->epoch < engine->newest_epoch) {
+        drop(engine, arrival, "of an epoch that is over");
+        return false;
+    }
+    if (header->epoch == engine->epoch) return true;
+    if (engine->failed < 0) {
+        shard_reply_refuse(engine, arrival, header, engine->failed, "%s", engine->failed_text);
+        return false;
+    }
+    weft_list_append(&engine->early, &arrival->link);
+    return false;
+}
+
+void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival *arrival)
+{
+    struct weft_wire_header header;
+    if (weft_wire_decode(arrival->header, arrival->header_bytes, &header) < 0 || !is_request(header.kind)) {
+        drop(engine, arrival, "not a request header of this version");
+        return;
+    }
+    if (engine->elastic && header.job == engine->job && !of_this_epoch(engine, &header, arrival)) return;
+    if (header.worker >= engine->workers || engine->worker[header.worker].endpoint != arrival->peer_id) {
+        drop(engine, arrival, "its header names another worker");
+        return;
+    }
+    if (header.job != engine->job || header.epoch != engine->epoch ||
+        header.incarnation != engine->worker[header.worker].incarnation) {
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_STALE,
+                           "rank %u speaks for another job, epoch (%u, here %u) or incarnation",
+                           header.worker, header.epoch, engine->epoch);
+        return;
+    }
+    if (engine->failed < 0) {
+        shard_reply_refuse(engine, arrival, &header, engine->failed, "%s", engine->failed_text);
+        return;
+    }
+    struct shard_tensor *tensor = shard_table_tensor(engine, header.tensor);
+    struct shard_chunk *chunk = tensor ? shard_table_chunk(tensor, header.chunk) : NULL;
+    if (!chunk) {
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_NOT_FOUND,
+                           "tensor %u chunk %u is not on this shard", header.tensor, header.chunk);
+        return;
+    }
+    if (header.payload_bytes != arrival->payload_bytes) {
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_MALFORMED,
+                           "header announces %" PRIu64 " bytes, the message has %zu", header.payload_bytes,
+                           arrival->payload_bytes);
+        return;
+    }
+    const enum weft_status followed = shard_skip_undo(chunk, &header);
+    if (followed == WEFT_ERR_AGAIN) shard_reply_defer(engine, arrival);
+    else if (followed < 0)
+        shard_reply_refuse(engine, arrival, &header, followed,
+                           "the skipped step %" PRIu64
+                           " of tensor '%.30s' cannot be taken back: the shard has no copy",
+                           chunk->closed_step, tensor->name);
+    else dispatch(chunk, &header, arrival);
+}
+
+void shard_request_arrived(void *context, struct weft_arrival *arrival)
+{
+    weft_list_init(&arrival->link);
+    shard_request_handle(context, arrival);
+}

@@ -1,0 +1,425 @@
+/* shard_round.c - one round of one chunk: from the first announcement to the result.
+ *
+ *              first announcement       memory reserved         all folded            readers gone
+ *        IDLE ------------------> WAITING ----------> COLLECTING ---------> CLOSING -------------> IDLE
+ *         ^ \                       |                   |   |                  |
+ *         |  INIT: INSTALLING       | dropped           |   dropped, receives  | dropped
+ *         +---------/---------------+-------------------+   v in flight        |
+ *         +------------------------------------------- DRAINING                |
+ *         +--------------------------------------------------------------------+
+ *
+ * shard_round_enter alone writes the phase. A dropped round (deadline, disagreement, lost worker) leaves no
+ * trace in the values: its contributors hear why at once, the others when their contribution comes, and the
+ * same step may be tried again from the codec's round 0.
+ *
+ * Long arithmetic (passes over more than WEFT_LOOP_SLICE elements in a fold or a close) is a task beside the
+ * engine's thread; the chunk stays in its phase meanwhile, COLLECTING or CLOSING, and a round dropped in a
+ * fold drains until the task is over. A close that has begun is not dropped any more: all have contributed,
+ * and the values are being written.
+ *
+ * Result. Values (or the aggregate) are sent from where they lie, to every worker; the next round collects
+ * meanwhile and writes only when the last send has ended: the values are one round buffer, its slots the
+ * other. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+static uint64_t event_id(const struct shard_chunk *chunk)
+{
+    return (uint64_t)chunk->tensor->id << 32 | chunk->index;
+}
+
+/* ---- phases ---- */
+
+static const uint8_t legal_before[] = {
+    [SHARD_PHASE_IDLE] = 1 << SHARD_PHASE_INSTALLING | 1 << SHARD_PHASE_WAITING |
+                         1 << SHARD_PHASE_COLLECTING | 1 << SHARD_PHASE_CLOSING | 1 << SHARD_PHASE_DRAINING,
+    [SHARD_PHASE_INSTALLING] = 1 << SHARD_PHASE_IDLE,
+    [SHARD_PHASE_WAITING] = 1 << SHARD_PHASE_IDLE,
+    [SHARD_PHASE_COLLECTING] = 1 << SHARD_PHASE_WAITING,
+    [SHARD_PHASE_CLOSING] = 1 << SHARD_PHASE_COLLECTING,
+    [SHARD_PHASE_DRAINING] = 1 << SHARD_PHASE_COLLECTING,
+};
+
+static bool phase_has_round(uint8_t phase)
+{
+    return phase == SHARD_PHASE_WAITING || phase == SHARD_PHASE_COLLECTING || phase == SHARD_PHASE_CLOSING;
+}
+
+/* The one place that changes a phase; membership in the engine's lists follows from it. */
+void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    WEFT_ASSERT(legal_before[phase] & 1 << chunk->phase);
+    WEFT_ASSERT(phase != SHARD_PHASE_IDLE || (chunk->receiving == 0 && !chunk->computing));
+    WEFT_ASSERT(phase != SHARD_PHASE_CLOSING || chunk->next == engine->workers);
+    if (phase == SHARD_PHASE_WAITING) {
+        chunk->first_ns = weft_now_ns(engine->env);
+        weft_list_append(&engine->waiting, &chunk->waiting_link);
+        weft_list_append(&engine->rounds, &chunk->round_link);
+        weft_event_ring_add(engine->events, "round", WEFT_EVENT_BEGIN, event_id(chunk), UINT32_MAX, 0,
+                            WEFT_OK);
+    } else {
+        weft_list_remove(&chunk->waiting_link);
+        if (!phase_has_round((uint8_t)phase)) weft_list_remove(&chunk->round_link);
+    }
+    chunk->phase = (uint8_t)phase;
+    if (phase == SHARD_PHASE_WAITING) shard_engine_watch_deadlines(engine);
+}
+
+void shard_round_resume(struct shard_chunk *chunk)
+{
+    shard_round_enter(chunk, SHARD_PHASE_IDLE);
+    if (chunk->arrived > 0) shard_round_enter(chunk, SHARD_PHASE_WAITING);
+    shard_worker_left_check(chunk);
+}
+
+/* ---- folding and closing ---- */
+
+static void give_freed(struct shard_chunk *chunk, float *const *freed, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) shard_slots_free(&chunk->slots, shard_slot_of(freed[i]));
+}
+
+static void drop_malformed(struct shard_chunk *chunk, uint32_t worker, enum weft_status status)
+{
+    char text[SHARD_TEXT_BYTES];
+    snprintf(text, sizeof text, "rank %u's contribution to tensor '%.30s' is not usable: %s", worker,
+             chunk->tensor->name, weft_status_name(status));
+    shard_round_drop(chunk, status, text);
+}
+
+/* ---- the arithmetic: what is long is a task, beside the engine's thread ---- */
+
+static void fold(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    if (shard_chunk_is_dense(chunk))
+        chunk->freed_count =
+            weft_tree_reduce_add(&chunk->fold, shard_slot_data(chunk->folding), chunk->freed);
+    else
+        chunk->computed = weft_combiner_add(chunk->combiner, shard_slot_data(chunk->folding),
+                                            chunk->folding->payload_bytes);
+}
+
+/* The contribution of chunk->next is in the sum, or not usable. false: the round was dropped. */
+static bool folded(struct shard_chunk *chunk)
+{
+    uint32_t worker = chunk->next;
+    struct shard_contribution *part = &chunk->contributions[worker];
+    if (shard_chunk_is_dense(chunk)) {
+        give_freed(chunk, chunk->freed, chunk->freed_count);
+        WEFT_ASSERT(chunk->fold.depth == shard_round_partials(chunk, worker + 1));
+    } else {
+        if (chunk->computed < 0) {
+            drop_malformed(chunk, worker, chunk->computed);
+            return false;
+        }
+        shard_slots_free(&chunk->slots, part->slot);
+    }
+    part->slot = NULL;
+    part->state = SHARD_CONTRIBUTION_FOLDED;
+    chunk->next++;
+    return true;
+}
+
+static void fold_done(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computing = false;
+    if (chunk->phase == SHARD_PHASE_DRAINING) shard_round_finish_drain(chunk);
+    else if (folded(chunk)) shard_round_advance(chunk);
+}
+
+static void start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *),
+                       void (*done)(struct weft_task *), uint64_t elements)
+{
+    chunk->computing = true;
+    chunk->task.run = run;
+    chunk->task.done = done;
+    weft_loop_compute(chunk->tensor->engine->loop, &chunk->task, elements);
+}
+
+/* Fold the lowest missing rank, which is held. false: it cannot be now, is being done, or the round was
+ * dropped. */
+static bool fold_next(struct shard_chunk *chunk)
+{
+    struct shard_contribution *part = &chunk->contributions[chunk->next];
+    WEFT_ASSERT(part->applied_step <= chunk->closed_step && chunk->closed_step < chunk->open_step);
+    if (!shard_chunk_is_dense(chunk) && chunk->next == 0) {
+        if (shard_result_is_in_use(chunk)) return false; /* the aggregate is still being sent */
+        chunk->result_is_resendable = false;
+        weft_combiner_begin(chunk->combiner, chunk->round);
+    }
+    chunk->folding = part->slot;
+    /* Dense: rank r merges as many partials as r + 1 has zeros at its low end. */
+    const uint32_t merges = shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_ctz(chunk->next + 1) : 1;
+    uint64_t elements = part->slot->payload_bytes / sizeof(float) * merges;
+    if (elements > WEFT_LOOP_SLICE) {
+        start_task(chunk, fold, fold_done, elements);
+        return false;
+    }
+    fold(&chunk->task);
+    return folded(chunk);
+}
+
+static float weight_sum(const struct shard_chunk *chunk)
+{
+    double sum = 0;
+    for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
+        sum += (double)chunk->contributions[worker].weight;
+    return (float)sum;
+}
+
+static void optimise(struct shard_chunk *chunk, const float *grad, float grad_scale)
+{
+    const struct shard_tensor *tensor = chunk->tensor;
+    weft_optimizer_step(&tensor->optimizer, chunk->lr, chunk->open_step, chunk->values, chunk->states, grad,
+                        grad_scale, chunk->count);
+}
+
+static enum weft_status close_dense(struct shard_chunk *chunk)
+{
+    float *sum = weft_tree_reduce_finish(&chunk->fold, chunk->freed, &chunk->freed_count);
+    WEFT_ASSERT(sum != NULL);
+    if (chunk->flags & WEFT_WIRE_CHECKED && !chunk->tensor->engine->kernels->finite_f32(sum, chunk->count))
+        return WEFT_ERR_SKIPPED;
+    if (chunk->flags & WEFT_WIRE_MAY_SKIP) shard_skip_save(chunk);
+    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->grad_scale);
+    else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->grad_scale, chunk->count);
+    chunk->result_data = chunk->values;
+    chunk->result_bytes = chunk->count * sizeof(float);
+    return WEFT_OK;
+}
+
+static bool is_last_round(const struct shard_chunk *chunk) { return chunk->round + 1u == chunk->rounds; }
+
+static enum weft_status close_codec(struct shard_chunk *chunk)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    const void *aggregate;
+    size_t bytes;
+    if (is_last_round(chunk) && chunk->flags & WEFT_WIRE_MAY_SKIP) shard_skip_save(chunk);
+    WEFT_TRY(weft_combiner_close(chunk->combiner, &aggregate, &bytes));
+    if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
+        WEFT_TRY(weft_combiner_finish(chunk->combiner, chunk->grad_scale, chunk->scratch));
+        optimise(chunk, chunk->scratch, 1.0f);
+    }
+    chunk->result_data = aggregate;
+    chunk->result_bytes = bytes;
+    return WEFT_OK;
+}
+
+static void close_values(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computed = shard_chunk_is_dense(chunk) ? close_dense(chunk) : close_codec(chunk);
+}
+
+/* How long a close is. The engine has one scratch: tensors that need it are all computed in the same
+ * place. */
+static uint64_t close_elements(const struct shard_chunk *chunk)
+{
+    const struct shard_tensor *tensor = chunk->tensor;
+    if (shard_chunk_is_dense(chunk)) { /* what is left of the tree, then the scaling or the optimiser */
+        const uint32_t merges = (uint32_t)__builtin_popcount(tensor->engine->workers) - 1;
+        return chunk->count * (merges + 1 + weft_optimizer_states(&tensor->optimizer));
+    }
+    if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE)
+        return tensor->engine->scratch_count;
+    return shard_chunk_contribution_bytes(chunk, chunk->round) / sizeof(float);
+}
+
+static uint32_t late_us(const struct shard_chunk *chunk, const struct shard_contribution *part)
+{
+    const uint64_t us = weft_elapsed_ns(part->announced_ns, chunk->announced_ns) / 1000;
+    return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
+/* Forget who contributed; `answer_wanted`: everyone gets what he asked for. */
+static void parts_reset(struct shard_chunk *chunk, bool answer_wanted)
+{
+    for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
+        struct shard_contribution *part = &chunk->contributions[worker];
+        part->late_us = late_us(chunk, part);
+        if (answer_wanted) shard_reply_note(chunk, worker, (enum shard_reply_kind)part->reply_wanted);
+        part->state = SHARD_CONTRIBUTION_NONE;
+        part->slot = NULL;
+    }
+    chunk->arrived = chunk->next = 0;
+    chunk->starved = false;
+}
+
+/* The values are those of the next step, or the aggregate is there. */
+static void round_closed(struct shard_chunk *chunk)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    bool last = is_last_round(chunk);
+    if (chunk->computed < 0) {
+        shard_round_drop(chunk, chunk->computed,
+                         chunk->computed == WEFT_ERR_SKIPPED
+                             ? "the mean gradient is not finite"
+                             : "the shard could not combine the contributions");
+        return;
+    }
+    shard_slots_close(&chunk->slots, &engine->arena);
+    chunk->result_step = chunk->open_step;
+    chunk->result_round = chunk->round;
+    chunk->result_lr = chunk->lr;
+    chunk->result_is_resendable = true;
+    if (last) {
+        chunk->closed_step = chunk->open_step;
+        chunk->open_step = 0;
+        chunk->round = 0;
+        for (uint32_t worker = 0; worker < engine->workers; worker++)
+            chunk->contributions[worker].applied_step = chunk->closed_step;
+        if (!shard_chunk_is_dense(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE)
+            shard_hash_step(chunk);
+    } else {
+        chunk->round++;
+    }
+    engine->stats.rounds_closed++;
+    weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX,
+                        chunk->result_bytes, WEFT_OK);
+    parts_reset(chunk, true);
+    shard_round_enter(chunk, SHARD_PHASE_IDLE);
+    if (last) shard_pull_answer_waiting(chunk);
+    else shard_worker_left_check(chunk);
+    shard_engine_resume(engine);
+}
+
+static void close_done(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computing = false;
+    round_closed(chunk);
+}
+
+static void close_round(struct shard_chunk *chunk)
+{
+    WEFT_ASSERT(chunk->phase == SHARD_PHASE_CLOSING && !shard_result_is_in_use(chunk));
+    if (chunk->computing) return;
+    chunk->result_weight_sum = weight_sum(chunk);
+    chunk->grad_scale = (float)(1.0 / (double)chunk->result_weight_sum);
+    if (!isfinite(chunk->result_weight_sum) || !isfinite(chunk->grad_scale)) {
+        chunk->result_weight_sum = 0;
+        shard_round_drop(chunk, WEFT_ERR_INVALID,
+                         "the workers' sample weights are too large or too small to sum");
+        return;
+    }
+    chunk->backup.valid = false;
+    if (is_last_round(chunk) && chunk->flags & WEFT_WIRE_MAY_SKIP && shard_skip_reserve(chunk) < 0) {
+        shard_round_drop(
+            chunk, WEFT_ERR_NO_MEMORY,
+            "no memory for a copy of what the step overwrites, which it needs where a step may be skipped");
+        return;
+    }
+    chunk->scratch = chunk->tensor->engine->scratch;
+    uint64_t elements = close_elements(chunk);
+    if (elements > WEFT_LOOP_SLICE) {
+        start_task(chunk, close_values, close_done, elements);
+        return;
+    }
+    close_values(&chunk->task);
+    round_closed(chunk);
+}
+
+void shard_round_advance(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (chunk->computing) return;
+    while (chunk->phase == SHARD_PHASE_COLLECTING && chunk->next < engine->workers &&
+           chunk->contributions[chunk->next].state == SHARD_CONTRIBUTION_HELD) {
+        if (!fold_next(chunk)) return;
+    }
+    if (chunk->phase != SHARD_PHASE_COLLECTING) return;
+    if (chunk->next < engine->workers) {
+        if (chunk->starved) shard_receive_fill(chunk);
+        return;
+    }
+    shard_round_enter(chunk, SHARD_PHASE_CLOSING);
+    if (!shard_result_is_in_use(chunk)) close_round(chunk);
+}
+
+void shard_round_result_released(struct shard_chunk *chunk)
+{
+    if (chunk->phase == SHARD_PHASE_CLOSING) close_round(chunk);
+    else shard_round_advance(chunk);
+}
+
+/* ---- dropping ---- */
+
+static void end_round(struct shard_chunk *chunk, enum weft_status status)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct shard_contribution *part = &chunk->contributions[worker];
+        if (part->state != SHARD_CONTRIBUTION_ANNOUNCED) continue;
+        weft_transport_discard(engine->transport, part->arrival);
+        part->arrival = NULL;
+    }
+    parts_reset(chunk, false);
+    chunk->open_step = 0;
+    chunk->round = 0; /* the next attempt begins with the codec's first round again; nobody asks for what
+                       * came of this one's before */
+    weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX, 0, status);
+    if (chunk->phase != SHARD_PHASE_INSTALLING) {
+        WEFT_ASSERT(!shard_round_is_closing(chunk));
+        if (chunk->receiving > 0 || chunk->computing) {
+            shard_round_enter(chunk, SHARD_PHASE_DRAINING);
+        } else {
+            shard_slots_close(&chunk->slots, &engine->arena);
+            shard_round_enter(chunk, SHARD_PHASE_IDLE);
+        }
+    }
+}
+
+void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    chunk->error_status = status;
+    chunk->error_step = chunk->open_step;
+    chunk->error_round = chunk->round;
+    snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct shard_contribution *part = &chunk->contributions[worker];
+        part->error_unsent = part->state == SHARD_CONTRIBUTION_NONE;
+        if (!part->error_unsent) shard_reply_note(chunk, worker, SHARD_REPLY_ERROR);
+    }
+    end_round(chunk, status);
+    shard_engine_resume(engine);
+}
+
+void shard_round_forget(struct shard_chunk *chunk) { end_round(chunk, WEFT_ERR_PEER_LOST); }
+
+void shard_round_finish_drain(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    WEFT_ASSERT(chunk->phase == SHARD_PHASE_DRAINING);
+    if (chunk->receiving > 0 || chunk->computing) return;
+    shard_slots_close(&chunk->slots, &engine->arena);
+    shard_round_resume(chunk);
+    shard_engine_resume(engine);
+}
+
+void shard_round_describe_missing(const struct shard_chunk *chunk, char *out, size_t out_bytes)
+{
+    uint32_t missing = 0, named = 0;
+    size_t length = 0;
+    out[0] = 0;
+    for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
+        missing += chunk->contributions[worker].state == SHARD_CONTRIBUTION_NONE;
+    for (uint32_t worker = 0; worker < chunk->tensor->engine->workers && named < missing && named < 4;
+         worker++) {
+        if (chunk->contributions[worker].state != SHARD_CONTRIBUTION_NONE) continue;
+        int added = snprintf(out + length, out_bytes - length, "%s%u", named == 0 ? "rank " : ", ", worker);
+        if (added < 0 || (size_t)added >= out_bytes - length) return;
+        length += (size_t)added;
+        named++;
+    }
+    if (missing > named) snprintf(out + length, out_bytes - length, " and %u more", missing - named);
+}

@@ -1,0 +1,112 @@
+/* shard_skip.c - takes back the last closed step of a chunk, if the workers skipped that step.
+ *
+ * The workers find out together that a gradient of a step is not finite. Chunks that closed before must then
+ * be as they were. A close copies what it overwrites if its contributions carry WEFT_WIRE_MAY_SKIP. A skip
+ * has no message of its own: every request carries the number of steps its worker has skipped, and the last
+ * good step of the tensor. The first request with another count decides whether the closed step was good.
+ *
+ *     close s (copy) ──► request, skips + 1, good = s - 1 ──► swap values and copy, closed_step = s - 1
+ *                    └─► request, skips + 1, good = s     ──► nothing to take back
+ *
+ * The swap needs no wait for sends that still read the values: the next close, which overwrites the copy,
+ * waits for them. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+static enum weft_status make_room(struct weft_env *env, float **copy, const float *original, uint64_t count)
+{
+    if (original && !*copy) *copy = weft_alloc_array(env, count, sizeof **copy);
+    return !original || *copy ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static float *residual_of(const struct shard_chunk *chunk)
+{
+    return chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+}
+
+/* A codec without an optimiser leaves the values alone. */
+static float *overwritten_values(const struct shard_chunk *chunk)
+{
+    return shard_chunk_is_dense(chunk) || chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? chunk->values
+                                                                                               : NULL;
+}
+
+enum weft_status shard_skip_reserve(struct shard_chunk *chunk)
+{
+    struct weft_env *env = chunk->tensor->engine->env;
+    struct shard_backup *backup = &chunk->backup;
+    WEFT_TRY(make_room(env, &backup->values, overwritten_values(chunk), chunk->count));
+    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
+        WEFT_TRY(make_room(env, &backup->states[s], chunk->states[s], chunk->count));
+    return make_room(env, &backup->residual, residual_of(chunk), chunk->count);
+}
+
+void shard_skip_save(struct shard_chunk *chunk)
+{
+    struct shard_backup *backup = &chunk->backup;
+    const size_t bytes = chunk->count * sizeof(float);
+    const float *debt = residual_of(chunk);
+    if (overwritten_values(chunk)) memcpy(backup->values, chunk->values, bytes);
+    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
+        if (chunk->states[s]) memcpy(backup->states[s], chunk->states[s], bytes);
+    if (debt) memcpy(backup->residual, debt, bytes);
+    backup->step = chunk->closed_step;
+    backup->valid = true;
+}
+
+static void swap(float **a, float **b)
+{
+    float *keep = *a;
+    *a = *b;
+    *b = keep;
+}
+
+static void undo(struct shard_chunk *chunk)
+{
+    struct shard_backup *backup = &chunk->backup;
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    float *debt = residual_of(chunk);
+    if (overwritten_values(chunk)) swap(&chunk->values, &backup->values);
+    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
+        if (chunk->states[s]) swap(&chunk->states[s], &backup->states[s]);
+    if (debt) memcpy(debt, backup->residual, chunk->count * sizeof *debt);
+    shard_hash_forget(chunk->tensor, chunk->closed_step);
+    chunk->closed_step = backup->step;
+    for (uint32_t worker = 0; worker < engine->workers; worker++)
+        chunk->contributions[worker].applied_step = backup->step;
+    chunk->result_is_resendable = false;
+    backup->valid = false;
+}
+
+/* Chunks of one candidate of codec auto do not take every step of their tensor: theirs may be older than
+ * the good one. */
+static bool is_after(uint64_t step, uint32_t good) { return (int32_t)((uint32_t)step - good) > 0; }
+
+enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wire_header *header)
+{
+    if (header->skips == chunk->skips) return WEFT_OK;
+    if (chunk->phase == SHARD_PHASE_DRAINING) return WEFT_ERR_AGAIN;
+    if (chunk->phase != SHARD_PHASE_IDLE) return WEFT_ERR_STATE;
+    if (is_after(chunk->closed_step, header->good)) {
+        if (!chunk->backup.valid || is_after(chunk->backup.step, header->good)) return WEFT_ERR_STATE;
+        undo(chunk);
+    }
+    for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
+        chunk->contributions[worker].error_unsent = false;
+    chunk->error_step = 0;
+    chunk->open_step = 0; /* a round of a codec that the skipped step left behind */
+    chunk->round = 0;
+    chunk->skips = header->skips;
+    return WEFT_OK;
+}
+
+void shard_skip_free(struct shard_chunk *chunk)
+{
+    struct weft_env *env = chunk->tensor->engine->env;
+    struct shard_backup *backup = &chunk->backup;
+    weft_free_bytes(env, backup->values);
+    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, backup->states[s]);
+    weft_free_bytes(env, backup->residual);
+}

@@ -1,0 +1,143 @@
+/* shard_slots.c - the receive memory of a shard engine: one arena, rounds reserve blocks of slots from it.
+ *
+ * Contributions and the partial sums of the fold live nowhere else, so `receive_bytes_max` bounds them
+ * exactly, whatever workers announce: an announced payload stays with its worker until there is a slot.
+ *
+ * The arena is a first-fit allocator with an address-ordered free list kept inside the free memory itself;
+ * neighbours merge at once. Rounds are few and large (a block holds several contributions), they open in
+ * the order they came and every open round ends, so a block that does not fit now fits later: at the
+ * latest when the arena is empty, for declare refuses a tensor whose smallest block is larger than that.
+ *
+ * A block is `count` slots, each a 64-byte head (completion and owner) and the payload's room behind it.
+ * The fold borrows payload rooms as partial sums and hands them back by pointer: shard_slot_of finds the
+ * head again. */
+#include "server/shard/shard_engine.h"
+
+#define GRAIN 64u
+
+struct shard_span {
+    size_t bytes;
+    struct shard_span *next; /* at a higher address, never adjacent */
+};
+
+static size_t grains(size_t bytes)
+{
+    return (bytes + GRAIN - 1) / GRAIN * GRAIN;
+}
+
+enum weft_status shard_arena_init(struct shard_arena *arena, struct weft_env *env, size_t bytes)
+{
+    bytes = bytes / GRAIN * GRAIN;
+    WEFT_ASSERT(bytes >= GRAIN);
+    arena->memory = weft_alloc_bytes(env, bytes);
+    if (!arena->memory) return WEFT_ERR_NO_MEMORY;
+    arena->bytes = bytes;
+    arena->used_bytes = arena->peak_bytes = 0;
+    arena->free_spans = (struct shard_span *)(void *)arena->memory;
+    *arena->free_spans = (struct shard_span){.bytes = bytes};
+    return WEFT_OK;
+}
+
+void shard_arena_fini(struct shard_arena *arena, struct weft_env *env)
+{
+    weft_free_bytes(env, arena->memory);
+    arena->memory = NULL;
+}
+
+void *shard_arena_reserve(struct shard_arena *arena, size_t bytes)
+{
+    bytes = grains(bytes);
+    for (struct shard_span **link = &arena->free_spans; *link; link = &(*link)->next) {
+        struct shard_span *span = *link;
+        if (span->bytes < bytes) continue;
+        if (span->bytes == bytes) {
+            *link = span->next;
+        } else {
+            struct shard_span *rest = (struct shard_span *)(void *)((uint8_t *)span + bytes);
+            *rest = (struct shard_span){.bytes = span->bytes - bytes, .next = span->next};
+            *link = rest;
+        }
+        arena->used_bytes += bytes;
+        if (arena->used_bytes > arena->peak_bytes) arena->peak_bytes = arena->used_bytes;
+        return span;
+    }
+    return NULL;
+}
+
+static bool adjacent(const struct shard_span *low, const struct shard_span *high)
+{
+    return (const uint8_t *)low + low->bytes == (const uint8_t *)high;
+}
+
+void shard_arena_release(struct shard_arena *arena, void *memory, size_t bytes)
+{
+    struct shard_span *span = memory, *before = NULL, *after = arena->free_spans;
+    bytes = grains(bytes);
+    WEFT_ASSERT(bytes <= arena->used_bytes);
+    arena->used_bytes -= bytes;
+    while (after && after < span) before = after, after = after->next;
+
+    *span = (struct shard_span){.bytes = bytes, .next = after};
+    if (before) before->next = span;
+    else arena->free_spans = span;
+    if (after && adjacent(span, after)) {
+        span->bytes += after->bytes;
+        span->next = after->next;
+    }
+    if (before && adjacent(before, span)) {
+        before->bytes += span->bytes;
+        before->next = span->next;
+    }
+}
+
+/* ---- a round's slots ---- */
+
+static size_t slot_stride(size_t payload_bytes)
+{
+    return SHARD_SLOT_HEAD_BYTES + grains(payload_bytes);
+}
+
+size_t shard_slots_bytes(uint32_t slot_count, size_t payload_bytes)
+{
+    return slot_count * slot_stride(payload_bytes);
+}
+
+bool shard_slots_open(struct shard_slots *slots, struct shard_arena *arena, uint32_t slot_count,
+                      size_t payload_bytes)
+{
+    size_t bytes = shard_slots_bytes(slot_count, payload_bytes);
+    void *block = shard_arena_reserve(arena, bytes);
+    if (!block) return false;
+    *slots = (struct shard_slots){.block = block, .block_bytes = bytes, .count = slot_count};
+    for (uint32_t i = slot_count; i-- > 0;) {
+        struct shard_slot *slot =
+            (struct shard_slot *)(void *)((uint8_t *)block + i * slot_stride(payload_bytes));
+        slot->next_free = slots->free_slots;
+        slots->free_slots = slot;
+    }
+    return true;
+}
+
+void shard_slots_close(struct shard_slots *slots, struct shard_arena *arena)
+{
+    if (!slots->block) return;
+    shard_arena_release(arena, slots->block, slots->block_bytes);
+    *slots = (struct shard_slots){0};
+}
+
+struct shard_slot *shard_slots_alloc(struct shard_slots *slots)
+{
+    struct shard_slot *slot = slots->free_slots;
+    WEFT_ASSERT(slot != NULL);
+    slots->free_slots = slot->next_free;
+    slots->used++;
+    return slot;
+}
+
+void shard_slots_free(struct shard_slots *slots, struct shard_slot *slot)
+{
+    WEFT_ASSERT(slots->used > 0);
+    slots->used--;
+    slot->next_free = slots->free_slots;
+    slots->free_slots = slot;
+}

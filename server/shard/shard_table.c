@@ -1,0 +1,297 @@
+/* shard_table.c - tensors and chunks of one engine, made when the coordinator declares them.
+ *
+ * A declaration lists every chunk of a tensor and the endpoint that owns it. The engine takes its own: all
+ * memory a chunk will ever need (values, optimiser state, one small record per worker, a codec's combiner) is
+ * taken here, so that the data path allocates nothing. What does not fit is refused here, in words.
+ *
+ * Dense tensors are cut anywhere, those of a codec that works block by block between blocks
+ * (weft_codec_can_split): a chunk is then combined as if it were all. Any other codec needs the tensor in
+ * one place, so its one chunk covers all elements. A tensor with a choice (codec "auto") has dense chunks
+ * and those of every candidate; each step uses those of one choice, and the others let it pass by. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id)
+{
+    struct shard_tensor *tensor = id < engine->tensor_capacity ? engine->tensors[id] : NULL;
+    return tensor && !tensor->released ? tensor : NULL;
+}
+
+struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t index)
+{
+    uint32_t low = 0, high = tensor->chunk_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (tensor->chunks[middle].index < index) low = middle + 1;
+        else high = middle;
+    }
+    return low < tensor->chunk_count && tensor->chunks[low].index == index ? &tensor->chunks[low] : NULL;
+}
+
+size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round)
+{
+    if (shard_chunk_is_dense(chunk)) return chunk->count * sizeof(float);
+    return weft_codec_contribution_bytes_max(&chunk->codec, &chunk->shape, round);
+}
+
+/* A dense round keeps partial sums in its slots; a combiner copies what it is given. */
+uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk)
+{
+    return shard_chunk_is_dense(chunk) ? weft_tree_reduce_buffer_count(chunk->tensor->engine->workers) : 1;
+}
+
+/* ---- declare ---- */
+
+/* The one codec, resolved; or dense and what else may be chosen. */
+static enum weft_status codecs_describe(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
+                                        struct weft_error *error)
+{
+    struct weft_codec_spec codec;
+    if (weft_codec_candidates_requested(declare->codec)) {
+        WEFT_TRY(weft_codec_candidates_parse(declare->codec, &tensor->candidates, error));
+        weft_codec_candidates_resolve(&tensor->candidates, &tensor->shape);
+        return WEFT_OK;
+    }
+    WEFT_TRY(weft_codec_parse(declare->codec[0] ? declare->codec : "dense", &codec, error));
+    tensor->candidates.count = 1;
+    tensor->candidates.specs[0] = weft_codec_resolve(&codec, &tensor->shape);
+    return WEFT_OK;
+}
+
+static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
+                                        struct weft_error *error)
+{
+    snprintf(tensor->name, sizeof tensor->name, "%s", declare->name);
+    if (declare->mode != WEFT_WIRE_MODE_SERVER)
+        return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' is not of server mode", tensor->name);
+    if (declare->dtype != WEFT_F32)
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "tensor '%s' is %s: shards serve f32 only",
+                              tensor->name, weft_dtype_name((enum weft_dtype)declare->dtype));
+    if (declare->n_dims < 1 || declare->n_dims > WEFT_TENSOR_DIMS_MAX)
+        return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has %zu dimensions, allowed are 1 to %d",
+                              tensor->name, declare->n_dims, WEFT_TENSOR_DIMS_MAX);
+    tensor->shape.dim_count = (uint32_t)declare->n_dims;
+    for (size_t i = 0; i < declare->n_dims; i++) tensor->shape.dims[i] = declare->dims[i];
+    uint64_t elems = weft_shape_elems(&tensor->shape);
+    if (elems == 0 || elems > WEFT_LIMIT_TENSOR_ELEMS)
+        return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has no elements or too many",
+                              tensor->name);
+
+    WEFT_TRY(codecs_describe(tensor, declare, error));
+    /* A combiner is of a number of ranks, and what was closed of a codec's rounds could not be told again. */
+    if (tensor->engine->elastic &&
+        (tensor->candidates.count > 1 || tensor->candidates.specs[0].id != WEFT_CODEC_DENSE))
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "tensor '%s' has a codec, and the job goes on without lost ranks: shards do "
+                              "that for dense tensors",
+                              tensor->name);
+    WEFT_TRY(weft_optimizer_parse(declare->optimizer, &tensor->optimizer, error));
+    if (tensor->candidates.count > 1) tensor->optimizer.kind = WEFT_OPTIMIZER_NONE;
+    return WEFT_OK;
+}
+
+static enum weft_status chunk_check(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk,
+                                    size_t chunks, struct weft_error *error)
+{
+    if (chunk->candidate >= tensor->candidates.count)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "a chunk of tensor '%s' is for a codec that it does not have", tensor->name);
+    const struct weft_codec_spec *codec = &tensor->candidates.specs[chunk->candidate];
+    const bool whole = codec->id != WEFT_CODEC_DENSE && !weft_codec_can_split(codec);
+    if (chunk->candidate > 0) chunks = 1; /* it stands for itself beside the dense ones */
+    uint64_t elems = weft_shape_elems(&tensor->shape);
+    if (chunk->count == 0 || chunk->count > elems || chunk->offset > elems - chunk->count)
+        return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' lies outside its elements",
+                              tensor->name);
+    if (weft_codec_can_split(codec) &&
+        (chunk->offset % WEFT_CODEC_PIECE != 0 ||
+         (chunk->count % WEFT_CODEC_PIECE != 0 && chunk->offset + chunk->count != elems)))
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "a chunk of tensor '%s' begins or ends inside a block of %u elements of its codec", tensor->name,
+            WEFT_CODEC_PIECE);
+    if (whole && (chunks != 1 || chunk->count != elems))
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "tensor '%s' has a codec and must be one chunk, not %zu", tensor->name, chunks);
+    if (weft_optimizer_is_whole(&tensor->optimizer) && (chunks != 1 || chunk->count != elems))
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "tensor '%s' has an optimizer of whole tensors and must be one chunk, not %zu",
+                              tensor->name, chunks);
+    return WEFT_OK;
+}
+
+static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error *error)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    struct weft_shard_engine *engine = tensor->engine;
+    weft_list_init(&chunk->waiting_link);
+    weft_list_init(&chunk->round_link);
+    weft_list_init(&chunk->reply_link);
+    weft_task_init(&chunk->task);
+
+    for (uint8_t round = 0; round < chunk->rounds; round++) {
+        size_t needed =
+            shard_slots_bytes(shard_chunk_slots_min(chunk), shard_chunk_contribution_bytes(chunk, round));
+        if (needed > engine->arena.bytes)
+            return weft_error_set(error, WEFT_ERR_LIMIT,
+                                  "a chunk of tensor '%s' needs %zu bytes of receive memory for %u workers, "
+                                  "the shard has %zu: raise "
+                                  "the shard's receive memory or lower chunk_bytes",
+                                  tensor->name, needed, engine->workers, engine->arena.bytes);
+    }
+    const bool has_values = shard_chunk_is_dense(chunk) || tensor->candidates.count == 1;
+    if (has_values) chunk->values = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
+    chunk->contributions = weft_alloc_zero(engine->env, engine->workers * sizeof *chunk->contributions);
+    bool failed = (has_values && !chunk->values) || !chunk->contributions;
+    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
+        chunk->states[s] = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
+        failed |= !chunk->states[s];
+    }
+    if (failed)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY,
+                              "no memory for a chunk of %llu elements of tensor '%s'",
+                              (unsigned long long)chunk->count, tensor->name);
+    if (shard_chunk_is_dense(chunk)) return WEFT_OK;
+    enum weft_status status =
+        weft_combiner_create(engine->env, &chunk->codec, &chunk->shape, engine->workers, &chunk->combiner);
+    if (status < 0)
+        return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name,
+                              weft_reason_text(status));
+    return WEFT_OK;
+}
+
+static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Control__Declared *declared,
+                                    struct weft_error *error)
+{
+    struct weft_shard_engine *engine = tensor->engine;
+    uint32_t own_id = engine->endpoint, own = 0;
+    for (size_t i = 0; i < declared->n_chunks; i++) {
+        WEFT_TRY(chunk_check(tensor, declared->chunks[i], declared->n_chunks, error));
+        own += declared->chunks[i]->endpoint == own_id;
+    }
+    if (own == 0) return WEFT_OK;
+    tensor->chunks = weft_alloc_zero(engine->env, own * sizeof *tensor->chunks);
+    if (!tensor->chunks)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %u chunks of tensor '%s'", own,
+                              tensor->name);
+    for (size_t i = 0; i < declared->n_chunks; i++) {
+        if (declared->chunks[i]->endpoint != own_id) continue;
+        struct shard_chunk *chunk = &tensor->chunks[tensor->chunk_count++];
+        chunk->tensor = tensor;
+        chunk->index = (uint32_t)i;
+        chunk->offset = declared->chunks[i]->offset;
+        chunk->count = declared->chunks[i]->count;
+        chunk->codec = tensor->candidates.specs[declared->chunks[i]->candidate];
+        chunk->shape = tensor->shape;
+        if (weft_codec_can_split(&chunk->codec)) {
+            chunk->codec = weft_codec_of_piece(&chunk->codec);
+            chunk->shape = (struct weft_shape){1, {chunk->count}};
+        }
+        chunk->rounds = weft_codec_rounds(&chunk->codec);
+        WEFT_ASSERT(chunk->rounds >= 1 && chunk->rounds <= WEFT_CODEC_ROUNDS_MAX);
+        WEFT_TRY(chunk_make(chunk, error));
+    }
+    return WEFT_OK;
+}
+
+static uint64_t longest(const struct shard_tensor *tensor)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        if (tensor->chunks[i].count > count) count = tensor->chunks[i].count;
+    return count;
+}
+
+/* A task may be writing into the one there was: it stays until the end. At least twice as long each time,
+ * so all those together are no longer than the last. */
+static enum weft_status scratch_grow(struct weft_shard_engine *engine, uint64_t count)
+{
+    if (count <= engine->scratch_count) return WEFT_OK;
+    if (count < 2 * engine->scratch_count) count = 2 * engine->scratch_count;
+    float *scratch = weft_alloc_array(engine->env, count, sizeof(float));
+    if (!scratch) return WEFT_ERR_NO_MEMORY;
+    WEFT_ASSERT(engine->retired_count < SHARD_SCRATCHES);
+    if (engine->scratch) engine->retired[engine->retired_count++] = engine->scratch;
+    engine->scratch = scratch;
+    engine->scratch_count = count;
+    return WEFT_OK;
+}
+
+static enum weft_status capacity_grow(struct weft_shard_engine *engine, uint32_t id)
+{
+    if (id < engine->tensor_capacity) return WEFT_OK;
+    uint32_t capacity = engine->tensor_capacity ? engine->tensor_capacity : 64;
+    while (capacity <= id) capacity *= 2;
+    struct shard_tensor **tensors = weft_alloc_zero(engine->env, capacity * sizeof *tensors);
+    if (!tensors) return WEFT_ERR_NO_MEMORY;
+    if (engine->tensor_capacity) memcpy(tensors, engine->tensors, engine->tensor_capacity * sizeof *tensors);
+    weft_free_bytes(engine->env, engine->tensors);
+    engine->tensors = tensors;
+    engine->tensor_capacity = capacity;
+    return WEFT_OK;
+}
+
+void shard_table_drop(struct shard_tensor *tensor)
+{
+    struct weft_env *env = tensor->engine->env;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        weft_free_bytes(env, tensor->chunks[i].values);
+        for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
+        shard_skip_free(&tensor->chunks[i]);
+        weft_free_bytes(env, tensor->chunks[i].install_room);
+        weft_free_bytes(env, tensor->chunks[i].contributions);
+        weft_combiner_free(tensor->chunks[i].combiner);
+    }
+    weft_free_bytes(env, tensor->chunks);
+    weft_free_bytes(env, tensor);
+}
+
+enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__Control__Declared *declared,
+                                 struct weft_error *error)
+{
+    if (!declared->declare || declared->tensor >= WEFT_LIMIT_TENSORS || declared->n_chunks < 1 ||
+        declared->n_chunks > WEFT_LIMIT_CHUNKS)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "a declaration of tensor %u without content or beyond the limits",
+                              declared->tensor);
+    if (shard_table_tensor(engine, declared->tensor))
+        return weft_error_set(error, WEFT_ERR_EXISTS, "tensor %u is declared already", declared->tensor);
+    if (capacity_grow(engine, declared->tensor) < 0)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the table of tensors");
+    struct shard_tensor *tensor = weft_alloc_zero(engine->env, sizeof *tensor);
+    if (!tensor)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for tensor %u", declared->tensor);
+    tensor->engine = engine;
+    tensor->id = declared->tensor;
+
+    enum weft_status status = tensor_describe(tensor, declared->declare, error);
+    if (status == WEFT_OK) status = chunks_make(tensor, declared, error);
+    const bool decodes = tensor->chunk_count > 0 && tensor->chunks[0].combiner;
+    if (status == WEFT_OK && decodes && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
+        status = scratch_grow(engine, longest(tensor));
+        if (status < 0) weft_error_set(error, status, "no memory to decode tensor '%s'", tensor->name);
+    }
+    if (status < 0 || tensor->chunk_count == 0) {
+        shard_table_drop(tensor);
+        return status;
+    }
+    engine->tensors[tensor->id] = tensor;
+    engine->stats.chunks += tensor->chunk_count;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        if (tensor->chunks[i].values) engine->stats.weights_bytes += tensor->chunks[i].count * sizeof(float);
+    return WEFT_OK;
+}
+
+void shard_table_free(struct weft_shard_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->tensor_capacity; i++)
+        if (engine->tensors[i]) shard_table_drop(engine->tensors[i]);
+    weft_free_bytes(engine->env, engine->tensors);
+    weft_free_bytes(engine->env, engine->scratch);
+    while (engine->retired_count > 0) weft_free_bytes(engine->env, engine->retired[--engine->retired_count]);
+    engine->tensors = NULL;
+    engine->scratch = NULL;
+    engine->tensor_capacity = 0;
+}

@@ -1,0 +1,86 @@
+/* shard_worker_left.c - ends rounds and pulls that wait for a worker that has left the job in order.
+ *
+ *     Left(member)                                          --> mark its endpoint, check every chunk
+ *     a push, a failed receive, the end of a drain,
+ *     the close of a codec's round                          --> check that chunk
+ *
+ * A round that holds the leaver's contribution continues. A round without it cannot close: its
+ * contributors get WEFT_ERR_PEER_LOST at once, with the rank, the tensor and the step. The same status
+ * ends pulls that wait for such a round, and pulls of first weights if rank 0 has left.
+ *
+ * Left arrives on the control connection, possibly before data that the leaver sent earlier. No answered
+ * request is lost: a worker leaves after the answers to its requests, or abandons them. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "server/shard/shard_engine.h"
+
+/* The lowest rank that has left and has no contribution in the chunk's round; UINT32_MAX: none. */
+static uint32_t leaver_missing(const struct shard_chunk *chunk)
+{
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
+    for (uint32_t worker = 0; engine->left_count > 0 && worker < engine->workers; worker++)
+        if (engine->worker[worker].left && chunk->contributions[worker].state == SHARD_CONTRIBUTION_NONE)
+            return worker;
+    return UINT32_MAX;
+}
+
+static void refuse_pulls(struct shard_chunk *chunk, uint32_t leaver)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct weft_arrival *arrival = chunk->contributions[worker].pull;
+        struct weft_wire_header header;
+        if (!arrival || weft_wire_decode(arrival->header, arrival->header_bytes, &header) != WEFT_OK)
+            continue;
+        if (header.step <= chunk->closed_step && leaver != 0)
+            continue; /* it waits for first weights of rank 0 */
+        shard_engine_pull_removed(engine, arrival);
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_PEER_LOST,
+                           "pull of step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it %s",
+                           header.step, chunk->tensor->name, chunk->index, leaver,
+                           header.step > chunk->closed_step ? "pushed" : "gave first weights");
+    }
+}
+
+void shard_worker_left_check(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    const uint32_t leaver = leaver_missing(chunk);
+    const bool settled = chunk->phase == SHARD_PHASE_IDLE || chunk->phase == SHARD_PHASE_WAITING ||
+                         chunk->phase == SHARD_PHASE_COLLECTING;
+    if (leaver == UINT32_MAX || !settled || engine->failed < 0 || engine->closed ||
+        engine->newest_epoch > engine->epoch)
+        return;
+    refuse_pulls(chunk, leaver);
+    if (chunk->phase == SHARD_PHASE_IDLE || chunk->arrived == 0)
+        return; /* the next contribution is refused */
+    char text[SHARD_TEXT_BYTES];
+    snprintf(text, sizeof text, "step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it pushed",
+             chunk->open_step, chunk->tensor->name, chunk->index, leaver);
+    weft_log(engine->env, WEFT_LOG_WARN, "server", "%s", text);
+    shard_round_drop(chunk, WEFT_ERR_PEER_LOST, text);
+}
+
+void shard_worker_left_check_all(struct weft_shard_engine *engine)
+{
+    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
+        struct shard_tensor *tensor = engine->tensors[id];
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
+            shard_worker_left_check(&tensor->chunks[i]);
+    }
+}
+
+void weft_shard_engine_worker_left(struct weft_shard_engine *engine, uint32_t endpoint)
+{
+    if (engine->closed) return;
+    for (uint32_t i = 0; engine->enters_epoch && i < engine->next_workers; i++)
+        if (engine->next_worker[i].endpoint == endpoint) engine->next_worker[i].left = true;
+    for (uint32_t i = 0; i < engine->workers; i++) {
+        if (engine->worker[i].endpoint != endpoint || engine->worker[i].left) continue;
+        engine->worker[i].left = true;
+        engine->left_count++;
+    }
+    shard_worker_left_check_all(engine);
+    shard_engine_resume(engine);
+}

@@ -1,0 +1,1015 @@
+/* test_loop.c - timers, mailbox, pollables, sleeping and the baton of base/loop/loop.h. */
+#include <fcntl.h>
+#include <fenv.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/loop/park_policy.h"
+#include "tests/lib/check.h"
+
+static struct weft_loop *new_loop(uint32_t spin_us)
+{
+    struct weft_loop_options options;
+    struct weft_loop *loop;
+    weft_loop_options_init(&options);
+    options.spin_us = spin_us;
+    assert_int_equal(weft_loop_create(weft_env_system(), &options, &loop), WEFT_OK);
+    return loop;
+}
+
+static uint64_t soon(uint64_t ns)
+{
+    return weft_now_ns(weft_env_system()) + ns;
+}
+
+/* --- timers, on a clock of the test's own --- */
+
+struct manual_env {
+    struct weft_env env;
+    uint64_t now_ns;
+};
+
+static uint64_t manual_now(struct weft_env *env)
+{
+    return ((struct manual_env *)env)->now_ns;
+}
+
+static struct weft_loop *new_virtual_loop(struct manual_env *manual)
+{
+    struct weft_loop_options options;
+    struct weft_loop *loop;
+    manual->env = *weft_env_system();
+    manual->env.now_ns = manual_now;
+    manual->now_ns = 0;
+    weft_loop_options_init(&options);
+    options.virtual_time = true;
+    assert_int_equal(weft_loop_create(&manual->env, &options, &loop), WEFT_OK);
+    return loop;
+}
+
+/* --- timers for now: due, and nobody reads the clock to see that --- */
+
+struct counting_env {
+    struct weft_env env;
+    int reads;
+};
+
+static uint64_t counted_now(struct weft_env *env)
+{
+    ((struct counting_env *)env)->reads++;
+    return weft_now_ns(weft_env_system());
+}
+
+struct chain_of_timers {
+    struct weft_loop *loop;
+    struct counting_env clock;
+    struct weft_command command;
+    struct weft_timer now, later;
+    int reads; /* of the clock, from the letter to the timer */
+    bool over;
+};
+
+static void now_ran(struct weft_timer *timer)
+{
+    struct chain_of_timers *chain = weft_container_of(timer, struct chain_of_timers, now);
+    chain->reads = chain->clock.reads - chain->reads;
+    assert_int_equal(weft_timer_start_later(chain->loop, &chain->later, soon(WEFT_MS(20))), WEFT_OK);
+}
+
+static void later_ran(struct weft_timer *timer)
+{
+    weft_container_of(timer, struct chain_of_timers, later)->over = true;
+}
+
+static void letter_starts_timer(struct weft_command *command)
+{
+    struct chain_of_timers *chain = weft_container_of(command, struct chain_of_timers, command);
+    chain->reads = chain->clock.reads;
+    assert_int_equal(weft_timer_start_now(chain->loop, &chain->now), WEFT_OK);
+}
+
+static void a_timer_for_now_needs_no_clock(void **state)
+{
+    struct chain_of_timers chain = {.command.fn = letter_starts_timer};
+    chain.clock.env = *weft_env_system();
+    chain.clock.env.now_ns = counted_now;
+    assert_int_equal(weft_loop_create(&chain.clock.env, NULL, &chain.loop), WEFT_OK);
+    weft_timer_init(&chain.now, now_ran);
+    weft_timer_init(&chain.later, later_ran);
+    weft_loop_post(chain.loop, &chain.command);
+    /* the later one is found by the looks in between */
+    assert_int_equal(weft_loop_wait(chain.loop, &chain.over, WEFT_NEVER), WEFT_OK);
+    assert_int_equal(chain.reads, 0);
+    weft_loop_free(chain.loop);
+}
+
+static bool early_ran;
+static void early_is_first(struct weft_timer *timer) { early_ran = true; }
+static void now_is_second(struct weft_timer *timer) { assert_true(early_ran); }
+
+/* One that is due already goes before one that is started for now, however often that is. */
+static void a_timer_for_now_waits_for_those_before(void **state)
+{
+    struct manual_env manual;
+    struct weft_loop *loop = new_virtual_loop(&manual);
+    static struct weft_timer early, now;
+    manual.now_ns = 10;
+    weft_loop_step(loop);
+    weft_timer_init(&now, now_is_second);
+    weft_timer_init(&early, early_is_first);
+    early_ran = false;
+    assert_int_equal(weft_timer_start_now(loop, &now), WEFT_OK);
+    assert_int_equal(weft_timer_start(loop, &early, 5), WEFT_OK);
+    manual.now_ns = 20;
+    assert_int_equal(weft_loop_step(loop), 2);
+    assert_true(early_ran);
+    weft_loop_free(loop);
+}
+
+#define TIMERS 500
+static struct { struct weft_timer timer; int calls; } timers[TIMERS];
+static int fired[TIMERS * 4], fired_count;
+
+static void note(struct weft_timer *timer)
+{
+    int index = (int)(weft_container_of(timer, __typeof__(timers[0]), timer) - timers);
+    timers[index].calls++;
+    fired[fired_count++] = index;
+}
+
+static void timers_run_in_order(void **state)
+{
+    struct manual_env manual;
+    struct weft_loop *loop = new_virtual_loop(&manual);
+    unsigned seed = 7;
+    fired_count = 0;
+    for (int i = 0; i < TIMERS; i++) {
+        timers[i].calls = 0;
+        weft_timer_init(&timers[i].timer, note);
+        assert_false(weft_timer_is_running(&timers[i].timer));
+        assert_int_equal(weft_timer_start(loop, &timers[i].timer, (uint64_t)rand_r(&seed) % 50), WEFT_OK);
+    }
+    for (int i = 0; i < TIMERS; i += 3) weft_timer_stop(loop, &timers[i].timer);
+    for (int i = 0; i < TIMERS; i += 7) /* a restart counts as a new start among equals */
+        assert_int_equal(weft_timer_start(loop, &timers[i].timer, 25), WEFT_OK);
+    while (weft_loop_next_timer_ns(loop) != WEFT_NEVER) {
+        manual.now_ns = weft_loop_next_timer_ns(loop);
+        assert_true(weft_loop_step(loop) > 0);
+    }
+    for (int i = 1; i < fired_count; i++) {
+        struct weft_timer *a = &timers[fired[i - 1]].timer, *b = &timers[fired[i]].timer;
+        assert_true(a->deadline_ns <= b->deadline_ns);
+        if (a->deadline_ns != b->deadline_ns) continue;
+        bool a_again = fired[i - 1] % 7 == 0, b_again = fired[i] % 7 == 0;
+        assert_true(a_again < b_again || (a_again == b_again && fired[i - 1] < fired[i]));
+    }
+    for (int i = 0; i < TIMERS; i++) {
+        assert_int_equal(timers[i].calls, i % 3 != 0 || i % 7 == 0);
+        assert_false(weft_timer_is_running(&timers[i].timer));
+    }
+    weft_loop_free(loop);
+}
+
+static struct weft_loop *chain_loop;
+static struct weft_timer chain[3];
+static int chain_calls[3];
+
+static void chain_fn(struct weft_timer *timer)
+{
+    int index = (int)(timer - chain);
+    chain_calls[index]++;
+    if (index == 0) {
+        weft_timer_stop(chain_loop, &chain[1]);                 /* due as well: must not run */
+        assert_int_equal(weft_timer_start(chain_loop, timer, 0), WEFT_OK); /* always due */
+    }
+}
+
+static void timers_change_inside_callbacks(void **state)
+{
+    struct manual_env manual;
+    struct weft_loop *loop = new_virtual_loop(&manual);
+    chain_loop = loop;
+    memset(chain_calls, 0, sizeof chain_calls);
+    for (int i = 0; i < 3; i++) {
+        weft_timer_init(&chain[i], chain_fn);
+        assert_int_equal(weft_timer_start(loop, &chain[i], (uint64_t)i), WEFT_OK);
+    }
+    manual.now_ns = 10;
+    assert_true(weft_loop_step(loop) > 0); /* ends although timer 0 is always due */
+    assert_true(chain_calls[0] >= 1 && chain_calls[0] <= 3);
+    assert_int_equal(chain_calls[1], 0);
+    weft_timer_stop(loop, &chain[0]);
+    weft_loop_step(loop);
+    assert_int_equal(chain_calls[2], 1);
+    assert_int_equal(weft_timer_start(loop, &chain[1], 11), WEFT_OK);
+    assert_int_equal(weft_loop_step(loop), 0);
+    weft_loop_free(loop);
+    assert_false(weft_timer_is_running(&chain[1])); /* dropped, not called */
+    assert_int_equal(chain_calls[1], 0);
+}
+
+/* --- mailbox --- */
+
+#define SENDERS 4
+#define LETTERS 25000
+
+struct letter {
+    struct weft_command command;
+    int sender, number;
+};
+
+static struct {
+    struct weft_loop *loop;
+    struct letter *letters[SENDERS];
+    int next[SENDERS], total;
+    bool done, ordered;
+} post_office;
+
+static void receive(struct weft_command *command)
+{
+    struct letter *letter = weft_container_of(command, struct letter, command);
+    if (letter->number != post_office.next[letter->sender]++) post_office.ordered = false;
+    if (++post_office.total == SENDERS * LETTERS) post_office.done = true;
+}
+
+static void *send_letters(void *argument)
+{
+    int sender = (int)(intptr_t)argument;
+    for (int i = 0; i < LETTERS; i++)
+        weft_loop_post(post_office.loop, &post_office.letters[sender][i].command);
+    return NULL;
+}
+
+static void letters_arrive_once_and_in_order(void **state)
+{
+    pthread_t threads[SENDERS];
+    memset(&post_office, 0, sizeof post_office);
+    post_office.ordered = true;
+    post_office.loop = new_loop(0); /* sleeps at every chance: the race between post and sleep */
+    for (int sender = 0; sender < SENDERS; sender++) {
+        post_office.letters[sender] = calloc(LETTERS, sizeof(struct letter));
+        assert_non_null(post_office.letters[sender]);
+        for (int i = 0; i < LETTERS; i++)
+            post_office.letters[sender][i] = (struct letter){{receive, NULL}, sender, i};
+    }
+    for (intptr_t i = 0; i < SENDERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, send_letters, (void *)i), 0);
+    assert_int_equal(weft_loop_wait(post_office.loop, &post_office.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+    for (int i = 0; i < SENDERS; i++) pthread_join(threads[i], NULL);
+    assert_true(post_office.ordered);
+    assert_int_equal(post_office.total, SENDERS * LETTERS);
+    weft_loop_free(post_office.loop);
+    for (int i = 0; i < SENDERS; i++) free(post_office.letters[i]);
+}
+
+/* Two loops on two threads throw one letter to and fro: every throw finds the other side asleep or
+ * falling asleep, so a lost wake-up ends in the deadline. */
+static struct {
+    struct weft_loop *loops[2];
+    struct weft_command command;
+    int throws;
+    bool done[2];
+} rally;
+
+static void catch_and_throw(struct weft_command *command)
+{
+    int side = ++rally.throws % 2;
+    if (rally.throws >= 2000) {
+        rally.done[1 - side] = true;
+        if (rally.throws >= 2001) return;
+    }
+    weft_loop_post(rally.loops[side], command);
+}
+
+static void *play(void *argument)
+{
+    enum weft_status status = weft_loop_wait(rally.loops[1], &rally.done[1], soon(WEFT_SECONDS(60)));
+    return (void *)(intptr_t)status;
+}
+
+static void no_wake_up_is_lost(void **state)
+{
+    pthread_t thread;
+    void *result;
+    memset(&rally, 0, sizeof rally);
+    rally.command.fn = catch_and_throw;
+    for (int i = 0; i < 2; i++) rally.loops[i] = new_loop(0);
+    assert_int_equal(pthread_create(&thread, NULL, play, NULL), 0);
+    weft_loop_post(rally.loops[0], &rally.command);
+    assert_int_equal(weft_loop_wait(rally.loops[0], &rally.done[0], soon(WEFT_SECONDS(60))), WEFT_OK);
+    pthread_join(thread, &result);
+    assert_int_equal((intptr_t)result, WEFT_OK);
+    for (int i = 0; i < 2; i++) weft_loop_free(rally.loops[i]);
+}
+
+/* Linked with --wrap=write: every write of the loop comes by here. */
+static _Atomic int writes;
+ssize_t __real_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes)
+{
+    writes++;
+    return __real_write(fd, data, bytes);
+}
+
+static void count_mail(struct weft_command *command)
+{
+    post_office.total++;
+}
+
+static void a_post_to_a_busy_owner_makes_no_system_call(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct weft_command command[100];
+    post_office.total = 0;
+    writes = 0;
+    for (int i = 0; i < 100; i++) {
+        command[i] = (struct weft_command){count_mail, NULL};
+        weft_loop_post(loop, &command[i]);
+        if (i % 10 == 0) weft_loop_step(loop);
+    }
+    weft_loop_step(loop);
+    assert_int_equal(post_office.total, 100);
+    assert_int_equal(writes, 0);
+    weft_loop_free(loop);
+}
+
+/* --- waiting --- */
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+static void wait_ends_at_its_deadline_and_uses_no_cpu(void **state)
+{
+    struct weft_loop *loop = new_loop(20);
+    bool never = false;
+    uint64_t until = soon(WEFT_MS(300)), cpu = cpu_ns();
+    assert_int_equal(weft_loop_wait(loop, &never, until), WEFT_ERR_DEADLINE);
+    assert_true(weft_now_ns(weft_env_system()) >= until);
+    /* A loop that polled through would have used hundreds of milliseconds. */
+    assert_true(cpu_ns() - cpu < WEFT_MS(100));
+    assert_int_equal(weft_loop_wait(loop, &never, 0), WEFT_ERR_DEADLINE);
+    never = true;
+    assert_int_equal(weft_loop_wait(loop, &never, 0), WEFT_OK);
+    weft_loop_free(loop);
+}
+
+static bool timer_done;
+static void set_done(struct weft_timer *timer)
+{
+    timer_done = true;
+}
+
+static void wait_wakes_for_a_timer(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct weft_timer timer;
+    timer_done = false;
+    weft_timer_init(&timer, set_done);
+    uint64_t deadline = soon(WEFT_MS(20));
+    assert_int_equal(weft_timer_start(loop, &timer, deadline), WEFT_OK);
+    assert_int_equal(weft_loop_wait(loop, &timer_done, WEFT_NEVER), WEFT_OK);
+    assert_true(weft_now_ns(weft_env_system()) >= deadline);
+    weft_loop_free(loop);
+}
+
+/* --- pollables --- */
+
+struct probe {
+    struct weft_pollable pollable;
+    struct weft_loop *loop;
+    struct probe *removes; /* taken out of the loop in progress */
+    int polls, arms, pending, refuse;
+    bool done;
+};
+
+static int probe_progress(struct weft_pollable *pollable, int budget)
+{
+    struct probe *probe = weft_container_of(pollable, struct probe, pollable);
+    uint64_t ignored;
+    probe->polls++;
+    if (probe->removes) {
+        weft_loop_remove(probe->loop, &probe->removes->pollable);
+        probe->removes = NULL;
+    }
+    if (pollable->fd >= 0 && read(pollable->fd, &ignored, sizeof ignored) == (ssize_t)sizeof ignored)
+        probe->done = true;
+    if (probe->pending == 0) return 0;
+    int work = probe->pending < budget ? probe->pending : budget;
+    probe->pending -= work;
+    if (probe->pending == 0) probe->done = true;
+    return work;
+}
+
+static enum weft_status probe_arm(struct weft_pollable *pollable)
+{
+    struct probe *probe = weft_container_of(pollable, struct probe, pollable);
+    probe->arms++;
+    if (probe->refuse > 0) { /* work came in between the last poll and arm: no descriptor will tell */
+        if (--probe->refuse == 0) probe->pending = 1;
+        return WEFT_ERR_AGAIN;
+    }
+    return WEFT_OK;
+}
+
+static struct probe new_probe(struct weft_loop *loop)
+{
+    struct probe probe = {.loop = loop};
+    probe.pollable.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    probe.pollable.progress = probe_progress;
+    probe.pollable.arm = probe_arm;
+    assert_true(probe.pollable.fd >= 0);
+    return probe;
+}
+
+static void *write_later(void *argument)
+{
+    struct probe *probe = argument;
+    uint64_t one = 1;
+    assert_int_equal(write(probe->pollable.fd, &one, sizeof one), sizeof one);
+    return NULL;
+}
+
+static void pollables_are_armed_before_sleep(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct probe probe = new_probe(loop);
+    assert_int_equal(weft_loop_add(loop, &probe.pollable), WEFT_OK);
+    assert_int_equal(weft_loop_add(loop, &(struct weft_pollable){.fd = probe.pollable.fd}), WEFT_ERR_EXISTS);
+
+    /* AGAIN from arm: the loop polls again instead of sleeping until the far deadline. */
+    probe.refuse = 3;
+    assert_int_equal(weft_loop_wait(loop, &probe.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+    assert_int_equal(probe.arms, 3);
+
+    /* OK from arm: it sleeps until the descriptor is readable. */
+    pthread_t thread;
+    probe.done = false;
+    assert_int_equal(pthread_create(&thread, NULL, write_later, &probe), 0);
+    assert_int_equal(weft_loop_wait(loop, &probe.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+    pthread_join(thread, NULL);
+
+    /* More work than one step's budget. */
+    probe.pending = 1000;
+    int work = weft_loop_step(loop);
+    assert_true(work > 0 && work < 1000);
+    weft_loop_remove(loop, &probe.pollable);
+    int polls = probe.polls;
+    weft_loop_step(loop);
+    assert_int_equal(probe.polls, polls);
+    close(probe.pollable.fd);
+    weft_loop_free(loop);
+}
+
+/* --- a processor that somebody else wants --- */
+
+struct striding_env { /* each look at the clock finds it so much later */
+    struct weft_env env;
+    uint64_t now_ns, stride_ns;
+};
+
+static uint64_t striding_now(struct weft_env *env)
+{
+    struct striding_env *clock = (struct striding_env *)env;
+    return clock->now_ns += clock->stride_ns;
+}
+
+/* Of one idle run, from its begin until the loop would sleep. */
+static int polls_until_armed(struct probe *probe)
+{
+    probe->polls = 0;
+    probe->done = false;
+    probe->refuse = 1;
+    assert_int_equal(weft_loop_wait(probe->loop, &probe->done, WEFT_NEVER), WEFT_OK);
+    return probe->polls;
+}
+
+static void after_a_long_yield_it_yields_first(void **state)
+{
+    struct striding_env clock = {.env = *weft_env_system(), .stride_ns = 100};
+    struct weft_loop_options options;
+    struct weft_loop *loop;
+    clock.env.now_ns = striding_now;
+    weft_loop_options_init(&options);
+    options.spin_us = 40;
+    options.yields = 20;
+    assert_int_equal(weft_loop_create(&clock.env, &options, &loop), WEFT_OK);
+    struct probe probe = new_probe(loop);
+    assert_int_equal(weft_loop_add(loop, &probe.pollable), WEFT_OK);
+    /* short yields: it polls for spin_us each time */
+    for (int i = 0; i < 3; i++) assert_true(polls_until_armed(&probe) > 300);
+    clock.stride_ns = 2000;
+    assert_true(polls_until_armed(&probe) > 300); /* it does not know yet */
+    assert_true(polls_until_armed(&probe) < 60);
+    clock.stride_ns = 100;
+    assert_true(polls_until_armed(&probe) < 60);
+    assert_true(polls_until_armed(&probe) > 300); /* the processor is its own again */
+    weft_loop_remove(loop, &probe.pollable);
+    close(probe.pollable.fd);
+    weft_loop_free(loop);
+}
+
+/* The window between the last look at the mailbox and sleep, without a race: arm is called in it. */
+static struct {
+    struct weft_pollable pollable;
+    struct weft_command command;
+    struct weft_loop *loop;
+    bool posts, got_mail;
+} window;
+
+static int window_progress(struct weft_pollable *pollable, int budget)
+{
+    return 0;
+}
+
+static enum weft_status window_arm(struct weft_pollable *pollable)
+{
+    if (window.posts) weft_loop_post(window.loop, &window.command);
+    else weft_loop_stop(window.loop);
+    return WEFT_OK;
+}
+
+static void window_mail(struct weft_command *command)
+{
+    window.got_mail = true;
+}
+
+static void what_comes_before_sleep_is_seen(void **state)
+{
+    memset(&window, 0, sizeof window);
+    window.loop = new_loop(0);
+    window.pollable =
+        (struct weft_pollable){.fd = eventfd(0, EFD_CLOEXEC), .progress = window_progress, .arm = window_arm};
+    window.command.fn = window_mail;
+    assert_int_equal(weft_loop_add(window.loop, &window.pollable), WEFT_OK);
+    struct weft_timer timer; /* wakes a loop that slept over the letter */
+    timer_done = false;
+    weft_timer_init(&timer, set_done);
+    assert_int_equal(weft_timer_start(window.loop, &timer, soon(WEFT_SECONDS(20))), WEFT_OK);
+    window.posts = true;
+    assert_int_equal(weft_loop_wait(window.loop, &window.got_mail, WEFT_NEVER), WEFT_OK);
+    assert_false(timer_done);
+    weft_timer_stop(window.loop, &timer);
+    window.posts = false;
+    weft_loop_run(window.loop); /* ends: stopped in the window */
+    close(window.pollable.fd);
+    weft_loop_free(window.loop);
+}
+
+static void pollables_leave_inside_progress(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct probe probes[3];
+    for (int i = 0; i < 3; i++) {
+        probes[i] = new_probe(loop);
+        assert_int_equal(weft_loop_add(loop, &probes[i].pollable), WEFT_OK);
+    }
+    probes[0].removes = &probes[1]; /* the next one in the round */
+    weft_loop_step(loop);
+    assert_int_equal(probes[1].polls, 0);
+    assert_int_equal(probes[2].polls, 1);
+    probes[2].removes = &probes[2]; /* itself */
+    weft_loop_step(loop);
+    weft_loop_step(loop);
+    assert_int_equal(probes[0].polls, 3);
+    assert_int_equal(probes[2].polls, 2);
+    weft_loop_free(loop);
+    for (int i = 0; i < 3; i++) close(probes[i].pollable.fd);
+}
+
+static void a_pollable_without_descriptor_is_polled(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    struct probe probe = {.loop = loop, .pollable = {.fd = -1, .progress = probe_progress}};
+    assert_int_equal(weft_loop_add(loop, &probe.pollable), WEFT_OK);
+    bool never = false;
+    assert_int_equal(weft_loop_wait(loop, &never, soon(WEFT_MS(30))), WEFT_ERR_DEADLINE);
+    assert_true(probe.polls >= 2);
+    weft_loop_remove(loop, &probe.pollable);
+    weft_loop_free(loop);
+}
+
+/* --- the engine's thread and the baton --- */
+
+static void *engine(void *argument)
+{
+    weft_loop_run(argument);
+    return NULL;
+}
+
+static void run_ends_by_stop(void **state)
+{
+    for (int round = 0; round < 50; round++) {
+        struct weft_loop *loop = new_loop(round % 2 ? 20 : 0);
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, engine, loop), 0);
+        weft_loop_stop(loop); /* before, while or after it begins to sleep */
+        pthread_join(thread, NULL);
+        weft_loop_free(loop);
+    }
+}
+
+#define TAKERS 3
+#define ROUNDS 400
+static struct {
+    struct weft_loop *loop;
+    int guarded;  /* not atomic: only the holder may touch it */
+    int inside;   /* not atomic either */
+} shared;
+
+struct knock {
+    struct weft_command command;
+    bool done;
+};
+
+static void knock_fn(struct weft_command *command)
+{
+    struct knock *knock = weft_container_of(command, struct knock, command);
+    assert_int_equal(shared.inside++, 0);
+    shared.guarded++;
+    shared.inside--;
+    knock->done = true;
+}
+
+static void *take_and_drive(void *argument)
+{
+    unsigned seed = (unsigned)(intptr_t)argument;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct knock knock = {{knock_fn, NULL}, false};
+        weft_loop_post(shared.loop, &knock.command);
+        if (rand_r(&seed) % 3 == 0) sched_yield();
+        assert_int_equal(weft_loop_acquire(shared.loop, WEFT_NEVER), WEFT_OK);
+        assert_int_equal(shared.inside++, 0);
+        shared.guarded++;
+        shared.inside--;
+        /* Whoever held the loop meanwhile may have run the letter; else this thread does. */
+        assert_int_equal(weft_loop_wait(shared.loop, &knock.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+        weft_loop_release(shared.loop);
+    }
+    return NULL;
+}
+
+static void the_baton_goes_round(void **state)
+{
+    pthread_t runner, threads[TAKERS];
+    shared.loop = new_loop(0);
+    shared.guarded = shared.inside = 0;
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    for (intptr_t i = 0; i < TAKERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, take_and_drive, (void *)(i + 1)), 0);
+    for (int i = 0; i < TAKERS; i++) pthread_join(threads[i], NULL);
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    assert_int_equal(shared.guarded, TAKERS * ROUNDS * 2);
+    weft_loop_free(shared.loop);
+}
+
+/* Borrowed by threads that come and go, beside those that claim it and a runner. */
+static atomic_int borrowed_letters;
+static void *borrow_and_return(void *argument)
+{
+    int got = 0;
+    for (int i = 0; i < ROUNDS * 20; i++) {
+        if (!weft_loop_try_acquire(shared.loop)) continue;
+        assert_int_equal(shared.inside++, 0);
+        got++;
+        weft_cpu_relax(i % 3 == 0);
+        shared.inside--;
+        weft_loop_release_pending(shared.loop, i % 2 ? WEFT_LOOP_PENDING_NEW : WEFT_LOOP_PENDING_NONE);
+    }
+    return (void *)(intptr_t)got;
+}
+
+static void count_one(struct weft_command *command) { atomic_fetch_add(&borrowed_letters, 1); }
+
+static void the_baton_is_borrowed(void **state)
+{
+    pthread_t runner, threads[TAKERS], borrower;
+    void *got;
+    shared.loop = new_loop(0);
+    shared.guarded = shared.inside = 0;
+    assert_false(weft_loop_try_acquire(shared.loop)); /* nobody would see to what it leaves behind */
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    for (intptr_t i = 0; i < TAKERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, take_and_drive, (void *)(i + 1)), 0);
+    assert_int_equal(pthread_create(&borrower, NULL, borrow_and_return, NULL), 0);
+    pthread_join(borrower, &got);
+    for (int i = 0; i < TAKERS; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(shared.guarded, TAKERS * ROUNDS * 2);
+
+    while (!weft_loop_try_acquire(shared.loop)) sched_yield();
+    assert_false(weft_loop_try_acquire(shared.loop)); /* not twice */
+    struct weft_command letter = {.fn = count_one};
+    weft_loop_post(shared.loop, &letter);
+    assert_int_equal(atomic_load(&borrowed_letters), 0);
+    weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE); /* the runner is woken for the letter */
+    while (atomic_load(&borrowed_letters) == 0) sched_yield();
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    assert_false(weft_loop_try_acquire(shared.loop));
+    weft_loop_free(shared.loop);
+}
+
+/* A borrower that is cancelled, and rounds otherwise: neither shows between guard and give. */
+struct borrowing {
+    bool steps;                 /* which guards by itself */
+    int inside, after;          /* fegetround() */
+    atomic_bool went_on, outlived;
+};
+
+static void *borrow_cancelled(void *argument)
+{
+    struct borrowing *borrowing = argument;
+    int upward = fesetround(FE_UPWARD), default_state;
+    while (upward != 0 || !weft_loop_try_acquire(shared.loop)) sched_yield();
+    pthread_cancel(pthread_self());
+    if (borrowing->steps) (void)weft_loop_step(shared.loop);
+    else weft_loop_guard_thread(shared.loop);
+    borrowing->inside = fegetround();
+    pthread_testcancel();
+    atomic_store(&borrowing->went_on, true);
+    weft_loop_guard_thread(shared.loop); /* once is enough */
+    weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NEW);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &default_state);
+    borrowing->after = fegetround();
+    pthread_setcancelstate(default_state, NULL);
+    pthread_testcancel();
+    atomic_store(&borrowing->outlived, true);
+    return NULL;
+}
+
+static void a_cancelled_borrower_gives_back(void **state)
+{
+    pthread_t runner, borrower;
+    void *result;
+    shared.loop = new_loop(0);
+    /* nothing for who has not borrowed: this thread can be cancelled, and rounds as it likes */
+    weft_loop_guard_thread(shared.loop);
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    for (int steps = 0; steps < 2; steps++) {
+        struct borrowing borrowing = {.steps = steps};
+        assert_int_equal(pthread_create(&borrower, NULL, borrow_cancelled, &borrowing), 0);
+        pthread_join(borrower, &result);
+        assert_ptr_equal(result, PTHREAD_CANCELED);
+        assert_true(atomic_load(&borrowing.went_on));
+        assert_false(atomic_load(&borrowing.outlived));
+        assert_int_equal(borrowing.inside, FE_TONEAREST);
+        assert_int_equal(borrowing.after, FE_UPWARD);
+        while (!weft_loop_try_acquire(shared.loop)) sched_yield(); /* nobody has taken it with him */
+        weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
+    }
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    weft_loop_free(shared.loop);
+}
+
+/* While all who come borrow, again and again, the runner looks seldom: a letter that nobody waits for is
+ * read all the same. */
+static void a_letter_after_many_borrows(void **state)
+{
+    pthread_t runner;
+    shared.loop = new_loop(0);
+    atomic_store(&borrowed_letters, 0);
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    for (int round = 0; round < 5; round++) {
+        for (int got = 0; got < ROUNDS * 20;) {
+            if (!weft_loop_try_acquire(shared.loop)) continue;
+            got++;
+            weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
+        }
+        struct weft_command letter = {.fn = count_one};
+        weft_loop_post_lazy(shared.loop, &letter);
+        while (atomic_load(&borrowed_letters) <= round) sched_yield();
+    }
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    weft_loop_free(shared.loop);
+}
+
+struct listened {
+    struct weft_pollable pollable;
+    atomic_int arms;
+};
+
+static int listened_progress(struct weft_pollable *pollable, int budget) { return 0; }
+
+static enum weft_status listened_arm(struct weft_pollable *pollable)
+{
+    atomic_fetch_add(&weft_container_of(pollable, struct listened, pollable)->arms, 1);
+    return WEFT_OK;
+}
+
+/* A runner that sleeps in epoll is armed for again when a borrower has polled. */
+static void a_borrower_that_stepped_arms(void **state)
+{
+    pthread_t runner;
+    struct listened listened = {
+        .pollable = {.fd = eventfd(0, EFD_CLOEXEC), .progress = listened_progress, .arm = listened_arm}};
+    shared.loop = new_loop(0);
+    assert_int_equal(weft_loop_add(shared.loop, &listened.pollable), WEFT_OK);
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    while (atomic_load(&listened.arms) == 0) sched_yield();
+    bool again = false;
+    for (int i = 0; i < 1000 && !again; i++) {
+        usleep(1000); /* it is in epoll by now, as likely as not */
+        while (!weft_loop_try_acquire(shared.loop)) sched_yield();
+        int before = atomic_load(&listened.arms);
+        weft_loop_step(shared.loop);
+        weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
+        again = atomic_load(&listened.arms) > before;
+    }
+    assert_true(again);
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    weft_loop_remove(shared.loop, &listened.pollable);
+    weft_loop_free(shared.loop);
+    close(listened.pollable.fd);
+}
+
+static void *take_with_deadline(void *argument)
+{
+    enum weft_status status = weft_loop_acquire(argument, soon(WEFT_MS(10)));
+    return (void *)(intptr_t)status;
+}
+
+static void take_ends_at_its_deadline(void **state)
+{
+    struct weft_loop *loop = new_loop(0);
+    pthread_t thread;
+    void *status;
+    assert_int_equal(weft_loop_acquire(loop, WEFT_NEVER), WEFT_OK);
+    assert_int_equal(pthread_create(&thread, NULL, take_with_deadline, loop), 0);
+    pthread_join(thread, &status);
+    assert_int_equal((intptr_t)status, WEFT_ERR_DEADLINE);
+    weft_loop_release(loop);
+    weft_loop_free(loop);
+}
+
+/* ---- a driver's order ---- */
+
+struct errand {
+    struct weft_pollable pollable;
+    struct weft_command letter;
+    struct weft_timer timer;
+    struct weft_loop *loop;
+    bool by_poll, done;
+    int polls, polls_before;
+};
+
+static void errand_now(struct errand *errand)
+{
+    assert_int_equal(weft_timer_start(errand->loop, &errand->timer, weft_now_ns(weft_env_system())), WEFT_OK);
+}
+
+static void errand_read(struct weft_command *command)
+{
+    struct errand *errand = weft_container_of(command, struct errand, letter);
+    if (!errand->by_poll) errand_now(errand);
+}
+
+static int errand_polled(struct weft_pollable *pollable, int budget)
+{
+    struct errand *errand = weft_container_of(pollable, struct errand, pollable);
+    if (++errand->polls > 1 || !errand->by_poll) return 0;
+    errand_now(errand);
+    return 1;
+}
+
+static void errand_done(struct weft_timer *timer)
+{
+    struct errand *errand = weft_container_of(timer, struct errand, timer);
+    errand->polls_before = errand->polls;
+    errand->done = true;
+}
+
+/* What a letter, or something polled, puts off until now is done before anything is polled once more. */
+static void timers_for_now_come_before_the_next_poll(void **state)
+{
+    for (int by_poll = 0; by_poll < 2; by_poll++) {
+        struct errand errand = {.pollable = {.fd = -1, .progress = errand_polled},
+                                .letter.fn = errand_read,
+                                .loop = new_loop(5),
+                                .by_poll = by_poll};
+        weft_timer_init(&errand.timer, errand_done);
+        assert_int_equal(weft_loop_add(errand.loop, &errand.pollable), WEFT_OK);
+        weft_loop_post(errand.loop, &errand.letter);
+        assert_int_equal(weft_loop_wait(errand.loop, &errand.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+        assert_int_equal(errand.polls_before, by_poll);
+        weft_loop_remove(errand.loop, &errand.pollable);
+        weft_loop_free(errand.loop);
+    }
+}
+
+/* ---- when the runner looks ---- */
+
+static void the_runner_looks_seldom_while_short_calls_come(void **state)
+{
+    struct park_policy idle = park_policy_initial(), driven = idle, borrowed = idle;
+    for (int i = 0; i < 5; i++) {
+        idle = park_policy_next(idle, 1, 0, false);
+        driven = park_policy_next(driven, (unsigned)(driven.ns / 10000), 0, false);
+        borrowed =
+            park_policy_next(borrowed, (unsigned)(borrowed.ns / 4000), (unsigned)(borrowed.ns / 4000), false);
+        assert_int_equal(idle.how, i < 3 ? PARK_SHORT : PARK_MEDIUM);
+        assert_int_equal(driven.how, PARK_SHORT); /* neither a lazy letter nor what is left open wakes it */
+        if (i == 0) assert_true(driven.ns < PARK_NS_MAX); /* not for a few calls */
+    }
+    assert_int_equal(idle.ns, PARK_NS_LONG);
+    assert_int_equal(driven.ns, PARK_NS_LONG);
+    assert_int_equal(borrowed.ns, PARK_NS_LONG);
+    assert_int_equal(borrowed.how, PARK_LONG);
+    driven = park_policy_next(driven, 10, 0, false); /* it is over */
+    assert_int_equal(driven.ns, PARK_NS_MIN);
+    borrowed = park_policy_next(borrowed, 10, 5, false);
+    assert_int_equal(borrowed.ns, PARK_NS_MIN);
+    assert_int_equal(borrowed.how, PARK_SHORT);
+}
+
+/* A look takes the core from a caller, so another rank finds it late and drives: were that a reason to
+ * look soon again, the two would keep each other's runners looking. */
+static void the_runner_looks_seldom_though_a_few_calls_are_late(void **state)
+{
+    struct park_policy few = park_policy_initial(), many = few;
+    few = park_policy_next(few, 50 + 5, 50, false);
+    many = park_policy_next(many, 50 + 10, 50, false);
+    assert_int_equal(few.how, PARK_LONG);
+    assert_int_equal(few.ns, PARK_NS_LONG);
+    assert_int_equal(many.how, PARK_SHORT);
+    /* something is open */
+    assert_int_equal(park_policy_next(park_policy_initial(), 50 + 5, 50, true).how, PARK_SHORT);
+}
+
+/* Callers who drive for longer than a look are left alone for longer; one who stays for very long, until
+ * he gives the baton back. */
+static void the_runner_looks_seldom_while_one_drives(void **state)
+{
+    struct park_policy period = park_policy_owner_unchanged(park_policy_initial());
+    for (unsigned i = 0; i < 3 * PARK_HELD_PERIODS_MAX; i++) {
+        assert_int_equal(period.how, PARK_MEDIUM);
+        assert_int_equal(period.ns, PARK_NS_LONG);
+        /* each stays for some of them */
+        period = i % 3 == 2 ? park_policy_next(period, 1, 0, true) : park_policy_owner_unchanged(period);
+    }
+    for (unsigned i = 0; i < PARK_HELD_PERIODS_MAX; i++) {
+        assert_int_equal(period.how, PARK_MEDIUM);
+        period = park_policy_owner_unchanged(period);
+    }
+    assert_int_equal(period.how, PARK_UNTIL_RELEASED);
+}
+
+/* Calls that borrow do not go on with what else is open: the runner must. */
+static void the_runner_looks_often_while_something_is_open(void **state)
+{
+    struct park_policy period = park_policy_initial();
+    for (int i = 0; i < 100; i++) {
+        period = park_policy_next(period, (unsigned)(period.ns / 4000), (unsigned)(period.ns / 4000),
+                                  i < 10 || i > 20);
+        if (i >= 10 && i <= 20) assert_int_equal(period.how, PARK_LONG);
+        else assert_int_equal(period.how, PARK_SHORT);
+        if (period.how == PARK_SHORT) assert_in_range(period.ns, 1, PARK_NS_MAX);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(timers_run_in_order),
+        cmocka_unit_test(a_timer_for_now_needs_no_clock),
+        cmocka_unit_test(a_timer_for_now_waits_for_those_before),
+        cmocka_unit_test(timers_change_inside_callbacks),
+        cmocka_unit_test(letters_arrive_once_and_in_order),
+        cmocka_unit_test(no_wake_up_is_lost),
+        cmocka_unit_test(a_post_to_a_busy_owner_makes_no_system_call),
+        cmocka_unit_test(wait_ends_at_its_deadline_and_uses_no_cpu),
+        cmocka_unit_test(wait_wakes_for_a_timer),
+        cmocka_unit_test(pollables_are_armed_before_sleep),
+        cmocka_unit_test(after_a_long_yield_it_yields_first),
+        cmocka_unit_test(what_comes_before_sleep_is_seen),
+        cmocka_unit_test(pollables_leave_inside_progress),
+        cmocka_unit_test(a_pollable_without_descriptor_is_polled),
+        cmocka_unit_test(run_ends_by_stop),
+        cmocka_unit_test(the_baton_goes_round),
+        cmocka_unit_test(the_baton_is_borrowed),
+        cmocka_unit_test(a_cancelled_borrower_gives_back),
+        cmocka_unit_test(a_letter_after_many_borrows),
+        cmocka_unit_test(a_borrower_that_stepped_arms),
+        cmocka_unit_test(take_ends_at_its_deadline),
+        cmocka_unit_test(timers_for_now_come_before_the_next_poll),
+        cmocka_unit_test(the_runner_looks_seldom_while_short_calls_come),
+        cmocka_unit_test(the_runner_looks_seldom_though_a_few_calls_are_late),
+        cmocka_unit_test(the_runner_looks_seldom_while_one_drives),
+        cmocka_unit_test(the_runner_looks_often_while_something_is_open),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

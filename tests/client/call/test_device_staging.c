@@ -1,0 +1,930 @@
+/* test_device.c - calls on memory of a device, over a CUDA runtime without a device (tests/lib/fake_cuda):
+ * streams run late by amounts drawn from a seed, and the host cannot touch what is on the device. Ranks with
+ * a device and ranks without share every group. Results are those of the same calls on host memory, bit for
+ * bit.
+ *
+ *     test_client_device [--seeds N] [--first N]
+ *
+ * Several sessions in one process. */
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "tests/client/crowd.h"
+#include "tests/client/fleet.h"
+#include "tests/client/twin.h"
+#include "tests/lib/fake_cuda/fake_cuda.h"
+
+enum { RANKS = 3, COUNT_MAX = 5000, PIECE_BYTES = 4096 };
+
+static uint64_t seed;
+
+/* ---- a rank's buffer, on a device or not ---- */
+
+struct buffer {
+    uint8_t *memory; /* what the call is given */
+    size_t bytes;
+    bool on_device;
+};
+
+struct place { /* of a rank */
+    bool on_device;
+    int device;
+    void *stream;
+};
+
+/* What a kernel of the trainer does: write, or read what has been written. */
+struct kernel {
+    void *to;
+    const void *from;
+    size_t bytes;
+    bool garbage;
+    _Atomic bool ran;
+};
+
+static void run_kernel(void *context)
+{
+    struct kernel *kernel = context;
+    void *to = fake_cuda_shadow(kernel->to);
+    if (kernel->garbage) memset(to, 0x77, kernel->bytes);
+    else memcpy(to, fake_cuda_shadow(kernel->from), kernel->bytes);
+    atomic_store(&kernel->ran, true);
+}
+
+static struct buffer buffer_new(const struct place *place, size_t bytes)
+{
+    struct buffer buffer = {.bytes = bytes, .on_device = place->on_device};
+    void *memory = NULL;
+    if (place->on_device) assert_int_equal(cudaMalloc(&memory, bytes ? bytes : 1), 0);
+    else memory = calloc(1, bytes ? bytes : 1);
+    buffer.memory = memory;
+    return buffer;
+}
+
+static void buffer_free(struct buffer *buffer)
+{
+    if (buffer->on_device) cudaFree(buffer->memory);
+    else free(buffer->memory);
+}
+
+/* Queue `from` into the buffer, as a backward pass would; nothing waits. kernel stays until the stream has
+ * passed. */
+static void buffer_write(const struct place *place, struct buffer *buffer, const void *from,
+                         struct kernel *kernel)
+{
+    *kernel = (struct kernel){.to = buffer->memory, .from = from, .bytes = buffer->bytes};
+    if (place->on_device) assert_int_equal(fake_cuda_launch(place->stream, run_kernel, kernel), 0);
+    else run_kernel(kernel);
+}
+
+/* Queue a read, then spoil the buffer at once: both are the caller's right once the request is done. */
+static void buffer_read(const struct place *place, struct buffer *buffer, void *to, struct kernel kernels[2])
+{
+    kernels[0] = (struct kernel){.to = to, .from = buffer->memory, .bytes = buffer->bytes};
+    kernels[1] = (struct kernel){.to = buffer->memory, .bytes = buffer->bytes, .garbage = true};
+    for (int i = 0; i < 2; i++) {
+        if (place->on_device) assert_int_equal(fake_cuda_launch(place->stream, run_kernel, &kernels[i]), 0);
+        else run_kernel(&kernels[i]);
+    }
+    while (!atomic_load(&kernels[1].ran)) usleep(20);
+}
+
+static void place_open(struct place *place, uint32_t rank)
+{
+    place->on_device = rank != 1; /* rank 1 has host memory only */
+    place->device = rank == 2 ? 1 : 0;
+    place->stream = NULL;
+    if (!place->on_device) return;
+    assert_int_equal(cudaSetDevice(place->device), 0);
+    /* rank 2: the default stream */
+    if (rank == 0) assert_int_equal(cudaStreamCreateWithFlags(&place->stream, 0), 0);
+}
+
+static void place_close(struct place *place)
+{
+    if (place->stream) cudaStreamDestroy(place->stream);
+}
+
+/* ---- one call, both ways ---- */
+
+struct one {
+    enum weft_call_kind kind;
+    enum weft_dtype dtype;
+    uint64_t count;
+    uint32_t root;
+    bool in_place, unequal;
+};
+
+/* Elements of in and out, as weft.h says. */
+static void sizes(const struct one *one, uint32_t rank, const uint64_t *counts, uint64_t *in, uint64_t *out)
+{
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < RANKS; r++) total += one->unequal ? counts[r] : one->count;
+    uint64_t own = one->unequal ? counts[rank] : one->count;
+    bool at_root = rank == one->root;
+    *in = *out = one->count;
+    switch (one->kind) {
+    case WEFT_CALL_REDUCE_SCATTER: *in = total; *out = own; break;
+    case WEFT_CALL_ALL_GATHER: *in = own; *out = total; break;
+    case WEFT_CALL_REDUCE: *out = at_root ? one->count : 0; break;
+    case WEFT_CALL_GATHER: *in = own; *out = at_root ? total : 0; break;
+    case WEFT_CALL_SCATTER: *in = at_root ? total : 0; *out = own; break;
+    case WEFT_CALL_ALL_TO_ALL: *in = *out = total; break;
+    default: break;
+    }
+}
+
+static void fill(uint8_t *bytes, size_t count, enum weft_dtype dtype, uint64_t draw)
+{
+    for (size_t i = 0; i < count; i++) {
+        draw = draw * 6364136223846793005u + 1442695040888963407u;
+        /* mixed magnitudes */
+        if (dtype == WEFT_F32) ((float *)bytes)[i] = (float)((int64_t)draw >> 40) * (i % 7 ? 1.0f : 1e-6f);
+        else ((int64_t *)bytes)[i] = (int64_t)(draw >> 20);
+    }
+}
+
+static struct weft_call call_of(const struct one *one, uint32_t rank, const uint64_t *counts, void *in,
+                                void *out)
+{
+    struct weft_call call = {.size = sizeof call,
+                             .kind = one->kind,
+                             .in = in,
+                             .out = out,
+                             .count = one->count,
+                             .dtype = one->dtype,
+                             .root = one->root};
+    bool rooted = one->kind == WEFT_CALL_GATHER || one->kind == WEFT_CALL_SCATTER;
+    if (one->unequal) {
+        call.counts = counts;
+        call.unequal = rooted;
+        if (rooted && rank != one->root) call.counts = NULL, call.count = counts[rank];
+        else call.count = 0;
+    }
+    if (one->kind == WEFT_CALL_SEND) { /* a ring: to the next one, from the one before */
+        call.root = (rank + 1) % RANKS;
+    } else if (one->kind == WEFT_CALL_RECV) {
+        call.root = (rank + RANKS - 1) % RANKS;
+    }
+    return call;
+}
+
+static void both_ways(struct crowd *crowd, struct weft_session *session, uint32_t rank, struct place *place,
+                      const struct one *one)
+{
+    static const uint64_t counts[RANKS] = {700, 3, 1200};
+    size_t elem = weft_dtype_bytes(one->dtype);
+    uint64_t in, out;
+    sizes(one, rank, counts, &in, &out);
+    uint8_t *source = calloc(in + 1, elem), *expected = calloc(out + 1, elem), *got = calloc(out + 1, elem);
+    struct buffer from = buffer_new(place, in * elem),
+                  to = one->in_place ? from : buffer_new(place, out * elem);
+    struct weft_request request = {{0}}, other = {{0}};
+    struct kernel writing, reading[2];
+    fill(source, in, one->dtype, seed * 977 + rank * 31 + one->count);
+
+    /* On host memory, every rank. */
+    bool broadcast = one->kind == WEFT_CALL_BROADCAST, pair = one->kind == WEFT_CALL_SEND;
+    if (broadcast) memcpy(expected, source, out * elem);
+    struct weft_call call = call_of(one, rank, counts, source, expected);
+    struct one receiving = *one;
+    receiving.kind = WEFT_CALL_RECV;
+    struct weft_call receive = call_of(&receiving, rank, counts, NULL, expected);
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    if (pair) CROWD_OK(crowd, session, weft_call_start(session, &receive, &other));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    CROWD_OK(crowd, session, weft_wait(&other, 0));
+
+    /* And with devices: written by a kernel that may run late, read by one that is queued at once. */
+    buffer_write(place, &from, source, &writing);
+    if (broadcast && !one->in_place) buffer_write(place, &to, source, &reading[0]);
+    call = call_of(one, rank, counts, from.memory, to.memory);
+    receive = call_of(&receiving, rank, counts, NULL, to.memory);
+    if (place->on_device)
+        call.memory = receive.memory = WEFT_MEMORY_CUDA, call.stream = receive.stream = place->stream;
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    if (pair) CROWD_OK(crowd, session, weft_call_start(session, &receive, &other));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    CROWD_OK(crowd, session, weft_wait(&other, 0));
+    to.bytes = out * elem;
+    buffer_read(place, &to, got, reading);
+    while (!atomic_load(&writing.ran)) usleep(20);
+    if (!CROWD_CHECK(crowd, session, out == 0 || memcmp(got, expected, out * elem) == 0))
+        fprintf(stderr, "seed %llu: kind %d, count %llu, root %u\n", (unsigned long long)seed, (int)one->kind,
+                (unsigned long long)one->count, one->root);
+    if (!one->in_place) buffer_free(&to);
+    buffer_free(&from);
+    free(source);
+    free(expected);
+    free(got);
+}
+
+static const struct one operations[] = {
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1, 0, false, false},
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1024, 0, true, false},      /* one piece */
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1025, 0, false, false},     /* a second of one element */
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, COUNT_MAX, 0, true, false}, /* windows are used again */
+    {WEFT_CALL_ALL_REDUCE, WEFT_I64, COUNT_MAX, 0, false, false},
+    {WEFT_CALL_BROADCAST, WEFT_F32, 3000, 0, true, false},
+    {WEFT_CALL_BROADCAST, WEFT_I64, COUNT_MAX, 1, false, false},
+    {WEFT_CALL_REDUCE, WEFT_F32, COUNT_MAX, 2, false, false},
+    {WEFT_CALL_REDUCE_SCATTER, WEFT_F32, 900, 0, false, false},
+    {WEFT_CALL_REDUCE_SCATTER, WEFT_F32, 0, 0, false, true},
+    {WEFT_CALL_ALL_GATHER, WEFT_I64, 700, 0, false, false},
+    {WEFT_CALL_ALL_GATHER, WEFT_F32, 0, 0, false, true},
+    {WEFT_CALL_GATHER, WEFT_F32, 300, 2, false, false},
+    {WEFT_CALL_GATHER, WEFT_F32, 0, 1, false, true},
+    {WEFT_CALL_SCATTER, WEFT_F32, 300, 0, false, false},
+    {WEFT_CALL_SCATTER, WEFT_F32, 0, 2, false, true},
+    {WEFT_CALL_ALL_TO_ALL, WEFT_I64, 333, 0, false, false},
+    {WEFT_CALL_SEND, WEFT_F32, 5, 0, false, false},
+    {WEFT_CALL_SEND, WEFT_F32, COUNT_MAX, 0, false, false},
+};
+
+static void every_operation(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place;
+    place_open(&place, rank);
+    for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++)
+        both_ways(crowd, session, rank, &place, &operations[i]);
+    /* the others may still need this rank's group for what they send each other */
+    struct weft_request request = {{0}};
+    CROWD_OK(crowd, session, weft_barrier(session, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    place_close(&place);
+}
+
+/* ---- several under way at once: persistent, in groups of calls, small ones that share an operation ---- */
+
+enum { CALLS = 6, ROUNDS = 4 };
+
+static void many_at_once(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static const uint64_t counts[CALLS] = {5, 3000, 77, 1, 2500, 600};
+    struct place place;
+    struct buffer buffers[CALLS];
+    struct weft_request requests[CALLS] = {{{0}}};
+    static struct kernel kernels[RANKS][CALLS][3];
+    static int64_t source[RANKS][CALLS][3000], got[RANKS][CALLS][3000];
+    place_open(&place, rank);
+    for (int c = 0; c < CALLS; c++) {
+        buffers[c] = buffer_new(&place, counts[c] * sizeof(int64_t));
+        struct weft_call call = {.size = sizeof call,
+                                 .kind = WEFT_CALL_ALL_REDUCE,
+                                 .in = buffers[c].memory,
+                                 .out = buffers[c].memory,
+                                 .count = counts[c],
+                                 .dtype = WEFT_I64};
+        if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+        CROWD_OK(crowd, session, weft_call_init(session, &call, &requests[c]));
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int c = 0; c < CALLS; c++) {
+            for (uint64_t i = 0; i < counts[c]; i++)
+                source[rank][c][i] = (int64_t)(rank + 1) * 1000 + round * 100 + (int64_t)i;
+            buffer_write(&place, &buffers[c], source[rank][c], &kernels[rank][c][0]);
+        }
+        CROWD_OK(crowd, session, weft_start_all(requests, CALLS));
+        for (int c = CALLS - 1; c >= 0; c--) CROWD_OK(crowd, session, weft_wait(&requests[c], 0));
+        for (int c = 0; c < CALLS; c++) {
+            buffer_read(&place, &buffers[c], got[rank][c], &kernels[rank][c][1]);
+            bool right = true;
+            for (uint64_t i = 0; i < counts[c]; i++)
+                right = right && got[rank][c][i] == 6000 + RANKS * (round * 100 + (int64_t)i);
+            CROWD_CHECK(crowd, session, right);
+        }
+    }
+    for (int c = 0; c < CALLS; c++) CROWD_OK(crowd, session, weft_request_free(&requests[c]));
+    for (int c = 0; c < CALLS; c++) buffer_free(&buffers[c]);
+    place_close(&place);
+}
+
+/* Results that nobody has waited for on the device, while the next ones arrive: a window must not be used
+ * again too early. */
+static void back_to_back(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { ELEMS = 1000, TIMES = 12 };
+    static struct kernel kernels[RANKS][TIMES];
+    static int64_t got[RANKS][TIMES][ELEMS];
+    struct place place;
+    struct buffer buffers[TIMES];
+    struct weft_request request = {{0}};
+    place_open(&place, rank);
+    for (int t = 0; t < TIMES; t++) buffers[t] = buffer_new(&place, ELEMS * sizeof(int64_t));
+    for (int t = 0; t < TIMES; t++) {
+        for (int i = 0; i < ELEMS && rank == 1; i++) ((int64_t *)(void *)buffers[t].memory)[i] = t * 1000 + i;
+        struct weft_call call = {.size = sizeof call,
+                                 .kind = WEFT_CALL_BROADCAST,
+                                 .out = buffers[t].memory,
+                                 .count = ELEMS,
+                                 .dtype = WEFT_I64,
+                                 .root = 1};
+        if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+        CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0));
+    }
+    for (int t = 0; t < TIMES; t++) {
+        kernels[rank][t] =
+            (struct kernel){.to = got[rank][t], .from = buffers[t].memory, .bytes = buffers[t].bytes};
+        if (place.on_device)
+            assert_int_equal(fake_cuda_launch(place.stream, run_kernel, &kernels[rank][t]), 0);
+        else run_kernel(&kernels[rank][t]);
+    }
+    bool right = true;
+    for (int t = 0; t < TIMES; t++) {
+        while (!atomic_load(&kernels[rank][t].ran)) usleep(20);
+        for (int i = 0; i < ELEMS; i++) right = right && got[rank][t][i] == t * 1000 + i;
+        buffer_free(&buffers[t]);
+    }
+    CROWD_CHECK(crowd, session, right);
+    CROWD_OK(crowd, session, weft_barrier(session, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    place_close(&place);
+}
+
+static void run_seed(crowd_fn fn)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(seed, seed % 4 == 0 ? 0 : 300, 2);
+    int before = fake_cuda_live_count(), unpinned = fake_cuda_unpinned_copies();
+    crowd_run(&crowd, RANKS, fn);
+    if (crowd.failures)
+        fprintf(stderr, "again: test_client_device --seeds 1 --first %llu\n", (unsigned long long)seed);
+    assert_int_equal(crowd.failures, 0);
+    fake_cuda_synchronize();
+    assert_int_equal(fake_cuda_live_count(), before);
+    assert_int_equal(fake_cuda_unpinned_copies(), unpinned);
+}
+
+static void test_every_operation(void **state) { run_seed(every_operation); }
+static void test_many_at_once(void **state) { run_seed(many_at_once); }
+static void test_back_to_back(void **state) { run_seed(back_to_back); }
+
+/* ---- tensors: each twice, one of them with its buffers on a device where the rank has one ---- */
+
+enum { TENSOR_ELEMS = 60 * 50, STEPS = 3 };
+
+static const struct weft_tensor_options twins[] = {
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "adam"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "powersgd:rank=2", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "powersgd:rank=3,iterations=2", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "int8", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "int4:seed=7", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "f16", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "bf16", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "sign", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "e4m3", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "e5m2", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.5", .optimizer = "none"}, /* the union is dense */
+    {.mode = WEFT_MODE_ALL_REDUCE,
+     .codec = "topk:ratio=0.01,momentum=0.9,warmup_steps=2",
+     .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE,
+     .codec = "topk:ratio=0.05,momentum=0.5,nesterov=1,masking=0",
+     .optimizer = "none"},
+    /* this one stays on the host */
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05,clip=10", .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "randomk:ratio=0.05", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "sgd"},
+    {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
+    {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"}, /* by its halves */
+};
+enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1 };
+
+/* Without an optimiser, whose weights would have to come along: its buffers are in host memory in one
+ * step, and with them what the codec remembers. */
+static bool wanders(int number)
+{
+    return twins[number].mode == WEFT_MODE_ALL_REDUCE && strcmp(twins[number].optimizer, "none") == 0 &&
+           number % 2 == 0;
+}
+
+struct twin {
+    struct weft_tensor *tensor[2]; /* host, device */
+    float grad[TENSOR_ELEMS], out[TENSOR_ELEMS], seen[TENSOR_ELEMS];
+    bool on_host; /* in this step, though its rank has a device */
+    struct buffer from, to;
+    struct kernel kernels[4];
+    struct weft_request requests[2];
+};
+
+#define MUST(session, call)                                                                                    \
+    do {                                                                                                       \
+        if ((call) < 0) return fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, weft_error_text(session)); \
+    } while (0)
+
+static int declare_twin(struct weft_session *session, const struct place *place, int number,
+                        struct twin *twin)
+{
+    for (int k = 0; k < 2; k++) {
+        struct weft_tensor_options options;
+        char name[32];
+        weft_tensor_options_init(&options);
+        snprintf(name, sizeof name, "twin %d on %s", number, k ? "device" : "host");
+        options.name = name;
+        options.dim_count = 2;
+        options.dims[0] = 60;
+        options.dims[1] = 50;
+        options.mode = twins[number].mode;
+        options.codec = twins[number].codec;
+        options.optimizer = twins[number].optimizer;
+        options.chunk_bytes = 4096;
+        MUST(session, weft_declare(session, &options, &twin->tensor[k]));
+        twin_draws(twin->tensor[k], twin->tensor[0]);
+        for (int i = 0; i < TENSOR_ELEMS; i++) twin->out[i] = twin->seen[i] = (float)(i % 13) / 7.0f;
+        MUST(session, weft_tensor_init(twin->tensor[k], twin->seen));
+    }
+    twin->from = buffer_new(place, sizeof twin->grad);
+    twin->to = buffer_new(place, sizeof twin->out);
+    buffer_write(place, &twin->to, twin->out, &twin->kernels[0]);
+    while (!atomic_load(&twin->kernels[0].ran)) usleep(20);
+    if (place->on_device) MUST(session, weft_tensor_memory(twin->tensor[1], WEFT_MEMORY_CUDA, place->stream));
+    return 0;
+}
+
+static int step_of(struct weft_session *session, const struct place *place, uint32_t rank, int number,
+                   uint64_t step, struct twin *twin)
+{
+    fill((uint8_t *)twin->grad, TENSOR_ELEMS, WEFT_F32, seed + step * 64 + rank);
+    buffer_write(place, &twin->from, twin->grad, &twin->kernels[0]);
+    if (number == HALVES) {
+        MUST(session, weft_push(twin->tensor[1], twin->from.memory, &twin->requests[1]));
+        MUST(session, weft_push(twin->tensor[0], twin->grad, &twin->requests[0]));
+        for (int k = 0; k < 2; k++) MUST(session, weft_wait(&twin->requests[k], 0));
+        MUST(session, weft_pull(twin->tensor[1], twin->to.memory, &twin->requests[1]));
+        MUST(session, weft_pull(twin->tensor[0], twin->out, &twin->requests[0]));
+        return 0;
+    }
+    twin->on_host = wanders(number) && step == 2;
+    if (place->on_device)
+        MUST(session, weft_tensor_memory(twin->tensor[1], twin->on_host ? WEFT_MEMORY_HOST : WEFT_MEMORY_CUDA,
+                                         place->stream));
+    if (twin->on_host)
+        MUST(session, weft_push_pull(twin->tensor[1], twin->grad, twin->seen, &twin->requests[1]));
+    else
+        MUST(session,
+             weft_push_pull(twin->tensor[1], twin->from.memory, twin->to.memory, &twin->requests[1]));
+    MUST(session, weft_push_pull(twin->tensor[0], twin->grad, twin->out, &twin->requests[0]));
+    return 0;
+}
+
+static int same_twins(const struct place *place, int number, uint64_t step, struct twin *twin)
+{
+    twin->kernels[1] = (struct kernel){.to = twin->seen, .from = twin->to.memory, .bytes = sizeof twin->seen};
+    if (twin->on_host) atomic_store(&twin->kernels[1].ran, true);
+    else if (place->on_device)
+        assert_int_equal(fake_cuda_launch(place->stream, run_kernel, &twin->kernels[1]), 0);
+    else run_kernel(&twin->kernels[1]);
+    while (!atomic_load(&twin->kernels[1].ran)) usleep(20);
+    if (memcmp(twin->seen, twin->out, sizeof twin->out) == 0) return 0;
+    return fprintf(stderr, "seed %llu: twin %d differs at step %llu\n", (unsigned long long)seed, number,
+                   (unsigned long long)step);
+}
+
+static int train(struct fleet *fleet, uint32_t rank)
+{
+    static struct twin all[TWINS];
+    struct weft_session *session;
+    struct place place;
+    fake_cuda_setup(seed, 300, 2);
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
+    place_open(&place, rank);
+    int rc = 0;
+    for (int t = 0; t < TWINS && rc == 0; t++) rc = declare_twin(session, &place, t, &all[t]);
+    for (uint64_t step = 1; step <= STEPS && rc == 0; step++) {
+        float weight = step == 2 ? (float)(rank + 1) : 1.0f;
+        MUST(session,
+             weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f, .weight = weight}));
+        for (int t = 0; t < TWINS && rc == 0; t++) rc = step_of(session, &place, rank, t, step, &all[t]);
+        MUST(session, weft_step_end(session));
+        for (int t = 0; t < TWINS && rc == 0; t++) rc = same_twins(&place, t, step, &all[t]);
+    }
+    MUST(session, weft_finalize(session));
+    for (int t = 0; t < TWINS && rc == 0; t++) buffer_free(&all[t].from), buffer_free(&all[t].to);
+    place_close(&place);
+    if (rc == 0 && fake_cuda_live_count() != 0)
+        rc = fprintf(stderr, "%d things of the device's are left\n", fake_cuda_live_count());
+    if (rc == 0 && fake_cuda_unpinned_copies() != 0)
+        rc = fprintf(stderr, "%d copies of memory that was not pinned\n", fake_cuda_unpinned_copies());
+    return rc;
+}
+
+/* First of all: it forks, and this process must have no threads then. */
+static void test_tensors(void **state)
+{
+    struct fleet_result result;
+    assert_true(fleet_run(RANKS, 1, train, &result, NULL));
+    assert_int_equal(result.shard_status[0], 0);
+}
+
+/* ---- what is refused, and what goes wrong ---- */
+
+static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    float host[4] = {0};
+    void *memory[2];
+    int before;
+    struct weft_request request = {{0}};
+    cudaGetDevice(&before);
+    for (int d = 0; d < 2; d++) {
+        assert_int_equal(cudaSetDevice(d), 0);
+        assert_int_equal(cudaMalloc(&memory[d], 16), 0);
+    }
+    cudaSetDevice(before);
+    CROWD_REFUSED(crowd, session,
+                  weft_call_start(session,
+                                  WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = host, .out = memory[0],
+                                            .count = 4, .dtype = WEFT_F32, .memory = WEFT_MEMORY_CUDA),
+                                  &request),
+                  WEFT_ERR_INVALID, "`in` at");
+    CROWD_REFUSED(crowd, session,
+                  weft_call_start(session,
+                                  WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = memory[1], .out = memory[0],
+                                            .count = 4, .dtype = WEFT_F32, .memory = WEFT_MEMORY_CUDA),
+                                  &request),
+                  WEFT_ERR_UNSUPPORTED, "`in` lies on device 1 and `out` on device 0");
+    CROWD_REFUSED(crowd, session,
+                  weft_call_start(session,
+                                  WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = host, .out = host, .count = 4,
+                                            .dtype = WEFT_F32, .memory = (enum weft_memory_kind)9),
+                                  &request),
+                  WEFT_ERR_INVALID, "memory 9");
+    void *per_thread = (void *)2, *captured;
+    struct weft_call call = {.size = sizeof call,
+                             .kind = WEFT_CALL_ALL_REDUCE,
+                             .in = memory[0],
+                             .out = memory[0],
+                             .count = 4,
+                             .dtype = WEFT_F32,
+                             .memory = WEFT_MEMORY_CUDA,
+                             .stream = per_thread};
+    CROWD_REFUSED(crowd, session, weft_call_start(session, &call, &request), WEFT_ERR_INVALID,
+                  "cudaStreamPerThread is another stream");
+    if (rank == 0) {
+        assert_int_equal(cudaStreamCreateWithFlags(&captured, 0), 0);
+        fake_cuda_capture(call.stream = captured);
+        CROWD_REFUSED(crowd, session, weft_call_start(session, &call, &request), WEFT_ERR_UNSUPPORTED,
+                      "is being captured into a graph");
+        fake_cuda_capture(NULL);
+        cudaStreamDestroy(captured);
+    }
+    CROWD_OK(crowd, session, weft_barrier(session, &request)); /* nothing of that was part of any order */
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    for (int d = 0; d < 2; d++) cudaFree(memory[d]);
+}
+
+static void test_misuse(void **state)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(1, 0, 2);
+    crowd_run(&crowd, 2, misuse);
+    assert_int_equal(crowd.failures, 0);
+    assert_int_equal(fake_cuda_live_count(), 0);
+}
+
+static _Atomic bool gate;
+static void hold(void *context)
+{
+    while (!atomic_load(&gate)) usleep(100);
+}
+
+/* A stream that does not get on holds the operation back, and the text says so. */
+static void held(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place;
+    struct weft_request request = {{0}};
+    struct kernel reading[2];
+    float got[2] = {0}, zero[2] = {1, 2};
+    struct kernel writing;
+    place_open(&place, rank);
+    struct buffer buffer = buffer_new(&place, sizeof got);
+    if (rank == 0) assert_int_equal(fake_cuda_launch(place.stream, hold, NULL), 0);
+    buffer_write(&place, &buffer, zero, &writing);
+    struct weft_call call = {.size = sizeof call,
+                             .kind = WEFT_CALL_ALL_REDUCE,
+                             .in = buffer.memory,
+                             .out = buffer.memory,
+                             .count = 2,
+                             .dtype = WEFT_F32};
+    if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    if (rank == 0) {
+        CROWD_REFUSED(crowd, session, weft_wait(&request, 20), WEFT_ERR_DEADLINE,
+                      "waits for what came before it on its CUDA stream");
+        atomic_store(&gate, true);
+    }
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    buffer_read(&place, &buffer, got, reading);
+    CROWD_CHECK(crowd, session, got[0] == 3 && got[1] == 6);
+    buffer_free(&buffer);
+    place_close(&place);
+}
+
+static void test_held(void **state) { run_seed(held); }
+
+static _Atomic bool other_gate;
+static void hold_other(void *context)
+{
+    while (!atomic_load(&other_gate)) usleep(100);
+}
+
+/* A call whose stream does not get on does not keep the result of the one before it from its own stream. */
+static void stuck_neighbour(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { LOOKS = 50000 }; /* of 0.2 ms and more: only a failure takes so long */
+    struct place place = {.on_device = true};
+    struct weft_request first = {{0}}, second = {{0}};
+    static struct kernel writing[2][2], reading[2];
+    static int64_t source[2][10], got[2][10];
+    void *stuck = NULL;
+    assert_int_equal(cudaStreamCreateWithFlags(&place.stream, 0), 0);
+    assert_int_equal(cudaStreamCreateWithFlags(&stuck, 0), 0);
+    struct buffer a = buffer_new(&place, sizeof source[0]), b = buffer_new(&place, sizeof source[0]);
+    source[rank][0] = 5;
+    buffer_write(&place, &a, source[rank], &writing[rank][0]);
+    buffer_write(&place, &b, source[rank], &writing[rank][1]);
+    while (!atomic_load(&writing[rank][1].ran)) usleep(100);
+    if (rank == 0) assert_int_equal(fake_cuda_launch(stuck, hold_other, NULL), 0);
+    struct weft_call call = {.size = sizeof call,
+                             .kind = WEFT_CALL_ALL_REDUCE,
+                             .in = a.memory,
+                             .out = a.memory,
+                             .count = 10,
+                             .dtype = WEFT_I64,
+                             .memory = WEFT_MEMORY_CUDA,
+                             .stream = place.stream},
+                     next = call;
+    next.in = next.out = b.memory;
+    next.stream = stuck;
+    if (rank == 1) pthread_barrier_wait(&crowd->meet); /* the first one ends after the second has begun */
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &first));
+    CROWD_OK(crowd, session, weft_call_start(session, &next, &second));
+    if (rank == 0) pthread_barrier_wait(&crowd->meet);
+    CROWD_OK(crowd, session, weft_wait(&first, 0));
+    reading[rank] = (struct kernel){.to = got[rank], .from = a.memory, .bytes = a.bytes};
+    assert_int_equal(fake_cuda_launch(place.stream, run_kernel, &reading[rank]), 0);
+    for (int i = 0; i < LOOKS && !atomic_load(&reading[rank].ran); i++) usleep(200);
+    CROWD_CHECK(crowd, session, atomic_load(&reading[rank].ran) && got[rank][0] == 10);
+    if (rank == 0) atomic_store(&other_gate, true);
+    CROWD_OK(crowd, session, weft_wait(&second, 0));
+    fake_cuda_synchronize();
+    buffer_free(&a);
+    buffer_free(&b);
+    cudaStreamDestroy(place.stream);
+    cudaStreamDestroy(stuck);
+}
+
+static void test_stuck_neighbour(void **state)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(1, 100, 2);
+    crowd_run(&crowd, 2, stuck_neighbour);
+    assert_int_equal(crowd.failures, 0);
+    assert_int_equal(fake_cuda_live_count(), 0);
+}
+
+/* All ranks on device 1, while nobody waits: the engine's own thread, for which device 0 is the current
+ * one at first, leaves no context there. In a job of many devices each rank would take memory of the
+ * first. */
+static void note(void *context, enum weft_status status)
+{
+    (void)status; /* weft_wait tells it */
+    atomic_store((_Atomic bool *)context, true);
+}
+
+static void other_device(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place = {.on_device = true, .device = 1};
+    struct weft_request request = {{0}};
+    struct kernel writing, reading[2];
+    static int64_t source[2][COUNT_MAX], got[2][COUNT_MAX];
+    _Atomic bool done = false;
+    assert_int_equal(cudaSetDevice(1), 0);
+    struct buffer buffer = buffer_new(&place, sizeof source[0]);
+    for (int i = 0; i < COUNT_MAX; i++) source[rank][i] = i;
+    buffer_write(&place, &buffer, source[rank], &writing);
+    struct weft_call call = {.size = sizeof call,
+                             .kind = WEFT_CALL_ALL_REDUCE,
+                             .in = buffer.memory,
+                             .out = buffer.memory,
+                             .count = COUNT_MAX,
+                             .dtype = WEFT_I64,
+                             .memory = WEFT_MEMORY_CUDA,
+                             .completed = note,
+                             .context = &done};
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    while (!atomic_load(&done)) usleep(100);
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    buffer_read(&place, &buffer, got[rank], reading);
+    bool right = true;
+    for (int i = 0; i < COUNT_MAX; i++) right = right && got[rank][i] == 2 * i;
+    CROWD_CHECK(crowd, session, right);
+    buffer_free(&buffer);
+}
+
+static void test_other_device(void **state)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(1, 100, 2);
+    crowd_run(&crowd, 2, other_device);
+    assert_int_equal(crowd.failures, 0);
+    assert_int_equal(fake_cuda_contexts(), 1u << 1);
+    assert_int_equal(fake_cuda_live_count(), 0);
+}
+
+/* A copy that fails ends the session on all ranks with a sentence, whichever copy it is; nothing hangs. */
+static void copy_fails(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place;
+    struct weft_request request = {{0}};
+    enum weft_status status = WEFT_OK;
+    place_open(&place, rank);
+    struct buffer buffer = buffer_new(&place, COUNT_MAX * sizeof(float));
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0) fake_cuda_fail_copy(*(int *)crowd->user);
+    pthread_barrier_wait(&crowd->meet);
+    struct weft_call call = {.size = sizeof call,
+                             .kind = WEFT_CALL_ALL_REDUCE,
+                             .in = buffer.memory,
+                             .out = buffer.memory,
+                             .count = COUNT_MAX,
+                             .dtype = WEFT_F32};
+    if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+    for (int round = 0; status >= 0; round++) { /* a failed last copy is seen a moment after the call */
+        status = weft_call_start(session, &call, &request);
+        if (status >= 0) status = weft_wait(&request, 0);
+    }
+    CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "cudaErrorIllegalAddress") != NULL);
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0) fake_cuda_reset(); /* the fake has one context for all */
+    pthread_barrier_wait(&crowd->meet);
+    buffer_free(&buffer);
+    place_close(&place);
+}
+
+static _Atomic bool coded_gate;
+static void hold_coded(void *context)
+{
+    while (!atomic_load(&coded_gate)) usleep(100);
+}
+
+/* A codec that works on the device begins after what came before the call on its stream, and who comes
+ * after finds the result. */
+static void coded(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { CODED_STEPS = 8 };
+    static float grad[RANKS][COUNT_MAX], out[RANKS][COUNT_MAX], seen[RANKS][COUNT_MAX];
+    struct place place;
+    struct weft_tensor *tensors[2]; /* host, device */
+    struct weft_request requests[2] = {{{0}}};
+    struct kernel writing, reading[2];
+    place_open(&place, rank);
+    struct buffer from = buffer_new(&place, sizeof grad[0]), to = buffer_new(&place, sizeof out[0]);
+    for (int k = 0; k < 2; k++) {
+        struct weft_tensor_options options;
+        weft_tensor_options_init(&options);
+        options.name = k ? "device" : "host";
+        options.dim_count = 1;
+        options.dims[0] = COUNT_MAX;
+        options.codec = "int8";
+        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[k]));
+        twin_draws(tensors[k], tensors[0]);
+    }
+    if (place.on_device)
+        CROWD_OK(crowd, session, weft_tensor_memory(tensors[1], WEFT_MEMORY_CUDA, place.stream));
+    for (uint64_t step = 1; step <= CODED_STEPS; step++) {
+        const bool held = rank == 0 && step == 2;
+        CROWD_OK(crowd, session,
+                 weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1}));
+        fill((uint8_t *)grad[rank], COUNT_MAX, WEFT_F32, step * 64 + rank);
+        if (held) assert_int_equal(fake_cuda_launch(place.stream, hold_coded, NULL), 0);
+        buffer_write(&place, &from, grad[rank], &writing);
+        CROWD_OK(crowd, session, weft_push_pull(tensors[1], from.memory, to.memory, &requests[1]));
+        CROWD_OK(crowd, session, weft_push_pull(tensors[0], grad[rank], out[rank], &requests[0]));
+        if (held)
+            CROWD_REFUSED(crowd, session, weft_wait(&requests[1], 20), WEFT_ERR_DEADLINE,
+                          "waits for what came before it on its CUDA stream");
+        if (held) atomic_store(&coded_gate, true);
+        CROWD_OK(crowd, session, weft_wait(&requests[1], 0));
+        buffer_read(&place, &to, seen[rank], reading);
+        CROWD_OK(crowd, session, weft_step_end(session));
+        CROWD_CHECK(crowd, session, memcmp(seen[rank], out[rank], sizeof out[0]) == 0);
+    }
+    buffer_free(&from);
+    buffer_free(&to);
+    place_close(&place);
+}
+
+static void test_coded(void **state)
+{
+    struct crowd crowd = {0};
+    fake_cuda_setup(1, 300, 2);
+    crowd_run(&crowd, RANKS, coded);
+    assert_int_equal(crowd.failures, 0);
+    fake_cuda_synchronize();
+    assert_int_equal(fake_cuda_live_count(), 0);
+}
+
+/* The same of a codec that works there, and of its kernels: n is odd for those. */
+static void coding_fails(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct place place;
+    struct weft_request request = {{0}};
+    struct weft_tensor *tensor;
+    struct weft_tensor_options options;
+    enum weft_status status = WEFT_OK;
+    const int n = *(int *)crowd->user;
+    static float host[COUNT_MAX];
+    place_open(&place, rank);
+    struct buffer buffer = buffer_new(&place, COUNT_MAX * sizeof(float));
+    weft_tensor_options_init(&options);
+    options.name = "t";
+    options.dim_count = 1;
+    options.dims[0] = COUNT_MAX;
+    options.codec = n % 3 ? "int8" : "topk:ratio=0.1";
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    if (place.on_device) {
+        cudaMemcpyAsync(buffer.memory, host, sizeof host, 0, place.stream);
+        CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, place.stream));
+    }
+    fake_cuda_synchronize();
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0 && n % 2) fake_cuda_fail_launch(n / 2 + 1);
+    if (rank == 0 && n % 2 == 0) fake_cuda_fail_copy(n / 2);
+    pthread_barrier_wait(&crowd->meet);
+    for (uint64_t step = 1; status >= 0 && step <= 100; step++) { /* without kernels none would fail */
+        status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
+        if (status >= 0) status = weft_push_pull(tensor, buffer.memory, buffer.memory, &request);
+        /* a call that cannot be made is the trainer's to tell the others */
+        if (status < 0) weft_abort(session, weft_error_text(session));
+        if (status >= 0) status = weft_step_end(session);
+    }
+    if (!CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "CUDA") != NULL))
+        fprintf(stderr, "n %d: %s\n", n, weft_error_text(session));
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0) fake_cuda_reset();
+    pthread_barrier_wait(&crowd->meet);
+    buffer_free(&buffer);
+    place_close(&place);
+}
+
+static void test_coding_fails(void **state)
+{
+    for (int n = 1; n <= 24; n += 1) {
+        struct crowd crowd = {.user = &n};
+        fake_cuda_setup((uint64_t)n, 50, 2);
+        crowd_run(&crowd, RANKS, coding_fails);
+        assert_int_equal(crowd.failures, 0);
+        assert_int_equal(fake_cuda_live_count(), 0);
+    }
+}
+
+static void test_copy_fails(void **state)
+{
+    for (int n = 1; n <= 20; n += 3) { /* 5 pieces down and up on two ranks: 20 copies */
+        struct crowd crowd = {.user = &n};
+        fake_cuda_setup((uint64_t)n, 100, 2);
+        crowd_run(&crowd, RANKS, copy_fails);
+        assert_int_equal(crowd.failures, 0);
+        assert_int_equal(fake_cuda_live_count(), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seeds = 2, first = 1;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--seeds") == 0) seeds = strtoull(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--first") == 0) first = strtoull(argv[i + 1], NULL, 10);
+    }
+    const struct CMUnitTest seeded[] = {
+        cmocka_unit_test(test_every_operation),
+        cmocka_unit_test(test_many_at_once),
+        cmocka_unit_test(test_back_to_back),
+    };
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_held),
+        cmocka_unit_test(test_stuck_neighbour),
+        cmocka_unit_test(test_other_device),
+        cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_copy_fails),
+        cmocka_unit_test(test_coding_fails),
+    };
+    setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
+    setenv("WEFT_CUDA_KERNELS", FAKE_KERNELS, 1);
+    setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
+    const struct CMUnitTest forking[] = {cmocka_unit_test(test_tensors)};
+    int failed = 0;
+    for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(forking, NULL, NULL);
+    for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(seeded, NULL, NULL);
+    return failed + cmocka_run_group_tests(others, NULL, NULL);
+}

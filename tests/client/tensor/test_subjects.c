@@ -1,0 +1,125 @@
+/* test_subjects.c - in all-reduce mode an operation belongs to its tensor: ranks that push tensors of one
+ * shape in different orders, or leave out different ones, end with WEFT_ERR_MISMATCH and the names of both
+ * tensors and ranks. */
+#include "tests/lib/check.h"
+
+#include <string.h>
+
+#include "tests/client/crowd.h"
+
+enum { SIDE = 64, COUNT = SIDE * SIDE, TENSORS = 2 };
+enum way { SWAPPED, LEFT_OUT, OTHER_LEFT_OUT, SWAPPED_TOGETHER };
+
+struct subject_case {
+    const char *codec;
+    enum way way;
+};
+
+static const char *const codecs[] = {"dense",
+                                     "bf16",
+                                     "f16",
+                                     "int8",
+                                     "int4",
+                                     "e4m3",
+                                     "e5m2",
+                                     "sign",
+                                     "powersgd:rank=2",
+                                     "topk:ratio=0.05,min_count=0",
+                                     "randomk:ratio=0.05,min_count=0",
+                                     "auto"};
+
+static void declare(struct crowd *crowd, struct weft_session *session, struct weft_tensor **tensors)
+{
+    const struct subject_case *now = crowd->user;
+    for (int t = 0; t < TENSORS; t++) {
+        struct weft_tensor_options options;
+        weft_tensor_options_init(&options);
+        options.name = t == 0 ? "left" : "right";
+        options.dim_count = 2;
+        options.dims[0] = options.dims[1] = SIDE;
+        options.codec = now->codec;
+        options.mode = WEFT_MODE_ALL_REDUCE;
+        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+    }
+}
+
+/* Which tensor this rank pushes as its k-th; -1: none. */
+static int pushed(enum way way, uint32_t rank, int k)
+{
+    if (way == OTHER_LEFT_OUT) return k == 0 ? (int)rank : -1;
+    if (way == LEFT_OUT) return rank == 1 ? (k == 0 ? 1 : -1) : k;
+    return rank == 1 ? 1 - k : k;
+}
+
+static bool names_both(const char *text, enum way way)
+{
+    if (!strstr(text, "rank 1") || (!strstr(text, "rank 0") && !strstr(text, "rank 2"))) return false;
+    if (way == SWAPPED_TOGETHER) return strstr(text, "put together") != NULL;
+    return strstr(text, "'left'") && strstr(text, "'right'");
+}
+
+static void differ(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float grad[CROWD_MAX][TENSORS][COUNT], mean[CROWD_MAX][TENSORS][COUNT];
+    const struct subject_case *now = crowd->user;
+    struct weft_tensor *tensors[TENSORS] = {NULL};
+    struct weft_request requests[TENSORS] = {{{0}}};
+    declare(crowd, session, tensors);
+    if (!tensors[0] || !tensors[1]) return;
+    for (int t = 0; t < TENSORS; t++)
+        for (int i = 0; i < COUNT; i++) grad[rank][t][i] = t ? 1000 : 1;
+    enum weft_status status = weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1});
+    const bool together = now->way == SWAPPED_TOGETHER;
+    if (together && status >= 0) status = weft_group_start(session);
+    for (int k = 0; k < TENSORS && status >= 0; k++) {
+        const int t = pushed(now->way, rank, k);
+        if (t >= 0) status = weft_push_pull(tensors[t], grad[rank][t], mean[rank][t], &requests[t]);
+    }
+    if (together && status >= 0) status = weft_group_end(session);
+    for (int t = 0; t < TENSORS && status >= 0; t++) status = weft_wait(&requests[t], 0);
+    if (status >= 0) status = weft_step_end(session);
+    crowd_check(crowd, session, status == WEFT_ERR_MISMATCH, now->codec, __FILE__, __LINE__);
+    crowd_check(crowd, session, names_both(weft_error_text(session), now->way), now->codec, __FILE__,
+                __LINE__);
+    pthread_barrier_wait(&crowd->meet); /* no rank leaves before all have the reason */
+}
+
+static void run(const char *codec, enum way way, uint32_t workers)
+{
+    struct subject_case now = {codec, way};
+    struct crowd crowd = {.user = &now};
+    crowd_run(&crowd, workers, differ);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void test_swapped(void **state)
+{
+    for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++) run(codecs[c], SWAPPED, 2);
+}
+
+static void test_three_ranks(void **state)
+{
+    run("dense", SWAPPED, 3);
+    run("int8", SWAPPED, 3);
+}
+
+static void test_left_out(void **state)
+{
+    for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c += 4) {
+        run(codecs[c], LEFT_OUT, 2);
+        run(codecs[c], OTHER_LEFT_OUT, 2);
+    }
+}
+
+static void test_put_together(void **state) { run("powersgd:rank=2", SWAPPED_TOGETHER, 2); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_swapped),
+        cmocka_unit_test(test_three_ranks),
+        cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_put_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,84 @@
+/* coordinator_harness.h - a coordinator with hand-made connections, clock and random numbers. Every message
+ * it sends passes pack and unpack, as over a socket, and waits in the connection's inbox. */
+#ifndef WEFT_TESTS_SERVER_COORDINATOR_COORDINATOR_HARNESS_H
+#define WEFT_TESTS_SERVER_COORDINATOR_COORDINATOR_HARNESS_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/server.h"
+#include "tests/lib/check.h"
+
+#define HARNESS_CONNECTIONS 512
+#define HARNESS_INBOX 64
+
+typedef Weft__Control__Control Control;
+
+struct harness_connection {
+    bool open, closed_by_coordinator;
+    char why[500];
+    Control *inbox[HARNESS_INBOX];
+    uint32_t received, read;
+};
+
+struct harness {
+    struct weft_env env;
+    uint64_t now_ns, random;
+    struct weft_coordinator_options options;
+    struct weft_coordinator *coordinator;
+    struct harness_connection connections[HARNESS_CONNECTIONS + 1];
+    uint64_t opened_count;
+    uint32_t ended_count;
+    enum weft_status end_status;
+    char end_text[500];
+};
+
+struct harness *harness_create(uint32_t workers, uint32_t shards, const char *secret);
+/* goes on while workers_min are left */
+struct harness *harness_create_elastic(uint32_t workers, uint32_t workers_min);
+struct harness *harness_create_elastic_shards(uint32_t workers, uint32_t shards, uint32_t workers_min);
+/* and lets newcomers in */
+struct harness *harness_create_growing(uint32_t workers, uint32_t workers_min, uint32_t workers_max);
+void harness_free(struct harness *harness);
+
+uint64_t harness_open(struct harness *harness);
+/* the peer's side goes away */
+void harness_close(struct harness *harness, uint64_t connection, const char *why);
+void harness_deliver(struct harness *harness, uint64_t connection, const Control *message);
+/* Next unread message of a connection, NULL when there is none. */
+Control *harness_next(struct harness *harness, uint64_t connection);
+/* The next message must be of this kind; others fail the test. */
+Control *harness_expect(struct harness *harness, uint64_t connection, Weft__Control__Control__BodyCase body);
+void harness_expect_nothing(struct harness *harness, uint64_t connection);
+/* Next message is an Abort with this status whose text is `text`; the connection has been closed if
+ * `closed`. */
+void harness_expect_abort(struct harness *harness, uint64_t connection, enum weft_status status,
+                          const char *text, bool closed);
+
+/* Ready-made behaviour. */
+struct harness_hello {
+    Weft__Control__Role role;
+    int wanted_index;
+    const char *job, *secret;
+    uint32_t wire_version, endpoints;
+};
+/* opens, reads Challenge, sends Hello */
+uint64_t harness_hello(struct harness *harness, const struct harness_hello *hello);
+uint64_t harness_join(struct harness *harness, Weft__Control__Role role, int index, uint32_t endpoints,
+                      Weft__Control__Welcome *welcome_out);
+void harness_endpoints(struct harness *harness, uint64_t connection, uint32_t count);
+void harness_ready(struct harness *harness, uint64_t connection);
+void harness_ready_with(struct harness *harness, uint64_t connection, Weft__Control__LinkCost *cost);
+void harness_leave(struct harness *harness, uint64_t connection, const char *text);
+/* A declaration of a 1024x784 f32 dense tensor in server mode, to be changed by the caller. */
+struct harness_declare {
+    Weft__Control__Declare declare;
+    uint64_t dims[8];
+};
+void harness_declare_init(struct harness_declare *declare, uint32_t ordinal, const char *name);
+void harness_declare(struct harness *harness, uint64_t connection, const struct harness_declare *declare);
+void harness_declared_ok(struct harness *harness, uint64_t connection, uint32_t tensor);
+/* Everybody joins, connects and gets Go; ids of workers, then shards, in connections_out. */
+void harness_run(struct harness *harness, uint64_t *connections_out, uint32_t engines);
+
+#endif

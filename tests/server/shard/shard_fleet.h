@@ -1,0 +1,207 @@
+/* shard_fleet.h - shard engines and make-believe workers in one process, on the simulator.
+ *
+ * A fleet is `shards` real engines and `workers` workers that speak the wire protocol and nothing more, each
+ * on its own simulated host. Gradients are a pure function of (seed, worker, tensor, element, step), so a
+ * scalar reference (shard_reference.c: recursive T, its own optimiser loop) knows what every result must
+ * be, bit for bit. Tests either send single messages (fleet_send) or let all workers train (fleet_train).
+ * The same fleet also runs over real UCX connections (options.ucx), in real time, for one test.
+ * The test plays the coordinator: it hands out ids and, when asked to, fails the engines on a lost peer. */
+#ifndef WEFT_TESTS_SERVER_SHARD_SHARD_FLEET_H
+#define WEFT_TESTS_SERVER_SHARD_SHARD_FLEET_H
+
+#include "compress/compress.h"
+#include "proto/proto.h"
+#include "server/shard/shard_engine.h"
+#include "transport/transport.h"
+
+#define FLEET_SHARDS_MAX 4
+#define FLEET_WORKERS_MAX 64
+#define FLEET_TENSORS_MAX 8
+#define FLEET_CHUNKS_MAX 96
+#define FLEET_JOB 0x1234567890abcdefull
+#define FLEET_EPOCH 3u
+
+struct fleet_tensor_spec {
+    const char *name, *codec, *optimizer;
+    uint32_t dim_count;
+    uint64_t dims[2];
+    uint64_t chunk_elems; /* 0: one chunk; so is a codec that cannot be cut */
+};
+
+struct fleet_options {
+    uint64_t seed;
+    uint32_t shards, workers;
+    size_t receive_bytes_max;
+    uint64_t round_deadline_ns;
+    uint32_t hash_every;
+    const struct fleet_tensor_spec *tensors;
+    uint32_t tensor_count;
+    bool weighted;        /* sample weights differ */
+    uint64_t think_ns;    /* a worker's pushes of one step are spread over 0..think_ns, in random order */
+    uint32_t repeat_percent; /* so many of 100 pushes are sent twice, or repeated from a step before */
+    uint32_t other_lr_rank; /* from step other_lr_step (0: never) on this rank has another learning rate */
+    uint64_t other_lr_step;
+    uint32_t again_percent; /* so many of 100 sends of a shard are answered AGAIN */
+    const struct weft_topology *topology; /* of at least shards + workers hosts; borrowed; NULL: the ideal
+                                           * network */
+    bool ucx;             /* real connections over loopback instead of the simulator; no deaths then */
+    bool elastic;         /* engines that go on without lost workers: the test parts them and has them
+                           * follow */
+    bool coordinate;      /* a lost worker fails every engine, naming it */
+};
+
+struct fleet;
+
+/* One request of a worker and what came back. */
+struct fleet_request {
+    struct fleet_worker *worker;
+    struct weft_wire_header header;
+    struct weft_completion sent, received;
+    struct weft_timer timer;
+    struct fleet_request *next; /* the worker's open requests */
+    bool open, done, answered, sending, timed;
+    enum weft_status status;      /* of the transport, or the result's */
+    struct weft_wire_header result;
+    char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
+    uint8_t *payload, *out;       /* owned; out holds the result's payload */
+    size_t payload_bytes, out_bytes;
+    uint32_t chunk_number;        /* training: of the fleet */
+};
+
+struct fleet_chunk {
+    uint32_t tensor, index, shard, candidate;
+    uint64_t offset, count;
+};
+
+struct fleet_worker {
+    struct fleet *fleet;
+    uint32_t rank, host, endpoint;
+    struct weft_env *env;
+    struct weft_loop *loop;
+    struct weft_transport *transport;
+    struct fleet_request *open;
+    uint32_t unexpected;     /* results nobody waited for */
+    bool lost[FLEET_SHARDS_MAX];
+    bool killed, hold;
+    struct weft_arrival *held[8];
+    uint32_t held_count;
+    /* training */
+    uint64_t step, last_step;
+    uint32_t left;           /* chunks of the step without a result */
+    bool finished;           /* all steps done, or failed */
+    enum weft_status failure;
+    char failure_text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
+    struct weft_codec *codec[FLEET_TENSORS_MAX];
+    float *weights[FLEET_TENSORS_MAX]; /* of codec tensors with an optimiser */
+    uint8_t *aggregate[FLEET_TENSORS_MAX]; /* of codec tensors: what has come of the round */
+    uint32_t gathered[FLEET_TENSORS_MAX];  /* of so many chunks */
+    struct fleet_request request[FLEET_CHUNKS_MAX];
+};
+
+struct fleet_shard {
+    struct fleet *fleet;
+    uint32_t host, endpoint;
+    struct weft_env *env;
+    struct weft_loop *loop;
+    struct weft_transport *transport;
+    struct weft_shard_engine *engine;
+    bool killed;
+    struct weft_env engine_env;  /* the host's, with an allocator that counts */
+    uint64_t allocations;        /* of the engine, ever */
+    uint64_t allocations_declared; /* when all tensors were declared: it stays there */
+    int64_t outstanding;
+    uint64_t allocation_to_fail; /* this one answers NULL; 0: none */
+};
+
+struct reference;
+
+struct fleet {
+    struct fleet_options options;
+    struct weft_env env;
+    struct weft_sim *sim;
+    struct fleet_shard shard[FLEET_SHARDS_MAX];
+    struct fleet_worker worker[FLEET_WORKERS_MAX];
+    struct fleet_chunk chunk[FLEET_CHUNKS_MAX];
+    uint32_t chunk_count;
+    struct weft_shape shape[FLEET_TENSORS_MAX];
+    struct weft_codec_spec codec[FLEET_TENSORS_MAX];
+    /* codec "auto"; fleet_train knows dense alone of it */
+    struct weft_codec_candidates candidates[FLEET_TENSORS_MAX];
+    struct weft_optimizer optimizer[FLEET_TENSORS_MAX];
+    struct reference *reference;
+    uint64_t random;
+    uint32_t repeats;       /* messages sent again on purpose */
+    uint32_t training;      /* workers alive and not finished */
+    bool done;
+    uint32_t wrong;         /* results that differ from the reference */
+};
+
+struct fleet *fleet_create(const struct fleet_options *options);
+/* Tests of declaring: an engine and a declaration of one tensor, without the asserts of fleet_create. */
+enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shard_engine **out,
+                                     struct weft_error *error);
+enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft_shard_engine *engine,
+                               struct weft_error *error);
+void fleet_free(struct fleet *fleet);
+/* rank 0's first weights into every chunk; runs the simulation until all are acknowledged. */
+void fleet_install(struct fleet *fleet);
+/* Every worker trains steps first..last; runs until all that live have finished (or virtual 1,000 s have
+ * passed: false). Results are compared with the reference on the way: fleet->wrong counts. */
+bool fleet_train(struct fleet *fleet, uint64_t first, uint64_t last);
+/* The same in pieces, for tests that break something meanwhile; end: false when virtual until_ns comes
+ * first. */
+void fleet_train_begin(struct fleet *fleet, uint64_t first, uint64_t last);
+bool fleet_train_end(struct fleet *fleet, uint64_t until_ns);
+/* Run until the request is done; false after virtual 1,000 s. */
+bool fleet_await(struct fleet *fleet, struct fleet_request *request);
+/* Run until nothing is left to happen or `ns` have passed. */
+void fleet_settle(struct fleet *fleet, uint64_t ns);
+/* While held, a worker takes no result; afterwards all that came. */
+void fleet_hold(struct fleet *fleet, uint32_t rank, bool hold);
+void fleet_kill_worker(struct fleet *fleet, uint32_t rank);
+void fleet_kill_shard(struct fleet *fleet, uint32_t shard);
+/* The values of every chunk at every living shard are those of the reference after that chunk's closed
+ * step. */
+uint32_t fleet_wrong_values(struct fleet *fleet);
+
+/* A correct header for a push of this chunk; tests bend it. */
+struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_t chunk_number,
+                                     enum weft_wire_kind kind, uint64_t step);
+/* Send it (payload copied, `bytes` as the message's length); the request collects the result. `request`
+ * zeroed before. */
+void fleet_send(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet_request *request,
+                const struct weft_wire_header *header, const void *payload, size_t bytes);
+/* The same with any bytes as header. */
+void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet_request *request,
+                    const void *header, uint32_t header_bytes, const void *payload, size_t bytes);
+/* Where a chunk's share of a codec's round lies: in the contributions of one worker, or in the aggregate
+ * of all. */
+struct fleet_share {
+    size_t at, bytes_max; /* of a tensor in several chunks exactly so many */
+};
+struct fleet_share fleet_contribution(const struct fleet *fleet, const struct fleet_chunk *chunk,
+                                      uint32_t round);
+struct fleet_share fleet_aggregate(const struct fleet *fleet, const struct fleet_chunk *chunk,
+                                   uint32_t round);
+/* Push the right dense contribution of a chunk. */
+void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum weft_wire_kind kind,
+                uint64_t step, struct fleet_request *request);
+void fleet_request_free(struct fleet *fleet, struct fleet_request *request);
+struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number);
+
+/* ---- shard_reference.c ---- */
+uint64_t fleet_mix(uint64_t value);
+float fleet_lr(uint64_t step);
+float fleet_weight(const struct fleet *fleet, uint32_t rank, uint64_t step);
+/* whole tensor */
+void fleet_gradient(const struct fleet *fleet, uint32_t rank, uint32_t tensor, uint64_t step, float *out);
+void fleet_first_weights(const struct fleet *fleet, uint32_t tensor, float *out);
+struct reference *reference_create(struct fleet *fleet);
+void reference_free(struct reference *reference);
+/* Values of a tensor after `step` (with an optimiser: weights; else the mean): computed on demand, kept. */
+const float *reference_values(struct reference *reference, uint32_t tensor, uint64_t step);
+/* The aggregate of a codec's round. */
+const void *reference_aggregate(struct reference *reference, uint32_t tensor, uint64_t step, uint32_t round,
+                                size_t *bytes_out);
+
+#endif

@@ -1,0 +1,458 @@
+/* test_doctor.c - what doctor says about machines that exist only as files: one with mlx5 ports, one with
+ * little memory to lock, one under Yama, ... Each finding is provoked and, by its counterpart, left out. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/lib/temp_dir.h"
+#include "tools/doctor/machine.h"
+#include "tools/doctor/remote.h"
+
+struct file {
+    const char *path, *text;
+};
+
+static char *root;
+static struct doctor_report report;
+
+static int set_up(void **state)
+{
+    root = temp_dir_make();
+    return root ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    temp_dir_remove(root);
+    doctor_report_free(&report);
+    return 0;
+}
+
+static void put_bytes(const char *path, const void *bytes, size_t count)
+{
+    char name[1024];
+    assert_true(snprintf(name, sizeof name, "%s%s", root, path) < (int)sizeof name);
+    for (char *at = name + strlen(root) + 1; (at = strchr(at, '/')); at++) {
+        *at = 0;
+        assert_true(mkdir(name, 0700) == 0 || errno == EEXIST);
+        *at = '/';
+    }
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void put(const char *path, const char *text) { put_bytes(path, text, strlen(text)); }
+
+static void put_all(const struct file *files)
+{
+    for (; files->path; files++) put(files->path, files->text);
+}
+
+static void look(bool need_rdma)
+{
+    doctor_report_free(&report);
+    doctor_check_machine(&report, root, need_rdma);
+    for (size_t i = 0; i < report.count; i++) /* whatever is not in order says what to do */
+        if (report.findings[i].level != DOCTOR_OK && !report.findings[i].advice[0])
+            fail_msg("%s: %s", report.findings[i].id, report.findings[i].text);
+}
+
+static const struct doctor_finding *found_on(const char *id, const char *subject)
+{
+    for (size_t i = 0; i < report.count; i++) {
+        if (strcmp(report.findings[i].id, id) == 0 &&
+            (!subject || strcmp(report.findings[i].subject, subject) == 0))
+            return &report.findings[i];
+    }
+    return NULL;
+}
+
+/* There is such a finding, at this level, it says `words`, and tells what to do when there is something to
+ * do. */
+static void says(const char *id, const char *subject, enum doctor_level level, const char *words)
+{
+    const struct doctor_finding *finding = found_on(id, subject);
+    if (!finding) fail_msg("no finding %s", id);
+    if (finding->level != level)
+        fail_msg("%s is %s: %s", id, doctor_level_name(finding->level), finding->text);
+    if (!strstr(finding->text, words)) fail_msg("%s says '%s', not '%s'", id, finding->text, words);
+    if (level >= DOCTOR_WARN && !finding->advice[0]) fail_msg("%s has no advice", id);
+}
+
+static void an_empty_machine_is_noted_and_not_broken(void **state)
+{
+    look(false);
+    says("rdma-device", NULL, DOCTOR_NOTE, "no RDMA device");
+    assert_int_equal(doctor_worst_level(&report), DOCTOR_NOTE);
+    look(true);
+    says("rdma-device", NULL, DOCTOR_BROKEN, "no RDMA device");
+}
+
+#define IB "/sys/class/infiniband/mlx5_0"
+static const struct file roce_machine[] = {
+    {IB "/ports/1/state", "4: ACTIVE\n"},
+    {IB "/ports/1/rate", "100 Gb/sec (4X EDR)\n"},
+    {IB "/ports/1/link_layer", "Ethernet\n"},
+    {IB "/ports/1/gids/0", "fe80:0000:0000:0000:0202:c9ff:fe00:0001\n"},
+    {IB "/ports/1/gids/1", "fe80:0000:0000:0000:0202:c9ff:fe00:0001\n"},
+    {IB "/ports/1/gids/2", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"},
+    {IB "/ports/1/gids/3", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"},
+    {IB "/ports/1/gids/4", "0000:0000:0000:0000:0000:0000:0000:0000\n"},
+    {IB "/ports/1/gid_attrs/types/0", "IB/RoCE v1\n"},
+    {IB "/ports/1/gid_attrs/types/1", "RoCE v2\n"},
+    {IB "/ports/1/gid_attrs/types/2", "IB/RoCE v1\n"},
+    {IB "/ports/1/gid_attrs/types/3", "RoCE v2\n"},
+    {IB "/ports/1/gid_attrs/ndevs/1", "eth2\n"},
+    {IB "/ports/1/gid_attrs/ndevs/3", "eth2\n"},
+    {IB "/device/numa_node", "1\n"},
+    {IB "/device/vendor", "0x15b3\n"},
+    {IB "/device/current_link_speed", "16.0 GT/s PCIe\n"},
+    {IB "/device/max_link_speed", "16.0 GT/s PCIe\n"},
+    {IB "/device/current_link_width", "16\n"},
+    {IB "/device/max_link_width", "16\n"},
+    {"/sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0\n"},
+    {"/dev/infiniband/uverbs0", ""},
+    {"/sys/class/net/eth2/mtu", "9000\n"},
+    {"/sys/class/net/eth2/type", "1\n"},
+    {"/sys/class/net/eth2/speed", "100000\n"},
+    {"/sys/class/net/eth2/operstate", "up\n"},
+    {"/sys/class/net/eth2/device/vendor", "0x15b3\n"},
+    {"/sys/devices/system/node/node1/cpulist", "16-31\n"},
+    {"/proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-31\n"},
+    {"/proc/self/limits", "Limit  Soft Limit  Hard Limit  Units\nMax locked memory  unlimited  unlimited  "
+                          "bytes\nMax open files  65536  65536  files\n"},
+    {NULL, NULL},
+};
+
+/* A configuration space with two capabilities, the second PCI Express with this device control word. */
+static void put_config(uint16_t control, size_t bytes)
+{
+    uint8_t config[256] = {0x15, 0xb3};
+    config[6] = 0x10;
+    config[0x34] = 0x40;
+    config[0x40] = 0x05;
+    config[0x41] = 0x60;
+    config[0x60] = 0x10;
+    config[0x68] = (uint8_t)control;
+    config[0x69] = (uint8_t)(control >> 8);
+    put_bytes(IB "/device/config", config, bytes);
+}
+
+static void a_good_roce_machine_is_in_order(void **state)
+{
+    put_all(roce_machine);
+    put_config(0x2810, 256);
+    look(true);
+    says("rdma-port", "mlx5_0:1", DOCTOR_OK, "100 Gb/sec");
+    says("rdma-gid", "mlx5_0:1", DOCTOR_OK, "GID 3 (RoCE v2, eth2) of 4");
+    says("rdma-mtu", "mlx5_0:1", DOCTOR_OK, "4096");
+    says("pcie-relaxed", "mlx5_0", DOCTOR_OK, "allowed");
+    says("pcie-link", "mlx5_0", DOCTOR_OK, "16.0 GT/s");
+    says("numa", "mlx5_0", DOCTOR_OK, "node 1");
+    says("memlock", NULL, DOCTOR_OK, "unlimited");
+    says("net-mtu", "eth2", DOCTOR_OK, "9000");
+    assert_true(doctor_worst_level(&report) <= DOCTOR_NOTE);
+}
+
+static void what_hurts_rdma_is_named(void **state)
+{
+    put_all(roce_machine);
+    put_config(0x2800, 256);
+    put("/sys/class/net/eth2/mtu", "1500\n");
+    put(IB "/device/current_link_width", "8\n");
+    put("/proc/self/status", "Cpus_allowed_list:\t0-3,8\n");
+    put("/proc/self/limits",
+        "Max locked memory  8388608  unlimited  bytes\nMax open files  1024  4096  files\n");
+    look(true);
+    says("rdma-mtu", "mlx5_0:1", DOCTOR_WARN, "path MTU 1024");
+    says("net-mtu", "eth2", DOCTOR_WARN, "1500");
+    says("pcie-relaxed", "mlx5_0", DOCTOR_WARN, "off");
+    says("pcie-link", "mlx5_0", DOCTOR_WARN, "x8; the card can do 16.0 GT/s PCIe x16");
+    says("numa", "mlx5_0", DOCTOR_WARN, "may only run on 0-3,8");
+    says("memlock", NULL, DOCTOR_BROKEN, "8192 KiB may be locked (the hard limit is higher)");
+    says("open-files", NULL, DOCTOR_WARN, "1024");
+}
+
+static void ordinary_users_see_64_bytes_of_a_card(void **state)
+{
+    put_all(roce_machine);
+    put_config(0x2810, 64);
+    look(false);
+    says("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "may not read");
+}
+
+static void a_broken_list_of_capabilities_ends(void **state)
+{
+    uint8_t config[256] = {0};
+    config[6] = 0x10;
+    config[0x34] = 0x40;
+    config[0x41] = 0x40; /* points at itself */
+    put_all(roce_machine);
+    put_bytes(IB "/device/config", config, sizeof config);
+    look(false);
+    says("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "no PCI Express");
+    config[0x34] = 0xfc; /* the last word: nothing behind it is read */
+    config[0xfc] = 0x10;
+    put_bytes(IB "/device/config", config, sizeof config);
+    look(false);
+    says("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "no PCI Express");
+}
+
+static void ports_that_are_down_say_what_to_do(void **state)
+{
+    static const struct { const char *state, *advice;
+    } cases[] = {
+        {"1: DOWN\n", "cable"},
+        {"2: INIT\n", "subnet manager"},
+        {"3: ARMED\n", "subnet manager"},
+        {"", "cable"},
+    };
+    put_all(roce_machine);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        put(IB "/ports/1/state", cases[i].state);
+        look(true);
+        says("rdma-port", "mlx5_0:1", DOCTOR_WARN, "port state");
+        assert_non_null(strstr(found_on("rdma-port", "mlx5_0:1")->advice, cases[i].advice));
+        says("rdma-device", NULL, DOCTOR_BROKEN, "none of 1");
+    }
+}
+
+static void roce_needs_a_routable_gid(void **state)
+{
+    put_all(roce_machine);
+    put(IB "/ports/1/gid_attrs/types/1", "IB/RoCE v1\n");
+    put(IB "/ports/1/gid_attrs/types/3", "IB/RoCE v1\n");
+    look(false);
+    says("rdma-gid", "mlx5_0:1", DOCTOR_WARN, "none of RoCE v2");
+    for (char index = '0'; index < '4'; index++) {
+        char path[80];
+        snprintf(path, sizeof path, IB "/ports/1/gids/%c", index);
+        put(path, "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    }
+    look(false);
+    says("rdma-gid", "mlx5_0:1", DOCTOR_BROKEN, "without any GID");
+}
+
+static void infiniband_ports_are_judged_by_lid_and_lanes(void **state)
+{
+    put_all(roce_machine);
+    put(IB "/ports/1/link_layer", "InfiniBand\n");
+    put(IB "/ports/1/lid", "0x0\n");
+    put(IB "/ports/1/rate", "25 Gb/sec (1X EDR)\n");
+    look(true);
+    says("rdma-rate", "mlx5_0:1", DOCTOR_WARN, "only one lane");
+    assert_int_equal(doctor_newest_finding(&report, "rdma-port")->level, DOCTOR_WARN); /* no LID */
+    assert_null(found_on("rdma-gid", NULL));
+    put(IB "/ports/1/lid", "0x12\n");
+    put(IB "/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+    look(true);
+    says("rdma-port", "mlx5_0:1", DOCTOR_OK, "InfiniBand");
+    assert_null(found_on("rdma-rate", NULL));
+}
+
+static void a_device_that_may_not_be_opened_is_broken(void **state)
+{
+    char path[1024];
+    put_all(roce_machine);
+    snprintf(path, sizeof path, "%s/dev/infiniband/uverbs0", root);
+    assert_int_equal(unlink(path), 0);
+    look(true);
+    says("rdma-access", "mlx5_0", DOCTOR_BROKEN, "/dev/infiniband/uverbs0");
+    snprintf(path, sizeof path, "%s/sys/class/infiniband_verbs/uverbs0/ibdev", root);
+    assert_int_equal(unlink(path), 0);
+    look(true);
+    says("rdma-access", "mlx5_0", DOCTOR_BROKEN, "ib_uverbs");
+}
+
+static void yama_is_judged_by_its_scope(void **state)
+{
+    static const char *const words[] = {"may read each other", "descendants", "administrators", "nobody"};
+    look(false);
+    says("ptrace-scope", NULL, DOCTOR_OK, "no Yama");
+    for (int scope = 0; scope < 4; scope++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d\n", scope);
+        put("/proc/sys/kernel/yama/ptrace_scope", text);
+        look(false);
+        says("ptrace-scope", NULL, scope ? DOCTOR_WARN : DOCTOR_OK, words[scope]);
+    }
+}
+
+static void little_memory_is_noted_where_nothing_needs_it(void **state)
+{
+    put("/proc/self/limits", "Max locked memory  65536  65536  bytes\n");
+    look(false);
+    says("memlock", NULL, DOCTOR_NOTE, "only 64 KiB");
+    look(true);
+    says("memlock", NULL, DOCTOR_BROKEN, "only 64 KiB");
+    put("/proc/self/limits", "Max locked memory  1073741824  1073741824  bytes\n");
+    look(true);
+    says("memlock", NULL, DOCTOR_OK, "1024 MiB");
+}
+
+static void shared_memory_and_huge_pages(void **state)
+{
+    put("/proc/self/mounts", "proc /proc proc rw 0 0\nshm /dev/shm tmpfs rw,nosuid,size=65536k 0 0\n");
+    put("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    put("/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        "always within_size advise [never] deny force\n");
+    put("/proc/meminfo", "MemTotal: 1 kB\nHugePages_Total:       0\n");
+    look(false);
+    says("shm-size", NULL, DOCTOR_WARN, "only 64 MiB");
+    says("huge-pages", NULL, DOCTOR_WARN, "neither");
+    says("huge-pages-shared", NULL, DOCTOR_NOTE, "never");
+    put("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,nosuid 0 0\n");
+    put("/proc/meminfo", "HugePages_Total:      12\n");
+    put("/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        "always within_size [advise] never deny force\n");
+    look(false);
+    says("shm-size", NULL, DOCTOR_OK, "half");
+    says("huge-pages", NULL, DOCTOR_OK, "reserved: 12");
+    says("huge-pages-shared", NULL, DOCTOR_OK, "advise");
+    put("/proc/self/mounts", "proc /proc proc rw 0 0\n");
+    look(false);
+    says("shm-size", NULL, DOCTOR_NOTE, "not mounted");
+}
+
+static void the_network_as_files(void **state)
+{
+    static const struct file files[] = {
+        {"/sys/class/net/lo/mtu", "65536\n"},
+        {"/sys/class/net/eth0/device/vendor", "0x8086\n"},
+        {"/sys/class/net/eth0/mtu", "1500\n"},
+        {"/sys/class/net/eth0/speed", "25000\n"},
+        {"/sys/class/net/eth0/operstate", "up\n"},
+        {"/sys/class/net/eth1/device/vendor", "0x8086\n"},
+        {"/sys/class/net/eth1/mtu", "1500\n"},
+        {"/sys/class/net/eth1/speed", "-1\n"},
+        {"/sys/class/net/eth1/operstate", "down\n"},
+        {"/sys/class/net/eth3/device/vendor", "0x8086\n"},
+        {"/sys/class/net/eth3/mtu", "1500\n"},
+        {"/sys/class/net/eth3/speed", "1000\n"},
+        {"/sys/class/net/eth3/operstate", "up\n"},
+        {"/proc/sys/net/ipv4/tcp_congestion_control", "bbr\n"},
+        {"/proc/sys/net/ipv4/tcp_available_congestion_control", "reno bbr cubic\n"},
+        {"/proc/sys/net/ipv4/tcp_rmem", "4096 131072 6291456\n"},
+        {"/proc/sys/net/ipv4/tcp_wmem", "4096 16384 212992\n"},
+        {"/proc/modules", "xfs 1 0 - Live 0x0\nnf_tables 356352 231 nft_ct, Live 0x0\n"},
+        {NULL, NULL},
+    };
+    put_all(files);
+    look(false);
+    says("net-mtu", "eth0", DOCTOR_WARN, "25000 Mbit/s");
+    says("net-device", "eth1", DOCTOR_NOTE, "down");
+    says("net-mtu", "eth3", DOCTOR_NOTE, "1000 Mbit/s");
+    assert_null(found_on("net-mtu", "lo"));
+    assert_null(found_on("loopback", "lo")); /* the tree does not have its flags */
+    put("/sys/class/net/lo/flags", "0x8\n");
+    look(false);
+    says("loopback", "lo", DOCTOR_BROKEN, "is down");
+    put("/sys/class/net/lo/flags", "0x9\n");
+    look(false);
+    says("loopback", "lo", DOCTOR_OK, "is up");
+    says("congestion-control", "bbr", DOCTOR_WARN, "half speed");
+    says("tcp-buffers", NULL, DOCTOR_WARN, "208 KiB");
+    says("firewall", NULL, DOCTOR_NOTE, "nf_tables");
+    put("/proc/sys/net/ipv4/tcp_congestion_control", "cubic\n");
+    put("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 33554432\n");
+    put("/proc/modules", "xfs 1 0 - Live 0x0\nmy_nf_tables 1 0 - Live 0x0\n");
+    look(false);
+    says("congestion-control", "cubic", DOCTOR_OK, "fine");
+    says("tcp-buffers", NULL, DOCTOR_OK, "6144 KiB");
+    says("firewall", NULL, DOCTOR_OK, "no packet filter");
+    char path[512];
+    snprintf(path, sizeof path, "%s/proc/modules", root);
+    assert_int_equal(unlink(path), 0);
+    look(false);
+    says("firewall", NULL, DOCTOR_NOTE, "cannot be seen");
+}
+
+static void accelerators_and_clocks(void **state)
+{
+    put_all(roce_machine);
+    put("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1\n");
+    put("/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
+    put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+    look(false);
+    says("gpu-memory", NULL, DOCTOR_WARN, "neither dma-buf nor nvidia_peermem");
+    says("clock-source", "hpet", DOCTOR_WARN, "system call");
+    put("/sys/module/nvidia_peermem/refcnt", "0\n");
+    put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n");
+    look(false);
+    says("gpu-memory", NULL, DOCTOR_OK, "nvidia_peermem");
+    says("clock-source", "tsc", DOCTOR_OK, "without");
+    put("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560\n");
+    look(false);
+    says("gpu-memory", NULL, DOCTOR_OK, "dma-buf");
+}
+
+static void lists_of_processors(void **state)
+{
+    assert_true(machine_in_list("0-3,8", 2));
+    assert_true(machine_in_list("0-3,8", 8));
+    assert_false(machine_in_list("0-3,8", 5));
+    assert_false(machine_in_list("", 0));
+    assert_false(machine_in_list("nonsense", 0));
+    assert_true(machine_in_list("7", 7));
+}
+
+static void targets_are_read_as_people_write_them(void **state)
+{
+    static const struct { const char *target, *host, *port; } good[] = {
+        {"node1", "node1", ""}, {"node1:99", "node1", "99"}, {"10.0.0.1:4747", "10.0.0.1", "4747"},
+        {"fe80::1", "fe80::1", ""}, {"[fe80::1]:80", "fe80::1", "80"}, {"[fe80::1]", "fe80::1", ""},
+    };
+    char host[64], port[16];
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_true(doctor_parse_target(good[i].target, host, sizeof host, port, sizeof port));
+        assert_string_equal(host, good[i].host);
+        assert_string_equal(port, good[i].port);
+    }
+    static const char *const bad[] = {"", ":80", "[fe80::1", "node:1234567", "node:"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_false(doctor_parse_target(bad[i], host, sizeof host, port, sizeof port));
+}
+
+static void texts_of_machines_stay_on_one_line(void **state)
+{
+    doctor_add_finding(&report, DOCTOR_NOTE, "x", "a\nb", "c\033[31m", "%s", "d\re");
+    assert_string_equal(report.findings[0].subject, "a b");
+    assert_string_equal(report.findings[0].text, "d e");
+    assert_null(strchr(report.findings[0].advice, '\033'));
+}
+
+int main(void)
+{
+#define CASE(fn) cmocka_unit_test_setup_teardown(fn, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(an_empty_machine_is_noted_and_not_broken),
+        CASE(a_good_roce_machine_is_in_order),
+        CASE(what_hurts_rdma_is_named),
+        CASE(ordinary_users_see_64_bytes_of_a_card),
+        CASE(a_broken_list_of_capabilities_ends),
+        CASE(ports_that_are_down_say_what_to_do),
+        CASE(roce_needs_a_routable_gid),
+        CASE(infiniband_ports_are_judged_by_lid_and_lanes),
+        CASE(a_device_that_may_not_be_opened_is_broken),
+        CASE(yama_is_judged_by_its_scope),
+        CASE(little_memory_is_noted_where_nothing_needs_it),
+        CASE(shared_memory_and_huge_pages),
+        CASE(the_network_as_files),
+        CASE(accelerators_and_clocks),
+        CASE(lists_of_processors),
+        CASE(targets_are_read_as_people_write_them),
+        CASE(texts_of_machines_stay_on_one_line),
+    };
+    return cmocka_run_group_tests_name("doctor", tests, NULL, NULL);
+}

@@ -1,0 +1,137 @@
+/* bootstrap_fixture.c - see bootstrap_fixture.h. */
+#include "tests/transport/bootstrap/bootstrap_fixture.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "transport/bootstrap/bootstrap_internal.h"
+
+static void keep(struct bootstrap_contact *who, int *descriptors, uint32_t count)
+{
+    for (uint32_t i = 0; i < who->descriptor_count; i++) close(who->descriptors[i]);
+    who->descriptor_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        who->descriptors[i] = descriptors[i];
+        descriptors[i] = -1;
+    }
+}
+
+static void on_met(void *owner, struct bootstrap_peer *peer, const void *parameters, size_t bytes,
+                   int *descriptors, uint32_t count)
+{
+    struct bootstrap_contact *who = owner;
+    assert_ptr_equal(who->peer, peer);
+    assert_int_equal(bootstrap_peer_id(peer), who->id);
+    assert_int_equal(who->disconnected, 0);
+    who->connected++;
+    who->parameter_bytes = (uint32_t)bytes;
+    memcpy(who->parameters, parameters, bytes);
+    keep(who, descriptors, count);
+    if (!who->forget_in_connected) return;
+    bootstrap_forget(peer);
+    who->peer = NULL;
+}
+
+static void on_message(void *owner, struct bootstrap_peer *peer, const void *data, size_t bytes,
+                       int *descriptors, uint32_t count)
+{
+    struct bootstrap_contact *who = owner;
+    assert_int_equal(who->connected, 1);
+    who->messages++;
+    who->message_bytes = (uint32_t)bytes;
+    memcpy(who->message, data, bytes);
+    keep(who, descriptors, count);
+}
+
+static void on_gone(void *owner, struct bootstrap_peer *peer, enum weft_status status, const char *text)
+{
+    struct bootstrap_contact *who = owner;
+    assert_ptr_equal(who->peer, peer);
+    assert_true(status < 0 && text[0] != 0);
+    who->disconnected++;
+    who->status = status;
+    who->gone_ns = weft_now_ns(weft_env_system());
+    snprintf(who->text, sizeof who->text, "%s", text);
+    bootstrap_forget(peer);
+    who->peer = NULL;
+}
+
+void place_options(struct bootstrap_options *options, enum bootstrap_family family, uint32_t id,
+                   const char *secret)
+{
+    bootstrap_options_init(options);
+    options->family = family;
+    options->id = id;
+    options->nonce = 0xfeedf00d12345678ull;
+    options->secret = secret;
+    options->secret_bytes = secret ? strlen(secret) : 0;
+    options->callbacks = (struct bootstrap_callbacks){on_met, on_message, on_gone};
+}
+
+void place_open_in(struct place *place, struct weft_env *env, const struct bootstrap_options *options)
+{
+    struct weft_error error = {0};
+    place->id = options->id;
+    if (bootstrap_open(env, options, &place->bootstrap, &error) != WEFT_OK) fail_msg("%s", error.text);
+}
+
+void place_open(struct place *place, const struct bootstrap_options *options)
+{
+    place_open_in(place, weft_env_system(), options);
+}
+
+void place_close(struct place *place)
+{
+    bootstrap_close(place->bootstrap);
+    place->bootstrap = NULL;
+}
+
+enum weft_status place_ask(struct place *place, struct bootstrap_contact *who, const struct place *other,
+                           const void *parameters, size_t bytes, const int *descriptors, uint32_t count)
+{
+    size_t address_bytes;
+    const void *address = bootstrap_address(other->bootstrap, &address_bytes);
+    bool forget = who->forget_in_connected;
+    *who = (struct bootstrap_contact){.place = place, .id = other->id, .forget_in_connected = forget};
+    return bootstrap_connect(place->bootstrap, other->id, address, address_bytes, parameters, bytes,
+                             descriptors, count, who, &who->peer);
+}
+
+void place_step(struct place *const *places, int count)
+{
+    struct pollfd polls[16];
+    int work = 0, polled = 0;
+    for (int i = 0; i < count; i++) {
+        if (!places[i]->bootstrap) continue;
+        if (polled < 16)
+            polls[polled++] = (struct pollfd){.fd = bootstrap_fd(places[i]->bootstrap), .events = POLLIN};
+        work += bootstrap_progress(places[i]->bootstrap, 16);
+    }
+    if (work == 0) poll(polls, (nfds_t)polled, 10); /* all that is to come is in the descriptors */
+}
+
+int unproven_connect(const struct place *place)
+{
+    struct socket_address where;
+    assert_int_equal(bootstrap_address_decode(place->bootstrap, place->bootstrap->address,
+                                              place->bootstrap->address_bytes, &where),
+                     WEFT_OK);
+    int fd = socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    struct timeval patience = {20, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&where.storage, where.bytes), 0);
+    return fd;
+}
+
+int open_descriptor_count(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count - 3; /* ".", ".." and the folder itself */
+}

@@ -1,0 +1,231 @@
+/* bench_cacheline.c - `weft bench lines`: memory that one core writes and another reads, in turn, and what
+ * it gives that the reader takes the lines (weft_claim_lines; docs/decisions/0015-readers-take-lines.md).
+ * Two threads, each bound to a processor. */
+#include <getopt.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/bench/bench.h"
+#include "tools/bench/bench_rank.h"
+#include "tools/bench/lib/rows.h"
+#include "tools/bench/lib/samples.h"
+#include "tools/bench/lib/sweep.h"
+#include "tools/bench/lib/table.h"
+#include "tools/bench/lib/usage.h"
+#include "transport/transport.h"
+
+static const char help[] = "usage: weft bench lines [options]\n\n"
+                           "One thread copies into a buffer, another, on another core, copies out of it, and "
+                           "so on. In turn: the reader copies (read);\n"
+                           "copies and stores into each line what it holds, as weft's readers do (taken); "
+                           "copies what was stored past the caches (past).\n\n"
+                           "  -b, --minbytes SIZE  first size (default 4K; the next is four times that)\n"
+                           "  -e, --maxbytes SIZE  last size (default 1M)\n"
+                           "  -r, --rounds N       measured rounds (default 9)\n"
+                           "      --json           one JSON object per line instead of the table\n"
+                           "  -h, --help           this text\n\n"
+                           "Columns: write and read are the speeds of the two copies, both their time "
+                           "together; faster is that of `read` over it, the median\n"
+                           "over the rounds. Where `taken` is not faster than `read`, this processor gives "
+                           "shared lines back as fast as those that move.\n";
+
+enum variant { READ_PLAIN, READ_CLAIMED, WRITE_NONTEMPORAL, VARIANTS };
+static const char *const variant_names[VARIANTS] = {"read", "taken", "past"};
+enum { TURNS = 100, FIRST_TURNS = 20, ROUNDS_MAX = 1000, BYTES_MAX = 64 << 20, SPINS = 4096 };
+
+/* Turn 2 n is the writer's, 2 n + 1 the reader's; both count in `turn`, whose holder alone touches the
+ * rest. */
+struct lines {
+    _Atomic uint32_t turn;
+    size_t bytes;
+    enum variant variant;
+    uint8_t *shared, *from, *to;
+    int processors[2];
+    double us[2]; /* of the counted turns */
+};
+
+static void wait_for_turn(struct lines *lines, uint32_t turn)
+{
+    for (uint32_t spins = 1; atomic_load_explicit(&lines->turn, memory_order_acquire) != turn; spins++)
+        if (spins % SPINS == 0) sched_yield();
+}
+
+static void one_turn(struct lines *lines, bool reads, uint32_t n)
+{
+    wait_for_turn(lines, 2 * n + reads);
+    double began_us = bench_now_us();
+    if (reads) memcpy(lines->to, lines->shared, lines->bytes);
+    else if (lines->variant == WRITE_NONTEMPORAL)
+        weft_copy_nontemporal(lines->shared, lines->from, lines->bytes);
+    else memcpy(lines->shared, lines->from, lines->bytes);
+    if (reads && lines->variant == READ_CLAIMED) weft_claim_lines(lines->shared, lines->bytes);
+    if (n >= FIRST_TURNS) lines->us[reads] += bench_now_us() - began_us;
+    atomic_store_explicit(&lines->turn, 2 * n + reads + 1, memory_order_release);
+}
+
+static void bind_to(int processor)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    (void)pthread_setaffinity_np(pthread_self(), sizeof one, &one); /* one that has gone since: anywhere */
+}
+
+static void *reader(void *context)
+{
+    struct lines *lines = context;
+    bind_to(lines->processors[1]);
+    for (uint32_t n = 0; n < FIRST_TURNS + TURNS; n++) one_turn(lines, true, n);
+    return NULL;
+}
+
+/* 0, or why there is no second thread. */
+static int measure(struct lines *lines)
+{
+    pthread_t thread;
+    atomic_store(&lines->turn, 0);
+    lines->us[0] = lines->us[1] = 0;
+    int reason = pthread_create(&thread, NULL, reader, lines);
+    if (reason != 0) return reason;
+    for (uint32_t n = 0; n < FIRST_TURNS + TURNS; n++) one_turn(lines, false, n);
+    pthread_join(thread, NULL);
+    return 0;
+}
+
+/* ---- what is printed ---- */
+static const struct bench_column columns[] = {
+    {"size", "B", false},    {"reader", "", true},  {"write", "GB/s", false},
+    {"read", "GB/s", false}, {"both", "us", false}, {"faster", "times", false},
+};
+
+static void print_row(struct bench_table *table, bool json, uint64_t bytes, enum variant variant,
+                      double write_us, double read_us, double faster)
+{
+    double write = 1e-3 * (double)bytes / write_us, read = 1e-3 * (double)bytes / read_us;
+    if (json) {
+        bench_row_print(stdout,
+                        json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f}", "op", "lines", "plan",
+                                  variant_names[variant], "bytes", (json_int_t)bytes, "write_GBps", write,
+                                  "read_GBps", read, "time_us", write_us + read_us, "faster", faster),
+                        6);
+        return;
+    }
+    bench_table_row(table);
+    bench_table_cell(table, 0, "%llu", (unsigned long long)bytes);
+    bench_table_cell(table, 1, "%s", variant_names[variant]);
+    bench_table_cell(table, 2, "%.1f", write);
+    bench_table_cell(table, 3, "%.1f", read);
+    bench_table_cell(table, 4, "%.2f", write_us + read_us);
+    bench_table_cell(table, 5, "%.2f", faster);
+}
+
+static double median(double *values, uint32_t count) { return bench_summarise(values, count).p50; }
+
+static int measure_size(struct lines *lines, uint32_t rounds, bool json, struct bench_table *table)
+{
+    static double us[VARIANTS][2][ROUNDS_MAX], faster[VARIANTS][ROUNDS_MAX];
+    for (uint32_t round = 0; round < rounds; round++)
+        for (int i = 0; i < VARIANTS; i++) {
+            lines->variant = (enum variant)i;
+            int reason = measure(lines);
+            if (reason != 0) return reason;
+            for (int reads = 0; reads < 2; reads++) us[i][reads][round] = lines->us[reads] / TURNS;
+            faster[i][round] =
+                (us[READ_PLAIN][0][round] + us[READ_PLAIN][1][round]) / (us[i][0][round] + us[i][1][round]);
+        }
+    for (int i = 0; i < VARIANTS; i++)
+        print_row(table, json, lines->bytes, (enum variant)i, median(us[i][0], rounds),
+                  median(us[i][1], rounds), median(faster[i], rounds));
+    return 0;
+}
+
+/* The first two processors that this thread may run on. */
+static bool find_processors(int found[2])
+{
+    cpu_set_t allowed;
+    int count = 0;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+    for (int i = 0; i < CPU_SETSIZE && count < 2; i++)
+        if (CPU_ISSET(i, &allowed)) found[count++] = i;
+    return count == 2;
+}
+
+static int run(uint64_t first, uint64_t last, uint32_t rounds, bool json)
+{
+    struct lines lines = {.bytes = last};
+    struct bench_table table;
+    int reason = 0;
+    if (!find_processors(lines.processors)) {
+        fprintf(stderr, "weft bench lines: one processor is all there is for this process: memory that two "
+                        "cores share needs two\n");
+        return 1;
+    }
+    const size_t capacity = (last / 4096 + 1) * 4096;
+    uint8_t *memory = aligned_alloc(4096, 3 * capacity);
+    if (!memory) {
+        fprintf(stderr,
+                "weft bench lines: no memory for three buffers of %llu bytes: say a smaller --maxbytes\n",
+                (unsigned long long)last);
+        return 1;
+    }
+    memset(memory, 1, 3 * capacity);
+    lines.shared = memory, lines.from = memory + capacity, lines.to = lines.from + capacity;
+    bench_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    if (!json) printf("processors %d and %d, %u rounds\n", lines.processors[0], lines.processors[1], rounds);
+    bind_to(lines.processors[0]);
+    for (uint64_t bytes = first; reason == 0 && bytes <= last; bytes *= 4) {
+        lines.bytes = bytes;
+        reason = measure_size(&lines, rounds, json, &table);
+    }
+    if (!json && reason == 0) bench_table_print(&table, stdout, "");
+    bench_table_free(&table);
+    free(memory);
+    if (reason != 0) fprintf(stderr, "weft bench lines: no second thread: %s\n", strerror(reason));
+    return bench_flush_output("lines") && reason == 0 ? 0 : 1;
+}
+
+int weft_bench_cacheline_main(int argc, char **argv)
+{
+    static const struct option known[] = {
+        {"minbytes", required_argument, NULL, 'b'}, {"maxbytes", required_argument, NULL, 'e'},
+        {"rounds", required_argument, NULL, 'r'},   {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+    };
+    uint64_t first = 4096, last = 1 << 20, rounds = 9;
+    bool json = false;
+    char *end;
+    int c;
+    optind = 0;
+    opterr = 0;
+    while ((c = getopt_long(argc, argv, ":b:e:r:h", known, NULL)) != -1) {
+        switch (c) {
+        case 'b':
+            if (!bench_size_parse(optarg, &first) || first < 64 || first > BYTES_MAX)
+                return bench_value_error("lines", "--minbytes", optarg, "a size from 64 to 64M");
+            break;
+        case 'e':
+            if (!bench_size_parse(optarg, &last) || last < 64 || last > BYTES_MAX)
+                return bench_value_error("lines", "--maxbytes", optarg, "a size from 64 to 64M");
+            break;
+        case 'r':
+            rounds = strtoull(optarg, &end, 10);
+            if (*end || rounds < 1 || rounds > ROUNDS_MAX)
+                return bench_value_error("lines", "--rounds", optarg, "a number from 1 to 1000");
+            break;
+        case 'j': json = true; break;
+        case 'h': fputs(help, stdout); return 0;
+        default: return bench_option_error("lines", argv, c);
+        }
+    }
+    if (optind < argc) return bench_value_error("lines", "argument", argv[optind], "an option");
+    if (first > last) {
+        fprintf(stderr, "weft bench lines: --minbytes is more than --maxbytes\n");
+        return 2;
+    }
+    return run(first, last, (uint32_t)rounds, json);
+}

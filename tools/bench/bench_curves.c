@@ -1,0 +1,124 @@
+/* bench_curves.c - what `weft bench OPERATION --plot` draws; see bench_report.h. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/bench/bench_report.h"
+#include "tools/bench/lib/chart.h"
+
+enum { CURVES_MAX = 24, POINTS_MAX = 256 };
+
+struct curve {
+    char name[64];
+    double x[POINTS_MAX], y[POINTS_MAX];
+    size_t count;
+    bool in_place;
+};
+
+struct bench_curves {
+    struct curve curves[CURVES_MAX];
+    size_t count;
+};
+
+/* What does not fit is left out: nobody reads more lines than these. */
+static struct curve *curve_named(struct bench_curves *curves, const char *name)
+{
+    for (size_t i = 0; i < curves->count; i++) {
+        if (strcmp(curves->curves[i].name, name) == 0) return &curves->curves[i];
+    }
+    if (curves->count == CURVES_MAX) return NULL;
+    struct curve *curve = &curves->curves[curves->count++];
+    snprintf(curve->name, sizeof curve->name, "%s", name);
+    return curve;
+}
+
+static void add(struct bench_curves *curves, const struct bench_row *row, const struct bench_timing *timing,
+                const char *form)
+{
+    char name[64];
+    int at = snprintf(name, sizeof name, "%s", weft_dtype_name(row->dtype));
+    if (row->op) at += snprintf(name + at, sizeof name - (size_t)at, " %s", weft_op_name(row->op));
+    if (row->root > 0) at += snprintf(name + at, sizeof name - (size_t)at, " root %d", row->root);
+    snprintf(name + at, sizeof name - (size_t)at, " %s", form);
+    struct curve *curve = timing->has_value ? curve_named(curves, name) : NULL;
+    if (!curve || curve->count == POINTS_MAX) return;
+    curve->x[curve->count] = (double)row->bytes;
+    curve->y[curve->count++] = timing->busbw;
+    curve->in_place = timing == &row->in_place;
+}
+
+void bench_curves_add(struct bench_curves **curves, const struct bench_row *row)
+{
+    if (!*curves) *curves = calloc(1, sizeof **curves);
+    if (!*curves) return;
+    add(*curves, row, &row->out_of_place, "out of place");
+    add(*curves, row, &row->in_place, "in place");
+}
+
+static bool write_svg(const struct bench_curves *curves, const char *path, const char *title,
+                      const char *subtitle)
+{
+    struct bench_series series[CURVES_MAX];
+    for (size_t i = 0; curves && i < curves->count; i++) {
+        const struct curve *curve = &curves->curves[i];
+        series[i] = (struct bench_series){.name = curve->name,
+                                          .x = curve->x,
+                                          .y = curve->y,
+                                          .count = curve->count,
+                                          .color = (unsigned)i / 2,
+                                          .dashed = curve->in_place};
+    }
+    struct bench_chart chart = {.title = title,
+                                .subtitle = subtitle,
+                                .x = {"size (bytes)", true, NAN, NAN},
+                                .y = {"busbw (GB/s)", false, 0, NAN},
+                                .series = series,
+                                .series_count = curves ? curves->count : 0};
+    if (chart.series_count == 0) {
+        fprintf(stderr, "weft bench: there is nothing to draw in %s\n", path);
+        return false;
+    }
+    FILE *out = fopen(path, "we");
+    bool fine = out && bench_chart_write(&chart, out);
+    if (out) fine = fclose(out) == 0 && fine;
+    if (!fine) fprintf(stderr, "weft bench: the plot %s cannot be written: %s\n", path, strerror(errno));
+    return fine;
+}
+
+/* By execvp, not by a shell: a path may contain anything. */
+static bool convert(const char *svg, const char *png)
+{
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0) {
+        execlp("rsvg-convert", "rsvg-convert", "-o", png, svg, (char *)NULL);
+        fprintf(stderr,
+                "weft bench: a PNG is made by rsvg-convert (Debian: librsvg2-bin), which cannot be started: "
+                "%s; ask for an SVG\n",
+                strerror(errno));
+        _exit(127);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+bool bench_curves_write(const struct bench_curves *curves, const char *path, const char *title,
+                        const char *subtitle)
+{
+    size_t length = strlen(path);
+    if (length < 4 || strcmp(path + length - 4, ".png") != 0) return write_svg(curves, path, title, subtitle);
+    char svg[4096];
+    if (snprintf(svg, sizeof svg, "%s.svg", path) >= (int)sizeof svg) {
+        fprintf(stderr, "weft bench: --plot: the path is too long\n");
+        return false;
+    }
+    bool fine = write_svg(curves, svg, title, subtitle) && convert(svg, path);
+    unlink(svg);
+    return fine;
+}
+
+void bench_curves_free(struct bench_curves *curves) { free(curves); }

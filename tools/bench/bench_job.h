@@ -1,0 +1,16 @@
+/* bench_job.h - one rank of a benchmark: session, buffers, timed loops, and what the ranks agree on. */
+#ifndef WEFT_TOOLS_BENCH_BENCH_JOB_H
+#define WEFT_TOOLS_BENCH_BENCH_JOB_H
+
+#include "tools/bench/bench_options.h"
+
+/* Joins the job of the environment, runs the sweep, prints on rank 0. Returns the exit status. */
+int bench_job_run(const struct bench_options *options);
+/* The same for `weft bench waiting`. */
+int bench_waiting_run(const struct bench_options *options);
+/* And for `weft bench exposed`. */
+int bench_exposed_run(const struct bench_options *options);
+/* And for `weft bench checks`. */
+int bench_checks_run(const struct bench_options *options);
+
+#endif

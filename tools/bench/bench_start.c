@@ -1,0 +1,169 @@
+/* bench_start.c - `weft bench start`: from the launch of a job to the end of its first barrier, and what a
+ * rank's memory is by then: as it begins, joined, after the first operation, and with more groups of all
+ * ranks. No buffers of a user are in it.
+ *
+ * Pss counts a page that several processes share as parts of one: what all ranks together take is the sum
+ * of it. */
+#include "tools/bench/bench.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/bench/bench_options.h"
+#include "tools/bench/bench_rank.h"
+#include "tools/bench/lib/rows.h"
+#include "tools/bench/lib/usage.h"
+
+#define BEGAN "WEFT_BENCH_BEGAN_US"
+
+enum { GROUPS_MAX = 4096 };
+
+struct settings {
+    uint32_t processes, groups;
+    bool json;
+};
+
+static const char help[] =
+    "usage: weft bench start [options]\n\n"
+    "From the launch of a job to the end of the first barrier of all its ranks, and the memory (Pss) of the "
+    "largest rank.\n\n"
+    "  -n, --processes N     start N processes on this host (default 0: take part in the job of the "
+    "environment)\n"
+    "      --groups N        then make so many more groups of all ranks, a barrier on each (default 16)\n"
+    "      --transport NAME  shm, tcp, ... (default: what the session takes)\n"
+    "      --json            one row\n"
+    "  -h, --help\n\n"
+    "Beside UCX's own memory: compare --transport shm, which opens no UCX, with the others.\n";
+
+static int option_error(const char *option, const char *text)
+{
+    fprintf(stderr, "weft bench start: %s '%s' is no number up to %d; see --help\n", option, text,
+            GROUPS_MAX);
+    return 2;
+}
+
+/* -1: go on; else the exit status. */
+static int parse(struct settings *settings, int argc, char **argv)
+{
+    static const struct option options[] = {{"processes", required_argument, NULL, 'n'},
+                                            {"groups", required_argument, NULL, 'g'},
+                                            {"transport", required_argument, NULL, 't'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    *settings = (struct settings){.groups = 16};
+    opterr = 0, optind = 1;
+    for (int c; (c = getopt_long(argc, argv, ":n:h", options, NULL)) != -1;) {
+        char *end = NULL;
+        unsigned long number = c == 'n' || c == 'g' ? strtoul(optarg, &end, 10) : 0;
+        if (end && (end == optarg || *end || number > GROUPS_MAX))
+            return option_error(c == 'n' ? "--processes" : "--groups", optarg);
+        switch (c) {
+        case 'n': settings->processes = (uint32_t)number; break;
+        case 'g': settings->groups = (uint32_t)number; break;
+        case 't': if (!bench_use_transport(optarg)) return 1; break;
+        case 'j': settings->json = true; break;
+        case 'h': fputs(help, stdout); return 0;
+        default: return bench_option_error("start", argv, c);
+        }
+    }
+    if (optind == argc) return -1;
+    fprintf(stderr, "weft bench start: '%s' is no option; see --help\n", argv[optind]);
+    return 2;
+}
+
+/* What the ranks agree on: the most of each. */
+enum { JOIN_US, FIRST_US, GROUPS_US, PSS_BEGAN, PSS_JOINED, PSS_FIRST, PSS_GROUPS, FIGURES };
+
+static bool make_groups(struct bench_rank *rank, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct weft_comm *comm;
+        struct weft_request request = {{0}};
+        enum weft_status status = weft_split(rank->session, NULL, 0, (int)rank->rank, &comm);
+        if (status < 0) return bench_print_failure(rank, "split", status);
+        status = weft_call_start(rank->session, WEFT_CALL(.kind = WEFT_CALL_BARRIER, .comm = comm), &request);
+        if (!bench_wait(rank, "barrier of a group", status, &request)) return false;
+    }
+    return true;
+}
+
+static bool measure(struct bench_rank *rank, const struct settings *settings, double began_us,
+                    int64_t figures[FIGURES])
+{
+    figures[PSS_BEGAN] = (int64_t)bench_pss();
+    if (!bench_join(rank, "weft bench")) return false;
+    figures[JOIN_US] = (int64_t)(bench_now_us() - began_us);
+    figures[PSS_JOINED] = (int64_t)bench_pss();
+    if (!bench_barrier(rank)) return false;
+    double first_us = bench_now_us();
+    figures[FIRST_US] = (int64_t)(first_us - began_us);
+    if (!bench_barrier(rank)) return false; /* everybody's figures are of the same moment */
+    figures[PSS_FIRST] = (int64_t)bench_pss();
+    first_us = bench_now_us();
+    if (!bench_barrier(rank) || !make_groups(rank, settings->groups)) return false;
+    figures[GROUPS_US] = (int64_t)(bench_now_us() - first_us);
+    figures[PSS_GROUPS] = (int64_t)bench_pss();
+    return bench_reduce_over_ranks(rank, figures, FIGURES, WEFT_MAX);
+}
+
+static void print(const struct settings *settings, const struct bench_rank *rank,
+                  const int64_t figures[FIGURES])
+{
+    double mib = 1 << 20;
+    if (settings->json) {
+        bench_row_print(
+            stdout,
+            json_pack("{ss sI sI sf sf sf sI sI sI sI}", "op", "start", "ranks", (json_int_t)rank->ranks,
+                      "groups", (json_int_t)settings->groups, "joined_s", (double)figures[JOIN_US] / 1e6,
+                      "first_barrier_s", (double)figures[FIRST_US] / 1e6, "groups_s",
+                      (double)figures[GROUPS_US] / 1e6, "pss_began_bytes", (json_int_t)figures[PSS_BEGAN],
+                      "pss_joined_bytes", (json_int_t)figures[PSS_JOINED], "pss_bytes",
+                      (json_int_t)figures[PSS_FIRST], "pss_groups_bytes", (json_int_t)figures[PSS_GROUPS]),
+            6);
+        return;
+    }
+    printf("%" PRIu32
+           " ranks: from the launch all had joined after %.3f s, the first barrier was over after %.3f s\n",
+           rank->ranks, (double)figures[JOIN_US] / 1e6, (double)figures[FIRST_US] / 1e6);
+    printf("memory of the largest rank (Pss): %.2f MiB as it begins, %.2f MiB joined, %.2f MiB after the "
+           "first barriers\n",
+           (double)figures[PSS_BEGAN] / mib, (double)figures[PSS_JOINED] / mib,
+           (double)figures[PSS_FIRST] / mib);
+    if (settings->groups == 0) return;
+    printf("%" PRIu32 " more groups of all ranks, a barrier on each: %.3f s, %.2f MiB, %.1f KiB a group\n",
+           settings->groups, (double)figures[GROUPS_US] / 1e6, (double)figures[PSS_GROUPS] / mib,
+           (double)(figures[PSS_GROUPS] - figures[PSS_FIRST]) / 1024 / settings->groups);
+}
+
+static int take_part(const struct settings *settings)
+{
+    const char *began = getenv(BEGAN);
+    struct bench_rank rank = {0};
+    int64_t figures[FIGURES] = {0};
+    bool fine = measure(&rank, settings, began ? strtod(began, NULL) : bench_now_us(), figures);
+    if (fine && rank.rank == 0) print(settings, &rank, figures);
+    if (rank.session) weft_finalize(rank.session);
+    return fine && bench_flush_output("start") ? 0 : 1;
+}
+
+int weft_bench_start_main(int argc, char **argv)
+{
+    struct settings settings;
+    char text[32];
+    int answer = parse(&settings, argc, argv);
+    if (answer >= 0) return answer;
+    if (settings.processes == 0 && getenv("WEFT_COORDINATOR")) return take_part(&settings);
+    if (settings.processes == 0) {
+        fprintf(stderr,
+                "weft bench start: there is no job to take part in; say -n 64 to start one on this host\n");
+        return 2;
+    }
+    snprintf(text, sizeof text, "%.0f", bench_now_us());
+    setenv(BEGAN, text, 1);
+    return bench_launch(0, settings.processes, "none", "start", argc, argv);
+}

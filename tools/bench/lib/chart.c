@@ -1,0 +1,218 @@
+/* chart.c - see chart.h. The plot area is mapped once (struct frame); every drawing function uses that
+ * map. */
+#include "tools/bench/lib/chart.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/weft_assert.h"
+
+enum { TICKS_MAX = 32, LEFT = 72, TOP = 62, BOTTOM = 58, LEGEND = 222 };
+
+#define INK "#1f2933"
+#define SOFT "#6b7785"
+#define GRID "#e6eaee"
+
+static const char *const palette[] = {"#0b6fb8", "#d9480f", "#2b8a3e", "#9c36b5",
+                                      "#c99700", "#0c8599", "#c2255c", "#495057"};
+enum { PALETTE_COUNT = sizeof(palette) / sizeof(palette[0]) };
+
+struct scale {
+    double min, max;
+    bool log;
+    double from, to; /* pixels */
+};
+
+struct frame {
+    struct scale x, y;
+    double width, height;
+};
+
+static double scale_map(const struct scale *scale, double value)
+{
+    double low = scale->log ? log10(scale->min) : scale->min,
+           high = scale->log ? log10(scale->max) : scale->max;
+    double at = scale->log ? log10(value) : value;
+    return scale->from + (at - low) / (high - low) * (scale->to - scale->from);
+}
+
+static bool drawable(const struct bench_axis *axis, double value)
+{
+    return isfinite(value) && (!axis->log || value > 0);
+}
+
+size_t bench_chart_ticks(double min, double max, bool log, double *ticks, size_t capacity)
+{
+    size_t count = 0;
+    if (log) {
+        double decades = log10(max / min);
+        static const double every[] = {1, 2, 5}, some[] = {1, 3}, few[] = {1};
+        const double *parts = decades <= 2.2 ? every : decades <= 4 ? some : few;
+        size_t part_count = decades <= 2.2 ? 3 : decades <= 4 ? 2 : 1;
+        for (double decade = floor(log10(min)); decade <= ceil(log10(max)); decade++) {
+            for (size_t p = 0; p < part_count; p++) {
+                double tick = parts[p] * pow(10, decade);
+                if (tick >= min * 0.9999 && tick <= max * 1.0001 && count < capacity) ticks[count++] = tick;
+            }
+        }
+        return count;
+    }
+    double rough = (max - min) / 6, unit = pow(10, floor(log10(rough)));
+    double step = rough / unit < 1.5   ? unit
+                  : rough / unit < 3.5 ? 2 * unit
+                  : rough / unit < 7.5 ? 5 * unit
+                                       : 10 * unit;
+    for (double tick = ceil(min / step - 1e-9) * step; tick <= max + step * 1e-9 && count < capacity;
+         tick += step) {
+        ticks[count++] = fabs(tick) < step * 1e-9 ? 0 : tick;
+    }
+    return count;
+}
+
+/* The range of one axis: as asked, or around the points with a little air. */
+static bool find_scale(const struct bench_chart *chart, bool vertical, struct scale *scale)
+{
+    const struct bench_axis *axis = vertical ? &chart->y : &chart->x;
+    double low = INFINITY, high = -INFINITY;
+    for (size_t s = 0; s < chart->series_count; s++) {
+        const struct bench_series *series = &chart->series[s];
+        for (size_t i = 0; i < series->count; i++) {
+            double value = vertical ? series->y[i] : series->x[i];
+            if (!drawable(&chart->x, series->x[i]) || !drawable(&chart->y, series->y[i])) continue;
+            low = fmin(low, value);
+            high = fmax(high, value);
+        }
+    }
+    if (!(low <= high)) return false;
+    if (axis->log) {
+        low /= 1.08;
+        high *= 1.08;
+    } else {
+        double air = high > low ? 0.03 * (high - low) : fabs(high) * 0.1 + 1e-9;
+        low = low >= 0 && low - air < 0 ? 0 : low - air;
+        high += air;
+    }
+    scale->min = isfinite(axis->min) && (!axis->log || axis->min > 0) ? axis->min : low;
+    scale->max = isfinite(axis->max) ? axis->max : high;
+    if (!(scale->max > scale->min)) scale->max = axis->log ? scale->min * 10 : scale->min + 1;
+    scale->log = axis->log;
+    return true;
+}
+
+static void write_escaped(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        switch (*text) {
+        case '<': fputs("&lt;", out); break;
+        case '>': fputs("&gt;", out); break;
+        case '&': fputs("&amp;", out); break;
+        default: fputc(*text, out);
+        }
+    }
+}
+
+static void write_text(FILE *out, double x, double y, const char *anchor, double size, const char *fill,
+                       const char *extra, const char *text)
+{
+    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" font-size=\"%g\" fill=\"%s\"%s>", x, y,
+            anchor, size, fill, extra);
+    write_escaped(out, text);
+    fputs("</text>\n", out);
+}
+
+static void format_tick(double value, char *out, size_t out_bytes)
+{
+    if (fabs(value) >= 1e6) snprintf(out, out_bytes, "%gM", value / 1e6);
+    else if (fabs(value) >= 1e3) snprintf(out, out_bytes, "%gk", value / 1e3);
+    else snprintf(out, out_bytes, "%g", value);
+}
+
+static void draw_axes(const struct bench_chart *chart, const struct frame *frame, FILE *out)
+{
+    double ticks[TICKS_MAX];
+    char text[32];
+    size_t count = bench_chart_ticks(frame->x.min, frame->x.max, frame->x.log, ticks, TICKS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        double at = scale_map(&frame->x, ticks[i]);
+        fprintf(out, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"" GRID "\"/>\n", at, frame->y.to, frame->y.from);
+        format_tick(ticks[i], text, sizeof(text));
+        write_text(out, at, frame->y.from + 18, "middle", 12, SOFT, "", text);
+    }
+    count = bench_chart_ticks(frame->y.min, frame->y.max, frame->y.log, ticks, TICKS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        double at = scale_map(&frame->y, ticks[i]);
+        fprintf(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"" GRID "\"/>\n", frame->x.from, at, frame->x.to);
+        format_tick(ticks[i], text, sizeof(text));
+        write_text(out, frame->x.from - 9, at + 4, "end", 12, SOFT, "", text);
+    }
+    fprintf(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"" SOFT "\" stroke-width=\"1.2\"/>\n", frame->x.from,
+            frame->y.from, frame->x.to);
+    write_text(out, (frame->x.from + frame->x.to) / 2, frame->height - 16, "middle", 13, INK, "",
+               chart->x.label);
+    double middle = (frame->y.from + frame->y.to) / 2;
+    snprintf(text, sizeof(text), " transform=\"rotate(-90)\"");
+    write_text(out, -middle, 20, "middle", 13, INK, text, chart->y.label);
+}
+
+static void draw_series(const struct bench_chart *chart, const struct frame *frame,
+                        const struct bench_series *series, FILE *out)
+{
+    const char *color = palette[series->color % PALETTE_COUNT];
+    bool first = true;
+    double x = 0, y = 0;
+    fputs("<path d=\"", out);
+    for (size_t i = 0; i < series->count; i++) {
+        if (!drawable(&chart->x, series->x[i]) || !drawable(&chart->y, series->y[i])) continue;
+        x = scale_map(&frame->x, series->x[i]);
+        y = scale_map(&frame->y, series->y[i]);
+        fprintf(out, "%s%.1f %.1f", first ? "M" : "L", x, y);
+        first = false;
+    }
+    fprintf(out,
+            "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2.2\" stroke-linejoin=\"round\" "
+            "stroke-linecap=\"round\"%s "
+            "clip-path=\"url(#plot)\"/>\n",
+            color, series->dashed ? " stroke-dasharray=\"7 5\"" : "");
+    if (!first)
+        fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\" fill=\"%s\" clip-path=\"url(#plot)\"/>\n", x,
+                y, color);
+}
+
+static void draw_legend(const struct bench_chart *chart, const struct frame *frame, FILE *out)
+{
+    double left = frame->x.to + 18, top = frame->y.to + 8;
+    for (size_t s = 0; s < chart->series_count; s++) {
+        const struct bench_series *series = &chart->series[s];
+        double at = top + 22 * (double)s;
+        fprintf(out, "<path d=\"M%.1f %.1fh26\" stroke=\"%s\" stroke-width=\"2.4\"%s/>\n", left, at,
+                palette[series->color % PALETTE_COUNT], series->dashed ? " stroke-dasharray=\"7 5\"" : "");
+        write_text(out, left + 34, at + 4, "start", 12.5, INK, "", series->name);
+    }
+}
+
+bool bench_chart_write(const struct bench_chart *chart, FILE *out)
+{
+    struct frame frame = {.width = chart->width ? chart->width : 880,
+                          .height = chart->height ? chart->height : 480};
+    WEFT_ASSERT(frame.width > LEFT + LEGEND && frame.height > TOP + BOTTOM);
+    if (!find_scale(chart, false, &frame.x) || !find_scale(chart, true, &frame.y)) return false;
+    frame.x.from = LEFT;
+    frame.x.to = frame.width - LEGEND;
+    frame.y.from = frame.height - BOTTOM; /* upwards */
+    frame.y.to = TOP;
+
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\" "
+            "font-family=\"'DejaVu Sans', Helvetica, Arial, sans-serif\">\n",
+            frame.width, frame.height, frame.width, frame.height);
+    fprintf(out, "<rect width=\"%g\" height=\"%g\" fill=\"#ffffff\"/>\n", frame.width, frame.height);
+    fprintf(out, "<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"/></clipPath>\n",
+            frame.x.from, frame.y.to - 4, frame.x.to - frame.x.from + 5, frame.y.from - frame.y.to + 8);
+    write_text(out, LEFT, 26, "start", 17, INK, " font-weight=\"bold\"", chart->title);
+    if (chart->subtitle) write_text(out, LEFT, 46, "start", 12.5, SOFT, "", chart->subtitle);
+    draw_axes(chart, &frame, out);
+    for (size_t s = 0; s < chart->series_count; s++) draw_series(chart, &frame, &chart->series[s], out);
+    draw_legend(chart, &frame, out);
+    fputs("</svg>\n", out);
+    return fflush(out) == 0 && !ferror(out);
+}

@@ -1,0 +1,41 @@
+/* chart.h - line charts as SVG: axes with round ticks, linear or logarithmic, a legend, no dependencies.
+ *
+ * A chart is a plain struct of borrowed arrays; points that are not finite, or not positive on a
+ * logarithmic axis, are left out. Colours come from one palette chosen to stay apart for colour-blind
+ * readers and on paper; a dash pattern carries a second meaning. */
+#ifndef WEFT_TOOLS_BENCH_LIB_CHART_H
+#define WEFT_TOOLS_BENCH_LIB_CHART_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+struct bench_series {
+    const char *name;
+    const double *x, *y; /* (count,) */
+    size_t count;
+    unsigned color;      /* index into the palette */
+    bool dashed;
+};
+
+struct bench_axis {
+    const char *label;
+    bool log;
+    double min, max; /* NAN: from the points */
+};
+
+struct bench_chart {
+    const char *title, *subtitle;
+    struct bench_axis x, y;
+    const struct bench_series *series;
+    size_t series_count;
+    unsigned width, height; /* pixels; 0: 880 x 480 */
+};
+
+/* False: the stream refused, or there is no point to draw. */
+bool bench_chart_write(const struct bench_chart *chart, FILE *out);
+
+/* Round tick values inside [min, max], at most `room`; returns how many. */
+size_t bench_chart_ticks(double min, double max, bool log, double *ticks, size_t capacity);
+
+#endif

@@ -1,0 +1,754 @@
+/* run.c - `weft run`: a whole job on this host, one command.
+ *
+ *     secret -> shard 0 (coordinates) -> port file -> other shards, workers -> all end -> 0
+ *                                                                        \-> one fails: the others have
+ *                                            GRACE to end by themselves, then SIGTERM, then SIGKILL -> 1
+ *
+ * Without shards the coordinator runs in this process. Started N times by mpirun, torchrun or srun
+ * (base/config/launcher.h), each of us has one worker of one job, and that of rank 0 the coordinator.
+ * Every child has a log file; rank 0's standard output is ours as well. Nobody stays behind: children die
+ * with us, their process groups are killed at the end. */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/server.h"
+#include "tools/commands.h"
+#include "tools/common.h"
+#include "tools/run/coordinate.h"
+#include "tools/run/run.h"
+
+#define PORT_NS WEFT_SECONDS(20)    /* for shard 0 to open its ports */
+/* limit for a MemberLost of the coordinator after all processes have ended */
+#define LOSS_REPORT_NS WEFT_MS(300)
+#define GRACE_NS WEFT_SECONDS(2)    /* after a failure, or after the last worker: to end by oneself */
+#define TERMINATE_NS WEFT_SECONDS(2) /* between SIGTERM and SIGKILL */
+#define TAIL_LINES 8
+#define LEAVE_MS 5000 /* for the other hosts' processes to leave our coordinator */
+
+static const char help_text[] =
+    "usage: weft run [options] -- TRAINER [ARGUMENTS...]\n"
+    "Start shards and workers of one job on this host, join them, end with 0 only if all did.\n"
+    "\n"
+    "  -n, --workers N     workers: processes running TRAINER (default 1; under mpirun, torchrun or srun: "
+    "one in each of\n"
+    "                      their processes, all in one job)\n"
+    "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0); "
+    "under mpirun,\n"
+    "                      torchrun or srun shards are started by hand\n"
+    "      --min-workers N go on without workers that are lost while N are left (default: a lost worker ends "
+    "the\n"
+    "                      job; with shards: dense tensors only)\n"
+    "      --restarts N    start a lost worker again, N times in all; it comes in at the end of a step "
+    "(with\n"
+    "                      --min-workers, no shards; default 0)\n"
+    "      --max-workers N workers started by hand may come while there are fewer than N (with "
+    "--min-workers, no\n"
+    "                      shards; default: none may)\n"
+    "  -e, --engines N     engine threads of each shard (default: server.engines)\n"
+    "  -j, --job NAME      name of the job (default: a new one)\n"
+    "  -l, --log-dir DIR   log files shard0.log, rank0.log, ... (default weft-logs/JOB)\n"
+    "      --lanes LANES   transport lanes: tcp, shm (default: transport.lanes)\n"
+    "      --devices LIST  network devices (default: transport.devices)\n"
+    "      --bind HOW      where workers run. none: wherever the system puts them; core: each on a core of "
+    "its own, which\n"
+    "                      starves a trainer of several threads; auto: each on an equal share of the cores, "
+    "or as none\n"
+    "                      where there are fewer cores than workers (default none)\n"
+    "      --http          shard 0 serves /metrics, /healthz and /status; its port is printed\n"
+    "      --help, --version\n"
+    "\n"
+    "A worker finds its job in its environment: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_SECRET_FILE.\n"
+    "When the job fails each worker leaves its flight record among the logs; `weft inspect DIR` says who was "
+    "late.\n"
+    "Rank 0's standard output is also this command's. When a process fails, the others learn it from the\n"
+    "coordinator and have 2 s to end, then SIGTERM, 2 s later SIGKILL.\n"
+    "\n"
+    "Exit status: 0 all processes ended with 0 (or as many workers as --min-workers says), 1 not all did "
+    "(which,\n"
+    "why and its log on stderr), 2 wrong usage.\n";
+
+enum { LANES = 256, DEVICES, BIND, HTTP, MIN_WORKERS, MAX_WORKERS, RESTARTS };
+static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
+                                              {"shards", required_argument, NULL, 's'},
+                                              {"engines", required_argument, NULL, 'e'},
+                                              {"job", required_argument, NULL, 'j'},
+                                              {"log-dir", required_argument, NULL, 'l'},
+                                              {"lanes", required_argument, NULL, LANES},
+                                              {"devices", required_argument, NULL, DEVICES},
+                                              {"bind", required_argument, NULL, BIND},
+                                              {"http", no_argument, NULL, HTTP},
+                                              {"min-workers", required_argument, NULL, MIN_WORKERS},
+                                              {"max-workers", required_argument, NULL, MAX_WORKERS},
+                                              {"restarts", required_argument, NULL, RESTARTS},
+                                              {"help", no_argument, NULL, 'h'},
+                                              {"version", no_argument, NULL, 'V'},
+                                              {NULL, 0, NULL, 0}};
+
+struct run {
+    struct weft_env *env;
+    uint64_t workers, shards, engines; /* engines 0: not given */
+    uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
+    uint64_t workers_max, restarts, restarted;
+    uint64_t restarted_lost; /* of workers_lost: those that had been started again */
+    struct run_process *last_lost;
+    uint64_t loss_deadline_ns; /* by then the coordinator must have said that the job goes on without all
+                                * that are lost */
+    const char *lanes, *devices;
+    bool http;
+    enum run_bind bind;
+    struct run_core *cores; /* with `bind` */
+    uint32_t core_count;
+    char job[WEFT_LIMIT_NAME_BYTES + 1];
+    char log_dir[RUN_PATH_BYTES - 64];
+    char recorder[RUN_PATH_BYTES + 32]; /* an environment variable for the workers, or "" */
+    char **trainer;
+    struct run_scratch scratch;
+    char coordinator[300];
+    struct run_process *processes; /* shards, then workers */
+    uint32_t process_count;
+    int signal_fd;
+
+    struct tool_coordinator *own_coordinator; /* without shards: the coordinator is here */
+    bool launched;                   /* by mpirun, torchrun or srun: one worker here, the others under
+                                      * their own `weft run` */
+    struct weft_launcher launcher;
+    char *secret;                    /* launched: the user's; NULL: none */
+
+    struct run_watch *watch;
+    /* seen first; at the end, the one that the coordinator says was lost first */
+    struct run_process *first_failed;
+    uint64_t term_at_ns, kill_at_ns; /* WEFT_NEVER: not yet */
+    int interrupted_by;              /* a signal that we got */
+    bool workers_done, shards_signalled;  /* shards were told to end because no worker is left */
+};
+
+/* ---- the command line ---- */
+
+static int parse(struct run *run, int argc, char **argv)
+{
+    int answer;
+    bool ok = true;
+    const char *job = NULL, *log_dir = NULL;
+    opterr = 0, optind = 1;
+    while (ok && (answer = getopt_long(argc, argv, "+:n:s:e:j:l:h", options_table, NULL)) != -1) {
+        switch (answer) {
+        case 'n':
+            ok = tool_parse_number("weft run", "--workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers);
+            break;
+        case 's':
+            ok = tool_parse_number("weft run", "--shards", optarg, 0, WEFT_LIMIT_SHARDS, &run->shards);
+            break;
+        case 'e':
+            ok = tool_parse_number("weft run", "--engines", optarg, 1, WEFT_LIMIT_ENGINES, &run->engines);
+            break;
+        case 'j': job = optarg; break;
+        case 'l': log_dir = optarg; break;
+        case LANES: run->lanes = optarg; break;
+        case DEVICES: run->devices = optarg; break;
+        case BIND:
+            if (!run_bind_parse(optarg, &run->bind))
+                return tool_usage_error("weft run", "--bind is none, core or auto, not '%s'", optarg);
+            break;
+        case HTTP: run->http = true; break;
+        case MIN_WORKERS:
+            ok = tool_parse_number("weft run", "--min-workers", optarg, 1, WEFT_LIMIT_WORKERS,
+                                   &run->workers_min);
+            break;
+        case MAX_WORKERS:
+            ok = tool_parse_number("weft run", "--max-workers", optarg, 1, WEFT_LIMIT_WORKERS,
+                                   &run->workers_max);
+            break;
+        case RESTARTS:
+            ok = tool_parse_number("weft run", "--restarts", optarg, 0, 1000000, &run->restarts);
+            break;
+        case 'h': fputs(help_text, stdout); return 0;
+        case 'V': tool_print_version("weft run"); return 0;
+        default: return tool_option_error("weft run", argc, argv, answer);
+        }
+    }
+    if (!ok) return TOOL_USAGE;
+    int refused = run_find_launcher(run->workers, run->shards, &run->launcher);
+    if (refused >= 0) return refused;
+    run->launched = run->launcher.name;
+    if (run->workers == 0) run->workers = 1;
+    if (run->launched && !job) job = getenv("WEFT_JOB");
+    if (run->launched && !(job && *job)) job = run->launcher.job;
+    if (optind >= argc)
+        return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
+    if (run->http && run->shards == 0)
+        return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
+    uint64_t workers = run->launched ? run->launcher.ranks : run->workers;
+    if ((run->workers_max || run->restarts) && run->workers_min && run->shards)
+        return tool_usage_error("weft run", "--max-workers and --restarts are for jobs without shards: a "
+                                            "shard goes on without a lost worker, and takes no new one yet");
+    if (run->workers_min > workers)
+        return tool_usage_error("weft run", "--min-workers is at most the number of workers, %llu",
+                                (unsigned long long)workers);
+    if ((run->workers_max || run->restarts) && !run->workers_min)
+        return tool_usage_error(
+            "weft run",
+            "--max-workers and --restarts are for jobs that go on without workers: give --min-workers");
+    if (run->workers_max && run->workers_max < workers)
+        return tool_usage_error("weft run", "--max-workers is at least the number of workers");
+    if (run->restarts && run->launched)
+        return tool_usage_error(
+            "weft run", "--restarts: the workers are not this command's to start again, but the launcher's");
+    if (run->bind == RUN_BIND_CORE && run->launched)
+        return tool_usage_error(
+            "weft run", "--bind core: where its processes run is the launcher's to say, by its own options");
+    if (run->restarts && !run->workers_max) run->workers_max = workers;
+    if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t")))
+        return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
+    if (log_dir && !log_dir[0])
+        return tool_usage_error("weft run",
+                                "--log-dir is empty; name a directory, or leave it away for weft-logs/JOB");
+    if (log_dir && strlen(log_dir) >= sizeof run->log_dir)
+        return tool_usage_error("weft run", "the path of --log-dir is too long");
+    run->trainer = argv + optind;
+    uint32_t random = (uint32_t)weft_random_u64(run->env);
+    if (job) snprintf(run->job, sizeof run->job, "%s", job);
+    else snprintf(run->job, sizeof run->job, "run-%d-%08x", (int)getpid(), random);
+    if (log_dir) snprintf(run->log_dir, sizeof run->log_dir, "%s", log_dir);
+    else snprintf(run->log_dir, sizeof run->log_dir, "weft-logs/%s", run->job);
+    return -1;
+}
+
+/* ---- starting ---- */
+
+static void name_process(const struct run *run, struct run_process *process, const char *kind, uint32_t index)
+{
+    snprintf(process->name, sizeof process->name, "%s %u", kind, index);
+    snprintf(process->log_path, sizeof process->log_path, "%s/%s%u.log", run->log_dir, kind, index);
+    process->output_fd = process->log_fd = -1;
+}
+
+static bool start_shard(struct run *run, const char *weftd, uint32_t index)
+{
+    struct run_process *process = &run->processes[index];
+    char number[5][16], secret[RUN_PATH_BYTES + 64], job[WEFT_LIMIT_NAME_BYTES + 16];
+    const char *argv[32];
+    int argc = 0;
+    name_process(run, process, "shard", index);
+    snprintf(number[0], sizeof number[0], "%u", index);
+    snprintf(number[1], sizeof number[1], "%u", (unsigned)run->workers);
+    snprintf(number[2], sizeof number[2], "%u", (unsigned)run->shards);
+    snprintf(number[3], sizeof number[3], "%u", (unsigned)run->engines);
+    snprintf(number[4], sizeof number[4], "%u", (unsigned)run->workers_min);
+    snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
+    snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
+    argv[argc++] = weftd;
+    argv[argc++] = "--index", argv[argc++] = number[0];
+    if (index == 0) {
+        argv[argc++] = "--workers", argv[argc++] = number[1];
+        argv[argc++] = "--shards", argv[argc++] = number[2];
+        if (run->workers_min) argv[argc++] = "--min-workers", argv[argc++] = number[4];
+        argv[argc++] = "--port", argv[argc++] = "0";
+        argv[argc++] = "--port-file", argv[argc++] = run->scratch.port_path;
+        if (run->http) argv[argc++] = "--http-port", argv[argc++] = "0";
+    } else {
+        argv[argc++] = "--coordinator", argv[argc++] = run->coordinator;
+    }
+    if (run->engines) argv[argc++] = "--engines", argv[argc++] = number[3];
+    if (run->lanes) argv[argc++] = "--lanes", argv[argc++] = run->lanes;
+    if (run->devices) argv[argc++] = "--devices", argv[argc++] = run->devices;
+    argv[argc] = NULL;
+    const char *environment[] = {secret, job, NULL};
+    return run_process_start(process, (char *const *)argv, environment, NULL, false);
+}
+
+/* Workers of a job that fails leave their flight records beside their logs, unless the user has another place
+ * for them. */
+static void set_recorder_directory(struct run *run)
+{
+    struct weft_config *config = NULL;
+    char *whole = realpath(run->log_dir, NULL); /* a trainer may change its directory */
+    if (weft_config_load(run->env, &config, NULL) == WEFT_OK && whole &&
+        strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
+        snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
+    weft_config_free(config);
+    free(whole);
+}
+
+/* false: a sentence is on stderr. */
+static bool find_cores(struct run *run)
+{
+    if (run->bind == RUN_BIND_NONE || run->launched) return true;
+    run->cores = run_bind_cores("/sys/devices/system/cpu", &run->core_count);
+    if (!run->cores)
+        return fprintf(stderr, "weft run: --bind: cannot tell where this command may run: %s\n",
+                       strerror(errno)),
+               false;
+    if (run->bind != RUN_BIND_CORE || run->core_count >= run->workers) return true;
+    fprintf(stderr,
+            "weft run: --bind core: %u workers and %u cores here that this command may use; start fewer, or "
+            "give --bind auto or none\n",
+            (unsigned)run->workers, run->core_count);
+    return false;
+}
+
+static bool start_worker(struct run *run, uint32_t rank)
+{
+    struct run_process *process = &run->processes[run->launched ? 0 : run->shards + rank];
+    char coordinator[350], job[WEFT_LIMIT_NAME_BYTES + 16], secret[RUN_PATH_BYTES + 64], number[32],
+        lanes[300], devices[300];
+    name_process(run, process, "rank", rank);
+    if (run->restarted)
+        snprintf(process->log_path, sizeof process->log_path, "%s/rank%u.again%u.log", run->log_dir, rank,
+                 (unsigned)run->restarted);
+    snprintf(coordinator, sizeof coordinator, "WEFT_COORDINATOR=%s", run->coordinator);
+    snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
+    snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
+    snprintf(number, sizeof number, "WEFT_RANK=%u", rank);
+    const char *environment[8] = {coordinator, job, number};
+    int used = 3;
+    if (!run->launched) environment[used++] = secret; /* else it has the user's */
+    if (run->lanes)
+        snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->lanes), environment[used++] = lanes;
+    if (run->devices)
+        snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices),
+            environment[used++] = devices;
+    if (run->recorder[0]) environment[used++] = run->recorder;
+    struct run_cpus cpus;
+    bool bound = run_bind_assign(run->bind, run->cores, run->core_count, (uint32_t)run->workers, rank, &cpus);
+    return run_process_start(process, run->trainer, environment, bound ? &cpus : NULL,
+                             rank == 0 && !run->restarted);
+}
+
+static void reap(struct run *run);
+static bool read_signals(struct run *run);
+
+/* Shard 0 writes its ports once they are open; it may also die, or never come so far. */
+static bool wait_for_ports(struct run *run)
+{
+    struct run_process *shard = &run->processes[0];
+    uint64_t deadline_ns = weft_now_ns(run->env) + PORT_NS;
+    for (;;) {
+        if (run_scratch_read_port(&run->scratch, "coordinator", run->coordinator, sizeof run->coordinator))
+            break;
+        struct pollfd fd = {.fd = run->signal_fd, .events = POLLIN};
+        if (poll(&fd, 1, 10) > 0 && read_signals(run)) return false;
+        reap(run);
+        if (shard->ended) return false;
+        if (weft_now_ns(run->env) > deadline_ns) {
+            fprintf(stderr, "weft run: shard 0 did not open its ports within %d s; its log is %s\n",
+                    (int)(PORT_NS / WEFT_SECONDS(1)), shard->log_path);
+            return false;
+        }
+    }
+    char http[300];
+    if (run->http && run_scratch_read_port(&run->scratch, "http", http, sizeof http))
+        fprintf(stderr, "weft run: http://%s/status\n", http);
+    return true;
+}
+
+static bool host_coordinator(struct run *run)
+{
+    uint16_t port = 0;
+    const char *host = weft_loopback_host();
+    run->own_coordinator =
+        tool_coordinator_start("weft run", host, 0, run->job, run->scratch.secret, (uint32_t)run->workers,
+                               (uint32_t)run->workers_min, (uint32_t)run->workers_max, &port);
+    snprintf(run->coordinator, sizeof run->coordinator, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port);
+    return run->own_coordinator != NULL;
+}
+
+/* Prints a word as a shell reads it. */
+static void print_word(const char *word)
+{
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,@%+-";
+    if (word[0] && word[strspn(word, plain)] == 0) {
+        fprintf(stderr, " %s", word);
+        return;
+    }
+    fputs(" '", stderr);
+    for (; *word; word++) fputs(*word == '\'' ? "'\\''" : (char[]){*word, 0}, stderr);
+    fputc('\'', stderr);
+}
+
+/* --max-workers: prints the command by which a worker joins. */
+static void print_how_to_join(const struct run *run)
+{
+    if (run->workers_max <= run->workers || (run->launched && run->launcher.rank != 0)) return;
+    char word[RUN_PATH_BYTES + 64];
+    fprintf(
+        stderr,
+        "weft run: up to %u workers may run; each further one joins by this command%s, without WEFT_RANK:\n ",
+        (unsigned)run->workers_max,
+        run->launched ? ", on any host that has the job's secret in WEFT_SECRET_FILE" : " on this host");
+    snprintf(word, sizeof word, "WEFT_COORDINATOR=%s", run->coordinator), print_word(word);
+    snprintf(word, sizeof word, "WEFT_JOB=%s", run->job), print_word(word);
+    if (!run->launched)
+        snprintf(word, sizeof word, "WEFT_SECRET_FILE=%s", run->scratch.secret_path), print_word(word);
+    if (run->lanes) snprintf(word, sizeof word, "WEFT_TRANSPORT_LANES=%s", run->lanes), print_word(word);
+    if (run->devices)
+        snprintf(word, sizeof word, "WEFT_TRANSPORT_DEVICES=%s", run->devices), print_word(word);
+    for (char *const *argument = run->trainer; *argument; argument++) print_word(*argument);
+    fputc('\n', stderr);
+}
+
+/* Of all the `weft run` that the launcher has started, that of rank 0 has the coordinator. */
+static bool start_launched(struct run *run)
+{
+    char host[256];
+    uint16_t port = 0;
+    struct weft_error error = {0};
+    snprintf(run->coordinator, sizeof run->coordinator, "%s", run->launcher.coordinator);
+    if (!tool_read_secret("weft run", NULL, NULL, &run->secret)) return false;
+    if (weft_host_port_parse(run->coordinator, host, &port, &error) < 0)
+        return fprintf(stderr, "weft run: %s\n", error.text), false;
+    if (run->launcher.rank == 0) {
+        run->own_coordinator =
+            tool_coordinator_start("weft run", host, port, run->job, run->secret, run->launcher.ranks,
+                                   (uint32_t)run->workers_min, (uint32_t)run->workers_max, &port);
+        if (!run->own_coordinator) return false;
+    }
+    /* rank 0's coordinator logs what it waits for */
+    run->watch = run_watch_start(run->coordinator, run->job, run->secret, false);
+    set_recorder_directory(run);
+    print_how_to_join(run);
+    return start_worker(run, run->launcher.rank);
+}
+
+static bool start_all(struct run *run)
+{
+    char weftd[RUN_PATH_BYTES];
+    if (!find_cores(run)) return false;
+    if (run->launched) return start_launched(run);
+    if (run->shards == 0) {
+        if (!host_coordinator(run)) return false;
+    } else {
+        if (!run_find_sibling("weftd", weftd) || !start_shard(run, weftd, 0) || !wait_for_ports(run))
+            return false;
+    }
+    /* without shards this process logs it */
+    run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret, run->shards > 0);
+    for (uint32_t i = 1; i < run->shards; i++)
+        if (!start_shard(run, weftd, i)) return false;
+    set_recorder_directory(run);
+    print_how_to_join(run);
+    for (uint32_t rank = 0; rank < run->workers; rank++)
+        if (!start_worker(run, rank)) return false;
+    return true;
+}
+
+/* ---- joining ---- */
+
+/* A signal to us ends the job. SIGCHLD only wakes. */
+static bool read_signals(struct run *run)
+{
+    struct signalfd_siginfo info;
+    while (read(run->signal_fd, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo != SIGCHLD && !run->interrupted_by) run->interrupted_by = (int)info.ssi_signo;
+    return run->interrupted_by != 0;
+}
+
+/* A worker that may be lost. */
+static bool can_lose(struct run *run, struct run_process *process)
+{
+    char how[100];
+    if (!run->workers_min || process < &run->processes[run->shards]) return false;
+    if (run->workers + run->restarted - ++run->workers_lost < run->workers_min) return false;
+    process->should_restart = run->restarted < run->restarts;
+    process->lost_at_ns = weft_now_ns(run->env);
+    run->restarted_lost += process->was_restarted;
+    run_process_describe(process, how, sizeof how);
+    run->last_lost = process;
+    fprintf(stderr, "weft run: %s (pid %d) %s; the job goes on without it (%s)\n", process->name,
+            (int)process->pid, how, process->log_path);
+    return true;
+}
+
+static void reap(struct run *run)
+{
+    int wait_status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &wait_status, WNOHANG)) > 0) {
+        for (uint32_t i = 0; i < run->process_count; i++) {
+            struct run_process *process = &run->processes[i];
+            if (process->pid != pid || process->ended) continue;
+            process->ended = true;
+            process->wait_status = wait_status;
+            /* we have told everybody to end */
+            bool asked = run->interrupted_by || run->kill_at_ns != WEFT_NEVER;
+            if (run_process_has_failed(process) && !run->first_failed && !asked && !can_lose(run, process))
+                run->first_failed = process;
+        }
+    }
+}
+
+static uint32_t count_running(const struct run *run, bool workers_only)
+{
+    uint32_t count = 0;
+    for (uint32_t i = workers_only ? (uint32_t)run->shards : 0; i < run->process_count; i++)
+        count += run->processes[i].pid > 0 && !run->processes[i].ended;
+    return count;
+}
+
+static void signal_all(struct run *run, int signal_number)
+{
+    for (uint32_t i = 0; i < run->process_count; i++)
+        if (!run->processes[i].ended) run_process_signal(&run->processes[i], signal_number);
+}
+
+/* A worker that died before the job had begun, or failed after it had left: nobody goes on without it. One
+ * that was started again may die before it has come in: nobody has missed it. */
+static void check_losses(struct run *run, uint64_t now_ns)
+{
+    if (run->workers_lost - run->restarted_lost <= run_watch_survived_count(run->watch))
+        run->loss_deadline_ns = WEFT_NEVER;
+    else if (run->loss_deadline_ns == WEFT_NEVER) run->loss_deadline_ns = now_ns + GRACE_NS;
+    else if (run->loss_deadline_ns <= now_ns && !run->first_failed) run->first_failed = run->last_lost;
+    if (run->first_failed) run->loss_deadline_ns = WEFT_NEVER;
+}
+
+/* Lost workers begin again once the coordinator knows that they are lost: before that the job is full. Of
+ * one that had not come in it says nothing; then after a moment. */
+static void restart(struct run *run, uint64_t now_ns)
+{
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
+        struct run_process *process = &run->processes[i];
+        bool due = process->should_restart && !run->first_failed && !run->interrupted_by &&
+                   run->restarted < run->restarts;
+        bool known = run->workers_lost <= run_watch_survived_count(run->watch) ||
+                     now_ns >= process->lost_at_ns + GRACE_NS;
+        if (!due || !known) continue;
+        run_process_copy(process);
+        run_process_close(process);
+        *process = (struct run_process){.output_fd = -1, .log_fd = -1, .was_restarted = true};
+        run->restarted++;
+        if (!start_worker(run, i - (uint32_t)run->shards)) run->first_failed = process;
+    }
+}
+
+static bool restart_pending(const struct run *run)
+{
+    bool pending = false;
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++)
+        pending |= run->processes[i].should_restart;
+    return pending && !run->first_failed && run->restarted < run->restarts;
+}
+
+static bool is_lost(const struct run *run, const struct run_process *process)
+{
+    return process >= &run->processes[run->shards] && process->pid > 0 &&
+           run_watch_has_lost_worker(run->watch, (uint64_t)process->pid,
+                                     run->launched ? process->name : NULL);
+}
+
+/* Number of workers that the job has lost while their processes run: stopped or cut off. A job that
+ * continues does not wait for them. */
+static uint32_t count_lost_running(const struct run *run)
+{
+    uint32_t count = 0;
+    if (run_watch_survived_count(run->watch) == 0) return 0;
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++)
+        count += !run->processes[i].ended && is_lost(run, &run->processes[i]);
+    return count;
+}
+
+/* Finds a worker that exited with 0 without weft_finalize: the job has lost it. NULL: none. */
+static struct run_process *find_unfinished(const struct run *run)
+{
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
+        struct run_process *process = &run->processes[i];
+        if (process->ended && !run_process_has_failed(process) && is_lost(run, process)) return process;
+    }
+    return NULL;
+}
+
+/* A shard exits with an error when a worker is lost. If that worker exited with 0, the other workers
+ * decide the status of the job. */
+static void ignore_shard_failure(struct run *run)
+{
+    bool shard = run->first_failed && run->first_failed < &run->processes[run->shards];
+    if (!shard || !find_unfinished(run)) return;
+    run->first_failed = NULL;
+    if (run->kill_at_ns == WEFT_NEVER) run->term_at_ns = WEFT_NEVER;
+}
+
+/* If all workers exited with 0, the status is 0 although a shard exited with an error, as in a job without
+ * shards. */
+static void ignore_shard_exit(struct run *run)
+{
+    struct run_process *shard = run->first_failed;
+    char state[80];
+    if (!shard || shard >= &run->processes[run->shards] || !WIFEXITED(shard->wait_status)) return;
+    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++)
+        if (!run->processes[i].ended || run_process_has_failed(&run->processes[i])) return;
+    run_process_describe(shard, state, sizeof state);
+    fprintf(stderr, "weft run: %s %s, and all workers ended with status 0 (%s)\n", shard->name, state,
+            shard->log_path);
+    run->first_failed = NULL;
+}
+
+/* What the clock and the events ask for now. */
+static void decide(struct run *run)
+{
+    uint64_t now_ns = weft_now_ns(run->env);
+    ignore_shard_failure(run);
+    check_losses(run, now_ns);
+    restart(run, now_ns);
+    bool failed = run->first_failed != NULL,
+         workers_done = count_running(run, true) <= count_lost_running(run);
+    if (run->term_at_ns == WEFT_NEVER && (failed || workers_done)) run->term_at_ns = now_ns + GRACE_NS;
+    if (run->interrupted_by && run->kill_at_ns == WEFT_NEVER) run->term_at_ns = now_ns;
+    if (workers_done && !failed && run->term_at_ns <= now_ns) run->shards_signalled = true;
+    if (run->term_at_ns <= now_ns && run->kill_at_ns == WEFT_NEVER) {
+        signal_all(run, SIGTERM);
+        run->kill_at_ns = now_ns + TERMINATE_NS;
+    }
+    if (run->kill_at_ns <= now_ns) signal_all(run, SIGKILL);
+}
+
+static void join_all(struct run *run)
+{
+    while (count_running(run, false) > 0) {
+        /* a worker to be started again does not count: the job ends without it */
+        struct pollfd fds[2] = {{.fd = run->signal_fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+        struct run_process *rank_0 = &run->processes[run->shards];
+        if (run->process_count > run->shards) fds[1].fd = rank_0->output_fd;
+        uint64_t next_ns = run->kill_at_ns < run->term_at_ns || run->kill_at_ns != WEFT_NEVER
+                               ? run->kill_at_ns
+                               : run->term_at_ns;
+        if (run->loss_deadline_ns < next_ns) next_ns = run->loss_deadline_ns;
+        uint64_t now_ns = weft_now_ns(run->env);
+        if (restart_pending(run) && next_ns > now_ns + WEFT_MS(5)) next_ns = now_ns + WEFT_MS(5);
+        int timeout_ms = next_ns == WEFT_NEVER ? -1
+                         : next_ns <= now_ns   ? 10
+                                               : (int)((next_ns - now_ns) / 1000000) + 1;
+        poll(fds, 2, timeout_ms);
+        if (fds[1].revents) run_process_copy(rank_0);
+        read_signals(run);
+        reap(run);
+        decide(run);
+    }
+    /* What rank 0 wrote last, unless something it started still holds the pipe. */
+    if (run->process_count > run->shards) run_process_copy(&run->processes[run->shards]);
+}
+
+/* ---- the end ---- */
+
+static void correct_first_failed(struct run *run)
+{
+    char lost[24];
+    run_watch_first_lost(run->watch, lost);
+    for (uint32_t i = 0; run->first_failed && i < run->process_count; i++)
+        if (run_process_has_failed(&run->processes[i]) && strcmp(run->processes[i].name, lost) == 0)
+            run->first_failed = &run->processes[i];
+}
+
+static void report_failure(struct run *run)
+{
+    char how[100];
+    const struct run_process *failed = run->first_failed;
+    run_process_describe(failed, how, sizeof how);
+    fprintf(stderr, "weft run: %s (pid %d) %s; the end of %s:\n", failed->name, (int)failed->pid, how,
+            failed->log_path);
+    run_process_print_tail(failed, TAIL_LINES);
+    for (uint32_t i = 0; i < run->process_count; i++) {
+        const struct run_process *process = &run->processes[i];
+        if (process == failed || process->pid == 0 || !run_process_has_failed(process)) continue;
+        run_process_describe(process, how, sizeof how);
+        fprintf(stderr, "weft run: after it %s %s (%s)\n", process->name, how, process->log_path);
+    }
+}
+
+/* Waits up to LOSS_REPORT_NS for a report of a loss: all processes may exit before it arrives. */
+static void await_loss_report(struct run *run)
+{
+    const uint64_t until_ns = weft_now_ns(run->env) + LOSS_REPORT_NS;
+    if (!run->first_failed && !run->own_coordinator) return;
+    while (!run_watch_is_settled(run->watch) && !tool_coordinator_has_ended_in_order(run->own_coordinator) &&
+           weft_now_ns(run->env) < until_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Workers that end well without shards ever ending: they never took part. */
+static int conclude(struct run *run, bool started)
+{
+    if (run->interrupted_by) {
+        fprintf(stderr, "weft run: ended by %s\n",
+                run->interrupted_by == SIGINT    ? "SIGINT"
+                : run->interrupted_by == SIGTERM ? "SIGTERM"
+                                                 : "SIGHUP");
+        return 1;
+    }
+    await_loss_report(run);
+    ignore_shard_failure(run);
+    correct_first_failed(run);
+    ignore_shard_exit(run);
+    const struct run_process *unfinished = find_unfinished(run);
+    if (unfinished)
+        fprintf(stderr,
+                "weft run: %s (pid %d) ended without weft_finalize: the job lost it; call weft_finalize "
+                "before the process ends (%s)\n",
+                unfinished->name, (int)unfinished->pid, unfinished->log_path);
+    if (run->first_failed) report_failure(run);
+    if (!started || run->first_failed) return 1;
+    for (uint32_t i = 0; i < run->process_count; i++) {
+        int error = run->processes[i].output_error;
+        if (!error || error == EPIPE) continue; /* a reader that has gone had seen enough */
+        fprintf(stderr, "weft run: cannot write all of %s's output: %s\n", run->processes[i].name,
+                strerror(error));
+        return 1;
+    }
+    if (run->shards_signalled && run->shards > 0 && !unfinished)
+        fprintf(stderr,
+                "weft run: the workers ended without leaving the job; the shards were told to end (does %s "
+                "call weft_init and weft_finalize?)\n",
+                run->trainer[0]);
+    return 0;
+}
+
+static int run_job(struct run *run)
+{
+    run->process_count = (uint32_t)(run->shards + run->workers);
+    run->processes = calloc(run->process_count, sizeof *run->processes);
+    if (!run->processes) {
+        fprintf(stderr, "weft run: no memory for %u processes\n", run->process_count);
+        return 1;
+    }
+    sigset_t taken, before;
+    sigemptyset(&taken);
+    int const signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 4; i++) sigaddset(&taken, signals[i]);
+    sigprocmask(SIG_BLOCK, &taken, &before);
+    run->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    bool started = run->signal_fd >= 0 && run_make_directory(run->log_dir) &&
+                   run_scratch_create(&run->scratch, run->job) && start_all(run);
+    if (!started) run->term_at_ns = 0; /* whoever runs already ends now */
+    join_all(run);
+    /* what they left behind */
+    for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL);
+    int status = conclude(run, started);
+    run_watch_free(run->watch);
+    tool_coordinator_stop(run->own_coordinator, run->launched ? LEAVE_MS : 0);
+    free(run->secret);
+    run_scratch_remove(&run->scratch);
+    if (run->signal_fd >= 0) close(run->signal_fd);
+    free(run->processes);
+    free(run->cores);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
+int weft_run_main(int argc, char **argv)
+{
+    struct run *run = calloc(1, sizeof *run);
+    if (!run) return 1;
+    run->env = weft_env_system();
+    run->term_at_ns = run->kill_at_ns = run->loss_deadline_ns = WEFT_NEVER;
+    int status = parse(run, argc, argv);
+    if (status < 0) status = run_job(run);
+    free(run);
+    return status;
+}

@@ -1,0 +1,206 @@
+/* shm_split.c - a large payload by CMA, copied from both its ends at once.
+ *
+ * Beside the bytes, the kernel has page tables to walk for every page it copies between processes, so two
+ * processors are nearly twice as quick as one. The receiver, who has named his buffer, tells the sender where
+ * it is (SHARE). Then he reads chunks from the front, and the sender, when he looks, writes chunks from the
+ * back. Whose a chunk is, is settled in a word of the ring that both may write, by compare and swap:
+ *
+ *   epoch (32 bits) | taken from the front, by the receiver (16) | taken from the back, by the sender (16)
+ *
+ *   receiver                                   sender
+ *   SHARE            ───────────────────►
+ *   takes and reads until nothing is left      takes and writes until nothing is left
+ *   has the sender taken any? waits  ◄───      DONE, if he has taken any
+ *   DONE             ───────────────────►      over
+ *
+ * So nobody waits for a chunk that nobody has taken: a sender that computes delays nothing, and one that
+ * sleeps is not asked. The sender writes between shm_access_begin and shm_access_end, as after a GRANT. What
+ * one cannot copy, the other does: the receiver reads what the sender could not write; what he cannot read
+ * himself is staged as a whole.
+ *
+ * Each side counts what it has taken itself: where it copies does not depend on what the other writes into
+ * the word. */
+#include "transport/shm/shm.h"
+
+enum { CHUNK_MIN = 32 << 10, CHUNK_MAX = 128 << 10, CHUNKS_MAX = 0x7fff, PAGE_BYTES = 4096 };
+
+static uint64_t chunks_of(const struct shm_op *op)
+{
+    return (op->bytes + op->chunk - 1) / op->chunk;
+}
+
+static uint64_t chunk_for(size_t bytes)
+{
+    uint64_t chunk = bytes / 4, least = bytes / CHUNKS_MAX + 1;
+    chunk = chunk < CHUNK_MIN ? CHUNK_MIN : chunk > CHUNK_MAX ? CHUNK_MAX : chunk;
+    if (chunk < least) chunk = least;
+    return (chunk + PAGE_BYTES - 1) & ~(uint64_t)(PAGE_BYTES - 1);
+}
+
+static _Atomic uint64_t *word_of(struct ring_shared *shared, uint32_t slot)
+{
+    const uint32_t lines = RING_SPLITS / 8;
+    return &shared->splits[slot % lines].taken[slot / lines];
+}
+
+/* One more chunk for this side. */
+static bool take(struct shm_op *op)
+{
+    _Atomic uint64_t *word =
+        word_of(op->is_arrival ? op->pair->in.shared : op->pair->out.shared, op->split - 1);
+    uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+    do {
+        uint64_t front = seen >> 16 & 0xffff, back = seen & 0xffff;
+        if (seen >> 32 != op->split_epoch || front + back >= chunks_of(op)) return false;
+        if ((op->is_arrival ? front : back) != op->taken) return false;
+    } while (!atomic_compare_exchange_weak_explicit(word, &seen, seen + (op->is_arrival ? 1u << 16 : 1u),
+                                                    memory_order_acq_rel, memory_order_relaxed));
+    op->at = (op->is_arrival ? op->taken : chunks_of(op) - 1 - op->taken) * op->chunk;
+    op->taken++;
+    return true;
+}
+
+void shm_split_end(struct shm_op *op)
+{
+    if (op->split && op->is_arrival) op->pair->splits &= ~(1u << (op->split - 1));
+    op->split = 0;
+}
+
+/* The receiver's: neither side has any more to copy, or is at it. */
+static void finish_if_done(struct shm_op *op)
+{
+    struct shm_arrival *arrival = weft_container_of(op, struct shm_arrival, op);
+    uint64_t mine = op->taken * op->chunk;
+    shm_split_end(op);
+    if (op->split_status < 0) {
+        shm_copy_failed(op, op->split_status);
+    } else if (op->split_reported && op->split_peer_status < 0 && mine < op->bytes) {
+        op->at = mine; /* alone */
+        op->phase = SHM_COPYING;
+        weft_list_append(&op->pair->endpoint->active, &op->link);
+    } else {
+        shm_receive_finish(arrival, shm_is_still_valid(op->pair) ? WEFT_OK : WEFT_ERR_PEER_LOST);
+    }
+}
+
+/* Nothing is left to take. */
+static void taken_all(struct shm_op *op)
+{
+    if (op->is_arrival) {
+        if (op->split_reported || op->taken == chunks_of(op)) finish_if_done(op);
+        else op->phase = SHM_GRANTED; /* the sender is still writing: his DONE follows */
+        return;
+    }
+    op->phase = SHM_AT_OWNER;
+    if (op->taken == 0) return;
+    op->cell.body.done.status = op->split_status;
+    shm_answer(op, RING_DONE, op->peer_op);
+}
+
+void shm_split_step(struct shm_op *op)
+{
+    struct shm_endpoint *endpoint = op->pair->endpoint;
+    for (size_t moved = 0; moved < SHM_SLICE_BYTES && endpoint->step_bytes < SHM_STEP_BYTES;
+         moved += op->chunk) {
+        bool gives_up = op->split_status < 0 && !op->is_arrival; /* what is left is the receiver's */
+        if (gives_up || !take(op)) {
+            taken_all(op);
+            return;
+        }
+        if (op->split_status < 0) continue; /* the receiver gives up: taken so that the sender stops */
+        uint64_t left = op->bytes - op->at;
+        op->split_status = shm_copy_slice(op, left < op->chunk ? left : op->chunk);
+    }
+    weft_list_append(&endpoint->active, &op->link);
+}
+
+static void begin(struct shm_op *op, uint32_t slot, uint32_t epoch, uint64_t chunk, uint64_t peer_address)
+{
+    op->split = slot + 1;
+    op->split_epoch = epoch;
+    op->chunk = chunk;
+    op->taken = 0;
+    op->split_reported = false;
+    op->split_status = op->split_peer_status = WEFT_OK;
+    op->phase = SHM_COPYING;
+    op->method = SHM_COPY_CMA;
+    op->peer_address = peer_address;
+    op->outward = !op->is_arrival;
+    op->stream = false;
+}
+
+static void go(struct shm_op *op)
+{
+    struct shm_endpoint *endpoint = op->pair->endpoint;
+    if (op->bytes <= SHM_DIRECT_BYTES && endpoint->step_bytes < SHM_STEP_BYTES) shm_split_step(op);
+    else weft_list_append(&endpoint->active, &op->link);
+}
+
+/* It has one of ours to read as well: then both processors are at work already. Only the last few
+ * operations are looked at. */
+static bool peer_can_read(const struct shm_pair *pair)
+{
+    const struct weft_list *node = pair->ops.prev;
+    for (int is_polling = 0; is_polling < 8 && node != &pair->ops; is_polling++, node = node->prev) {
+        const struct shm_op *op = weft_container_of(node, struct shm_op, of_pair);
+        if (!op->is_arrival && (op->phase == SHM_ANNOUNCED || op->phase == SHM_AT_OWNER) &&
+            op->bytes >= SHM_SPLIT_MIN)
+            return true;
+    }
+    return false;
+}
+
+bool shm_split_start(struct shm_arrival *arrival)
+{
+    struct shm_op *op = &arrival->op;
+    struct shm_pair *pair = op->pair;
+    uint32_t slot = 0;
+    while (slot < RING_SPLITS && (pair->splits >> slot & 1)) slot++;
+    if (!pair->endpoint->allow_split || pair->state != SHM_PAIR_CONNECTED || pair->self || arrival->window)
+        return false;
+    if (op->bytes < SHM_SPLIT_MIN || slot == RING_SPLITS || peer_can_read(pair)) return false;
+    if (atomic_load_explicit(&pair->doorbells->sleeping, memory_order_relaxed)) return false;
+    struct ring_cell cell = {.kind = RING_SPLIT, .a = arrival->sender_op};
+    uint64_t chunk = chunk_for(op->bytes);
+    cell.body.split.op = shm_op_name(op);
+    cell.body.split.address = (uintptr_t)op->local;
+    cell.body.split.chunk = chunk;
+    cell.body.split.slot = slot;
+    cell.body.split.epoch = ++pair->split_epoch;
+    atomic_store_explicit(word_of(pair->in.shared, slot), (uint64_t)cell.body.split.epoch << 32,
+                          memory_order_relaxed);
+    if (!shm_write(pair, &cell, NULL, NULL, 0)) return false;
+    pair->splits |= 1u << slot;
+    begin(op, slot, cell.body.split.epoch, chunk, arrival->address);
+    go(op);
+    return true;
+}
+
+bool shm_on_split(struct shm_pair *pair, const struct ring_cell *cell)
+{
+    struct shm_op *op = shm_op_find(pair, cell->a);
+    uint64_t chunk = cell->body.split.chunk;
+    if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival || op->window != 0) return false;
+    if (cell->body.split.slot >= RING_SPLITS || chunk < PAGE_BYTES || chunk > op->bytes ||
+        op->bytes / chunk >= CHUNKS_MAX * 2)
+        return false;
+    op->peer_op = cell->body.split.op;
+    begin(op, cell->body.split.slot, cell->body.split.epoch, chunk, cell->body.split.address);
+    if (pair->read_by_cma) go(op);
+    else op->phase = SHM_AT_OWNER;
+    return true;
+}
+
+bool shm_split_on_done(struct shm_op *op, enum weft_status status)
+{
+    if (!op->is_arrival) {
+        if (op->phase != SHM_COPYING && op->phase != SHM_AT_OWNER) return false;
+        shm_op_finish(op, status); /* perhaps without having had a look */
+        return true;
+    }
+    if (op->split_reported) return false;
+    op->split_reported = true;
+    op->split_peer_status = status;
+    if (op->phase == SHM_GRANTED) finish_if_done(op);
+    return true;
+}

@@ -1,0 +1,32 @@
+/* ucx_memory_register.c - registers the user's memory with UCX's devices before the first operation on it.
+ * UCX's own cache of registrations finds the range again for sends and receives. Lanes without a device
+ * need no registration. */
+#include "transport/ucx/ucx.h"
+
+enum weft_status ucx_memory_register(struct weft_transport *transport, void *address, size_t bytes,
+                                     void **registered_out, struct weft_error *error)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    if (!endpoint->settings.verbs) return WEFT_OK;
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .address = address,
+        .length = bytes,
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+    };
+    ucp_mem_h memory;
+    ucs_status_t ucs = ucp_mem_map(endpoint->context, &params, &memory);
+    if (ucs != UCS_OK)
+        return weft_error_set(error, ucs == UCS_ERR_NO_MEMORY ? WEFT_ERR_NO_MEMORY : WEFT_ERR_LIMIT,
+                              "UCX cannot register %zu bytes: %s; see ulimit -l", bytes,
+                              ucs_status_string(ucs));
+    *registered_out = memory;
+    return WEFT_OK;
+}
+
+void ucx_memory_unregister(struct weft_transport *transport, void *kept)
+{
+    struct ucx_endpoint *endpoint = transport->backend;
+    (void)ucp_mem_unmap(endpoint->context, kept);
+}

@@ -1,0 +1,366 @@
+/* stream_record.c - small things through the ring: staged in order, posted on any lane, handled in order.
+ *
+ * A record is built once, in our staging memory, at the offset where it will lie in the peer's ring; it
+ * stays there until the peer has consumed it, so posting it again needs nothing. Room in the ring comes
+ * back as a count of consumed records: inside each record that goes the other way, or, when enough has
+ * gathered, as an immediate without data. */
+#include <string.h>
+
+#include "transport/verbs/stream/stream.h"
+
+static uint32_t padded(uint64_t bytes)
+{
+    return (uint32_t)((bytes + STREAM_ALIGN - 1) / STREAM_ALIGN * STREAM_ALIGN);
+}
+
+static uint32_t eager_charge(uint32_t header_bytes, uint64_t payload_bytes)
+{
+    uint32_t charge = padded(header_bytes + payload_bytes);
+    return charge ? charge : STREAM_ALIGN;
+}
+
+bool stream_takes_eager(const struct stream *stream, uint32_t header_bytes, uint64_t payload_bytes,
+                        uint32_t eager_bytes)
+{
+    /* nothing may be too large for his */
+    uint32_t ring = stream->hello_received ? stream->ring_size : STREAM_RING_LEAST;
+    if (payload_bytes > eager_bytes || STREAM_RECORD_BYTES + header_bytes + payload_bytes > ring / 4)
+        return false;
+    return stream->eager_sent - stream->eager_taken + eager_charge(header_bytes, payload_bytes) <=
+           stream->peer_eager_budget;
+}
+
+/* ---- out ---- */
+
+static void wait_for_room(struct stream *stream, struct stream_outgoing *outgoing,
+                          enum stream_record_intent intent)
+{
+    outgoing->intent = intent;
+    weft_list_append(&stream->waiting, &outgoing->link);
+}
+
+enum weft_status stream_send_message(struct stream *stream, struct stream_send *send, uint32_t eager_bytes)
+{
+    send->eager = stream_takes_eager(stream, send->header_bytes, send->payload_bytes, eager_bytes);
+    send->has_id = !send->eager;
+    if (send->eager) {
+        stream->eager_sent += eager_charge(send->header_bytes, send->payload_bytes);
+    } else {
+        if (!stream_table_put(stream->env, &stream->announced, send, &send->table_at))
+            return WEFT_ERR_NO_MEMORY;
+        send->id = ++stream->id_count << 20 | send->table_at;
+    }
+    weft_list_append(&stream->sends, &send->link);
+    wait_for_room(stream, &send->outgoing, send->eager ? STREAM_INTENT_MESSAGE : STREAM_INTENT_ANNOUNCE);
+    return WEFT_OK;
+}
+
+void stream_notify(struct stream *stream, struct stream_send *send)
+{
+    /* beyond the budget if need be: it has no payload */
+    stream->eager_sent += eager_charge(send->header_bytes, 0);
+    send->payload_bytes = 0;
+    wait_for_room(stream, &send->outgoing, STREAM_INTENT_MESSAGE);
+}
+
+void stream_accept(struct stream *stream, struct stream_receive *receive)
+{
+    receive->discarded = receive->granted = false;
+    receive->outgoing.intent = STREAM_INTENT_NONE;
+    weft_list_append(&stream->receives, &receive->link);
+    if (receive->bytes == 0) {
+        wait_for_room(stream, &receive->outgoing, STREAM_INTENT_DISCARD);
+        return;
+    }
+    weft_list_append(&stream->ungranted, &receive->outgoing.link);
+    stream_grants_hand_out(stream);
+}
+
+void stream_discard(struct stream *stream, struct stream_receive *receive)
+{
+    receive->granted = false;
+    receive->discarded = true;
+    weft_list_append(&stream->receives, &receive->link);
+    wait_for_room(stream, &receive->outgoing, STREAM_INTENT_DISCARD);
+}
+
+void stream_grants_hand_out(struct stream *stream)
+{
+    while (!weft_list_empty(&stream->ungranted)) {
+        struct stream_receive *receive =
+            weft_list_first(&stream->ungranted, struct stream_receive, outgoing.link);
+        if (!stream_table_put(stream->env, &stream->grants, receive, &receive->grant)) return;
+        weft_list_remove(&receive->outgoing.link);
+        receive->granted = true;
+        uint32_t chunk = stream->options.chunk_bytes;
+        receive->chunks_left = (uint32_t)((receive->bytes + chunk - 1) / chunk);
+        wait_for_room(stream, &receive->outgoing, STREAM_INTENT_GRANT);
+    }
+}
+
+/* A place for so many bytes in the peer's ring; false: none yet. */
+static bool ring_take(struct stream *stream, uint32_t bytes, struct stream_record_out *out)
+{
+    uint32_t need = padded(bytes);
+    uint32_t skip = stream->ring_head + need > stream->ring_size ? stream->ring_size - stream->ring_head : 0;
+    bool room = stream->ring_used + skip + need <= stream->ring_size &&
+                stream->out_next - stream->out_done < STREAM_RECORDS_MAX;
+    if (STREAM_MUTANT == STREAM_MUTANT_NO_CREDIT) room = true;
+    if (!room) return false;
+    *out = (struct stream_record_out){
+        .offset = skip ? 0 : stream->ring_head, .bytes = bytes, .charged = skip + need};
+    stream->ring_head = (out->offset + need) % stream->ring_size;
+    stream->ring_used += out->charged;
+    return true;
+}
+
+static struct stream_send *send_of(struct stream_outgoing *outgoing)
+{
+    return weft_container_of(outgoing, struct stream_send, outgoing);
+}
+static struct stream_receive *receive_of(struct stream_outgoing *outgoing)
+{
+    return weft_container_of(outgoing, struct stream_receive, outgoing);
+}
+
+static void describe(struct stream *stream, struct stream_outgoing *outgoing, struct stream_record *record,
+                     uint8_t *grant_bytes)
+{
+    if (outgoing->intent == STREAM_INTENT_MESSAGE || outgoing->intent == STREAM_INTENT_ANNOUNCE) {
+        const struct stream_send *send = send_of(outgoing);
+        bool announce = outgoing->intent == STREAM_INTENT_ANNOUNCE;
+        *record = (struct stream_record){
+            .kind = announce ? STREAM_RECORD_ANNOUNCE : STREAM_RECORD_MESSAGE,
+            .header_bytes = send->header_bytes,
+            .header = send->header,
+            .tag = send->tag,
+            .id = send->id,
+            .payload_bytes = send->payload_bytes,
+            .body_bytes = announce ? 0 : (uint32_t)send->payload_bytes,
+            .body = announce ? NULL : send->payload,
+        };
+        return;
+    }
+    const struct stream_receive *receive = receive_of(outgoing);
+    *record = (struct stream_record){.kind = STREAM_RECORD_DISCARD, .id = receive->id};
+    if (outgoing->intent == STREAM_INTENT_DISCARD) return;
+    struct stream_grant grant = {.address = (uintptr_t)receive->buffer,
+                                 .grant = receive->grant,
+                                 .lane_count = stream->options.lane_count};
+    memcpy(grant.keys, receive->keys.key, sizeof grant.keys);
+    record->kind = STREAM_RECORD_GRANT;
+    record->body_bytes = stream_grant_encode(&grant, grant_bytes);
+    record->body = grant_bytes;
+}
+
+/* It lies in the staging: whoever only wanted that is done. */
+static void staged(struct stream *stream, struct stream_outgoing *outgoing)
+{
+    enum stream_record_intent intent = outgoing->intent;
+    outgoing->intent = STREAM_INTENT_NONE;
+    if (intent == STREAM_INTENT_MESSAGE) {
+        struct stream_send *send = send_of(outgoing);
+        weft_list_remove(&send->link);
+        stream->ops->sent(stream->context, send, WEFT_OK);
+    } else if (intent == STREAM_INTENT_DISCARD) {
+        struct stream_receive *receive = receive_of(outgoing);
+        weft_list_remove(&receive->link);
+        stream->ops->received(stream->context, receive, WEFT_OK);
+    }
+}
+
+bool stream_records_stage(struct stream *stream)
+{
+    bool any = false;
+    while (!weft_list_empty(&stream->waiting)) {
+        struct stream_outgoing *outgoing = weft_list_first(&stream->waiting, struct stream_outgoing, link);
+        struct stream_record record;
+        uint8_t grant_bytes[16 + 4 * STREAM_LANES_MAX];
+        describe(stream, outgoing, &record, grant_bytes);
+        uint32_t bytes = STREAM_RECORD_BYTES + record.header_bytes + record.body_bytes;
+        if (padded(bytes) > stream->ring_size / 2) {
+            stream_fail(stream, WEFT_ERR_LIMIT,
+                        "its ring is too small for our messages: set the same ring size at both ends");
+            return any;
+        }
+        struct stream_record_out out;
+        if (!ring_take(stream, bytes, &out)) return any;
+        record.sequence = stream->out_next;
+        record.consumed = stream->in_reported = stream->in_next;
+        record.taken = stream->taken_reported = stream->taken;
+        stream->in_bytes_unreported = 0;
+        stream_record_encode(&record, stream->options.staging + out.offset);
+        if (record.kind == STREAM_RECORD_MESSAGE) stream->copied_bytes += record.body_bytes;
+        stream->out[stream->out_next % STREAM_RECORDS_MAX] = out;
+        stream->out_next++;
+        stream->out_unposted++;
+        weft_list_remove(&outgoing->link);
+        staged(stream, outgoing);
+        any = true;
+    }
+    return any;
+}
+
+static bool credit_due(const struct stream *stream)
+{
+    return stream->credit_again || stream->in_next - stream->in_reported >= STREAM_RECORDS_MAX / 2 ||
+           stream->in_bytes_unreported >= stream->options.ring_bytes / 4;
+}
+
+static bool taken_due(const struct stream *stream)
+{
+    return stream->credit_again || stream->taken - stream->taken_reported >= stream->options.eager_budget / 2;
+}
+
+static void credits_post(struct stream *stream, uint32_t lane_at, struct stream_work *works, uint32_t *count)
+{
+    struct stream_entry entry = {.kind = STREAM_ENTRY_CREDIT};
+    bool again = stream->credit_again;
+    if (credit_due(stream) && stream_lane_room(stream, &stream->lanes[lane_at]) > 3) {
+        stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry)->imm =
+            stream_imm_credit(false, stream->in_next);
+        stream->in_reported = stream->in_next;
+        stream->in_bytes_unreported = 0;
+        stream->credit_again = false;
+    }
+    if ((again || taken_due(stream)) && stream_lane_room(stream, &stream->lanes[lane_at]) > 2) {
+        stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry)->imm =
+            stream_imm_credit(true, stream->taken / STREAM_ALIGN);
+        stream->taken_reported = stream->taken;
+    }
+}
+
+void stream_records_post(struct stream *stream, uint32_t lane_at, struct stream_work *works, uint32_t *count)
+{
+    struct stream_lane *lane = &stream->lanes[lane_at];
+    credits_post(stream, lane_at, works, count);
+    for (uint64_t sequence = stream->out_done; sequence < stream->out_next && stream->out_unposted > 0;
+         sequence++) {
+        struct stream_record_out *out = &stream->out[sequence % STREAM_RECORDS_MAX];
+        if (out->posted) continue;
+        if (*count >= STREAM_BATCH || stream_lane_room(stream, lane) <= 2) return;
+        struct stream_entry entry = {.kind = STREAM_ENTRY_RECORD, .of.sequence = sequence};
+        struct stream_work *work =
+            stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry);
+        work->imm = stream_imm_record(sequence, out->offset);
+        work->bytes = out->bytes;
+        work->local = stream->options.staging + out->offset;
+        work->local_key = stream->options.staging_keys.key[lane_at];
+        work->remote = stream->peer_ring + out->offset;
+        work->remote_key = stream->peer_ring_keys.key[lane_at];
+        out->posted = true;
+        stream->out_unposted--;
+    }
+}
+
+/* ---- credits in ---- */
+
+static void consumed_to(struct stream *stream, uint64_t consumed)
+{
+    while (stream->out_done < consumed) {
+        const struct stream_record_out *out = &stream->out[stream->out_done % STREAM_RECORDS_MAX];
+        if (!out->posted) stream->out_unposted--; /* it had arrived before its lane broke */
+        stream->ring_used -= out->charged;
+        stream->out_done++;
+    }
+}
+
+/* Credits of several lanes overtake each other: an older one says nothing new. */
+void stream_credit_imm(struct stream *stream, uint32_t imm)
+{
+    const uint32_t mask = 0x1fffffff;
+    if (imm >> 29) {
+        uint64_t taken = ((imm & mask) - (uint32_t)(stream->eager_taken / STREAM_ALIGN)) & mask;
+        if (taken * STREAM_ALIGN <= stream->eager_sent - stream->eager_taken)
+            stream->eager_taken += taken * STREAM_ALIGN;
+        return;
+    }
+    uint64_t consumed = ((imm & mask) - (uint32_t)stream->out_done) & mask;
+    if (consumed <= stream->out_next - stream->out_done) consumed_to(stream, stream->out_done + consumed);
+}
+
+/* ---- in ---- */
+
+static void announce_or_message(struct stream *stream, const struct stream_record *record)
+{
+    struct stream_arrival incoming = {
+        .tag = record->tag,
+        .header = record->header,
+        .header_bytes = record->header_bytes,
+        .payload_bytes = record->payload_bytes,
+        .payload = record->body,
+        .announced = record->kind == STREAM_RECORD_ANNOUNCE,
+        .id = record->id,
+    };
+    if (!incoming.announced) {
+        stream->payload_untaken += record->payload_bytes;
+        if (stream->payload_untaken > stream->options.eager_budget) {
+            stream_fail(stream, WEFT_ERR_MALFORMED, "it sent more than it was allowed to leave here");
+            return;
+        }
+    }
+    stream->ops->arrived(stream->context, &incoming);
+}
+
+static void record_handle(struct stream *stream, uint32_t offset)
+{
+    struct stream_record record;
+    uint32_t limit = stream->ring_size;
+    if (offset >= limit || stream_record_decode(stream->options.ring + offset, limit - offset, &record) < 0 ||
+        (STREAM_MUTANT != STREAM_MUTANT_ANY_ORDER && record.sequence != stream->in_next)) {
+        stream_fail(stream, WEFT_ERR_MALFORMED, "it sent a record that cannot be understood");
+        return;
+    }
+    if (record.consumed > stream->out_next || record.taken > stream->eager_sent) {
+        stream_fail(stream, WEFT_ERR_MALFORMED, "it claims to have received more than was sent");
+        return;
+    }
+    consumed_to(stream, record.consumed);
+    if (record.taken > stream->eager_taken) stream->eager_taken = record.taken;
+    struct stream_grant grant;
+    struct stream_keys keys = {{0}};
+    switch (record.kind) {
+    case STREAM_RECORD_MESSAGE:
+    case STREAM_RECORD_ANNOUNCE: announce_or_message(stream, &record); break;
+    case STREAM_RECORD_DISCARD: stream_on_refusal(stream, record.id); break;
+    case STREAM_RECORD_GRANT:
+        if (stream_grant_decode(record.body, record.body_bytes, &grant) < 0 ||
+            grant.lane_count < stream->options.lane_count) {
+            stream_fail(stream, WEFT_ERR_MALFORMED, "it granted a buffer that cannot be understood");
+            return;
+        }
+        memcpy(keys.key, grant.keys, sizeof keys.key);
+        stream_on_grant(stream, record.id, grant.grant, grant.address, &keys);
+        break;
+    }
+    stream->in_bytes_unreported += padded(STREAM_RECORD_BYTES + record.header_bytes + record.body_bytes);
+}
+
+void stream_on_record(struct stream *stream, uint32_t sequence, uint32_t offset)
+{
+    uint32_t ahead = (sequence - (uint32_t)stream->in_next) & 0x3fff;
+    struct stream_record_in *in = &stream->in[(stream->in_next + ahead) % STREAM_RECORDS_MAX];
+    if (STREAM_MUTANT == STREAM_MUTANT_ANY_ORDER) {
+        record_handle(stream, offset);
+        stream->in_next++;
+        return;
+    }
+    if (ahead >= STREAM_RECORDS_MAX || in->arrived) {
+        stream->duplicate_count++;
+        return;
+    }
+    *in = (struct stream_record_in){.offset = offset, .arrived = true};
+    while (stream->in[stream->in_next % STREAM_RECORDS_MAX].arrived && stream->failure == WEFT_OK &&
+           stream->phase == STREAM_RUNNING) {
+        in = &stream->in[stream->in_next % STREAM_RECORDS_MAX];
+        in->arrived = false;
+        record_handle(stream, in->offset);
+        stream->in_next++;
+    }
+}
+
+void stream_eager_taken(struct stream *stream, uint32_t header_bytes, uint64_t payload_bytes)
+{
+    stream->taken += eager_charge(header_bytes, payload_bytes);
+    stream->payload_untaken -= payload_bytes;
+}
