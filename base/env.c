@@ -68,7 +68,7 @@ void weft_text_one_line(char *text, size_t bytes)
     text[used] = 0;
 }
 
-void weft_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *format, ...)
+void weft_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *format, ...)
 {
     if (level > env->log_level || !env->log) return;
     char text[LOG_LINE_BYTES];
@@ -77,7 +77,7 @@ void weft_log(struct weft_env *env, enum weft_log_level level, const char *room,
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     weft_text_one_line(text, sizeof text);
-    env->log(env, level, room, text);
+    env->log(env, level, module, text);
 }
 
 const char *weft_log_level_name(enum weft_log_level level)

@@ -27,7 +27,7 @@ struct weft_loop;
 struct weft_virtual_time {
     /* Until fact(context) holds (WEFT_OK) or the clock passes until_ns (WEFT_ERR_DEADLINE). Not from a
      * callback of a loop. */
-    int (*wait)(struct weft_env *env, bool (*fact)(void *context), void *context, uint64_t until_ns);
+    int (*wait)(struct weft_env *env, bool (*condition)(void *context), void *context, uint64_t until_ns);
     /* Instead of a thread in weft_loop_run: the loop is stepped from now on, and no more. */
     int (*run)(struct weft_env *env, struct weft_loop *loop); /* WEFT_OK or WEFT_ERR_NO_MEMORY */
     void (*end)(struct weft_env *env, struct weft_loop *loop);
@@ -42,7 +42,7 @@ struct weft_env {
     void *(*alloc)(struct weft_env *env, size_t bytes);
     void (*free)(struct weft_env *env, void *memory);
     /* One finished line without newline; `room` is the name of the room that speaks. Any thread. */
-    void (*log)(struct weft_env *env, enum weft_log_level level, const char *room, const char *text);
+    void (*log)(struct weft_env *env, enum weft_log_level level, const char *module, const char *text);
     enum weft_log_level log_level; /* lines above it are not formatted */
     void *context;                 /* of whoever made this env */
     const struct weft_virtual_time *virtual_time; /* borrowed; NULL: time passes by itself */
@@ -67,7 +67,7 @@ static inline void weft_free_bytes(struct weft_env *env, void *memory) { if (mem
 void weft_text_one_line(char *text, size_t bytes);
 bool weft_text_is_printable(const char *text); /* without control characters */
 /* weft_log() - format and hand one line (at most 1,000 bytes, cut after) to the sink. */
-void weft_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *format, ...)
+void weft_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 const char *weft_log_level_name(enum weft_log_level level);
 bool weft_log_level_parse(const char *name, enum weft_log_level *level_out);

@@ -32,7 +32,7 @@ enum weft_wire_kind {
 
 /* Which part, in the header's round: the optimiser's arrays in their order, or what the codec's sums still
  * owe. */
-enum weft_wire_part { WEFT_WIRE_PART_OPTIMIZER = 0, WEFT_WIRE_PART_DEBT = 15 };
+enum weft_wire_part { WEFT_WIRE_PART_OPTIMIZER = 0, WEFT_WIRE_PART_RESIDUAL = 15 };
 
 /* The header of every data message between worker and shard; WEFT_WIRE_HEADER_BYTES on the wire, little
  * endian, offsets in docs/wire.md. Identity of a push: (job, incarnation, tensor, chunk, step). */

@@ -15,40 +15,40 @@
 
 #define TICK_NS WEFT_SECONDS(5) /* the longest; an idle process should not wake often */
 
-enum member_state { MEMBER_CONNECTING = 1, MEMBER_SAID_HELLO, MEMBER_JOINED, MEMBER_LEAVING, MEMBER_CLOSED };
+enum client_state { CLIENT_CONNECTING = 1, CLIENT_HELLO_SENT, CLIENT_JOINED, CLIENT_LEAVING, CLIENT_CLOSED };
 
 struct weft_control_client {
     struct weft_env *env;
     struct weft_net *net;
     struct weft_control_client_options options; /* job, secret: owned copies */
     char *job, *secret;
-    char where[300]; /* "host:port" of the coordinator */
+    char address[300]; /* "host:port" of the coordinator */
     char name[WEFT_LIMIT_NAME_BYTES + 1], host[65];
     struct weft_net_connection *connection; /* NULL once it is gone */
     bool opened; /* before that the net watches the deadline */
-    enum member_state state;
+    enum client_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
-    bool awaits_answer; /* of the last question which members are missing */
+    bool awaits_reply; /* of the last question which members are missing */
     uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
     struct weft_error end; /* the first reason */
 };
 
 /* ---- sending ---- */
 
-enum weft_status weft_control_client_send(struct weft_control_client *member,
+enum weft_status weft_control_client_send(struct weft_control_client *client,
                                           const Weft__Control__Control *message)
 {
-    if (!member->connection) return WEFT_ERR_CLOSED;
+    if (!client->connection) return WEFT_ERR_CLOSED;
     uint8_t *data;
     size_t bytes;
-    WEFT_TRY(weft_control_pack(member->env, message, &data, &bytes));
-    enum weft_status status = weft_net_send(member->connection, data, bytes);
-    weft_free_bytes(member->env, data);
-    member->sent_ns = weft_now_ns(member->env);
+    WEFT_TRY(weft_control_pack(client->env, message, &data, &bytes));
+    enum weft_status status = weft_net_send(client->connection, data, bytes);
+    weft_free_bytes(client->env, data);
+    client->sent_ns = weft_now_ns(client->env);
     return status;
 }
 
-enum weft_status weft_control_client_abort(struct weft_control_client *member, enum weft_status status,
+enum weft_status weft_control_client_abort(struct weft_control_client *client, enum weft_status status,
                                            const char *text)
 {
     Weft__Control__Abort abort = WEFT__CONTROL__ABORT__INIT;
@@ -57,210 +57,210 @@ enum weft_status weft_control_client_abort(struct weft_control_client *member, e
     abort.text = (char *)text;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ABORT;
     message.abort = &abort;
-    return weft_control_client_send(member, &message);
+    return weft_control_client_send(client, &message);
 }
 
-enum weft_status weft_control_client_leave(struct weft_control_client *member, const char *text)
+enum weft_status weft_control_client_leave(struct weft_control_client *client, const char *text)
 {
     Weft__Control__Leave leave = WEFT__CONTROL__LEAVE__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     leave.text = (char *)text;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_LEAVE;
     message.leave = &leave;
-    if (!member->connection) return WEFT_ERR_CLOSED;
+    if (!client->connection) return WEFT_ERR_CLOSED;
     enum weft_status status =
-        member->state == MEMBER_JOINED ? weft_control_client_send(member, &message) : WEFT_OK;
-    member->state = MEMBER_LEAVING;
-    weft_net_close(member->connection);
+        client->state == CLIENT_JOINED ? weft_control_client_send(client, &message) : WEFT_OK;
+    client->state = CLIENT_LEAVING;
+    weft_net_close(client->connection);
     return status;
 }
 
 /* Give up: the reason is what `closed` will say. */
-static void give_up(struct weft_control_client *member, enum weft_status status, const char *format, ...)
+static void fail(struct weft_control_client *client, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-static void give_up(struct weft_control_client *member, enum weft_status status, const char *format, ...)
+static void fail(struct weft_control_client *client, enum weft_status status, const char *format, ...)
 {
-    char text[sizeof member->end.text];
+    char text[sizeof client->end.text];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    weft_error_set(&member->end, status, "%s", text);
-    if (member->connection) weft_net_close(member->connection);
+    weft_error_set(&client->end, status, "%s", text);
+    if (client->connection) weft_net_close(client->connection);
 }
 
 /* ---- joining ---- */
 
 static void on_tick(void *context);
 
-static void say_hello(struct weft_control_client *member, const Weft__Control__Challenge *challenge)
+static void send_hello(struct weft_control_client *client, const Weft__Control__Challenge *challenge)
 {
     uint8_t proof[WEFT_PROOF_BYTES];
     if (challenge->wire_version != WEFT_WIRE_VERSION) {
-        give_up(member, WEFT_ERR_VERSION,
+        fail(client, WEFT_ERR_VERSION,
                 "the coordinator at %s speaks wire version %u (weft %.40s), this program %u (weft %s): use "
                 "one release of weft in a job",
-                member->where, challenge->wire_version, challenge->weft_version, WEFT_WIRE_VERSION,
+                client->address, challenge->wire_version, challenge->weft_version, WEFT_WIRE_VERSION,
                 weft_proto_release());
         return;
     }
-    if (member->secret && !challenge->auth_required) {
-        give_up(member, WEFT_ERR_AUTH, "the coordinator at %s does not know this job's secret",
-                member->where);
+    if (client->secret && !challenge->auth_required) {
+        fail(client, WEFT_ERR_AUTH, "the coordinator at %s does not know this job's secret",
+                client->address);
         return;
     }
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     hello.wire_version = WEFT_WIRE_VERSION;
     hello.weft_version = (char *)weft_proto_release();
-    hello.job = member->job;
-    hello.role = member->options.role;
-    hello.name = member->name;
-    hello.wanted_index = member->options.wanted_index;
-    hello.host = member->host;
+    hello.job = client->job;
+    hello.role = client->options.role;
+    hello.name = client->name;
+    hello.wanted_index = client->options.wanted_index;
+    hello.host = client->host;
     hello.pid = (uint64_t)getpid();
-    hello.endpoints = member->options.endpoints;
-    hello.states = hello.frees = member->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
-    hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, member->nonce};
-    if (member->secret) {
-        enum weft_status status = weft_proof_make(member->secret, WEFT_PROOF_JOIN, challenge->nonce.data,
-                                                  member->job, member->name, proof);
+    hello.endpoints = client->options.endpoints;
+    hello.states = hello.frees = client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, client->nonce};
+    if (client->secret) {
+        enum weft_status status = weft_proof_make(client->secret, WEFT_PROOF_JOIN, challenge->nonce.data,
+                                                  client->job, client->name, proof);
         if (status != WEFT_OK) {
-            give_up(member, status, "cannot prove the job secret: %s", weft_reason_text(status));
+            fail(client, status, "cannot prove the job secret: %s", weft_reason_text(status));
             return;
         }
         hello.proof = (ProtobufCBinaryData){sizeof proof, proof};
     }
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HELLO;
     message.hello = &hello;
-    enum weft_status status = weft_control_client_send(member, &message);
+    enum weft_status status = weft_control_client_send(client, &message);
     if (status != WEFT_OK)
-        give_up(member, status, "cannot say hello to the coordinator at %s: %s", member->where,
+        fail(client, status, "cannot say hello to the coordinator at %s: %s", client->address,
                 weft_reason_text(status));
-    member->state = MEMBER_SAID_HELLO;
+    client->state = CLIENT_HELLO_SENT;
 }
 
 /* ---- which members are missing ---- */
 
-static void ask_awaited(void *context)
+static void request_wait_reason(void *context)
 {
-    struct weft_control_client *member = context;
+    struct weft_control_client *client = context;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    if (member->state != MEMBER_JOINED) return;
-    heartbeat.time_ns = weft_now_ns(member->env);
+    if (client->state != CLIENT_JOINED) return;
+    heartbeat.time_ns = weft_now_ns(client->env);
     heartbeat.whom = true;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &heartbeat;
-    member->awaits_answer = weft_control_client_send(member, &message) == WEFT_OK;
+    client->awaits_reply = weft_control_client_send(client, &message) == WEFT_OK;
 }
 
 /* Returns whether the message answers ask_awaited. An empty text: the job has begun, and no further
  * question follows. */
-static bool take_awaited(struct weft_control_client *member, const Weft__Control__Control *message)
+static bool accept_wait_reason(struct weft_control_client *client, const Weft__Control__Control *message)
 {
-    if (!member->awaits_answer || message->body_case != WEFT__CONTROL__CONTROL__BODY_HEARTBEAT ||
+    if (!client->awaits_reply || message->body_case != WEFT__CONTROL__CONTROL__BODY_HEARTBEAT ||
         !message->heartbeat->whom)
         return false;
-    member->awaits_answer = false;
+    client->awaits_reply = false;
     if (!message->heartbeat->text[0]) return true;
-    member->options.awaited(member->options.context, message->heartbeat->text);
-    if (weft_net_timer_once(member->net, WEFT_WAIT_REASON_PERIOD_NS, ask_awaited, member) != WEFT_OK)
-        weft_log(member->env, WEFT_LOG_WARN, "member", "no memory to report which members are missing");
+    client->options.awaited(client->options.context, message->heartbeat->text);
+    if (weft_net_timer_once(client->net, WEFT_WAIT_REASON_PERIOD_NS, request_wait_reason, client) != WEFT_OK)
+        weft_log(client->env, WEFT_LOG_WARN, "member", "no memory to report which members are missing");
     return true;
 }
 
 /* ---- admission ---- */
 
-static void be_welcomed(struct weft_control_client *member, const Weft__Control__Welcome *welcome)
+static void on_welcome(struct weft_control_client *client, const Weft__Control__Welcome *welcome)
 {
     uint8_t proof[WEFT_PROOF_BYTES];
-    if (member->secret && (weft_proof_make(member->secret, WEFT_PROOF_WELCOME, member->nonce, member->job,
-                                           member->name, proof) != WEFT_OK ||
+    if (client->secret && (weft_proof_make(client->secret, WEFT_PROOF_WELCOME, client->nonce, client->job,
+                                           client->name, proof) != WEFT_OK ||
                            !weft_proof_check(welcome->proof.data, welcome->proof.len, proof))) {
-        give_up(member, WEFT_ERR_AUTH, "the coordinator at %s does not know this job's secret",
-                member->where);
+        fail(client, WEFT_ERR_AUTH, "the coordinator at %s does not know this job's secret",
+                client->address);
         return;
     }
-    member->state = MEMBER_JOINED;
-    member->heartbeat_ns = welcome->heartbeat_ns;
-    if (member->heartbeat_ns / 3 < member->tick_ns &&
-        weft_net_timer_periodic(member->net, member->heartbeat_ns / 3, on_tick, member) != WEFT_OK) {
-        give_up(member, WEFT_ERR_NO_MEMORY, "no memory for the heartbeat's timer");
+    client->state = CLIENT_JOINED;
+    client->heartbeat_ns = welcome->heartbeat_ns;
+    if (client->heartbeat_ns / 3 < client->tick_ns &&
+        weft_net_timer_periodic(client->net, client->heartbeat_ns / 3, on_tick, client) != WEFT_OK) {
+        fail(client, WEFT_ERR_NO_MEMORY, "no memory for the heartbeat's timer");
         return;
     }
-    if (member->options.awaited &&
-        weft_net_timer_once(member->net, WEFT_WAIT_REASON_FIRST_NS, ask_awaited, member) != WEFT_OK) {
-        give_up(member, WEFT_ERR_NO_MEMORY, "no memory for the timer that reports missing members");
+    if (client->options.awaited &&
+        weft_net_timer_once(client->net, WEFT_WAIT_REASON_FIRST_NS, request_wait_reason, client) != WEFT_OK) {
+        fail(client, WEFT_ERR_NO_MEMORY, "no memory for the timer that reports missing members");
         return;
     }
-    if (member->options.welcomed) member->options.welcomed(member->options.context, welcome);
+    if (client->options.welcomed) client->options.welcomed(client->options.context, welcome);
 }
 
 static void on_opened(void *context, struct weft_net_connection *connection)
 {
-    struct weft_control_client *member = context;
-    member->opened = true;
+    struct weft_control_client *client = context;
+    client->opened = true;
 }
 
 static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
 {
-    struct weft_control_client *member = context;
+    struct weft_control_client *client = context;
     Weft__Control__Control *message;
-    if (weft_control_unpack(member->env, data, bytes, &message) != WEFT_OK) {
-        give_up(member, WEFT_ERR_MALFORMED,
+    if (weft_control_unpack(client->env, data, bytes, &message) != WEFT_OK) {
+        fail(client, WEFT_ERR_MALFORMED,
                 "%s sent a frame of %zu bytes that is no control message: is it a weft coordinator?",
-                member->where, bytes);
+                client->address, bytes);
         return;
     }
-    bool refused = message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT && member->state < MEMBER_JOINED;
+    bool refused = message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT && client->state < CLIENT_JOINED;
     if (refused)
-        give_up(member, (enum weft_status)message->abort->status, "%s", message->abort->text);
-    else if (member->state == MEMBER_CONNECTING &&
+        fail(client, (enum weft_status)message->abort->status, "%s", message->abort->text);
+    else if (client->state == CLIENT_CONNECTING &&
              message->body_case == WEFT__CONTROL__CONTROL__BODY_CHALLENGE)
-        say_hello(member, message->challenge);
-    else if (member->state == MEMBER_SAID_HELLO && message->body_case == WEFT__CONTROL__CONTROL__BODY_WELCOME)
-        be_welcomed(member, message->welcome);
-    else if (member->state == MEMBER_JOINED && !take_awaited(member, message))
-        member->options.message(member->options.context, message);
-    else if (member->state < MEMBER_JOINED)
-        give_up(member, WEFT_ERR_MALFORMED, "the coordinator at %s sent message %d out of turn",
-                member->where, (int)message->body_case);
-    weft_control_free(member->env, message);
+        send_hello(client, message->challenge);
+    else if (client->state == CLIENT_HELLO_SENT && message->body_case == WEFT__CONTROL__CONTROL__BODY_WELCOME)
+        on_welcome(client, message->welcome);
+    else if (client->state == CLIENT_JOINED && !accept_wait_reason(client, message))
+        client->options.message(client->options.context, message);
+    else if (client->state < CLIENT_JOINED)
+        fail(client, WEFT_ERR_MALFORMED, "the coordinator at %s sent message %d out of turn",
+                client->address, (int)message->body_case);
+    weft_control_free(client->env, message);
 }
 
 static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
                       const char *text)
 {
-    struct weft_control_client *member = context;
-    bool was_joined = member->state == MEMBER_JOINED, leaving = member->state == MEMBER_LEAVING;
-    member->connection = NULL;
-    member->state = MEMBER_CLOSED;
-    if (leaving) weft_error_set(&member->end, WEFT_ERR_CLOSED, "left");
+    struct weft_control_client *client = context;
+    bool was_joined = client->state == CLIENT_JOINED, leaving = client->state == CLIENT_LEAVING;
+    client->connection = NULL;
+    client->state = CLIENT_CLOSED;
+    if (leaving) weft_error_set(&client->end, WEFT_ERR_CLOSED, "left");
     if (reason == WEFT_ERR_UNREACHABLE)
-        weft_error_set(&member->end, reason, "no coordinator answers at %s: %s", member->where, text);
-    if (reason == WEFT_ERR_IO) weft_error_set(&member->end, reason, "%s", text);
-    weft_error_set(&member->end, reason, "the coordinator at %s %s", member->where,
+        weft_error_set(&client->end, reason, "no coordinator answers at %s: %s", client->address, text);
+    if (reason == WEFT_ERR_IO) weft_error_set(&client->end, reason, "%s", text);
+    weft_error_set(&client->end, reason, "the coordinator at %s %s", client->address,
                    was_joined ? "is lost: connection closed"
                               : "closed the connection before this process had joined");
-    member->options.closed(member->options.context, (enum weft_status)member->end.status, member->end.text);
+    client->options.closed(client->options.context, (enum weft_status)client->end.status, client->end.text);
 }
 
 static void on_tick(void *context)
 {
-    struct weft_control_client *member = context;
-    uint64_t now_ns = weft_now_ns(member->env);
-    if (member->opened && member->state < MEMBER_JOINED && now_ns > member->join_deadline_ns)
-        give_up(member, WEFT_ERR_DEADLINE, "the coordinator at %s did not let this process in within %llu s",
-                member->where, (unsigned long long)(member->options.join_ns / WEFT_SECONDS(1)));
-    if (member->state != MEMBER_JOINED || weft_elapsed_ns(member->sent_ns, now_ns) < member->heartbeat_ns / 4)
+    struct weft_control_client *client = context;
+    uint64_t now_ns = weft_now_ns(client->env);
+    if (client->opened && client->state < CLIENT_JOINED && now_ns > client->join_deadline_ns)
+        fail(client, WEFT_ERR_DEADLINE, "the coordinator at %s did not let this process in within %llu s",
+                client->address, (unsigned long long)(client->options.join_ns / WEFT_SECONDS(1)));
+    if (client->state != CLIENT_JOINED || weft_elapsed_ns(client->sent_ns, now_ns) < client->heartbeat_ns / 4)
         return;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     heartbeat.time_ns = now_ns;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &heartbeat;
-    (void)weft_control_client_send(member, &message);
+    (void)weft_control_client_send(client, &message);
 }
 
 /* ---- life ---- */
@@ -290,56 +290,56 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
     if (!options->job || options->job[0] == 0 || strlen(options->job) > WEFT_LIMIT_NAME_BYTES)
         return weft_error_set(error, WEFT_ERR_INVALID, "a job's name has 1 to %u bytes",
                               WEFT_LIMIT_NAME_BYTES);
-    struct weft_control_client *member = weft_alloc_zero(env, sizeof *member);
+    struct weft_control_client *client = weft_alloc_zero(env, sizeof *client);
     bool with_secret = options->secret && options->secret[0];
-    if (!member) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a control connection");
-    member->env = env;
-    member->net = net;
-    member->options = *options;
-    member->job = weft_alloc_text(env, options->job);
-    member->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
-    member->state = MEMBER_CONNECTING;
-    member->join_deadline_ns = weft_now_ns(env) + options->join_ns;
-    if (!member->job || (with_secret && !member->secret)) {
-        weft_control_client_free(member);
+    if (!client) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a control connection");
+    client->env = env;
+    client->net = net;
+    client->options = *options;
+    client->job = weft_alloc_text(env, options->job);
+    client->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
+    client->state = CLIENT_CONNECTING;
+    client->join_deadline_ns = weft_now_ns(env) + options->join_ns;
+    if (!client->job || (with_secret && !client->secret)) {
+        weft_control_client_free(client);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a control connection");
     }
     uint64_t random[2] = {weft_random_u64(env), weft_random_u64(env)};
-    memcpy(member->nonce, random, sizeof random);
-    if (gethostname(member->host, sizeof member->host - 1) != 0)
-        snprintf(member->host, sizeof member->host, "unknown");
-    snprintf(member->where, sizeof member->where, "%.250s:%u", options->host, options->port);
+    memcpy(client->nonce, random, sizeof random);
+    if (gethostname(client->host, sizeof client->host - 1) != 0)
+        snprintf(client->host, sizeof client->host, "unknown");
+    snprintf(client->address, sizeof client->address, "%.250s:%u", options->host, options->port);
     if (options->wanted_index >= 0)
-        snprintf(member->name, sizeof member->name, "%s %d (%s, pid %d)", role_name(options->role),
-                 options->wanted_index, member->host, (int)getpid());
+        snprintf(client->name, sizeof client->name, "%s %d (%s, pid %d)", role_name(options->role),
+                 options->wanted_index, client->host, (int)getpid());
     else
-        snprintf(member->name, sizeof member->name, "%s (%s, pid %d)", role_name(options->role), member->host,
+        snprintf(client->name, sizeof client->name, "%s (%s, pid %d)", role_name(options->role), client->host,
                  (int)getpid());
 
     static const struct weft_net_handler handler = {.opened = on_opened,
                                                     .frame = on_frame,
                                                     .closed = on_closed,
                                                     .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES};
-    enum weft_status status = weft_net_connect(net, options->host, options->port, &handler, member,
-                                               member->join_deadline_ns, &member->connection);
+    enum weft_status status = weft_net_connect(net, options->host, options->port, &handler, client,
+                                               client->join_deadline_ns, &client->connection);
     if (status != WEFT_OK) {
-        weft_control_client_free(member);
+        weft_control_client_free(client);
         return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", options->host,
                               options->port, weft_reason_text(status));
     }
-    *out = member; /* the net knows it from here on */
-    member->tick_ns = options->join_ns / 4 < TICK_NS ? options->join_ns / 4 : TICK_NS;
-    status = weft_net_timer_periodic(net, member->tick_ns, on_tick, member);
+    *out = client; /* the net knows it from here on */
+    client->tick_ns = options->join_ns / 4 < TICK_NS ? options->join_ns / 4 : TICK_NS;
+    status = weft_net_timer_periodic(net, client->tick_ns, on_tick, client);
     if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the heartbeat's timer");
     return WEFT_OK;
 }
 
-void weft_control_client_free(struct weft_control_client *member)
+void weft_control_client_free(struct weft_control_client *client)
 {
-    if (!member) return;
-    weft_free_bytes(member->env, member->job);
-    weft_free_bytes(member->env, member->secret);
-    weft_free_bytes(member->env, member);
+    if (!client) return;
+    weft_free_bytes(client->env, client->job);
+    weft_free_bytes(client->env, client->secret);
+    weft_free_bytes(client->env, client);
 }
 
 enum weft_status weft_host_port_parse(const char *text, char host_out[256], uint16_t *port_out,

@@ -107,15 +107,15 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
                                            const struct weft_control_client_options *options,
                                            struct weft_control_client **out, struct weft_error *error);
 /* Net thread. WEFT_ERR_CLOSED when the connection is gone. */
-enum weft_status weft_control_client_send(struct weft_control_client *member,
+enum weft_status weft_control_client_send(struct weft_control_client *client,
                                           const Weft__Control__Control *message);
 /* Leave, then close */
-enum weft_status weft_control_client_leave(struct weft_control_client *member, const char *text);
+enum weft_status weft_control_client_leave(struct weft_control_client *client, const char *text);
 /* Abort; stays open */
-enum weft_status weft_control_client_abort(struct weft_control_client *member, enum weft_status status,
+enum weft_status weft_control_client_abort(struct weft_control_client *client, enum weft_status status,
                                            const char *text);
 /* After weft_net_free. NULL is fine. */
-void weft_control_client_free(struct weft_control_client *member);
+void weft_control_client_free(struct weft_control_client *client);
 /* "host:port" into its parts; WEFT_ERR_INVALID and a sentence. `host_out` of 256 bytes is enough. */
 enum weft_status weft_host_port_parse(const char *text, char host_out[256], uint16_t *port_out,
                                       struct weft_error *error);

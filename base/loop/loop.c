@@ -57,38 +57,38 @@ struct weft_loop {
     size_t unsleepable;              /* pollables without descriptor */
     bool stepping;
     enum weft_wait_core wait_core;
-    bool moved; /* it waits for others than before, elsewhere */
-    bool told;  /* in this step, and of all that it was told: */
+    bool wait_core_changed; /* it waits for others than before, elsewhere */
+    bool wait_core_set;  /* in this step, and of all that it was told: */
     enum weft_wait_core step_wait_core;
-    uint32_t shared;                 /* short yields to go until nobody else seems to want this processor;
+    uint32_t shared_yields;                 /* short yields to go until nobody else seems to want this processor;
                                       * 0: nobody does */
-    bool timers_fresh;               /* one was started since they were looked at: it may be due */
+    bool timer_started;               /* one was started since they were looked at: it may be due */
     bool timers_due;                 /* one was started that is due: no look at the clock is needed to see
                                       * that */
     uint32_t steps;                  /* of drivers, without a look at the clock */
-    uint64_t looked_ns;              /* the clock, as last looked at */
+    uint64_t clock_ns;              /* the clock, as last looked at */
 
     int epoll_fd, event_fd; /* -1 with virtual_time */
     bool have_pwait2;       /* epoll_pwait2 (Linux 5.11) answers */
     struct descriptor_id event_id, epoll_id;
     atomic_bool is_broken;  /* the program closed or replaced a descriptor: sleepers poll */
-    atomic_bool is_kicked;  /* epoll has reported the eventfd, and it has not been read since */
-    atomic_uint kicks;      /* kicks since then; a futex */
+    atomic_bool is_eventfd_readable;  /* epoll has reported the eventfd, and it has not been read since */
+    atomic_uint wake_count;      /* kicks since then; a futex */
 
-    struct mailbox command;
-    struct owner owner;
+    struct mailbox mailbox;
+    struct loop_owner owner;
     struct compute compute;
-    _Atomic unsigned borrows; /* of baton.takes; only who holds the baton writes it */
-    bool (*awaited)(void *context); /* the owner's; NULL: it does not say */
-    void *awaited_context;
-    uint64_t runner_wake_ns; /* the holder's: when a resting runner wakes by itself */
-    _Atomic(const void *) runner; /* its thread's mark while it is in weft_loop_run */
-    struct guest {
+    _Atomic unsigned try_acquires; /* of baton.takes; only who holds the baton writes it */
+    bool (*pending_check)(void *context); /* the owner's; NULL: it does not say */
+    void *pending_context;
+    uint64_t engine_wake_ns; /* the holder's: when a resting runner wakes by itself */
+    _Atomic(const void *) engine_thread; /* its thread's mark while it is in weft_loop_run */
+    struct thread_guard {
         struct float_env floats;
-        int cancellable;
-        bool stepped;        /* what the pollables promised a runner in epoll may be over */
-        bool lent, guarded;  /* there is such a holder; weft_loop_guard_thread was called since */
-    } borrower;              /* the holder's, while it is one by weft_loop_try_acquire */
+        int cancel_state;
+        bool has_stepped;        /* what the pollables promised a runner in epoll may be over */
+        bool is_try_acquired, is_active;  /* there is such a holder; weft_loop_guard_thread was called since */
+    } guard;              /* the holder's, while it is one by weft_loop_try_acquire */
 };
 
 /* An address that is this thread's own while it lives: cheaper than a thread id. */
@@ -100,15 +100,15 @@ static const void *thread_mark(void)
 
 bool weft_loop_is_owner(const struct weft_loop *loop)
 {
-    return atomic_load_explicit(&loop->owner.holder, memory_order_relaxed) == thread_mark();
+    return atomic_load_explicit(&loop->owner.thread, memory_order_relaxed) == thread_mark();
 }
 
 /* Before the runner has come and after it has gone a free loop may be used like a plain object. */
 static void assert_holder(struct weft_loop *loop)
 {
     WEFT_ASSERT(weft_loop_is_owner(loop) ||
-                (atomic_load_explicit(&loop->owner.holder, memory_order_relaxed) == NULL &&
-                 atomic_load_explicit(&loop->owner.running, memory_order_relaxed) == 0));
+                (atomic_load_explicit(&loop->owner.thread, memory_order_relaxed) == NULL &&
+                 atomic_load_explicit(&loop->owner.engine_running, memory_order_relaxed) == 0));
 }
 
 void weft_loop_options_init(struct weft_loop_options *options)
@@ -139,26 +139,26 @@ err:;
     return weft_limit_status("the loop of a thread", reason);
 }
 
-static bool has_commands(struct owner *owner)
+static bool has_commands(struct loop_owner *owner)
 {
-    return !mailbox_empty(&weft_container_of(owner, struct weft_loop, owner)->command);
+    return !mailbox_empty(&weft_container_of(owner, struct weft_loop, owner)->mailbox);
 }
 
-static void kick(struct owner *owner)
+static void wake(struct loop_owner *owner)
 {
     struct weft_loop *loop = weft_container_of(owner, struct weft_loop, owner);
     uint64_t one = 1;
     if (loop->event_fd < 0) return;
     if (atomic_load(&loop->is_broken)) {
-        atomic_fetch_add(&loop->kicks, 1);
-        futex_wake_all(&loop->kicks);
+        atomic_fetch_add(&loop->wake_count, 1);
+        futex_wake_all(&loop->wake_count);
         return;
     }
     /* EAGAIN would mean 2^64 - 1 unread wakes: readable all the same. */
-    int cancellable; /* a thread that ends here wakes nobody */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
+    int cancel_state; /* a thread that ends here wakes nobody */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     while (write(loop->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
-    pthread_setcancelstate(cancellable, NULL);
+    pthread_setcancelstate(cancel_state, NULL);
 }
 
 enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_options *options,
@@ -182,7 +182,7 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
     enum weft_status status = timer_heap_init(&loop->timers, env);
     if (status < 0) goto err_free_loop;
     loop->owner.has_commands = has_commands;
-    loop->owner.kick = kick;
+    loop->owner.wake = wake;
     if (!loop->options.virtual_time) {
         status = open_descriptors(loop);
         if (status < 0) goto err_free_timers;
@@ -201,7 +201,7 @@ err_free_loop:
 void weft_loop_free(struct weft_loop *loop)
 {
     if (!loop) return;
-    WEFT_ASSERT(atomic_load(&loop->owner.holder) == NULL && !loop->stepping);
+    WEFT_ASSERT(atomic_load(&loop->owner.thread) == NULL && !loop->stepping);
     struct weft_list *node, *spare;
     compute_fini(&loop->compute);
     weft_list_foreach(node, spare, &loop->pollables) weft_list_remove(node);
@@ -213,16 +213,16 @@ void weft_loop_free(struct weft_loop *loop)
     weft_free_bytes(loop->env, loop);
 }
 
-static void set_where(struct weft_loop *loop, enum weft_wait_core wait_core)
+static void set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_core)
 {
-    loop->moved |= wait_core == WEFT_WAIT_OTHER_CORE && loop->wait_core != wait_core;
+    loop->wait_core_changed |= wait_core == WEFT_WAIT_OTHER_CORE && loop->wait_core != wait_core;
     loop->wait_core = wait_core;
 }
 
 /* Several may wait, each for others: one of them that needs this core needs it whatever the rest say, and
  * who is elsewhere is polled first only where nobody says otherwise. By each in turn the loop would find
  * in every step that it waits for others than before, and never yield or sleep. */
-static bool outweighs(enum weft_wait_core a, enum weft_wait_core b)
+static bool wait_core_precedes(enum weft_wait_core a, enum weft_wait_core b)
 {
     return a != b && (a == WEFT_WAIT_SAME_CORE || b == WEFT_WAIT_OTHER_CORE);
 }
@@ -230,9 +230,9 @@ static bool outweighs(enum weft_wait_core a, enum weft_wait_core b)
 void weft_loop_set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_core)
 {
     assert_holder(loop);
-    if (!loop->stepping) set_where(loop, wait_core);
-    else if (!loop->told || outweighs(wait_core, loop->step_wait_core)) loop->step_wait_core = wait_core;
-    loop->told = loop->stepping;
+    if (!loop->stepping) set_wait_core(loop, wait_core);
+    else if (!loop->wait_core_set || wait_core_precedes(wait_core, loop->step_wait_core)) loop->step_wait_core = wait_core;
+    loop->wait_core_set = loop->stepping;
 }
 
 struct weft_env *weft_loop_env(struct weft_loop *loop)
@@ -258,14 +258,14 @@ enum weft_status weft_timer_start_later(struct weft_loop *loop, struct weft_time
 
 enum weft_status weft_timer_start(struct weft_loop *loop, struct weft_timer *timer, uint64_t deadline_ns)
 {
-    loop->timers_fresh = true;
+    loop->timer_started = true;
     return weft_timer_start_later(loop, timer, deadline_ns);
 }
 
 enum weft_status weft_timer_start_now(struct weft_loop *loop, struct weft_timer *timer)
 {
     loop->timers_due = true;
-    return weft_timer_start_later(loop, timer, loop->looked_ns); /* behind those that were due at that look */
+    return weft_timer_start_later(loop, timer, loop->clock_ns); /* behind those that were due at that look */
 }
 
 void weft_timer_stop(struct weft_loop *loop, struct weft_timer *timer)
@@ -282,15 +282,15 @@ uint64_t weft_loop_next_timer_ns(struct weft_loop *loop)
 
 /* look: by the clock; else only those that are known to be due. A timer that restarts itself for now must
  * not keep the round from ending: as many calls as timers were running when it began. */
-static int run_timers(struct weft_loop *loop, bool look)
+static int run_timers(struct weft_loop *loop, bool read_clock)
 {
-    look = look || loop->timers_fresh;
+    read_clock = read_clock || loop->timer_started;
     loop->timers_due = false;
-    if (look) {
-        loop->timers_fresh = false;
-        loop->looked_ns = weft_now_ns(loop->env);
+    if (read_clock) {
+        loop->timer_started = false;
+        loop->clock_ns = weft_now_ns(loop->env);
     }
-    const uint64_t now_ns = loop->looked_ns;
+    const uint64_t now_ns = loop->clock_ns;
     size_t budget = loop->timers.count;
     int work = 0;
     while (budget-- > 0 && loop->timers.count > 0 && loop->timers.entries[0].deadline_ns <= now_ns) {
@@ -375,13 +375,13 @@ static bool arm_pollables(struct weft_loop *loop)
 
 void weft_loop_post(struct weft_loop *loop, struct weft_command *command)
 {
-    mailbox_push(&loop->command, command);
+    mailbox_push(&loop->mailbox, command);
     loop_owner_command_posted(&loop->owner, &(struct loop_owner_call){0}, false);
 }
 
 void weft_loop_post_lazy(struct weft_loop *loop, struct weft_command *command)
 {
-    mailbox_push(&loop->command, command);
+    mailbox_push(&loop->mailbox, command);
     loop_owner_command_posted(&loop->owner, &(struct loop_owner_call){0}, true);
 }
 
@@ -414,24 +414,24 @@ static void step_begin(struct weft_loop *loop)
 {
     WEFT_ASSERT(!loop->stepping);
     loop->stepping = true;
-    loop->told = false;
+    loop->wait_core_set = false;
 }
 
 static void step_end(struct weft_loop *loop)
 {
     loop->stepping = false;
-    if (loop->told) set_where(loop, loop->step_wait_core);
+    if (loop->wait_core_set) set_wait_core(loop, loop->step_wait_core);
 }
 
-static int step(struct weft_loop *loop, bool look)
+static int step(struct weft_loop *loop, bool read_clock)
 {
     assert_holder(loop);
     weft_loop_guard_thread(loop);
-    loop->borrower.stepped = true;
+    loop->guard.has_stepped = true;
     step_begin(loop);
     int work = run_pollables(loop);
-    if (look || loop->timers_fresh || loop->timers_due) work += run_timers(loop, look);
-    work += mailbox_run(&loop->command);
+    if (read_clock || loop->timer_started || loop->timers_due) work += run_timers(loop, read_clock);
+    work += mailbox_run(&loop->mailbox);
     step_end(loop);
     return work;
 }
@@ -443,9 +443,9 @@ int weft_loop_step(struct weft_loop *loop) { return step(loop, true); }
 static int step_quick(struct weft_loop *loop)
 {
     step_begin(loop);
-    int work = mailbox_run(&loop->command);
+    int work = mailbox_run(&loop->mailbox);
     if (work == 0) work = run_quick_pollables(loop);
-    else if (loop->timers_fresh || loop->timers_due) work += run_timers(loop, false);
+    else if (loop->timer_started || loop->timers_due) work += run_timers(loop, false);
     step_end(loop);
     return work;
 }
@@ -454,7 +454,7 @@ int weft_loop_run_commands(struct weft_loop *loop)
 {
     assert_holder(loop);
     step_begin(loop);
-    int count = mailbox_run(&loop->command);
+    int count = mailbox_run(&loop->mailbox);
     step_end(loop);
     return count;
 }
@@ -477,14 +477,14 @@ bool weft_loop_descriptors_lost(struct weft_loop *loop)
 }
 
 /* A kick just before this sleep is lost, so it is short. */
-static void sleep_broken(struct weft_loop *loop, uint64_t timeout_ns)
+static void sleep_without_epoll(struct weft_loop *loop, uint64_t timeout_ns)
 {
-    futex_wait(&loop->kicks, atomic_load(&loop->kicks),
+    futex_wait(&loop->wake_count, atomic_load(&loop->wake_count),
                timeout_ns < BROKEN_POLL_NS ? timeout_ns : BROKEN_POLL_NS);
 }
 
 /* After a sleep in epoll that no event ended. count: what epoll returned. */
-static void look_at_descriptors(struct weft_loop *loop, int count)
+static void check_descriptors(struct weft_loop *loop, int count)
 {
     const bool failed = count < 0 && errno != EINTR && errno != ENOSYS;
     if (!weft_loop_descriptors_lost(loop) && failed) mark_broken(loop);
@@ -495,7 +495,7 @@ static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
     struct epoll_event events[8];
     int count = -1;
     if (atomic_load_explicit(&loop->is_broken, memory_order_relaxed)) {
-        sleep_broken(loop, timeout_ns);
+        sleep_without_epoll(loop, timeout_ns);
         return;
     }
     if (timeout_ns > DESCRIPTOR_LOOK_NS) timeout_ns = DESCRIPTOR_LOOK_NS;
@@ -509,16 +509,16 @@ static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
         count = epoll_wait(loop->epoll_fd, events, 8, (int)timeout_ms);
     }
     for (int i = 0; i < count; i++)
-        if (events[i].data.fd == loop->event_fd) atomic_store(&loop->is_kicked, true);
-    if (count <= 0) look_at_descriptors(loop, count);
+        if (events[i].data.fd == loop->event_fd) atomic_store(&loop->is_eventfd_readable, true);
+    if (count <= 0) check_descriptors(loop, count);
 }
 
 /* The holder's, after it slept: kicks that are answered. Read only what epoll has reported: the number may
  * stand for a descriptor of the program by now, whose read would block. */
-static void empty_eventfd(struct weft_loop *loop)
+static void eventfd_drain(struct weft_loop *loop)
 {
     uint64_t wakes;
-    if (!atomic_exchange(&loop->is_kicked, false)) return;
+    if (!atomic_exchange(&loop->is_eventfd_readable, false)) return;
     if (read(loop->event_fd, &wakes, sizeof wakes) < 0) return;
 }
 
@@ -556,16 +556,16 @@ static void yield(struct weft_loop *loop)
     }
     uint64_t since_ns = weft_now_ns(loop->env);
     sched_yield();
-    if (weft_now_ns(loop->env) - since_ns >= YIELD_SHARED_NS) loop->shared = SHARED_YIELDS;
-    else if (loop->shared > 0) loop->shared--;
+    if (weft_now_ns(loop->env) - since_ns >= YIELD_SHARED_NS) loop->shared_yields = SHARED_YIELDS;
+    else if (loop->shared_yields > 0) loop->shared_yields--;
 }
 
 /* Account for a step's work; true when the loop has been idle long enough to sleep. now_ns 0: nobody has
  * looked. */
-static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uint64_t now_ns)
+static bool spin_account(struct weft_loop *loop, struct spin *spin, int work, uint64_t now_ns)
 {
-    if (work > 0 || loop->moved) {
-        loop->moved = false;
+    if (work > 0 || loop->wait_core_changed) {
+        loop->wait_core_changed = false;
         spin->idle = false;
         return false;
     }
@@ -577,7 +577,7 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uin
         return false;
     }
     bool yields_first =
-        loop->wait_core == WEFT_WAIT_SAME_CORE || (loop->wait_core == WEFT_WAIT_UNKNOWN && loop->shared > 0);
+        loop->wait_core == WEFT_WAIT_SAME_CORE || (loop->wait_core == WEFT_WAIT_UNKNOWN && loop->shared_yields > 0);
     if (spin->yields == 0 && !yields_first) {
         if (now_ns == 0) return false;
         if (spin->since_ns == 0) spin->since_ns = now_ns;
@@ -593,58 +593,58 @@ static bool spun_enough(struct weft_loop *loop, struct spin *spin, int work, uin
 
 /* When a wait ends. The beginning of one with a timeout is when it first looks at the clock: few wait so
  * long. */
-struct limit {
+struct wait_limit {
     uint64_t until_ns; /* 0: not known yet */
     uint64_t timeout_ns;
 };
 
-static uint64_t limit_of(struct limit *limit, uint64_t now_ns)
+static uint64_t wait_limit_ns(struct wait_limit *wait_limit, uint64_t now_ns)
 {
-    if (limit->until_ns == 0) limit->until_ns = weft_deadline_ns(now_ns, limit->timeout_ns);
-    return limit->until_ns;
+    if (wait_limit->until_ns == 0) wait_limit->until_ns = weft_deadline_ns(now_ns, wait_limit->timeout_ns);
+    return wait_limit->until_ns;
 }
 
 /* A driver's step. To read the clock takes as long as to poll everything, so it is left out while nothing
  * asks for it: no timer is fresh, nothing was done (it may have taken long), nobody yields or sleeps in
  * between, and the last look was a few steps ago. */
-static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *look, uint64_t *now_ns_out)
+static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *read_clock, uint64_t *now_ns_out)
 {
     bool yielded =
         spin->yields > 0 && (loop->wait_core != WEFT_WAIT_SAME_CORE || spin->yields % YIELDS_PER_LOOK == 0);
-    *look = *look || loop->timers_fresh || yielded || ++loop->steps >= STEPS_PER_LOOK;
-    int work = *look || loop->steps % 4 == 0 ? -1 : step_quick(loop);
+    *read_clock = *read_clock || loop->timer_started || yielded || ++loop->steps >= STEPS_PER_LOOK;
+    int work = *read_clock || loop->steps % 4 == 0 ? -1 : step_quick(loop);
     bool whole = work < 0;
-    if (whole) work = step(loop, *look);
-    *now_ns_out = *look ? loop->looked_ns : 0;
-    if (*look) loop->steps = 0;
-    *look = whole && work > 0;
+    if (whole) work = step(loop, *read_clock);
+    *now_ns_out = *read_clock ? loop->clock_ns : 0;
+    if (*read_clock) loop->steps = 0;
+    *read_clock = whole && work > 0;
     return work;
 }
 
 /* Step until the fact holds or the limit is reached; a guest also leaves when the baton is claimed or the
  * loop stopped. */
-static void drive(struct weft_loop *loop, bool (*fact)(void *), void *context, struct limit *limit,
-                  bool guest)
+static void drive(struct weft_loop *loop, bool (*condition)(void *), void *context, struct wait_limit *wait_limit,
+                  bool is_waiter)
 {
     struct spin spin = {0};
     struct loop_owner_call call = {0};
     uint64_t timeout_ns, now_ns;
-    bool look = loop->options.spin_us == 0;
-    if (!mailbox_empty(&loop->command) && (!guest || loop_owner_can_step(&loop->owner, &call))) {
+    bool read_clock = loop->options.spin_us == 0;
+    if (!mailbox_empty(&loop->mailbox) && (!is_waiter || loop_owner_can_step(&loop->owner, &call))) {
         (void)step_quick(loop); /* what it sends is sent before anything is polled */
-        if (fact(context)) return;
+        if (condition(context)) return;
     }
-    while (!guest || loop_owner_can_step(&loop->owner, &call)) {
-        int work = drive_step(loop, &spin, &look, &now_ns);
-        if (fact(context) || (guest && atomic_load(&loop->owner.claims) > 0)) return;
-        if (now_ns != 0 && now_ns >= limit_of(limit, now_ns)) return;
-        if (!spun_enough(loop, &spin, work, now_ns)) continue;
-        look = true;
-        if (!may_sleep(loop, limit_of(limit, weft_now_ns(loop->env)), &timeout_ns)) continue;
-        if (loop_owner_sleep_begin(&loop->owner, &call, guest) && !fact(context))
+    while (!is_waiter || loop_owner_can_step(&loop->owner, &call)) {
+        int work = drive_step(loop, &spin, &read_clock, &now_ns);
+        if (condition(context) || (is_waiter && atomic_load(&loop->owner.claims) > 0)) return;
+        if (now_ns != 0 && now_ns >= wait_limit_ns(wait_limit, now_ns)) return;
+        if (!spin_account(loop, &spin, work, now_ns)) continue;
+        read_clock = true;
+        if (!may_sleep(loop, wait_limit_ns(wait_limit, weft_now_ns(loop->env)), &timeout_ns)) continue;
+        if (loop_owner_sleep_begin(&loop->owner, &call, is_waiter) && !condition(context))
             sleep_in_epoll(loop, timeout_ns);
         loop_owner_sleep_end(&loop->owner, &call);
-        empty_eventfd(loop);
+        eventfd_drain(loop);
     }
 }
 
@@ -655,105 +655,105 @@ static bool is_true(void *context)
 
 enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64_t until_ns)
 {
-    struct loop_owner_call call = {.mark = thread_mark()};
+    struct loop_owner_call call = {.thread = thread_mark()};
     WEFT_ASSERT(!loop->options.virtual_time);
     /* a free loop: held meanwhile, so that posts find this thread when it sleeps */
-    bool lent = !weft_loop_is_owner(loop);
-    if (lent) WEFT_ASSERT(loop_owner_try_acquire(&loop->owner, &call, true));
-    struct limit limit = {.until_ns = until_ns ? until_ns : 1};
-    if (!*done) drive(loop, is_true, (void *)done, &limit, false);
-    if (lent) loop_owner_release(&loop->owner, &call, false, false);
+    bool acquired_here = !weft_loop_is_owner(loop);
+    if (acquired_here) WEFT_ASSERT(loop_owner_try_acquire(&loop->owner, &call, true));
+    struct wait_limit wait_limit = {.until_ns = until_ns ? until_ns : 1};
+    if (!*done) drive(loop, is_true, (void *)done, &wait_limit, false);
+    if (acquired_here) loop_owner_release(&loop->owner, &call, false, false);
     return *done ? WEFT_OK : WEFT_ERR_DEADLINE;
 }
 
 /* What a driver leaves behind that a runner must be woken for: due timers; and one that is still in epoll
  * sleeps on what the pollables promised before this thread polled them, and until the timer that was then
  * the next. */
-static bool leaves_urgent(struct weft_loop *loop)
+static bool has_urgent_work(struct weft_loop *loop)
 {
     uint64_t next_ns = weft_loop_next_timer_ns(loop);
-    if (loop->timers_fresh) loop->looked_ns = weft_now_ns(loop->env);
-    if (next_ns <= loop->looked_ns) return true; /* what has become due since is found by the next driver,
+    if (loop->timer_started) loop->clock_ns = weft_now_ns(loop->env);
+    if (next_ns <= loop->clock_ns) return true; /* what has become due since is found by the next driver,
                                                   * or by the runner */
-    if (!(atomic_load(&loop->owner.asleep) & IN_EPOLL_ENGINE)) return false;
+    if (!(atomic_load(&loop->owner.in_epoll) & IN_EPOLL_ENGINE)) return false;
     weft_loop_guard_thread(loop);
-    return next_ns < loop->runner_wake_ns || !arm_pollables(loop);
+    return next_ns < loop->engine_wake_ns || !arm_pollables(loop);
 }
 
 /* Something goes on that nobody may wait for. */
-static enum loop_owner_pending leaves_open(const struct weft_loop *loop)
+static enum loop_owner_pending pending_kind(const struct weft_loop *loop)
 {
-    return !loop->awaited || loop->awaited(loop->awaited_context) ? PENDING_WORK : PENDING_NONE;
+    return !loop->pending_check || loop->pending_check(loop->pending_context) ? PENDING_WORK : PENDING_NONE;
 }
 
 /* The engine's arithmetic is the same on every thread, whatever rounding its owner has set; and a thread
  * that is cancelled must not take the baton with it. */
-static void guest_begin(struct guest *guest)
+static void thread_guard_begin(struct thread_guard *guard)
 {
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guest->cancellable);
-    float_env_begin(&guest->floats);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guard->cancel_state);
+    float_env_begin(&guard->floats);
 }
 
-static void guest_end(const struct guest *guest)
+static void thread_guard_end(const struct thread_guard *guard)
 {
-    float_env_end(&guest->floats);
-    pthread_setcancelstate(guest->cancellable, NULL);
+    float_env_end(&guard->floats);
+    pthread_setcancelstate(guard->cancel_state, NULL);
 }
 
 /* Somebody else holds the baton, or nobody may: wait for a change. */
-static void wait_for_events(struct weft_loop *loop, struct loop_owner_call *call, bool (*fact)(void *),
-                            void *context, struct limit *limit)
+static void wait_for_events(struct weft_loop *loop, struct loop_owner_call *call, bool (*condition)(void *),
+                            void *context, struct wait_limit *wait_limit)
 {
-    uint64_t now_ns = weft_now_ns(loop->env), settled_ns = now_ns + SETTLE_NS,
-             until_ns = limit_of(limit, now_ns);
-    bool free = !loop_owner_wait_begin(&loop->owner, call);
-    while (!free && !fact(context)) {
-        free = atomic_load(&loop->owner.holder) == NULL && atomic_load(&loop->owner.running) &&
-               atomic_load(&loop->owner.claims) == 0 && !atomic_load(&loop->owner.stop);
+    uint64_t now_ns = weft_now_ns(loop->env), poll_until_ns = now_ns + SETTLE_NS,
+             until_ns = wait_limit_ns(wait_limit, now_ns);
+    bool is_free = !loop_owner_wait_begin(&loop->owner, call);
+    while (!is_free && !condition(context)) {
+        is_free = atomic_load(&loop->owner.thread) == NULL && atomic_load(&loop->owner.engine_running) &&
+               atomic_load(&loop->owner.claims) == 0 && !atomic_load(&loop->owner.stop_requested);
         now_ns = weft_now_ns(loop->env);
-        if (free || now_ns >= settled_ns) break;
+        if (is_free || now_ns >= poll_until_ns) break;
     }
-    if (!free && now_ns < until_ns && !fact(context))
+    if (!is_free && now_ns < until_ns && !condition(context))
         futex_wait(&loop->owner.events, call->seen, until_ns == WEFT_NEVER ? WEFT_NEVER : until_ns - now_ns);
     loop_owner_wait_end(&loop->owner, call);
 }
 
-static enum weft_status wait_until(struct weft_loop *loop, bool (*fact)(void *context), void *context,
-                                   struct limit *limit)
+static enum weft_status wait_until(struct weft_loop *loop, bool (*condition)(void *context), void *context,
+                                   struct wait_limit *wait_limit)
 {
-    struct loop_owner_call call = {.mark = thread_mark()};
+    struct loop_owner_call call = {.thread = thread_mark()};
     if (loop->env->virtual_time)
-        return loop->env->virtual_time->wait(loop->env, fact, context,
-                                             limit_of(limit, weft_now_ns(loop->env)));
+        return loop->env->virtual_time->wait(loop->env, condition, context,
+                                             wait_limit_ns(wait_limit, weft_now_ns(loop->env)));
     WEFT_ASSERT(!loop->options.virtual_time && !weft_loop_is_owner(loop));
-    while (!fact(context)) {
-        if (limit->until_ns != 0 && limit->until_ns != WEFT_NEVER &&
-            weft_now_ns(loop->env) >= limit->until_ns)
+    while (!condition(context)) {
+        if (wait_limit->until_ns != 0 && wait_limit->until_ns != WEFT_NEVER &&
+            weft_now_ns(loop->env) >= wait_limit->until_ns)
             return WEFT_ERR_DEADLINE;
         if (loop_owner_try_acquire(&loop->owner, &call, false)) {
-            struct guest guest;
-            guest_begin(&guest);
-            drive(loop, fact, context, limit, true);
-            bool urgent = leaves_urgent(loop);
-            guest_end(&guest);
-            loop_owner_release(&loop->owner, &call, urgent, leaves_open(loop));
+            struct thread_guard guard;
+            thread_guard_begin(&guard);
+            drive(loop, condition, context, wait_limit, true);
+            bool urgent = has_urgent_work(loop);
+            thread_guard_end(&guard);
+            loop_owner_release(&loop->owner, &call, urgent, pending_kind(loop));
         } else {
-            wait_for_events(loop, &call, fact, context, limit);
+            wait_for_events(loop, &call, condition, context, wait_limit);
         }
     }
     return WEFT_OK;
 }
 
-enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *context), void *context,
+enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*condition)(void *context), void *context,
                                     uint64_t until_ns)
 {
-    return wait_until(loop, fact, context, &(struct limit){.until_ns = until_ns ? until_ns : 1});
+    return wait_until(loop, condition, context, &(struct wait_limit){.until_ns = until_ns ? until_ns : 1});
 }
 
-enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void *context), void *context,
+enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*condition)(void *context), void *context,
                                        uint64_t timeout_ns)
 {
-    return wait_until(loop, fact, context, &(struct limit){.timeout_ns = timeout_ns});
+    return wait_until(loop, condition, context, &(struct wait_limit){.timeout_ns = timeout_ns});
 }
 
 /* --- the runner --- */
@@ -761,55 +761,55 @@ enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void
 bool weft_loop_is_engine_thread(const struct weft_loop *loop)
 {
     /* only its own thread can find itself there */
-    return atomic_load_explicit(&loop->runner, memory_order_relaxed) == thread_mark();
+    return atomic_load_explicit(&loop->engine_thread, memory_order_relaxed) == thread_mark();
 }
 
-static bool awaited(const struct weft_loop *loop)
+static bool has_pending(const struct weft_loop *loop)
 {
-    return loop->awaited && loop->awaited(loop->awaited_context);
+    return loop->pending_check && loop->pending_check(loop->pending_context);
 }
 
 /* Somebody else holds the baton: park until it is this thread's turn to try. */
 static void park(struct weft_loop *loop, struct loop_owner_call *call)
 {
     struct park_policy period = park_policy_initial();
-    unsigned takes = atomic_load(&loop->owner.takes),
-             borrows = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
-    while (!atomic_load(&loop->owner.stop)) {
-        bool sleeps = loop_owner_park_begin(&loop->owner, call, period.how);
-        bool left = period.how == PARK_MEDIUM && atomic_load(&loop->owner.holder) == NULL &&
-                    leaves_open(loop) != PENDING_NONE;
+    unsigned takes = atomic_load(&loop->owner.acquires),
+             try_acquires = atomic_load_explicit(&loop->try_acquires, memory_order_relaxed);
+    while (!atomic_load(&loop->owner.stop_requested)) {
+        bool sleeps = loop_owner_park_begin(&loop->owner, call, period.mode);
+        bool pending = period.mode == PARK_MEDIUM && atomic_load(&loop->owner.thread) == NULL &&
+                    pending_kind(loop) != PENDING_NONE;
         /* opened by one who may not have seen that it parks so */
-        if (left || (period.how == PARK_LONG && awaited(loop))) period.ns = PARK_NS_MIN;
+        if (pending || (period.mode == PARK_LONG && has_pending(loop))) period.ns = PARK_NS_MIN;
         if (sleeps)
-            futex_wait(&loop->owner.parked, period.how,
-                       period.how == PARK_UNTIL_RELEASED ? WEFT_NEVER : period.ns);
+            futex_wait(&loop->owner.park_mode, period.mode,
+                       period.mode == PARK_UNTIL_RELEASED ? WEFT_NEVER : period.ns);
         bool called = loop_owner_park_end(&loop->owner, call);
-        if (period.how == PARK_UNTIL_RELEASED) return;
-        int look = loop_owner_park_review(&loop->owner, call);
-        if (look == REVIEW_RUN) return;
-        unsigned borrows_now = atomic_load_explicit(&loop->borrows, memory_order_relaxed);
-        if (period.how == PARK_MEDIUM && called) period = park_policy_initial();
-        else if (look == REVIEW_OWNER_UNCHANGED) period = park_policy_owner_unchanged(period);
-        else period = park_policy_next(period, call->seen - takes, borrows_now - borrows, awaited(loop));
+        if (period.mode == PARK_UNTIL_RELEASED) return;
+        int review = loop_owner_park_review(&loop->owner, call);
+        if (review == REVIEW_RUN) return;
+        unsigned try_acquires_now = atomic_load_explicit(&loop->try_acquires, memory_order_relaxed);
+        if (period.mode == PARK_MEDIUM && called) period = park_policy_initial();
+        else if (review == REVIEW_OWNER_UNCHANGED) period = park_policy_owner_unchanged(period);
+        else period = park_policy_next(period, call->seen - takes, try_acquires_now - try_acquires, has_pending(loop));
         takes = call->seen;
-        borrows = borrows_now;
+        try_acquires = try_acquires_now;
     }
 }
 
 /* Holding: step until there is nothing to do (then sleep in epoll: true), until a waiter wants the baton,
  * or until the stop. Without the baton in the end. */
-static bool run_until_free(struct weft_loop *loop, struct loop_owner_call *call)
+static bool run_as_owner(struct weft_loop *loop, struct loop_owner_call *call)
 {
     struct spin spin = {0};
     uint64_t timeout_ns;
-    while (!atomic_load(&loop->owner.stop)) {
+    while (!atomic_load(&loop->owner.stop_requested)) {
         int work = weft_loop_step(loop);
         if (loop_owner_is_contended(&loop->owner, call)) break;
-        if (!spun_enough(loop, &spin, work, weft_now_ns(loop->env)) ||
+        if (!spin_account(loop, &spin, work, weft_now_ns(loop->env)) ||
             !may_sleep(loop, WEFT_NEVER, &timeout_ns))
             continue;
-        loop->runner_wake_ns = timeout_ns == WEFT_NEVER ? WEFT_NEVER : weft_now_ns(loop->env) + timeout_ns;
+        loop->engine_wake_ns = timeout_ns == WEFT_NEVER ? WEFT_NEVER : weft_now_ns(loop->env) + timeout_ns;
         if (loop_owner_engine_sleep_begin(&loop->owner, call)) sleep_in_epoll(loop, timeout_ns);
         loop_owner_engine_sleep_end(&loop->owner, call);
         return true;
@@ -820,41 +820,41 @@ static bool run_until_free(struct weft_loop *loop, struct loop_owner_call *call)
 
 void weft_loop_run(struct weft_loop *loop)
 {
-    struct loop_owner_call call = {.mark = thread_mark()};
+    struct loop_owner_call call = {.thread = thread_mark()};
     WEFT_ASSERT(!loop->options.virtual_time && !weft_loop_is_owner(loop));
     fesetenv(FE_DFL_ENV); /* as drivers: the thread that made this one may have set its own */
-    atomic_store_explicit(&loop->runner, thread_mark(), memory_order_relaxed);
-    atomic_store(&loop->owner.running, 1);
+    atomic_store_explicit(&loop->engine_thread, thread_mark(), memory_order_relaxed);
+    atomic_store(&loop->owner.engine_running, 1);
     bool slept = false;
-    while (!atomic_load(&loop->owner.stop)) {
-        bool free = loop_owner_engine_try_acquire(&loop->owner, &call);
-        if (free) {
-            if (slept) empty_eventfd(loop);
-            free = slept = run_until_free(loop, &call);
+    while (!atomic_load(&loop->owner.stop_requested)) {
+        bool is_free = loop_owner_engine_try_acquire(&loop->owner, &call);
+        if (is_free) {
+            if (slept) eventfd_drain(loop);
+            is_free = slept = run_as_owner(loop, &call);
         }
         /* The waiter it gave way to may need a while to wake: taking the baton again would keep it out. */
-        if (!free) park(loop, &call);
+        if (!is_free) park(loop, &call);
     }
     (void)weft_loop_acquire(loop, WEFT_NEVER); /* cannot fail: it waits */
     loop_owner_engine_end(&loop->owner, &call);
     /* the address may be another thread's mark soon */
-    atomic_store_explicit(&loop->runner, NULL, memory_order_relaxed);
+    atomic_store_explicit(&loop->engine_thread, NULL, memory_order_relaxed);
     weft_loop_release(loop);
 }
 
 void weft_loop_stop(struct weft_loop *loop)
 {
-    atomic_store(&loop->owner.stop, 1);
+    atomic_store(&loop->owner.stop_requested, 1);
     loop_owner_stop_requested(&loop->owner, &(struct loop_owner_call){0});
 }
 
-bool weft_loop_is_stopped(struct weft_loop *loop) { return atomic_load(&loop->owner.stop); }
+bool weft_loop_is_stopped(struct weft_loop *loop) { return atomic_load(&loop->owner.stop_requested); }
 
 /* --- the baton by hand --- */
 
 enum weft_status weft_loop_acquire(struct weft_loop *loop, uint64_t until_ns)
 {
-    struct loop_owner_call call = {.mark = thread_mark()};
+    struct loop_owner_call call = {.thread = thread_mark()};
     WEFT_ASSERT(!weft_loop_is_owner(loop));
     loop_owner_claim_begin(&loop->owner, &call);
     bool taken;
@@ -873,25 +873,25 @@ enum weft_status weft_loop_acquire(struct weft_loop *loop, uint64_t until_ns)
 void weft_loop_release(struct weft_loop *loop)
 {
     WEFT_ASSERT(weft_loop_is_owner(loop) && !loop->stepping);
-    loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, leaves_urgent(loop), leaves_open(loop));
+    loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, has_urgent_work(loop), pending_kind(loop));
 }
 
 /* --- borrowing: by a thread that has something short to do and steps nothing --- */
 
 void weft_loop_set_pending_check(struct weft_loop *loop, bool (*fn)(void *context), void *context)
 {
-    loop->awaited = fn;
-    loop->awaited_context = context;
+    loop->pending_check = fn;
+    loop->pending_context = context;
 }
 
 bool weft_loop_try_acquire(struct weft_loop *loop)
 {
-    struct loop_owner_call call = {.mark = thread_mark()};
-    if (atomic_load(&loop->owner.stop) || !mailbox_empty(&loop->command)) return false;
+    struct loop_owner_call call = {.thread = thread_mark()};
+    if (atomic_load(&loop->owner.stop_requested) || !mailbox_empty(&loop->mailbox)) return false;
     if (!loop_owner_try_acquire(&loop->owner, &call, false)) return false;
-    loop->borrower.lent = true;
-    loop->borrower.stepped = loop->borrower.guarded = false;
-    atomic_store_explicit(&loop->borrows, atomic_load_explicit(&loop->borrows, memory_order_relaxed) + 1,
+    loop->guard.is_try_acquired = true;
+    loop->guard.has_stepped = loop->guard.is_active = false;
+    atomic_store_explicit(&loop->try_acquires, atomic_load_explicit(&loop->try_acquires, memory_order_relaxed) + 1,
                           memory_order_relaxed);
     return true;
 }
@@ -899,23 +899,23 @@ bool weft_loop_try_acquire(struct weft_loop *loop)
 /* Both take as long as all the rest of a borrow, and few calls need them. */
 void weft_loop_guard_thread(struct weft_loop *loop)
 {
-    if (!loop->borrower.lent || loop->borrower.guarded) return;
-    loop->borrower.guarded = true;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &loop->borrower.cancellable);
-    float_env_begin(&loop->borrower.floats);
+    if (!loop->guard.is_try_acquired || loop->guard.is_active) return;
+    loop->guard.is_active = true;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &loop->guard.cancel_state);
+    float_env_begin(&loop->guard.floats);
 }
 
-void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending left)
+void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending pending)
 {
     WEFT_ASSERT(weft_loop_is_owner(loop) && !loop->stepping);
-    bool urgent = (left != WEFT_LOOP_PENDING_NONE || loop->borrower.stepped) && leaves_urgent(loop),
-         guarded = loop->borrower.guarded;
-    int cancellable = loop->borrower.cancellable;
-    if (guarded) float_env_end(&loop->borrower.floats);
-    loop->borrower.lent = false;
+    bool urgent = (pending != WEFT_LOOP_PENDING_NONE || loop->guard.has_stepped) && has_urgent_work(loop),
+         is_active = loop->guard.is_active;
+    int cancel_state = loop->guard.cancel_state;
+    if (is_active) float_env_end(&loop->guard.floats);
+    loop->guard.is_try_acquired = false;
     loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, urgent,
-                       left == WEFT_LOOP_PENDING_NEW ? PENDING_NEW_WORK : PENDING_NONE);
-    if (guarded) pthread_setcancelstate(cancellable, NULL);
+                       pending == WEFT_LOOP_PENDING_NEW ? PENDING_NEW_WORK : PENDING_NONE);
+    if (is_active) pthread_setcancelstate(cancel_state, NULL);
 }
 
 void weft_cpu_relax(bool yields)

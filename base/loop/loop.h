@@ -124,11 +124,11 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
  * does, else sleeps. `fact` is cheap, has no side effects, and is called on this thread; whoever makes it
  * true calls weft_loop_notify afterwards. Cancellation of the thread (pthread_cancel) is held off while it
  * drives. With virtual_time only where the env can wait. */
-enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*fact)(void *context), void *context,
+enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*condition)(void *context), void *context,
                                     uint64_t until_ns);
 /* The same with a timeout, counted from the first look at the clock, a few steps after the call: for waits
  * that mostly end before. */
-enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*fact)(void *context), void *context,
+enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*condition)(void *context), void *context,
                                        uint64_t timeout_ns);
 /* Any thread: has the program closed or replaced the descriptors that wake this loop? Two system calls.
  * Sleepers then poll, and a line is logged. */
@@ -164,7 +164,7 @@ enum weft_loop_pending {
                                  * that looks seldom finds it at its next look */
     WEFT_LOOP_PENDING_NEW,   /* the same, and nobody is known to wait for it */
 };
-void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending left);
+void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending pending);
 /* The holder, before it calls what may be a cancellation point (most system calls) or computes with
  * floats: from here on until the give its thread is not cancelled, and its floating-point environment is
  * the default one. A step does so by itself. Nothing for who has not borrowed. */

@@ -55,24 +55,24 @@ enum { IN_EPOLL_ENGINE = 1, IN_EPOLL_WAITER = 2 };              /* bits of `asle
 /* values of `parked` */
 enum { PARK_NONE = 0, PARK_SHORT = 1, PARK_UNTIL_RELEASED = 2, PARK_LONG = 3, PARK_MEDIUM = 4 };
 
-struct owner {
-    _Atomic(const void *) holder; /* mark of the thread that may step; NULL: nobody does */
-    atomic_uint running;          /* the runner exists */
-    atomic_uint stop;             /* the runner shall end; nobody starts another step */
+struct loop_owner {
+    _Atomic(const void *) thread; /* mark of the thread that may step; NULL: nobody does */
+    atomic_uint engine_running;          /* the runner exists */
+    atomic_uint stop_requested;             /* the runner shall end; nobody starts another step */
     atomic_uint claims;           /* threads that want the baton before anybody else */
     atomic_uint waiters;          /* threads that sleep on `events`, or are about to */
     atomic_uint events;           /* futex: a fact may have become true, the baton may be free */
-    atomic_uint asleep;           /* who is in epoll, or about to be */
-    atomic_uint parked;           /* futex: how the runner is parked */
-    atomic_uint takes;            /* by drivers, counted so that the runner sees whether they keep coming */
-    bool (*has_commands)(struct owner *owner);
-    void (*kick)(struct owner *owner); /* make the eventfd readable: epoll ends */
+    atomic_uint in_epoll;           /* who is in epoll, or about to be */
+    atomic_uint park_mode;           /* futex: how the runner is parked */
+    atomic_uint acquires;            /* by drivers, counted so that the runner sees whether they keep coming */
+    bool (*has_commands)(struct loop_owner *owner);
+    void (*wake)(struct loop_owner *owner); /* make the eventfd readable: epoll ends */
 };
 
 /* One thread's passage through one of the functions. */
 struct loop_owner_call {
-    const void *at;    /* the test's: where to go on */
-    const void *mark;  /* of the thread */
+    const void *resume_at;    /* the test's: where to go on */
+    const void *thread;  /* of the thread */
     unsigned seen;
     bool flag;
 };
@@ -81,14 +81,14 @@ struct loop_owner_call {
 #define OWNER_WAKE_ENGINE(owner, call)                                                              \
     do {                                                                                            \
         OWNER_STEP(call);                                                                           \
-        if (atomic_load(&(owner)->asleep) & IN_EPOLL_ENGINE) {                                         \
+        if (atomic_load(&(owner)->in_epoll) & IN_EPOLL_ENGINE) {                                         \
             OWNER_STEP(call);                                                                       \
-            (owner)->kick(owner);                                                                   \
+            (owner)->wake(owner);                                                                   \
         } else {                                                                                    \
             OWNER_STEP(call);                                                                       \
-            if (atomic_exchange(&(owner)->parked, PARK_NONE) != PARK_NONE) {                    \
+            if (atomic_exchange(&(owner)->park_mode, PARK_NONE) != PARK_NONE) {                    \
                 OWNER_STEP(call);                                                                   \
-                OWNER_WAKE(owner, &(owner)->parked);                                                \
+                OWNER_WAKE(owner, &(owner)->park_mode);                                                \
             }                                                                                       \
         }                                                                                           \
     } while (0)
@@ -108,40 +108,40 @@ struct loop_owner_call {
 /* ---- anybody ---- */
 
 /* After a letter was put into the mailbox. lazy: the poster is going to wait for its effect. */
-static inline int loop_owner_command_posted(struct owner *owner, struct loop_owner_call *call, bool lazy)
+static inline int loop_owner_command_posted(struct loop_owner *owner, struct loop_owner_call *call, bool lazy)
 {
-    unsigned parked;
+    unsigned park_mode;
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    if (atomic_load(&owner->holder) != NULL) {
+    if (atomic_load(&owner->thread) != NULL) {
         /* A holder that is awake looks at the mail before it sleeps and after it gave. */
         OWNER_STEP(call);
-        call->flag = atomic_load(&owner->asleep) & IN_EPOLL_WAITER;
+        call->flag = atomic_load(&owner->in_epoll) & IN_EPOLL_WAITER;
         OWNER_STEP(call);
-        if (call->flag) owner->kick(owner);
+        if (call->flag) owner->wake(owner);
         OWNER_END(call, 0);
     }
     OWNER_STEP(call);
-    parked = atomic_load(&owner->parked);
-    call->flag = lazy && (parked == PARK_SHORT || parked == PARK_MEDIUM);
+    park_mode = atomic_load(&owner->park_mode);
+    call->flag = lazy && (park_mode == PARK_SHORT || park_mode == PARK_MEDIUM);
     if (!call->flag) OWNER_WAKE_ENGINE(owner, call);
     OWNER_END(call, 0);
 }
 
 /* After a fact was made true that some waiter may sleep for. */
-static inline int loop_owner_condition_changed(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_condition_changed(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_WAKE_WAITERS(owner, call);
     OWNER_STEP(call);
-    call->flag = atomic_load(&owner->asleep) & IN_EPOLL_WAITER;
+    call->flag = atomic_load(&owner->in_epoll) & IN_EPOLL_WAITER;
     OWNER_STEP(call);
-    if (call->flag) owner->kick(owner);
+    if (call->flag) owner->wake(owner);
     OWNER_END(call, 0);
 }
 
 /* `stop` was set. */
-static inline int loop_owner_stop_requested(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_stop_requested(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_WAKE_ENGINE(owner, call);
@@ -151,20 +151,20 @@ static inline int loop_owner_stop_requested(struct owner *owner, struct loop_own
 /* ---- waiting threads ---- */
 
 /* 1: this thread drives now. `urgent`: it has claimed the baton. */
-static inline int loop_owner_try_acquire(struct owner *owner, struct loop_owner_call *call, bool urgent)
+static inline int loop_owner_try_acquire(struct loop_owner *owner, struct loop_owner_call *call, bool urgent)
 {
-    const void *nobody = NULL;
+    const void *none = NULL;
     OWNER_BEGIN(call);
     OWNER_STEP(call);
     if (!urgent && atomic_load(&owner->claims) > 0) OWNER_END(call, 0);
     OWNER_STEP(call);
-    if (!urgent && !atomic_load(&owner->running)) OWNER_END(call, 0);
+    if (!urgent && !atomic_load(&owner->engine_running)) OWNER_END(call, 0);
     OWNER_STEP(call);
-    nobody = NULL;
-    if (!atomic_compare_exchange_strong(&owner->holder, &nobody, call->mark)) OWNER_END(call, 0);
+    none = NULL;
+    if (!atomic_compare_exchange_strong(&owner->thread, &none, call->thread)) OWNER_END(call, 0);
     OWNER_STEP(call);
     /* only who holds the baton writes it, and the giving store publishes it */
-    atomic_store_explicit(&owner->takes, atomic_load_explicit(&owner->takes, memory_order_relaxed) + 1,
+    atomic_store_explicit(&owner->acquires, atomic_load_explicit(&owner->acquires, memory_order_relaxed) + 1,
                           memory_order_relaxed);
     OWNER_END(call, 1);
 }
@@ -174,21 +174,21 @@ static inline int loop_owner_try_acquire(struct owner *owner, struct loop_owner_
 enum loop_owner_pending { PENDING_NONE = 0, PENDING_WORK, PENDING_NEW_WORK };
 
 /* urgent: timers are due, or the runner is in epoll and could not be armed for. */
-static inline int loop_owner_release(struct owner *owner, struct loop_owner_call *call, bool urgent,
-                                     enum loop_owner_pending left)
+static inline int loop_owner_release(struct loop_owner *owner, struct loop_owner_call *call, bool urgent,
+                                     enum loop_owner_pending pending)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    atomic_store(&owner->holder, NULL);
+    atomic_store(&owner->thread, NULL);
     OWNER_WAKE_WAITERS(owner, call);
     OWNER_STEP(call);
     call->flag = urgent || owner->has_commands(owner);
     if (!call->flag) {
         OWNER_STEP(call);
-        call->seen = atomic_load(&owner->parked);
+        call->seen = atomic_load(&owner->park_mode);
         call->flag = call->seen == PARK_UNTIL_RELEASED ||
-                     (call->seen == PARK_MEDIUM && left != PENDING_NONE) ||
-                     (call->seen == PARK_LONG && left == PENDING_NEW_WORK);
+                     (call->seen == PARK_MEDIUM && pending != PENDING_NONE) ||
+                     (call->seen == PARK_LONG && pending == PENDING_NEW_WORK);
     }
     if (call->flag) OWNER_WAKE_ENGINE(owner, call);
     OWNER_END(call, 0);
@@ -196,7 +196,7 @@ static inline int loop_owner_release(struct owner *owner, struct loop_owner_call
 
 /* Somebody else has the baton. 1: sleep while `events` is turn->seen (unless the fact is true); either way
  * loop_owner_wait_end follows. */
-static inline int loop_owner_wait_begin(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_wait_begin(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
@@ -204,16 +204,16 @@ static inline int loop_owner_wait_begin(struct owner *owner, struct loop_owner_c
     OWNER_STEP(call);
     atomic_fetch_add(&owner->waiters, 1);
     OWNER_STEP(call);
-    if (atomic_load(&owner->holder) != NULL) OWNER_END(call, 1);
+    if (atomic_load(&owner->thread) != NULL) OWNER_END(call, 1);
     OWNER_STEP(call);
     if (atomic_load(&owner->claims) > 0) OWNER_END(call, 1);
     OWNER_STEP(call);
-    if (!atomic_load(&owner->running)) OWNER_END(call, 1);
+    if (!atomic_load(&owner->engine_running)) OWNER_END(call, 1);
     OWNER_STEP(call);
-    OWNER_END(call, atomic_load(&owner->stop) != 0);
+    OWNER_END(call, atomic_load(&owner->stop_requested) != 0);
 }
 
-static inline int loop_owner_wait_end(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_wait_end(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
@@ -222,20 +222,20 @@ static inline int loop_owner_wait_end(struct owner *owner, struct loop_owner_cal
 }
 
 /* Before weft_loop_acquire tries: whoever drives steps aside. */
-static inline int loop_owner_claim_begin(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_claim_begin(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
     atomic_fetch_add(&owner->claims, 1);
     OWNER_STEP(call);
-    call->flag = atomic_load(&owner->asleep) & IN_EPOLL_WAITER;
+    call->flag = atomic_load(&owner->in_epoll) & IN_EPOLL_WAITER;
     OWNER_STEP(call);
-    if (call->flag) owner->kick(owner);
+    if (call->flag) owner->wake(owner);
     OWNER_END(call, 0);
 }
 
 /* As loop_owner_wait_begin, for a thread with a claim of its own: only a holder is in its way. */
-static inline int loop_owner_claim_wait_begin(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_claim_wait_begin(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
@@ -243,65 +243,65 @@ static inline int loop_owner_claim_wait_begin(struct owner *owner, struct loop_o
     OWNER_STEP(call);
     atomic_fetch_add(&owner->waiters, 1);
     OWNER_STEP(call);
-    OWNER_END(call, atomic_load(&owner->holder) != NULL);
+    OWNER_END(call, atomic_load(&owner->thread) != NULL);
 }
 
 /* The claim is over: it was met, or given up, and then those who stepped aside must look again. */
-static inline int loop_owner_claim_end(struct owner *owner, struct loop_owner_call *call, bool met)
+static inline int loop_owner_claim_end(struct loop_owner *owner, struct loop_owner_call *call, bool acquired)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
     atomic_fetch_sub(&owner->claims, 1);
-    if (!met) OWNER_WAKE_WAITERS(owner, call);
+    if (!acquired) OWNER_WAKE_WAITERS(owner, call);
     OWNER_END(call, 0);
 }
 
 /* A driver looks before each step. 1: it may step. The runner takes `stop` back last: whoever then reads 0
  * there reads 0 in `running`, too. */
-static inline int loop_owner_can_step(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_can_step(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    if (atomic_load(&owner->stop)) OWNER_END(call, 0);
+    if (atomic_load(&owner->stop_requested)) OWNER_END(call, 0);
     OWNER_STEP(call);
-    OWNER_END(call, atomic_load(&owner->running) != 0);
+    OWNER_END(call, atomic_load(&owner->engine_running) != 0);
 }
 
 /* The driver found nothing to do and has armed the pollables. 1: it may sleep in epoll unless the fact is
  * true; either way loop_owner_sleep_end follows. steps_aside: it leaves when the baton is claimed. */
-static inline int loop_owner_sleep_begin(struct owner *owner, struct loop_owner_call *call, bool steps_aside)
+static inline int loop_owner_sleep_begin(struct loop_owner *owner, struct loop_owner_call *call, bool yields_to_claims)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    atomic_fetch_or(&owner->asleep, IN_EPOLL_WAITER);
+    atomic_fetch_or(&owner->in_epoll, IN_EPOLL_WAITER);
     OWNER_STEP(call);
     if (owner->has_commands(owner)) OWNER_END(call, 0);
     OWNER_STEP(call);
-    OWNER_END(call, !steps_aside || atomic_load(&owner->claims) == 0);
+    OWNER_END(call, !yields_to_claims || atomic_load(&owner->claims) == 0);
 }
 
-static inline int loop_owner_sleep_end(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_sleep_end(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    atomic_fetch_and(&owner->asleep, ~(unsigned)IN_EPOLL_WAITER);
+    atomic_fetch_and(&owner->in_epoll, ~(unsigned)IN_EPOLL_WAITER);
     OWNER_END(call, 0);
 }
 
 /* ---- the runner ---- */
 
 /* 1: it holds the baton. */
-static inline int loop_owner_engine_try_acquire(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_engine_try_acquire(struct loop_owner *owner, struct loop_owner_call *call)
 {
-    const void *nobody = NULL;
+    const void *none = NULL;
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    nobody = NULL;
-    OWNER_END(call, atomic_compare_exchange_strong(&owner->holder, &nobody, call->mark));
+    none = NULL;
+    OWNER_END(call, atomic_compare_exchange_strong(&owner->thread, &none, call->thread));
 }
 
 /* 1: somebody wants the baton. */
-static inline int loop_owner_is_contended(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_is_contended(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
@@ -310,24 +310,24 @@ static inline int loop_owner_is_contended(struct owner *owner, struct loop_owner
     OWNER_END(call, atomic_load(&owner->claims) > 0);
 }
 
-static inline int loop_owner_engine_yield(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_engine_yield(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    atomic_store(&owner->holder, NULL);
+    atomic_store(&owner->thread, NULL);
     OWNER_WAKE_WAITERS(owner, call);
     OWNER_END(call, 0);
 }
 
 /* Nothing to do, pollables armed: let go. 1: sleep in epoll; either way loop_owner_engine_sleep_end
  * follows. */
-static inline int loop_owner_engine_sleep_begin(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_engine_sleep_begin(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    atomic_fetch_or(&owner->asleep, IN_EPOLL_ENGINE);
+    atomic_fetch_or(&owner->in_epoll, IN_EPOLL_ENGINE);
     OWNER_STEP(call);
-    atomic_store(&owner->holder, NULL);
+    atomic_store(&owner->thread, NULL);
     OWNER_STEP(call);
     if (owner->has_commands(owner)) OWNER_END(call, 0);
     OWNER_STEP(call);
@@ -335,72 +335,72 @@ static inline int loop_owner_engine_sleep_begin(struct owner *owner, struct loop
     OWNER_STEP(call);
     if (atomic_load(&owner->claims) > 0) OWNER_END(call, 0);
     OWNER_STEP(call);
-    OWNER_END(call, atomic_load(&owner->stop) == 0);
+    OWNER_END(call, atomic_load(&owner->stop_requested) == 0);
 }
 
-static inline int loop_owner_engine_sleep_end(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_engine_sleep_end(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    atomic_fetch_and(&owner->asleep, ~(unsigned)IN_EPOLL_ENGINE);
+    atomic_fetch_and(&owner->in_epoll, ~(unsigned)IN_EPOLL_ENGINE);
     OWNER_END(call, 0);
 }
 
 /* The runner ends, holding the baton by a claim; it gives it back afterwards. */
-static inline int loop_owner_engine_end(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_engine_end(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    atomic_store(&owner->running, 0);
+    atomic_store(&owner->engine_running, 0);
     OWNER_STEP(call);
-    atomic_store(&owner->stop, 0);
+    atomic_store(&owner->stop_requested, 0);
     OWNER_END(call, 0);
 }
 
 /* The baton is somebody else's. 1: sleep while `parked` is `how` (all but LONG: for a period); either way
  * loop_owner_park_end follows. */
-static inline int loop_owner_park_begin(struct owner *owner, struct loop_owner_call *call, unsigned how)
+static inline int loop_owner_park_begin(struct loop_owner *owner, struct loop_owner_call *call, unsigned mode)
 {
     OWNER_BEGIN(call);
     /* What woke it in epoll may have been the driver's only call. */
     OWNER_STEP(call);
-    call->flag = atomic_load(&owner->asleep) & IN_EPOLL_WAITER;
+    call->flag = atomic_load(&owner->in_epoll) & IN_EPOLL_WAITER;
     OWNER_STEP(call);
-    if (call->flag) owner->kick(owner);
+    if (call->flag) owner->wake(owner);
     OWNER_STEP(call);
-    atomic_store(&owner->parked, how);
+    atomic_store(&owner->park_mode, mode);
     OWNER_STEP(call);
-    if (atomic_load(&owner->stop)) OWNER_END(call, 0);
+    if (atomic_load(&owner->stop_requested)) OWNER_END(call, 0);
     OWNER_STEP(call);
-    if (atomic_load(&owner->holder) != NULL) OWNER_END(call, 1);
-    if (how == PARK_UNTIL_RELEASED) OWNER_END(call, 0);
+    if (atomic_load(&owner->thread) != NULL) OWNER_END(call, 1);
+    if (mode == PARK_UNTIL_RELEASED) OWNER_END(call, 0);
     OWNER_STEP(call);
     OWNER_END(call, !owner->has_commands(owner));
 }
 
 /* 1: somebody has called it. */
-static inline int loop_owner_park_end(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_park_end(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    OWNER_END(call, atomic_exchange(&owner->parked, PARK_NONE) == PARK_NONE);
+    OWNER_END(call, atomic_exchange(&owner->park_mode, PARK_NONE) == PARK_NONE);
 }
 
 enum loop_owner_park_review { REVIEW_RUN = 0, REVIEW_PARK_AGAIN, REVIEW_OWNER_UNCHANGED };
 
 /* A timed park is over: turn->seen is `takes` as it was when the last one was. What now? */
-static inline int loop_owner_park_review(struct owner *owner, struct loop_owner_call *call)
+static inline int loop_owner_park_review(struct loop_owner *owner, struct loop_owner_call *call)
 {
-    unsigned before;
+    unsigned last_seen;
     OWNER_BEGIN(call);
     OWNER_STEP(call);
-    call->flag = atomic_load(&owner->holder) == NULL;
+    call->flag = atomic_load(&owner->thread) == NULL;
     OWNER_STEP(call);
     if (call->flag && owner->has_commands(owner)) OWNER_END(call, REVIEW_RUN);
     OWNER_STEP(call);
-    before = call->seen;
-    call->seen = atomic_load(&owner->takes);
-    if (call->seen != before) OWNER_END(call, REVIEW_PARK_AGAIN);
+    last_seen = call->seen;
+    call->seen = atomic_load(&owner->acquires);
+    if (call->seen != last_seen) OWNER_END(call, REVIEW_PARK_AGAIN);
     OWNER_END(call, call->flag ? REVIEW_RUN : REVIEW_OWNER_UNCHANGED);
 }
 

@@ -31,44 +31,44 @@
 
 struct park_policy {
     uint64_t ns;
-    unsigned how;   /* PARK_SHORT, _SLOW, _CALM or _LONG */
-    unsigned stays; /* calm periods in a row that one driver has stayed for */
+    unsigned mode;   /* PARK_SHORT, _SLOW, _CALM or _LONG */
+    unsigned held_periods; /* calm periods in a row that one driver has stayed for */
 };
 
 static inline struct park_policy park_policy_initial(void)
 {
-    return (struct park_policy){.ns = PARK_NS_MIN, .how = PARK_SHORT};
+    return (struct park_policy){.ns = PARK_NS_MIN, .mode = PARK_SHORT};
 }
 
-static inline struct park_policy park_policy_medium(unsigned stays)
+static inline struct park_policy park_policy_medium(unsigned held_periods)
 {
     return (struct park_policy){.ns = PARK_NS_LONG,
-                                .how = stays < PARK_HELD_PERIODS_MAX ? PARK_MEDIUM : PARK_UNTIL_RELEASED,
-                                .stays = stays};
+                                .mode = held_periods < PARK_HELD_PERIODS_MAX ? PARK_MEDIUM : PARK_UNTIL_RELEASED,
+                                .held_periods = held_periods};
 }
 
 /* One driver was there for all of it. */
 static inline struct park_policy park_policy_owner_unchanged(struct park_policy now)
 {
-    return park_policy_medium(now.how == PARK_MEDIUM ? now.stays + 1 : 0);
+    return park_policy_medium(now.mode == PARK_MEDIUM ? now.held_periods + 1 : 0);
 }
 
 /* `came`: times that others took the baton in this period, `borrowed` of them to step nothing. awaited:
  * something is open. */
-static inline struct park_policy park_policy_next(struct park_policy now, unsigned came, unsigned borrowed,
-                                                  bool awaited)
+static inline struct park_policy park_policy_next(struct park_policy now, unsigned acquires, unsigned try_acquires,
+                                                  bool has_pending)
 {
-    unsigned driven = came > borrowed ? came - borrowed : 0;
+    unsigned waits = acquires > try_acquires ? acquires - try_acquires : 0;
     /* one may be between its two counts */
-    bool all_borrowed = driven <= 1 + borrowed / TRY_ACQUIRES_PER_WAIT;
-    if (all_borrowed && !awaited && (uint64_t)borrowed * TRY_ACQUIRE_INTERVAL_NS >= now.ns)
-        return (struct park_policy){.ns = PARK_NS_LONG, .how = PARK_LONG};
-    if (now.ns >= PARK_NS_MAX && (uint64_t)driven * WAIT_INTERVAL_NS >= now.ns)
-        return (struct park_policy){.ns = PARK_NS_LONG, .how = PARK_SHORT};
-    if (driven > 0 && (now.how == PARK_MEDIUM || now.ns == PARK_NS_MAX)) return park_policy_medium(0);
+    bool only_try_acquires = waits <= 1 + try_acquires / TRY_ACQUIRES_PER_WAIT;
+    if (only_try_acquires && !has_pending && (uint64_t)try_acquires * TRY_ACQUIRE_INTERVAL_NS >= now.ns)
+        return (struct park_policy){.ns = PARK_NS_LONG, .mode = PARK_LONG};
+    if (now.ns >= PARK_NS_MAX && (uint64_t)waits * WAIT_INTERVAL_NS >= now.ns)
+        return (struct park_policy){.ns = PARK_NS_LONG, .mode = PARK_SHORT};
+    if (waits > 0 && (now.mode == PARK_MEDIUM || now.ns == PARK_NS_MAX)) return park_policy_medium(0);
     if (now.ns > PARK_NS_MAX) return park_policy_initial();
     uint64_t ns = 2 * now.ns < PARK_NS_MAX ? 2 * now.ns : PARK_NS_MAX;
-    return (struct park_policy){.ns = ns, .how = PARK_SHORT};
+    return (struct park_policy){.ns = ns, .mode = PARK_SHORT};
 }
 
 #endif

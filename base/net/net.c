@@ -28,85 +28,85 @@
 #define BASE_DESCRIPTORS 8 /* above the number that an event base opens */
 
 /* How long weft_net_free waits for its peers to take the last frames. */
-#define GOODBYE_MS 300
+#define CLOSE_TIMEOUT_MS 300
 
 /* --- letters --- */
 
 void weft_net_post(struct weft_net *net, struct weft_command *command)
 {
-    mailbox_push(&net->command, command);
+    mailbox_push(&net->mailbox, command);
     atomic_fetch_add(&net->posted, 1);
     if (atomic_load(&net->is_broken)) {
         futex_wake_all(&net->posted);
         return;
     }
-    if (atomic_exchange(&net->woken, true)) return;
+    if (atomic_exchange(&net->is_eventfd_written, true)) return;
     uint64_t one = 1;
     while (write(net->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
 }
 
-static void on_mail(evutil_socket_t fd, short what, void *argument)
+static void on_commands(evutil_socket_t fd, short what, void *argument)
 {
     struct weft_net *net = argument;
     uint64_t wakes;
     if (read(fd, &wakes, sizeof wakes) < 0) return; /* EAGAIN: nothing was posted */
     /* An exchange, not a store: it reads the poster's `true` and so sees the letter pushed before. */
-    atomic_exchange(&net->woken, false);
-    mailbox_run(&net->command);
+    atomic_exchange(&net->is_eventfd_written, false);
+    mailbox_run(&net->mailbox);
     if (net->stopping) event_base_loopbreak(net->base);
 }
 
 /* --- tickers --- */
 
-static void free_ticker(struct net_ticker *ticker)
+static void timer_free(struct net_timer *timer)
 {
-    weft_list_remove(&ticker->link);
-    if (ticker->event) event_free(ticker->event);
-    weft_free_bytes(ticker->net->env, ticker);
+    weft_list_remove(&timer->link);
+    if (timer->event) event_free(timer->event);
+    weft_free_bytes(timer->net->env, timer);
 }
 
 static void on_tick(evutil_socket_t fd, short what, void *argument)
 {
-    const struct net_ticker fired = *(struct net_ticker *)argument;
-    if (fired.is_once) free_ticker(argument);
+    const struct net_timer fired = *(struct net_timer *)argument;
+    if (fired.is_once) timer_free(argument);
     fired.fn(fired.context);
 }
 
-static enum weft_status add_ticker(struct weft_net *net, uint64_t time_ns, bool is_once, void (*fn)(void *),
+static enum weft_status timer_add(struct weft_net *net, uint64_t time_ns, bool is_once, void (*fn)(void *),
                                    void *context)
 {
     net_assert_thread(net);
-    struct net_ticker *ticker = weft_alloc_zero(net->env, sizeof *ticker);
-    if (!ticker) return WEFT_ERR_NO_MEMORY;
-    *ticker = (struct net_ticker){.net = net, .is_once = is_once, .fn = fn, .context = context};
-    weft_list_append(&net->tickers, &ticker->link);
-    ticker->event = event_new(net->base, -1, is_once ? 0 : EV_PERSIST, on_tick, ticker);
+    struct net_timer *timer = weft_alloc_zero(net->env, sizeof *timer);
+    if (!timer) return WEFT_ERR_NO_MEMORY;
+    *timer = (struct net_timer){.net = net, .is_once = is_once, .fn = fn, .context = context};
+    weft_list_append(&net->timers, &timer->link);
+    timer->event = event_new(net->base, -1, is_once ? 0 : EV_PERSIST, on_tick, timer);
     struct timeval time = net_timeval(time_ns < 1000 ? 1000 : time_ns);
-    if (ticker->event && event_add(ticker->event, &time) == 0) return WEFT_OK;
-    free_ticker(ticker);
+    if (timer->event && event_add(timer->event, &time) == 0) return WEFT_OK;
+    timer_free(timer);
     return WEFT_ERR_NO_MEMORY;
 }
 
 enum weft_status weft_net_timer_periodic(struct weft_net *net, uint64_t period_ns, void (*fn)(void *),
                                          void *context)
 {
-    return add_ticker(net, period_ns, false, fn, context);
+    return timer_add(net, period_ns, false, fn, context);
 }
 
 enum weft_status weft_net_timer_once(struct weft_net *net, uint64_t delay_ns, void (*fn)(void *),
                                      void *context)
 {
-    return add_ticker(net, delay_ns, true, fn, context);
+    return timer_add(net, delay_ns, true, fn, context);
 }
 
 /* --- life --- */
 
-static void on_step_over(evutil_socket_t fd, short what, void *argument)
+static void on_step_timeout(evutil_socket_t fd, short what, void *argument)
 {
 }
 
 /* libevent exits the process if it cannot open a descriptor. Returns whether enough are free. */
-static bool descriptors_left(int fd)
+static bool has_free_descriptors(int fd)
 {
     int copies[BASE_DESCRIPTORS], count = 0, reason = 0;
     while (count < BASE_DESCRIPTORS && (copies[count] = fcntl(fd, F_DUPFD_CLOEXEC, 0)) >= 0) count++;
@@ -121,7 +121,7 @@ static enum weft_status open_base(struct weft_net *net)
     net->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (net->event_fd < 0) return weft_limit_status("the control connections", errno);
     net->event_id = descriptor_id_of(net->event_fd);
-    if (!descriptors_left(net->event_fd)) return weft_limit_status("the control connections", errno);
+    if (!has_free_descriptors(net->event_fd)) return weft_limit_status("the control connections", errno);
     struct event_config *config = event_config_new();
     if (!config) return WEFT_ERR_NO_MEMORY;
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK);
@@ -131,9 +131,9 @@ static enum weft_status open_base(struct weft_net *net)
     if (!net->base)
         return errno == EMFILE || errno == ENFILE ? weft_limit_status("the control connections", errno)
                                                   : WEFT_ERR_NO_MEMORY;
-    net->mail_event = event_new(net->base, net->event_fd, EV_READ | EV_PERSIST, on_mail, net);
-    net->step_event = event_new(net->base, -1, 0, on_step_over, net);
-    if (!net->mail_event || !net->step_event || event_add(net->mail_event, NULL) != 0)
+    net->command_event = event_new(net->base, net->event_fd, EV_READ | EV_PERSIST, on_commands, net);
+    net->step_event = event_new(net->base, -1, 0, on_step_timeout, net);
+    if (!net->command_event || !net->step_event || event_add(net->command_event, NULL) != 0)
         return WEFT_ERR_NO_MEMORY;
     return WEFT_OK;
 }
@@ -146,7 +146,7 @@ enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out
     net->event_fd = -1;
     weft_list_init(&net->connections);
     weft_list_init(&net->listeners);
-    weft_list_init(&net->tickers);
+    weft_list_init(&net->timers);
     enum weft_status status = open_base(net);
     if (status < 0) {
         weft_log(env, WEFT_LOG_ERROR, "base", "cannot start control networking: %s",
@@ -158,32 +158,32 @@ enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out
     return WEFT_OK;
 }
 
-enum { NET_RUNS, NET_ASKED, NET_HELD };
+enum { NET_RUNNING, NET_PAUSE_REQUESTED, NET_PAUSED };
 
-static void on_hold(struct weft_command *command)
+static void on_pause(struct weft_command *command)
 {
-    struct weft_net *net = weft_container_of(command, struct weft_net, hold);
-    unsigned state = NET_ASKED;
-    if (!atomic_compare_exchange_strong(&net->held, &state, NET_HELD)) return; /* released meanwhile */
-    futex_wake_all(&net->held);
-    while (atomic_load(&net->held) == NET_HELD) futex_wait(&net->held, NET_HELD, UINT64_MAX);
+    struct weft_net *net = weft_container_of(command, struct weft_net, pause_command);
+    unsigned state = NET_PAUSE_REQUESTED;
+    if (!atomic_compare_exchange_strong(&net->pause_state, &state, NET_PAUSED)) return; /* released meanwhile */
+    futex_wake_all(&net->pause_state);
+    while (atomic_load(&net->pause_state) == NET_PAUSED) futex_wait(&net->pause_state, NET_PAUSED, UINT64_MAX);
 }
 
 void weft_net_pause(struct weft_net *net, uint64_t timeout_ns)
 {
-    unsigned state = NET_RUNS;
+    unsigned state = NET_RUNNING;
     if (!net->started || pthread_equal(pthread_self(), atomic_load(&net->owner))) return;
-    if (!atomic_compare_exchange_strong(&net->held, &state, NET_ASKED)) return;
-    net->hold.fn = on_hold;
-    weft_net_post(net, &net->hold);
+    if (!atomic_compare_exchange_strong(&net->pause_state, &state, NET_PAUSE_REQUESTED)) return;
+    net->pause_command.fn = on_pause;
+    weft_net_post(net, &net->pause_command);
     const uint64_t until_ns = weft_deadline_ns(weft_now_ns(net->env), timeout_ns);
-    while (atomic_load(&net->held) == NET_ASKED && weft_now_ns(net->env) < until_ns)
-        futex_wait(&net->held, NET_ASKED, timeout_ns);
+    while (atomic_load(&net->pause_state) == NET_PAUSE_REQUESTED && weft_now_ns(net->env) < until_ns)
+        futex_wait(&net->pause_state, NET_PAUSE_REQUESTED, timeout_ns);
 }
 
 void weft_net_resume(struct weft_net *net)
 {
-    if (atomic_exchange(&net->held, NET_RUNS) == NET_HELD) futex_wake_all(&net->held);
+    if (atomic_exchange(&net->pause_state, NET_RUNNING) == NET_PAUSED) futex_wake_all(&net->pause_state);
 }
 
 /* --- descriptors that the program has closed or replaced --- */
@@ -195,7 +195,7 @@ static void mark_broken(struct weft_net *net)
     weft_log(net->env, WEFT_LOG_ERROR, "base", "the control connections end: %s", WEFT_DESCRIPTORS_LOST);
 }
 
-static bool connections_intact(struct weft_net *net)
+static bool connections_are_intact(struct weft_net *net)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &net->connections)
@@ -203,10 +203,10 @@ static bool connections_intact(struct weft_net *net)
     return true;
 }
 
-static void look_at_descriptors(void *context)
+static void check_descriptors(void *context)
 {
     struct weft_net *net = context;
-    if (descriptor_is_same(net->event_fd, net->event_id) && connections_intact(net)) return;
+    if (descriptor_is_same(net->event_fd, net->event_id) && connections_are_intact(net)) return;
     mark_broken(net);
     event_base_loopbreak(net->base);
 }
@@ -217,13 +217,13 @@ static void break_connections(struct weft_net *net)
         net_connection_break((struct weft_net_connection *)(void *)net->connections.next);
 }
 
-static void serve_broken(struct weft_net *net)
+static void run_without_epoll(struct weft_net *net)
 {
     mark_broken(net);
     while (!net->stopping) {
         const unsigned seen = atomic_load(&net->posted);
         break_connections(net);
-        mailbox_run(&net->command);
+        mailbox_run(&net->mailbox);
         if (!net->stopping) futex_wait(&net->posted, seen, UINT64_MAX);
     }
 }
@@ -233,14 +233,14 @@ static void *net_thread(void *argument)
     struct weft_net *net = argument;
     atomic_store(&net->owner, pthread_self());
     event_base_loop(net->base, EVLOOP_NO_EXIT_ON_EMPTY);
-    if (!net->stopping) serve_broken(net);
+    if (!net->stopping) run_without_epoll(net);
     return NULL;
 }
 
 enum weft_status weft_net_start(struct weft_net *net)
 {
     WEFT_ASSERT(!net->started);
-    WEFT_TRY(weft_net_timer_periodic(net, DESCRIPTOR_LOOK_NS, look_at_descriptors, net));
+    WEFT_TRY(weft_net_timer_periodic(net, DESCRIPTOR_LOOK_NS, check_descriptors, net));
     net->started = true;
     int rc = weft_thread_start(&net->thread, "weft net", net_thread, net);
     if (rc == 0) return WEFT_OK;
@@ -286,39 +286,39 @@ void weft_net_step(struct weft_net *net, int timeout_ms)
     sigpipe_release(&guard);
 }
 
-struct stop_letter {
+struct stop_command {
     struct weft_command command;
     struct weft_net *net;
 };
 
 static void on_stop(struct weft_command *command)
 {
-    weft_container_of(command, struct stop_letter, command)->net->stopping = true;
+    weft_container_of(command, struct stop_command, command)->net->stopping = true;
 }
 
 static void stop_thread(struct weft_net *net)
 {
-    struct stop_letter letter = {{on_stop, NULL}, net};
+    struct stop_command stop = {{on_stop, NULL}, net};
     WEFT_ASSERT(!pthread_equal(pthread_self(), atomic_load(&net->owner)));
-    weft_net_post(net, &letter.command);
+    weft_net_post(net, &stop.command);
     pthread_join(net->thread, NULL);
     net->started = false; /* from here on this thread is the net thread */
 }
 
-static void free_tickers(struct weft_net *net)
+static void timers_free(struct weft_net *net)
 {
-    while (!weft_list_empty(&net->tickers))
-        free_ticker(weft_list_first(&net->tickers, struct net_ticker, link));
+    while (!weft_list_empty(&net->timers))
+        timer_free(weft_list_first(&net->timers, struct net_timer, link));
 }
 
 /* Let last frames leave: close every connection gently and give the peers a moment to follow. */
-static void say_goodbye(struct weft_net *net)
+static void close_gracefully(struct weft_net *net)
 {
     struct weft_list *node, *spare;
     if (weft_list_empty(&net->connections) || atomic_load(&net->is_broken)) return;
     weft_list_foreach (node, spare, &net->connections)
         weft_net_close((struct weft_net_connection *)(void *)node);
-    struct timeval limit = net_timeval(WEFT_MS(GOODBYE_MS));
+    struct timeval limit = net_timeval(WEFT_MS(CLOSE_TIMEOUT_MS));
     event_add(net->step_event, &limit);
     while (!weft_list_empty(&net->connections) && event_pending(net->step_event, EV_TIMEOUT, NULL))
         if (event_base_loop(net->base, EVLOOP_ONCE) < 0) break; /* the program has closed its descriptors */
@@ -331,18 +331,18 @@ void weft_net_free(struct weft_net *net)
     struct sigpipe_guard guard;
     sigpipe_hold(&guard);
     if (net->started) stop_thread(net);
-    mailbox_run(&net->command);
+    mailbox_run(&net->mailbox);
     net->freeing = true; /* so that each round below ends a connection and none is added */
-    say_goodbye(net);
+    close_gracefully(net);
     while (!weft_list_empty(&net->connections))
         net_connection_kill((struct weft_net_connection *)(void *)net->connections.next);
     while (!weft_list_empty(&net->listeners))
         net_listener_free((struct weft_net_listener *)(void *)net->listeners.next);
-    mailbox_run(&net->command); /* what the closed callbacks posted */
+    mailbox_run(&net->mailbox); /* what the closed callbacks posted */
     net_http_free(net);
-    free_tickers(net);
+    timers_free(net);
     if (net->dns) evdns_base_free(net->dns, 0);
-    if (net->mail_event) event_free(net->mail_event);
+    if (net->command_event) event_free(net->command_event);
     if (net->step_event) event_free(net->step_event);
     if (net->base) event_base_free(net->base);
     /* else it is the program's */

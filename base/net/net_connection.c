@@ -210,7 +210,7 @@ static void on_written(struct bufferevent *socket, void *argument)
 
 /* --- opening --- */
 
-static void open_up(struct weft_net_connection *connection)
+static void connection_opened(struct weft_net_connection *connection)
 {
     int on = 1, fd = bufferevent_getfd(connection->socket);
     evutil_make_socket_closeonexec(fd); /* libevent leaves connecting sockets without it */
@@ -229,7 +229,7 @@ static const char *last_failure(const struct weft_net_connection *connection)
                                        : "no answer: that host is off, or a firewall drops what is sent";
 }
 
-static void give_up(struct weft_net_connection *connection)
+static void connect_timed_out(struct weft_net_connection *connection)
 {
     end(connection, WEFT_ERR_UNREACHABLE, "no connection to %s until the deadline: %s", connection->name,
         last_failure(connection));
@@ -252,7 +252,7 @@ static void try_later(struct weft_net_connection *connection)
     uint64_t now_ns = weft_now_ns(connection->net->env);
     drop_socket(connection);
     if (now_ns >= connection->deadline_ns) {
-        give_up(connection);
+        connect_timed_out(connection);
         return;
     }
     report_wait(connection, now_ns);
@@ -271,7 +271,7 @@ static void on_event(struct bufferevent *socket, short what, void *argument)
     if (connection->state == ENDED) return;
     if (connection->state == CONNECTING) {
         if (what & BEV_EVENT_CONNECTED) {
-            open_up(connection);
+            connection_opened(connection);
             return;
         }
         int dns_error = bufferevent_socket_get_dns_error(socket);
@@ -300,7 +300,7 @@ static enum weft_status new_socket(struct weft_net_connection *connection, int f
 }
 
 /* True for a name that must be looked up, false for a numeric address. */
-static bool is_name(const char *host)
+static bool is_host_name(const char *host)
 {
     struct sockaddr_storage address;
     int bytes = sizeof address;
@@ -324,14 +324,14 @@ static void try_connect(struct weft_net_connection *connection)
     uint64_t left_ns = weft_elapsed_ns(now_ns, connection->deadline_ns);
     if (left_ns == 0) {
         drop_socket(connection);
-        give_up(connection);
+        connect_timed_out(connection);
         return;
     }
     report_wait(connection, now_ns);
     /* wakes a try that gets no answer */
     const uint64_t report_ns = weft_elapsed_ns(now_ns, connection->report_ns);
     if (connection->report_ns && report_ns < left_ns) left_ns = report_ns;
-    if (!net->dns && is_name(host))
+    if (!net->dns && is_host_name(host))
         net->dns =
             evdns_base_new(net->base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     /* The timer is the deadline of this try; a refusal re-arms it for the next one. */
@@ -403,7 +403,7 @@ enum weft_status net_connection_accept(struct weft_net *net, struct weft_net_lis
         return WEFT_ERR_NO_MEMORY;
     }
     connection->listener = listener;
-    open_up(connection);
+    connection_opened(connection);
     return WEFT_OK;
 }
 

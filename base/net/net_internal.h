@@ -19,7 +19,7 @@
 
 #define NET_NAME_BYTES 300 /* a host name of 253 bytes, colon, port */
 
-struct net_ticker { /* one weft_net_timer_periodic or weft_net_timer_once */
+struct net_timer { /* one weft_net_timer_periodic or weft_net_timer_once */
     struct weft_list link;
     struct weft_net *net;
     struct event *event;
@@ -35,16 +35,16 @@ struct weft_net {
     struct evhttp *http;
     struct net_http_route *http_route; /* owned */
 
-    struct weft_list connections, listeners, tickers;
+    struct weft_list connections, listeners, timers;
 
     pthread_t thread;
     _Atomic pthread_t owner; /* the same, written by the thread itself before it runs anything */
     bool started;
 
-    struct mailbox command;
-    struct weft_command hold;
-    atomic_uint held; /* weft_net_pause */
-    atomic_bool woken; /* the eventfd is readable or about to be */
+    struct mailbox mailbox;
+    struct weft_command pause_command;
+    atomic_uint pause_state; /* weft_net_pause */
+    atomic_bool is_eventfd_written; /* the eventfd is readable or about to be */
     bool stopping;     /* set by a letter, on the net thread */
     atomic_bool is_broken; /* the program closed or replaced a descriptor: the base is not used any more;
                             * set by the net thread */
@@ -52,7 +52,7 @@ struct weft_net {
     struct descriptor_id event_id;
     bool freeing;      /* no connection is begun any more */
     int event_fd;
-    struct event *mail_event, *step_event;
+    struct event *command_event, *step_event;
 };
 
 static inline void net_assert_thread(struct weft_net *net)

@@ -9,7 +9,7 @@
 
 #include "base/net/net_internal.h"
 
-#define REST_MS 100
+#define PAUSE_MS 100
 #define CONNECTIONS_MAX 4096
 
 struct weft_net_listener {
@@ -19,19 +19,19 @@ struct weft_net_listener {
     struct weft_net_handler handler;
     void *context;
     uint32_t connections;
-    bool told; /* that connections are refused, since the last time there was room */
+    bool refusal_logged; /* that connections are refused, since the last time there was room */
 };
 
-static void on_rested(evutil_socket_t fd, short what, void *argument)
+static void on_pause_end(evutil_socket_t fd, short what, void *argument)
 {
     evconnlistener_enable(argument);
 }
 
 void net_listener_pause(struct evconnlistener *listener)
 {
-    struct timeval rest = net_timeval(WEFT_MS(REST_MS));
+    struct timeval pause = net_timeval(WEFT_MS(PAUSE_MS));
     /* The event needs no owner: listeners and base go together. */
-    if (event_base_once(evconnlistener_get_base(listener), -1, EV_TIMEOUT, on_rested, listener, &rest) == 0)
+    if (event_base_once(evconnlistener_get_base(listener), -1, EV_TIMEOUT, on_pause_end, listener, &pause) == 0)
         evconnlistener_disable(listener);
 }
 
@@ -47,15 +47,15 @@ static void on_accept(struct evconnlistener *evlistener, evutil_socket_t fd, str
 {
     struct weft_net_listener *listener = argument;
     if (listener->connections >= listener->handler.connections_max) {
-        if (!listener->told)
+        if (!listener->refusal_logged)
             weft_log(listener->net->env, WEFT_LOG_WARN, "base", "%u connections are open, more are refused",
                      listener->connections);
-        listener->told = true;
+        listener->refusal_logged = true;
         close(fd);
         return;
     }
     listener->connections++;
-    listener->told = false;
+    listener->refusal_logged = false;
     if (net_connection_accept(listener->net, listener, fd, address, &listener->handler, listener->context) <
         0) {
         listener->connections--;

@@ -49,7 +49,7 @@ static void system_free(struct weft_env *env, void *memory)
     free(memory);
 }
 
-static void system_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+static void system_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text)
 {
     struct timespec now;
     struct tm parts;
@@ -58,7 +58,7 @@ static void system_log(struct weft_env *env, enum weft_log_level level, const ch
     localtime_r(&now.tv_sec, &parts);
     strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", &parts);
     int bytes = snprintf(line, sizeof line, "%s.%03ld %s %s: %s\n", day, now.tv_nsec / 1000000,
-                         weft_log_level_name(level), room, text);
+                         weft_log_level_name(level), module, text);
     if (bytes <= 0) return;
     if (bytes > (int)sizeof line - 1) {
         bytes = (int)sizeof line - 1;

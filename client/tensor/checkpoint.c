@@ -104,7 +104,7 @@ static enum weft_status save_parts(struct weft_tensor *tensor, uint8_t *at)
         if (tensor->states[s]) memcpy(at, tensor->states[s], tensor->bytes);
         else WEFT_TRY(pull_part(tensor, WEFT_WIRE_PART_OPTIMIZER + s, at));
     }
-    return shards_hold_residual(tensor) ? pull_part(tensor, WEFT_WIRE_PART_DEBT, at) : WEFT_OK;
+    return shards_hold_residual(tensor) ? pull_part(tensor, WEFT_WIRE_PART_RESIDUAL, at) : WEFT_OK;
 }
 
 enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t bytes)
@@ -231,7 +231,7 @@ static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t 
     }
     if (!head->has_residual) return WEFT_OK;
     WEFT_TRY(read_part(tensor, at, residual_factor(tensor, head->ranks), WEFT_RESIDUAL_LIMIT_BITS));
-    return shards_hold_residual(tensor) ? install_part(tensor, WEFT_WIRE_PART_DEBT)
+    return shards_hold_residual(tensor) ? install_part(tensor, WEFT_WIRE_PART_RESIDUAL)
                               : WEFT_OK; /* else it stays in the scratch */
 }
 

@@ -45,7 +45,7 @@ void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Con
             coordinator_send(coordinator, coordinator->members[i], message);
 }
 
-static void tell_observers(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
+static void send_to_observers(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
 {
     for (size_t i = 0; i < coordinator->connection_count; i++)
         if (coordinator->connections[i]->state == CONNECTION_OBSERVER)
@@ -173,7 +173,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
     message.member_lost = &lost;
     coordinator_broadcast(coordinator, &message, member);
-    tell_observers(coordinator, &message);
+    send_to_observers(coordinator, &message);
     if (!goes_on) {
         end(coordinator, WEFT_ERR_PEER_LOST, text);
         return;
@@ -209,15 +209,15 @@ static struct coordinator_connection *add_connection(struct weft_coordinator *co
 {
     size_t at = connection_position(coordinator, id);
     WEFT_ASSERT(id != 0 && (at == coordinator->connection_count || coordinator->connections[at]->id != id));
-    if (coordinator->connection_count == coordinator->connection_room) {
-        size_t room = coordinator->connection_room ? coordinator->connection_room * 2 : 16;
-        struct coordinator_connection **more = weft_alloc_array(coordinator->env, room, sizeof *more);
+    if (coordinator->connection_count == coordinator->connection_capacity) {
+        size_t capacity = coordinator->connection_capacity ? coordinator->connection_capacity * 2 : 16;
+        struct coordinator_connection **more = weft_alloc_array(coordinator->env, capacity, sizeof *more);
         if (!more) return NULL;
         if (coordinator->connection_count)
             memcpy(more, coordinator->connections, coordinator->connection_count * sizeof *more);
         weft_free_bytes(coordinator->env, coordinator->connections);
         coordinator->connections = more;
-        coordinator->connection_room = room;
+        coordinator->connection_capacity = capacity;
     }
     struct coordinator_connection *connection = weft_alloc_zero(coordinator->env, sizeof *connection);
     if (!connection) return NULL;
@@ -259,7 +259,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
         return;
     }
     connection->state = CONNECTION_NEW;
-    connection->opened_ns = connection->heard_ns = weft_now_ns(coordinator->env);
+    connection->opened_ns = connection->last_received_ns = weft_now_ns(coordinator->env);
     uint64_t random[2] = {weft_random_u64(coordinator->env), weft_random_u64(coordinator->env)};
     _Static_assert(sizeof random == WEFT_NONCE_BYTES, "a nonce is two draws");
     memcpy(connection->nonce, random, sizeof random);
@@ -414,7 +414,7 @@ static void observe(struct weft_coordinator *coordinator, struct coordinator_con
 }
 
 /* A worker for a job that runs already, and has fewer than it may have. */
-static bool may_come_later(const struct weft_coordinator *coordinator, const Weft__Control__Hello *hello)
+static bool can_join_running_job(const struct weft_coordinator *coordinator, const Weft__Control__Hello *hello)
 {
     const struct weft_coordinator_options *options = &coordinator->options;
     uint32_t endpoints = hello->endpoints ? hello->endpoints : 1;
@@ -425,20 +425,20 @@ static bool may_come_later(const struct weft_coordinator *coordinator, const Wef
                options->workers_max;
 }
 
-static bool member_room(struct weft_coordinator *coordinator)
+static bool members_reserve(struct weft_coordinator *coordinator)
 {
-    if (coordinator->member_count < coordinator->member_room) return true;
-    uint32_t room = 2 * coordinator->member_room;
-    struct coordinator_member **more = weft_alloc_array(coordinator->env, room, sizeof *more);
+    if (coordinator->member_count < coordinator->member_capacity) return true;
+    uint32_t capacity = 2 * coordinator->member_capacity;
+    struct coordinator_member **more = weft_alloc_array(coordinator->env, capacity, sizeof *more);
     if (!more) return false;
     memcpy(more, coordinator->members, coordinator->member_count * sizeof *more);
     weft_free_bytes(coordinator->env, coordinator->members);
     coordinator->members = more;
-    coordinator->member_room = room;
+    coordinator->member_capacity = capacity;
     return true;
 }
 
-static void hello_from(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+static void on_hello(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                        const Weft__Control__Hello *hello)
 {
     if (!admissible(coordinator, connection, hello)) return;
@@ -446,10 +446,10 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
         observe(coordinator, connection, hello);
         return;
     }
-    bool newcomer = may_come_later(coordinator, hello);
+    bool newcomer = can_join_running_job(coordinator, hello);
     int64_t index = newcomer ? 0 : choose_index(coordinator, connection, hello);
     if (index < 0) return;
-    if (!member_room(coordinator)) {
+    if (!members_reserve(coordinator)) {
         refuse(coordinator, connection, WEFT_ERR_NO_MEMORY,
                "the coordinator has no memory for another member");
         return;
@@ -464,12 +464,12 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
     member->role = hello->role;
     member->newcomer = newcomer;
     member->index = (uint32_t)index;
-    member->place = newcomer ? coordinator->next_place++ : member->index;
+    member->rank_order = newcomer ? coordinator->next_rank_order++ : member->index;
     member->state = MEMBER_WELCOMED;
     snprintf(member->host, sizeof member->host, "%s", hello->host);
-    member->device = hello->device;
-    member->states = hello->states;
-    member->frees = hello->frees;
+    member->has_device = hello->device;
+    member->supports_states = hello->states;
+    member->supports_free = hello->frees;
     member->pid = hello->pid;
     if (newcomer)
         snprintf(member->label, sizeof member->label, "a new worker (%s, pid %llu)", member->host,
@@ -482,7 +482,7 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
     member->endpoint_first = coordinator->next_endpoint;
     coordinator->next_endpoint += member->endpoint_count;
     member->connection = connection->id;
-    member->heard_ns = connection->heard_ns;
+    member->last_received_ns = connection->last_received_ns;
 
     member->member = coordinator->member_count;
     coordinator->members[coordinator->member_count++] = member;
@@ -498,7 +498,7 @@ static void hello_from(struct weft_coordinator *coordinator, struct coordinator_
 
 /* ---- roster and barrier ---- */
 
-static bool everybody_at(const struct weft_coordinator *coordinator, enum coordinator_member_state state)
+static bool all_members_at(const struct weft_coordinator *coordinator, enum coordinator_member_state state)
 {
     if (coordinator->worker_count < coordinator->options.workers ||
         coordinator->shard_count < coordinator->options.shards)
@@ -509,7 +509,7 @@ static bool everybody_at(const struct weft_coordinator *coordinator, enum coordi
 }
 
 /* Who is lost when the coordinator's connection is: the member it shares a process with, if any. */
-static void name_coordinator(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
+static void describe_coordinator(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
 {
     unsigned long long pid = coordinator->options.pid;
     snprintf(out, out_bytes, "coordinator (%.200s, pid %llu)", coordinator->host, pid);
@@ -528,8 +528,8 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->index = member->index;
     entry->name = (char *)member->label;
     entry->host = (char *)member->host;
-    entry->device = member->device;
-    entry->states = member->states;
+    entry->device = member->has_device;
+    entry->states = member->supports_states;
     entry->pid = member->pid;
     entry->incarnation = member->incarnation;
     entry->endpoint_first = member->endpoint_first;
@@ -556,7 +556,7 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
         used++;
     }
     char name[WEFT_LIMIT_NAME_BYTES + 1];
-    name_coordinator(coordinator, name, sizeof name);
+    describe_coordinator(coordinator, name, sizeof name);
     Weft__Control__Roster roster = WEFT__CONTROL__ROSTER__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     roster.epoch = coordinator->epoch_in_force;
@@ -565,12 +565,12 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
     roster.coordinator = name;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ROSTER;
     message.roster = &roster;
-    bool room = entries && pointers;
-    if (room && to) coordinator_send(coordinator, to, &message);
-    if (room && !to) coordinator_broadcast(coordinator, &message, NULL);
+    bool capacity = entries && pointers;
+    if (capacity && to) coordinator_send(coordinator, to, &message);
+    if (capacity && !to) coordinator_broadcast(coordinator, &message, NULL);
     weft_free_bytes(coordinator->env, entries);
     weft_free_bytes(coordinator->env, pointers);
-    return room ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    return capacity ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 static void send_roster(struct weft_coordinator *coordinator)
@@ -596,7 +596,7 @@ static void free_addresses(struct weft_coordinator *coordinator, struct coordina
     member->addresses = NULL;
 }
 
-static void endpoints_from(struct weft_coordinator *coordinator, struct coordinator_member *member,
+static void on_endpoints(struct weft_coordinator *coordinator, struct coordinator_member *member,
                            const Weft__Control__Endpoints *endpoints)
 {
     if (member->state != MEMBER_WELCOMED || endpoints->n_addresses != member->endpoint_count) {
@@ -623,7 +623,7 @@ static void endpoints_from(struct weft_coordinator *coordinator, struct coordina
     }
     member->state = MEMBER_ADDRESSED;
     if (member->newcomer) coordinator_grow(coordinator);
-    else if (everybody_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
+    else if (all_members_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
 }
 
 static void send_go(struct weft_coordinator *coordinator, const struct coordinator_member *newcomer)
@@ -643,14 +643,14 @@ static void send_go(struct weft_coordinator *coordinator, const struct coordinat
 }
 
 /* Without memory for it all do without. */
-static void keep_ring(struct weft_coordinator *coordinator, const ProtobufCBinaryData *ring)
+static void copy_ring(struct weft_coordinator *coordinator, const ProtobufCBinaryData *ring)
 {
     uint8_t *copy = ring->len > 0 ? weft_alloc_bytes(coordinator->env, ring->len) : NULL;
     if (copy) memcpy(copy, ring->data, ring->len);
     coordinator->cost.ring = (ProtobufCBinaryData){.len = copy ? ring->len : 0, .data = copy};
 }
 
-static void ready_from(struct weft_coordinator *coordinator, struct coordinator_member *member,
+static void on_ready(struct weft_coordinator *coordinator, struct coordinator_member *member,
                        const Weft__Control__Ready *ready)
 {
     /* it has come in, and was given a roster */
@@ -666,34 +666,34 @@ static void ready_from(struct weft_coordinator *coordinator, struct coordinator_
         return;
     }
     if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0) {
-        const Weft__Control__LinkCost *said = ready->cost;
+        const Weft__Control__LinkCost *received = ready->cost;
         coordinator->cost =
             (Weft__Control__LinkCost){.base = PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor),
-                                      .pairs = said->pairs,
-                                      .unknown = said->unknown,
-                                      .latency_ns = said->latency_ns,
-                                      .bytes_per_second = said->bytes_per_second,
-                                      .eager_bytes = said->eager_bytes,
-                                      .inject_ns = said->inject_ns,
-                                      .sum_ps = said->sum_ps,
-                                      .pass_ps = said->pass_ps,
-                                      .incast_milli = said->incast_milli,
-                                      .words_ns = said->words_ns,
-                                      .slices_ns = said->slices_ns,
-                                      .said_ps = said->said_ps,
-                                      .cached_ps = said->cached_ps,
-                                      .passed_ps = said->passed_ps,
-                                      .core_kib = said->core_kib,
-                                      .last_kib = said->last_kib,
-                                      .past_ps = said->past_ps};
+                                      .pairs = received->pairs,
+                                      .unknown = received->unknown,
+                                      .latency_ns = received->latency_ns,
+                                      .bytes_per_second = received->bytes_per_second,
+                                      .eager_bytes = received->eager_bytes,
+                                      .inject_ns = received->inject_ns,
+                                      .sum_ps = received->sum_ps,
+                                      .pass_ps = received->pass_ps,
+                                      .incast_milli = received->incast_milli,
+                                      .words_ns = received->words_ns,
+                                      .slices_ns = received->slices_ns,
+                                      .said_ps = received->said_ps,
+                                      .cached_ps = received->cached_ps,
+                                      .passed_ps = received->passed_ps,
+                                      .core_kib = received->core_kib,
+                                      .last_kib = received->last_kib,
+                                      .past_ps = received->past_ps};
         coordinator->cost_known = true;
-        keep_ring(coordinator, &said->ring);
-        if (said->runs.len == sizeof coordinator->runs) {
-            memcpy(coordinator->runs, said->runs.data, sizeof coordinator->runs);
+        copy_ring(coordinator, &received->ring);
+        if (received->runs.len == sizeof coordinator->runs) {
+            memcpy(coordinator->runs, received->runs.data, sizeof coordinator->runs);
             coordinator->cost.runs = (ProtobufCBinaryData){sizeof coordinator->runs, coordinator->runs};
         }
     }
-    if (!everybody_at(coordinator, MEMBER_READY)) return;
+    if (!all_members_at(coordinator, MEMBER_READY)) return;
     enter(coordinator, COORDINATOR_RUNNING);
     send_go(coordinator, NULL);
 }
@@ -708,7 +708,7 @@ static bool all_shards_left(const struct weft_coordinator *coordinator)
 }
 
 /* Tells the shards that no contribution of this worker will follow. */
-static void announce_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker)
+static void send_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker)
 {
     char text[COORDINATOR_LABEL_BYTES + 16];
     Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
@@ -723,7 +723,7 @@ static void announce_left(struct weft_coordinator *coordinator, const struct coo
         coordinator_send(coordinator, coordinator->shards[i], &message);
 }
 
-static void leave_from(struct weft_coordinator *coordinator, struct coordinator_member *member,
+static void on_leave(struct weft_coordinator *coordinator, struct coordinator_member *member,
                        const Weft__Control__Leave *leave)
 {
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
@@ -752,7 +752,7 @@ static void leave_from(struct weft_coordinator *coordinator, struct coordinator_
         coordinator_broadcast(coordinator, &message, NULL);
         workers_done = true;
     }
-    else if (worker) announce_left(coordinator, member);
+    else if (worker) send_left(coordinator, member);
     coordinator_check_left(coordinator);
     coordinator_shrink_check(coordinator);
     coordinator_liveness_check(coordinator);
@@ -766,7 +766,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
                            const Weft__Control__Control *message)
 {
     struct coordinator_member *member = connection->member;
-    member->heard_ns = connection->heard_ns;
+    member->last_received_ns = connection->last_received_ns;
     /* still draining: nothing counts */
     if (member->state >= MEMBER_LEFT || coordinator->state == COORDINATOR_ENDED) return;
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER,
@@ -777,9 +777,9 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         coordinator_heartbeat(coordinator, member, message->heartbeat);
         return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS:
-        endpoints_from(coordinator, member, message->endpoints);
+        on_endpoints(coordinator, member, message->endpoints);
         break;
-    case WEFT__CONTROL__CONTROL__BODY_READY: ready_from(coordinator, member, message->ready); break;
+    case WEFT__CONTROL__CONTROL__BODY_READY: on_ready(coordinator, member, message->ready); break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARE:
         if (worker && running) coordinator_declare(coordinator, member, message->declare);
         else
@@ -816,7 +816,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         coordinator_abort(coordinator, member, (enum weft_status)message->abort->status,
                           "aborted by %s: %.300s", member->label, message->abort->text);
         break;
-    case WEFT__CONTROL__CONTROL__BODY_LEAVE: leave_from(coordinator, member, message->leave); break;
+    case WEFT__CONTROL__CONTROL__BODY_LEAVE: on_leave(coordinator, member, message->leave); break;
     default:
         coordinator_member_lost(coordinator, member, "it sent a message that only the coordinator sends");
         break;
@@ -858,11 +858,11 @@ void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t id,
 {
     struct coordinator_connection *connection = find_connection(coordinator, id);
     if (!connection) return;
-    connection->heard_ns = weft_now_ns(coordinator->env);
+    connection->last_received_ns = weft_now_ns(coordinator->env);
     switch (connection->state) {
     case CONNECTION_NEW:
         if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HELLO)
-            hello_from(coordinator, connection, message->hello);
+            on_hello(coordinator, connection, message->hello);
         else
             refuse(coordinator, connection, WEFT_ERR_STATE,
                    "the first message to a coordinator must be Hello");
@@ -887,7 +887,7 @@ static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
                       missing);
 }
 
-static void move_on(uint64_t *time_ns, uint64_t by_ns, uint64_t now_ns)
+static void shift_time(uint64_t *time_ns, uint64_t by_ns, uint64_t now_ns)
 {
     /* something may have been heard since */
     *time_ns = weft_elapsed_ns(*time_ns, now_ns) > by_ns ? *time_ns + by_ns : now_ns;
@@ -899,16 +899,16 @@ void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t paus
              (double)pause_ns / 1e9);
     uint64_t now_ns = weft_now_ns(coordinator->env);
     for (size_t i = 0; i < coordinator->connection_count; i++) {
-        move_on(&coordinator->connections[i]->heard_ns, pause_ns, now_ns);
-        move_on(&coordinator->connections[i]->opened_ns, pause_ns, now_ns);
+        shift_time(&coordinator->connections[i]->last_received_ns, pause_ns, now_ns);
+        shift_time(&coordinator->connections[i]->opened_ns, pause_ns, now_ns);
     }
-    move_on(&coordinator->created_ns, pause_ns, now_ns);
-    if (coordinator->shrink_began_ns > 0) move_on(&coordinator->shrink_began_ns, pause_ns, now_ns);
+    shift_time(&coordinator->created_ns, pause_ns, now_ns);
+    if (coordinator->shrink_began_ns > 0) shift_time(&coordinator->shrink_began_ns, pause_ns, now_ns);
 }
 
 /* It may only have been stopped, or cut off: when it wakes up it shall know why the others went on without
  * it. */
-static void give_up(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
+static void lose_silent(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                     const char *silent)
 {
     if (connection->member && connection->member->state < MEMBER_LEFT) {
@@ -934,8 +934,8 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
             refuse(coordinator, connection, WEFT_ERR_DEADLINE, "no Hello within %llu s",
                    (unsigned long long)(HELLO_NS / WEFT_SECONDS(1)));
         bool joined = connection->state == CONNECTION_MEMBER || connection->state == CONNECTION_OBSERVER;
-        if (!joined || weft_elapsed_ns(connection->heard_ns, now_ns) <= silence_ns) continue;
-        give_up(coordinator, connection, silent);
+        if (!joined || weft_elapsed_ns(connection->last_received_ns, now_ns) <= silence_ns) continue;
+        lose_silent(coordinator, connection, silent);
     }
     coordinator_log_wait_reason(coordinator, now_ns);
     tick_joining(coordinator, now_ns);
@@ -983,9 +983,9 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->options.host = coordinator->host;
     coordinator->options.secret = coordinator->secret;
     uint32_t most = options->workers_max > options->workers ? options->workers_max : options->workers;
-    coordinator->member_room = most + options->shards;
-    coordinator->next_place = coordinator->workers_at_start = options->workers;
-    coordinator->members = weft_alloc_zero(env, coordinator->member_room * sizeof *coordinator->members);
+    coordinator->member_capacity = most + options->shards;
+    coordinator->next_rank_order = coordinator->workers_at_start = options->workers;
+    coordinator->members = weft_alloc_zero(env, coordinator->member_capacity * sizeof *coordinator->members);
     coordinator->workers = weft_alloc_zero(env, most * sizeof *coordinator->workers);
     coordinator->shards = weft_alloc_zero(env, (options->shards + 1) * sizeof *coordinator->shards);
     if (!coordinator->job || !coordinator->host || (with_secret && !coordinator->secret) ||

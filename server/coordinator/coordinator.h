@@ -30,19 +30,19 @@ struct coordinator_member {
     enum coordinator_member_state state;
     char label[COORDINATOR_LABEL_BYTES];
     char host[WEFT_LIMIT_NAME_BYTES + 1];
-    bool device; /* it has one */
-    bool states; /* a shard that knows STATE_PULL and STATE_INIT */
-    bool frees;  /* a shard that knows TensorFree */
+    bool has_device; /* it has one */
+    bool supports_states; /* a shard that knows STATE_PULL and STATE_INIT */
+    bool supports_free;  /* a shard that knows TensorFree */
     uint64_t pid, incarnation;
     uint32_t endpoint_first, endpoint_count;
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,) from Endpoints on */
     uint64_t connection;            /* 0: none any more */
-    uint64_t heard_ns;
+    uint64_t last_received_ns;
     uint32_t declared_count; /* workers: the next ordinal due */
     uint32_t agreed_epoch;   /* workers: it has stopped and may go on as this epoch */
     uint64_t committed;      /* and knows this step to be good */
     uint64_t codec_steps;    /* the most that its codecs have counted */
-    uint32_t place;          /* workers: their order; ranks follow it without gaps */
+    uint32_t rank_order;          /* workers: their order; ranks follow it without gaps */
     bool newcomer;           /* workers: waits to be let in at the end of a step */
     uint32_t joined;         /* workers: 0, or it is out of data; larger: later */
     uint32_t liveness_wait_seq;   /* workers: it has asked whether all live, and this roll call will say;
@@ -60,7 +60,7 @@ enum coordinator_connection_state {
 struct coordinator_connection {
     uint64_t id;
     enum coordinator_connection_state state;
-    uint64_t opened_ns, heard_ns;
+    uint64_t opened_ns, last_received_ns;
     uint8_t nonce[WEFT_NONCE_BYTES];
     struct coordinator_member *member; /* when MEMBER */
 };
@@ -85,7 +85,7 @@ struct coordinator_tensor {
     Weft__Control__Chunk *chunks; /* owned */
     bool *shard_reply_pending;             /* owned, (shards,): DeclaredOk is due */
     uint32_t replies_pending;
-    uint32_t coded_home;          /* index + 1 of the endpoint whose coded_bytes count it; 0: none */
+    uint32_t coded_endpoint;          /* index + 1 of the endpoint whose coded_bytes count it; 0: none */
     bool *freed_by;               /* owned, (workers,): they have sent TensorFree; NULL: none has */
     uint32_t freed_count;         /* of those; all of them: the tensor is freed */
 };
@@ -100,12 +100,12 @@ struct weft_coordinator {
     uint32_t next_endpoint;
 
     struct coordinator_connection **connections; /* owned, rising ids */
-    size_t connection_count, connection_room;
+    size_t connection_count, connection_capacity;
 
     struct coordinator_member **members; /* owned, in the order of joining */
-    uint32_t member_count, member_room, next_place, workers_at_start;
+    uint32_t member_count, member_capacity, next_rank_order, workers_at_start;
     uint64_t codec_steps; /* of the membership in force */
-    bool grown;           /* newcomers have come in: who rested meanwhile does not know them, nor they it */
+    bool has_grown;           /* newcomers have come in: who rested meanwhile does not know them, nor they it */
     struct coordinator_member **workers, **shards; /* by index; NULL: not there yet */
     uint32_t worker_count, shard_count, worker_left_count;
     uint32_t epoch;          /* of the membership; above the one in force while the others agree to go on */
@@ -117,7 +117,7 @@ struct weft_coordinator {
     bool liveness_is_running;          /* not all have answered it */
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
-    uint32_t tensor_count, tensor_room;
+    uint32_t tensor_count, tensor_capacity;
     struct coordinator_endpoint *endpoints; /* owned; from the roster on */
     uint32_t endpoint_count;
 

@@ -22,7 +22,7 @@ struct server_connection {
     struct weft_coordinator_server *server;
     struct weft_net_connection *net;
     uint64_t id;
-    bool said_hello; /* its first frame has decoded */
+    bool has_hello; /* its first frame has decoded */
 };
 
 struct weft_coordinator_server {
@@ -124,7 +124,7 @@ static void on_frame(void *context, struct weft_net_connection *net, const uint8
     Weft__Control__Control *message;
     if (!connection) return;
     struct weft_coordinator_server *server = connection->server;
-    bool too_long = !connection->said_hello && bytes > WEFT_LIMIT_HELLO_BYTES;
+    bool too_long = !connection->has_hello && bytes > WEFT_LIMIT_HELLO_BYTES;
     if (too_long || weft_control_unpack(server->env, data, bytes, &message) != WEFT_OK) {
         weft_log(server->env, WEFT_LOG_WARN, "coordinator",
                  "%s sent a frame of %zu bytes that is no control message; closed", weft_net_peer_name(net),
@@ -132,7 +132,7 @@ static void on_frame(void *context, struct weft_net_connection *net, const uint8
         weft_net_close(net);
         return;
     }
-    connection->said_hello = true;
+    connection->has_hello = true;
     weft_coordinator_message(server->coordinator, connection->id, message);
     weft_control_free(server->env, message);
 }

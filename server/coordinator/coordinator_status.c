@@ -50,7 +50,7 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
         (json_int_t)member->pid, "incarnation", (json_int_t)member->incarnation, "endpoint_first",
         (json_int_t)member->endpoint_first, "endpoints", (json_int_t)member->endpoint_count, "weights_bytes",
         (json_int_t)load_bytes, "silent_ms",
-        (json_int_t)(weft_elapsed_ns(member->heard_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1)));
+        (json_int_t)(weft_elapsed_ns(member->last_received_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1)));
 }
 
 static json_t *json_of_tensor(const struct coordinator_tensor *tensor)

@@ -155,15 +155,15 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
                                                 uint32_t rank)
 {
     struct weft_env *env = coordinator->env;
-    if (coordinator->tensor_count == coordinator->tensor_room) {
-        uint32_t room = coordinator->tensor_room ? coordinator->tensor_room * 2 : 16;
-        struct coordinator_tensor **more = weft_alloc_array(env, room, sizeof *more);
+    if (coordinator->tensor_count == coordinator->tensor_capacity) {
+        uint32_t capacity = coordinator->tensor_capacity ? coordinator->tensor_capacity * 2 : 16;
+        struct coordinator_tensor **more = weft_alloc_array(env, capacity, sizeof *more);
         if (!more) return NULL;
         if (coordinator->tensor_count)
             memcpy(more, coordinator->tensors, coordinator->tensor_count * sizeof *more);
         weft_free_bytes(env, coordinator->tensors);
         coordinator->tensors = more;
-        coordinator->tensor_room = room;
+        coordinator->tensor_capacity = capacity;
     }
     struct coordinator_tensor *tensor = weft_alloc_zero(env, sizeof *tensor);
     if (!tensor) return NULL;
@@ -222,7 +222,7 @@ static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordi
     return best;
 }
 
-static void owe(struct coordinator_tensor *tensor, const struct coordinator_endpoint *home)
+static void expect_reply(struct coordinator_tensor *tensor, const struct coordinator_endpoint *home)
 {
     if (!tensor->shard_reply_pending[home->shard])
         tensor->shard_reply_pending[home->shard] = true, tensor->replies_pending++;
@@ -260,9 +260,9 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
         if (cuts[candidate]) continue;
         if (!home) {
             home = least_coded(coordinator);
-            tensor->coded_home = (uint32_t)(home - coordinator->endpoints) + 1;
+            tensor->coded_endpoint = (uint32_t)(home - coordinator->endpoints) + 1;
             home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
-            owe(tensor, home);
+            expect_reply(tensor, home);
         }
         add_chunk(tensor, 0, tensor->elems, home->id, candidate);
     }
@@ -321,7 +321,7 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
         struct coordinator_endpoint *home = least_loaded(coordinator);
         home->load_bytes += elems * elem_bytes;
         add_chunk(tensor, offset, elems, home->id, 0);
-        owe(tensor, home);
+        expect_reply(tensor, home);
     }
     if (choice) place_candidates(coordinator, tensor, cuts, (uint32_t)count);
     return true;
@@ -483,7 +483,7 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
 }
 
 /* The endpoint whose chunks a hash is of. false: it has none. */
-static bool find_home(const struct coordinator_tensor *tensor, uint32_t home, uint32_t *endpoint_out)
+static bool find_endpoint(const struct coordinator_tensor *tensor, uint32_t home, uint32_t *endpoint_out)
 {
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         *endpoint_out = tensor->chunks[i].endpoint;
@@ -498,7 +498,7 @@ void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordi
     uint32_t home;
     if (hash->worker != worker->index || hash->tensor >= coordinator->tensor_count ||
         !coordinator->tensors[hash->tensor]->announced ||
-        !find_home(coordinator->tensors[hash->tensor], hash->home, &home)) {
+        !find_endpoint(coordinator->tensors[hash->tensor], hash->home, &home)) {
         coordinator_member_lost(coordinator, worker, "it sent a weight hash of a tensor that no shard has");
         return;
     }

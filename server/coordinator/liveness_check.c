@@ -22,7 +22,7 @@ void coordinator_send_heartbeat(struct weft_coordinator *coordinator, const stru
     coordinator_send(coordinator, member, &message);
 }
 
-static void say(struct weft_coordinator *coordinator, const struct coordinator_member *member, uint32_t ask,
+static void send_check(struct weft_coordinator *coordinator, const struct coordinator_member *member, uint32_t ask,
                 uint32_t answer)
 {
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
@@ -37,7 +37,7 @@ static void liveness_start(struct weft_coordinator *coordinator)
     coordinator->liveness_is_running = true;
     for (uint32_t i = 0; i < coordinator->member_count; i++)
         if (coordinator_member_is_active(coordinator->members[i]))
-            say(coordinator, coordinator->members[i], coordinator->liveness_seq, 0);
+            send_check(coordinator, coordinator->members[i], coordinator->liveness_seq, 0);
 }
 
 void coordinator_liveness_check(struct weft_coordinator *coordinator)
@@ -57,7 +57,7 @@ void coordinator_liveness_check(struct weft_coordinator *coordinator)
             continue;
         }
         member->liveness_wait_seq = 0;
-        say(coordinator, member, 0, coordinator->liveness_seq);
+        send_check(coordinator, member, 0, coordinator->liveness_seq);
     }
     if (again) liveness_start(coordinator);
 }

@@ -40,7 +40,7 @@ bool coordinator_member_is_active(const struct coordinator_member *member)
 }
 
 /* A newcomer that can be let in. */
-static bool comes(const struct coordinator_member *member)
+static bool can_be_admitted(const struct coordinator_member *member)
 {
     return member->newcomer && member->state == MEMBER_ADDRESSED;
 }
@@ -87,10 +87,10 @@ bool coordinator_shards_are_ahead(const struct weft_coordinator *coordinator)
 
 bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost)
 {
-    uint32_t staying = coordinator_active_count(coordinator);
+    uint32_t active = coordinator_active_count(coordinator);
     bool may = coordinator->options.workers_min > 0 && coordinator->state == COORDINATOR_RUNNING &&
                lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
-               staying >= coordinator->options.workers_min && staying > 0 &&
+               active >= coordinator->options.workers_min && active > 0 &&
                all_tensors_announced(coordinator); /* half a declaration has no owner */
     if (!may) return false;
     if (lost->joined) return true; /* nobody needs it now */
@@ -102,22 +102,22 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
 }
 
 /* Those that go on, by their order; NULL: the next one has none. */
-static struct coordinator_member *next_member(const struct weft_coordinator *coordinator, bool everybody,
+static struct coordinator_member *next_member(const struct weft_coordinator *coordinator, bool all_joined,
                                               int64_t after)
 {
     struct coordinator_member *found = NULL;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        bool goes_on = everybody ? coordinator_member_is_active(member)
-                                 : (coordinator_member_is_active(member) && !member->joined) || comes(member);
-        if (goes_on && (int64_t)member->place > after && (!found || member->place < found->place))
+        bool continues = all_joined ? coordinator_member_is_active(member)
+                                 : (coordinator_member_is_active(member) && !member->joined) || can_be_admitted(member);
+        if (continues && (int64_t)member->rank_order > after && (!found || member->rank_order < found->rank_order))
             found = member;
     }
     return found;
 }
 
 /* All had joined: who was the last of those that are left. */
-static const struct coordinator_member *end_rest(struct weft_coordinator *coordinator)
+static const struct coordinator_member *clear_joined(struct weft_coordinator *coordinator)
 {
     const struct coordinator_member *last = NULL;
     uint32_t latest = 0;
@@ -130,7 +130,7 @@ static const struct coordinator_member *end_rest(struct weft_coordinator *coordi
     return last;
 }
 
-static void put_in_force(struct weft_coordinator *coordinator, bool everybody, uint32_t *members,
+static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, uint32_t *members,
                          uint64_t committed, Weft__Control__Member *newcomers,
                          Weft__Control__Member **pointers)
 {
@@ -138,9 +138,9 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
     uint32_t rank = 0;
     uint64_t codec_steps = 0;
     int64_t after = -1;
-    for (struct coordinator_member *member; (member = next_member(coordinator, everybody, after)) != NULL;
+    for (struct coordinator_member *member; (member = next_member(coordinator, all_joined, after)) != NULL;
          rank++) {
-        after = member->place;
+        after = member->rank_order;
         members[rank] = member->member;
     }
     count = rank;
@@ -152,7 +152,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
         snprintf(member->label, sizeof member->label, "rank %u (%s, pid %llu)", rank, member->host,
                  (unsigned long long)member->pid);
         if (member->codec_steps > codec_steps) codec_steps = member->codec_steps;
-        if (!member->newcomer && !(everybody && coordinator->grown)) continue;
+        if (!member->newcomer && !(all_joined && coordinator->has_grown)) continue;
         coordinator_describe(member, &newcomers[newcomer_count]);
         pointers[newcomer_count] = &newcomers[newcomer_count];
         newcomer_count++;
@@ -172,7 +172,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
     shrunk.members = members;
     shrunk.n_newcomers = newcomer_count;
     shrunk.newcomers = pointers;
-    if (everybody) shrunk.last = end_rest(coordinator)->member + 1;
+    if (all_joined) shrunk.last = clear_joined(coordinator)->member + 1;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRUNK;
     message.shrunk = &shrunk;
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
@@ -183,7 +183,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool everybody, u
         struct coordinator_member *member = coordinator->members[members[rank]];
         if (!member->newcomer) continue;
         member->newcomer = false;
-        coordinator->grown = true;
+        coordinator->has_grown = true;
         if (coordinator_send_roster(coordinator, member) != WEFT_OK)
             coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                               "the coordinator has no memory for the roster of %u members", count);
@@ -196,7 +196,7 @@ void coordinator_grow(struct weft_coordinator *coordinator)
 {
     const struct coordinator_member *newcomer = NULL;
     for (uint32_t i = 0; i < coordinator->member_count && !newcomer; i++)
-        if (comes(coordinator->members[i])) newcomer = coordinator->members[i];
+        if (can_be_admitted(coordinator->members[i])) newcomer = coordinator->members[i];
     /* Whatever the others are to agree on comes with it. */
     if (!newcomer || coordinator->state != COORDINATOR_RUNNING ||
         coordinator->epoch != coordinator->epoch_in_force)
@@ -234,24 +234,24 @@ static void next_epoch(struct weft_coordinator *coordinator, const struct coordi
 void coordinator_shrink_check(struct weft_coordinator *coordinator)
 {
     uint64_t committed = coordinator->committed;
-    uint32_t staying = 0, resting = 0;
+    uint32_t active = 0, joined_count = 0;
     bool agreed = true;
     if (coordinator->state != COORDINATOR_RUNNING) return;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
         if (!coordinator_member_is_active(member)) continue;
-        staying++;
-        resting += member->joined > 0;
+        active++;
+        joined_count += member->joined > 0;
         if (!member->joined && member->agreed_epoch != coordinator->epoch) agreed = false;
         /* of those that rest: they may know of a step that was just good */
         if (member->committed > committed) committed = member->committed;
     }
-    bool everybody = staying > 0 && resting == staying;
+    bool all_joined = active > 0 && joined_count == active;
     /* the others left */
-    if (everybody && coordinator->epoch == coordinator->epoch_in_force)
+    if (all_joined && coordinator->epoch == coordinator->epoch_in_force)
         next_epoch(coordinator, coordinator_find_joined(coordinator));
-    if (!agreed || staying == 0 || coordinator->epoch == coordinator->epoch_in_force) return;
-    uint32_t most = staying + coordinator_waiting_count(coordinator);
+    if (!agreed || active == 0 || coordinator->epoch == coordinator->epoch_in_force) return;
+    uint32_t most = active + coordinator_waiting_count(coordinator);
     uint32_t *members = weft_alloc_array(coordinator->env, most, sizeof *members);
     Weft__Control__Member *newcomers = weft_alloc_array(coordinator->env, most, sizeof *newcomers);
     Weft__Control__Member **pointers = weft_alloc_array(coordinator->env, most, sizeof *pointers);
@@ -259,7 +259,7 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator)
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory for the roster of %u members", most);
     } else {
-        put_in_force(coordinator, everybody, members, committed, newcomers, pointers);
+        put_in_force(coordinator, all_joined, members, committed, newcomers, pointers);
     }
     weft_free_bytes(coordinator->env, members);
     weft_free_bytes(coordinator->env, newcomers);

@@ -21,8 +21,8 @@ static void unload(struct weft_coordinator *coordinator, const struct coordinato
             if (tensor->chunks[i].candidate == 0 &&
                 coordinator->endpoints[e].id == tensor->chunks[i].endpoint)
                 coordinator->endpoints[e].load_bytes -= tensor->chunks[i].count * elem_bytes;
-    if (tensor->coded_home > 0)
-        coordinator->endpoints[tensor->coded_home - 1].coded_bytes -= tensor->elems * elem_bytes;
+    if (tensor->coded_endpoint > 0)
+        coordinator->endpoints[tensor->coded_endpoint - 1].coded_bytes -= tensor->elems * elem_bytes;
 }
 
 static void release(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
@@ -34,7 +34,7 @@ static void release(struct weft_coordinator *coordinator, struct coordinator_ten
     message.tensor_free = &freed;
     for (uint32_t s = 0; s < coordinator->options.shards; s++) {
         const struct coordinator_member *shard = coordinator->shards[s];
-        if (shard && shard->frees && shard_owns(shard, tensor))
+        if (shard && shard->supports_free && shard_owns(shard, tensor))
             coordinator_send(coordinator, shard, &message);
     }
     unload(coordinator, tensor);

@@ -20,51 +20,51 @@
 #define DESCRIBED_MAX 3u /* of those with host and pid: the text has to fit into a sentence */
 #define BEAT_NS WEFT_SECONDS(10) /* a member says something that often, and every heartbeat_ns / 4 */
 
-struct list {
+struct member_list {
     const struct weft_coordinator *coordinator;
     char *out;
-    size_t room, used;
+    size_t bytes, used;
     uint32_t count;
 };
 
-static void put(struct list *list, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct list *list, const char *format, ...)
+static void append(struct member_list *list, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void append(struct member_list *list, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(list->out + list->used, list->room - list->used, format, args);
+    int n = vsnprintf(list->out + list->used, list->bytes - list->used, format, args);
     va_end(args);
-    if (n > 0) list->used += (size_t)n < list->room - list->used ? (size_t)n : list->room - list->used - 1;
+    if (n > 0) list->used += (size_t)n < list->bytes - list->used ? (size_t)n : list->bytes - list->used - 1;
 }
 
 /* "rank 3 (hostb, pid 41)", with how long nothing has come from it; of one that is not there its number. */
-static void put_member(struct list *list, const struct coordinator_member *member, bool worker,
+static void append_member(struct member_list *list, const struct coordinator_member *member, bool worker,
                        uint32_t index)
 {
     if (list->count++ >= NAMED_MAX) return;
-    if (list->count > 1) put(list, ", ");
+    if (list->count > 1) append(list, ", ");
     if (!member || list->count > DESCRIBED_MAX) {
-        put(list, "%s %u", worker ? "rank" : "shard", index);
+        append(list, "%s %u", worker ? "rank" : "shard", index);
         return;
     }
-    const uint64_t silent_ns = weft_elapsed_ns(member->heard_ns, weft_now_ns(list->coordinator->env)),
+    const uint64_t silent_ns = weft_elapsed_ns(member->last_received_ns, weft_now_ns(list->coordinator->env)),
                    beat_ns = list->coordinator->options.heartbeat_ns / 4;
-    put(list, "%.72s", member->label);
+    append(list, "%.72s", member->label);
     if (silent_ns > 3 * (beat_ns < BEAT_NS ? beat_ns : BEAT_NS))
-        put(list, " [silent for %.1f s]", (double)silent_ns / 1e9);
+        append(list, " [silent for %.1f s]", (double)silent_ns / 1e9);
 }
 
-static void put_verb(struct list *list, const char *what)
+static void append_verb(struct member_list *list, const char *what)
 {
     if (list->count == 0) return;
-    if (list->count > NAMED_MAX) put(list, " and %u more", list->count - NAMED_MAX);
-    put(list, " %s %s", list->count > 1 ? "have" : "has", what);
+    if (list->count > NAMED_MAX) append(list, " and %u more", list->count - NAMED_MAX);
+    append(list, " %s %s", list->count > 1 ? "have" : "has", what);
 }
 
-static struct list begin(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
+static struct member_list list_begin(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
 {
     out[0] = 0;
-    return (struct list){.coordinator = coordinator, .out = out, .room = out_bytes};
+    return (struct member_list){.coordinator = coordinator, .out = out, .bytes = out_bytes};
 }
 
 void coordinator_describe_missing(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
@@ -72,52 +72,52 @@ void coordinator_describe_missing(const struct weft_coordinator *coordinator, ch
     const bool joining = coordinator->state == COORDINATOR_JOINING;
     const enum coordinator_member_state state = joining ? MEMBER_ADDRESSED : MEMBER_READY;
     const uint32_t total = coordinator->options.workers + coordinator->options.shards;
-    struct list list = begin(coordinator, out, out_bytes);
+    struct member_list list = list_begin(coordinator, out, out_bytes);
     for (uint32_t i = 0; i < total; i++) {
         bool worker = i < coordinator->options.workers;
         uint32_t index = worker ? i : i - coordinator->options.workers;
         const struct coordinator_member *member =
             worker ? coordinator->workers[index] : coordinator->shards[index];
-        if (!member || member->state < state) put_member(&list, member, worker, index);
+        if (!member || member->state < state) append_member(&list, member, worker, index);
     }
-    put_verb(&list, joining ? "not joined" : "not connected to the others");
+    append_verb(&list, joining ? "not joined" : "not connected to the others");
 }
 
 void coordinator_describe_undecided(const struct weft_coordinator *coordinator, const char *what, char *out,
                                     size_t out_bytes)
 {
-    struct list list = begin(coordinator, out, out_bytes);
+    struct member_list list = list_begin(coordinator, out, out_bytes);
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
         bool agreed =
             coordinator->epoch != coordinator->epoch_in_force && member->agreed_epoch == coordinator->epoch;
         if (coordinator_member_is_active(member) && !member->joined && !agreed)
-            put_member(&list, member, true, member->index);
+            append_member(&list, member, true, member->index);
     }
-    put_verb(&list, what);
+    append_verb(&list, what);
 }
 
 /* All workers declare, and then the shards that are to own it take it. */
-static void put_undeclared(const struct weft_coordinator *coordinator,
-                           const struct coordinator_tensor *tensor, struct list *list)
+static void append_undeclared(const struct weft_coordinator *coordinator,
+                           const struct coordinator_tensor *tensor, struct member_list *list)
 {
     for (uint32_t i = 0; i < coordinator->options.workers; i++)
         if (coordinator->workers[i]->declared_count <= tensor->declare.ordinal)
-            put_member(list, coordinator->workers[i], true, i);
+            append_member(list, coordinator->workers[i], true, i);
     if (list->count > 0) {
-        put_verb(list, "not declared it");
+        append_verb(list, "not declared it");
         return;
     }
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (tensor->shard_reply_pending[i]) put_member(list, coordinator->shards[i], false, i);
-    put_verb(list, "not taken it");
+        if (tensor->shard_reply_pending[i]) append_member(list, coordinator->shards[i], false, i);
+    append_verb(list, "not taken it");
 }
 
 /* member: NULL for an observer. No member is awaited: an empty text. */
-static void find_awaited(const struct weft_coordinator *coordinator, const struct coordinator_member *member,
+static void describe_wait(const struct weft_coordinator *coordinator, const struct coordinator_member *member,
                          char *out, size_t out_bytes)
 {
-    struct list list = begin(coordinator, out, out_bytes);
+    struct member_list list = list_begin(coordinator, out, out_bytes);
     if (coordinator->state < COORDINATOR_RUNNING) {
         coordinator_describe_missing(coordinator, out, out_bytes);
         return;
@@ -127,7 +127,7 @@ static void find_awaited(const struct weft_coordinator *coordinator, const struc
         member->declared_count > 0 && member->declared_count <= coordinator->tensor_count
             ? coordinator->tensors[member->declared_count - 1]
             : NULL;
-    if (declares && !declares->announced) put_undeclared(coordinator, declares, &list);
+    if (declares && !declares->announced) append_undeclared(coordinator, declares, &list);
     else if (member->joined) coordinator_describe_undecided(coordinator, "not joined", out, out_bytes);
     else if (member->newcomer)
         coordinator_describe_undecided(coordinator, "not ended a step since", out, out_bytes);
@@ -141,7 +141,7 @@ void coordinator_send_wait_reason(struct weft_coordinator *coordinator, uint64_t
     char text[480];
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    find_awaited(coordinator, member, text, sizeof text);
+    describe_wait(coordinator, member, text, sizeof text);
     heartbeat.whom = true;
     heartbeat.text = text;
     heartbeat.time_ns = weft_now_ns(coordinator->env);

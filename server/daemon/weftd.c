@@ -138,7 +138,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
 
 /* ---- waiting and the end ---- */
 
-struct interrupt_letter {
+struct interrupt_request {
     struct weft_command command;
     struct weftd *weftd;
     const char *signal_name;
@@ -146,8 +146,8 @@ struct interrupt_letter {
 
 static void on_interrupt(struct weft_command *command)
 {
-    struct interrupt_letter *letter = weft_container_of(command, struct interrupt_letter, command);
-    weftd_interrupted(letter->weftd, letter->signal_name);
+    struct interrupt_request *request = weft_container_of(command, struct interrupt_request, command);
+    weftd_interrupted(request->weftd, request->signal_name);
 }
 
 static bool never(void *context) { return false; }
@@ -166,7 +166,7 @@ static bool is_stopped(void *context)
 }
 
 /* Until the net thread says that it is over. The first signal ends the job, later ones change nothing. */
-static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_letter *letter)
+static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_request *request)
 {
     if (weftd->env->virtual_time) {
         (void)weftd->env->virtual_time->wait(weftd->env, is_stopped, weftd, WEFT_NEVER);
@@ -177,27 +177,27 @@ static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_le
         if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
         struct signalfd_siginfo info;
         if ((fds[1].revents & POLLIN) && read(signal_fd, &info, sizeof info) == sizeof info &&
-            !letter->weftd) {
-            letter->weftd = weftd;
-            letter->signal_name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
-            letter->command.fn = on_interrupt;
-            weft_net_post(weftd->net, &letter->command);
+            !request->weftd) {
+            request->weftd = weftd;
+            request->signal_name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+            request->command.fn = on_interrupt;
+            weft_net_post(weftd->net, &request->command);
         }
     }
 }
 
-struct count_letter {
+struct count_request {
     struct weft_command command;
     struct weftd *weftd;
     uint32_t count;
-    atomic_bool answered;
+    atomic_bool has_replied;
 };
 
 static void on_count(struct weft_command *command)
 {
-    struct count_letter *letter = weft_container_of(command, struct count_letter, command);
-    letter->count = weft_coordinator_server_connections(letter->weftd->coordinator);
-    atomic_store(&letter->answered, true);
+    struct count_request *request = weft_container_of(command, struct count_request, command);
+    request->count = weft_coordinator_server_connections(request->weftd->coordinator);
+    atomic_store(&request->has_replied, true);
 }
 
 /* The others read how it ended before the coordinator's process is gone. */
@@ -205,10 +205,10 @@ static void wait_for_others(struct weftd *weftd)
 {
     uint64_t deadline_ns = weft_now_ns(weftd->env) + OTHERS_NS;
     while (weft_now_ns(weftd->env) < deadline_ns) {
-        struct count_letter letter = {.command.fn = on_count, .weftd = weftd};
-        weft_net_post(weftd->net, &letter.command);
-        while (!atomic_load(&letter.answered)) weftd_pause(weftd->env, WEFT_MS(1));
-        if (letter.count == 0) return;
+        struct count_request request = {.command.fn = on_count, .weftd = weftd};
+        weft_net_post(weftd->net, &request.command);
+        while (!atomic_load(&request.has_replied)) weftd_pause(weftd->env, WEFT_MS(1));
+        if (request.count == 0) return;
         weftd_pause(weftd->env, WEFT_MS(10));
     }
 }
@@ -228,7 +228,7 @@ static void release(struct weftd *weftd)
 static enum weft_status run(struct weftd *weftd, const struct weftd_options *options, int signal_fd,
                             struct weft_error *error)
 {
-    struct interrupt_letter letter = {.weftd = NULL};
+    struct interrupt_request request = {.weftd = NULL};
     WEFT_TRY(complete_options(weftd, options, error));
     weftd->wake_fd = weftd->env->virtual_time ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (weftd->wake_fd < 0 && !weftd->env->virtual_time)
@@ -238,7 +238,7 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
     if (status != WEFT_OK)
         return weft_error_set(error, status, "cannot start networking: %s", weft_reason_text(status));
     WEFT_TRY(start(weftd, error));
-    wait_for_end(weftd, signal_fd, &letter);
+    wait_for_end(weftd, signal_fd, &request);
     if (weftd->exit_status != 0) weftd_pause(weftd->env, GRACE_NS);
     if (weftd->coordinator) wait_for_others(weftd);
     return WEFT_OK;
@@ -258,7 +258,7 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
                           .started_ns = weft_now_ns(env),
                           .label = "shard",
                           .lost_endpoint = UINT32_MAX};
-    weft_list_init(&weftd.letters);
+    weft_list_init(&weftd.requests);
     struct weft_error error = {0};
     if (signal_fd < 0 && !env->virtual_time)
         weft_error_set(&error, weft_limit_status("signals", errno), "cannot start: %s",

@@ -36,18 +36,18 @@ struct weftd_engine {
     struct weft_event_ring *events;
 
     /* one question at a time: open (at thread start), connect (at the roster) */
-    struct weft_command question, reply;
+    struct weft_command request, reply;
     struct weft_error error; /* of the question being answered */
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
     size_t address_bytes;
 
-    struct weft_command fail_mail; /* posted at most once */
+    struct weft_command fail_command; /* posted at most once */
 
     /* statistics: asked by the net thread, copied by the engine's, under the lock */
     pthread_mutex_t view_lock;
     pthread_cond_t view_changed;
-    struct weft_command view_mail;
-    bool view_asked;
+    struct weft_command view_command;
+    bool view_requested;
     struct weftd_engine_view view;
 };
 
@@ -64,7 +64,7 @@ struct weftd {
     Weft__Control__Welcome welcome; /* proof is not kept */
     Weft__Control__Control *roster; /* owned; read by engines */
     struct weftd_engine *engines;   /* (options.engines,) */
-    struct weft_list letters; /* struct weftd_command.link: those whose answer has not come yet */
+    struct weft_list requests; /* struct weftd_command.link: those whose answer has not come yet */
     uint32_t engines_waited_for;
     bool joined, running, failing;
     bool member_done;      /* the control connection has ended */
@@ -112,9 +112,9 @@ struct weftd_command {
     struct weft_error error; /* the answer; not WEFT_OK: the job ends with it */
 };
 /* net thread; zeroed, of the env's memory */
-void weftd_command_post(struct weftd_command *letter, struct weftd_engine *engine,
+void weftd_command_post(struct weftd_command *request, struct weftd_engine *engine,
                         void (*fn)(struct weft_command *command));
-void weftd_command_reply(struct weftd_command *letter); /* engine's thread, from fn, or later */
+void weftd_command_reply(struct weftd_command *request); /* engine's thread, from fn, or later */
 /* main thread, once the net thread and the engines are gone: what none of them has read any more */
 void weftd_commands_free(struct weftd *weftd);
 

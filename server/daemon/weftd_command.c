@@ -7,42 +7,42 @@
  * freed with the others. */
 #include "server/daemon/weftd.h"
 
-static struct weftd_command *letter_of(struct weft_command *command)
+static struct weftd_command *request_of(struct weft_command *command)
 {
     return weft_container_of(command, struct weftd_command, command);
 }
 
-void weftd_command_post(struct weftd_command *letter, struct weftd_engine *engine,
+void weftd_command_post(struct weftd_command *request, struct weftd_engine *engine,
                         void (*fn)(struct weft_command *command))
 {
-    letter->engine = engine;
-    letter->command.fn = fn;
-    weft_list_append(&engine->weftd->letters, &letter->link);
-    weft_loop_post(engine->loop, &letter->command);
+    request->engine = engine;
+    request->command.fn = fn;
+    weft_list_append(&engine->weftd->requests, &request->link);
+    weft_loop_post(engine->loop, &request->command);
 }
 
-static void on_answered(struct weft_command *command)
+static void on_reply(struct weft_command *command)
 {
-    struct weftd_command *letter = letter_of(command);
-    struct weftd *weftd = letter->engine->weftd;
-    if (letter->error.status != WEFT_OK && !weftd->failing) {
-        (void)weft_control_client_abort(weftd->member, (enum weft_status)letter->error.status,
-                                        letter->error.text);
-        weftd_fail(weftd, (enum weft_status)letter->error.status, "%s", letter->error.text);
+    struct weftd_command *request = request_of(command);
+    struct weftd *weftd = request->engine->weftd;
+    if (request->error.status != WEFT_OK && !weftd->failing) {
+        (void)weft_control_client_abort(weftd->member, (enum weft_status)request->error.status,
+                                        request->error.text);
+        weftd_fail(weftd, (enum weft_status)request->error.status, "%s", request->error.text);
     }
-    weft_list_remove(&letter->link);
-    weft_free_bytes(weftd->env, letter);
+    weft_list_remove(&request->link);
+    weft_free_bytes(weftd->env, request);
 }
 
-void weftd_command_reply(struct weftd_command *letter)
+void weftd_command_reply(struct weftd_command *request)
 {
-    letter->command.fn = on_answered;
-    weft_net_post(letter->engine->weftd->net, &letter->command);
+    request->command.fn = on_reply;
+    weft_net_post(request->engine->weftd->net, &request->command);
 }
 
 void weftd_commands_free(struct weftd *weftd)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &weftd->letters)
+    weft_list_foreach (node, spare, &weftd->requests)
         weft_free_bytes(weftd->env, weft_container_of(node, struct weftd_command, link));
 }

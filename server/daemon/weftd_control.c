@@ -26,7 +26,7 @@ static void stop_if_done(struct weftd *weftd)
     if (weftd->wake_fd >= 0) (void)!write(weftd->wake_fd, &one, sizeof one);
 }
 
-static void tell_engines(struct weftd *weftd, enum weft_status status, const char *text)
+static void fail_engines(struct weftd *weftd, enum weft_status status, const char *text)
 {
     weft_error_set(&weftd->fail_error, status, "%s", text);
     for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
@@ -44,7 +44,7 @@ void weftd_fail(struct weftd *weftd, enum weft_status status, const char *format
     va_end(args);
     weftd->exit_status = 1;
     weft_error_set(&weftd->end, status, "%s", text);
-    tell_engines(weftd, status, text);
+    fail_engines(weftd, status, text);
     if (weftd->member) (void)weft_control_client_leave(weftd->member, text);
     weftd->member_done = true;
     stop_if_done(weftd);
@@ -129,7 +129,7 @@ void weftd_engine_replied(struct weft_command *command)
 }
 
 /* A message that outlives its callback, as a copy in its own memory. */
-static Weft__Control__Control *keep(struct weftd *weftd, const Weft__Control__Control *message)
+static Weft__Control__Control *copy_message(struct weftd *weftd, const Weft__Control__Control *message)
 {
     uint8_t *data;
     size_t bytes;
@@ -153,7 +153,7 @@ static void on_roster(struct weftd *weftd, const Weft__Control__Control *message
                    "the coordinator sent a roster that was not due or misses workers");
         return;
     }
-    weftd->roster = keep(weftd, message);
+    weftd->roster = copy_message(weftd, message);
     if (!weftd->roster) {
         weftd_fail(weftd, WEFT_ERR_NO_MEMORY, "no memory for a roster of %zu members",
                    message->roster->n_members);
@@ -165,7 +165,7 @@ static void on_roster(struct weftd *weftd, const Weft__Control__Control *message
 
 /* ---- declarations ---- */
 
-struct declaration_letter {
+struct declaration_request {
     struct weft_command command;
     struct declaration *declaration;
     struct weftd_engine *engine;
@@ -177,28 +177,28 @@ struct declaration {
     Weft__Control__Control *message;
     uint32_t waited_for;
     struct weft_error error; /* the first of the answers */
-    struct declaration_answer {
+    struct declaration_reply {
         struct weft_error error;
-    } *answers;                         /* (engines,) */
-    struct declaration_letter *letters; /* (engines,) */
+    } *replies;                         /* (engines,) */
+    struct declaration_request *requests; /* (engines,) */
 };
 
 static void declaration_free(struct declaration *declaration)
 {
     struct weft_env *env = declaration->weftd->env;
     weft_control_free(env, declaration->message);
-    weft_free_bytes(env, declaration->letters);
-    weft_free_bytes(env, declaration->answers);
+    weft_free_bytes(env, declaration->requests);
+    weft_free_bytes(env, declaration->replies);
     weft_free_bytes(env, declaration);
 }
 
 /* Net thread: one engine has answered. */
-static void on_declaration_answered(struct weft_command *command)
+static void on_declaration_replied(struct weft_command *command)
 {
-    struct declaration_letter *letter = weft_container_of(command, struct declaration_letter, command);
-    struct declaration *declaration = letter->declaration;
+    struct declaration_request *request = weft_container_of(command, struct declaration_request, command);
+    struct declaration *declaration = request->declaration;
     struct weftd *weftd = declaration->weftd;
-    const struct weft_error *error = &declaration->answers[letter->engine->index].error;
+    const struct weft_error *error = &declaration->replies[request->engine->index].error;
     if (error->status != WEFT_OK) weft_error_set(&declaration->error, error->status, "%s", error->text);
     if (--declaration->waited_for > 0) return;
     if (!weftd->failing && declaration->error.status == WEFT_OK) {
@@ -219,16 +219,16 @@ static void on_declaration_answered(struct weft_command *command)
 /* Engine thread. */
 static void on_declaration(struct weft_command *command)
 {
-    struct declaration_letter *letter = weft_container_of(command, struct declaration_letter, command);
-    struct declaration *declaration = letter->declaration;
-    struct weft_error *error = &declaration->answers[letter->engine->index].error;
+    struct declaration_request *request = weft_container_of(command, struct declaration_request, command);
+    struct declaration *declaration = request->declaration;
+    struct weft_error *error = &declaration->replies[request->engine->index].error;
     enum weft_status status =
-        weft_shard_engine_declare(letter->engine->shard, declaration->message->declared, error);
+        weft_shard_engine_declare(request->engine->shard, declaration->message->declared, error);
     if (status != WEFT_OK)
         weft_error_set(error, status, "tensor '%.100s': %s", declaration->message->declared->declare->name,
                        weft_reason_text(status));
-    letter->command.fn = on_declaration_answered;
-    weft_net_post(declaration->weftd->net, &letter->command);
+    request->command.fn = on_declaration_replied;
+    weft_net_post(declaration->weftd->net, &request->command);
 }
 
 static bool owns_a_chunk(const struct weftd *weftd, uint32_t engine, const Weft__Control__Declared *declared)
@@ -243,10 +243,10 @@ static struct declaration *declaration_create(struct weftd *weftd, const Weft__C
     struct declaration *declaration = weft_alloc_zero(weftd->env, sizeof *declaration);
     if (!declaration) return NULL;
     declaration->weftd = weftd;
-    declaration->message = keep(weftd, message);
-    declaration->letters = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->letters);
-    declaration->answers = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->answers);
-    if (declaration->message && declaration->letters && declaration->answers) return declaration;
+    declaration->message = copy_message(weftd, message);
+    declaration->requests = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->requests);
+    declaration->replies = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->replies);
+    if (declaration->message && declaration->requests && declaration->replies) return declaration;
     declaration_free(declaration);
     return NULL;
 }
@@ -275,69 +275,69 @@ static void on_declared(struct weftd *weftd, const Weft__Control__Control *messa
     }
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         if (!owns_a_chunk(weftd, i, declared)) continue;
-        declaration->letters[i] = (struct declaration_letter){
+        declaration->requests[i] = (struct declaration_request){
             .command.fn = on_declaration, .declaration = declaration, .engine = &weftd->engines[i]};
-        weft_loop_post(weftd->engines[i].loop, &declaration->letters[i].command);
+        weft_loop_post(weftd->engines[i].loop, &declaration->requests[i].command);
     }
 }
 
 /* ---- weight hashes ---- */
 
-struct hash_letter {
-    struct weftd_command letter; /* first */
+struct hash_request {
+    struct weftd_command base; /* first */
     Weft__Control__WeightHash hash;
 };
 
 static void on_hash(struct weft_command *command)
 {
-    struct hash_letter *letter = weft_container_of(command, struct hash_letter, letter.command);
-    struct weft_error *error = &letter->letter.error;
+    struct hash_request *request = weft_container_of(command, struct hash_request, base.command);
+    struct weft_error *error = &request->base.error;
     enum weft_status status =
-        weft_shard_engine_check_hash(letter->letter.engine->shard, &letter->hash, error);
+        weft_shard_engine_check_hash(request->base.engine->shard, &request->hash, error);
     if (status != WEFT_OK)
-        weft_error_set(error, status, "weights of tensor %u: %s", letter->hash.tensor,
+        weft_error_set(error, status, "weights of tensor %u: %s", request->hash.tensor,
                        weft_reason_text(status));
-    weftd_command_reply(&letter->letter);
+    weftd_command_reply(&request->base);
 }
 
 static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash *hash)
 {
     const uint32_t engine = hash->home - 1 - weftd->welcome.endpoint_first; /* none of ours: beyond them */
-    struct hash_letter *letter =
-        engine < weftd->options.engines ? weft_alloc_zero(weftd->env, sizeof *letter) : NULL;
-    if (!letter) { /* one comparison less; the next one comes */
+    struct hash_request *request =
+        engine < weftd->options.engines ? weft_alloc_zero(weftd->env, sizeof *request) : NULL;
+    if (!request) { /* one comparison less; the next one comes */
         weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "a weight hash of tensor %u could not be compared",
                  hash->tensor);
         return;
     }
-    letter->hash = *hash;
-    weftd_command_post(&letter->letter, &weftd->engines[engine], on_hash);
+    request->hash = *hash;
+    weftd_command_post(&request->base, &weftd->engines[engine], on_hash);
 }
 
 /* ---- freed tensors ---- */
 
-struct release_letter {
-    struct weftd_command letter; /* first */
+struct release_request {
+    struct weftd_command base; /* first */
     uint32_t tensor;
 };
 
 static void on_release(struct weft_command *command)
 {
-    struct release_letter *letter = weft_container_of(command, struct release_letter, letter.command);
-    weft_shard_engine_release(letter->letter.engine->shard, letter->tensor);
-    weftd_command_reply(&letter->letter);
+    struct release_request *request = weft_container_of(command, struct release_request, base.command);
+    weft_shard_engine_release(request->base.engine->shard, request->tensor);
+    weftd_command_reply(&request->base);
 }
 
 static void on_tensor_free(struct weftd *weftd, uint32_t tensor)
 {
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
-        struct release_letter *letter = weft_alloc_zero(weftd->env, sizeof *letter);
-        if (!letter) { /* its memory stays until the end of the job */
+        struct release_request *request = weft_alloc_zero(weftd->env, sizeof *request);
+        if (!request) { /* its memory stays until the end of the job */
             weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "no memory to release tensor %u", tensor);
             return;
         }
-        letter->tensor = tensor;
-        weftd_command_post(&letter->letter, &weftd->engines[i], on_release);
+        request->tensor = tensor;
+        weftd_command_post(&request->base, &weftd->engines[i], on_release);
     }
 }
 

@@ -86,7 +86,7 @@ static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *e
     return WEFT_OK;
 }
 
-static enum weft_status make_shard(struct weftd_engine *engine)
+static enum weft_status shard_create(struct weftd_engine *engine)
 {
     struct weftd *weftd = engine->weftd;
     struct weft_config *config = weftd->options.config;
@@ -119,7 +119,7 @@ static enum weft_status make_shard(struct weftd_engine *engine)
     return status;
 }
 
-static void answer(struct weftd_engine *engine, enum weft_status status)
+static void reply_status(struct weftd_engine *engine, enum weft_status status)
 {
     /* unless it has a sentence */
     if (status != WEFT_OK) weft_error_set(&engine->error, status, "%s", weft_reason_text(status));
@@ -129,13 +129,13 @@ static void answer(struct weftd_engine *engine, enum weft_status status)
 
 static void on_connect(struct weft_command *command)
 {
-    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, question);
-    answer(engine, make_shard(engine));
+    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, request);
+    reply_status(engine, shard_create(engine));
 }
 
 static void on_fail(struct weft_command *command)
 {
-    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, fail_mail);
+    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, fail_command);
     struct weftd *weftd = engine->weftd;
     /* Not every transport sees a death (shared memory does not); what waits for the dead would never end. */
     if (engine->transport && weftd->lost_endpoint != UINT32_MAX &&
@@ -149,13 +149,13 @@ static void on_fail(struct weft_command *command)
 
 static void on_view(struct weft_command *command)
 {
-    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, view_mail);
+    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, view_command);
     struct weftd_engine_view view = {.ready = engine->shard != NULL};
     if (engine->shard) weft_shard_engine_stats(engine->shard, &view.shard);
     if (engine->transport) weft_transport_stats(engine->transport, &view.transport);
     pthread_mutex_lock(&engine->view_lock);
     engine->view = view;
-    engine->view_asked = false;
+    engine->view_requested = false;
     pthread_cond_signal(&engine->view_changed);
     pthread_mutex_unlock(&engine->view_lock);
 }
@@ -184,7 +184,7 @@ static void drain(struct weftd_engine *engine)
 static void *engine_main(void *argument)
 {
     struct weftd_engine *engine = argument;
-    answer(engine, open_transport(engine));
+    reply_status(engine, open_transport(engine));
     weft_loop_run(engine->loop);
     drain(engine);
     return NULL;
@@ -194,14 +194,14 @@ static void *engine_main(void *argument)
 
 void weftd_engine_post_connect(struct weftd_engine *engine)
 {
-    engine->question.fn = on_connect;
-    weft_loop_post(engine->loop, &engine->question);
+    engine->request.fn = on_connect;
+    weft_loop_post(engine->loop, &engine->request);
 }
 
 void weftd_engine_post_failure(struct weftd_engine *engine)
 {
-    engine->fail_mail.fn = on_fail;
-    weft_loop_post(engine->loop, &engine->fail_mail);
+    engine->fail_command.fn = on_fail;
+    weft_loop_post(engine->loop, &engine->fail_command);
 }
 
 /* The net thread waits a moment for fresh numbers: an engine step is short. A busy engine shows its last
@@ -212,12 +212,12 @@ void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *vi
     uint64_t until_ns = weft_now_ns(engine->weftd->env) + VIEW_WAIT_NS;
     struct timespec until = {(time_t)(until_ns / WEFT_SECONDS(1)), (long)(until_ns % WEFT_SECONDS(1))};
     pthread_mutex_lock(&engine->view_lock);
-    if (!engine->view_asked) {
-        engine->view_asked = true;
-        engine->view_mail.fn = on_view;
-        weft_loop_post(engine->loop, &engine->view_mail);
+    if (!engine->view_requested) {
+        engine->view_requested = true;
+        engine->view_command.fn = on_view;
+        weft_loop_post(engine->loop, &engine->view_command);
     }
-    while (engine->view_asked &&
+    while (engine->view_requested &&
            pthread_cond_timedwait(&engine->view_changed, &engine->view_lock, &until) == 0) {
     }
     *view_out = engine->view;
@@ -240,7 +240,7 @@ static enum weft_status engine_start(struct weftd *weftd, struct weftd_engine *e
     pthread_cond_init(&engine->view_changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     if (weftd->env->virtual_time) {
-        answer(engine, open_transport(engine));
+        reply_status(engine, open_transport(engine));
         engine->thread_started = weftd->env->virtual_time->run(weftd->env, engine->loop) == WEFT_OK;
         return engine->thread_started ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }

@@ -10,8 +10,8 @@
 
 #include "server/daemon/weftd.h"
 
-struct members_letter {
-    struct weftd_command letter; /* first */
+struct members_request {
+    struct weftd_command base; /* first */
     uint32_t epoch, lost_endpoint, left_endpoint, workers;
     bool lost;
     char text[400];
@@ -19,52 +19,52 @@ struct members_letter {
     uint32_t *endpoints;
 };
 
-static struct members_letter *letter_create(struct weftd *weftd, uint32_t epoch, uint32_t workers)
+static struct members_request *request_create(struct weftd *weftd, uint32_t epoch, uint32_t workers)
 {
-    struct members_letter *letter = weft_alloc_zero(
-        weftd->env, sizeof *letter + workers * (sizeof *letter->incarnations + sizeof *letter->endpoints));
-    if (!letter) {
+    struct members_request *request = weft_alloc_zero(
+        weftd->env, sizeof *request + workers * (sizeof *request->incarnations + sizeof *request->endpoints));
+    if (!request) {
         (void)weft_control_client_abort(weftd->member, WEFT_ERR_NO_MEMORY,
                                         "a shard has no memory to follow the membership");
         weftd_fail(weftd, WEFT_ERR_NO_MEMORY, "no memory to follow the membership of epoch %u", epoch);
         return NULL;
     }
-    letter->epoch = epoch;
-    letter->workers = workers;
-    letter->incarnations = (uint64_t *)(void *)(letter + 1);
-    letter->endpoints = (uint32_t *)(void *)(letter->incarnations + workers);
-    return letter;
+    request->epoch = epoch;
+    request->workers = workers;
+    request->incarnations = (uint64_t *)(void *)(request + 1);
+    request->endpoints = (uint32_t *)(void *)(request->incarnations + workers);
+    return request;
 }
 
 /* ---- on the engine's thread ---- */
 
 static void on_leave_epoch(struct weft_command *command)
 {
-    struct members_letter *letter = weft_container_of(command, struct members_letter, letter.command);
-    struct weftd_engine *engine = letter->letter.engine;
+    struct members_request *request = weft_container_of(command, struct members_request, base.command);
+    struct weftd_engine *engine = request->base.engine;
     /* Not every transport sees a death, and what is under way to or from the dead has to end. */
-    if (letter->lost && engine->transport && weft_transport_peer(engine->transport, letter->lost_endpoint))
-        weft_transport_fail_peer(engine->transport, letter->lost_endpoint, WEFT_ERR_PEER_LOST, letter->text);
-    if (engine->shard) weft_shard_engine_leave_epoch(engine->shard, letter->epoch);
-    weftd_command_reply(&letter->letter);
+    if (request->lost && engine->transport && weft_transport_peer(engine->transport, request->lost_endpoint))
+        weft_transport_fail_peer(engine->transport, request->lost_endpoint, WEFT_ERR_PEER_LOST, request->text);
+    if (engine->shard) weft_shard_engine_leave_epoch(engine->shard, request->epoch);
+    weftd_command_reply(&request->base);
 }
 
 static void on_enter_epoch(struct weft_command *command)
 {
-    struct members_letter *letter = weft_container_of(command, struct members_letter, letter.command);
-    struct weft_shard_engine *shard = letter->letter.engine->shard;
+    struct members_request *request = weft_container_of(command, struct members_request, base.command);
+    struct weft_shard_engine *shard = request->base.engine->shard;
     if (shard)
-        (void)weft_shard_engine_enter_epoch(shard, letter->epoch, letter->workers, letter->endpoints,
-                                            letter->incarnations, &letter->letter.error);
-    weftd_command_reply(&letter->letter);
+        (void)weft_shard_engine_enter_epoch(shard, request->epoch, request->workers, request->endpoints,
+                                            request->incarnations, &request->base.error);
+    weftd_command_reply(&request->base);
 }
 
 static void on_left(struct weft_command *command)
 {
-    struct members_letter *letter = weft_container_of(command, struct members_letter, letter.command);
-    struct weft_shard_engine *shard = letter->letter.engine->shard;
-    if (shard) weft_shard_engine_worker_left(shard, letter->left_endpoint);
-    weftd_command_reply(&letter->letter);
+    struct members_request *request = weft_container_of(command, struct members_request, base.command);
+    struct weft_shard_engine *shard = request->base.engine->shard;
+    if (shard) weft_shard_engine_worker_left(shard, request->left_endpoint);
+    weftd_command_reply(&request->base);
 }
 
 /* ---- what the coordinator says ---- */
@@ -85,12 +85,12 @@ bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lo
     if (lost->epoch == 0 || weftd->welcome.workers_min == 0 || !weftd->running || !member) return false;
     weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s; the job goes on", lost->text);
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
-        struct members_letter *letter = letter_create(weftd, lost->epoch, 0);
-        if (!letter) return true;
-        letter->lost = true;
-        letter->lost_endpoint = member->endpoint_first;
-        snprintf(letter->text, sizeof letter->text, "%s", lost->text);
-        weftd_command_post(&letter->letter, &weftd->engines[i], on_leave_epoch);
+        struct members_request *request = request_create(weftd, lost->epoch, 0);
+        if (!request) return true;
+        request->lost = true;
+        request->lost_endpoint = member->endpoint_first;
+        snprintf(request->text, sizeof request->text, "%s", lost->text);
+        weftd_command_post(&request->base, &weftd->engines[i], on_leave_epoch);
     }
     return true;
 }
@@ -105,10 +105,10 @@ void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left)
         return;
     }
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
-        struct members_letter *letter = letter_create(weftd, 0, 0);
-        if (!letter) return;
-        letter->left_endpoint = member->endpoint_first;
-        weftd_command_post(&letter->letter, &weftd->engines[i], on_left);
+        struct members_request *request = request_create(weftd, 0, 0);
+        if (!request) return;
+        request->left_endpoint = member->endpoint_first;
+        weftd_command_post(&request->base, &weftd->engines[i], on_left);
     }
 }
 
@@ -120,9 +120,9 @@ void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *join
         return;
     }
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
-        struct members_letter *letter = letter_create(weftd, joined->epoch, 0);
-        if (!letter) return;
-        weftd_command_post(&letter->letter, &weftd->engines[i], on_leave_epoch);
+        struct members_request *request = request_create(weftd, joined->epoch, 0);
+        if (!request) return;
+        weftd_command_post(&request->base, &weftd->engines[i], on_leave_epoch);
     }
 }
 
@@ -139,13 +139,13 @@ void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shru
         return;
     }
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
-        struct members_letter *letter = letter_create(weftd, shrunk->epoch, (uint32_t)shrunk->n_members);
-        if (!letter) return;
-        for (uint32_t rank = 0; rank < letter->workers; rank++) {
+        struct members_request *request = request_create(weftd, shrunk->epoch, (uint32_t)shrunk->n_members);
+        if (!request) return;
+        for (uint32_t rank = 0; rank < request->workers; rank++) {
             const Weft__Control__Member *member = worker_of(weftd, shrunk->members[rank]);
-            letter->endpoints[rank] = member->endpoint_first;
-            letter->incarnations[rank] = member->incarnation;
+            request->endpoints[rank] = member->endpoint_first;
+            request->incarnations[rank] = member->incarnation;
         }
-        weftd_command_post(&letter->letter, &weftd->engines[i], on_enter_epoch);
+        weftd_command_post(&request->base, &weftd->engines[i], on_enter_epoch);
     }
 }

@@ -30,14 +30,14 @@ void weft_shard_engine_options_init(struct weft_shard_engine_options *options)
 /* ---- deadlines ---- */
 
 static uint64_t pull_since_ns(struct weft_shard_engine *engine, struct weft_arrival *arrival,
-                              struct weft_wire_header *header, struct shard_contribution **part_out)
+                              struct weft_wire_header *header, struct shard_contribution **contribution_out)
 {
     enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, header);
     WEFT_ASSERT(status == WEFT_OK); /* it was checked when it came */
     struct shard_chunk *chunk = shard_table_chunk(shard_table_tensor(engine, header->tensor), header->chunk);
-    *part_out = &chunk->contributions[header->worker];
-    WEFT_ASSERT((*part_out)->pull == arrival);
-    return (*part_out)->pull_since_ns;
+    *contribution_out = &chunk->contributions[header->worker];
+    WEFT_ASSERT((*contribution_out)->pull == arrival);
+    return (*contribution_out)->pull_since_ns;
 }
 
 static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
@@ -47,9 +47,9 @@ static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
         since = weft_list_first(&engine->rounds, struct shard_chunk, round_link)->first_ns;
     if (!weft_list_empty(&engine->pulls)) {
         struct weft_wire_header header;
-        struct shard_contribution *part;
+        struct shard_contribution *contribution;
         uint64_t pull =
-            pull_since_ns(engine, weft_list_first(&engine->pulls, struct weft_arrival, link), &header, &part);
+            pull_since_ns(engine, weft_list_first(&engine->pulls, struct weft_arrival, link), &header, &contribution);
         if (pull < since) since = pull;
     }
     return since;
@@ -105,9 +105,9 @@ static void expire_round(struct shard_chunk *chunk)
 }
 
 static void expire_pull(struct weft_shard_engine *engine, struct weft_arrival *arrival,
-                        struct shard_contribution *part, const struct weft_wire_header *header)
+                        struct shard_contribution *contribution, const struct weft_wire_header *header)
 {
-    part->pull = NULL;
+    contribution->pull = NULL;
     weft_list_remove(&arrival->link);
     shard_reply_refuse(engine, arrival, header, WEFT_ERR_DEADLINE,
                        "tensor %u chunk %u: step %llu was not reached in %g s", header->tensor, header->chunk,
@@ -126,9 +126,9 @@ static void deadline_passed(struct weft_timer *timer)
     while (!weft_list_empty(&engine->pulls)) {
         struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
         struct weft_wire_header header;
-        struct shard_contribution *part;
-        if (deadline_after(engine, pull_since_ns(engine, arrival, &header, &part)) > now) break;
-        expire_pull(engine, arrival, part, &header);
+        struct shard_contribution *contribution;
+        if (deadline_after(engine, pull_since_ns(engine, arrival, &header, &contribution)) > now) break;
+        expire_pull(engine, arrival, contribution, &header);
     }
     shard_engine_watch_deadlines(engine);
 }
@@ -171,9 +171,9 @@ void shard_engine_resume(struct weft_shard_engine *engine)
 void shard_engine_pull_removed(struct weft_shard_engine *engine, struct weft_arrival *arrival)
 {
     struct weft_wire_header header;
-    struct shard_contribution *part;
-    pull_since_ns(engine, arrival, &header, &part);
-    part->pull = NULL;
+    struct shard_contribution *contribution;
+    pull_since_ns(engine, arrival, &header, &contribution);
+    contribution->pull = NULL;
     weft_list_remove(&arrival->link);
 }
 
@@ -207,8 +207,8 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
         shard_engine_pull_removed(engine, arrival);
         shard_reply_defer(engine, arrival);
     }
-    while (!weft_list_empty(&engine->early)) {
-        struct weft_arrival *arrival = weft_list_first(&engine->early, struct weft_arrival, link);
+    while (!weft_list_empty(&engine->newer_epoch)) {
+        struct weft_arrival *arrival = weft_list_first(&engine->newer_epoch, struct weft_arrival, link);
         weft_list_remove(&arrival->link);
         shard_reply_defer(engine, arrival);
     }
@@ -264,7 +264,7 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     weft_list_init(&engine->reply_queue);
     weft_list_init(&engine->pulls);
     weft_list_init(&engine->deferred);
-    weft_list_init(&engine->early);
+    weft_list_init(&engine->newer_epoch);
     weft_timer_init(&engine->deadline_timer, deadline_passed);
     weft_timer_init(&engine->retry_timer, retry);
     weft_timer_init(&engine->release_timer, shard_release_on_timer);
@@ -317,16 +317,16 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->release_timer);
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
-    discard_all(engine, &engine->early);
+    discard_all(engine, &engine->newer_epoch);
     cancel_tasks(engine);
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
             for (uint32_t worker = 0; worker < engine->workers; worker++) {
-                struct shard_contribution *part = &tensor->chunks[i].contributions[worker];
-                if (part->state == SHARD_CONTRIBUTION_ANNOUNCED)
-                    weft_transport_discard(engine->transport, part->arrival);
-                part->arrival = part->pull = NULL;
+                struct shard_contribution *contribution = &tensor->chunks[i].contributions[worker];
+                if (contribution->state == SHARD_CONTRIBUTION_ANNOUNCED)
+                    weft_transport_discard(engine->transport, contribution->arrival);
+                contribution->arrival = contribution->pull = NULL;
             }
         }
     }

@@ -169,13 +169,13 @@ struct shard_chunk {
     uint32_t lr_worker;
     uint32_t arrived, receiving; /* parts not NONE; parts RECEIVING */
     uint32_t next;               /* lowest rank that is not folded */
-    bool starved;                /* a contribution was not received for want of a slot */
+    bool lacks_slot;                /* a contribution was not received for want of a slot */
     uint64_t first_ns, announced_ns; /* of the first and the last contribution */
     struct shard_slots slots;
     struct weft_tree_reduce fold;
     struct weft_completion install;
     float *installing;           /* what it is for: the values, or a part of the state */
-    float *install_room;         /* (count,) owned; a part of the state comes in here, to be looked at.
+    float *install_buffer;         /* (count,) owned; a part of the state comes in here, to be looked at.
                                   * NULL: none is coming */
     uint8_t install_round;       /* its message's */
 
@@ -259,7 +259,7 @@ struct weft_shard_engine {
                                        * is under way */
     uint32_t next_epoch, next_workers;
     struct shard_worker *next_worker; /* (workers_at_create,) owned */
-    struct weft_list early;      /* arrivals of epochs that are not in force here yet */
+    struct weft_list newer_epoch;      /* arrivals of epochs that are not in force here yet */
     uint64_t round_deadline_ns;
     uint32_t hash_every;
 
@@ -359,7 +359,7 @@ static inline bool shard_result_is_in_use(const struct shard_chunk *chunk)
 /* shard_pull.c */
 void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
                         struct weft_arrival *arrival);
-void shard_pull_answer_waiting(struct shard_chunk *chunk); /* after a close or an install */
+void shard_pull_reply_waiting(struct shard_chunk *chunk); /* after a close or an install */
 void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
                            struct weft_arrival *arrival);
 /* both kinds */
@@ -377,11 +377,11 @@ void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *a
 /* The same with the chunk's last result (a duplicate), or with its values, or what else of it `data` is (a
  * pull). true: answered; false: deferred. */
 bool shard_reply_result(struct shard_chunk *chunk, struct weft_arrival *arrival,
-                        const struct weft_wire_header *header, enum shard_reply_kind reply_pending);
+                        const struct weft_wire_header *header, enum shard_reply_kind kind);
 bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
                         const struct weft_wire_header *header, const float *data);
 /* Note what a worker is to be told; the pump sends it. */
-void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind reply_pending);
+void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind);
 void shard_reply_pump(struct weft_shard_engine *engine);
 void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival);
 

@@ -22,7 +22,7 @@
 
 /* ---- parting ---- */
 
-static void forget_answers(struct shard_chunk *chunk)
+static void clear_replies(struct shard_chunk *chunk)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
         chunk->contributions[worker].reply_pending = SHARD_REPLY_NONE;
@@ -33,14 +33,14 @@ static void forget_answers(struct shard_chunk *chunk)
 }
 
 /* A close that has begun goes on: all have contributed, and the values are being written. */
-static void forget(struct shard_chunk *chunk)
+static void leave_chunk(struct shard_chunk *chunk)
 {
-    forget_answers(chunk);
+    clear_replies(chunk);
     if (shard_round_is_closing(chunk)) return;
     if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_forget(chunk);
 }
 
-static void forget_pulls(struct weft_shard_engine *engine)
+static void discard_pulls(struct weft_shard_engine *engine)
 {
     while (!weft_list_empty(&engine->pulls)) {
         struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
@@ -50,10 +50,10 @@ static void forget_pulls(struct weft_shard_engine *engine)
 }
 
 /* They are looked at again, and may wait again. */
-static void look_again(struct weft_shard_engine *engine)
+static void retry_newer_epochs(struct weft_shard_engine *engine)
 {
-    while (!weft_list_empty(&engine->early)) {
-        struct weft_arrival *arrival = weft_list_first(&engine->early, struct weft_arrival, link);
+    while (!weft_list_empty(&engine->newer_epoch)) {
+        struct weft_arrival *arrival = weft_list_first(&engine->newer_epoch, struct weft_arrival, link);
         weft_list_remove(&arrival->link);
         shard_reply_defer(engine, arrival);
     }
@@ -65,16 +65,16 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
     engine->newest_epoch = epoch;
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
-        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) forget(&tensor->chunks[i]);
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) leave_chunk(&tensor->chunks[i]);
     }
-    forget_pulls(engine);
-    look_again(engine);
+    discard_pulls(engine);
+    retry_newer_epochs(engine);
     shard_engine_resume(engine);
 }
 
 /* ---- following ---- */
 
-static bool quiet(const struct weft_shard_engine *engine)
+static bool all_idle(const struct weft_shard_engine *engine)
 {
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         const struct shard_tensor *tensor = engine->tensors[id];
@@ -85,9 +85,9 @@ static bool quiet(const struct weft_shard_engine *engine)
 }
 
 /* The records of the old ranks are the new ones', who have contributed nothing yet. */
-static void renumber(struct shard_chunk *chunk, uint32_t workers)
+static void reset_workers(struct shard_chunk *chunk, uint32_t workers)
 {
-    forget_answers(chunk);
+    clear_replies(chunk);
     memset(chunk->contributions, 0, workers * sizeof *chunk->contributions);
     for (uint32_t worker = 0; worker < workers; worker++)
         chunk->contributions[worker].applied_step = chunk->closed_step;
@@ -97,12 +97,12 @@ static void renumber(struct shard_chunk *chunk, uint32_t workers)
 
 void shard_members_enter_epoch(struct weft_shard_engine *engine)
 {
-    if (!engine->enters_epoch || engine->failed < 0 || !quiet(engine)) return;
+    if (!engine->enters_epoch || engine->failed < 0 || !all_idle(engine)) return;
     engine->enters_epoch = false;
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-            renumber(&tensor->chunks[i], engine->next_workers);
+            reset_workers(&tensor->chunks[i], engine->next_workers);
     }
     engine->workers = engine->next_workers;
     engine->epoch = engine->next_epoch;
@@ -111,7 +111,7 @@ void shard_members_enter_epoch(struct weft_shard_engine *engine)
     for (uint32_t i = 0; i < engine->workers; i++) engine->left_count += engine->worker[i].left;
     weft_log(engine->env, WEFT_LOG_INFO, "server", "endpoint %u serves %u workers, epoch %u",
              engine->endpoint, engine->workers, engine->epoch);
-    look_again(engine);
+    retry_newer_epochs(engine);
 }
 
 enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine, uint32_t epoch,

@@ -31,7 +31,7 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    struct shard_contribution *part = &chunk->contributions[header->worker];
+    struct shard_contribution *contribution = &chunk->contributions[header->worker];
     uint64_t reach = chunk->open_step ? chunk->open_step : chunk->closed_step + 1;
     if (header->step > reach) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
@@ -43,14 +43,14 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
         if (shard_reply_values(chunk, arrival, header, data)) engine->stats.pulls++;
         return;
     }
-    if (part->pull) {
+    if (contribution->pull) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
                            "rank %u pulls chunk %u of tensor '%.40s' twice at once", header->worker,
                            chunk->index, tensor->name);
         return;
     }
-    part->pull = arrival;
-    part->pull_since_ns = weft_now_ns(engine->env);
+    contribution->pull = arrival;
+    contribution->pull_since_ns = weft_now_ns(engine->env);
     weft_list_append(&engine->pulls, &arrival->link);
     shard_engine_watch_deadlines(engine);
     shard_worker_left_check(chunk);
@@ -71,7 +71,7 @@ void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header
     pull(chunk, header, arrival, chunk->values);
 }
 
-void shard_pull_answer_waiting(struct shard_chunk *chunk)
+void shard_pull_reply_waiting(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (weft_list_empty(&engine->pulls)) return;
@@ -87,16 +87,16 @@ void shard_pull_answer_waiting(struct shard_chunk *chunk)
 /* ---- INIT, and STATE_INIT ---- */
 
 /* May the state that has come be kept? Then it is, in its place. */
-static bool keep_state(struct shard_chunk *chunk)
+static bool state_store(struct shard_chunk *chunk)
 {
-    const bool owed = chunk->combiner && chunk->installing == weft_combiner_residual(chunk->combiner);
-    const uint32_t too_large_bits = owed ? WEFT_RESIDUAL_LIMIT_BITS : 0x7f800000u;
-    if (weft_kernels()->max_abs_bits_f32(chunk->install_room, chunk->count) >= too_large_bits) return false;
-    memcpy(chunk->installing, chunk->install_room, chunk->count * sizeof(float));
+    const bool is_residual = chunk->combiner && chunk->installing == weft_combiner_residual(chunk->combiner);
+    const uint32_t too_large_bits = is_residual ? WEFT_RESIDUAL_LIMIT_BITS : 0x7f800000u;
+    if (weft_kernels()->max_abs_bits_f32(chunk->install_buffer, chunk->count) >= too_large_bits) return false;
+    memcpy(chunk->installing, chunk->install_buffer, chunk->count * sizeof(float));
     return true;
 }
 
-static void answer_refused(struct shard_chunk *chunk, enum weft_status status, const char *text)
+static void reply_refused(struct shard_chunk *chunk, enum weft_status status, const char *text)
 {
     chunk->error_status = status;
     chunk->error_step = 0;
@@ -110,22 +110,22 @@ static void installed(struct weft_completion *completion, enum weft_status statu
     struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, install);
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (engine->closed) return;
-    const bool kept = status == WEFT_OK && (!chunk->install_room || keep_state(chunk));
-    weft_free_bytes(engine->env, chunk->install_room);
-    chunk->install_room = NULL;
+    const bool is_stored = status == WEFT_OK && (!chunk->install_buffer || state_store(chunk));
+    weft_free_bytes(engine->env, chunk->install_buffer);
+    chunk->install_buffer = NULL;
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_INSTALLING);
     if (chunk->installing == chunk->values) chunk->initialised = status == WEFT_OK;
-    if (kept && engine->failed == WEFT_OK) {
+    if (is_stored && engine->failed == WEFT_OK) {
         chunk->result_step = 0;
         chunk->result_round = chunk->install_round;
         chunk->result_bytes = 0;
         chunk->result_lr = chunk->result_weight_sum = 0;
         engine->stats.received_bytes += chunk->count * sizeof(float);
         shard_reply_note(chunk, 0, SHARD_REPLY_ACK);
-    } else if (kept) {
-        answer_refused(chunk, engine->failed, engine->failed_text);
+    } else if (is_stored) {
+        reply_refused(chunk, engine->failed, engine->failed_text);
     } else if (status == WEFT_OK) {
-        answer_refused(chunk, WEFT_ERR_INVALID,
+        reply_refused(chunk, WEFT_ERR_INVALID,
                        "a state with a value that is not finite, or too large; nothing was changed");
     } else {
         weft_log(engine->env, WEFT_LOG_WARN, "server", "first %s of tensor '%s' chunk %u did not arrive: %s",
@@ -136,7 +136,7 @@ static void installed(struct weft_completion *completion, enum weft_status statu
     shard_round_resume(chunk);
     if (!chunk->initialised && chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && chunk->arrived > 0)
         shard_round_drop(chunk, WEFT_ERR_STATE, "the tensor's first weights did not arrive");
-    shard_pull_answer_waiting(chunk);
+    shard_pull_reply_waiting(chunk);
     shard_engine_resume(engine);
 }
 
@@ -169,8 +169,8 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
         return;
     }
     if (place != chunk->values) {
-        chunk->install_room = weft_alloc_array(engine->env, chunk->count, sizeof(float));
-        if (!chunk->install_room) {
+        chunk->install_buffer = weft_alloc_array(engine->env, chunk->count, sizeof(float));
+        if (!chunk->install_buffer) {
             shard_reply_refuse(engine, arrival, header, WEFT_ERR_NO_MEMORY,
                                "no memory for the state of tensor '%.40s' chunk %u", tensor->name,
                                chunk->index);
@@ -182,14 +182,14 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
     chunk->installing = place;
     chunk->install_round = header->round;
     enum weft_status status =
-        weft_transport_accept(engine->transport, arrival, chunk->install_room ? chunk->install_room : place,
+        weft_transport_accept(engine->transport, arrival, chunk->install_buffer ? chunk->install_buffer : place,
                               chunk->count * sizeof(float), &chunk->install);
     if (status >= 0) {
         if (place == chunk->values) chunk->initialised = false;
         return;
     }
-    weft_free_bytes(engine->env, chunk->install_room);
-    chunk->install_room = NULL;
+    weft_free_bytes(engine->env, chunk->install_buffer);
+    chunk->install_buffer = NULL;
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
     if (status == WEFT_ERR_AGAIN) {
         shard_reply_defer(engine, arrival);
@@ -209,20 +209,20 @@ void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_hea
 /* ---- the rest of what a chunk remembers ---- */
 
 /* NULL: it has no such part. */
-static float *part_of(const struct shard_chunk *chunk, uint8_t part)
+static float *state_of(const struct shard_chunk *chunk, uint8_t part)
 {
     if (part < WEFT_OPTIMIZER_STATES_MAX) return chunk->states[part];
-    return part == WEFT_WIRE_PART_DEBT && chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+    return part == WEFT_WIRE_PART_RESIDUAL && chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
 }
 
 void shard_state_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
                          struct weft_arrival *arrival)
 {
-    float *const part = part_of(chunk, header->round);
-    if (!part)
+    float *const state = state_of(chunk, header->round);
+    if (!state)
         shard_reply_refuse(chunk->tensor->engine, arrival, header, WEFT_ERR_UNSUPPORTED,
                            "tensor '%.40s' chunk %u has no state of number %u", chunk->tensor->name,
                            chunk->index, header->round);
-    else if (header->kind == WEFT_WIRE_STATE_PULL) pull(chunk, header, arrival, part);
-    else install(chunk, header, arrival, part, "states");
+    else if (header->kind == WEFT_WIRE_STATE_PULL) pull(chunk, header, arrival, state);
+    else install(chunk, header, arrival, state, "states");
 }

@@ -32,8 +32,8 @@ static void push_again(struct shard_chunk *chunk, const struct weft_wire_header 
         weft_transport_discard(engine->transport, arrival);
         return;
     }
-    enum shard_reply_kind answer = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
-    if (shard_reply_result(chunk, arrival, header, answer)) engine->stats.duplicates++;
+    enum shard_reply_kind kind = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
+    if (shard_reply_result(chunk, arrival, header, kind)) engine->stats.duplicates++;
 }
 
 /* The learning rate is the step's: all ranks and all rounds have the same. Bits, not values, are compared. */
@@ -50,14 +50,14 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    struct shard_contribution *part = &chunk->contributions[header->worker];
+    struct shard_contribution *contribution = &chunk->contributions[header->worker];
     if (header->step <= chunk->closed_step ||
         (header->step == chunk->open_step && header->round < chunk->round)) {
         push_again(chunk, header, arrival);
         return false;
     }
-    if (part->error_unsent && header->step == chunk->error_step && header->round == chunk->error_round) {
-        part->error_unsent = false; /* even when others try again already: it must hear of it once */
+    if (contribution->error_unsent && header->step == chunk->error_step && header->round == chunk->error_round) {
+        contribution->error_unsent = false; /* even when others try again already: it must hear of it once */
         shard_reply_note(chunk, header->worker, SHARD_REPLY_ERROR);
         weft_transport_discard(engine->transport, arrival);
         shard_engine_resume(engine);
@@ -80,7 +80,7 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
                            header->step, header->round, tensor->name, chunk->round);
         return false;
     }
-    if (part->state != SHARD_CONTRIBUTION_NONE) { /* the first one is answered when the round closes */
+    if (contribution->state != SHARD_CONTRIBUTION_NONE) { /* the first one is answered when the round closes */
         engine->stats.duplicates++;
         weft_transport_discard(engine->transport, arrival);
         return false;
@@ -93,7 +93,7 @@ static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_hea
                            struct weft_arrival *arrival)
 {
     struct shard_tensor *tensor = chunk->tensor;
-    const struct shard_contribution *part = &chunk->contributions[header->worker];
+    const struct shard_contribution *contribution = &chunk->contributions[header->worker];
     if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !chunk->initialised &&
         chunk->phase != SHARD_PHASE_INSTALLING) {
         shard_reply_refuse(
@@ -102,10 +102,10 @@ static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_hea
             tensor->name);
         return false;
     }
-    if (header->round > 0 && memcmp(&part->weight, &header->weight, sizeof part->weight) != 0) {
+    if (header->round > 0 && memcmp(&contribution->weight, &header->weight, sizeof contribution->weight) != 0) {
         shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_MISMATCH,
                            "rank %u's weight changed from %g to %g within step %" PRIu64, header->worker,
-                           (double)part->weight, (double)header->weight, header->step);
+                           (double)contribution->weight, (double)header->weight, header->step);
         return false;
     }
     return true;
@@ -115,7 +115,7 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
                         struct weft_arrival *arrival)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_contribution *part = &chunk->contributions[header->worker];
+    struct shard_contribution *contribution = &chunk->contributions[header->worker];
     if (chunk->phase == SHARD_PHASE_DRAINING) {
         shard_reply_defer(engine, arrival);
         return;
@@ -136,11 +136,11 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
         chunk->flags = 0;
     }
     chunk->flags |= header->flags;
-    part->arrival = arrival;
-    part->state = SHARD_CONTRIBUTION_ANNOUNCED;
-    part->reply_wanted = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
-    part->weight = header->weight;
-    part->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
+    contribution->arrival = arrival;
+    contribution->state = SHARD_CONTRIBUTION_ANNOUNCED;
+    contribution->reply_wanted = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
+    contribution->weight = header->weight;
+    contribution->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
     chunk->arrived++;
     engine->stats.pushes++;
     if (chunk->phase == SHARD_PHASE_IDLE) shard_round_enter(chunk, SHARD_PHASE_WAITING);
@@ -149,7 +149,7 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     else if (header->flags & WEFT_WIRE_NOT_FINITE)
         shard_round_drop(chunk, WEFT_ERR_SKIPPED, "a gradient is not finite");
     else if (chunk->phase == SHARD_PHASE_WAITING) shard_receive_open_waiting(engine);
-    else if (chunk->phase == SHARD_PHASE_COLLECTING && (!chunk->starved || header->worker == chunk->next))
+    else if (chunk->phase == SHARD_PHASE_COLLECTING && (!chunk->lacks_slot || header->worker == chunk->next))
         shard_receive_one(chunk, header->worker);
     shard_worker_left_check(chunk);
 }

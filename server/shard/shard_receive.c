@@ -27,15 +27,15 @@ uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added)
     return shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_popcount(added) : 0;
 }
 
-static bool in_slot(const struct shard_contribution *part)
+static bool in_slot(const struct shard_contribution *contribution)
 {
-    return part->state == SHARD_CONTRIBUTION_RECEIVING || part->state == SHARD_CONTRIBUTION_HELD;
+    return contribution->state == SHARD_CONTRIBUTION_RECEIVING || contribution->state == SHARD_CONTRIBUTION_HELD;
 }
 
 /* May `rank` take a slot? Each missing rank before it must still find one when its turn comes: then the
  * partials, the ranks in slots behind it, `rank` and itself are there. Growing in rank: when one may not,
  * none after it may. */
-static bool room_for(const struct shard_chunk *chunk, uint32_t rank)
+static bool can_take_slot(const struct shard_chunk *chunk, uint32_t rank)
 {
     const struct shard_slots *slots = &chunk->slots;
     if (slots->count >= chunk->tensor->engine->workers) return true;
@@ -69,11 +69,11 @@ static void received(struct weft_completion *completion, enum weft_status status
         shard_round_finish_drain(chunk);
         return;
     }
-    struct shard_contribution *part = &chunk->contributions[worker];
-    WEFT_ASSERT(part->state == SHARD_CONTRIBUTION_RECEIVING);
+    struct shard_contribution *contribution = &chunk->contributions[worker];
+    WEFT_ASSERT(contribution->state == SHARD_CONTRIBUTION_RECEIVING);
     if (status < 0) {
-        part->state = SHARD_CONTRIBUTION_NONE;
-        part->slot = NULL;
+        contribution->state = SHARD_CONTRIBUTION_NONE;
+        contribution->slot = NULL;
         chunk->arrived--;
         shard_slots_free(&chunk->slots, slot);
         shard_receive_fill(chunk);
@@ -81,20 +81,20 @@ static void received(struct weft_completion *completion, enum weft_status status
         return;
     }
     engine->stats.received_bytes += slot->payload_bytes;
-    part->state = SHARD_CONTRIBUTION_HELD;
+    contribution->state = SHARD_CONTRIBUTION_HELD;
     shard_round_advance(chunk);
 }
 
 bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_contribution *part = &chunk->contributions[worker];
-    if (!room_for(chunk, worker)) {
-        chunk->starved = true;
+    struct shard_contribution *contribution = &chunk->contributions[worker];
+    if (!can_take_slot(chunk, worker)) {
+        chunk->lacks_slot = true;
         return false;
     }
     struct shard_slot *slot = shard_slots_alloc(&chunk->slots);
-    struct weft_arrival *arrival = part->arrival;
+    struct weft_arrival *arrival = contribution->arrival;
     slot->chunk = chunk;
     slot->worker = worker;
     slot->payload_bytes = arrival->payload_bytes;
@@ -102,22 +102,22 @@ bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
     enum weft_status status = weft_transport_accept(engine->transport, arrival, shard_slot_data(slot),
                                                     arrival->payload_bytes, &slot->completion);
     if (status >= 0) {
-        part->arrival = NULL;
-        part->slot = slot;
-        part->state = SHARD_CONTRIBUTION_RECEIVING;
+        contribution->arrival = NULL;
+        contribution->slot = slot;
+        contribution->state = SHARD_CONTRIBUTION_RECEIVING;
         chunk->receiving++;
         return true;
     }
     shard_slots_free(&chunk->slots, slot);
     if (status == WEFT_ERR_AGAIN) {
-        chunk->starved = true;
+        chunk->lacks_slot = true;
         engine->accept_again = true;
         shard_engine_schedule_retry(engine);
         return false;
     }
     weft_transport_discard(engine->transport, arrival);
-    part->arrival = NULL;
-    part->state = SHARD_CONTRIBUTION_NONE;
+    contribution->arrival = NULL;
+    contribution->state = SHARD_CONTRIBUTION_NONE;
     chunk->arrived--;
     engine->worker_left_check_due = engine->left_count > 0;
     if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
@@ -127,7 +127,7 @@ bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
 void shard_receive_fill(struct shard_chunk *chunk)
 {
     if (chunk->phase != SHARD_PHASE_COLLECTING) return;
-    chunk->starved = false;
+    chunk->lacks_slot = false;
     for (uint32_t worker = chunk->next; worker < chunk->tensor->engine->workers; worker++)
         if (chunk->contributions[worker].state == SHARD_CONTRIBUTION_ANNOUNCED &&
             !shard_receive_one(chunk, worker))

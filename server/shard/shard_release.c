@@ -6,25 +6,25 @@
  * because the code of that event may still hold the chunk. */
 #include "server/shard/shard_engine.h"
 
-static bool part_is_at_rest(const struct shard_contribution *part)
+static bool contribution_is_idle(const struct shard_contribution *contribution)
 {
-    return !part->arrival && !part->pull && !part->slot;
+    return !contribution->arrival && !contribution->pull && !contribution->slot;
 }
 
-static bool chunk_is_at_rest(const struct shard_chunk *chunk)
+static bool chunk_is_idle(const struct shard_chunk *chunk)
 {
     if (chunk->phase != SHARD_PHASE_IDLE || chunk->sends > 0 || chunk->replies_pending > 0 ||
-        chunk->computing || chunk->install_room)
+        chunk->computing || chunk->install_buffer)
         return false;
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
-        if (!part_is_at_rest(&chunk->contributions[worker])) return false;
+        if (!contribution_is_idle(&chunk->contributions[worker])) return false;
     return true;
 }
 
-static bool tensor_is_at_rest(const struct shard_tensor *tensor)
+static bool tensor_is_idle(const struct shard_tensor *tensor)
 {
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        if (!chunk_is_at_rest(&tensor->chunks[i])) return false;
+        if (!chunk_is_idle(&tensor->chunks[i])) return false;
     return true;
 }
 
@@ -33,7 +33,7 @@ void shard_release_on_timer(struct weft_timer *timer)
     struct weft_shard_engine *engine = weft_container_of(timer, struct weft_shard_engine, release_timer);
     for (uint32_t id = 0; engine->releasing > 0 && id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
-        if (!tensor || !tensor->released || !tensor_is_at_rest(tensor)) continue;
+        if (!tensor || !tensor->released || !tensor_is_idle(tensor)) continue;
         engine->stats.chunks -= tensor->chunk_count;
         for (uint32_t i = 0; i < tensor->chunk_count; i++)
             if (tensor->chunks[i].values)

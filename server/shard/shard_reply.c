@@ -120,11 +120,11 @@ static void header_text(struct weft_wire_header *header, enum weft_status status
         (uint32_t)(bytes < WEFT_LIMIT_RESULT_TEXT_BYTES ? bytes : WEFT_LIMIT_RESULT_TEXT_BYTES);
 }
 
-static bool send_answer(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind answer)
+static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct weft_wire_header header = result_header(chunk, worker);
-    if (answer == SHARD_REPLY_ERROR) {
+    if (kind == SHARD_REPLY_ERROR) {
         header.step = chunk->error_step;
         header.round = chunk->error_round;
         header_text(&header, chunk->error_status, chunk->error_text);
@@ -136,7 +136,7 @@ static bool send_answer(struct shard_chunk *chunk, uint32_t worker, enum shard_r
     header.weight = chunk->contributions[worker].weight;
     header.weight_sum = chunk->result_weight_sum;
     header.late_us = chunk->contributions[worker].late_us;
-    header.payload_bytes = answer == SHARD_REPLY_DATA ? chunk->result_bytes : 0;
+    header.payload_bytes = kind == SHARD_REPLY_DATA ? chunk->result_bytes : 0;
     return send_result(engine, engine->worker[worker].endpoint, &header, "", chunk, chunk->result_data);
 }
 
@@ -180,9 +180,9 @@ void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *a
 }
 
 bool shard_reply_result(struct shard_chunk *chunk, struct weft_arrival *arrival,
-                        const struct weft_wire_header *header, enum shard_reply_kind answer)
+                        const struct weft_wire_header *header, enum shard_reply_kind kind)
 {
-    return ended(chunk->tensor->engine, arrival, send_answer(chunk, header->worker, answer));
+    return ended(chunk->tensor->engine, arrival, send_reply(chunk, header->worker, kind));
 }
 
 bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
@@ -199,14 +199,14 @@ bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
 
 /* ---- noted, then pumped ---- */
 
-void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind answer)
+void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind)
 {
-    struct shard_contribution *part = &chunk->contributions[worker];
-    if (part->reply_pending == SHARD_REPLY_NONE && chunk->replies_pending++ == 0) {
+    struct shard_contribution *contribution = &chunk->contributions[worker];
+    if (contribution->reply_pending == SHARD_REPLY_NONE && chunk->replies_pending++ == 0) {
         chunk->reply_cursor = 0;
         weft_list_append(&chunk->tensor->engine->reply_queue, &chunk->reply_link);
     }
-    part->reply_pending = (uint8_t)answer;
+    contribution->reply_pending = (uint8_t)kind;
     if (worker < chunk->reply_cursor) chunk->reply_cursor = worker;
 }
 
@@ -215,11 +215,11 @@ static bool pump_chunk(struct shard_chunk *chunk)
 {
     while (chunk->replies_pending > 0) {
         WEFT_ASSERT(chunk->reply_cursor < chunk->tensor->engine->workers);
-        struct shard_contribution *part = &chunk->contributions[chunk->reply_cursor];
-        if (part->reply_pending != SHARD_REPLY_NONE) {
-            if (!send_answer(chunk, chunk->reply_cursor, (enum shard_reply_kind)part->reply_pending))
+        struct shard_contribution *contribution = &chunk->contributions[chunk->reply_cursor];
+        if (contribution->reply_pending != SHARD_REPLY_NONE) {
+            if (!send_reply(chunk, chunk->reply_cursor, (enum shard_reply_kind)contribution->reply_pending))
                 return false;
-            part->reply_pending = SHARD_REPLY_NONE;
+            contribution->reply_pending = SHARD_REPLY_NONE;
             chunk->replies_pending--;
         }
         chunk->reply_cursor++;

@@ -83,7 +83,7 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
 
 /* Ranks are of an epoch. Whoever is in an older one hears of it from the coordinator, not from here: an
  * answer would only fail it. */
-static bool of_this_epoch(struct weft_shard_engine *engine, const struct weft_wire_header *header,
+static bool is_current_epoch(struct weft_shard_engine *engine, const struct weft_wire_header *header,
                           struct weft_arrival *arrival)
 {
     if (header->epoch < engine->newest_epoch) {
@@ -95,7 +95,7 @@ static bool of_this_epoch(struct weft_shard_engine *engine, const struct weft_wi
         shard_reply_refuse(engine, arrival, header, engine->failed, "%s", engine->failed_text);
         return false;
     }
-    weft_list_append(&engine->early, &arrival->link);
+    weft_list_append(&engine->newer_epoch, &arrival->link);
     return false;
 }
 
@@ -106,7 +106,7 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
         drop(engine, arrival, "not a request header of this version");
         return;
     }
-    if (engine->elastic && header.job == engine->job && !of_this_epoch(engine, &header, arrival)) return;
+    if (engine->elastic && header.job == engine->job && !is_current_epoch(engine, &header, arrival)) return;
     if (header.worker >= engine->workers || engine->worker[header.worker].endpoint != arrival->peer_id) {
         drop(engine, arrival, "its header names another worker");
         return;

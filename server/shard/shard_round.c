@@ -34,7 +34,7 @@ static uint64_t event_id(const struct shard_chunk *chunk)
 
 /* ---- phases ---- */
 
-static const uint8_t legal_before[] = {
+static const uint8_t legal_phases[] = {
     [SHARD_PHASE_IDLE] = 1 << SHARD_PHASE_INSTALLING | 1 << SHARD_PHASE_WAITING |
                          1 << SHARD_PHASE_COLLECTING | 1 << SHARD_PHASE_CLOSING | 1 << SHARD_PHASE_DRAINING,
     [SHARD_PHASE_INSTALLING] = 1 << SHARD_PHASE_IDLE,
@@ -53,7 +53,7 @@ static bool phase_has_round(uint8_t phase)
 void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    WEFT_ASSERT(legal_before[phase] & 1 << chunk->phase);
+    WEFT_ASSERT(legal_phases[phase] & 1 << chunk->phase);
     WEFT_ASSERT(phase != SHARD_PHASE_IDLE || (chunk->receiving == 0 && !chunk->computing));
     WEFT_ASSERT(phase != SHARD_PHASE_CLOSING || chunk->next == engine->workers);
     if (phase == SHARD_PHASE_WAITING) {
@@ -79,7 +79,7 @@ void shard_round_resume(struct shard_chunk *chunk)
 
 /* ---- folding and closing ---- */
 
-static void give_freed(struct shard_chunk *chunk, float *const *freed, uint32_t count)
+static void release_freed(struct shard_chunk *chunk, float *const *freed, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) shard_slots_free(&chunk->slots, shard_slot_of(freed[i]));
 }
@@ -109,19 +109,19 @@ static void fold(struct weft_task *task)
 static bool folded(struct shard_chunk *chunk)
 {
     uint32_t worker = chunk->next;
-    struct shard_contribution *part = &chunk->contributions[worker];
+    struct shard_contribution *contribution = &chunk->contributions[worker];
     if (shard_chunk_is_dense(chunk)) {
-        give_freed(chunk, chunk->freed, chunk->freed_count);
+        release_freed(chunk, chunk->freed, chunk->freed_count);
         WEFT_ASSERT(chunk->fold.depth == shard_round_partials(chunk, worker + 1));
     } else {
         if (chunk->computed < 0) {
             drop_malformed(chunk, worker, chunk->computed);
             return false;
         }
-        shard_slots_free(&chunk->slots, part->slot);
+        shard_slots_free(&chunk->slots, contribution->slot);
     }
-    part->slot = NULL;
-    part->state = SHARD_CONTRIBUTION_FOLDED;
+    contribution->slot = NULL;
+    contribution->state = SHARD_CONTRIBUTION_FOLDED;
     chunk->next++;
     return true;
 }
@@ -147,17 +147,17 @@ static void start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *
  * dropped. */
 static bool fold_next(struct shard_chunk *chunk)
 {
-    struct shard_contribution *part = &chunk->contributions[chunk->next];
-    WEFT_ASSERT(part->applied_step <= chunk->closed_step && chunk->closed_step < chunk->open_step);
+    struct shard_contribution *contribution = &chunk->contributions[chunk->next];
+    WEFT_ASSERT(contribution->applied_step <= chunk->closed_step && chunk->closed_step < chunk->open_step);
     if (!shard_chunk_is_dense(chunk) && chunk->next == 0) {
         if (shard_result_is_in_use(chunk)) return false; /* the aggregate is still being sent */
         chunk->result_is_resendable = false;
         weft_combiner_begin(chunk->combiner, chunk->round);
     }
-    chunk->folding = part->slot;
+    chunk->folding = contribution->slot;
     /* Dense: rank r merges as many partials as r + 1 has zeros at its low end. */
     const uint32_t merges = shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_ctz(chunk->next + 1) : 1;
-    uint64_t elements = part->slot->payload_bytes / sizeof(float) * merges;
+    uint64_t elements = contribution->slot->payload_bytes / sizeof(float) * merges;
     if (elements > WEFT_LOOP_SLICE) {
         start_task(chunk, fold, fold_done, elements);
         return false;
@@ -233,24 +233,24 @@ static uint64_t close_elements(const struct shard_chunk *chunk)
     return shard_chunk_contribution_bytes(chunk, chunk->round) / sizeof(float);
 }
 
-static uint32_t late_us(const struct shard_chunk *chunk, const struct shard_contribution *part)
+static uint32_t late_us(const struct shard_chunk *chunk, const struct shard_contribution *contribution)
 {
-    const uint64_t us = weft_elapsed_ns(part->announced_ns, chunk->announced_ns) / 1000;
+    const uint64_t us = weft_elapsed_ns(contribution->announced_ns, chunk->announced_ns) / 1000;
     return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
 /* Forget who contributed; `answer_wanted`: everyone gets what he asked for. */
-static void parts_reset(struct shard_chunk *chunk, bool answer_wanted)
+static void contributions_reset(struct shard_chunk *chunk, bool reply_wanted)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
-        struct shard_contribution *part = &chunk->contributions[worker];
-        part->late_us = late_us(chunk, part);
-        if (answer_wanted) shard_reply_note(chunk, worker, (enum shard_reply_kind)part->reply_wanted);
-        part->state = SHARD_CONTRIBUTION_NONE;
-        part->slot = NULL;
+        struct shard_contribution *contribution = &chunk->contributions[worker];
+        contribution->late_us = late_us(chunk, contribution);
+        if (reply_wanted) shard_reply_note(chunk, worker, (enum shard_reply_kind)contribution->reply_wanted);
+        contribution->state = SHARD_CONTRIBUTION_NONE;
+        contribution->slot = NULL;
     }
     chunk->arrived = chunk->next = 0;
-    chunk->starved = false;
+    chunk->lacks_slot = false;
 }
 
 /* The values are those of the next step, or the aggregate is there. */
@@ -285,9 +285,9 @@ static void round_closed(struct shard_chunk *chunk)
     engine->stats.rounds_closed++;
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX,
                         chunk->result_bytes, WEFT_OK);
-    parts_reset(chunk, true);
+    contributions_reset(chunk, true);
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
-    if (last) shard_pull_answer_waiting(chunk);
+    if (last) shard_pull_reply_waiting(chunk);
     else shard_worker_left_check(chunk);
     shard_engine_resume(engine);
 }
@@ -338,7 +338,7 @@ void shard_round_advance(struct shard_chunk *chunk)
     }
     if (chunk->phase != SHARD_PHASE_COLLECTING) return;
     if (chunk->next < engine->workers) {
-        if (chunk->starved) shard_receive_fill(chunk);
+        if (chunk->lacks_slot) shard_receive_fill(chunk);
         return;
     }
     shard_round_enter(chunk, SHARD_PHASE_CLOSING);
@@ -357,12 +357,12 @@ static void end_round(struct shard_chunk *chunk, enum weft_status status)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        struct shard_contribution *part = &chunk->contributions[worker];
-        if (part->state != SHARD_CONTRIBUTION_ANNOUNCED) continue;
-        weft_transport_discard(engine->transport, part->arrival);
-        part->arrival = NULL;
+        struct shard_contribution *contribution = &chunk->contributions[worker];
+        if (contribution->state != SHARD_CONTRIBUTION_ANNOUNCED) continue;
+        weft_transport_discard(engine->transport, contribution->arrival);
+        contribution->arrival = NULL;
     }
-    parts_reset(chunk, false);
+    contributions_reset(chunk, false);
     chunk->open_step = 0;
     chunk->round = 0; /* the next attempt begins with the codec's first round again; nobody asks for what
                        * came of this one's before */
@@ -386,9 +386,9 @@ void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const 
     chunk->error_round = chunk->round;
     snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        struct shard_contribution *part = &chunk->contributions[worker];
-        part->error_unsent = part->state == SHARD_CONTRIBUTION_NONE;
-        if (!part->error_unsent) shard_reply_note(chunk, worker, SHARD_REPLY_ERROR);
+        struct shard_contribution *contribution = &chunk->contributions[worker];
+        contribution->error_unsent = contribution->state == SHARD_CONTRIBUTION_NONE;
+        if (!contribution->error_unsent) shard_reply_note(chunk, worker, SHARD_REPLY_ERROR);
     }
     end_round(chunk, status);
     shard_engine_resume(engine);

@@ -15,7 +15,7 @@
 
 #include "server/shard/shard_engine.h"
 
-static enum weft_status make_room(struct weft_env *env, float **copy, const float *original, uint64_t count)
+static enum weft_status copy_reserve(struct weft_env *env, float **copy, const float *original, uint64_t count)
 {
     if (original && !*copy) *copy = weft_alloc_array(env, count, sizeof **copy);
     return !original || *copy ? WEFT_OK : WEFT_ERR_NO_MEMORY;
@@ -37,21 +37,21 @@ enum weft_status shard_skip_reserve(struct shard_chunk *chunk)
 {
     struct weft_env *env = chunk->tensor->engine->env;
     struct shard_backup *backup = &chunk->backup;
-    WEFT_TRY(make_room(env, &backup->values, overwritten_values(chunk), chunk->count));
+    WEFT_TRY(copy_reserve(env, &backup->values, overwritten_values(chunk), chunk->count));
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
-        WEFT_TRY(make_room(env, &backup->states[s], chunk->states[s], chunk->count));
-    return make_room(env, &backup->residual, residual_of(chunk), chunk->count);
+        WEFT_TRY(copy_reserve(env, &backup->states[s], chunk->states[s], chunk->count));
+    return copy_reserve(env, &backup->residual, residual_of(chunk), chunk->count);
 }
 
 void shard_skip_save(struct shard_chunk *chunk)
 {
     struct shard_backup *backup = &chunk->backup;
     const size_t bytes = chunk->count * sizeof(float);
-    const float *debt = residual_of(chunk);
+    const float *residual = residual_of(chunk);
     if (overwritten_values(chunk)) memcpy(backup->values, chunk->values, bytes);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
         if (chunk->states[s]) memcpy(backup->states[s], chunk->states[s], bytes);
-    if (debt) memcpy(backup->residual, debt, bytes);
+    if (residual) memcpy(backup->residual, residual, bytes);
     backup->step = chunk->closed_step;
     backup->valid = true;
 }
@@ -67,11 +67,11 @@ static void undo(struct shard_chunk *chunk)
 {
     struct shard_backup *backup = &chunk->backup;
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    float *debt = residual_of(chunk);
+    float *residual = residual_of(chunk);
     if (overwritten_values(chunk)) swap(&chunk->values, &backup->values);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
         if (chunk->states[s]) swap(&chunk->states[s], &backup->states[s]);
-    if (debt) memcpy(debt, backup->residual, chunk->count * sizeof *debt);
+    if (residual) memcpy(residual, backup->residual, chunk->count * sizeof *residual);
     shard_hash_forget(chunk->tensor, chunk->closed_step);
     chunk->closed_step = backup->step;
     for (uint32_t worker = 0; worker < engine->workers; worker++)

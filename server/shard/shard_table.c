@@ -45,7 +45,7 @@ uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk)
 /* ---- declare ---- */
 
 /* The one codec, resolved; or dense and what else may be chosen. */
-static enum weft_status codecs_describe(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
+static enum weft_status codecs_parse(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
                                         struct weft_error *error)
 {
     struct weft_codec_spec codec;
@@ -79,7 +79,7 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has no elements or too many",
                               tensor->name);
 
-    WEFT_TRY(codecs_describe(tensor, declare, error));
+    WEFT_TRY(codecs_parse(tensor, declare, error));
     /* A combiner is of a number of ranks, and what was closed of a codec's rounds could not be told again. */
     if (tensor->engine->elastic &&
         (tensor->candidates.count > 1 || tensor->candidates.specs[0].id != WEFT_CODEC_DENSE))
@@ -240,7 +240,7 @@ void shard_table_drop(struct shard_tensor *tensor)
         weft_free_bytes(env, tensor->chunks[i].values);
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
         shard_skip_free(&tensor->chunks[i]);
-        weft_free_bytes(env, tensor->chunks[i].install_room);
+        weft_free_bytes(env, tensor->chunks[i].install_buffer);
         weft_free_bytes(env, tensor->chunks[i].contributions);
         weft_combiner_free(tensor->chunks[i].combiner);
     }

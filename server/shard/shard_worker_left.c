@@ -47,9 +47,9 @@ void shard_worker_left_check(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     const uint32_t leaver = leaver_missing(chunk);
-    const bool settled = chunk->phase == SHARD_PHASE_IDLE || chunk->phase == SHARD_PHASE_WAITING ||
+    const bool can_end = chunk->phase == SHARD_PHASE_IDLE || chunk->phase == SHARD_PHASE_WAITING ||
                          chunk->phase == SHARD_PHASE_COLLECTING;
-    if (leaver == UINT32_MAX || !settled || engine->failed < 0 || engine->closed ||
+    if (leaver == UINT32_MAX || !can_end || engine->failed < 0 || engine->closed ||
         engine->newest_epoch > engine->epoch)
         return;
     refuse_pulls(chunk, leaver);

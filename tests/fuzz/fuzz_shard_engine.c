@@ -62,7 +62,7 @@ static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *fie
     if (field[5] >= 240) header.tensor = field[5] * 257u, header.chunk = field[5];
     header.round = field[6] % 4;
     const bool state = kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_STATE_INIT;
-    if (state && field[6] % 4 == 3) header.round = WEFT_WIRE_PART_DEBT;
+    if (state && field[6] % 4 == 3) header.round = WEFT_WIRE_PART_RESIDUAL;
     if (field[7] >= 200) header.codec = field[7] % 16;
     if (field[7] >= 250) header.dtype = field[7] % 5;
     if (field[8] >= 250) header.step = field[8] == 255 ? UINT64_MAX : header.step + field[8];

@@ -921,19 +921,19 @@ static void the_runner_looks_seldom_while_short_calls_come(void **state)
         driven = park_policy_next(driven, (unsigned)(driven.ns / 10000), 0, false);
         borrowed =
             park_policy_next(borrowed, (unsigned)(borrowed.ns / 4000), (unsigned)(borrowed.ns / 4000), false);
-        assert_int_equal(idle.how, i < 3 ? PARK_SHORT : PARK_MEDIUM);
-        assert_int_equal(driven.how, PARK_SHORT); /* neither a lazy letter nor what is left open wakes it */
+        assert_int_equal(idle.mode, i < 3 ? PARK_SHORT : PARK_MEDIUM);
+        assert_int_equal(driven.mode, PARK_SHORT); /* neither a lazy letter nor what is left open wakes it */
         if (i == 0) assert_true(driven.ns < PARK_NS_MAX); /* not for a few calls */
     }
     assert_int_equal(idle.ns, PARK_NS_LONG);
     assert_int_equal(driven.ns, PARK_NS_LONG);
     assert_int_equal(borrowed.ns, PARK_NS_LONG);
-    assert_int_equal(borrowed.how, PARK_LONG);
+    assert_int_equal(borrowed.mode, PARK_LONG);
     driven = park_policy_next(driven, 10, 0, false); /* it is over */
     assert_int_equal(driven.ns, PARK_NS_MIN);
     borrowed = park_policy_next(borrowed, 10, 5, false);
     assert_int_equal(borrowed.ns, PARK_NS_MIN);
-    assert_int_equal(borrowed.how, PARK_SHORT);
+    assert_int_equal(borrowed.mode, PARK_SHORT);
 }
 
 /* A look takes the core from a caller, so another rank finds it late and drives: were that a reason to
@@ -943,11 +943,11 @@ static void the_runner_looks_seldom_though_a_few_calls_are_late(void **state)
     struct park_policy few = park_policy_initial(), many = few;
     few = park_policy_next(few, 50 + 5, 50, false);
     many = park_policy_next(many, 50 + 10, 50, false);
-    assert_int_equal(few.how, PARK_LONG);
+    assert_int_equal(few.mode, PARK_LONG);
     assert_int_equal(few.ns, PARK_NS_LONG);
-    assert_int_equal(many.how, PARK_SHORT);
+    assert_int_equal(many.mode, PARK_SHORT);
     /* something is open */
-    assert_int_equal(park_policy_next(park_policy_initial(), 50 + 5, 50, true).how, PARK_SHORT);
+    assert_int_equal(park_policy_next(park_policy_initial(), 50 + 5, 50, true).mode, PARK_SHORT);
 }
 
 /* Callers who drive for longer than a look are left alone for longer; one who stays for very long, until
@@ -956,16 +956,16 @@ static void the_runner_looks_seldom_while_one_drives(void **state)
 {
     struct park_policy period = park_policy_owner_unchanged(park_policy_initial());
     for (unsigned i = 0; i < 3 * PARK_HELD_PERIODS_MAX; i++) {
-        assert_int_equal(period.how, PARK_MEDIUM);
+        assert_int_equal(period.mode, PARK_MEDIUM);
         assert_int_equal(period.ns, PARK_NS_LONG);
         /* each stays for some of them */
         period = i % 3 == 2 ? park_policy_next(period, 1, 0, true) : park_policy_owner_unchanged(period);
     }
     for (unsigned i = 0; i < PARK_HELD_PERIODS_MAX; i++) {
-        assert_int_equal(period.how, PARK_MEDIUM);
+        assert_int_equal(period.mode, PARK_MEDIUM);
         period = park_policy_owner_unchanged(period);
     }
-    assert_int_equal(period.how, PARK_UNTIL_RELEASED);
+    assert_int_equal(period.mode, PARK_UNTIL_RELEASED);
 }
 
 /* Calls that borrow do not go on with what else is open: the runner must. */
@@ -975,9 +975,9 @@ static void the_runner_looks_often_while_something_is_open(void **state)
     for (int i = 0; i < 100; i++) {
         period = park_policy_next(period, (unsigned)(period.ns / 4000), (unsigned)(period.ns / 4000),
                                   i < 10 || i > 20);
-        if (i >= 10 && i <= 20) assert_int_equal(period.how, PARK_LONG);
-        else assert_int_equal(period.how, PARK_SHORT);
-        if (period.how == PARK_SHORT) assert_in_range(period.ns, 1, PARK_NS_MAX);
+        if (i >= 10 && i <= 20) assert_int_equal(period.mode, PARK_LONG);
+        else assert_int_equal(period.mode, PARK_SHORT);
+        if (period.mode == PARK_SHORT) assert_in_range(period.ns, 1, PARK_NS_MAX);
     }
 }
 

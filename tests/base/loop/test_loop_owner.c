@@ -25,17 +25,17 @@
 #pragma GCC diagnostic ignored "-Wdangling-pointer" /* labels are no variables */
 #endif
 enum { MORE = -1 };
-#define OWNER_BEGIN(call) do { if ((call)->at) goto *(call)->at; } while (0)
-#define OWNER_STEP(call) do { __label__ here; (call)->at = &&here; return MORE; here:; } while (0)
+#define OWNER_BEGIN(call) do { if ((call)->resume_at) goto *(call)->resume_at; } while (0)
+#define OWNER_STEP(call) do { __label__ here; (call)->resume_at = &&here; return MORE; here:; } while (0)
 #define OWNER_END(call, result) \
     do {                        \
         int result_ = (result); \
-        (call)->at = NULL;      \
+        (call)->resume_at = NULL;      \
         (call)->flag = false;   \
         return result_;         \
     } while (0)
-struct owner;
-static void wake(struct owner *owner, void *word);
+struct loop_owner;
+static void wake(struct loop_owner *owner, void *word);
 #define OWNER_WAKE(owner, word) wake(owner, word)
 #include "base/loop/loop_owner.h"
 
@@ -84,7 +84,7 @@ struct thread {
 };
 
 struct world {
-    struct owner owner;
+    struct loop_owner owner;
     struct thread threads[THREADS];
     uint8_t command, done, awaited;   /* letters as bits: in the mailbox, handled, all that will be posted */
     uint8_t packets, handled;      /* in the pollable; handled by progress */
@@ -107,12 +107,12 @@ static bool timers_pass;
 static unsigned seldom; /* how the runner parks in the end, if not as at first */
 static const char *broken;
 
-static struct world *world_of(struct owner *owner)
+static struct world *world_of(struct loop_owner *owner)
 {
     return weft_container_of(owner, struct world, owner);
 }
 
-static bool model_has_mail(struct owner *owner)
+static bool model_has_mail(struct loop_owner *owner)
 {
     return lie != MAIL_IS_NOT_SEEN && world_of(owner)->command != 0;
 }
@@ -125,14 +125,14 @@ static void signal_epoll(struct world *world)
     if (world->wakes < sleepers) world->wakes++;
 }
 
-static void model_kick(struct owner *owner)
+static void model_kick(struct loop_owner *owner)
 {
     if (lie == KICKS_ARE_LOST) return;
     world_of(owner)->kicked = true;
     signal_epoll(world_of(owner));
 }
 
-static void wake(struct owner *owner, void *word)
+static void wake(struct loop_owner *owner, void *word)
 {
     struct world *world = world_of(owner);
     uint8_t sleeping = word == &owner->events ? ON_EVENTS : ON_PARKED;
@@ -163,8 +163,8 @@ static bool is_open(const struct world *world)
 static void enter(struct world *world, const struct thread *thread)
 {
     if (world->inside) broken = "two threads step the loop";
-    if (world->owner.holder != thread->call.mark) broken = "a thread steps without the baton";
-    if (thread->role == WAITER && !world->owner.running) broken = "a thread drives after the run has ended";
+    if (world->owner.thread != thread->call.thread) broken = "a thread steps without the baton";
+    if (thread->role == WAITER && !world->owner.engine_running) broken = "a thread drives after the run has ended";
     world->inside = (uint8_t)(thread - world->threads + 1);
 }
 
@@ -179,7 +179,7 @@ static void fall_asleep(struct world *world, struct thread *thread, enum sleepin
     thread->sleeping = (uint8_t)how;
     if (how == IN_EPOLL && (world->kicked || world->readable)) thread->sleeping = AWAKE;
     if (how == ON_EVENTS && world->owner.events != thread->call.seen) thread->sleeping = AWAKE;
-    if (how == ON_PARKED && world->owner.parked != how_parked(thread)) thread->sleeping = AWAKE;
+    if (how == ON_PARKED && world->owner.park_mode != how_parked(thread)) thread->sleeping = AWAKE;
 }
 
 static bool arm(struct world *world)
@@ -196,7 +196,7 @@ static void step_loop(struct world *world, struct thread *thread)
     int result;
     switch (thread->place) {
     case HOLDING:
-        if (runner) result = world->owner.stop == 0;
+        if (runner) result = world->owner.stop_requested == 0;
         else if ((result = loop_owner_can_step(&world->owner, &thread->call)) == MORE) return;
         thread->place = result ? POLLING : LEAVING;
         return;
@@ -221,7 +221,7 @@ static void step_loop(struct world *world, struct thread *thread)
         thread->place = STEPPED;
         return;
     case STEPPED:
-        if (thread->call.at == NULL) world->inside = 0;
+        if (thread->call.resume_at == NULL) world->inside = 0;
         if (runner) {
             if ((result = loop_owner_is_contended(&world->owner, &thread->call)) == MORE) return;
             thread->place = result ? LEAVING : thread->worked ? HOLDING : ARMING;
@@ -293,7 +293,7 @@ static void step_claim(struct world *world, struct thread *thread)
         return;
     case LEAVING:
         world->inside = 0;
-        thread->result = (world->owner.asleep & IN_EPOLL_ENGINE) && !arm(world);
+        thread->result = (world->owner.in_epoll & IN_EPOLL_ENGINE) && !arm(world);
         thread->place = GIVING;
         return;
     case GIVING:
@@ -317,7 +317,7 @@ static void step_runner(struct world *world, struct thread *thread)
     case TOP:
         thread->long_park = false;
         thread->seldom = seldom == PARK_LONG ? PARK_LONG : 0;
-        thread->ending = world->owner.stop != 0;
+        thread->ending = world->owner.stop_requested != 0;
         thread->place = thread->ending ? CLAIMING : TAKING;
         if (thread->ending) thread->call.seen = 0;
         return;
@@ -331,7 +331,7 @@ static void step_runner(struct world *world, struct thread *thread)
         thread->place = PARKING;
         return;
     case PARKING:
-        if (world->owner.stop && thread->call.at == NULL) {
+        if (world->owner.stop_requested && thread->call.resume_at == NULL) {
             thread->place = TOP;
             return;
         }
@@ -341,7 +341,7 @@ static void step_runner(struct world *world, struct thread *thread)
         return;
     case PARKED:
         thread->place = LOOKING;
-        thread->soon = thread->seldom == PARK_MEDIUM && world->owner.holder == NULL && is_open(world);
+        thread->soon = thread->seldom == PARK_MEDIUM && world->owner.thread == NULL && is_open(world);
         fall_asleep(world, thread, ON_PARKED);
         return;
     case LOOKING:
@@ -383,7 +383,7 @@ static void step_waiter(struct world *world, struct thread *thread)
         thread->place = result ? HOLDING : WAITING;
         return;
     case LEAVING: /* leaves_urgent */
-        urgent = (world->owner.asleep & IN_EPOLL_ENGINE) && lie != GIVERS_DO_NOT_ARM && !arm(world);
+        urgent = (world->owner.in_epoll & IN_EPOLL_ENGINE) && lie != GIVERS_DO_NOT_ARM && !arm(world);
         thread->result = urgent;
         thread->left = seldom == PARK_MEDIUM && lie != OPENING_IS_NOT_SAID && is_open(world) ? PENDING_WORK
                                                                                              : PENDING_NONE;
@@ -421,7 +421,7 @@ static void step_other(struct world *world, struct thread *thread)
         switch (thread->role) {
         case POSTER: world->command |= thread->letter; return;
         case NOTIFIER: world->fact = true; return;
-        case STOPPER: world->owner.stop = 1; return;
+        case STOPPER: world->owner.stop_requested = 1; return;
         default: /* NETWORK */
             world->packets++;
             if (world->armed) {
@@ -456,7 +456,7 @@ static void step_script(struct world *world, struct thread *thread)
 /* What comes next begins with a stop, and nothing that others can see before it: no step of its own. */
 static bool begins_with_stop(const struct thread *thread)
 {
-    if (thread->call.at || thread->sleeping != AWAKE) return false;
+    if (thread->call.resume_at || thread->sleeping != AWAKE) return false;
     switch (thread->place) {
     case POSTED:
     case TAKING:
@@ -482,11 +482,11 @@ static void forget_counts(struct world *world)
     for (int i = 0; i < THREADS; i++) {
         struct thread *thread = &world->threads[i];
         bool waits = thread->place == WAITING || thread->place == PARKED || thread->place == WAITED;
-        if (thread->role == RUNNER && !thread->ending ? world->owner.takes : waits && world->owner.events)
+        if (thread->role == RUNNER && !thread->ending ? world->owner.acquires : waits && world->owner.events)
             thread->call.seen = 2;
     }
     world->owner.events = 0;
-    world->owner.takes = 0;
+    world->owner.acquires = 0;
 }
 
 static void step_thread(struct world *world, struct thread *thread)
@@ -494,7 +494,7 @@ static void step_thread(struct world *world, struct thread *thread)
     step_script(world, thread);
     while (begins_with_stop(thread)) step_script(world, thread);
     forget_counts(world);
-    if (thread->place == OVER) thread->call = (struct loop_owner_call){.mark = thread->call.mark};
+    if (thread->place == OVER) thread->call = (struct loop_owner_call){.thread = thread->call.thread};
 }
 
 /* ---- all worlds ---- */
@@ -569,7 +569,7 @@ static bool is_end(const struct world *world)
         stopped |= thread->role == STOPPER;
         if (thread->role != NOBODY && thread->role != RUNNER && thread->place != OVER) return false;
     }
-    if (stopped) return world->threads[0].place == OVER && world->owner.holder == NULL;
+    if (stopped) return world->threads[0].place == OVER && world->owner.thread == NULL;
     return world->command == 0 && world->done == world->awaited && world->packets == 0;
 }
 
@@ -595,12 +595,12 @@ static void mark_ends(void)
 /* For whoever has to find out why. */
 static void print_world(const struct world *world)
 {
-    const struct owner *owner = &world->owner;
+    const struct loop_owner *owner = &world->owner;
     fprintf(stderr,
             "holder %u running %u stop %u claims %u waiters %u asleep %u parked %u; mail %x done %x packets "
             "%u armed %d readable %d kicked %d\n",
-            (unsigned)(uintptr_t)owner->holder, owner->running, owner->stop, owner->claims, owner->waiters,
-            owner->asleep, owner->parked, world->command, world->done, world->packets, world->armed,
+            (unsigned)(uintptr_t)owner->thread, owner->engine_running, owner->stop_requested, owner->claims, owner->waiters,
+            owner->in_epoll, owner->park_mode, world->command, world->done, world->packets, world->armed,
             world->readable, world->kicked);
     for (int i = 0; i < THREADS; i++)
         if (world->threads[i].role)
@@ -730,13 +730,13 @@ static void begin(const struct scenario *scenario, struct world *first)
 {
     memset(first, 0, sizeof *first);
     first->owner.has_commands = model_has_mail;
-    first->owner.kick = model_kick;
-    first->owner.running = 1;
+    first->owner.wake = model_kick;
+    first->owner.engine_running = 1;
     first->threads[0].role = RUNNER;
     for (int i = 1; i < THREADS; i++)
         memcpy(&first->threads[i], &scenario->threads[i - 1], sizeof first->threads[i]);
     for (int i = 0; i < THREADS; i++) {
-        first->threads[i].call.mark = (const void *)(uintptr_t)(i + 1);
+        first->threads[i].call.thread = (const void *)(uintptr_t)(i + 1);
         first->awaited |= first->threads[i].letter;
     }
 }
@@ -806,12 +806,12 @@ static void what_is_left_wakes(void **state)
         struct loop_owner_call call = {0};
         memset(&world, 0, sizeof world);
         world.owner.has_commands = model_has_mail;
-        world.owner.kick = model_kick;
-        world.owner.parked = parked[i / 3];
-        world.owner.holder = &world;
+        world.owner.wake = model_kick;
+        world.owner.park_mode = parked[i / 3];
+        world.owner.thread = &world;
         while (loop_owner_release(&world.owner, &call, false, (enum loop_owner_pending)(i % 3)) == MORE) {}
-        assert_null(world.owner.holder);
-        assert_int_equal(world.owner.parked, wakes[i / 3][i % 3] ? PARK_NONE : parked[i / 3]);
+        assert_null(world.owner.thread);
+        assert_int_equal(world.owner.park_mode, wakes[i / 3][i % 3] ? PARK_NONE : parked[i / 3]);
     }
 }
 

@@ -86,7 +86,7 @@ static void finish(struct fleet *fleet, struct fleet_request *requests, uint32_t
     fleet_settle(fleet, WEFT_SECONDS(1));
     weft_shard_engine_stats(engine_of(fleet), &stats);
     assert_int_equal(stats.receive_bytes_used, 0);
-    assert_true(weft_list_empty(&engine_of(fleet)->pulls) && weft_list_empty(&engine_of(fleet)->early) &&
+    assert_true(weft_list_empty(&engine_of(fleet)->pulls) && weft_list_empty(&engine_of(fleet)->newer_epoch) &&
                 weft_list_empty(&engine_of(fleet)->deferred));
     /* whatever was said, its buffer is free */
     for (uint32_t i = 0; i < count; i++) assert_false(requests[i].sending);
@@ -161,10 +161,10 @@ static void epochs_before_get_no_answer_and_epochs_behind_wait(void **state)
     say(fleet, 0, 0, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 4, &r[0]);
     fleet_settle(fleet, WEFT_MS(1));
     assert_false(r[0].answered);
-    assert_false(weft_list_empty(&engine_of(fleet)->early));
+    assert_false(weft_list_empty(&engine_of(fleet)->newer_epoch));
     fleet_kill_worker(fleet, LOST);
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
-    assert_false(weft_list_empty(&engine_of(fleet)->early));
+    assert_false(weft_list_empty(&engine_of(fleet)->newer_epoch));
     /* it has not heard what the shard knows */
     say(fleet, 2, 2, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[1]);
     fleet_settle(fleet, WEFT_MS(1));

@@ -220,7 +220,7 @@ static void states_out_of_range_change_nothing(void **state)
     for (uint32_t chunk = 0; chunk < 2; chunk++) {
         struct weft_wire_header header = fleet_header(fleet, 0, chunk, WEFT_WIRE_STATE_INIT, 0);
         header.codec = WEFT_CODEC_DENSE;
-        header.round = chunk == 0 ? SECOND : WEFT_WIRE_PART_DEBT;
+        header.round = chunk == 0 ? SECOND : WEFT_WIRE_PART_RESIDUAL;
         const struct shard_chunk *at = fleet_shard_chunk(fleet, chunk);
         const float *kept = chunk == 0 ? at->states[SECOND] : weft_combiner_residual(at->combiner);
         float good[200];
@@ -251,14 +251,14 @@ static void wrong_states_are_refused(void **state)
     struct weft_wire_header bent;
     bent = in, bent.round = 1;
     expect_refused(fleet, bent, bytes, WEFT_ERR_UNSUPPORTED, "no state of number 1");
-    bent = out, bent.round = WEFT_WIRE_PART_DEBT;
+    bent = out, bent.round = WEFT_WIRE_PART_RESIDUAL;
     expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "no state of number 15");
     bent = out, bent.round = 7;
     expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "no state of number 7");
     expect_refused(fleet, fleet_header(fleet, 0, CHUNK_MEAN, WEFT_WIRE_STATE_PULL, 0), 0,
                    WEFT_ERR_UNSUPPORTED, "no state of number 0");
     /* bf16 owes nothing */
-    bent = fleet_header(fleet, 0, 3, WEFT_WIRE_STATE_PULL, 0), bent.round = WEFT_WIRE_PART_DEBT;
+    bent = fleet_header(fleet, 0, 3, WEFT_WIRE_STATE_PULL, 0), bent.round = WEFT_WIRE_PART_RESIDUAL;
     expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "no state of number 15");
     bent = in, bent.step = 1;
     expect_refused(fleet, bent, bytes, WEFT_ERR_INVALID, "rank 0");
