@@ -1,5 +1,5 @@
-/* compute.c - see compute.h. The thread starts with the first long task and sleeps on a condition between
- * tasks; the engine's signals and floating-point rules hold for it too. */
+/* compute.c - see compute.h. The thread starts with the first long task and sleeps on a condition variable
+ * between tasks. Signals and floating-point environment are those of the engine thread. */
 #include "base/loop/compute.h"
 
 
@@ -10,8 +10,7 @@ static _Thread_local bool in_compute;
 
 bool weft_loop_is_compute_thread(void) { return in_compute; }
 
-/* On the loop: everything that has finished by now. A done may start tasks, cancel others, or free its
- * own. */
+/* Owner: calls done of the finished tasks. A done may start or cancel tasks, or free its own. */
 static void tell_finished(struct weft_command *command)
 {
     struct compute *compute = weft_container_of(command, struct compute, command);
@@ -54,7 +53,7 @@ static void *compute_main(void *argument)
         pthread_mutex_lock(&compute->mutex);
         compute->running = NULL;
         finish(compute, task);
-        pthread_cond_broadcast(&compute->changed); /* somebody may wait to cancel it */
+        pthread_cond_broadcast(&compute->changed); /* a cancel may wait for it */
     }
     pthread_mutex_unlock(&compute->mutex);
     return NULL;
@@ -65,7 +64,7 @@ static bool thread_runs(struct compute *compute)
 {
     if (compute->started || compute->inline_only) return compute->started;
     compute->started = weft_thread_start(&compute->thread, "weft compute", compute_main, compute) == 0;
-    /* slower, and the engine answers later: better than failing */
+    /* run tasks inside the call, which delays the engine, instead of failing */
     if (!compute->started) compute->inline_only = true;
     return compute->started;
 }
@@ -113,7 +112,7 @@ void compute_cancel(struct compute *compute, struct weft_task *task)
 {
     pthread_mutex_lock(&compute->mutex);
     while (compute->running == task) pthread_cond_wait(&compute->changed, &compute->mutex);
-    weft_list_remove(&task->link); /* queued, finished, or neither */
+    weft_list_remove(&task->link); /* queued, finished, or not started */
     pthread_mutex_unlock(&compute->mutex);
 }
 

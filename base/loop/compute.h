@@ -1,13 +1,12 @@
-/* compute.h - a thread beside a loop for computations that would hold it for long. Internal to base; the face
- * is weft_loop_compute and its companions in loop.h.
+/* compute.h - a thread beside a loop for long computations. Internal to base; public functions:
+ * weft_loop_compute* in loop.h.
  *
- *     engine                                   compute thread
- *     weft_loop_compute: queue  ----------->   run(task), one after the other
- *     letter: done(task)        <-----------   finished, post the letter if it is not on its way
+ *     owner                                    compute thread
+ *     weft_loop_compute: queue  ----------->   run(task), one at a time
+ *     command: done(task)       <-----------   finished, post the command if it is not posted
  *
- * Short tasks, tasks of a virtual-time loop, and all tasks when no thread is to be had run at once, on the
- * caller; their done comes by the same letter. Either way done never runs inside the call that started the
- * task. */
+ * Short tasks, tasks with virtual time, and all tasks without a thread run inside weft_loop_compute. Their
+ * done is called by the same command, never inside the call that started the task. */
 #ifndef WEFT_BASE_LOOP_COMPUTE_H
 #define WEFT_BASE_LOOP_COMPUTE_H
 
@@ -28,7 +27,7 @@ struct compute {
 };
 
 void compute_init(struct compute *compute, struct weft_loop *loop, bool inline_only);
-/* Ends the thread after the task it is at; what is queued or finished is forgotten. */
+/* Ends the thread after its current task. Queued and finished tasks are dropped. */
 void compute_fini(struct compute *compute);
 void compute_start(struct compute *compute, struct weft_task *task, uint64_t elements);
 void compute_cancel(struct compute *compute, struct weft_task *task);

@@ -1,5 +1,5 @@
-/* futex.h - sleep on a word until it changes. Internal to base.
- * No clock is read here: timeouts are relative. Words are private to the process. */
+/* futex.h - sleep on a word until it changes. Reads no clock: timeouts are relative. Words are private to the
+ * process. Internal to base. */
 #ifndef WEFT_BASE_LOOP_FUTEX_H
 #define WEFT_BASE_LOOP_FUTEX_H
 
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Returns when `word` is no longer `seen`, after timeout_ns (UINT64_MAX: never), or for no reason at all. */
+/* Returns when `word` is not `seen`, after timeout_ns (UINT64_MAX: never), or spuriously. */
 static inline void futex_wait(atomic_uint *word, unsigned seen, uint64_t timeout_ns)
 {
     struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),

@@ -1,18 +1,14 @@
-/* loop.c - the engine's loop: step, sleep, mailbox; and the system calls of the baton (loop_owner.h).
+/* loop.c - event loop: step, sleep, mailbox; and the system calls of loop_owner.h.
  *
- *     other threads                          the holder
- *     weft_loop_post: push letter   ----->   step: pollables, due timers, take all letters
- *                     sleeping?  --eventfd-> idle: spin, yield, arm, say so, look again, epoll
+ *     other threads                          the owner
+ *     weft_loop_post: push command  ----->   step: pollables, due timers, all commands
+ *                     sleeping?  --eventfd-> idle: spin, yield, arm, set in_epoll, read the mailbox, epoll
  *
- * Nothing is lost between "look again" and epoll: the sleeper writes `asleep` and then reads the
- * mailbox; a poster writes the mailbox and then reads `asleep`. All four accesses are sequentially
- * consistent, so at least one of the two sees the other's write (with anything weaker both could
- * read the old value, because a store may pass a later load of another address). Hence either the
- * sleeper does not sleep or the poster makes the eventfd readable, and epoll is level-triggered.
- * Only a holder empties the eventfd, so that a thread that finds the baton taken swallows no wake.
- *
- * Waiting costs little: a few microseconds of polling, then polling between calls of sched_yield (a rank that
- * computes on the same core goes on at once), then sleep. */
+ * No wake-up is lost between reading the mailbox and epoll:
+ *   1. The owner writes in_epoll, then reads the mailbox. A sender writes the mailbox, then reads in_epoll.
+ *   2. All four accesses are sequentially consistent, so at least one side sees the other's write.
+ *   3. So the owner does not sleep, or the sender makes the eventfd readable. epoll is level-triggered.
+ * Only the owner reads the eventfd: a thread that finds the loop owned consumes no wake-up. */
 #include "base/os/system_limit.h"
 #include "base/os/descriptor.h"
 #include "base/loop/futex.h"
@@ -36,16 +32,16 @@
 #include "base/loop/timer_heap.h"
 #include "base/weft_assert.h"
 
-#define POLL_BUDGET 64           /* pieces of work per pollable and step: bounds a step */
-#define UNSLEEPABLE_POLL_NS WEFT_MS(1) /* how often a pollable without descriptor is polled while idle */
-#define STEPS_PER_LOOK 32u       /* idle steps of a driver between looks at the clock */
-/* the same where ranks outnumber cores: whoever comes next waits for this one's step */
+#define POLL_BUDGET 64           /* units of work per pollable and step; bounds a step */
+#define UNSLEEPABLE_POLL_NS WEFT_MS(1) /* poll period of a pollable without descriptor while idle */
+#define STEPS_PER_LOOK 32u       /* idle steps of a waiting thread between clock readings */
+/* the same when oversubscribed: the next thread on this core waits for the step */
 #define YIELDS_PER_LOOK 8u
-/* a yield that nobody follows takes some 0.3 us, one to another thread and back at least this */
+/* a shorter yield has run no other thread */
 #define YIELD_SHARED_NS 1500u
-#define SHARED_YIELDS 8u         /* short ones until the processor counts as this loop's own again */
-#define BROKEN_POLL_NS WEFT_MS(5) /* sleep of a thread whose descriptors are gone */
-/* how long a waiter polls for a baton that somebody holds before it sleeps */
+#define SHARED_YIELDS 8u         /* short yields after which this core counts as not shared */
+#define BROKEN_POLL_NS WEFT_MS(5) /* longest sleep of a thread whose descriptors are gone */
+/* a waiting thread polls this long for an owned loop before it sleeps */
 #define SETTLE_NS 5000u
 
 struct weft_loop {
@@ -53,45 +49,44 @@ struct weft_loop {
     struct weft_loop_options options;
     struct timer_heap timers;
     struct weft_list pollables;
-    struct weft_list *next_pollable; /* where the current round goes on; moved by a removal */
-    size_t unsleepable;              /* pollables without descriptor */
+    struct weft_list *next_pollable; /* next pollable of the step; a removal advances it */
+    size_t unsleepable;              /* pollables with fd -1 */
     bool stepping;
     enum weft_wait_core wait_core;
-    bool wait_core_changed; /* it waits for others than before, elsewhere */
-    bool wait_core_set;  /* in this step, and of all that it was told: */
+    bool wait_core_changed; /* wait_core became OTHER_CORE: the spin starts again */
+    bool wait_core_set;  /* weft_loop_set_wait_core was called in this step; result so far: */
     enum weft_wait_core step_wait_core;
-    uint32_t shared_yields;                 /* short yields to go until nobody else seems to want this processor;
-                                      * 0: nobody does */
-    bool timer_started;               /* one was started since they were looked at: it may be due */
-    bool timers_due;                 /* one was started that is due: no look at the clock is needed to see
-                                      * that */
-    uint32_t steps;                  /* of drivers, without a look at the clock */
-    uint64_t clock_ns;              /* the clock, as last looked at */
+    uint32_t shared_yields;                 /* short yields until this core counts as not shared; 0: it
+                                             * does */
+    bool timer_started;               /* a timer was started since the last run_timers: it may be due */
+    bool timers_due;                 /* a timer was started that is due: no clock reading is needed */
+    uint32_t steps;                  /* steps of waiting threads since the last clock reading */
+    uint64_t clock_ns;              /* last clock reading */
 
     int epoll_fd, event_fd; /* -1 with virtual_time */
-    bool have_pwait2;       /* epoll_pwait2 (Linux 5.11) answers */
+    bool have_pwait2;       /* false: no epoll_pwait2 (before Linux 5.11) */
     struct descriptor_id event_id, epoll_id;
-    atomic_bool is_broken;  /* the program closed or replaced a descriptor: sleepers poll */
-    atomic_bool is_eventfd_readable;  /* epoll has reported the eventfd, and it has not been read since */
-    atomic_uint wake_count;      /* kicks since then; a futex */
+    atomic_bool is_broken;  /* the program closed or replaced a descriptor: sleeps are polls */
+    atomic_bool is_eventfd_readable;  /* epoll has reported the eventfd; it has not been read since */
+    atomic_uint wake_count;      /* futex: wake-ups while is_broken */
 
     struct mailbox mailbox;
     struct loop_owner owner;
     struct compute compute;
-    _Atomic unsigned try_acquires; /* of baton.takes; only who holds the baton writes it */
-    bool (*pending_check)(void *context); /* the owner's; NULL: it does not say */
+    _Atomic unsigned try_acquires; /* acquires by weft_loop_try_acquire; written by the owner */
+    bool (*pending_check)(void *context); /* weft_loop_set_pending_check; NULL: assume pending work */
     void *pending_context;
-    uint64_t engine_wake_ns; /* the holder's: when a resting runner wakes by itself */
-    _Atomic(const void *) engine_thread; /* its thread's mark while it is in weft_loop_run */
+    uint64_t engine_wake_ns; /* when the engine thread's epoll times out; written before its release */
+    _Atomic(const void *) engine_thread; /* its id while it is in weft_loop_run; else NULL */
     struct thread_guard {
         struct float_env floats;
         int cancel_state;
-        bool has_stepped;        /* what the pollables promised a runner in epoll may be over */
-        bool is_try_acquired, is_active;  /* there is such a holder; weft_loop_guard_thread was called since */
-    } guard;              /* the holder's, while it is one by weft_loop_try_acquire */
+        bool has_stepped;        /* the pollables armed for an engine thread in epoll may be invalid */
+        bool is_try_acquired, is_active;  /* owned by weft_loop_try_acquire; the guard is on */
+    } guard;              /* state of the present owner */
 };
 
-/* An address that is this thread's own while it lives: cheaper than a thread id. */
+/* An address that is unique to this thread while it lives. Cheaper than a thread id. */
 static const void *thread_mark(void)
 {
     static _Thread_local char mark;
@@ -103,7 +98,7 @@ bool weft_loop_is_owner(const struct weft_loop *loop)
     return atomic_load_explicit(&loop->owner.thread, memory_order_relaxed) == thread_mark();
 }
 
-/* Before the runner has come and after it has gone a free loop may be used like a plain object. */
+/* Without an engine thread one thread may use a free loop without acquiring it. */
 static void assert_holder(struct weft_loop *loop)
 {
     WEFT_ASSERT(weft_loop_is_owner(loop) ||
@@ -154,8 +149,8 @@ static void wake(struct loop_owner *owner)
         futex_wake_all(&loop->wake_count);
         return;
     }
-    /* EAGAIN would mean 2^64 - 1 unread wakes: readable all the same. */
-    int cancel_state; /* a thread that ends here wakes nobody */
+    /* EAGAIN would mean 2^64 - 1 unread wake-ups: readable as well. */
+    int cancel_state; /* a cancelled thread would wake no thread */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     while (write(loop->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
     pthread_setcancelstate(cancel_state, NULL);
@@ -206,7 +201,7 @@ void weft_loop_free(struct weft_loop *loop)
     compute_fini(&loop->compute);
     weft_list_foreach(node, spare, &loop->pollables) weft_list_remove(node);
     timer_heap_fini(&loop->timers, loop->env);
-    if (!atomic_load(&loop->is_broken)) { /* else the numbers may be the program's by now */
+    if (!atomic_load(&loop->is_broken)) { /* otherwise the numbers may belong to the program now */
         if (loop->epoll_fd >= 0) close(loop->epoll_fd);
         if (loop->event_fd >= 0) close(loop->event_fd);
     }
@@ -219,9 +214,8 @@ static void set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_core)
     loop->wait_core = wait_core;
 }
 
-/* Several may wait, each for others: one of them that needs this core needs it whatever the rest say, and
- * who is elsewhere is polled first only where nobody says otherwise. By each in turn the loop would find
- * in every step that it waits for others than before, and never yield or sleep. */
+/* Of several callers in one step SAME_CORE precedes UNKNOWN, and UNKNOWN precedes OTHER_CORE. If each call
+ * took effect, wait_core would change in every step, and the loop would never yield or sleep. */
 static bool wait_core_precedes(enum weft_wait_core a, enum weft_wait_core b)
 {
     return a != b && (a == WEFT_WAIT_SAME_CORE || b == WEFT_WAIT_OTHER_CORE);
@@ -231,7 +225,8 @@ void weft_loop_set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_co
 {
     assert_holder(loop);
     if (!loop->stepping) set_wait_core(loop, wait_core);
-    else if (!loop->wait_core_set || wait_core_precedes(wait_core, loop->step_wait_core)) loop->step_wait_core = wait_core;
+    else if (!loop->wait_core_set || wait_core_precedes(wait_core, loop->step_wait_core))
+        loop->step_wait_core = wait_core;
     loop->wait_core_set = loop->stepping;
 }
 
@@ -265,7 +260,8 @@ enum weft_status weft_timer_start(struct weft_loop *loop, struct weft_timer *tim
 enum weft_status weft_timer_start_now(struct weft_loop *loop, struct weft_timer *timer)
 {
     loop->timers_due = true;
-    return weft_timer_start_later(loop, timer, loop->clock_ns); /* behind those that were due at that look */
+    /* after timers that were due at the last clock reading */
+    return weft_timer_start_later(loop, timer, loop->clock_ns);
 }
 
 void weft_timer_stop(struct weft_loop *loop, struct weft_timer *timer)
@@ -280,8 +276,8 @@ uint64_t weft_loop_next_timer_ns(struct weft_loop *loop)
     return loop->timers.count > 0 ? loop->timers.entries[0].deadline_ns : WEFT_NEVER;
 }
 
-/* look: by the clock; else only those that are known to be due. A timer that restarts itself for now must
- * not keep the round from ending: as many calls as timers were running when it began. */
+/* read_clock false: runs only timers known to be due. A timer that restarts itself as due must not run
+ * forever, so at most as many calls are made as timers were running at the start. */
 static int run_timers(struct weft_loop *loop, bool read_clock)
 {
     read_clock = read_clock || loop->timer_started;
@@ -325,7 +321,7 @@ enum weft_status weft_loop_add(struct weft_loop *loop, struct weft_pollable *pol
 void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable)
 {
     assert_holder(loop);
-    /* EBADF when the owner closed it already: closing took it out. */
+    /* EBADF: its owner has closed it, which removed it. */
     if (pollable->fd >= 0 && loop->epoll_fd >= 0)
         epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, pollable->fd, NULL);
     if (pollable->fd == -1) loop->unsleepable--;
@@ -345,8 +341,8 @@ static int run_pollables(struct weft_loop *loop)
     return work;
 }
 
-/* Only those that are quick; -1: none is. They may have gone, and others may be new, when one has done
- * something. */
+/* Polls cheap pollables until one has done work; -1: there is none. Stops there, because that call may have
+ * changed the list. */
 static int run_quick_pollables(struct weft_loop *loop)
 {
     struct weft_list *node, *spare;
@@ -360,7 +356,7 @@ static int run_quick_pollables(struct weft_loop *loop)
     return work;
 }
 
-/* True when every pollable promises a readable descriptor for whatever happens from now on. */
+/* true: every pollable's descriptor becomes readable for every later event. */
 static bool arm_pollables(struct weft_loop *loop)
 {
     struct weft_list *node, *spare;
@@ -438,8 +434,8 @@ static int step(struct weft_loop *loop, bool read_clock)
 
 int weft_loop_step(struct weft_loop *loop) { return step(loop, true); }
 
-/* Letters, which may be what this thread waits for, with the timers that they started for now; else what
- * is quick to poll. -1: neither, so a whole step it must be. */
+/* Runs commands, which may make the condition true, and the timers they started as due. Without commands
+ * polls the cheap pollables. -1: neither exists, so a full step is needed. */
 static int step_quick(struct weft_loop *loop)
 {
     step_begin(loop);
@@ -476,14 +472,14 @@ bool weft_loop_descriptors_lost(struct weft_loop *loop)
     return true;
 }
 
-/* A kick just before this sleep is lost, so it is short. */
+/* A wake-up just before the futex call is lost, so the sleep is short. */
 static void sleep_without_epoll(struct weft_loop *loop, uint64_t timeout_ns)
 {
     futex_wait(&loop->wake_count, atomic_load(&loop->wake_count),
                timeout_ns < BROKEN_POLL_NS ? timeout_ns : BROKEN_POLL_NS);
 }
 
-/* After a sleep in epoll that no event ended. count: what epoll returned. */
+/* Call after an epoll without event. count: its result. */
 static void check_descriptors(struct weft_loop *loop, int count)
 {
     const bool failed = count < 0 && errno != EINTR && errno != ENOSYS;
@@ -504,7 +500,7 @@ static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
         count = epoll_pwait2(loop->epoll_fd, events, 8, &timeout, NULL);
         if (count < 0 && errno == ENOSYS) loop->have_pwait2 = false;
     }
-    if (!loop->have_pwait2) { /* milliseconds, rounded up: waking early would spin */
+    if (!loop->have_pwait2) { /* milliseconds, rounded up: an early wake-up would spin */
         uint64_t timeout_ms = timeout_ns / 1000000u + 1;
         count = epoll_wait(loop->epoll_fd, events, 8, (int)timeout_ms);
     }
@@ -513,8 +509,8 @@ static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
     if (count <= 0) check_descriptors(loop, count);
 }
 
-/* The holder's, after it slept: kicks that are answered. Read only what epoll has reported: the number may
- * stand for a descriptor of the program by now, whose read would block. */
+/* Owner, after its sleep: resets the eventfd. Reads only after epoll has reported it: the number may now be a
+ * descriptor of the program, whose read would block. */
 static void eventfd_drain(struct weft_loop *loop)
 {
     uint64_t wakes;
@@ -522,7 +518,7 @@ static void eventfd_drain(struct weft_loop *loop)
     if (read(loop->event_fd, &wakes, sizeof wakes) < 0) return;
 }
 
-/* Nothing to do: may this thread sleep, and for how long? Arms the pollables. */
+/* Arms the pollables. Returns whether the thread may sleep, and for how long. */
 static bool may_sleep(struct weft_loop *loop, uint64_t until_ns, uint64_t *timeout_ns_out)
 {
     if (!arm_pollables(loop)) return false;
@@ -539,18 +535,18 @@ static bool may_sleep(struct weft_loop *loop, uint64_t until_ns, uint64_t *timeo
     return true;
 }
 
-/* How long this run of steps has found nothing. */
+/* A run of steps without work. */
 struct spin {
     bool idle;
     uint32_t yields;
     uint64_t since_ns;
 };
 
-/* A yield that takes long has let somebody run who wants this processor, perhaps the one we wait for: the
- * next idle runs let him first. */
+/* A long yield has run another thread that wants this core, perhaps the peer waited for. Later idle runs then
+ * yield before they spin. */
 static void yield(struct weft_loop *loop)
 {
-    if (loop->wait_core == WEFT_WAIT_SAME_CORE) { /* known without the clock */
+    if (loop->wait_core == WEFT_WAIT_SAME_CORE) { /* no clock needed */
         sched_yield();
         return;
     }
@@ -560,8 +556,7 @@ static void yield(struct weft_loop *loop)
     else if (loop->shared_yields > 0) loop->shared_yields--;
 }
 
-/* Account for a step's work; true when the loop has been idle long enough to sleep. now_ns 0: nobody has
- * looked. */
+/* Accounts for a step's work. true: idle for long enough to sleep. now_ns 0: no clock reading. */
 static bool spin_account(struct weft_loop *loop, struct spin *spin, int work, uint64_t now_ns)
 {
     if (work > 0 || loop->wait_core_changed) {
@@ -576,8 +571,8 @@ static bool spin_account(struct weft_loop *loop, struct spin *spin, int work, ui
         spin->since_ns = now_ns;
         return false;
     }
-    bool yields_first =
-        loop->wait_core == WEFT_WAIT_SAME_CORE || (loop->wait_core == WEFT_WAIT_UNKNOWN && loop->shared_yields > 0);
+    bool yields_first = loop->wait_core == WEFT_WAIT_SAME_CORE ||
+                        (loop->wait_core == WEFT_WAIT_UNKNOWN && loop->shared_yields > 0);
     if (spin->yields == 0 && !yields_first) {
         if (now_ns == 0) return false;
         if (spin->since_ns == 0) spin->since_ns = now_ns;
@@ -589,10 +584,9 @@ static bool spin_account(struct weft_loop *loop, struct spin *spin, int work, ui
     return false;
 }
 
-/* --- driving: by whoever holds the baton and waits --- */
+/* --- stepping by a waiting thread --- */
 
-/* When a wait ends. The beginning of one with a timeout is when it first looks at the clock: few wait so
- * long. */
+/* End of a wait. A timeout starts at the first clock reading, since most waits end before it. */
 struct wait_limit {
     uint64_t until_ns; /* 0: not known yet */
     uint64_t timeout_ns;
@@ -604,9 +598,9 @@ static uint64_t wait_limit_ns(struct wait_limit *wait_limit, uint64_t now_ns)
     return wait_limit->until_ns;
 }
 
-/* A driver's step. To read the clock takes as long as to poll everything, so it is left out while nothing
- * asks for it: no timer is fresh, nothing was done (it may have taken long), nobody yields or sleeps in
- * between, and the last look was a few steps ago. */
+/* One step of a waiting thread. A clock reading costs as much as polling everything. It is skipped unless a
+ * timer was started, the last full step did work, the thread yields or sleeps, or STEPS_PER_LOOK steps have
+ * passed. */
 static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *read_clock, uint64_t *now_ns_out)
 {
     bool yielded =
@@ -621,17 +615,17 @@ static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *rea
     return work;
 }
 
-/* Step until the fact holds or the limit is reached; a guest also leaves when the baton is claimed or the
- * loop stopped. */
-static void drive(struct weft_loop *loop, bool (*condition)(void *), void *context, struct wait_limit *wait_limit,
-                  bool is_waiter)
+/* Steps until the condition is true or the limit is reached. is_waiter: also returns if a thread claims the
+ * loop or it is stopped. */
+static void drive(struct weft_loop *loop, bool (*condition)(void *), void *context,
+                  struct wait_limit *wait_limit, bool is_waiter)
 {
     struct spin spin = {0};
     struct loop_owner_call call = {0};
     uint64_t timeout_ns, now_ns;
     bool read_clock = loop->options.spin_us == 0;
     if (!mailbox_empty(&loop->mailbox) && (!is_waiter || loop_owner_can_step(&loop->owner, &call))) {
-        (void)step_quick(loop); /* what it sends is sent before anything is polled */
+        (void)step_quick(loop); /* sends of these commands precede the first poll */
         if (condition(context)) return;
     }
     while (!is_waiter || loop_owner_can_step(&loop->owner, &call)) {
@@ -657,7 +651,7 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
 {
     struct loop_owner_call call = {.thread = thread_mark()};
     WEFT_ASSERT(!loop->options.virtual_time);
-    /* a free loop: held meanwhile, so that posts find this thread when it sleeps */
+    /* a free loop: acquire it, so that a post wakes this thread */
     bool acquired_here = !weft_loop_is_owner(loop);
     if (acquired_here) WEFT_ASSERT(loop_owner_try_acquire(&loop->owner, &call, true));
     struct wait_limit wait_limit = {.until_ns = until_ns ? until_ns : 1};
@@ -666,28 +660,25 @@ enum weft_status weft_loop_wait(struct weft_loop *loop, const bool *done, uint64
     return *done ? WEFT_OK : WEFT_ERR_DEADLINE;
 }
 
-/* What a driver leaves behind that a runner must be woken for: due timers; and one that is still in epoll
- * sleeps on what the pollables promised before this thread polled them, and until the timer that was then
- * the next. */
+/* Does the engine thread have to be woken at the release? For due timers; and in epoll if the pollables
+ * cannot be armed or a timer is earlier than its timeout. */
 static bool has_urgent_work(struct weft_loop *loop)
 {
     uint64_t next_ns = weft_loop_next_timer_ns(loop);
     if (loop->timer_started) loop->clock_ns = weft_now_ns(loop->env);
-    if (next_ns <= loop->clock_ns) return true; /* what has become due since is found by the next driver,
-                                                  * or by the runner */
+    if (next_ns <= loop->clock_ns) return true; /* timers that became due later are found by the next owner */
     if (!(atomic_load(&loop->owner.in_epoll) & IN_EPOLL_ENGINE)) return false;
     weft_loop_guard_thread(loop);
     return next_ns < loop->engine_wake_ns || !arm_pollables(loop);
 }
 
-/* Something goes on that nobody may wait for. */
+/* Is work open for which no thread may wait? */
 static enum loop_owner_pending pending_kind(const struct weft_loop *loop)
 {
     return !loop->pending_check || loop->pending_check(loop->pending_context) ? PENDING_WORK : PENDING_NONE;
 }
 
-/* The engine's arithmetic is the same on every thread, whatever rounding its owner has set; and a thread
- * that is cancelled must not take the baton with it. */
+/* Arithmetic must not depend on the thread's rounding mode, and a cancelled thread must not keep the loop. */
 static void thread_guard_begin(struct thread_guard *guard)
 {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guard->cancel_state);
@@ -700,7 +691,7 @@ static void thread_guard_end(const struct thread_guard *guard)
     pthread_setcancelstate(guard->cancel_state, NULL);
 }
 
-/* Somebody else holds the baton, or nobody may: wait for a change. */
+/* Another thread owns the loop, or none may: waits for a change. */
 static void wait_for_events(struct weft_loop *loop, struct loop_owner_call *call, bool (*condition)(void *),
                             void *context, struct wait_limit *wait_limit)
 {
@@ -750,17 +741,17 @@ enum weft_status weft_loop_wait_for(struct weft_loop *loop, bool (*condition)(vo
     return wait_until(loop, condition, context, &(struct wait_limit){.until_ns = until_ns ? until_ns : 1});
 }
 
-enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*condition)(void *context), void *context,
-                                       uint64_t timeout_ns)
+enum weft_status weft_loop_wait_within(struct weft_loop *loop, bool (*condition)(void *context),
+                                       void *context, uint64_t timeout_ns)
 {
     return wait_until(loop, condition, context, &(struct wait_limit){.timeout_ns = timeout_ns});
 }
 
-/* --- the runner --- */
+/* --- engine thread --- */
 
 bool weft_loop_is_engine_thread(const struct weft_loop *loop)
 {
-    /* only its own thread can find itself there */
+    /* only this thread writes its own id */
     return atomic_load_explicit(&loop->engine_thread, memory_order_relaxed) == thread_mark();
 }
 
@@ -769,7 +760,7 @@ static bool has_pending(const struct weft_loop *loop)
     return loop->pending_check && loop->pending_check(loop->pending_context);
 }
 
-/* Somebody else holds the baton: park until it is this thread's turn to try. */
+/* Another thread owns the loop: parks until this thread may try to acquire. */
 static void park(struct weft_loop *loop, struct loop_owner_call *call)
 {
     struct park_policy period = park_policy_initial();
@@ -779,7 +770,7 @@ static void park(struct weft_loop *loop, struct loop_owner_call *call)
         bool sleeps = loop_owner_park_begin(&loop->owner, call, period.mode);
         bool pending = period.mode == PARK_MEDIUM && atomic_load(&loop->owner.thread) == NULL &&
                     pending_kind(loop) != PENDING_NONE;
-        /* opened by one who may not have seen that it parks so */
+        /* opened by a thread that did not see this mode */
         if (pending || (period.mode == PARK_LONG && has_pending(loop))) period.ns = PARK_NS_MIN;
         if (sleeps)
             futex_wait(&loop->owner.park_mode, period.mode,
@@ -791,14 +782,16 @@ static void park(struct weft_loop *loop, struct loop_owner_call *call)
         unsigned try_acquires_now = atomic_load_explicit(&loop->try_acquires, memory_order_relaxed);
         if (period.mode == PARK_MEDIUM && called) period = park_policy_initial();
         else if (review == REVIEW_OWNER_UNCHANGED) period = park_policy_owner_unchanged(period);
-        else period = park_policy_next(period, call->seen - takes, try_acquires_now - try_acquires, has_pending(loop));
+        else
+            period = park_policy_next(period, call->seen - takes, try_acquires_now - try_acquires,
+                                      has_pending(loop));
         takes = call->seen;
         try_acquires = try_acquires_now;
     }
 }
 
-/* Holding: step until there is nothing to do (then sleep in epoll: true), until a waiter wants the baton,
- * or until the stop. Without the baton in the end. */
+/* Owner: steps until idle (then sleeps in epoll and returns true), until a thread waits for the loop, or
+ * until the stop. Returns without owning the loop. */
 static bool run_as_owner(struct weft_loop *loop, struct loop_owner_call *call)
 {
     struct spin spin = {0};
@@ -822,7 +815,7 @@ void weft_loop_run(struct weft_loop *loop)
 {
     struct loop_owner_call call = {.thread = thread_mark()};
     WEFT_ASSERT(!loop->options.virtual_time && !weft_loop_is_owner(loop));
-    fesetenv(FE_DFL_ENV); /* as drivers: the thread that made this one may have set its own */
+    fesetenv(FE_DFL_ENV); /* as waiting threads: the creating thread may have changed its own */
     atomic_store_explicit(&loop->engine_thread, thread_mark(), memory_order_relaxed);
     atomic_store(&loop->owner.engine_running, 1);
     bool slept = false;
@@ -832,12 +825,12 @@ void weft_loop_run(struct weft_loop *loop)
             if (slept) eventfd_drain(loop);
             is_free = slept = run_as_owner(loop, &call);
         }
-        /* The waiter it gave way to may need a while to wake: taking the baton again would keep it out. */
+        /* The thread it released for needs time to wake: acquiring again would keep it out. */
         if (!is_free) park(loop, &call);
     }
-    (void)weft_loop_acquire(loop, WEFT_NEVER); /* cannot fail: it waits */
+    (void)weft_loop_acquire(loop, WEFT_NEVER); /* cannot fail without a deadline */
     loop_owner_engine_end(&loop->owner, &call);
-    /* the address may be another thread's mark soon */
+    /* another thread may get the same id */
     atomic_store_explicit(&loop->engine_thread, NULL, memory_order_relaxed);
     weft_loop_release(loop);
 }
@@ -850,7 +843,7 @@ void weft_loop_stop(struct weft_loop *loop)
 
 bool weft_loop_is_stopped(struct weft_loop *loop) { return atomic_load(&loop->owner.stop_requested); }
 
-/* --- the baton by hand --- */
+/* --- acquire and release --- */
 
 enum weft_status weft_loop_acquire(struct weft_loop *loop, uint64_t until_ns)
 {
@@ -876,7 +869,7 @@ void weft_loop_release(struct weft_loop *loop)
     loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, has_urgent_work(loop), pending_kind(loop));
 }
 
-/* --- borrowing: by a thread that has something short to do and steps nothing --- */
+/* --- try-acquire: short work without a step --- */
 
 void weft_loop_set_pending_check(struct weft_loop *loop, bool (*fn)(void *context), void *context)
 {
@@ -891,12 +884,13 @@ bool weft_loop_try_acquire(struct weft_loop *loop)
     if (!loop_owner_try_acquire(&loop->owner, &call, false)) return false;
     loop->guard.is_try_acquired = true;
     loop->guard.has_stepped = loop->guard.is_active = false;
-    atomic_store_explicit(&loop->try_acquires, atomic_load_explicit(&loop->try_acquires, memory_order_relaxed) + 1,
+    atomic_store_explicit(&loop->try_acquires,
+                          atomic_load_explicit(&loop->try_acquires, memory_order_relaxed) + 1,
                           memory_order_relaxed);
     return true;
 }
 
-/* Both take as long as all the rest of a borrow, and few calls need them. */
+/* Both cost as much as the rest of a try-acquire, and few calls need them. */
 void weft_loop_guard_thread(struct weft_loop *loop)
 {
     if (!loop->guard.is_try_acquired || loop->guard.is_active) return;

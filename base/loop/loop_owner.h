@@ -1,41 +1,37 @@
-/* loop_owner.h - who steps a loop: its own thread (the runner), or a thread that waits for something (a
- * driver). Internal to base; loop.c adds the system calls, tests/base/loop/test_loop_owner.c enumerates every
- * interleaving.
+/* loop_owner.h - ownership of a loop: state machine of the engine thread and of waiting threads.
  *
- *      holder == NULL                            holder == a waiting thread
- *        runner in epoll ("rests"),                runner parked on a futex, or still in epoll, or
- *        or parked and about to look               falling from one into the other
+ *      thread == NULL                            thread == a waiting thread
+ *        engine thread in epoll,                   engine thread parked on a futex, or in epoll,
+ *        or parked until its period ends           or between both
  *             |  ^                                       |
- *        take |  | rest / give way         take (one     |  give: wake the next waiter, or nobody,
- *             v  |                         exchange)     v  or the runner
- *      holder == the runner
+ *     acquire |  | release                acquire (one   |  release: wake one of: sleeping waiters,
+ *             v  |                        exchange)      v  the engine thread, no thread
+ *      thread == the engine thread
  *
- * Taking costs one compare-and-exchange and giving one store, because a resting runner does not hold the
- * baton and nobody wakes it to take it. What that leaves open is closed so:
- *   - The runner, woken in epoll by a message that a driver will handle, finds the baton taken and parks.
- *     Parked it looks again after a short while (TIMED): whoever gives the baton back then need not wake it,
- *     and a letter posted by a thread that is going to wait at once (lazy) need not wake it either. While
- *     drivers come and go it keeps looking, in the end seldom (CALM): then a giver that leaves something open
- *     wakes it, and only such a one. When one of them stays for many such periods it parks for LONG, and then
- *     every giver wakes it; when nobody has come it takes over and is an ordinary runner again. While all who
- *     come only borrow it, and that often, and nothing is open that it would have to go on with, it looks
- *     again much later (SLOW): then nobody leaves anything to it but a letter, or what a borrower has opened,
- *     and either wakes it, lazy or not.
- *   - A giver that finds the runner still in epoll arms the pollables for it first (loop.c).
- *   - A giver that leaves letters, or timers that are due, wakes the runner.
- *   - A waiter that cannot have the baton sleeps on `events`; every give, every completion of anything
- *     (loop_owner_condition_changed) moves that word. The runner gives way to waiters after each step.
- *   - weft_loop_acquire is a *claim*: drivers step aside for it too.
- *   - A stopped runner ends while it holds the baton (it claims it): no driver is inside a step then, and
- *     none begins another.
+ * An acquire costs one compare-and-exchange, a release one store: a sleeping engine thread owns nothing, so
+ * no acquire needs to wake it. Internal to base. loop.c adds the system calls;
+ * tests/base/loop/test_loop_owner.c enumerates every interleaving.
  *
- * Why nothing is lost: each side first writes its own word and then reads the other's (letter / asleep and
- * parked; fact / asleep and waiters; holder / waiters and parked), all sequentially consistent, so at least
- * one of the two sees the other.
+ * 1. An engine thread that epoll wakes while another thread owns the loop parks (park_policy.h). SHORT,
+ *   MEDIUM and LONG
+ * end after a period, UNTIL_RELEASED at a release.
+ * 2. A release wakes a parked engine thread: if commands or due timers are left; UNTIL_RELEASED always;
+ *   MEDIUM if work is
+ * pending; LONG if new work is pending.
+ * 3. A release while the engine thread is in epoll arms the pollables first (loop.c).
+ * 4. A thread that cannot acquire sleeps on `events`. Every release and every changed condition increments
+ *   it. The engine
+ * thread releases after a step if a thread waits.
+ * 5. weft_loop_acquire is a claim: waiting threads release for it too.
+ * 6. The engine thread ends as the owner by a claim, so no other thread is inside a step.
  *
- * The steps. Each function does one atomic access per OWNER_STEP. In the library that word is empty and the
- * functions are ordinary ones; the test defines it as "stop here and come back", and so explores the very
- * code that runs. What must survive a step lives in struct loop_owner_call. */
+ * No wake-up is lost. Each side writes its own word, then reads the other's: command / in_epoll and
+ * park_mode; condition / in_epoll and waiters; thread / waiters and park_mode. All accesses are sequentially
+ * consistent, so at least one side sees the other's write.
+ *
+ * Each function makes one atomic access per OWNER_STEP. In the library OWNER_STEP is empty. The test defines
+ * it as "return here and continue later", so it explores the code of the library. Data that must survive a
+ * step is in struct loop_owner_call. */
 #ifndef WEFT_BASE_LOOP_LOOP_OWNER_H
 #define WEFT_BASE_LOOP_LOOP_OWNER_H
 
@@ -51,33 +47,35 @@
 #define OWNER_WAKE(owner, word) futex_wake_all(word)
 #endif
 
-enum { IN_EPOLL_ENGINE = 1, IN_EPOLL_WAITER = 2 };              /* bits of `asleep` */
-/* values of `parked` */
+enum { IN_EPOLL_ENGINE = 1, IN_EPOLL_WAITER = 2 };              /* bits of `in_epoll` */
+/* values of `park_mode` */
 enum { PARK_NONE = 0, PARK_SHORT = 1, PARK_UNTIL_RELEASED = 2, PARK_LONG = 3, PARK_MEDIUM = 4 };
 
 struct loop_owner {
-    _Atomic(const void *) thread; /* mark of the thread that may step; NULL: nobody does */
-    atomic_uint engine_running;          /* the runner exists */
-    atomic_uint stop_requested;             /* the runner shall end; nobody starts another step */
-    atomic_uint claims;           /* threads that want the baton before anybody else */
+    _Atomic(const void *) thread; /* id of the thread that may step; NULL: free */
+    atomic_uint engine_running;          /* the engine thread is in weft_loop_run */
+    atomic_uint stop_requested;             /* the engine thread must end; no thread begins a step */
+    atomic_uint claims;           /* threads that called weft_loop_acquire and do not own the loop yet */
     atomic_uint waiters;          /* threads that sleep on `events`, or are about to */
-    atomic_uint events;           /* futex: a fact may have become true, the baton may be free */
-    atomic_uint in_epoll;           /* who is in epoll, or about to be */
-    atomic_uint park_mode;           /* futex: how the runner is parked */
-    atomic_uint acquires;            /* by drivers, counted so that the runner sees whether they keep coming */
+    atomic_uint events;           /* futex: incremented when a condition may have changed or the loop was
+                                   * released */
+    atomic_uint in_epoll;           /* threads in epoll, or about to be */
+    atomic_uint park_mode;           /* futex: how the engine thread is parked */
+    atomic_uint acquires;            /* acquires by waiting threads; shows the engine thread whether they
+                                      * continue */
     bool (*has_commands)(struct loop_owner *owner);
-    void (*wake)(struct loop_owner *owner); /* make the eventfd readable: epoll ends */
+    void (*wake)(struct loop_owner *owner); /* makes the eventfd readable, which ends epoll */
 };
 
-/* One thread's passage through one of the functions. */
+/* State of one thread inside one of the functions below. */
 struct loop_owner_call {
-    const void *resume_at;    /* the test's: where to go on */
-    const void *thread;  /* of the thread */
+    const void *resume_at;    /* test only: where to continue */
+    const void *thread;  /* id of the calling thread */
     unsigned seen;
     bool flag;
 };
 
-/* Wake the runner wherever it is. Not a function: its steps belong to the caller's turn. */
+/* Wakes the engine thread, in epoll or parked. A macro, since its steps are steps of the caller. */
 #define OWNER_WAKE_ENGINE(owner, call)                                                              \
     do {                                                                                            \
         OWNER_STEP(call);                                                                           \
@@ -93,7 +91,7 @@ struct loop_owner_call {
         }                                                                                           \
     } while (0)
 
-/* Move `events` for those who sleep on it. */
+/* Increments `events` and wakes the threads that sleep on it. */
 #define OWNER_WAKE_WAITERS(owner, call)                                                                     \
     do {                                                                                            \
         OWNER_STEP(call);                                                                           \
@@ -105,16 +103,16 @@ struct loop_owner_call {
         }                                                                                           \
     } while (0)
 
-/* ---- anybody ---- */
+/* ---- any thread ---- */
 
-/* After a letter was put into the mailbox. lazy: the poster is going to wait for its effect. */
+/* Call after a command was pushed to the mailbox. lazy: the caller will wait for its effect. */
 static inline int loop_owner_command_posted(struct loop_owner *owner, struct loop_owner_call *call, bool lazy)
 {
     unsigned park_mode;
     OWNER_BEGIN(call);
     OWNER_STEP(call);
     if (atomic_load(&owner->thread) != NULL) {
-        /* A holder that is awake looks at the mail before it sleeps and after it gave. */
+        /* An owner that is awake reads the mailbox before it sleeps and after it releases. */
         OWNER_STEP(call);
         call->flag = atomic_load(&owner->in_epoll) & IN_EPOLL_WAITER;
         OWNER_STEP(call);
@@ -128,7 +126,7 @@ static inline int loop_owner_command_posted(struct loop_owner *owner, struct loo
     OWNER_END(call, 0);
 }
 
-/* After a fact was made true that some waiter may sleep for. */
+/* Call after a condition was made true that a waiting thread may sleep for. */
 static inline int loop_owner_condition_changed(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -140,7 +138,7 @@ static inline int loop_owner_condition_changed(struct loop_owner *owner, struct 
     OWNER_END(call, 0);
 }
 
-/* `stop` was set. */
+/* Call after `stop_requested` was set. */
 static inline int loop_owner_stop_requested(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -150,7 +148,7 @@ static inline int loop_owner_stop_requested(struct loop_owner *owner, struct loo
 
 /* ---- waiting threads ---- */
 
-/* 1: this thread drives now. `urgent`: it has claimed the baton. */
+/* 1: this thread is the owner. urgent: it has a claim. */
 static inline int loop_owner_try_acquire(struct loop_owner *owner, struct loop_owner_call *call, bool urgent)
 {
     const void *none = NULL;
@@ -163,17 +161,16 @@ static inline int loop_owner_try_acquire(struct loop_owner *owner, struct loop_o
     none = NULL;
     if (!atomic_compare_exchange_strong(&owner->thread, &none, call->thread)) OWNER_END(call, 0);
     OWNER_STEP(call);
-    /* only who holds the baton writes it, and the giving store publishes it */
+    /* only the owner writes it; the releasing store publishes it */
     atomic_store_explicit(&owner->acquires, atomic_load_explicit(&owner->acquires, memory_order_relaxed) + 1,
                           memory_order_relaxed);
     OWNER_END(call, 1);
 }
 
-/* What goes on without the giver and would wait for a runner that looks seldom. OPENED: it was not there
- * when that one began to. */
+/* Work that remains after a release. NEW_WORK: it did not exist when the engine thread parked. */
 enum loop_owner_pending { PENDING_NONE = 0, PENDING_WORK, PENDING_NEW_WORK };
 
-/* urgent: timers are due, or the runner is in epoll and could not be armed for. */
+/* urgent: timers are due, or the engine thread is in epoll and the pollables could not be armed. */
 static inline int loop_owner_release(struct loop_owner *owner, struct loop_owner_call *call, bool urgent,
                                      enum loop_owner_pending pending)
 {
@@ -194,8 +191,8 @@ static inline int loop_owner_release(struct loop_owner *owner, struct loop_owner
     OWNER_END(call, 0);
 }
 
-/* Somebody else has the baton. 1: sleep while `events` is turn->seen (unless the fact is true); either way
- * loop_owner_wait_end follows. */
+/* Another thread owns the loop. 1: sleep while `events` is call->seen, unless the condition is true.
+ * loop_owner_wait_end must follow. */
 static inline int loop_owner_wait_begin(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -221,7 +218,7 @@ static inline int loop_owner_wait_end(struct loop_owner *owner, struct loop_owne
     OWNER_END(call, 0);
 }
 
-/* Before weft_loop_acquire tries: whoever drives steps aside. */
+/* Before weft_loop_acquire tries to acquire: other waiting threads release. */
 static inline int loop_owner_claim_begin(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -234,7 +231,7 @@ static inline int loop_owner_claim_begin(struct loop_owner *owner, struct loop_o
     OWNER_END(call, 0);
 }
 
-/* As loop_owner_wait_begin, for a thread with a claim of its own: only a holder is in its way. */
+/* As loop_owner_wait_begin for a thread with a claim: waits only for the owner. */
 static inline int loop_owner_claim_wait_begin(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -246,7 +243,7 @@ static inline int loop_owner_claim_wait_begin(struct loop_owner *owner, struct l
     OWNER_END(call, atomic_load(&owner->thread) != NULL);
 }
 
-/* The claim is over: it was met, or given up, and then those who stepped aside must look again. */
+/* Ends a claim. If it was not met, the threads that released for it are woken. */
 static inline int loop_owner_claim_end(struct loop_owner *owner, struct loop_owner_call *call, bool acquired)
 {
     OWNER_BEGIN(call);
@@ -256,8 +253,8 @@ static inline int loop_owner_claim_end(struct loop_owner *owner, struct loop_own
     OWNER_END(call, 0);
 }
 
-/* A driver looks before each step. 1: it may step. The runner takes `stop` back last: whoever then reads 0
- * there reads 0 in `running`, too. */
+/* Called before each step of a waiting thread. 1: it may step. The engine thread clears engine_running before
+ * stop_requested, so a thread that reads 0 in stop_requested reads 0 in engine_running. */
 static inline int loop_owner_can_step(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -267,9 +264,10 @@ static inline int loop_owner_can_step(struct loop_owner *owner, struct loop_owne
     OWNER_END(call, atomic_load(&owner->engine_running) != 0);
 }
 
-/* The driver found nothing to do and has armed the pollables. 1: it may sleep in epoll unless the fact is
- * true; either way loop_owner_sleep_end follows. steps_aside: it leaves when the baton is claimed. */
-static inline int loop_owner_sleep_begin(struct loop_owner *owner, struct loop_owner_call *call, bool yields_to_claims)
+/* The waiting thread is idle and has armed the pollables. 1: it may sleep in epoll, unless the condition is
+ * true. loop_owner_sleep_end must follow. yields_to_claims: it releases for a claim. */
+static inline int loop_owner_sleep_begin(struct loop_owner *owner, struct loop_owner_call *call,
+                                         bool yields_to_claims)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
@@ -288,9 +286,9 @@ static inline int loop_owner_sleep_end(struct loop_owner *owner, struct loop_own
     OWNER_END(call, 0);
 }
 
-/* ---- the runner ---- */
+/* ---- engine thread ---- */
 
-/* 1: it holds the baton. */
+/* 1: it is the owner. */
 static inline int loop_owner_engine_try_acquire(struct loop_owner *owner, struct loop_owner_call *call)
 {
     const void *none = NULL;
@@ -300,7 +298,7 @@ static inline int loop_owner_engine_try_acquire(struct loop_owner *owner, struct
     OWNER_END(call, atomic_compare_exchange_strong(&owner->thread, &none, call->thread));
 }
 
-/* 1: somebody wants the baton. */
+/* 1: a thread waits for the loop. */
 static inline int loop_owner_is_contended(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -319,8 +317,7 @@ static inline int loop_owner_engine_yield(struct loop_owner *owner, struct loop_
     OWNER_END(call, 0);
 }
 
-/* Nothing to do, pollables armed: let go. 1: sleep in epoll; either way loop_owner_engine_sleep_end
- * follows. */
+/* Idle, pollables armed: releases. 1: sleep in epoll. loop_owner_engine_sleep_end must follow. */
 static inline int loop_owner_engine_sleep_begin(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -346,7 +343,7 @@ static inline int loop_owner_engine_sleep_end(struct loop_owner *owner, struct l
     OWNER_END(call, 0);
 }
 
-/* The runner ends, holding the baton by a claim; it gives it back afterwards. */
+/* The engine thread ends while it owns the loop by a claim. It releases afterwards. */
 static inline int loop_owner_engine_end(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -357,12 +354,12 @@ static inline int loop_owner_engine_end(struct loop_owner *owner, struct loop_ow
     OWNER_END(call, 0);
 }
 
-/* The baton is somebody else's. 1: sleep while `parked` is `how` (all but LONG: for a period); either way
- * loop_owner_park_end follows. */
+/* Another thread owns the loop. 1: sleep while `park_mode` is `mode`; UNTIL_RELEASED without a time limit.
+ * loop_owner_park_end must follow. */
 static inline int loop_owner_park_begin(struct loop_owner *owner, struct loop_owner_call *call, unsigned mode)
 {
     OWNER_BEGIN(call);
-    /* What woke it in epoll may have been the driver's only call. */
+    /* The event that ended its epoll may be one that the waiting thread sleeps for. */
     OWNER_STEP(call);
     call->flag = atomic_load(&owner->in_epoll) & IN_EPOLL_WAITER;
     OWNER_STEP(call);
@@ -378,7 +375,7 @@ static inline int loop_owner_park_begin(struct loop_owner *owner, struct loop_ow
     OWNER_END(call, !owner->has_commands(owner));
 }
 
-/* 1: somebody has called it. */
+/* 1: another thread has woken it. */
 static inline int loop_owner_park_end(struct loop_owner *owner, struct loop_owner_call *call)
 {
     OWNER_BEGIN(call);
@@ -388,7 +385,7 @@ static inline int loop_owner_park_end(struct loop_owner *owner, struct loop_owne
 
 enum loop_owner_park_review { REVIEW_RUN = 0, REVIEW_PARK_AGAIN, REVIEW_OWNER_UNCHANGED };
 
-/* A timed park is over: turn->seen is `takes` as it was when the last one was. What now? */
+/* Called after a park with a period. call->seen: `acquires` at the previous review. */
 static inline int loop_owner_park_review(struct loop_owner *owner, struct loop_owner_call *call)
 {
     unsigned last_seen;

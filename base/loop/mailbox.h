@@ -1,6 +1,7 @@
-/* mailbox.h - many senders, one receiver, no lock: the inside of weft_loop_post and weft_net_post.
- * A stack that the receiver empties with one exchange and turns around. Letters are never popped one
- * by one, so the stack has no ABA problem. Internal to base. */
+/* mailbox.h - lock-free queue with many senders and one receiver; used by weft_loop_post and weft_net_post.
+ *
+ * A stack that the receiver empties with one exchange and reverses. No single entry is popped, so there is no
+ * ABA problem. Internal to base. */
 #ifndef WEFT_BASE_LOOP_MAILBOX_H
 #define WEFT_BASE_LOOP_MAILBOX_H
 
@@ -13,8 +14,8 @@ struct mailbox {
     _Atomic(struct weft_command *) newest;
 };
 
-/* Any thread. Sequentially consistent: a sender that then finds the receiver awake may rely on the
- * letter being seen (loop.c says why). */
+/* Any thread. Sequentially consistent: if the sender then finds the receiver awake, the receiver will see the
+ * command (loop.c). */
 static inline void mailbox_push(struct mailbox *box, struct weft_command *command)
 {
     struct weft_command *head = atomic_load_explicit(&box->newest, memory_order_relaxed);
@@ -29,8 +30,8 @@ static inline bool mailbox_empty(struct mailbox *box)
     return atomic_load_explicit(&box->newest, memory_order_seq_cst) == NULL;
 }
 
-/* Receiver only: run what has been posted so far, oldest first; what the letters post waits for the
- * next call. Returns how many ran. */
+/* Receiver only: runs the commands posted so far, oldest first. Commands posted by them wait for the next
+ * call. Returns how many ran. */
 static inline int mailbox_run(struct mailbox *box)
 {
     if (!atomic_load_explicit(&box->newest, memory_order_relaxed)) return 0;
@@ -44,7 +45,7 @@ static inline int mailbox_run(struct mailbox *box)
     }
     int count = 0;
     while (oldest) {
-        struct weft_command *next = oldest->next; /* fn may free or post the letter again */
+        struct weft_command *next = oldest->next; /* fn may free the command or post it again */
         oldest->fn(oldest);
         oldest = next;
         count++;

@@ -35,7 +35,7 @@ static void place(struct timer_heap *heap, size_t index, struct timer_heap_entry
     entry.timer->heap_index = index;
 }
 
-/* Put `entry` at `index`, a hole, or as far up as it belongs. */
+/* Moves the hole at `index` up until `entry` fits, and puts it there. */
 static void sift_up(struct timer_heap *heap, size_t index, struct timer_heap_entry entry)
 {
     while (index > 0) {
@@ -47,7 +47,7 @@ static void sift_up(struct timer_heap *heap, size_t index, struct timer_heap_ent
     place(heap, index, entry);
 }
 
-/* Put `entry` at `index`, a hole, or as far down as it belongs. */
+/* Moves the hole at `index` down until `entry` fits, and puts it there. */
 static void sift_down(struct timer_heap *heap, size_t index, struct timer_heap_entry entry)
 {
     for (;;) {

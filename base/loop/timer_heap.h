@@ -1,6 +1,7 @@
-/* timer_heap.h - the running timers of one loop: a binary heap by (deadline, order of start).
- * Internal to base. Ties run in the order they were started, so that a simulated run is the same
- * every time. Each timer knows its place (heap_index), so stopping costs O(log n). */
+/* timer_heap.h - running timers of one loop: a binary heap ordered by (deadline, order of start).
+ *
+ * Equal deadlines run in the order of start, so that a simulation is reproducible. A timer knows its
+ * heap_index, so a stop is O(log n). Internal to base. */
 #ifndef WEFT_BASE_LOOP_TIMER_HEAP_H
 #define WEFT_BASE_LOOP_TIMER_HEAP_H
 
@@ -22,7 +23,7 @@ struct timer_heap {
 };
 
 enum weft_status timer_heap_init(struct timer_heap *heap, struct weft_env *env);
-void timer_heap_fini(struct timer_heap *heap, struct weft_env *env); /* the timers count as stopped */
+void timer_heap_fini(struct timer_heap *heap, struct weft_env *env); /* all timers count as stopped */
 enum weft_status timer_heap_insert(struct timer_heap *heap, struct weft_env *env, struct weft_timer *timer);
 void timer_heap_remove(struct timer_heap *heap, struct weft_timer *timer);
 
