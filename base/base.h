@@ -1,4 +1,4 @@
-/* base.h - the face of the base room: what every other room may include. */
+/* base.h - public header of the base module; every other module may include it. */
 #ifndef WEFT_BASE_H
 #define WEFT_BASE_H
 

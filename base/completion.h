@@ -1,8 +1,9 @@
-/* completion.h - many operations, one callback. A completion is {count, first error, fn}: each operation
- * it is given to finishes it once; fn runs when the count reaches zero, with the first error seen (or
- * WEFT_OK). fn runs on the engine's thread, never from inside the call that started an operation. An
- * operation that answers WEFT_OK is over and finishes nothing: only one that answered WEFT_IN_PROGRESS
- * counts down. Memory belongs to the caller. */
+/* completion.h - one callback for several operations.
+ *
+ * A completion has a count, the first error and a function. Each operation that returned WEFT_IN_PROGRESS
+ * finishes it once. An operation that returned WEFT_OK is complete and does not finish it. When the count
+ * reaches zero, fn runs on the engine thread with the first error or WEFT_OK, never inside the call that
+ * started an operation. The caller owns the memory. */
 #ifndef WEFT_BASE_COMPLETION_H
 #define WEFT_BASE_COMPLETION_H
 
@@ -13,7 +14,7 @@
 
 struct weft_completion {
     void (*fn)(struct weft_completion *completion, enum weft_status status);
-    uint32_t count;           /* operations still to finish */
+    uint32_t count;           /* operations that have not finished */
     enum weft_status status;  /* first error, or WEFT_OK */
 };
 

@@ -1,11 +1,11 @@
-/* env.c - the helpers every env shares: log formatting, error sentences, checked allocation.
- * Nothing here touches the machine; env_system.c does. */
+/* env.c - functions shared by all envs: log lines, error sentences, checked allocation. Uses no system call.
+ */
 #include "base/env.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Longest log line handed to a sink, with its final zero. */
+/* longest log line, with its NUL */
 #define LOG_LINE_BYTES 1001
 
 static const char *const level_names[] = {"error", "warn", "info", "debug", "trace"};
@@ -34,7 +34,7 @@ char *weft_alloc_text(struct weft_env *env, const char *text)
 
 static bool is_control(unsigned char c) { return c < 0x20 || c == 0x7f; }
 
-/* Formats one character, a control character as an escape; returns the length. */
+/* Formats one character, a control character as an escape. Returns the length. */
 static size_t printed(unsigned char c, char out[5])
 {
     static const char digits[] = "0123456789abcdef";

@@ -1,13 +1,13 @@
-/* event_ring.c - the flight recorder's memory and its two dumps.
+/* event_ring.c - memory and dumps of the flight recorder.
  *
  *     writer (engine thread)           reader (any thread)
- *     slot.sequence = odd              before = slot.sequence  -> must be the even number expected
+ *     slot.sequence = odd              before = slot.sequence  -> must be the expected even number
  *     slot.words    = event            copy words
- *     slot.sequence = even             slot.sequence == before -> the copy is whole
+ *     slot.sequence = even             slot.sequence == before -> the copy is consistent
  *
- * A slot is a sequence lock: event n lives in slot n % capacity and is whole while the sequence is
- * 2n + 2. The event travels as relaxed atomic words, so a torn read is defined behaviour that the
- * sequence check throws away. The writer never waits for a reader. */
+ * A slot is a sequence lock. Event n is in slot n % capacity, and complete while the sequence is 2n + 2. The
+ * event is stored as relaxed atomic words, so a torn read is defined and the sequence check discards it. The
+ * writer never waits. */
 #include "base/event_ring.h"
 
 #include <inttypes.h>
@@ -26,9 +26,9 @@ struct slot {
 
 struct weft_event_ring {
     struct weft_env *env;
-    _Atomic uint64_t count; /* events ever added */
+    _Atomic uint64_t count; /* events added so far */
     uint32_t capacity;
-    uint32_t next; /* the writer's: the slot of the next event; a division takes as long as the rest */
+    uint32_t next; /* writer only: slot of the next event; avoids a division */
     struct slot slots[];
 };
 
@@ -57,12 +57,12 @@ void weft_event_ring_add(struct weft_event_ring *ring, const char *name, enum we
     if (ring) weft_event_ring_add_at(ring, weft_now_ns(ring->env), name, phase, id, peer, bytes, status);
 }
 
-/* An event, word by word. */
+/* An event as 64-bit words. */
 #define WORD_OF(field) (offsetof(struct weft_event, field) / 8)
 #define IS_WORD(field) \
     (offsetof(struct weft_event, field) % 8 == 0 && sizeof(((struct weft_event *)0)->field) == 8)
 _Static_assert(IS_WORD(time_ns) && IS_WORD(name) && IS_WORD(id) && IS_WORD(bytes), "a word each");
-struct small { /* as in struct weft_event */
+struct small { /* same layout as in struct weft_event */
     uint8_t phase;
     int16_t status;
     uint32_t peer;
@@ -90,15 +90,14 @@ void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, cons
                             enum weft_status status)
 {
     if (!ring) return;
-    /* Small fields that are stored one by one and loaded as a word make the processor wait for all stores
-     * before them. */
+    /* Byte stores that are loaded as a word would stall on store forwarding. */
     const struct small small = {.phase = (uint8_t)phase, .status = (int16_t)status, .peer = peer};
     uint64_t number = atomic_load_explicit(&ring->count, memory_order_relaxed);
     struct slot *slot = &ring->slots[ring->next];
     ring->next = ring->next + 1 < ring->capacity ? ring->next + 1 : 0;
     atomic_store_explicit(&slot->sequence, 2 * number + 1, memory_order_relaxed);
-    /* Release on each word, not a fence: a reader that sees a new word sees the odd sequence too,
-     * and the thread sanitizer understands it. On x86 both are plain stores. */
+    /* A release per word, not a fence: a reader that sees a new word also sees the odd sequence, and the
+     * thread sanitizer supports it. On x86 both are plain stores. */
     atomic_store_explicit(&slot->words[WORD_OF(time_ns)], time_ns, memory_order_release);
     atomic_store_explicit(&slot->words[WORD_OF(name)], (uintptr_t)name, memory_order_release);
     atomic_store_explicit(&slot->words[WORD_OF(phase)], word_of(small), memory_order_release);
@@ -108,7 +107,7 @@ void weft_event_ring_add_at(struct weft_event_ring *ring, uint64_t time_ns, cons
     atomic_store_explicit(&ring->count, number + 1, memory_order_release);
 }
 
-/* Copy event `number`; false when it is being overwritten or already is. */
+/* Copies event `number`. false: it is overwritten, or being overwritten. */
 static bool read_event(struct weft_event_ring *ring, uint64_t number, struct weft_event *event_out)
 {
     struct slot *slot = &ring->slots[number % ring->capacity];
@@ -147,8 +146,8 @@ static void print_flight_event(FILE *out, const struct weft_event *event, int pi
     fputc('}', out);
 }
 
-/* The Trace Event Format that ui.perfetto.dev reads. Operations overlap, so a BEGIN and its END are
- * asynchronous events ("b", "e") paired by name and id. */
+/* Trace Event Format of ui.perfetto.dev. Operations overlap, so BEGIN and END are asynchronous events ("b",
+ * "e"), paired by name and id. */
 static void print_trace_event(FILE *out, const struct weft_event *event, int pid)
 {
     const char *kind = event->phase == WEFT_EVENT_BEGIN ? "b" : event->phase == WEFT_EVENT_END ? "e" : "i";

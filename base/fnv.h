@@ -1,12 +1,12 @@
-/* fnv.h - FNV-1a (Fowler, Noll and Vo; draft-eastlake-fnv): words or bytes in, one number out by which two
- * sides see that theirs are not the same. Not against somebody who wants two to have the same number. */
+/* fnv.h - FNV-1a hash of words or bytes (draft-eastlake-fnv). Two sides use it to detect different data. Not
+ * collision resistant against an attacker. */
 #ifndef WEFT_BASE_FNV_H
 #define WEFT_BASE_FNV_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define WEFT_FNV_BASIS 0xcbf29ce484222325ull /* to begin with */
+#define WEFT_FNV_BASIS 0xcbf29ce484222325ull /* initial value */
 
 static inline uint64_t weft_fnv(uint64_t number, uint64_t word) { return (number ^ word) * 0x100000001b3ull; }
 

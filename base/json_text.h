@@ -1,6 +1,5 @@
-/* json_text.h - a text as a JSON string, for the files that weft writes by itself (dumps, traces). Bytes
- * that are not printable ASCII become \u00XX, so the output is always valid JSON, whatever a host or a job
- * is called. */
+/* json_text.h - writes a text as a JSON string. Bytes that are not printable ASCII become \u00XX, so the
+ * output is valid JSON for any host or job name. */
 #ifndef WEFT_BASE_JSON_TEXT_H
 #define WEFT_BASE_JSON_TEXT_H
 

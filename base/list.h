@@ -1,5 +1,5 @@
-/* list.h - the one intrusive doubly linked list, and container_of. A node is in one list at a time;
- * an initialised or removed node points at itself. */
+/* list.h - intrusive doubly linked list, and container_of. A node is in one list at a time. An initialised or
+ * removed node points to itself. */
 #ifndef WEFT_BASE_LIST_H
 #define WEFT_BASE_LIST_H
 
@@ -37,7 +37,7 @@ static inline void weft_list_remove(struct weft_list *node)
     weft_list_init(node);
 }
 #define weft_list_first(head, type, member) weft_container_of((head)->next, type, member)
-/* Safe against removal of the current node. */
+/* The current node may be removed. */
 #define weft_list_foreach(node, spare, head) \
     for ((node) = (head)->next, (spare) = (node)->next; (node) != (head); (node) = (spare), (spare) = (node)->next)
 

@@ -1,7 +1,5 @@
-/* little_endian.h - numbers as they stand in messages and files: little-endian, at any address.
- *
- * For writers and readers of bytes that go to other processes. Bounds are the caller's: the bytes are
- * there. */
+/* little_endian.h - reads and writes little-endian numbers in messages and files, at any address. The caller
+ * checks bounds. */
 #ifndef WEFT_BASE_LITTLE_ENDIAN_H
 #define WEFT_BASE_LITTLE_ENDIAN_H
 

@@ -1,5 +1,5 @@
-/* status.c - names and sentences of the status codes.
- * Two switches without a default, so that the compiler (-Wswitch) names the code somebody forgot. */
+/* status.c - names and sentences of the status codes. Two switches without default, so that -Wswitch reports
+ * a missing code. */
 #include "weft/status.h"
 
 const char *weft_status_name(enum weft_status status)

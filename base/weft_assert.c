@@ -1,6 +1,5 @@
-/* weft_assert.c - the end of a process whose own invariants do not hold.
- * The one place in the library that may end the process: going on with a broken invariant could
- * write wrong weights, which is worse. write(2), because stdio may be what is broken. */
+/* weft_assert.c - ends the process after a failed assertion. No other code of the library ends the process.
+ * Continuing could write wrong weights. Uses write(2), since stdio may be broken. */
 #include "base/weft_assert.h"
 
 #include <stdio.h>
@@ -14,7 +13,7 @@ void weft_assert_failed(const char *expression, const char *file, int line)
                          expression, file, line);
     if (bytes > (int)sizeof text - 1) bytes = (int)sizeof text - 1;
     if (bytes > 0 && write(STDERR_FILENO, text, (size_t)bytes) < 0) {
-        /* nowhere left to say it */
+        /* nowhere to report it */
     }
     abort();
 }

@@ -1,7 +1,8 @@
-/* weft_assert.h - assertions that stay on.
- * WEFT_ASSERT guards against weft's own bugs on control paths (arguments between rooms, states,
- * counts) and is compiled into every build. WEFT_DASSERT is for per-element loops and follows the
- * build type. No input, peer or machine state may reach either: those get a status. */
+/* weft_assert.h - assertions.
+ *
+ * WEFT_ASSERT detects bugs of weft on control paths (arguments between modules, states, counts) and is in
+ * every build. WEFT_DASSERT is for loops over elements, in debug builds only. Inputs, peers and machine
+ * states must not reach either: they get a status. */
 #ifndef WEFT_BASE_ASSERT_H
 #define WEFT_BASE_ASSERT_H
 
@@ -16,7 +17,7 @@ _Noreturn void weft_assert_failed(const char *expression, const char *file, int 
 #define WEFT_DASSERT(expression) ((void)sizeof(!(expression)))
 #endif
 
-/* The one flow macro: forward an error (negative status) to the caller. */
+/* Returns an error (negative status) to the caller. */
 #define WEFT_TRY(expression)                              \
     do {                                                  \
         enum weft_status weft_try_ = (expression);        \

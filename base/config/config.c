@@ -1,9 +1,9 @@
-/* config.c - the values of all options and where each came from.
+/* config.c - values of all options and their sources.
  *
- *     options.c default  <  WEFT_CONFIG=file.ini  <  WEFT_ROOM_NAME=...  <  weft_config_set
+ *     default in options.c  <  WEFT_CONFIG=file.ini  <  WEFT_MODULE_NAME=...  <  weft_config_set
  *
- * Every source goes through set_value(), so every bad value gets the same kind of sentence: source,
- * option, value, what is allowed. libinih reads the file and is known to this file alone. */
+ * Every source goes through set_value(), so every invalid value gets the same form of sentence: source,
+ * option, value, allowed values. Only this file uses libinih. */
 #include "base/config/config.h"
 
 #include <errno.h>
@@ -18,9 +18,9 @@
 
 struct value {
     char *text;  /* owned */
-    char *where; /* owned; NULL: the default */
+    char *where; /* owned: source of the value; NULL: the default */
     uint64_t number;
-    bool seen_in_file; /* in the file being read: a second line is a mistake, not an override */
+    bool seen_in_file; /* in the file being read: a second line is an error, not an override */
 };
 
 struct weft_config {
@@ -36,7 +36,7 @@ static size_t option_count(void)
     return count;
 }
 
-/* Index of an option, or the table's length. */
+/* Index of an option, or the length of the table. */
 static size_t find_option(const char *name)
 {
     size_t index = 0;
@@ -51,7 +51,7 @@ static size_t find_option(const char *name)
 static const char *nearest_option(const char *name)
 {
     const char *nearest = NULL;
-    size_t least = 4; /* further away is no likely slip */
+    size_t least = 4; /* a larger distance is not a likely misspelling */
     for (const struct weft_option *option = weft_option_table; option->name; option++) {
         size_t away = config_name_distance(name, option->name);
         if (away >= least) continue;
@@ -76,7 +76,7 @@ static enum weft_status unknown_option(const char *name, struct weft_error *erro
 static void apply_log_level(struct weft_env *env, const char *text)
 {
     enum weft_log_level level;
-    /* Not written when it is that already: other threads of a shared env may be reading. */
+    /* Written only if it changes: other threads of a shared env may read it. */
     if (weft_log_level_parse(text, &level) && env->log_level != level) env->log_level = level;
 }
 
@@ -123,7 +123,7 @@ struct file_reader {
     struct weft_error reason;
 };
 
-/* Called by libinih for each line `name = value`; 0 marks the line as bad. */
+/* libinih calls it for each line `name = value`. 0: the line is invalid. */
 static int take_line(void *user, const char *section, const char *name, const char *value)
 {
     struct file_reader *reader = user;
@@ -184,7 +184,7 @@ static enum weft_status read_environment(struct weft_config *config, struct weft
     return WEFT_OK;
 }
 
-/* --- life and values --- */
+/* --- create, free, values --- */
 
 enum weft_status weft_config_load(struct weft_env *env, struct weft_config **config_out,
                                   struct weft_error *error)

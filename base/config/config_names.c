@@ -1,5 +1,5 @@
-/* config_names.c - warns of environment variables that begin with WEFT_ and that weft does not read. Each
- * one is reported once in a process, with the nearest existing name. */
+/* config_names.c - warns of environment variables that begin with WEFT_ and that weft does not read. Each is
+ * reported once per process, with the nearest existing name. */
 #include "base/config/config_names.h"
 
 #include <ctype.h>
@@ -13,7 +13,7 @@
 
 enum { NAME_BYTES = 64, NAMES_MAX = 256, REPORTED_MAX = 64, LIKELY_DISTANCE = 2 };
 
-/* Variables that weft reads and that are not in the table of options. */
+/* Variables that weft reads and that are not options. */
 static const char *const other_names[] = {
     "WEFT_COORDINATOR",
     "WEFT_JOB",
@@ -40,7 +40,7 @@ static const char *const other_names[] = {
     "WEFT_PLAN_EXCHANGE_BYTES",
     "WEFT_PLAN_SEND",
     "WEFT_PLAN_RECV",
-    /* read by the project's tests, as is every name that begins with WEFT_TEST_ */
+    /* read by the tests, as is every name that begins with WEFT_TEST_ */
     "WEFT_BUILD",
     "WEFT_DIE_AT",
     "WEFT_SOURCE_ROOT",
@@ -72,7 +72,7 @@ size_t config_name_distance(const char *a, const char *b)
     return row[width];
 }
 
-/* Returns whether `other` contains all words of `name`; WEFT_ does not count as one. */
+/* Does `other` contain all words of `name`, without WEFT_? */
 static bool has_words(const char *name, const char *other)
 {
     char padded[NAME_BYTES + 8], word[NAME_BYTES + 8];
@@ -119,8 +119,8 @@ static size_t collect(char (*known)[NAME_BYTES])
     return count;
 }
 
-/* Every session of a process loads a configuration of its own. Two threads that load at the same time may
- * both report a name. */
+/* Every session of a process loads a configuration. Two threads that load at the same time may both report a
+ * name. */
 static bool is_first_report(const char *name)
 {
     static uint64_t reported[REPORTED_MAX];

@@ -4,12 +4,12 @@
 
 #include "base/env.h"
 
-/* Edit distance (Levenshtein) of two names; SIZE_MAX if one has more than 64 bytes. */
+/* Edit distance (Levenshtein) of two names; SIZE_MAX if one is longer than 64 bytes. */
 size_t config_name_distance(const char *a, const char *b);
 /* transport.lanes -> WEFT_TRANSPORT_LANES */
 void config_variable_name(const char *option, char *text, size_t bytes);
-/* Logs a warning for each variable that begins with WEFT_ and that weft does not read, once in a process.
- * Any thread. */
+/* Logs a warning for each variable that begins with WEFT_ and is not read by weft, once per process. Any
+ * thread. */
 void config_report_unknown_names(struct weft_env *env);
 
 #endif

@@ -1,5 +1,4 @@
-/* config_value.c - see config_value.h. Nothing is clamped or guessed: a value is exactly understood
- * or refused with what would be allowed. */
+/* config_value.c - see config_value.h. A value is either valid or refused; nothing is clamped. */
 #include "base/config/config_value.h"
 
 #include <inttypes.h>
@@ -13,7 +12,7 @@ struct suffix {
     uint64_t factor;
 };
 
-/* Largest last: describing a number takes the largest that divides it. */
+/* Ascending: config_value_describe takes the largest that divides the number. */
 static const struct suffix byte_suffixes[] = {
     {"", 1},
     {"B", 1},
@@ -46,7 +45,7 @@ static const struct suffix *suffixes_of(const struct weft_option *option)
     }
 }
 
-/* Digits, then one of the suffixes; a bare duration counts in the option's unit. */
+/* Digits, then a suffix. A duration without suffix is in the option's unit. */
 static bool parse_number(const struct weft_option *option, const char *text, uint64_t *number_out)
 {
     uint64_t number = 0;

@@ -9,10 +9,10 @@
 
 #include "base/net/net.h"
 
-/* Errors in one launcher's variables: the first missing variable, and the first invalid value. */
+/* Errors in one launcher's variables: the first missing one, and the first invalid value. */
 struct reading {
     struct weft_error missing, wrong;
-    bool coordinator_known; /* MASTER_ADDR and MASTER_PORT are not read */
+    bool coordinator_known; /* do not read MASTER_ADDR and MASTER_PORT */
 };
 
 static const char *variable(const char *name)
@@ -30,7 +30,7 @@ static const char *text(struct reading *reading, const char *name)
     return value;
 }
 
-/* A whole number from min to max; 0 where there is none. */
+/* Returns a number from min to max; 0: an error was recorded. */
 static uint64_t number(struct reading *reading, const char *name, uint64_t min, uint64_t max)
 {
     const char *value = text(reading, name);
@@ -54,7 +54,7 @@ static void place(struct reading *reading, const char *rank_name, const char *ra
                        rank_name, out->rank, out->ranks - 1, ranks_name, out->ranks);
 }
 
-/* A port that other jobs are unlikely to have: below those that kernels give out, from the job's name. */
+/* A port derived from the job's name, below the range that kernels assign. */
 static uint16_t port_of(const char *job)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
@@ -70,7 +70,7 @@ static void name_job(struct weft_launcher *out, const char *kind, const char *id
     }
 }
 
-/* Takes the coordinator from MASTER_ADDR and MASTER_PORT. Users of any launcher may set them. */
+/* Takes the coordinator from MASTER_ADDR and MASTER_PORT, which users of any launcher may set. */
 static bool at_master(struct reading *reading, struct weft_launcher *out)
 {
     if (reading->coordinator_known) return false;
@@ -100,7 +100,7 @@ static void at_loopback(struct weft_launcher *out)
              port_of(out->job));
 }
 
-/* Are as many of the processes here as there are? */
+/* Do all processes of the job run on this host? */
 static bool all_here(struct reading *reading, const char *local_ranks_name, const struct weft_launcher *out)
 {
     return variable(local_ranks_name) &&
@@ -123,7 +123,7 @@ static void read_open_mpi(struct weft_launcher *out, struct reading *reading)
     if (!at_master_if_given(reading, out) && id && here) at_loopback(out);
 }
 
-/* MPICH's launcher gives its processes no name of their job; those of one host have one parent. */
+/* MPICH sets no job name. Its processes on one host have one parent. */
 static void read_mpich(struct weft_launcher *out, struct reading *reading)
 {
     char parent[24];
@@ -134,7 +134,7 @@ static void read_mpich(struct weft_launcher *out, struct reading *reading)
     if (!at_master_if_given(reading, out) && here) at_loopback(out);
 }
 
-/* The first of "node[01-04,7],other": node01. */
+/* Writes the first host of a list: "node[01-04,7],other" gives node01. */
 static bool first_host(const char *list, char *host, size_t room)
 {
     size_t prefix = strcspn(list, "[,"), digits = 0, rest = 0;
@@ -189,7 +189,7 @@ static void read_pmix(struct weft_launcher *out, struct reading *reading)
 
 static const struct kind {
     const char *name, *needs;
-    const char *marks[5]; /* if one of them is set, the launcher started this process */
+    const char *marks[5]; /* one of them is set: the launcher started this process */
     void (*read)(struct weft_launcher *out, struct reading *reading);
 } kinds[] = {
     {"torchrun",
@@ -208,7 +208,7 @@ static const struct kind {
     {"PMIx", "PMIX_RANK and PMIX_NAMESPACE", {"PMIX_RANK", "PMIX_NAMESPACE"}, read_pmix},
 };
 
-/* The variable that shows that the launcher started this process; NULL: there is none. */
+/* The set variable that identifies the launcher; NULL: none. */
 static const char *mark_of(const struct kind *kind, bool coordinator_known)
 {
     if (kind->read == read_srun && !in_slurm_step()) return NULL;

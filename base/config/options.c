@@ -1,6 +1,5 @@
-/* options.c - the table of every option of weft: the one place where an option is declared.
- * An option that nothing reads does not belong here (the tidy test looks), and code that asks for
- * one that is not here fails an assertion at its first call. */
+/* options.c - the table of all options of weft. tests/tidy checks that each option is read. Code that reads
+ * an option that is not here fails an assertion at its first call. */
 #include "base/config/config.h"
 
 #define TEXT(name_, default_, help_) {name_, WEFT_OPTION_TEXT, "", default_, 0, 0, help_, NULL}

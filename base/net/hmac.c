@@ -1,16 +1,16 @@
-/* hmac.c - see hmac.h. The one file that sees OpenSSL, through calls that 1.1 and 3.x share.
+/* hmac.c - see hmac.h. The only file that includes OpenSSL; uses calls that 1.1 and 3.x share.
  *
- * HMAC (RFC 2104) is spelled out over OpenSSL's digest: the parts of a message are hashed where they lie,
- * and the digest calls are the same in every OpenSSL a host process may have brought along. */
+ * HMAC (RFC 2104) is built from OpenSSL's digest calls: the parts of a message are hashed in place, and the
+ * digest calls are the same in every OpenSSL version that the host process may have loaded. */
 #include "base/net/hmac.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <string.h>
 
-#define BLOCK_BYTES 64u /* of SHA-256 */
+#define BLOCK_BYTES 64u /* block size of SHA-256 */
 
-/* digest(pad ^ key, parts...) */
+/* digest((key ^ pad) || parts) */
 static bool digest(EVP_MD_CTX *context, const uint8_t key[BLOCK_BYTES], uint8_t pad,
                    const struct weft_bytes_view *parts, size_t part_count, uint8_t out[WEFT_HMAC_BYTES])
 {
@@ -45,7 +45,7 @@ enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struc
     return ok ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
-/* By a first use: OpenSSL starts what a call needs when it is made, its handler of atexit() included. */
+/* A first use makes OpenSSL allocate its state and register its atexit handler. */
 void weft_hmac_prepare(void)
 {
     uint8_t mac[WEFT_HMAC_BYTES];

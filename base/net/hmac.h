@@ -1,5 +1,4 @@
-/* hmac.h - the few cryptographic primitives weft uses: HMAC-SHA256, comparison in constant time, fresh
- * random bytes. hmac.c is the one file that sees OpenSSL. Any thread. */
+/* hmac.h - HMAC-SHA256, comparison in constant time, random bytes. Any thread. */
 #ifndef WEFT_BASE_NET_HMAC_H
 #define WEFT_BASE_NET_HMAC_H
 
@@ -17,17 +16,17 @@ struct weft_bytes_view {
     size_t bytes;
 };
 
-/* HMAC-SHA256 of the parts in a row (no separators: the caller makes lengths unambiguous). `mac_out` may
- * be one of the inputs. WEFT_OK; WEFT_ERR_NO_MEMORY when OpenSSL has none (or refuses). */
+/* HMAC-SHA256 of the concatenated parts. There are no separators, so the caller must make lengths
+ * unambiguous. mac_out may be one of the inputs. WEFT_ERR_NO_MEMORY: OpenSSL failed. */
 enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts,
                                   size_t part_count, uint8_t mac_out[WEFT_HMAC_BYTES]);
-/* Start OpenSSL now: handlers of atexit() that are registered afterwards run before OpenSSL ends. */
+/* Initialises OpenSSL. atexit handlers registered later run before OpenSSL's own. */
 void weft_hmac_prepare(void);
-/* Equal? In a time that depends on `bytes` only. */
+/* Compares in a time that depends on `bytes` only. */
 bool weft_bytes_equal_constant_time(const void *a, const void *b, size_t bytes);
-/* From the env's random numbers (the system's are fit for keys, the simulator's are seeded). */
+/* Fills `out` from the env's random numbers: the system's are fit for keys, the simulator's are seeded. */
 void weft_random_bytes(struct weft_env *env, uint8_t *out, size_t bytes);
-/* Overwrite a key that is not needed any more; not optimised away. */
+/* Overwrites a key after its last use. The compiler does not remove it. */
 void weft_wipe(void *memory, size_t bytes);
 
 #endif

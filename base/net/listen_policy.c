@@ -1,7 +1,7 @@
-/* listen_policy.c - what may be reached from outside this host: nothing, unless the job has a secret.
+/* listen_policy.c - nothing is reachable from other hosts unless the job has a secret.
  *
- * Data endpoints listen on the addresses of the network devices they are told to use, so the rule for
- * them is about device names; the rule for the control plane's listeners is about addresses (server). */
+ * Data endpoints listen on the addresses of named network devices, so their rule is about device names. The
+ * rule for listeners of the control connections is about addresses: weft_listen_check (server). */
 #include "base/net/listen_policy.h"
 
 #include <string.h>

@@ -1,15 +1,13 @@
-/* net.c - the control plane's event base: its thread, its mailbox, its timers.
+/* net.c - event base of the control connections: thread, mailbox, timers, create and free.
  *
- *     net.c             base, thread, letters, tickers, life
- *     net_connection.c  framed connections, outgoing ones with retry
- *     net_listener.c    accepting
- *     net_http.c        GET server
+ *     net_connection.c  framed connections; connect with retry
+ *     net_listener.c    accept
+ *     net_http.c        HTTP server for GET
  *     net_socket.c      addresses
  *
- * One thread at a time uses the libevent base, so libevent's own locking (a switch for the whole
- * process, which belongs to the trainer we live in) is not needed: other threads only push a letter
- * and write an eventfd. For the same reason no signal handler is set: the net's thread runs with
- * signals blocked (thread.h), and a SIGPIPE of a write on a closed socket ends there unseen. */
+ * One thread at a time uses the libevent base, so libevent's locking is not needed. (It is a switch for the
+ * whole process, which belongs to the training program.) Other threads push a command and write an eventfd.
+ * The net thread blocks all signals (thread.h), so SIGPIPE of a write to a closed socket has no effect. */
 #include "base/os/system_limit.h"
 #include "base/net/net.h"
 
@@ -25,12 +23,12 @@
 #include "base/net/net_internal.h"
 #include "base/os/thread.h"
 
-#define BASE_DESCRIPTORS 8 /* above the number that an event base opens */
+#define BASE_DESCRIPTORS 8 /* upper bound of the descriptors that an event base opens */
 
-/* How long weft_net_free waits for its peers to take the last frames. */
+/* Longest wait of weft_net_free for its peers to read the last frames. */
 #define CLOSE_TIMEOUT_MS 300
 
-/* --- letters --- */
+/* --- commands --- */
 
 void weft_net_post(struct weft_net *net, struct weft_command *command)
 {
@@ -49,14 +47,14 @@ static void on_commands(evutil_socket_t fd, short what, void *argument)
 {
     struct weft_net *net = argument;
     uint64_t wakes;
-    if (read(fd, &wakes, sizeof wakes) < 0) return; /* EAGAIN: nothing was posted */
-    /* An exchange, not a store: it reads the poster's `true` and so sees the letter pushed before. */
+    if (read(fd, &wakes, sizeof wakes) < 0) return; /* EAGAIN: no command */
+    /* An exchange, not a store: it reads the poster's `true`, so the command pushed before is visible. */
     atomic_exchange(&net->is_eventfd_written, false);
     mailbox_run(&net->mailbox);
     if (net->stopping) event_base_loopbreak(net->base);
 }
 
-/* --- tickers --- */
+/* --- timers --- */
 
 static void timer_free(struct net_timer *timer)
 {
@@ -105,7 +103,7 @@ static void on_step_timeout(evutil_socket_t fd, short what, void *argument)
 {
 }
 
-/* libevent exits the process if it cannot open a descriptor. Returns whether enough are free. */
+/* Are enough descriptors free? libevent exits the process if it cannot open one. */
 static bool has_free_descriptors(int fd)
 {
     int copies[BASE_DESCRIPTORS], count = 0, reason = 0;
@@ -125,7 +123,7 @@ static enum weft_status open_base(struct weft_net *net)
     struct event_config *config = event_config_new();
     if (!config) return WEFT_ERR_NO_MEMORY;
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK);
-    /* No EVENT_BASE_FLAG_PRECISE_TIMER: its timers need a timerfd, which the program may close. */
+    /* No EVENT_BASE_FLAG_PRECISE_TIMER: it needs a timerfd, which the program may close. */
     net->base = event_base_new_with_config(config);
     event_config_free(config);
     if (!net->base)
@@ -164,9 +162,11 @@ static void on_pause(struct weft_command *command)
 {
     struct weft_net *net = weft_container_of(command, struct weft_net, pause_command);
     unsigned state = NET_PAUSE_REQUESTED;
-    if (!atomic_compare_exchange_strong(&net->pause_state, &state, NET_PAUSED)) return; /* released meanwhile */
+    /* resumed meanwhile */
+    if (!atomic_compare_exchange_strong(&net->pause_state, &state, NET_PAUSED)) return;
     futex_wake_all(&net->pause_state);
-    while (atomic_load(&net->pause_state) == NET_PAUSED) futex_wait(&net->pause_state, NET_PAUSED, UINT64_MAX);
+    while (atomic_load(&net->pause_state) == NET_PAUSED)
+        futex_wait(&net->pause_state, NET_PAUSED, UINT64_MAX);
 }
 
 void weft_net_pause(struct weft_net *net, uint64_t timeout_ns)
@@ -188,7 +188,7 @@ void weft_net_resume(struct weft_net *net)
 
 /* --- descriptors that the program has closed or replaced --- */
 
-/* From now on the thread waits for letters on a futex: epoll would fail, or not see them. */
+/* From here on the thread waits for commands on a futex, since epoll may fail or miss them. */
 static void mark_broken(struct weft_net *net)
 {
     if (atomic_exchange(&net->is_broken, true)) return;
@@ -248,8 +248,8 @@ enum weft_status weft_net_start(struct weft_net *net)
     return weft_limit_status("the control connections", rc);
 }
 
-/* Writing on a broken socket from a thread that is not ours: block SIGPIPE for the time and take one
- * that we caused off the thread's list again. */
+/* For writes to a closed socket on a thread of the program: blocks SIGPIPE meanwhile and consumes one that
+ * the writes caused. */
 struct sigpipe_guard {
     sigset_t before;
     bool was_pending;
@@ -302,7 +302,7 @@ static void stop_thread(struct weft_net *net)
     WEFT_ASSERT(!pthread_equal(pthread_self(), atomic_load(&net->owner)));
     weft_net_post(net, &stop.command);
     pthread_join(net->thread, NULL);
-    net->started = false; /* from here on this thread is the net thread */
+    net->started = false; /* from here on the calling thread is the net thread */
 }
 
 static void timers_free(struct weft_net *net)
@@ -311,7 +311,7 @@ static void timers_free(struct weft_net *net)
         timer_free(weft_list_first(&net->timers, struct net_timer, link));
 }
 
-/* Let last frames leave: close every connection gently and give the peers a moment to follow. */
+/* Sends the last frames: closes every connection and waits for the peers to close. */
 static void close_gracefully(struct weft_net *net)
 {
     struct weft_list *node, *spare;
@@ -321,7 +321,7 @@ static void close_gracefully(struct weft_net *net)
     struct timeval limit = net_timeval(WEFT_MS(CLOSE_TIMEOUT_MS));
     event_add(net->step_event, &limit);
     while (!weft_list_empty(&net->connections) && event_pending(net->step_event, EV_TIMEOUT, NULL))
-        if (event_base_loop(net->base, EVLOOP_ONCE) < 0) break; /* the program has closed its descriptors */
+        if (event_base_loop(net->base, EVLOOP_ONCE) < 0) break; /* the program has closed the descriptors */
     event_del(net->step_event);
 }
 
@@ -332,20 +332,20 @@ void weft_net_free(struct weft_net *net)
     sigpipe_hold(&guard);
     if (net->started) stop_thread(net);
     mailbox_run(&net->mailbox);
-    net->freeing = true; /* so that each round below ends a connection and none is added */
+    net->freeing = true; /* no new connection, so the loops below end */
     close_gracefully(net);
     while (!weft_list_empty(&net->connections))
         net_connection_kill((struct weft_net_connection *)(void *)net->connections.next);
     while (!weft_list_empty(&net->listeners))
         net_listener_free((struct weft_net_listener *)(void *)net->listeners.next);
-    mailbox_run(&net->mailbox); /* what the closed callbacks posted */
+    mailbox_run(&net->mailbox); /* commands posted by the closed callbacks */
     net_http_free(net);
     timers_free(net);
     if (net->dns) evdns_base_free(net->dns, 0);
     if (net->command_event) event_free(net->command_event);
     if (net->step_event) event_free(net->step_event);
     if (net->base) event_base_free(net->base);
-    /* else it is the program's */
+    /* otherwise the number belongs to the program */
     if (net->event_fd >= 0 && descriptor_is_same(net->event_fd, net->event_id)) close(net->event_fd);
     sigpipe_release(&guard);
     weft_free_bytes(net->env, net);

@@ -1,19 +1,15 @@
-/* net_connection.c - one framed connection, accepted or made.
+/* net_connection.c - one framed connection, accepted or outgoing.
  *
- *     CONNECTING --established--> OPEN --weft_net_close--> FLUSHING --peer's end or 5 s--> ENDED
- *         | ^ refused: wait, try again      |                                                ^
- *         +-+                               +----- peer gone, malformed, too slow -----------+
- *         +------------------------- deadline -----------------------------------------------+
+ *     CONNECTING --established--> OPEN --weft_net_close--> FLUSHING --peer closed or 5 s--> ENDED
+ *         | ^ refused: wait, try again      |                                                 ^
+ *         +-+                               +----- peer closed, malformed, too slow ----------+
+ *         +------------------------- deadline ------------------------------------------------+
  *
- * Every way out goes through end(), which remembers the first reason and asks the loop to finish
- * later: `closed` never runs inside a call of the user, and exactly once. Memory is freed after it.
- *
- * Closing is gentle: what was sent is written, then the sending half is shut and the peer's end is
- * awaited while its bytes are thrown away. A plain close() with unread bytes would reset the
- * connection, and the peer would lose our last frames.
- *
- * A frame is handed out only when it is there as a whole; its length is checked before that, so the
- * input buffer holds at most one frame and one read. */
+ * Every end calls end(), which stores the first reason and schedules finish(). So `closed` runs exactly once,
+ * never inside a call of the user. Memory is freed after it. A close writes what was sent, shuts down the
+ * sending half, and discards input until the peer closes: close() with unread input would reset the
+ * connection, and the peer would lose the last frames. A frame is delivered when it is complete. Its length
+ * is checked before, so the input buffer holds at most one frame and one read. */
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -36,24 +32,24 @@
 #define FLUSH_NS WEFT_SECONDS(5)
 
 enum connection_state {
-    CONNECTING, /* outgoing: a try is under way, or the retry timer runs */
+    CONNECTING, /* outgoing: a try is in progress, or the retry timer runs */
     OPEN,
-    FLUSHING, /* closed by us; what was sent is still being written */
-    ENDED,    /* waits for the loop to call `closed` */
+    FLUSHING, /* closed here; frames are still being written */
+    ENDED,    /* the base will call finish */
 };
 
 struct weft_net_connection {
-    struct weft_list link; /* first: weft_net_free casts; in net->connections */
+    struct weft_list link; /* in net->connections; first, since weft_net_free casts */
     struct weft_net *net;
-    struct weft_net_listener *listener; /* that accepted it, or NULL */
+    struct weft_net_listener *listener; /* the listener that accepted it; NULL: outgoing */
     struct weft_net_handler handler;
     void *context;
     enum connection_state state;
 
     struct bufferevent *socket; /* owned; NULL between tries */
-    struct event *timer;        /* retry while CONNECTING, limit while FLUSHING, finish when ENDED */
+    struct event *timer;        /* CONNECTING: retry or deadline; FLUSHING: time limit; ENDED: finish */
 
-    uint64_t deadline_ns, retry_ns; /* of an outgoing connection */
+    uint64_t deadline_ns, retry_ns; /* outgoing only */
     uint16_t port;
     char name[NET_NAME_BYTES]; /* "host:port" */
     char host[NET_NAME_BYTES];
@@ -61,19 +57,19 @@ struct weft_net_connection {
     enum weft_status reason;
     char text[NET_NAME_BYTES + NET_REASON_BYTES + 60];
 
-    /* of an outgoing connection that is not established */
-    uint64_t report_ns;                /* time at which the reason is logged; 0: logged already */
+    /* outgoing, until established */
+    uint64_t report_ns;                /* when the reason is logged; 0: logged */
     char last_failure[NET_REASON_BYTES];
 };
 
-/* --- the end --- */
+/* --- end --- */
 
 static void drop_socket(struct weft_net_connection *connection)
 {
     if (connection->socket) {
         const int fd = bufferevent_getfd(connection->socket);
         fork_close_remove(fd);
-        /* the program's: not ours to close */
+        /* the number belongs to the program now */
         if (fd >= 0 && !descriptor_is_socket(fd)) bufferevent_setfd(connection->socket, -1);
         bufferevent_free(connection->socket);
     }
@@ -95,7 +91,7 @@ end(struct weft_net_connection *connection, enum weft_status reason, const char 
     event_active(connection->timer, EV_TIMEOUT, 0);
 }
 
-/* Take it out of everything, tell the user, free. */
+/* Removes the connection from all lists, calls `closed`, frees it. */
 static void finish(struct weft_net_connection *connection)
 {
     struct weft_net *net = connection->net;
@@ -130,7 +126,7 @@ void net_connection_break(struct weft_net_connection *connection)
 static void shut_when_written(struct weft_net_connection *connection)
 {
     if (evbuffer_get_length(bufferevent_get_output(connection->socket)) > 0) return;
-    /* fails when the peer is gone: seen by reading */
+    /* fails if the peer has closed: on_event will report it */
     shutdown(bufferevent_getfd(connection->socket), SHUT_WR);
 }
 
@@ -192,7 +188,7 @@ enum weft_status weft_net_send(struct weft_net_connection *connection, const voi
     }
     uint8_t header[HEADER_BYTES] = {(uint8_t)bytes, (uint8_t)(bytes >> 8), (uint8_t)(bytes >> 16),
                                     (uint8_t)(bytes >> 24)};
-    /* Half a frame must never be sent: reserve before the first byte is added. */
+    /* Reserve before the first byte: part of a frame must not be sent. */
     if (evbuffer_expand(output, HEADER_BYTES + bytes) != 0 ||
         evbuffer_add(output, header, sizeof header) != 0 || evbuffer_add(output, data, bytes) != 0) {
         end(connection, WEFT_ERR_NO_MEMORY, "no memory for a frame of %zu bytes to %s", bytes,
@@ -213,9 +209,9 @@ static void on_written(struct bufferevent *socket, void *argument)
 static void connection_opened(struct weft_net_connection *connection)
 {
     int on = 1, fd = bufferevent_getfd(connection->socket);
-    evutil_make_socket_closeonexec(fd); /* libevent leaves connecting sockets without it */
+    evutil_make_socket_closeonexec(fd); /* libevent does not set it on connecting sockets */
     fork_close_add(fd);
-    /* Control messages are small and wanted at once. */
+    /* Control messages are small and latency-sensitive. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     connection->state = OPEN;
     event_del(connection->timer);
@@ -235,7 +231,7 @@ static void connect_timed_out(struct weft_net_connection *connection)
         last_failure(connection));
 }
 
-/* Logs the reason once per connection, while an interactive user still watches the start. */
+/* Logs the reason of a failing connect once, after REPORT_NS. */
 static void report_wait(struct weft_net_connection *connection, uint64_t now_ns)
 {
     if (connection->report_ns == 0 || now_ns < connection->report_ns) return;
@@ -245,8 +241,7 @@ static void report_wait(struct weft_net_connection *connection, uint64_t now_ns)
              (double)weft_elapsed_ns(now_ns, connection->deadline_ns) / 1e9, last_failure(connection));
 }
 
-/* Whatever stood in the way may be gone in a moment (a server that is just starting): try again
- * until the deadline. */
+/* The peer may be starting: try again until the deadline. */
 static void try_later(struct weft_net_connection *connection)
 {
     uint64_t now_ns = weft_now_ns(connection->net->env);
@@ -299,7 +294,7 @@ static enum weft_status new_socket(struct weft_net_connection *connection, int f
     return WEFT_OK;
 }
 
-/* True for a name that must be looked up, false for a numeric address. */
+/* True for a host name, false for a numeric address. */
 static bool is_host_name(const char *host)
 {
     struct sockaddr_storage address;
@@ -309,7 +304,7 @@ static bool is_host_name(const char *host)
     return evutil_parse_sockaddr_port(text, (struct sockaddr *)&address, &bytes) != 0;
 }
 
-/* On a host with IPv6 alone, localhost is ::1 whatever address /etc/hosts lists. */
+/* On a host without IPv4, localhost is ::1, whatever /etc/hosts lists. */
 static const char *destination(const char *host)
 {
     const char *loopback = weft_loopback_host();
@@ -328,13 +323,13 @@ static void try_connect(struct weft_net_connection *connection)
         return;
     }
     report_wait(connection, now_ns);
-    /* wakes a try that gets no answer */
+    /* ends a try without answer in time for the report */
     const uint64_t report_ns = weft_elapsed_ns(now_ns, connection->report_ns);
     if (connection->report_ns && report_ns < left_ns) left_ns = report_ns;
     if (!net->dns && is_host_name(host))
         net->dns =
             evdns_base_new(net->base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
-    /* The timer is the deadline of this try; a refusal re-arms it for the next one. */
+    /* The timer is the deadline of this try. A refusal restarts it for the next one. */
     struct timeval left = net_timeval(left_ns + 1000);
     event_add(connection->timer, &left);
     if (new_socket(connection, -1) < 0) {
@@ -344,7 +339,7 @@ static void try_connect(struct weft_net_connection *connection)
                                                  connection->port) != 0) {
         net_connect_reason(connection->host, errno, connection->last_failure, NET_REASON_BYTES);
         try_later(connection);
-    } else if (bufferevent_getfd(connection->socket) >= 0) { /* a name that is looked up has no socket yet */
+    } else if (bufferevent_getfd(connection->socket) >= 0) { /* no socket yet during a name look-up */
         evutil_make_socket_closeonexec(bufferevent_getfd(connection->socket));
     }
 }
@@ -354,7 +349,7 @@ static void on_timer(evutil_socket_t fd, short what, void *argument)
     struct weft_net_connection *connection = argument;
     switch (connection->state) {
     case CONNECTING:
-        drop_socket(connection); /* of a try that got no answer */
+        drop_socket(connection); /* of a try without answer */
         try_connect(connection);
         break;
     case OPEN: break;
@@ -422,7 +417,7 @@ enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16
     connection->deadline_ns = deadline_ns;
     connection->retry_ns = RETRY_FIRST_NS;
     connection->report_ns = weft_now_ns(net->env) + REPORT_NS;
-    event_active(connection->timer, EV_TIMEOUT, 0); /* the first try, outside this call */
+    event_active(connection->timer, EV_TIMEOUT, 0); /* the first try runs outside this call */
     if (connection_out) *connection_out = connection;
     return WEFT_OK;
 }

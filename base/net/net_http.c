@@ -1,6 +1,5 @@
-/* net_http.c - a small GET server for metrics, health and status, by libevent's evhttp.
- * Requests are small and connections short: header and body sizes and idle time are bounded, so that
- * a stray client costs little. */
+/* net_http.c - HTTP server for metrics, health and status, on libevent's evhttp. Header size, body size and
+ * idle time are bounded. */
 #include <unistd.h>
 
 #include <event2/buffer.h>
@@ -55,7 +54,7 @@ static void on_request(struct evhttp_request *request, void *argument)
     weft_free_bytes(route->net->env, reply.body);
 }
 
-/* `argument` is evhttp's own. Not logged: whoever is out of descriptors hears it from every side. */
+/* `argument` is evhttp's. Not logged: other listeners report that descriptors ran out. */
 static void on_accept_error(struct evconnlistener *listener, void *argument)
 {
     net_listener_pause(listener);

@@ -1,5 +1,4 @@
-/* net_internal.h - what net.c, net_connection.c, net_listener.c, net_http.c and net_socket.c share.
- * Internal to base. */
+/* net_internal.h - structs and functions shared by net*.c. Internal to base. */
 #ifndef WEFT_BASE_NET_NET_INTERNAL_H
 #define WEFT_BASE_NET_NET_INTERNAL_H
 
@@ -17,7 +16,7 @@
 #include "base/net/net.h"
 #include "base/weft_assert.h"
 
-#define NET_NAME_BYTES 300 /* a host name of 253 bytes, colon, port */
+#define NET_NAME_BYTES 300 /* host name of 253 bytes, colon, port */
 
 struct net_timer { /* one weft_net_timer_periodic or weft_net_timer_once */
     struct weft_list link;
@@ -31,26 +30,26 @@ struct net_timer { /* one weft_net_timer_periodic or weft_net_timer_once */
 struct weft_net {
     struct weft_env *env;
     struct event_base *base;
-    struct evdns_base *dns; /* made by the first connect to a name */
+    struct evdns_base *dns; /* created by the first connect to a name */
     struct evhttp *http;
     struct net_http_route *http_route; /* owned */
 
     struct weft_list connections, listeners, timers;
 
     pthread_t thread;
-    _Atomic pthread_t owner; /* the same, written by the thread itself before it runs anything */
+    _Atomic pthread_t owner; /* the same; the thread writes it before its first callback */
     bool started;
 
     struct mailbox mailbox;
     struct weft_command pause_command;
-    atomic_uint pause_state; /* weft_net_pause */
-    atomic_bool is_eventfd_written; /* the eventfd is readable or about to be */
-    bool stopping;     /* set by a letter, on the net thread */
+    atomic_uint pause_state; /* enum: state of weft_net_pause; a futex */
+    atomic_bool is_eventfd_written; /* the eventfd is readable, or about to be */
+    bool stopping;     /* set by a command, on the net thread */
     atomic_bool is_broken; /* the program closed or replaced a descriptor: the base is not used any more;
                             * set by the net thread */
-    atomic_uint posted;    /* letters; a futex of a broken net */
+    atomic_uint posted;    /* number of posts; a futex if is_broken */
     struct descriptor_id event_id;
-    bool freeing;      /* no connection is begun any more */
+    bool freeing;      /* weft_net_connect fails */
     int event_fd;
     struct event *command_event, *step_event;
 };
@@ -65,21 +64,20 @@ static inline struct timeval net_timeval(uint64_t ns)
     return (struct timeval){(time_t)(ns / 1000000000u), (suseconds_t)(ns % 1000000000u / 1000)};
 }
 
-/* net_connection.c: for weft_net_free. `closed` runs. */
+/* net_connection.c: ends and frees; `closed` runs. For weft_net_free. */
 void net_connection_kill(struct weft_net_connection *connection);
-/* Whether its socket is still a socket; true while there is none. Of a connection that this process made. */
+/* Outgoing connections: is its descriptor still a socket? True while there is none. */
 bool net_connection_is_intact(const struct weft_net_connection *connection);
-/* The descriptors are gone: `closed` runs, with WEFT_ERR_IO, for every connection. */
+/* Descriptors are gone: ends with WEFT_ERR_IO and frees; `closed` runs. */
 void net_connection_break(struct weft_net_connection *connection);
-/* net_listener.c: for weft_net_free and for a connection that ends. */
+/* net_listener.c: for weft_net_free; and for a connection that ends. */
 void net_listener_free(struct weft_net_listener *listener);
 void net_listener_connection_closed(struct weft_net_listener *listener);
-/* A connection over an accepted socket (owned from here on, also on failure). */
+/* Creates a connection for an accepted socket. Owns the socket from here on, also on failure. */
 enum weft_status net_connection_accept(struct weft_net *net, struct weft_net_listener *listener, int fd,
                                        const struct sockaddr *address, const struct weft_net_handler *handler,
                                        void *context);
-/* Stop accepting for a moment: for listeners that were told of an error. The listener must live as
- * long as the net. */
+/* After an accept error: stops accepting for PAUSE_MS. The listener must live as long as the net. */
 struct evconnlistener;
 void net_listener_pause(struct evconnlistener *listener);
 /* net_http.c */
@@ -90,10 +88,10 @@ struct net_address {
     struct sockaddr_storage storage;
     socklen_t bytes;
 };
-/* May ask the system's resolver. */
+/* May block in the system's resolver. */
 enum weft_status net_address_resolve(const char *host, uint16_t port, struct net_address *address_out,
                                 struct weft_error *error);
-/* A listening socket, its port in *port_out. */
+/* Opens a listening socket; writes its port to *port_out. */
 enum weft_status net_bind(const char *host, uint16_t port, int *fd_out, uint16_t *port_out,
                           struct weft_error *error);
 void net_address_name(const struct sockaddr *address, char *text, size_t bytes);

@@ -1,6 +1,7 @@
-/* net_listener.c - accepting framed connections.
- * A process that is out of descriptors would be told of the same waiting connection for ever; the
- * listener then rests for a moment instead of spinning. */
+/* net_listener.c - accepts framed connections.
+ *
+ * Without free descriptors accept fails again and again for the same connection. The listener then pauses
+ * instead of spinning. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,13 +14,13 @@
 #define CONNECTIONS_MAX 4096
 
 struct weft_net_listener {
-    struct weft_list link; /* first: weft_net_free casts; in net->listeners */
+    struct weft_list link; /* in net->listeners; first, since weft_net_free casts */
     struct weft_net *net;
-    struct evconnlistener *listener; /* owned, with its socket */
+    struct evconnlistener *listener; /* owned, and owns the socket */
     struct weft_net_handler handler;
     void *context;
     uint32_t connections;
-    bool refusal_logged; /* that connections are refused, since the last time there was room */
+    bool refusal_logged; /* a refusal was logged since the last accepted connection */
 };
 
 static void on_pause_end(evutil_socket_t fd, short what, void *argument)
@@ -30,8 +31,9 @@ static void on_pause_end(evutil_socket_t fd, short what, void *argument)
 void net_listener_pause(struct evconnlistener *listener)
 {
     struct timeval pause = net_timeval(WEFT_MS(PAUSE_MS));
-    /* The event needs no owner: listeners and base go together. */
-    if (event_base_once(evconnlistener_get_base(listener), -1, EV_TIMEOUT, on_pause_end, listener, &pause) == 0)
+    /* The event has no owner: listeners and base are freed together. */
+    if (event_base_once(evconnlistener_get_base(listener), -1, EV_TIMEOUT, on_pause_end, listener, &pause) ==
+        0)
         evconnlistener_disable(listener);
 }
 

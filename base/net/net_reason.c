@@ -1,4 +1,4 @@
-/* net_reason.c - formats why a connection failed, and what to do. */
+/* net_reason.c - formats why a connection failed and what the user can do. */
 #include "base/net/net_reason.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* net_socket.c - addresses in and out of text, and binding. */
+/* net_socket.c - converts addresses from and to text; opens listening sockets. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -73,11 +73,12 @@ enum weft_status net_bind(const char *host, uint16_t port, int *fd_out, uint16_t
     WEFT_TRY(net_address_resolve(host, port, &address, error));
     int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return bind_failed(host, port, errno, error);
-    /* A listener that was closed a moment ago leaves connections in TIME_WAIT; they do not count. */
+    /* Connections in TIME_WAIT of an earlier listener must not block the port. */
     int on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     struct sockaddr *name = (struct sockaddr *)&address.storage;
-    /* Two sockets with SO_REUSEADDR may share a port until one listens: bind alone does not tell. */
+    /* Two sockets with SO_REUSEADDR may bind one port until one listens, so bind alone does not detect a port
+     * in use. */
     if (bind(fd, name, address.bytes) != 0 || listen(fd, 128) != 0 ||
         getsockname(fd, name, &address.bytes) != 0) {
         int reason = errno;

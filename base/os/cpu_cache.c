@@ -10,6 +10,6 @@ size_t weft_last_level_cache_bytes(void)
     unsigned kib = 0;
     if (file && fscanf(file, "%9uK", &kib) != 1) kib = 0;
     if (file) fclose(file);
-    const long all = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: not known */
+    const long all = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: unknown */
     return kib ? (size_t)kib << 10 : all > 0 ? (size_t)all : 0;
 }

@@ -1,8 +1,8 @@
-/* cpu_cache.h - how much a processor finds in the last cache before memory. */
+/* cpu_cache.h - size of the last-level cache. */
 #pragma once
 
 #include <stddef.h>
 
-/* Bytes, of the part that the first processor has: a machine of several such parts adds them up in what
- * sysconf says. 0: not known. Reads a file of the kernel's: not for each call. */
+/* Bytes of the last-level cache that CPU 0 uses; 0: unknown. sysconf adds up all such caches of a machine, so
+ * it is only the fallback. Reads a file in /sys: do not call it per operation. */
 size_t weft_last_level_cache_bytes(void);

@@ -1,6 +1,6 @@
-/* cpu_quota.c - see cpu_quota.h. /proc/self/cgroup names the group, "0::/path" (version 2) or
- * "1:cpu,cpuacct:/path" (version 1). A container that has no namespace of control groups is told the
- * host's path but sees its own group as the root: so folders that are not there are passed over. */
+/* cpu_quota.c - see cpu_quota.h. /proc/self/cgroup names the group: "0::/path" (version 2) or
+ * "1:cpu,cpuacct:/path" (version 1). A container without cgroup namespace sees the host's path there, but its
+ * own group as the root of the mount. Folders that do not exist are therefore skipped. */
 #include "base/os/cpu_quota.h"
 
 #include <limits.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Microseconds of processor time in a period; false: no limit, or no such file. */
+/* Reads quota / period, in processors; false: no limit or no such file. */
 static bool limit_read(const char *folder, const char *quota_file, const char *period_file,
                        double *processors_out)
 {
@@ -26,13 +26,13 @@ static bool limit_read(const char *folder, const char *quota_file, const char *p
         read = fscanf(file, "%31s", period) == 1;
         fclose(file);
     }
-    double time = strtod(quota, NULL), whole = strtod(period, NULL); /* "max" and -1 are no limits */
+    double time = strtod(quota, NULL), whole = strtod(period, NULL); /* "max" and -1: no limit */
     if (!read || !(time > 0) || !(whole > 0)) return false;
     *processors_out = time / whole;
     return true;
 }
 
-/* The group `path` below `mount`, and all above it. */
+/* Reads the group `path` below `mount` and all groups above it; keeps the smallest quota. */
 static void tightest(const char *mount, const char *path, const char *quota_file, const char *period_file,
                      struct weft_cpu_quota *quota)
 {
@@ -67,7 +67,7 @@ static bool has_word(const char *list, const char *word)
 struct weft_cpu_quota weft_cpu_quota_read(const char *root)
 {
     struct weft_cpu_quota quota = {0};
-    char path[PATH_MAX], mount[PATH_MAX], line[PATH_MAX]; /* a longer line is no folder that can be opened */
+    char path[PATH_MAX], mount[PATH_MAX], line[PATH_MAX]; /* a longer line is not a path that can be opened */
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     FILE *file = fopen(path, "re");
     if (!file) return quota;
@@ -83,7 +83,7 @@ struct weft_cpu_quota weft_cpu_quota_read(const char *root)
                 tightest(mount, group, "cpu.max", NULL, &quota);
             }
         } else if (has_word(controllers, "cpu")) {
-            /* a link where it is mounted with others */
+            /* a symbolic link if it is mounted with other controllers */
             snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/cpu", root);
             tightest(mount, group, "cpu.cfs_quota_us", "cpu.cfs_period_us", &quota);
         }

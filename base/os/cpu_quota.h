@@ -1,19 +1,18 @@
-/* cpu_quota.h - how much processor time a container may use: a process may run on all processors of its
- * host and yet have the time of two. */
+/* cpu_quota.h - CPU time limit of a container. A process may be allowed to run on all CPUs of its host and
+ * yet have the time of two. */
 #ifndef WEFT_BASE_OS_CPU_QUOTA_H
 #define WEFT_BASE_OS_CPU_QUOTA_H
 
 #include <stdint.h>
 
 struct weft_cpu_quota {
-    uint64_t group;      /* the control group that sets it, the same number in all of its processes on this
-                          * host */
-    uint32_t processors; /* whose time it has, rounded down, at least 1; 0: no limit */
+    uint64_t group;      /* id of the control group with the limit, equal in all its processes on this host */
+    uint32_t processors; /* limit in CPUs, rounded down, at least 1; 0: no limit */
 };
 
-/* Of this process, by Linux' control groups, version 2 or 1: the tightest of its group and those above it.
- * `root` is the folder in which proc and sys lie: "" but in tests. What cannot be read sets no limit. Any
- * thread; reads a few files. */
+/* The smallest limit of this process's control group and those above it, version 2 or 1. `root` is the folder
+ * that contains proc and sys, "" except in tests. A file that cannot be read sets no limit. Any thread; reads
+ * some files. */
 struct weft_cpu_quota weft_cpu_quota_read(const char *root);
 
 #endif

@@ -1,8 +1,8 @@
 /* descriptor.h - is a descriptor still the one that was opened? Internal to base.
  *
  * A program may close or replace descriptors that it did not open (close(3..1023), dup2). A thread that
- * sleeps in epoll is then not woken: it looks at its descriptors once per DESCRIPTOR_LOOK_NS. A
- * replacement of the same kind (another eventfd) is not found. */
+ * sleeps in epoll is then not woken, so it checks its descriptors every DESCRIPTOR_LOOK_NS. A replacement of
+ * the same kind (another eventfd) is not detected. */
 #ifndef WEFT_BASE_OS_DESCRIPTOR_H
 #define WEFT_BASE_OS_DESCRIPTOR_H
 

@@ -1,6 +1,6 @@
-/* env_system.c - the real machine behind struct weft_env.
- * The only file of the library that reads a clock, asks the kernel for random numbers, calls the C
- * allocator or writes a log line; the tidy test keeps it so. One shared object, set up once. */
+/* env_system.c - struct weft_env of the real machine: clock, kernel random numbers, C allocator, log to
+ * standard error. No other file of the library uses these (tests/tidy checks it). One shared object, set up
+ * once. */
 #include "base/env.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static uint64_t system_random_u64(struct weft_env *env)
 {
     uint64_t value;
     ssize_t got;
-    /* Up to 256 bytes come whole once the kernel's pool is seeded; before that the call can be
+    /* Up to 256 bytes are complete once the kernel's pool is seeded; before that the call may be
      * interrupted. */
     do {
         got = getrandom(&value, sizeof value, 0);
@@ -39,7 +39,7 @@ static uint64_t system_random_u64(struct weft_env *env)
 static void *system_alloc(struct weft_env *env, size_t bytes)
 {
     void *memory = NULL;
-    if (bytes > PTRDIFF_MAX) return NULL; /* no object is larger; a sum that went wrong may ask for one */
+    if (bytes > PTRDIFF_MAX) return NULL; /* larger than any object: a size computation may have overflowed */
     if (posix_memalign(&memory, ALIGNMENT, bytes > 0 ? bytes : 1) != 0) return NULL;
     return memory;
 }
@@ -64,8 +64,8 @@ static void system_log(struct weft_env *env, enum weft_log_level level, const ch
         bytes = (int)sizeof line - 1;
         line[bytes - 1] = '\n';
     }
-    /* One write, so that lines of several threads and processes do not mix. A log that cannot be
-     * written is no reason to stop. */
+    /* One write, so that lines of several threads and processes do not mix. A log that cannot be written is
+     * not an error. */
     int kept = errno;
     if (write(STDERR_FILENO, line, (size_t)bytes) < 0) errno = kept;
 }
@@ -83,7 +83,7 @@ static pthread_once_t system_env_once = PTHREAD_ONCE_INIT;
 static void system_env_setup(void)
 {
     const char *level = getenv("WEFT_LOG_LEVEL");
-    /* weft_config_load refuses a wrong level */
+    /* weft_config_load reports an invalid level */
     if (level) weft_log_level_parse(level, &system_env.log_level);
 }
 

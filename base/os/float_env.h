@@ -1,6 +1,5 @@
-/* float_env.h - the default floating-point environment for a while, and then the caller's own again, with
- * its flags. Where the modes are the default ones already, as nearly always, nothing is stored or loaded
- * but the control words: fegetenv and fesetenv take a hundred cycles each. */
+/* float_env.h - sets the default floating-point environment, and later restores the caller's with its flags.
+ * If the modes are the default already, only the control words are read: fegetenv and fesetenv are slow. */
 #ifndef WEFT_BASE_OS_FLOAT_ENV_H
 #define WEFT_BASE_OS_FLOAT_ENV_H
 
@@ -10,8 +9,8 @@
 
 struct float_env {
     fenv_t saved;
-    bool changed;    /* `saved` is to be restored */
-    uint32_t status; /* else: control and status word of the vector unit */
+    bool changed;    /* restore `saved` */
+    uint32_t status; /* not changed: MXCSR at the begin */
 };
 
 #ifdef __x86_64__
@@ -19,7 +18,7 @@ enum { FLOAT_ENV_FLAGS = 0x3f, FLOAT_ENV_CONTROL = 0x1f80, FLOAT_ENV_X87 = 0x037
 
 static inline bool float_env_is_default(uint32_t *status_out)
 {
-    uint16_t x87; /* nothing here computes with it, so its flags stay what they are */
+    uint16_t x87; /* no code here uses x87, so its flags do not change */
     __asm__ volatile("fnstcw %0" : "=m"(x87));
     *status_out = __builtin_ia32_stmxcsr();
     return (*status_out & ~(uint32_t)FLOAT_ENV_FLAGS) == FLOAT_ENV_CONTROL && x87 == FLOAT_ENV_X87;
@@ -44,13 +43,13 @@ static inline void float_env_end(const struct float_env *env)
         return;
     }
 #ifdef __x86_64__
-    /* flags that the engine has raised */
+    /* clear flags raised meanwhile */
     if (__builtin_ia32_stmxcsr() != env->status) __builtin_ia32_ldmxcsr(env->status);
 #endif
 }
 
-/* Sets the default environment until the end of the block. Public calls that parse text, derive constants
- * or add use it, so that the caller's rounding mode or flushing of denormals changes no bit of a replica. */
+/* Sets the default environment until the end of the block. Public calls that parse text, derive constants or
+ * add use it, so that the caller's rounding mode and denormal mode do not change a result. */
 #define WEFT_DEFAULT_FLOATS                                                   \
     __attribute__((cleanup(float_env_end))) struct float_env default_floats;  \
     float_env_begin(&default_floats)

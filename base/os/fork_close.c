@@ -1,5 +1,5 @@
-/* fork_close.c - see fork_close.h. The child of a process with threads may call only async-signal-safe
- * functions: the handler reads a table and closes. */
+/* fork_close.c - see fork_close.h. The child of a threaded process may call only async-signal-safe functions:
+ * the handler reads a table and closes. */
 #include "base/os/fork_close.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 
 enum { FORK_CLOSE_MAX = 256 };
 
-static atomic_int held[FORK_CLOSE_MAX]; /* a descriptor plus 1; 0: none */
+static atomic_int held[FORK_CLOSE_MAX]; /* descriptor + 1; 0: free */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void in_child(void)

@@ -1,10 +1,10 @@
-/* library.c - opening shared objects apart from the program.
+/* library.c - opens shared objects with separate symbols.
  *
- * RTLD_LOCAL keeps the symbols of the object from the program. RTLD_DEEPBIND keeps the program's symbols from
- * the object. Under RTLD_DEEPBIND the object also calls the C library's free() where the program has its own
- * malloc. Memory that a function of the C library allocates for its caller (strdup, getline) would then
- * return to another allocator than it came from. So the flag is left out in such programs. The sanitizers
- * replace malloc, too, and refuse the flag. */
+ * RTLD_LOCAL hides the object's symbols from the program, RTLD_DEEPBIND the program's symbols from the
+ * object. With RTLD_DEEPBIND the object calls the C library's free() even if the program has its own malloc.
+ * Memory that the C library allocates for its caller (strdup, getline) would then be freed by another
+ * allocator. The flag is therefore not used in such programs. Sanitizers replace malloc too, and reject the
+ * flag. */
 #include "base/os/library.h"
 
 #include <dlfcn.h>
@@ -20,7 +20,7 @@
 
 extern char **environ;
 
-/* Does another object than the C library define this function of the C library? */
+/* Is this function of the C library defined by another object? */
 static bool is_replaced(const char *function)
 {
     Dl_info libc, found;
@@ -29,11 +29,11 @@ static bool is_replaced(const char *function)
     if (!address || !dladdr((void *)(uintptr_t)&gnu_get_libc_version, &libc)) return false;
     if (!dladdr1(address, &found, (void **)&symbol, RTLD_DL_SYMENT) || found.dli_fbase == libc.dli_fbase)
         return false;
-    /* A program at a fixed address has entries for functions that it only calls; they are undefined there. */
+    /* A program at a fixed address has undefined entries for functions that it only calls. */
     return !symbol || symbol->st_shndx != SHN_UNDEF;
 }
 
-/* Several names: the entry of a program at a fixed address hides the definition behind it. */
+/* Several names, because the entry of a program at a fixed address hides the definition behind it. */
 static bool malloc_is_replaced(void)
 {
     return is_replaced("malloc") || is_replaced("posix_memalign") || is_replaced("malloc_usable_size");
@@ -55,7 +55,7 @@ bool weft_library_folder(const void *address, char *out, size_t bytes)
     Dl_info own;
     struct link_map *object = NULL;
     if (!dladdr1(address, &own, (void **)&object, RTLD_DL_LINKMAP) || !object) return false;
-    /* the program itself has no name there */
+    /* the program has an empty name here */
     if (!realpath(object->l_name[0] ? object->l_name : "/proc/self/exe", path)) return false;
     const char *slash = strrchr(path, '/');
     if (!slash || (size_t)(slash - path) >= bytes) return false;

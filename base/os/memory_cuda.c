@@ -1,7 +1,7 @@
-/* memory_cuda.c - the table of operations for CUDA, over a runtime that is found at run time.
+/* memory_cuda.c - table of operations for CUDA; loads the runtime at run time.
  *
- * What is needed of the runtime's interface is written down in memory_cuda.h and here, so that weft builds
- * where no CUDA is and runs with any version from 11 on. */
+ * The parts of the runtime's interface in use are declared here and in memory_cuda.h. weft therefore builds
+ * without CUDA and runs with version 11 to 13. */
 #include "base/os/memory_cuda.h"
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/weft_assert.h" /* WEFT_TRY */
+#include "base/weft_assert.h" /* for WEFT_TRY */
 
 #define CALLS(CALL)                                                                   \
     CALL(get_device_count, "cudaGetDeviceCount", (int *))                             \
@@ -41,15 +41,15 @@ static struct {
 } cuda;
 
 static pthread_once_t found_once = PTHREAD_ONCE_INIT;
-static struct weft_error not_found; /* status 0: `cuda` is filled in */
+static struct weft_error not_found; /* status 0: `cuda` is valid */
 
-/* ---- finding it ---- */
+/* ---- loading ---- */
 
 static const char *const runtimes[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0",
                                        "libcudart.so"};
 #define RUNTIME_COUNT (sizeof runtimes / sizeof runtimes[0])
 
-/* The one that the trainer has loaded knows its streams and events best. */
+/* Prefers the runtime that the program has loaded: streams and events are its handles. */
 static void *open_runtime(const char *named)
 {
     void *runtime = NULL;
@@ -61,7 +61,7 @@ static void *open_runtime(const char *named)
     return runtime;
 }
 
-/* The name of a call that it does not have, or NULL. */
+/* Returns the name of a missing function, or NULL. */
 static const char *bind_calls(void *runtime)
 {
 #define BIND(name, symbol, arguments) \
@@ -116,8 +116,8 @@ bool memory_cuda_in_use(void)
 
 /* ---- the operations ---- */
 
-/* What a call answered, as a status. An error that is not the device's end is also forgotten by the
- * runtime, which would otherwise tell it to the next who asks. */
+/* Converts the result of a call to a status. Clears the runtime's last error, which the program would
+ * otherwise see. */
 static enum weft_status answered(int answer, const char *call, struct weft_error *error)
 {
     if (answer == CUDA_OK) return WEFT_OK;
@@ -135,7 +135,7 @@ static enum weft_status cuda_find(const void *address, enum weft_memory_kind *ki
     struct memory_cuda_attributes attributes;
     memset(&attributes, 0, sizeof attributes);
     int answer = cuda.pointer_attributes(&attributes, address);
-    if (answer == CUDA_INVALID_VALUE) { /* before CUDA 11: memory it does not know */
+    if (answer == CUDA_INVALID_VALUE) { /* before CUDA 11: memory unknown to the runtime */
         cuda.forget_error();
         attributes.type = 0;
         answer = CUDA_OK;
@@ -227,7 +227,8 @@ static enum weft_status cuda_passed(void *event, struct weft_error *error)
 {
     int answer = cuda.event_query(event);
     if (answer != CUDA_NOT_READY) return answered(answer, "cudaEventQuery", error);
-    cuda.forget_error(); /* it counts as this thread's last error, and the thread may be the trainer's */
+    /* NOT_READY counts as this thread's last error, and the thread may be the program's */
+    cuda.forget_error();
     return WEFT_IN_PROGRESS;
 }
 

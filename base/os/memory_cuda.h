@@ -1,5 +1,5 @@
-/* memory_cuda.h - the CUDA runtime behind memory_kind.h, and the numbers of its interface that are needed;
- * a test compares them with cuda_runtime_api.h where that is. Private to base. */
+/* memory_cuda.h - CUDA runtime for memory_kind.h, and the constants of its interface. A test compares them
+ * with cuda_runtime_api.h where that is installed. Private to base. */
 #ifndef WEFT_BASE_OS_MEMORY_CUDA_H
 #define WEFT_BASE_OS_MEMORY_CUDA_H
 
@@ -14,12 +14,12 @@ enum {
     CUDA_NOT_READY = 600,
     CUDA_MEMORY_HOST = 1,    /* pinned */
     CUDA_MEMORY_DEVICE = 2,
-    CUDA_MEMORY_MANAGED = 3, /* moves by itself, but is a device's */
+    CUDA_MEMORY_MANAGED = 3, /* migrates, but counts as device memory */
     CUDA_COPY_BY_ADDRESS = 4,
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_EVENT_NO_TIMING = 2,
-    CUDA_PIN_PORTABLE = 1, /* for all devices */
-    CUDA_STREAM_PER_THREAD = 2, /* the handle that is another stream on each thread */
+    CUDA_PIN_PORTABLE = 1, /* pinned for all devices */
+    CUDA_STREAM_PER_THREAD = 2, /* handle for a different stream on each thread */
 };
 
 struct memory_cuda_attributes {

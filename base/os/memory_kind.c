@@ -1,4 +1,4 @@
-/* memory_kind.c - which table of operations belongs to a kind of memory. */
+/* memory_kind.c - selects the table of operations of a memory kind. */
 #include "base/os/memory_kind.h"
 
 #include "base/os/memory_cuda.h"

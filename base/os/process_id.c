@@ -1,12 +1,11 @@
-/* process_id.c - the number is remembered in a page that the kernel empties when the process forks
- * (MADV_WIPEONFORK), by whatever call: so nobody has to be told. Without such pages (Linux before 4.14)
- * every call asks. */
+/* process_id.c - caches the process id in a page that the kernel clears on fork (MADV_WIPEONFORK), whatever
+ * call forks. Without such pages (Linux before 4.14) every call asks the kernel. */
 #include "base/os/process_id.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
-static _Atomic pid_t never; /* stands for "there are no such pages": always 0 */
+static _Atomic pid_t never; /* in place of a page: always 0 */
 _Atomic(_Atomic pid_t *) weft_process_id_known;
 
 static _Atomic pid_t *memory_make(void)

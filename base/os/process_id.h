@@ -1,5 +1,5 @@
-/* process_id.h - which process is this? getpid is a system call, too dear for every call of a library that
- * has to tell a forked child from its parent. */
+/* process_id.h - process id without a system call. A library that must detect a forked child in every call
+ * cannot afford getpid. */
 #ifndef WEFT_BASE_OS_PROCESS_ID_H
 #define WEFT_BASE_OS_PROCESS_ID_H
 
@@ -7,12 +7,11 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* process_id.c: where the number is remembered, 0 while it is not known in this process; NULL: nowhere
- * yet. */
+/* process_id.c: the cached id, 0: unknown in this process; NULL: no cache yet */
 extern _Atomic(_Atomic pid_t *) weft_process_id_known;
-pid_t weft_process_id_ask(void); /* the system, and remember it */
+pid_t weft_process_id_ask(void); /* asks the kernel and updates the cache */
 
-/* As getpid, also in a forked child. Any thread; never blocks. */
+/* As getpid, also in a forked child. Any thread. Does not block. */
 static inline pid_t weft_process_id(void)
 {
     _Atomic pid_t *known = atomic_load_explicit(&weft_process_id_known, memory_order_acquire);

@@ -12,7 +12,7 @@
 
 #define NOTE_BYTES 240
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* leaf: no other lock is taken inside */
 static char note[NOTE_BYTES];
 
 enum weft_status weft_limit_note(const char *format, ...)

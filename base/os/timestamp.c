@@ -1,12 +1,12 @@
-/* timestamp.c - see timestamp.h: the look at the clock, now and then. */
+/* timestamp.c - see timestamp.h: reads the clock and calibrates the cycle counter. */
 #include "base/os/timestamp.h"
 
-#define STAMP_NS 50000u          /* a look is good for so long */
-#define LOOK_TICKS 1024u         /* a look takes less, and is off by no more */
-#define PACE_NS 1000000u         /* between two looks that tell the pace, at least */
-#define PACE_NS_MOST (1u << 30)  /* and at most: a newer one then, as clocks are adjusted */
+#define STAMP_NS 50000u          /* a clock reading is extrapolated for at most this time */
+#define LOOK_TICKS 1024u         /* a clock reading takes less; bounds its error */
+#define PACE_NS 1000000u         /* shortest interval for calibration */
+#define PACE_NS_MOST (1u << 30)  /* longest one; a new interval then starts, since clocks are adjusted */
 
-/* Is its clock the machine's, which goes on between two looks? */
+/* Is the env's clock the machine's? Other clocks do not advance between two readings. */
 static bool runs_by_itself(const struct weft_env *env)
 {
     return env->now_ns == weft_env_system()->now_ns && !env->virtual_time;
@@ -18,8 +18,7 @@ static void begin(struct weft_timestamp *stamp)
     stamp->first_ns = stamp->ns;
 }
 
-/* Looks between which some ticks passed that make no pace, not even of a strange machine: there is no
- * counter, or it was set anew or stood still. */
+/* Is the rate plausible? If not, there is no counter, or it was reset or stopped. */
 static bool counts(uint64_t ns, uint64_t ticks)
 {
     return ns <= PACE_NS_MOST && ticks / 64 < ns && ns / 256 < ticks;
@@ -39,7 +38,7 @@ uint64_t weft_timestamp_read_clock(struct weft_timestamp *stamp, struct weft_env
     uint64_t before = weft_timestamp_ticks(), now_ns = weft_now_ns(env);
     if (!runs_by_itself(env)) return now_ns;
     stamp->limit = 0;
-    /* somebody else had the processor between the two */
+    /* another thread used the CPU between the two readings */
     if (weft_timestamp_ticks() - before > LOOK_TICKS) return now_ns;
     stamp->ticks = before;
     stamp->ns = now_ns;

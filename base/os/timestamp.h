@@ -1,11 +1,11 @@
-/* timestamp.h - when something happened, for records of it: as the env's clock says to within a microsecond,
- * for less than half of what a look at the clock takes. Never for waiting: a stamp may lie a little before an
- * earlier one.
+/* timestamp.h - approximate time of an event, for records. Deviates from the env's clock by at most a
+ * microsecond and costs less than half of a clock reading. Not for waiting: a timestamp may be slightly
+ * earlier than a previous one.
  *
- * The processor's counter of ticks, counted on from a look at the clock that is no older than STAMP_NS;
- * how fast it counts was seen between two looks at least a millisecond apart. So a counter that stops,
- * jumps or changes its pace puts a stamp wrong by no more than that age, and on processors without one, as
- * in an env whose time is its own, each stamp is a look at the clock. */
+ * Extrapolates a clock reading that is at most STAMP_NS old by the CPU's cycle counter. The counter's rate is
+ * calibrated between two readings at least a millisecond apart. A counter that stops, jumps or changes its
+ * rate causes an error of at most STAMP_NS. Without a counter, and in an env with its own clock, each
+ * timestamp is a clock reading. */
 #ifndef WEFT_BASE_OS_TIMESTAMP_H
 #define WEFT_BASE_OS_TIMESTAMP_H
 
@@ -13,15 +13,15 @@
 
 #include "base/env.h"
 
-/* Zeroed at first; its owner's alone. */
+/* Zeroed at first. One thread. */
 struct weft_timestamp {
-    uint64_t ticks, ns; /* the counter and the clock at the last look */
-    uint64_t limit;     /* so many ticks it is good for; 0: not known how fast they come */
+    uint64_t ticks, ns; /* counter and clock at the last reading */
+    uint64_t limit;     /* ticks for which it may be extrapolated; 0: rate unknown */
     uint64_t ns_per_tick; /* times 2^32 */
-    uint64_t first_ticks, first_ns; /* of the look by which the pace is known */
+    uint64_t first_ticks, first_ns; /* start of the calibration interval */
 };
 
-/* at the clock; early, so that the pace is known soon */
+/* reads the clock; call it early, so that the rate is known soon */
 uint64_t weft_timestamp_read_clock(struct weft_timestamp *stamp, struct weft_env *env);
 
 static inline uint64_t weft_timestamp_ticks(void)

@@ -1,12 +1,12 @@
-/* weft/types.h - element types and reductions: the vocabulary all rooms and users share.
- * Values are pinned: they travel on the wire and in files. */
+/* weft/types.h - element types and reductions, shared by all modules and users. Values never change: messages
+ * and files contain them. */
 #ifndef WEFT_TYPES_H
 #define WEFT_TYPES_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "weft/status.h" /* WEFT_API */
+#include "weft/status.h" /* for WEFT_API */
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,8 +23,8 @@ enum weft_dtype {
     WEFT_I32 = 8,
     WEFT_U32 = 9,
     WEFT_U64 = 10,
-    WEFT_F8_E4M3 = 11, /* 8-bit float, 4 bits of exponent, no infinity: what is too large becomes NaN */
-    WEFT_F8_E5M2 = 12, /* 8-bit float, 5 bits of exponent */
+    WEFT_F8_E4M3 = 11, /* 8-bit float, 4 exponent bits, no infinity: overflow gives NaN */
+    WEFT_F8_E5M2 = 12, /* 8-bit float, 5 exponent bits */
 };
 #define WEFT_DTYPE_COUNT 13
 
@@ -34,27 +34,27 @@ enum weft_op {
     WEFT_PROD = 3,
     WEFT_MIN = 4, /* a NaN on either side gives NaN; -0 is below +0 */
     WEFT_MAX = 5,
-    WEFT_AND = 6, /* bits of integers */
+    WEFT_AND = 6, /* bitwise, integers only */
     WEFT_OR = 7,
     WEFT_XOR = 8,
-    WEFT_SCALED_SUM = 9, /* every rank's contribution times its own factor, then the sum; floats only */
+    WEFT_SCALED_SUM = 9, /* each rank's contribution times its factor, then the sum; floats only */
 };
 #define WEFT_OP_COUNT 10
 
-/* Where a buffer lies. */
+/* Memory that contains a buffer. */
 enum weft_memory_kind {
     WEFT_MEMORY_HOST = 0,
-    WEFT_MEMORY_PINNED = 1, /* host memory that a device has locked */
-    WEFT_MEMORY_CUDA = 2,   /* of a CUDA device (cudaMalloc and relatives) */
+    WEFT_MEMORY_PINNED = 1, /* host memory pinned by a device */
+    WEFT_MEMORY_CUDA = 2,   /* memory of a CUDA device (cudaMalloc and others) */
 };
 
-/* weft_dtype_bytes() - bytes of one element; 0 for a value that is no dtype. */
+/* Bytes of one element; 0: not a dtype. */
 WEFT_API size_t weft_dtype_bytes(enum weft_dtype dtype);
 
-/* weft_dtype_name() - "f32", "bf16" ...; "?" for a value that is no dtype. */
+/* "f32", "bf16", ...; "?": not a dtype. */
 WEFT_API const char *weft_dtype_name(enum weft_dtype dtype);
 
-/* weft_dtype_parse() - the reverse of the name; 0 when there is none. */
+/* Dtype of a name; 0: there is none. */
 WEFT_API enum weft_dtype weft_dtype_parse(const char *name);
 
 WEFT_API const char *weft_op_name(enum weft_op op);
