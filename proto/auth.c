@@ -1,12 +1,11 @@
-/* auth.c - proofs that somebody knows the job secret, without sending it.
+/* auth.c - proof of knowledge of the job secret, without sending it.
  *
  *     proof = HMAC-SHA256(secret, purpose 0 nonce 0 job 0 name)
  *
- * The nonce is the other side's and fresh, so a proof heard once is worth nothing later; the purpose keeps
- * a coordinator's proof from being sent back to it as a member's. The zero bytes keep ("ab", "c") and
- * ("a", "bc") apart: job and name are C strings and hold none.
- *
- * This proves who opens a connection. It neither hides nor protects what follows on it. */
+ * The nonce is fresh and the other side's, so a recorded proof is not valid later. The purpose prevents that
+ * a coordinator's proof is sent back to it as a member's. The zero bytes separate ("ab", "c") from ("a",
+ * "bc"): job and name are C strings. The proof authenticates the opener of a connection. It does not encrypt
+ * or protect later messages. */
 #include <string.h>
 
 #include "proto/proto.h"

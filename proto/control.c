@@ -1,14 +1,12 @@
-/* control.c - control messages: pack, unpack, and the door where every limit is checked.
+/* control.c - control messages: pack, unpack, and the check of all limits.
  *
- *     frame -> protobuf-c (env's memory, with a budget) -> check_control -> a message that may be trusted
- *              in its shape: counts, lengths, ranges. Whether it makes sense now is the coordinator's
- *              question.
+ *     frame -> protobuf-c (env's memory, with a budget) -> control_ok -> a message with valid counts, lengths
+ *     and ranges
  *
- * The same check runs before packing, so a value that the other side would refuse is found where it was made.
- *
- * Protobuf expands: two bytes of frame can ask for a struct of 120. An honest message expands about
- * tenfold, so decoding gets DECODE_FACTOR times the frame plus a base, and a frame that wants more is
- * malformed. Only this room sees protobuf-c's functions; others use its structs. */
+ * The coordinator checks whether the message is valid in its state. The same check runs before packing, so an
+ * invalid value is detected at its origin. Protobuf expands: two bytes of a frame can request a struct of 120
+ * bytes. A valid message expands about tenfold. Decoding gets DECODE_FACTOR times the frame plus a base; a
+ * frame that needs more is malformed. Only proto calls protobuf-c; other modules use its structs. */
 #include <string.h>
 
 #include "proto/proto.h"
@@ -34,7 +32,7 @@ static void *decode_alloc(void *context, size_t bytes)
     return weft_alloc_bytes(memory->env, bytes ? bytes : 1);
 }
 
-/* Freed bytes are not given back to the budget: it bounds the work as well as the memory. */
+/* Freed bytes do not return to the budget: it bounds work as well as memory. */
 static void decode_free(void *context, void *block)
 {
     struct decode_memory *memory = context;
@@ -71,7 +69,7 @@ static bool addresses_ok(size_t count, const ProtobufCBinaryData *addresses)
     return true;
 }
 
-/* Elements of a shape, 0 when it is none or too large. */
+/* Elements of a shape; 0: invalid or too large. */
 static uint64_t dims_elems(size_t count, const uint64_t *dims)
 {
     uint64_t elems = 1;
@@ -85,8 +83,8 @@ static uint64_t dims_elems(size_t count, const uint64_t *dims)
 
 /* ---- checks of bodies ---- */
 
-/* A hello or challenge of another wire version must come through as far as its version, so that it can be
- * refused in words: only lengths are checked then. */
+/* A hello or challenge of another wire version must be decodable up to its version, so that the refusal is a
+ * sentence. Only lengths are checked then. */
 static bool challenge_ok(const Weft__Control__Challenge *challenge)
 {
     if (!name_ok(challenge->weft_version, 0)) return false;
@@ -153,8 +151,8 @@ static bool declare_ok(const Weft__Control__Declare *declare)
            declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;
 }
 
-/* Chunks cover the tensor: one after the other, none empty, ending at its end; then, where the codec may
- * change, so do those of each candidate beside dense. All-reduce tensors have none. */
+/* The chunks must cover the tensor in order, without gaps. With codec "auto" the chunks of each further
+ * candidate follow and cover it again. All-reduce tensors have no chunks. */
 static bool declared_ok(const Weft__Control__Declared *declared)
 {
     const Weft__Control__Declare *declare = declared->declare;
@@ -233,9 +231,9 @@ static bool control_ok(const Control *message)
     }
 }
 
-/* ---- the face ---- */
+/* ---- public functions ---- */
 
-/* Free texts end in logs and on terminals: no peer may write escape sequences or extra lines there. */
+/* Texts are printed in logs and terminals: no peer may write escape sequences or newlines there. */
 static void clean_text(char *text)
 {
     for (; *text; text++)

@@ -1,12 +1,10 @@
-/* hash.c - the one file that sees xxhash: the data header's checksum (xxh32) and the weight hash.
+/* hash.c - checksum of the data header (xxh32) and weight hash. The only file that includes xxhash.
  *
- * The weight hash is xxh3-64 of the bytes of f32 weights. Of a tensor in chunks the chunks' hashes are added,
- * each times an odd number of its own, so that they may be made in any order, and two chunks that have
- * changed places are not equal to themselves.
- *
- * In compressed server modes the shard and every worker apply the same optimiser step to their own copy of
- * the weights. Equal bits give equal hashes; a different hash is proof that a copy has gone its own way
- * (WEFT_ERR_DIVERGED). The bytes are hashed as they lie in memory, little endian, without padding. */
+ * The weight hash is xxh3-64 of f32 weights as they are in memory. For a tensor in chunks, each chunk's hash
+ * is multiplied by an odd number of its own, and the products are added. Chunks may be hashed in any order,
+ * and exchanged chunks give another sum. With a codec and an optimiser, shard and workers apply the same step
+ * to their own copies. Equal bits give equal hashes; different hashes prove that a copy has diverged
+ * (WEFT_ERR_DIVERGED). */
 #include <xxhash.h>
 
 #include "proto/hash.h"

@@ -1,4 +1,4 @@
-/* hash.h - inside proto: the checksum of the data header. The hash of weights is in proto.h. */
+/* hash.h - checksum of the data header. Internal to proto; the weight hash is in proto.h. */
 #ifndef WEFT_PROTO_HASH_H
 #define WEFT_PROTO_HASH_H
 

@@ -1,15 +1,13 @@
-/* wire.c - the fixed header of every data message between worker and shard.
+/* wire.c - encodes and decodes the header of data messages between worker and shard.
  *
  *     0 magic  4 version  6 kind codec dtype round  10 flags, skips  12 status  16 job  24 incarnation
  *    32 worker  36 epoch  40 tensor  44 chunk  48 step  56 payload_bytes
  *    64 lr  68 weight  72 weight_sum  76 text_bytes  80 good, late_us  84 checksum            (88 bytes)
  *
- * Fields are written one by one, little endian, so neither padding nor the host's byte order reaches the
- * wire; docs/wire.md is the specification. The checksum is xxh32 (seed 0) of the 84 bytes before it. It
- * catches software that mixes up buffers, not an attacker: that is the job secret's task.
- *
- * decode() is the door: what passes it has every count and index within wire_limits.h. Whether tensor,
- * chunk, step and length fit this job is the shard engine's question. */
+ * Fields are written one by one, little endian, so padding and byte order of the host do not matter.
+ * docs/wire.md is the specification. The checksum is xxh32 (seed 0) of the 84 bytes before it. It detects
+ * mixed-up buffers, not an attacker. A decoded header has every count and index within wire_limits.h. The
+ * shard engine checks that it fits the job. */
 #include <math.h>
 #include <string.h>
 
@@ -61,8 +59,8 @@ static float get_float(const uint8_t *data)
     return value;
 }
 
-/* The one statement of what a header may say; encode asserts it, decode answers by it. Floats are left out:
- * they are the user's numbers, and no user may reach an assertion. */
+/* The limits of a header: encode asserts them, decode checks them. Floats are not included: they are the
+ * user's numbers and must not reach an assertion. */
 static bool header_in_limits(const struct weft_wire_header *header)
 {
     if (header->kind < WEFT_WIRE_PUSH_PULL || header->kind > WEFT_WIRE_STATE_INIT) return false;
@@ -123,7 +121,7 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
 {
     if (bytes < WEFT_WIRE_HEADER_BYTES || bytes > WEFT_WIRE_HEADER_BYTES_MAX) return WEFT_ERR_MALFORMED;
     if (get_le32(data + AT_MAGIC) != WEFT_WIRE_MAGIC) return WEFT_ERR_MALFORMED;
-    /* Before the checksum: another version may keep it elsewhere. */
+    /* Before the checksum, which another version may have elsewhere. */
     if (get_le16(data + AT_VERSION) != WEFT_WIRE_VERSION) return WEFT_ERR_VERSION;
     if (get_le32(data + AT_CHECKSUM) != wire_checksum(data, AT_CHECKSUM)) return WEFT_ERR_MALFORMED;
 
