@@ -1,11 +1,11 @@
-/* control_client.c - the other end of the coordinator's connection: how a process joins, and stays joined.
+/* control_client.c - a process's end of the control connection: it joins the job and sends heartbeats.
  *
  *     connect -> Challenge -> Hello (with proof) -> Welcome (its proof checked) -> messages both ways
  *
- * Used by weftd as a shard and by `weft status` as an observer. The connection belongs to the net's
- * thread. Whatever ends it (refusal, a lost coordinator, a deadline, our own leave) reaches `closed`
- * exactly once, as a status and one sentence. A heartbeat goes out when nothing else did for a quarter of
- * the allowed silence; the ticker lives as long as the net, so the member is freed after it. */
+ * weftd uses it as a shard, `weft status` as an observer. The connection belongs to the net thread. Every end
+ * of the connection (refusal, lost coordinator, deadline, own leave) calls `closed` exactly once with a
+ * status and a sentence. A heartbeat is sent after a quarter of the allowed silence without another message.
+ * The ticker lives as long as the net, so the client is freed after the net. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,24 +13,24 @@
 
 #include "server/server.h"
 
-#define TICK_NS WEFT_SECONDS(5) /* the longest; an idle process should not wake often */
+#define TICK_NS WEFT_SECONDS(5) /* upper bound of the tick: limits the wake-ups of an idle process */
 
 enum client_state { CLIENT_CONNECTING = 1, CLIENT_HELLO_SENT, CLIENT_JOINED, CLIENT_LEAVING, CLIENT_CLOSED };
 
 struct weft_control_client {
     struct weft_env *env;
     struct weft_net *net;
-    struct weft_control_client_options options; /* job, secret: owned copies */
+    struct weft_control_client_options options; /* job, secret: point at the copies below */
     char *job, *secret;
     char address[300]; /* "host:port" of the coordinator */
     char name[WEFT_LIMIT_NAME_BYTES + 1], host[65];
-    struct weft_net_connection *connection; /* NULL once it is gone */
-    bool opened; /* before that the net watches the deadline */
+    struct weft_net_connection *connection; /* NULL: closed */
+    bool opened; /* connected; before that the net checks the deadline */
     enum client_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
-    bool awaits_reply; /* of the last question which members are missing */
+    bool awaits_reply; /* a Heartbeat with whom = true has no reply yet */
     uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
-    struct weft_error end; /* the first reason */
+    struct weft_error end; /* first reason of the end */
 };
 
 /* ---- sending ---- */
@@ -75,7 +75,7 @@ enum weft_status weft_control_client_leave(struct weft_control_client *client, c
     return status;
 }
 
-/* Give up: the reason is what `closed` will say. */
+/* Closes the connection; `closed` will report this status and text unless an earlier reason is set. */
 static void fail(struct weft_control_client *client, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 static void fail(struct weft_control_client *client, enum weft_status status, const char *format, ...)
@@ -155,8 +155,8 @@ static void request_wait_reason(void *context)
     client->awaits_reply = weft_control_client_send(client, &message) == WEFT_OK;
 }
 
-/* Returns whether the message answers ask_awaited. An empty text: the job has begun, and no further
- * question follows. */
+/* Returns whether the message replies to ask_awaited. An empty text means that the job has begun: no further
+ * request is sent. */
 static bool accept_wait_reason(struct weft_control_client *client, const Weft__Control__Control *message)
 {
     if (!client->awaits_reply || message->body_case != WEFT__CONTROL__CONTROL__BODY_HEARTBEAT ||
@@ -327,7 +327,7 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
         return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", options->host,
                               options->port, weft_reason_text(status));
     }
-    *out = client; /* the net knows it from here on */
+    *out = client; /* the net's callbacks use it from here on: the caller frees it after the net */
     client->tick_ns = options->join_ns / 4 < TICK_NS ? options->join_ns / 4 : TICK_NS;
     status = weft_net_timer_periodic(net, client->tick_ns, on_tick, client);
     if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the heartbeat's timer");

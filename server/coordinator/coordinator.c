@@ -1,26 +1,23 @@
-/* coordinator.c - who is in the job: a state machine without sockets, threads or sleeping.
+/* coordinator.c - membership of the job: a state machine without sockets, threads or sleeping.
  *
  *     opened -> Challenge          joining      until every expected rank and shard has sent Endpoints
- *     Hello  -> Welcome | Abort    connecting   Roster sent, until everybody is Ready
+ *     Hello  -> Welcome | Abort    connecting   Roster sent, until every member has sent Ready
  *     Endpoints ... -> Roster      running      Go sent: declarations, heartbeats, leaving
- *     Ready ... -> Go              ended        in order, lost or aborted; `ended` has been called, once
+ *     Ready ... -> Go              ended        finished, lost or aborted; `ended` was called once
  *
- * A connection is nobody's until its Hello is accepted: refusing it (an Abort with a sentence, then close)
- * leaves the job as it was. From Welcome on it is a member, and a member that closes, falls silent or breaks
- * the protocol before its Leave is lost, and with it the job, unless it may shrink (coordinator/shrink.c).
- *
- * Everything comes in by weft_coordinator_opened/_message/_closed/_tick and goes out by the send and close
- * callbacks, which must not call back. Time, random numbers and memory come from env, so that a test or the
- * simulator can own them. Placement and declarations are in declare.c, the status page in
- * coordinator_status.c, sockets in coordinator_net.c. */
+ * A connection becomes a member when its Hello is accepted. A refused connection gets Abort and is closed;
+ * the job is not affected. A member that closes, falls silent or breaks the protocol before its Leave is
+ * lost. A lost member ends the job unless the others can go on (coordinator/shrink.c). Input:
+ * weft_coordinator_opened/_message/_closed/_tick. Output: the send and close callbacks, which must not call
+ * back. Time, random numbers and memory are the env's. */
 #include "server/coordinator/coordinator.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#define HELLO_NS WEFT_SECONDS(10)       /* a connection that has not said Hello by then is closed */
-#define NEW_CONNECTIONS_MAX 256u        /* more: the oldest newcomer goes */
+#define HELLO_NS WEFT_SECONDS(10)       /* a connection that has not sent Hello after this time is closed */
+#define NEW_CONNECTIONS_MAX 256u        /* at this count the oldest unjoined connection is closed */
 #define OBSERVERS_MAX 64u
 
 /* ---- sending ---- */
@@ -71,7 +68,7 @@ static void close_connection(struct weft_coordinator *coordinator, struct coordi
     coordinator->options.close(coordinator->options.context, connection->id, why);
 }
 
-/* Turn somebody away; the job goes on. */
+/* Sends Abort and closes the connection. The job goes on. */
 static void refuse(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                    enum weft_status status, const char *format, ...) __attribute__((format(printf, 4, 5)));
 static void refuse(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
@@ -100,7 +97,7 @@ static const char *state_name(enum coordinator_state state)
     return "?";
 }
 
-/* The one place where the state changes. */
+/* The only function that writes the state. */
 static void enter(struct weft_coordinator *coordinator, enum coordinator_state state)
 {
     WEFT_ASSERT(coordinator->state < COORDINATOR_ENDED);
@@ -114,7 +111,8 @@ static void end(struct weft_coordinator *coordinator, enum weft_status status, c
 {
     enter(coordinator, COORDINATOR_ENDED);
     coordinator->end_status = status;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) /* who waits to come in would wait on */
+    /* newcomers wait for an admission that cannot happen now */
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
         if (coordinator->members[i]->newcomer && coordinator->members[i]->connection &&
             coordinator->members[i]->state < MEMBER_LEFT)
             send_abort(coordinator, coordinator->members[i]->connection, WEFT_ERR_CLOSED,
@@ -181,7 +179,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; the others go on", coordinator->job,
              text);
     coordinator_shrink_check(coordinator);
-    coordinator_liveness_check(coordinator); /* of one that rested nobody waits for an answer now */
+    coordinator_liveness_check(coordinator); /* the lost member may be the one that the check waits for */
 }
 
 /* ---- connections, by rising id ---- */
@@ -253,7 +251,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
     if (count_connections(coordinator, CONNECTION_NEW) >= NEW_CONNECTIONS_MAX)
         close_oldest_newcomer(coordinator);
     struct coordinator_connection *connection = add_connection(coordinator, id);
-    if (!connection) { /* unknown ids are ignored from here on */
+    if (!connection) { /* later calls with this id are ignored */
         coordinator->options.close(coordinator->options.context, id,
                                    "the coordinator has no memory for another connection");
         return;
@@ -294,7 +292,7 @@ void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t id, 
 
 /* ---- joining ---- */
 
-/* Lowest free index, or the wanted one; -1 after a refusal. */
+/* Returns the wanted index or else the lowest free one; -1 after a refusal. */
 static int64_t choose_index(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                             const Weft__Control__Hello *hello)
 {
@@ -338,8 +336,7 @@ static bool proof_holds(struct weft_coordinator *coordinator, const struct coord
     return weft_proof_check(hello->proof.data, hello->proof.len, expected);
 }
 
-/* The rules of admission, each with its sentence. The secret comes before everything that tells about the
- * job. */
+/* Admission rules, one sentence each. The secret is checked before any sentence that describes the job. */
 static bool admissible(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                        const Weft__Control__Hello *hello)
 {
@@ -353,7 +350,7 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
         refuse(coordinator, connection, WEFT_ERR_AUTH,
                "this job has a secret and %.100s gave none: set WEFT_SECRET or WEFT_SECRET_FILE",
                hello->name);
-    /* it would not believe our Welcome, and be lost */
+    /* it would reject our Welcome, which has no proof */
     else if (!coordinator->secret && hello->proof.len != 0)
         refuse(coordinator, connection, WEFT_ERR_AUTH,
                "%.100s has a job secret and this job has none: give the secret to all or to nobody",
@@ -413,8 +410,9 @@ static void observe(struct weft_coordinator *coordinator, struct coordinator_con
     welcome(coordinator, connection, hello, NULL);
 }
 
-/* A worker for a job that runs already, and has fewer than it may have. */
-static bool can_join_running_job(const struct weft_coordinator *coordinator, const Weft__Control__Hello *hello)
+/* True if this worker may join a running job, which has fewer workers than workers_max. */
+static bool can_join_running_job(const struct weft_coordinator *coordinator,
+                                 const Weft__Control__Hello *hello)
 {
     const struct weft_coordinator_options *options = &coordinator->options;
     uint32_t endpoints = hello->endpoints ? hello->endpoints : 1;
@@ -508,7 +506,8 @@ static bool all_members_at(const struct weft_coordinator *coordinator, enum coor
     return true;
 }
 
-/* Who is lost when the coordinator's connection is: the member it shares a process with, if any. */
+/* Names the member that is lost if the coordinator's connection is lost: the member in the same process, if
+ * there is one. */
 static void describe_coordinator(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
 {
     unsigned long long pid = coordinator->options.pid;
@@ -642,7 +641,7 @@ static void send_go(struct weft_coordinator *coordinator, const struct coordinat
     else coordinator_broadcast(coordinator, &message, NULL);
 }
 
-/* Without memory for it all do without. */
+/* If there is no memory for the ring order, no member gets it. */
 static void copy_ring(struct weft_coordinator *coordinator, const ProtobufCBinaryData *ring)
 {
     uint8_t *copy = ring->len > 0 ? weft_alloc_bytes(coordinator->env, ring->len) : NULL;
@@ -653,7 +652,7 @@ static void copy_ring(struct weft_coordinator *coordinator, const ProtobufCBinar
 static void on_ready(struct weft_coordinator *coordinator, struct coordinator_member *member,
                        const Weft__Control__Ready *ready)
 {
-    /* it has come in, and was given a roster */
+    /* a newcomer that was admitted and has received its roster */
     bool late = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     if ((coordinator->state != COORDINATOR_CONNECTING && !late) || member->state != MEMBER_ADDRESSED ||
         ready->epoch == 0 || ready->epoch > coordinator->epoch_in_force) {
@@ -707,7 +706,7 @@ static bool all_shards_left(const struct weft_coordinator *coordinator)
     return true;
 }
 
-/* Tells the shards that no contribution of this worker will follow. */
+/* Notifies the shards that no further contribution of this worker will arrive. */
 static void send_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker)
 {
     char text[COORDINATOR_LABEL_BYTES + 16];
@@ -738,8 +737,7 @@ static void on_leave(struct weft_coordinator *coordinator, struct coordinator_me
         return;
     }
     member->state = MEMBER_LEFT;
-    /* After the last step one may have heard all and be gone when others, that have not, ask whether it
-     * was good. */
+    /* A worker may know that the last step was good, and leave, before other workers ask about that step. */
     if (worker && leave->committed > coordinator->committed) coordinator->committed = leave->committed;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s left", member->label);
     if (worker) coordinator->worker_left_count++;
@@ -767,7 +765,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
 {
     struct coordinator_member *member = connection->member;
     member->last_received_ns = connection->last_received_ns;
-    /* still draining: nothing counts */
+    /* drain the connection without effect */
     if (member->state >= MEMBER_LEFT || coordinator->state == COORDINATOR_ENDED) return;
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER,
          running = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
@@ -809,7 +807,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
         if (coordinator->state == COORDINATOR_RUNNING && member->state != MEMBER_READY) {
-            /* it comes later, and cannot: the others can */
+            /* an admitted newcomer cannot start: only it is lost */
             coordinator_member_lost(coordinator, member, message->abort->text);
             break;
         }
@@ -889,7 +887,7 @@ static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
 
 static void shift_time(uint64_t *time_ns, uint64_t by_ns, uint64_t now_ns)
 {
-    /* something may have been heard since */
+    /* a message may have arrived after the pause */
     *time_ns = weft_elapsed_ns(*time_ns, now_ns) > by_ns ? *time_ns + by_ns : now_ns;
 }
 
@@ -906,13 +904,13 @@ void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t paus
     if (coordinator->shrink_began_ns > 0) shift_time(&coordinator->shrink_began_ns, pause_ns, now_ns);
 }
 
-/* It may only have been stopped, or cut off: when it wakes up it shall know why the others went on without
- * it. */
+/* The member may only be suspended or cut off from the network. The Abort explains to it why the job went on
+ * without it. */
 static void lose_silent(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                     const char *silent)
 {
     if (connection->member && connection->member->state < MEMBER_LEFT) {
-        /* who has left is only slow to close */
+        /* a member that has left may be slow to close */
         char text[COORDINATOR_LABEL_BYTES + 160];
         snprintf(text, sizeof text,
                  "%s has been given up by the coordinator: it was %.100s; the job is over for it",

@@ -2,10 +2,11 @@
  *
  *     accepted connection -> number -> weft_coordinator_opened
  *     frame -> weft_control_unpack -> weft_coordinator_message       send -> weft_control_pack -> frame
- *     gone -> weft_coordinator_closed
+ *     closed -> weft_coordinator_closed
  *
- * Everything runs on the net's thread. A frame that does not decode, or is long and comes from somebody who
- * has not joined, closes its connection; what that means for the job is the state machine's affair. */
+ * Everything runs on the net thread. A frame that does not decode closes its connection. Before Hello, so
+ * does a frame longer than WEFT_LIMIT_HELLO_BYTES. The state machine decides what a closed connection means
+ * for the job. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 #include "server/coordinator/coordinator.h"
 
 #define TICK_NS WEFT_SECONDS(1)
-/* between two ticks: the first report is due within 2 s */
+/* between two ticks, since the first report is due within 2 s */
 #define FIRST_LOOK_NS (WEFT_WAIT_REASON_FIRST_NS + WEFT_MS(50))
 
 struct server_connection {
@@ -22,21 +23,21 @@ struct server_connection {
     struct weft_coordinator_server *server;
     struct weft_net_connection *net;
     uint64_t id;
-    bool has_hello; /* its first frame has decoded */
+    bool has_hello; /* its first frame was decoded */
 };
 
 struct weft_coordinator_server {
     struct weft_env *env;
     struct weft_coordinator *coordinator;
     struct weft_net_listener *listener;
-    struct weft_list connections; /* struct server_connection, rising ids */
+    struct weft_list connections; /* struct server_connection.link, sorted by id */
     uint64_t next_id;
-    uint64_t ticked_ns;           /* at the last tick */
+    uint64_t ticked_ns;           /* time of the last tick */
     void (*ended)(void *context, enum weft_status status, const char *text);
     void *context;
 };
 
-/* ---- who may be listened to ---- */
+/* ---- addresses to listen on ---- */
 
 static bool is_loopback(const char *host)
 {
@@ -82,7 +83,7 @@ static void on_send(void *context, uint64_t id, const Weft__Control__Control *me
         weft_free_bytes(server->env, data);
     }
     if (status == WEFT_OK || status == WEFT_ERR_CLOSED) return;
-    /* It would wait for this message in vain. */
+    /* The member would wait for this message forever. */
     weft_log(server->env, WEFT_LOG_ERROR, "coordinator", "message %d to %s could not be sent: %s",
              (int)message->body_case, weft_net_peer_name(connection->net), weft_reason_text(status));
     weft_net_close(connection->net);
@@ -106,7 +107,7 @@ static void on_opened(void *context, struct weft_net_connection *net)
 {
     struct weft_coordinator_server *server = context;
     struct server_connection *connection = weft_alloc_zero(server->env, sizeof *connection);
-    weft_net_set_context(net, connection); /* NULL: known to nobody */
+    weft_net_set_context(net, connection); /* NULL: the callbacks ignore the connection */
     if (!connection) {
         weft_net_close(net);
         return;
@@ -207,7 +208,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
                                                         WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS + 1024};
     status = weft_net_listen(net, host, port, &handler, server, port_out, &server->listener, error);
     if (status != WEFT_OK) goto err_free_coordinator;
-    *out = server; /* the listener knows it: from here on it is freed after the net, whatever happens */
+    *out = server; /* the listener refers to it: the caller frees it after the net, also on failure */
     status = weft_net_timer_periodic(net, TICK_NS, on_tick, server);
     if (status == WEFT_OK) status = weft_net_timer_once(net, FIRST_LOOK_NS, on_first_look, server);
     if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the coordinator's timer");

@@ -1,8 +1,7 @@
-/* coordinator_status.c - what the job looks like now, as one JSON object (for /status and `weft status`).
+/* coordinator_status.c - the state of the job as one JSON object, for /status and `weft status`.
  *
- * Times are durations ("silent_ms"), never clock readings: the coordinator knows no calendar. Long jobs'
- * tensor lists are cut at TENSORS_MAX entries and say so, which keeps the text under
- * WEFT_LIMIT_STATUS_BYTES. */
+ * Times are durations ("silent_ms"), since the env's clock has no calendar. The lists hold at most
+ * TENSORS_MAX tensors and MEMBERS_MAX members, so that the text fits in WEFT_LIMIT_STATUS_BYTES. */
 #include <jansson.h>
 #include <string.h>
 
@@ -11,7 +10,7 @@
 #define TENSORS_MAX 5000u
 #define MEMBERS_MAX 5120u
 
-/* JSON is UTF-8; a name from outside may not be, and a sentence may be cut inside a character. */
+/* JSON requires UTF-8. A name may contain other bytes, and a cut sentence may end inside a character. */
 static json_t *json_of_text(const char *text)
 {
     json_t *json = json_string(text);

@@ -1,13 +1,12 @@
-/* declare.c - tensors: all workers declare alike, chunks get their home, shards make room.
+/* declare.c - tensor declarations: all workers must declare the same, chunks are placed, shards allocate.
  *
  *     Declare (n) of every worker -> compare -> place -> Declared to the owning shards
  *                                                     <- DeclaredOk of each -> Declared to all workers
  *
- * Workers declare in order, so tensor n is complete only after tensor n-1 and placement runs in ordinal
- * order: it depends on the declarations alone, not on who was faster. Dense tensors are cut into chunks,
- * and those of a codec that works block by block; others live whole in one place; each piece goes to the
- * endpoint with the least bytes so far, endpoints taken round the shards before a shard's second engine
- * comes up. */
+ * Workers declare in order, so tensor n completes after tensor n-1, and placement runs in ordinal order.
+ * Placement therefore depends on the declarations alone, not on their timing. Dense tensors and tensors of a
+ * blockwise codec are cut into chunks; other tensors are one chunk. Each chunk goes to the endpoint with the
+ * fewest bytes. Among equals the first engine of every shard precedes the second engine of any shard. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +30,7 @@ static const char *mode_name(uint32_t mode)
     return mode == WEFT_WIRE_MODE_SERVER ? "server" : "all_reduce";
 }
 
-/* One field that differs: what it is called and both values as text. */
+/* The first field that differs: its name and both values as text. */
 struct difference {
     const char *field;
     char mine[180], theirs[180];
@@ -67,7 +66,7 @@ static bool declares_differ(const Weft__Control__Declare *mine, const Weft__Cont
                         theirs->skip_nonfinite ? "true" : "false");
 }
 
-/* The higher rank speaks first, so the sentence does not depend on who was faster. */
+/* The higher rank is named first, so the sentence does not depend on which rank declared first. */
 static void abort_different(struct weft_coordinator *coordinator, uint32_t rank,
                             const Weft__Control__Declare *declare, uint32_t first_rank,
                             const Weft__Control__Declare *first)
@@ -110,8 +109,7 @@ void coordinator_tensors_free(struct weft_coordinator *coordinator)
     weft_free_bytes(coordinator->env, coordinator->tensors);
 }
 
-/* `declare` with its codec in canonical form (in `codec_text`), and everything that can be said against it
- * alone. */
+/* Checks one declaration alone. Writes the codec in canonical form to codec_text. */
 static enum weft_status check_declare(struct weft_coordinator *coordinator,
                                       const Weft__Control__Declare *declare, char *codec_text,
                                       size_t codec_bytes, struct weft_codec_spec *resolved_out,
@@ -247,8 +245,8 @@ static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordin
     return best;
 }
 
-/* Of a tensor with a choice: a codec that can be cut has its chunks where the dense ones are, the same
- * pieces; those that encode the tensor whole all meet at one endpoint. */
+/* Chunks of the candidates of a codec "auto". A candidate that can be cut has the same chunks on the same
+ * endpoints as the dense one. The candidates that encode the whole tensor share one endpoint. */
 static void place_candidates(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
                              const bool *cuts, uint32_t pieces)
 {
@@ -291,7 +289,7 @@ static struct weft_chunking cut_of(const struct coordinator_tensor *tensor, stru
                                   .candidates = &read->candidates};
 }
 
-/* Cut and place; false when the memory is not there (aborted then). */
+/* Cuts and places a tensor. false: the job was aborted. */
 static bool place(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
 {
     size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
@@ -327,7 +325,7 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
     return true;
 }
 
-/* Declared, to the owning shards, to all workers, or to one of them. */
+/* Sends Declared to the owning shards, or to all workers, or to the worker `only`. */
 static void send_declared(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
                           bool to_workers, const struct coordinator_member *only)
 {
@@ -366,8 +364,8 @@ static void announce(struct weft_coordinator *coordinator, struct coordinator_te
 
 /* ---- messages ---- */
 
-/* A tensor that one worker has freed is freed by all: they agreed before, but their messages come one by
- * one. */
+/* True if a tensor has this name. A tensor that one worker has freed no longer has it: all workers agreed to
+ * free it, but their messages arrive one by one. */
 static bool name_taken(const struct weft_coordinator *coordinator, const char *name)
 {
     for (uint32_t i = 0; i < coordinator->tensor_count; i++)
@@ -401,7 +399,7 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         coordinator_member_lost(coordinator, worker, "it declared tensors out of order");
         return;
     }
-    /* to all but a newcomer */
+    /* announced before: only a newcomer declares it now */
     bool known =
         declare->ordinal < coordinator->tensor_count && coordinator->tensors[declare->ordinal]->announced;
     const struct coordinator_member *resting = coordinator_find_joined(coordinator);
@@ -436,7 +434,7 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         if (coordinator->state == COORDINATOR_ENDED) return;
     }
     worker->declared_count++;
-    if (tensor->announced) { /* it came later than the tensor */
+    if (tensor->announced) { /* a newcomer declares it later */
         send_declared(coordinator, tensor, true, worker);
         return;
     }
@@ -454,7 +452,8 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
     }
 }
 
-/* A declaration that a worker who has left can never join would be waited for in vain. */
+/* Aborts if a worker has left without declaring a tensor, since no other worker could complete the
+ * declaration. */
 void coordinator_check_left(struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; coordinator->worker_left_count && i < coordinator->options.workers; i++) {
@@ -482,7 +481,8 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
     if (--tensor->replies_pending == 0) announce(coordinator, tensor);
 }
 
-/* The endpoint whose chunks a hash is of. false: it has none. */
+/* The endpoint that holds the chunks of a weight hash. home: endpoint + 1, 0: the first. false: no chunk is
+ * there. */
 static bool find_endpoint(const struct coordinator_tensor *tensor, uint32_t home, uint32_t *endpoint_out)
 {
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {

@@ -1,15 +1,14 @@
-/* liveness_check.c - do all live who are in the job?
+/* liveness_check.c - are all members of the job still alive?
  *
- * A rank whose connection with another is gone cannot know whether that one is dead or has ended the job (the
- * word about it comes, if the rank is cut off from the coordinator for a while then later), or only the link
- * between them is broken (nobody will ever be lost, and the job cannot go on). So it asks, and hears
- * something only if it is the link:
+ * A rank that loses its connection to a peer does not know the cause. If the peer died or ended the job, the
+ * coordinator will report it. If only the link broke, no member is ever lost and the job hangs. The rank
+ * therefore requests a check. It gets a reply only if every worker is alive, so the link must be broken:
  *
- *     a worker: Heartbeat(ask) ──► Heartbeat(ask = number) to all workers ──► all: Heartbeat(answer = number)
- *     ──► Heartbeat(answer) to who asked
+ *     a worker: Heartbeat(ask) -> Heartbeat(ask = seq) to all workers -> each: Heartbeat(answer = seq)
+ *                              -> Heartbeat(answer = seq) to the workers that requested it
  *
- * Whoever asks while a roll is called waits for the next one: an answer must be younger than the
- * suspicion. A new membership ends the rolls of the one before: who is lost is known then. */
+ * A request during a check waits for the next check: a reply must be younger than the request. A new
+ * membership cancels all checks: lost members are known then. */
 #include "server/coordinator/coordinator.h"
 
 void coordinator_send_heartbeat(struct weft_coordinator *coordinator, const struct coordinator_member *member,
@@ -22,8 +21,8 @@ void coordinator_send_heartbeat(struct weft_coordinator *coordinator, const stru
     coordinator_send(coordinator, member, &message);
 }
 
-static void send_check(struct weft_coordinator *coordinator, const struct coordinator_member *member, uint32_t ask,
-                uint32_t answer)
+static void send_check(struct weft_coordinator *coordinator, const struct coordinator_member *member,
+                       uint32_t ask, uint32_t answer)
 {
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     heartbeat.ask = ask;

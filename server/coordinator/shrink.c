@@ -1,34 +1,15 @@
-/* coordinator/shrink.c - a lost worker need not end the job: the others agree to go on without it.
+/* shrink.c - the job goes on with fewer or more workers, if all remaining workers agree.
  *
- *     lost ──► epoch + 1, MemberLost(epoch) to all ──► each: stops all it does, Shrink(epoch, last good step)
- *          ──► all have said so: Shrunk(epoch, members by new rank, the largest of their last good steps) ──►
- *          in force
+ *     worker lost     epoch + 1, MemberLost(epoch) to all -> each worker stops its operations, sends Shrink(epoch,
+ *                     last good step) -> all sent: Shrunk(epoch, members by new rank, largest good step), in
+ *                     force
+ *     out of data     Join -> epoch + 1, Joined(epoch) to all -> Shrink of workers with data -> Shrunk(members)
+ *                     -> every worker has joined: Shrunk(all members, last one to join)
+ *     new worker      Endpoints -> epoch + 1, Grow(epoch) to all -> Shrink of all, at the end of a step
+ *                     -> Shrunk(members, newcomers); to the newcomer: Roster, Ready, Go
  *
- * A worker knows a step to be good when all ranks, the lost one included, have said at its end that all their
- * operations of it went well. So if one survivor knows it, all have its results, and it is good for all; the
- * largest step counts.
- *
- * Another loss meanwhile only raises the epoch: everybody is asked again. New ranks are the old order without
- * gaps.
- *
- * Shards answer nothing: they follow by the same two messages (shard_members.c).
- *
- * A worker that is out of data joins: it stays a member, and rests. The others agree as after a loss. When
- * nobody is left that does not rest, all go on together, and nobody need be asked: they all wait for that.
- * Where all that do not rest are lost and there are shards, these have made steps of which only the lost ones
- * knew, and the job ends.
- *
- *     Join ──► epoch + 1, Joined(epoch) to all ──► Shrink of those that do not rest ──► Shrunk(epoch,
- *     members) ──► in force
- *          ──► all rest: Shrunk(epoch, everybody, last) ──► in force
- *
- * A worker that comes while the job runs (workers_max; no shards) waits. The others agree at the end of a
- * step, or on whatever else comes first.
- *
- *     Endpoints ──► epoch + 1, Grow(epoch) to the others ──► Shrink of all ──► Shrunk(epoch, members,
- *     newcomers) ──► in force
- *                                                                          └─► to the newcomer: Roster,
- *                                                                          Ready, Go */
+ * Rank order is the old order without gaps. Shards follow by MemberLost and Shrunk and send no reply
+ * (shard_members.c). docs/elastic.md has the protocol as a table. */
 #include "server/coordinator/coordinator.h"
 
 #include <stdio.h>
@@ -39,7 +20,7 @@ bool coordinator_member_is_active(const struct coordinator_member *member)
            !member->newcomer;
 }
 
-/* A newcomer that can be let in. */
+/* A newcomer that can be admitted: its addresses are known. */
 static bool can_be_admitted(const struct coordinator_member *member)
 {
     return member->newcomer && member->state == MEMBER_ADDRESSED;
@@ -91,9 +72,10 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
     bool may = coordinator->options.workers_min > 0 && coordinator->state == COORDINATOR_RUNNING &&
                lost->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
                active >= coordinator->options.workers_min && active > 0 &&
-               all_tensors_announced(coordinator); /* half a declaration has no owner */
+               all_tensors_announced(coordinator); /* a tensor that only some workers have declared has no
+                                                    * owner */
     if (!may) return false;
-    if (lost->joined) return true; /* nobody needs it now */
+    if (lost->joined) return true; /* it has no data: no agreement is needed */
     if (coordinator_shards_are_ahead(coordinator)) return false;
     coordinator->epoch++;
     coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
@@ -101,22 +83,25 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
     return true;
 }
 
-/* Those that go on, by their order; NULL: the next one has none. */
+/* The worker with the smallest place above `after` that is part of the next membership; NULL: none.
+ * everybody: joined workers included. */
 static struct coordinator_member *next_member(const struct weft_coordinator *coordinator, bool all_joined,
                                               int64_t after)
 {
     struct coordinator_member *found = NULL;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        bool continues = all_joined ? coordinator_member_is_active(member)
-                                 : (coordinator_member_is_active(member) && !member->joined) || can_be_admitted(member);
-        if (continues && (int64_t)member->rank_order > after && (!found || member->rank_order < found->rank_order))
+        bool continues =
+            all_joined ? coordinator_member_is_active(member)
+                       : (coordinator_member_is_active(member) && !member->joined) || can_be_admitted(member);
+        if (continues && (int64_t)member->rank_order > after &&
+            (!found || member->rank_order < found->rank_order))
             found = member;
     }
     return found;
 }
 
-/* All had joined: who was the last of those that are left. */
+/* Clears `joined` of every active worker. Returns the worker that joined last. */
 static const struct coordinator_member *clear_joined(struct weft_coordinator *coordinator)
 {
     const struct coordinator_member *last = NULL;
@@ -179,7 +164,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
              "job %s goes on with %u workers, epoch %u, after step %llu", coordinator->job, count,
              coordinator->epoch, (unsigned long long)committed);
     coordinator_broadcast(coordinator, &message, NULL);
-    for (rank = 0; rank < count; rank++) { /* they begin with the roster */
+    for (rank = 0; rank < count; rank++) { /* an admitted newcomer starts with the roster */
         struct coordinator_member *member = coordinator->members[members[rank]];
         if (!member->newcomer) continue;
         member->newcomer = false;
@@ -189,7 +174,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
                               "the coordinator has no memory for the roster of %u members", count);
         if (coordinator->state == COORDINATOR_ENDED) return;
     }
-    coordinator_grow(coordinator); /* who waits still */
+    coordinator_grow(coordinator); /* another newcomer may have addresses by now */
 }
 
 void coordinator_grow(struct weft_coordinator *coordinator)
@@ -197,7 +182,7 @@ void coordinator_grow(struct weft_coordinator *coordinator)
     const struct coordinator_member *newcomer = NULL;
     for (uint32_t i = 0; i < coordinator->member_count && !newcomer; i++)
         if (can_be_admitted(coordinator->members[i])) newcomer = coordinator->members[i];
-    /* Whatever the others are to agree on comes with it. */
+    /* A newcomer is also admitted by an agreement that is already under way. */
     if (!newcomer || coordinator->state != COORDINATOR_RUNNING ||
         coordinator->epoch != coordinator->epoch_in_force)
         return;
@@ -205,8 +190,7 @@ void coordinator_grow(struct weft_coordinator *coordinator)
     Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     coordinator->epoch++;
-    coordinator->shrink_began_ns = 0; /* a step may take its time; from the first that has ended it on the
-                                       * others are waited for */
+    coordinator->shrink_began_ns = 0; /* a step has no time limit; coordinator_shrink starts the timeout */
     snprintf(text, sizeof text, "%s has come", newcomer->label);
     grow.epoch = coordinator->epoch;
     grow.text = text;
@@ -243,11 +227,11 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator)
         active++;
         joined_count += member->joined > 0;
         if (!member->joined && member->agreed_epoch != coordinator->epoch) agreed = false;
-        /* of those that rest: they may know of a step that was just good */
+        /* a joined worker may be the only one that knows the last step was good */
         if (member->committed > committed) committed = member->committed;
     }
     bool all_joined = active > 0 && joined_count == active;
-    /* the others left */
+    /* all workers with data have left */
     if (all_joined && coordinator->epoch == coordinator->epoch_in_force)
         next_epoch(coordinator, coordinator_find_joined(coordinator));
     if (!agreed || active == 0 || coordinator->epoch == coordinator->epoch_in_force) return;
@@ -288,8 +272,8 @@ void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_m
 void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                         const Weft__Control__Shrink *shrink)
 {
-    if (shrink->epoch < coordinator->epoch) return; /* of an earlier loss: it will hear of the last one,
-                                                     * and answer again */
+    if (shrink->epoch < coordinator->epoch) return; /* answers an earlier proposal; the worker will answer
+                                                     * the newest one too */
     if (shrink->epoch > coordinator->epoch || coordinator->epoch == coordinator->epoch_in_force ||
         worker->joined) {
         coordinator_member_lost(coordinator, worker, "it sent Shrink when that was not due");

@@ -1,8 +1,7 @@
-/* tensor_free.c - the end of a tensor: all workers send TensorFree, then the owning shards
- * release its memory.
+/* tensor_free.c - frees a tensor: all workers send TensorFree, then the owning shards release it.
  *
- * The workers agree among themselves before they send it, so a rank cannot free a tensor that another rank
- * still uses. The record stays, without its chunks: ordinals are never used again. */
+ * The workers agree on the free before they send it, so no rank still uses the tensor. The entry stays in the
+ * table without its chunks, since ordinals are not reused. */
 #include "server/coordinator/coordinator.h"
 
 /* Returns whether an endpoint of the shard owns a chunk of the tensor. */

@@ -1,15 +1,13 @@
-/* wait_reason.c - whom does a member wait for, that comes in, declares a tensor, or agrees how the job goes
- * on?
+/* wait_reason.c - which members block a member that joins, declares a tensor, or agrees on a membership?
  *
- * It waits for an answer of the coordinator, which waits for others: only the coordinator knows for whom. A
- * member whose time has run out asks before it gives up, so that its error names them; the coordinator's own
- * deadlines name them by the same lists.
+ * Only the coordinator knows which members it waits for. A member near its deadline asks before it fails, so
+ * that its error names them. The coordinator's own deadlines use the same lists.
  *
- *     a worker: Heartbeat(whom) ──► Heartbeat(whom, "rank 3 (hostb, pid 41) [silent for 12.0 s] has not
+ *     a worker: Heartbeat(whom) -> Heartbeat(whom, "rank 3 (hostb, pid 41) [silent for 12.0 s] has not
  *     declared it")
  *
- * An observer may ask, too, what a job waits for that has not begun. The coordinator logs it.
- * A few are named, in the order of ranks and then of shards, the others counted. */
+ * An observer may ask about a job that has not begun; the coordinator logs that too. The text names up to
+ * NAMED_MAX members, ranks first, then shards, and counts the rest. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +15,9 @@
 #include "server/coordinator/coordinator.h"
 
 #define NAMED_MAX 8u
-#define DESCRIBED_MAX 3u /* of those with host and pid: the text has to fit into a sentence */
-#define BEAT_NS WEFT_SECONDS(10) /* a member says something that often, and every heartbeat_ns / 4 */
+#define DESCRIBED_MAX 3u /* members described by host and pid; limits the length of the text */
+/* longest time between two messages of a live member; also at least every heartbeat_ns / 4 */
+#define BEAT_NS WEFT_SECONDS(10)
 
 struct member_list {
     const struct weft_coordinator *coordinator;
@@ -37,7 +36,8 @@ static void append(struct member_list *list, const char *format, ...)
     if (n > 0) list->used += (size_t)n < list->bytes - list->used ? (size_t)n : list->bytes - list->used - 1;
 }
 
-/* "rank 3 (hostb, pid 41)", with how long nothing has come from it; of one that is not there its number. */
+/* Appends "rank 3 (hostb, pid 41)" and the time since its last message, if that is long. Appends only the
+ * number of a member that is not present. */
 static void append_member(struct member_list *list, const struct coordinator_member *member, bool worker,
                        uint32_t index)
 {
@@ -97,7 +97,7 @@ void coordinator_describe_undecided(const struct weft_coordinator *coordinator, 
     append_verb(&list, what);
 }
 
-/* All workers declare, and then the shards that are to own it take it. */
+/* Waits first for all workers to declare the tensor, then for its shards to confirm it. */
 static void append_undeclared(const struct weft_coordinator *coordinator,
                            const struct coordinator_tensor *tensor, struct member_list *list)
 {
@@ -113,7 +113,7 @@ static void append_undeclared(const struct weft_coordinator *coordinator,
     append_verb(list, "not taken it");
 }
 
-/* member: NULL for an observer. No member is awaited: an empty text. */
+/* Writes "" if the member waits for no other. member: NULL for an observer. */
 static void describe_wait(const struct weft_coordinator *coordinator, const struct coordinator_member *member,
                          char *out, size_t out_bytes)
 {

@@ -1,11 +1,11 @@
-/* weftd.c - the shard process: what is started in which order, and how it ends.
+/* weftd.c - the shard process: order of start and stop.
  *
- *     options -> net (coordinator if embedded, HTTP, port file) -> member of the job -> ... -> end
+ *     options -> net (embedded coordinator, HTTP, port file) -> member of the job -> ... -> end
  *
- * A shard joins through the coordinator like everybody, also when the coordinator lives in its own
- * process. The main thread starts things, sleeps on a signal descriptor and an eventfd, and stops things;
- * decisions are taken on the net thread (weftd_control.c). After a failure it waits a moment, so that
- * error results and MemberLost reach the others before this process is gone. */
+ * A shard joins through the coordinator's socket, also if the coordinator runs in the same process. The main
+ * thread starts everything, sleeps on a signalfd and an eventfd, and stops everything. The net thread makes
+ * the decisions (weftd_control.c). After a failure the process waits GRACE_NS, so that error results and
+ * MemberLost reach the peers. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -18,8 +18,9 @@
 
 #include "server/daemon/weftd.h"
 
-#define GRACE_NS WEFT_MS(300)    /* after a failure: error results leave */
-#define OTHERS_NS WEFT_SECONDS(2) /* an embedded coordinator waits this long for its members to hang up */
+#define GRACE_NS WEFT_MS(300)    /* after a failure: time for error results to be sent */
+/* longest time that an embedded coordinator waits for its members to close */
+#define OTHERS_NS WEFT_SECONDS(2)
 
 void weftd_options_init(struct weftd_options *options)
 {
@@ -38,7 +39,7 @@ static enum weft_status complete_options(struct weftd *weftd, const struct weftd
     *options = *given;
     if (!options->job) options->job = weft_config_text(config, "job.name");
     if (!options->listen) options->listen = weft_config_text(config, "server.listen");
-    /* ::1 on a host with IPv6 alone */
+    /* ::1 on a host without IPv4 */
     if (strcmp(options->listen, "127.0.0.1") == 0) options->listen = weft_loopback_host();
     if (!options->lanes) options->lanes = weft_config_text(config, "transport.lanes");
     if (!options->devices) options->devices = weft_config_text(config, "transport.devices");
@@ -57,7 +58,7 @@ static enum weft_status complete_options(struct weftd *weftd, const struct weftd
     return WEFT_OK;
 }
 
-/* ---- the start ---- */
+/* ---- start ---- */
 
 static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_out, struct weft_error *error)
 {
@@ -78,7 +79,7 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
 
 static bool is_wildcard(const char *host) { return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0; }
 
-/* What others should connect to: a wildcard address is no destination. */
+/* Writes the host that peers should connect to. A wildcard address is replaced by the host name. */
 static void reachable_host(const char *listen, char *out, size_t out_bytes)
 {
     char name[65] = "";
@@ -88,7 +89,7 @@ static void reachable_host(const char *listen, char *out, size_t out_bytes)
     snprintf(out, out_bytes, v6 ? "[%s]" : "%s", host);
 }
 
-/* Whoever waits for the file sees it whole or not at all. */
+/* Writes the file under another name and renames it, so that a reader never sees a part of it. */
 static enum weft_status write_port_file(const char *path, const char *text, struct weft_error *error)
 {
     char part[4096];
@@ -103,7 +104,7 @@ static enum weft_status write_port_file(const char *path, const char *text, stru
     return WEFT_ERR_IO;
 }
 
-/* Everything that listens, then the port file, then joining. The net's thread does not run yet. */
+/* Starts the listeners, then joins, then writes the port file, then starts the net thread. */
 static enum weft_status start(struct weftd *weftd, struct weft_error *error)
 {
     char host[256], shown[300], ports[900] = "";
@@ -136,7 +137,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
     return WEFT_OK;
 }
 
-/* ---- waiting and the end ---- */
+/* ---- waiting and end ---- */
 
 struct interrupt_request {
     struct weft_command command;
@@ -158,14 +159,15 @@ void weftd_pause(struct weft_env *env, uint64_t pause_ns)
     else (void)poll(NULL, 0, (int)(pause_ns / WEFT_MS(1)));
 }
 
-/* Of an env whose time is virtual: no signals, no descriptors. */
+/* For an env with virtual time, which has no signals and no descriptors. */
 static bool is_stopped(void *context)
 {
     struct weftd *weftd = context;
     return atomic_load(&weftd->stopped);
 }
 
-/* Until the net thread says that it is over. The first signal ends the job, later ones change nothing. */
+/* Returns when the net thread has set `stopped`. The first signal ends the job; later signals have no effect.
+ */
 static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_request *request)
 {
     if (weftd->env->virtual_time) {
@@ -200,7 +202,7 @@ static void on_count(struct weft_command *command)
     atomic_store(&request->has_replied, true);
 }
 
-/* The others read how it ended before the coordinator's process is gone. */
+/* Waits until the members have read the end of the job and closed their connections. */
 static void wait_for_others(struct weftd *weftd)
 {
     uint64_t deadline_ns = weft_now_ns(weftd->env) + OTHERS_NS;
@@ -250,7 +252,7 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
     sigemptyset(&taken);
     sigaddset(&taken, SIGTERM);
     sigaddset(&taken, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &taken, &before); /* before any thread exists: they inherit it */
+    pthread_sigmask(SIG_BLOCK, &taken, &before); /* before any thread is started: threads inherit the mask */
     int signal_fd = env->virtual_time ? -1 : signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
 
     struct weftd weftd = {.env = env,
@@ -268,8 +270,8 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
 
     if (error.status == WEFT_OK && weftd.exit_status != 0) error = weftd.end;
     if (error.status != WEFT_OK) weft_log(env, WEFT_LOG_ERROR, "weftd", "%s: %s", weftd.label, error.text);
-    struct signalfd_siginfo late; /* a signal that came while we were ending anyway would kill us at the
-                                   * last line */
+    struct signalfd_siginfo late; /* consume signals that arrived during the end: unblocked, they would
+                                   * kill the process */
     while (signal_fd >= 0 && read(signal_fd, &late, sizeof late) == sizeof late) continue;
     if (signal_fd >= 0) close(signal_fd);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

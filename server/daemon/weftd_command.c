@@ -1,10 +1,11 @@
-/* weftd_command.c - letters of the net thread to an engine that are answered when it has read them; an error
- * in the answer ends the job.
+/* weftd_command.c - commands of the net thread to an engine, each with a reply. An error in a reply ends the
+ * job.
  *
- *     net: weftd_command_post ──► engine: fn, weftd_command_reply ──► net: over, or the job is aborted; freed
+ *     net: weftd_command_post -> engine: fn, weftd_command_reply -> net: frees it; after an error aborts the
+ *     job
  *
- * Letters to one engine are read in their order. One that no engine has read when the process ends is
- * freed with the others. */
+ * Commands to one engine run in order. weftd_commands_free frees the commands that no engine has read at the
+ * end. */
 #include "server/daemon/weftd.h"
 
 static struct weftd_command *request_of(struct weft_command *command)

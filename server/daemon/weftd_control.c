@@ -1,13 +1,12 @@
-/* weftd_control.c - weftd as a member: what the coordinator's messages mean for the engines. Net thread.
+/* weftd_control.c - weftd as a member of the job: acts on the coordinator's messages. Net thread.
  *
- *     Welcome    -> start the engines, each opens a transport      -> Endpoints, when all have
- *     Roster     -> every engine connects to every worker          -> Ready
- *     Declared   -> letters to the engines that own a chunk        -> DeclaredOk, when all have memory
- *     WeightHash -> letter to the engine whose chunks it is of     (a difference aborts the job)
- *     MemberLost with an epoch, Shrunk -> letters to the engines: fewer workers (weftd_members.c)
- *     Left -> letters to the engines: end what waits for that worker (weftd_members.c)
- *     MemberLost, Abort, a lost coordinator -> every engine tells its workers -> the process ends, status 1
- *     Finished   -> Leave                                          -> the process ends, status 0 */
+ *     Welcome    -> start the engines, each opens a transport    -> Endpoints, after all replies
+ *     Roster     -> every engine connects to every worker        -> Ready
+ *     Declared   -> command to the engines that own a chunk      -> DeclaredOk, after all replies
+ *     WeightHash -> command to the engine that owns its chunks   (a difference aborts the job)
+ *     MemberLost with an epoch, Left, Joined, Shrunk             -> weftd_members.c
+ *     MemberLost, Abort, lost coordinator -> engines notify their workers -> the process ends, status 1
+ *     Finished   -> Leave                                        -> the process ends, status 0 */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,9 +14,9 @@
 
 #include "server/daemon/weftd.h"
 
-/* ---- endings ---- */
+/* ---- end ---- */
 
-/* Main may stop the process: the member is done and, where the coordinator lives here, so is the job. */
+/* Stops the process if the member is done and, with an embedded coordinator, the job has ended. */
 static void stop_if_done(struct weftd *weftd)
 {
     if (!weftd->member_done || !weftd->coordinator_done || atomic_load(&weftd->stopped)) return;
@@ -58,7 +57,7 @@ void weftd_interrupted(struct weftd *weftd, const char *signal_name)
         (void)weft_control_client_abort(weftd->member, WEFT_ERR_ABORTED, text);
     }
     weftd_fail(weftd, WEFT_ERR_ABORTED, "ended by %s", signal_name);
-    weftd->coordinator_done = true; /* do not wait for a job that may never end */
+    weftd->coordinator_done = true; /* the job may never end */
     stop_if_done(weftd);
 }
 
@@ -66,8 +65,7 @@ void weftd_coordinator_ended(void *context, enum weft_status status, const char 
 {
     struct weftd *weftd = context;
     weftd->coordinator_done = true;
-    /* Its sentence also comes over our own control connection, like everybody's, unless that is what
-     * broke. */
+    /* The sentence also arrives on this process's control connection, unless that is broken. */
     stop_if_done(weftd);
 }
 
@@ -96,7 +94,7 @@ static void send_endpoints(struct weftd *weftd)
     endpoints.addresses = addresses;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ENDPOINTS;
     message.endpoints = &endpoints;
-    (void)weft_control_client_send(weftd->member, &message); /* a lost connection is told by `closed` */
+    (void)weft_control_client_send(weftd->member, &message); /* `closed` reports a lost connection */
 }
 
 static void send_ready(struct weftd *weftd)
@@ -109,7 +107,7 @@ static void send_ready(struct weftd *weftd)
     (void)weft_control_client_send(weftd->member, &message);
 }
 
-/* An engine has opened its transport or has connected; the last one moves the join on. */
+/* An engine has opened its transport or has connected. After the last reply the join continues. */
 void weftd_engine_replied(struct weft_command *command)
 {
     struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, reply);
@@ -128,7 +126,7 @@ void weftd_engine_replied(struct weft_command *command)
     else send_endpoints(weftd);
 }
 
-/* A message that outlives its callback, as a copy in its own memory. */
+/* Returns a copy of a message; NULL: no memory. */
 static Weft__Control__Control *copy_message(struct weftd *weftd, const Weft__Control__Control *message)
 {
     uint8_t *data;
@@ -171,12 +169,12 @@ struct declaration_request {
     struct weftd_engine *engine;
 };
 
-/* One tensor on its way through the engines that own a piece of it. */
+/* One declaration while the engines that own a chunk allocate its memory. */
 struct declaration {
     struct weftd *weftd;
     Weft__Control__Control *message;
     uint32_t waited_for;
-    struct weft_error error; /* the first of the answers */
+    struct weft_error error; /* first error among the replies */
     struct declaration_reply {
         struct weft_error error;
     } *replies;                         /* (engines,) */
@@ -192,7 +190,7 @@ static void declaration_free(struct declaration *declaration)
     weft_free_bytes(env, declaration);
 }
 
-/* Net thread: one engine has answered. */
+/* Net thread: one engine has replied. */
 static void on_declaration_replied(struct weft_command *command)
 {
     struct declaration_request *request = weft_container_of(command, struct declaration_request, command);
@@ -216,7 +214,7 @@ static void on_declaration_replied(struct weft_command *command)
     declaration_free(declaration);
 }
 
-/* Engine thread. */
+/* Engine thread: allocates the chunks. */
 static void on_declaration(struct weft_command *command)
 {
     struct declaration_request *request = weft_container_of(command, struct declaration_request, command);
@@ -244,7 +242,8 @@ static struct declaration *declaration_create(struct weftd *weftd, const Weft__C
     if (!declaration) return NULL;
     declaration->weftd = weftd;
     declaration->message = copy_message(weftd, message);
-    declaration->requests = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->requests);
+    declaration->requests =
+        weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->requests);
     declaration->replies = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->replies);
     if (declaration->message && declaration->requests && declaration->replies) return declaration;
     declaration_free(declaration);
@@ -284,7 +283,7 @@ static void on_declared(struct weftd *weftd, const Weft__Control__Control *messa
 /* ---- weight hashes ---- */
 
 struct hash_request {
-    struct weftd_command base; /* first */
+    struct weftd_command base; /* must be the first member */
     Weft__Control__WeightHash hash;
 };
 
@@ -302,10 +301,11 @@ static void on_hash(struct weft_command *command)
 
 static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash *hash)
 {
-    const uint32_t engine = hash->home - 1 - weftd->welcome.endpoint_first; /* none of ours: beyond them */
+    /* out of range if the endpoint is on another shard */
+    const uint32_t engine = hash->home - 1 - weftd->welcome.endpoint_first;
     struct hash_request *request =
         engine < weftd->options.engines ? weft_alloc_zero(weftd->env, sizeof *request) : NULL;
-    if (!request) { /* one comparison less; the next one comes */
+    if (!request) { /* skip this comparison; another follows after hash_every steps */
         weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "a weight hash of tensor %u could not be compared",
                  hash->tensor);
         return;
@@ -317,7 +317,7 @@ static void on_weight_hash(struct weftd *weftd, const Weft__Control__WeightHash 
 /* ---- freed tensors ---- */
 
 struct release_request {
-    struct weftd_command base; /* first */
+    struct weftd_command base; /* must be the first member */
     uint32_t tensor;
 };
 
@@ -332,7 +332,7 @@ static void on_tensor_free(struct weftd *weftd, uint32_t tensor)
 {
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         struct release_request *request = weft_alloc_zero(weftd->env, sizeof *request);
-        if (!request) { /* its memory stays until the end of the job */
+        if (!request) { /* the memory is freed at the end of the job */
             weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "no memory to release tensor %u", tensor);
             return;
         }
@@ -382,7 +382,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
     }
 }
 
-/* Not called when the coordinator is in this process: it logs the same. */
+/* Unused with an embedded coordinator, which logs the same. */
 static void on_awaited(void *context, const char *text)
 {
     struct weftd *weftd = context;
@@ -395,10 +395,10 @@ static void on_closed(void *context, enum weft_status status, const char *text)
     if (status == WEFT_ERR_PEER_LOST && weftd->roster)
         weftd_fail(weftd, status, "%s lost: its control connection closed",
                    weftd->roster->roster->coordinator);
-    else if (status != WEFT_ERR_CLOSED) /* CLOSED: we left */
+    else if (status != WEFT_ERR_CLOSED) /* CLOSED: this process has left */
         weftd_fail(weftd, status, "%s", text);
-    /* Turned away (a wrong secret, a taken index): the job that an embedded coordinator serves cannot
-     * begin without us. */
+    /* Refused (wrong secret, index in use): the job of an embedded coordinator cannot begin without this
+     * shard. */
     if (status != WEFT_ERR_CLOSED && !weftd->joined) weftd->coordinator_done = true;
     weftd->member_done = true;
     stop_if_done(weftd);

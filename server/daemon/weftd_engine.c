@@ -1,11 +1,11 @@
 /* weftd_engine.c - one engine thread: a transport, a loop and a shard engine, from Welcome to the end.
  *
- *     thread starts -> opens its transport -> answers with its address
- *     letter connect -> connects to every worker, makes the shard engine -> answers
- *     loop runs: data messages, and letters (declarations, hashes, statistics, fail)
+ *     thread starts -> opens its transport -> replies with its address
+ *     command connect -> connects to every worker, creates the shard engine -> replies
+ *     loop runs: data messages and commands (declarations, hashes, statistics, failure)
  *     loop stops -> close, drain for at most DRAIN_NS, free
  *
- * Nothing here is touched by another thread while the loop runs, except through letters. */
+ * While the loop runs, other threads reach the engine only by commands. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -15,12 +15,12 @@
 #define DRAIN_NS WEFT_SECONDS(1)
 #define VIEW_WAIT_NS WEFT_MS(200)
 
-/* ---- on the engine's thread ---- */
+/* ---- engine thread ---- */
 
 static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
     struct weftd_engine *engine = context;
-    /* Also the ordinary end of a worker that has left: the coordinator decides who is lost. */
+    /* Also called when a worker that has left closes. The coordinator decides which member is lost. */
     weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is gone: %s", engine->index,
              peer_id, text ? text : weft_reason_text(status));
 }
@@ -65,7 +65,7 @@ static enum weft_status open_transport(struct weftd_engine *engine)
     return WEFT_OK;
 }
 
-/* Connect to every worker of the roster; ids and incarnations by rank. */
+/* Connects to every worker of the roster. Writes endpoint ids and incarnations by rank. */
 static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *endpoints,
                                         uint64_t *incarnations)
 {
@@ -109,7 +109,7 @@ static enum weft_status shard_create(struct weftd_engine *engine)
         options.worker_endpoints = endpoints;
         options.worker_incarnations = incarnations;
         options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");
-        /* A little before the workers give up: they cannot say who is missing, the shard can. */
+        /* Shorter than the workers' deadline: the shard can name the missing ranks, a worker cannot. */
         options.round_deadline_ns = weft_config_u64(config, "client.deadline") / 10 * 9;
         options.hash_every = (uint32_t)weft_config_u64(config, "server.hash_every");
         status = weft_shard_engine_create(weftd->env, &options, &engine->shard, &engine->error);
@@ -121,7 +121,7 @@ static enum weft_status shard_create(struct weftd_engine *engine)
 
 static void reply_status(struct weftd_engine *engine, enum weft_status status)
 {
-    /* unless it has a sentence */
+    /* keeps an earlier sentence */
     if (status != WEFT_OK) weft_error_set(&engine->error, status, "%s", weft_reason_text(status));
     engine->reply.fn = weftd_engine_replied;
     weft_net_post(engine->weftd->net, &engine->reply);
@@ -137,7 +137,7 @@ static void on_fail(struct weft_command *command)
 {
     struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, fail_command);
     struct weftd *weftd = engine->weftd;
-    /* Not every transport sees a death (shared memory does not); what waits for the dead would never end. */
+    /* Shared memory does not detect a dead peer, and operations with it would never end. */
     if (engine->transport && weftd->lost_endpoint != UINT32_MAX &&
         weft_transport_peer(engine->transport, weftd->lost_endpoint))
         weft_transport_fail_peer(engine->transport, weftd->lost_endpoint, WEFT_ERR_PEER_LOST,
@@ -168,14 +168,13 @@ static void drain(struct weftd_engine *engine)
     weft_transport_close(engine->transport);
     uint64_t deadline_ns = weft_now_ns(env) + DRAIN_NS;
     while (!weft_transport_drained(engine->transport) && weft_now_ns(env) < deadline_ns)
-        /* the loop has let go of it */
+        /* the loop no longer calls progress */
         if (weft_transport_progress(engine->transport, 64) == 0) weftd_pause(env, WEFT_MS(1));
     if (!weft_transport_drained(engine->transport))
         weft_log(env, WEFT_LOG_WARN, "weftd",
                  "engine %u: messages were still under way after %llu ms; dropped", engine->index,
                  (unsigned long long)(DRAIN_NS / WEFT_MS(1)));
-    weft_transport_free(engine->transport); /* first: what it could not drain may still use the shard's
-                                             * memory */
+    weft_transport_free(engine->transport); /* first: operations in flight may still use the shard's memory */
     engine->transport = NULL;
     weft_shard_engine_free(engine->shard);
     engine->shard = NULL;
@@ -190,7 +189,7 @@ static void *engine_main(void *argument)
     return NULL;
 }
 
-/* ---- from other threads ---- */
+/* ---- other threads ---- */
 
 void weftd_engine_post_connect(struct weftd_engine *engine)
 {
@@ -204,11 +203,11 @@ void weftd_engine_post_failure(struct weftd_engine *engine)
     weft_loop_post(engine->loop, &engine->fail_command);
 }
 
-/* The net thread waits a moment for fresh numbers: an engine step is short. A busy engine shows its last
- * ones. */
+/* Waits for at most VIEW_WAIT_NS until the engine has copied its statistics. A busy engine's last copy is
+ * returned afterwards. */
 void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out)
 {
-    /* a process has the system's env: CLOCK_MONOTONIC */
+    /* system env: CLOCK_MONOTONIC */
     uint64_t until_ns = weft_now_ns(engine->weftd->env) + VIEW_WAIT_NS;
     struct timespec until = {(time_t)(until_ns / WEFT_SECONDS(1)), (long)(until_ns % WEFT_SECONDS(1))};
     pthread_mutex_lock(&engine->view_lock);
@@ -280,7 +279,7 @@ void weftd_engines_stop(struct weftd *weftd)
         if (weftd->engines[i].thread_started) pthread_join(weftd->engines[i].thread, NULL);
 }
 
-/* After the net is gone: its last letters may still look at engines. */
+/* Call after weft_net_free: commands that it still runs may use the engines. */
 void weftd_engines_free(struct weftd *weftd)
 {
     for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++) {

@@ -1,7 +1,8 @@
-/* weftd_http.c - weftd's pages: /metrics (Prometheus text), /healthz, /status (JSON). Net thread, GET only.
+/* weftd_http.c - HTTP pages of weftd: /metrics (Prometheus text), /healthz, /status (JSON). Net thread, GET
+ * only.
  *
- * Names carry their units; counters end in _total. Numbers of an engine are copied by its own thread on
- * request (weftd_engine_view), so a scrape costs the data path one letter and no lock. */
+ * Metric names end in their unit, counters in _total. The engine thread copies its statistics on request
+ * (weftd_engine_view), so a scrape costs the data path one command and no lock. */
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,13 +10,13 @@
 
 #include "server/daemon/weftd.h"
 
-/* ---- a page under construction ---- */
+/* ---- page buffer ---- */
 
 struct page {
     struct weft_env *env;
-    char *text; /* owned until it is given to the reply */
+    char *text; /* owned; moves to the reply */
     size_t bytes, room;
-    bool failed; /* no memory: the page is not sent */
+    bool failed; /* no memory; the reply is 503 */
 };
 
 static bool page_reserve(struct page *page, size_t bytes)
@@ -93,7 +94,7 @@ static const struct metric metrics[] = {
      "Messages dropped: wrong nonce, unknown sender, bad length.", TRANSPORT(refused_count)},
 };
 
-/* A label's value: backslash, quote and newline escaped as Prometheus wants it. */
+/* Writes a label value with backslash, quote and newline escaped for Prometheus. */
 static void write_label(struct page *page, const char *text)
 {
     for (; *text; text++) {

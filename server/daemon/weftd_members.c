@@ -1,21 +1,22 @@
-/* weftd_members.c - weftd in a job that goes on without lost workers: the coordinator's word reaches the
- * engines. Net thread, but for what a letter does on its engine's (weftd_command.c).
+/* weftd_members.c - changes of the membership: forwards the coordinator's messages to the engines.
  *
- *     MemberLost(epoch) -> every engine gives the lost worker up and parts   (shard_members.c)
- *     Left              -> every engine ends the rounds without that worker's contribution (shard_worker_left.c)
- *     Joined(epoch)     -> every engine parts; the worker that rests stays connected, and may be one of a later epoch's members
- *     Shrunk(epoch)     -> every engine gets the members, by their new ranks */
+ *     MemberLost(epoch) -> every engine fails the lost peer and leaves the epoch   (shard_members.c)
+ *     Left              -> every engine ends rounds that lack that worker's contribution (shard_worker_left.c)
+ *     Joined(epoch)     -> every engine leaves the epoch; the worker stays connected
+ *     Shrunk(epoch)     -> every engine enters the epoch with the members by new rank
+ *
+ * Net thread, except for the functions that commands run on the engine thread (weftd_command.c). */
 #include <stdio.h>
 #include <string.h>
 
 #include "server/daemon/weftd.h"
 
 struct members_request {
-    struct weftd_command base; /* first */
+    struct weftd_command base; /* must be the first member */
     uint32_t epoch, lost_endpoint, left_endpoint, workers;
     bool lost;
     char text[400];
-    uint64_t *incarnations; /* (workers,) behind the letter; endpoints behind them */
+    uint64_t *incarnations; /* (workers,) follow the struct; endpoints (workers,) follow them */
     uint32_t *endpoints;
 };
 
@@ -36,15 +37,16 @@ static struct members_request *request_create(struct weftd *weftd, uint32_t epoc
     return request;
 }
 
-/* ---- on the engine's thread ---- */
+/* ---- engine thread ---- */
 
 static void on_leave_epoch(struct weft_command *command)
 {
     struct members_request *request = weft_container_of(command, struct members_request, base.command);
     struct weftd_engine *engine = request->base.engine;
-    /* Not every transport sees a death, and what is under way to or from the dead has to end. */
+    /* Not every transport detects a dead peer, and operations with it must end. */
     if (request->lost && engine->transport && weft_transport_peer(engine->transport, request->lost_endpoint))
-        weft_transport_fail_peer(engine->transport, request->lost_endpoint, WEFT_ERR_PEER_LOST, request->text);
+        weft_transport_fail_peer(engine->transport, request->lost_endpoint, WEFT_ERR_PEER_LOST,
+                                 request->text);
     if (engine->shard) weft_shard_engine_leave_epoch(engine->shard, request->epoch);
     weftd_command_reply(&request->base);
 }
@@ -67,7 +69,7 @@ static void on_left(struct weft_command *command)
     weftd_command_reply(&request->base);
 }
 
-/* ---- what the coordinator says ---- */
+/* ---- net thread: messages of the coordinator ---- */
 
 static const Weft__Control__Member *worker_of(const struct weftd *weftd, uint32_t number)
 {
@@ -78,7 +80,7 @@ static const Weft__Control__Member *worker_of(const struct weftd *weftd, uint32_
     return NULL;
 }
 
-/* false: it is the end of the job. */
+/* false: the job ends. */
 bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
 {
     const Weft__Control__Member *member = worker_of(weftd, lost->member);

@@ -1,21 +1,21 @@
-/* shard_engine.c - one shard engine: life, deadlines, failure.
+/* shard_engine.c - one shard engine: create, deadlines, failure, free.
  *
- * An engine is one thread's: it owns its chunks, its endpoint's push channel and its memory; there is no
- * lock on the data path. Work enters by the transport's handler (shard_request.c) and by completions of
- * receives and sends; whatever had to wait (memory, a free reply, an AGAIN of the transport) is served from
- * shard_engine_resume, which every event that frees something calls.
+ * One thread owns the engine: its chunks, its endpoint's push channel and its memory. The data path takes no
+ * lock. Work arrives through the transport's handler (shard_request.c) and through completions of receives
+ * and sends. A request that lacks memory, a free reply or a transport resource waits; every event that frees
+ * one calls shard_engine_resume.
  *
- * Deadlines: rounds are listed in the order of their first contribution and pulls in the order they came,
- * and all have the same time, so one timer at the two heads is enough. It sleeps while nothing waits.
+ * Deadlines: rounds are listed by first contribution, pulls by arrival, and all have the same time limit. One
+ * timer for the first entry of both lists is therefore enough. It is stopped while both are empty.
  *
- * Failure: the coordinator decides who is lost. weft_shard_engine_fail drops every open round, answers
- * everyone who waits, and from then on every request, with the given status and sentence. */
+ * Failure: the coordinator decides which member is lost. weft_shard_engine_fail drops every open round.
+ * Waiting and later requests get the given status and sentence. */
 #include <stdio.h>
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
 
-#define RETRY_NS 100000u /* after an AGAIN of the transport with nothing of ours in flight */
+#define RETRY_NS 100000u /* delay after WEFT_ERR_AGAIN of the transport */
 
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options)
 {
@@ -33,7 +33,7 @@ static uint64_t pull_since_ns(struct weft_shard_engine *engine, struct weft_arri
                               struct weft_wire_header *header, struct shard_contribution **contribution_out)
 {
     enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, header);
-    WEFT_ASSERT(status == WEFT_OK); /* it was checked when it came */
+    WEFT_ASSERT(status == WEFT_OK); /* it was checked on arrival */
     struct shard_chunk *chunk = shard_table_chunk(shard_table_tensor(engine, header->tensor), header->chunk);
     *contribution_out = &chunk->contributions[header->worker];
     WEFT_ASSERT((*contribution_out)->pull == arrival);
@@ -48,8 +48,8 @@ static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
     if (!weft_list_empty(&engine->pulls)) {
         struct weft_wire_header header;
         struct shard_contribution *contribution;
-        uint64_t pull =
-            pull_since_ns(engine, weft_list_first(&engine->pulls, struct weft_arrival, link), &header, &contribution);
+        uint64_t pull = pull_since_ns(engine, weft_list_first(&engine->pulls, struct weft_arrival, link),
+                                      &header, &contribution);
         if (pull < since) since = pull;
     }
     return since;
@@ -70,7 +70,7 @@ void shard_engine_watch_deadlines(struct weft_shard_engine *engine)
                  "no memory for a timer: deadlines of rounds are not watched for now");
 }
 
-/* A timer with nothing to watch would keep an idle process (and the simulator) awake once more. */
+/* A running timer would wake an idle process, and the simulator, once more. */
 static void unwatch_when_idle(struct weft_shard_engine *engine)
 {
     if (weft_list_empty(&engine->rounds) && weft_list_empty(&engine->pulls))
@@ -80,13 +80,13 @@ static void unwatch_when_idle(struct weft_shard_engine *engine)
 static void expire_round(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (shard_round_is_closing(chunk)) { /* too late to be late */
+    if (shard_round_is_closing(chunk)) { /* all contributions are in: the close cannot fail on the deadline */
         chunk->first_ns = weft_now_ns(engine->env);
         weft_list_remove(&chunk->round_link);
         weft_list_append(&engine->rounds, &chunk->round_link);
         return;
     }
-    char missing[64], text[240]; /* cut to the length of a RESULT sentence when it is kept */
+    char missing[64], text[240]; /* shard_round_drop cuts it to the length of a RESULT text */
     unsigned long long step = chunk->open_step;
     double seconds = (double)engine->round_deadline_ns / 1e9;
     shard_round_describe_missing(chunk, missing, sizeof missing);
@@ -133,7 +133,7 @@ static void deadline_passed(struct weft_timer *timer)
     shard_engine_watch_deadlines(engine);
 }
 
-/* ---- what waited ---- */
+/* ---- resuming ---- */
 
 static void retry(struct weft_timer *timer)
 {
@@ -189,7 +189,7 @@ void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker)
 
 void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text)
 {
-    if (engine->failed < 0 || engine->closed) return; /* the first reason is the one to tell */
+    if (engine->failed < 0 || engine->closed) return; /* the first reason counts */
     engine->failed = status < 0 ? status : WEFT_ERR_ABORTED;
     snprintf(engine->failed_text, sizeof engine->failed_text, "%s",
              text && text[0] ? text : "the job has ended");
@@ -197,12 +197,13 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
         struct shard_tensor *tensor = engine->tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
             struct shard_chunk *chunk = &tensor->chunks[i];
-            if (shard_round_is_closing(chunk)) continue; /* all have pushed: they get their result */
+            /* all contributions are in: the workers get the result */
+            if (shard_round_is_closing(chunk)) continue;
             if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link))
                 shard_round_drop(chunk, engine->failed, engine->failed_text);
         }
     }
-    while (!weft_list_empty(&engine->pulls)) { /* handled again, they meet the failure */
+    while (!weft_list_empty(&engine->pulls)) { /* the next pump refuses them */
         struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
         shard_engine_pull_removed(engine, arrival);
         shard_reply_defer(engine, arrival);

@@ -1,11 +1,10 @@
-/* shard_hash.c - do the workers' weights still equal ours?
+/* shard_hash.c - checks that the workers' weights equal the shard's.
  *
- * In compressed server modes nobody sends weights: shard and workers apply the same aggregate with the
- * same kernel, each to its own copy. Every hash_every steps each engine hashes its chunks of a tensor,
- * adds their hashes up (weft_chunk_hash) as they close the step, and keeps the last two sums; a worker's
- * sum over the same chunks after the same step comes over the control plane, possibly a step or two later,
- * and must be equal. A hash of a step that is not kept any more (or not hashed) proves nothing and is
- * ignored. Nobody contributes to a next step before all chunks have closed this one: their values are of
+ * With a codec and an optimiser no weights are sent: shard and workers apply the same aggregate with the same
+ * kernel to their own copies. Every hash_every steps the engine sums the hashes of its chunks of a tensor as
+ * they close the step (weft_chunk_hash) and keeps the last two sums. A worker's sum over the same chunks
+ * arrives over the control connection, possibly some steps later, and must be equal. A hash of a step without
+ * a sum is ignored. All chunks have closed step s before a worker contributes to step s + 1, so a sum is of
  * one step. */
 #include <inttypes.h>
 

@@ -1,26 +1,22 @@
-/* shard_members.c - the workers of an engine become fewer: the job goes on without a lost one, or one at
- * rest, under another epoch; those at rest are back in a later one.
+/* shard_members.c - the workers of an engine change: the job goes on under a new epoch.
  *
  *     MemberLost(epoch),
- *     Joined(epoch)     --> part:   open rounds are forgotten, whoever waits is forgotten; requests of an older epoch get no answer
- *     Shrunk(epoch)     --> follow: kept until nothing of the old epoch is received or computed, then in force
- *     request of a newer epoch --> waits in `early` until that one is in force
+ *     Joined(epoch)  --> leave_epoch: open rounds and waiting requests are discarded; older requests are ignored
+ *     Shrunk(epoch)  --> enter_epoch: pending until every chunk is idle, then in force
+ *     request of a newer epoch --> waits in `newer_epoch` until that epoch is in force
  *
- * Who is lost, and in which epoch the others go on, is the coordinator's word alone; its messages and the
- * survivors' requests come by different ways, in any order.
+ * Only the coordinator decides which worker is lost. Its messages and the workers' requests may arrive in any
+ * order.
  *
- * What a round that is closed has made stays: values, optimiser state and closed_step, which is every
- * worker's watermark. The survivors push the step that was cut short again: where it is closed they are told
- * its result as for any duplicate, the mean of all that were there when it closed; elsewhere the round begins
- * anew with theirs. So no push is applied twice, whoever heard of what. An answer that is under way is of the
- * old epoch and counts as nothing where it comes (client/tensor/server_mode.c).
- *
- * Nothing allocates: there are never more workers than at create. */
+ * Closed rounds stay: values, optimiser state and closed_step, the watermark of every worker. The workers
+ * push an interrupted step again. If the chunk has closed it, they get its result as for a duplicate.
+ * Otherwise the round starts anew. No push is applied twice. Clients ignore replies of an old epoch. Nothing
+ * allocates: the workers of create are the maximum. */
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
 
-/* ---- parting ---- */
+/* ---- leaving an epoch ---- */
 
 static void clear_replies(struct shard_chunk *chunk)
 {
@@ -32,7 +28,7 @@ static void clear_replies(struct shard_chunk *chunk)
     weft_list_remove(&chunk->reply_link);
 }
 
-/* A close that has begun goes on: all have contributed, and the values are being written. */
+/* A close task continues: all have contributed, and it is writing the values. */
 static void leave_chunk(struct shard_chunk *chunk)
 {
     clear_replies(chunk);
@@ -49,7 +45,7 @@ static void discard_pulls(struct weft_shard_engine *engine)
     }
 }
 
-/* They are looked at again, and may wait again. */
+/* Defers the arrivals of newer epochs; is_current_epoch checks them again. */
 static void retry_newer_epochs(struct weft_shard_engine *engine)
 {
     while (!weft_list_empty(&engine->newer_epoch)) {
@@ -72,7 +68,7 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
     shard_engine_resume(engine);
 }
 
-/* ---- following ---- */
+/* ---- entering an epoch ---- */
 
 static bool all_idle(const struct weft_shard_engine *engine)
 {
@@ -84,7 +80,7 @@ static bool all_idle(const struct weft_shard_engine *engine)
     return true;
 }
 
-/* The records of the old ranks are the new ones', who have contributed nothing yet. */
+/* Resets the workers' states: ranks have new numbers and no contributions. */
 static void reset_workers(struct shard_chunk *chunk, uint32_t workers)
 {
     clear_replies(chunk);
@@ -129,7 +125,7 @@ enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine,
         engine->next_worker[i] =
             (struct shard_worker){.endpoint = endpoints[i], .incarnation = incarnations[i]};
     engine->enters_epoch = true;
-    weft_shard_engine_leave_epoch(engine, epoch); /* if that was not said before */
+    weft_shard_engine_leave_epoch(engine, epoch); /* no effect if the epoch was left before */
     shard_engine_resume(engine);
     return WEFT_OK;
 }

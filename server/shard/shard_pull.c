@@ -1,24 +1,21 @@
-/* shard_pull.c - weights out (PULL) and first weights in (INIT); the same ways for what else a chunk
- * remembers (STATE_PULL, STATE_INIT): its optimiser's arrays, and what the sums of its codec owe.
+/* shard_pull.c - sends weights (PULL) and receives first weights (INIT); the same for optimiser states and
+ * codec residuals (STATE_PULL, STATE_INIT).
  *
- * A PULL names the step whose result it wants at least; it is answered from the chunk's values as soon as
- * that step is closed, at once when it is closed already. One pull per worker and chunk may wait. While a
- * round only waits for readers of the old values (phase CLOSING) a new pull waits for the new ones: a
- * stream of pulls cannot keep a round from closing.
+ * A PULL names the oldest step it accepts. It gets the chunk's values when that step is closed. One pull per
+ * worker and chunk may wait. In phase CLOSING a new pull waits for the new values, so a stream of pulls
+ * cannot delay a close.
  *
- * INIT is received straight into the values: there is no older copy worth keeping before the first step.
- * Weights are the trainer's, whatever they are. A part of the state is looked at before it counts: an
- * optimiser never leaves one that is not finite, nor a codec a debt from 2^120 on, and neither gets over
- * one. Both are allowed until the first contribution of step 1 has come, and may be repeated (a lost
- * answer). */
+ * INIT is received directly into the values, since no older copy is needed before the first step. Weights may
+ * have any value. A state is checked before it is copied: an optimiser state must be finite, a residual below
+ * 2^120. Both kinds are accepted until the first contribution of step 1, and may be repeated if a reply was
+ * lost. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
 
-/* Does `data` answer a pull of `step`? Before the first step values must have been given; the rest begins
- * as zeros. */
+/* Can `data` answer a pull of `step`? At step 0 values need first weights; states start as zeros. */
 static bool pull_ready(const struct shard_chunk *chunk, const float *data, uint64_t step)
 {
     if (chunk->phase == SHARD_PHASE_CLOSING || chunk->phase == SHARD_PHASE_INSTALLING) return false;
@@ -80,13 +77,13 @@ void shard_pull_reply_waiting(struct shard_chunk *chunk)
         if (!arrival) continue;
         chunk->contributions[worker].pull = NULL;
         weft_list_remove(&arrival->link);
-        shard_reply_defer(engine, arrival); /* handled again by the next pump, which follows */
+        shard_reply_defer(engine, arrival); /* the next pump, which follows, handles it */
     }
 }
 
 /* ---- INIT, and STATE_INIT ---- */
 
-/* May the state that has come be kept? Then it is, in its place. */
+/* Copies the received state into place if its values are in range. false: they are not. */
 static bool state_store(struct shard_chunk *chunk)
 {
     const bool is_residual = chunk->combiner && chunk->installing == weft_combiner_residual(chunk->combiner);
@@ -140,7 +137,8 @@ static void installed(struct weft_completion *completion, enum weft_status statu
     shard_engine_resume(engine);
 }
 
-/* `what` is to come into `place`, or is refused. */
+/* Starts receiving the payload into `place`. Refuses the request if place is NULL or the request is not
+ * valid. */
 static void install(struct shard_chunk *chunk, const struct weft_wire_header *header,
                     struct weft_arrival *arrival, float *place, const char *what)
 {
@@ -163,7 +161,7 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
                            "first %s of tensor '%.40s' after its training has begun", what, tensor->name);
         return;
     }
-    /* Somebody still reads the values, or they are being written: later. */
+    /* The values are being read or written. */
     if (shard_result_is_in_use(chunk) || chunk->phase != SHARD_PHASE_IDLE) {
         shard_reply_defer(engine, arrival);
         return;
@@ -181,9 +179,9 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
     weft_completion_init(&chunk->install, 1, installed);
     chunk->installing = place;
     chunk->install_round = header->round;
-    enum weft_status status =
-        weft_transport_accept(engine->transport, arrival, chunk->install_buffer ? chunk->install_buffer : place,
-                              chunk->count * sizeof(float), &chunk->install);
+    enum weft_status status = weft_transport_accept(engine->transport, arrival,
+                                                    chunk->install_buffer ? chunk->install_buffer : place,
+                                                    chunk->count * sizeof(float), &chunk->install);
     if (status >= 0) {
         if (place == chunk->values) chunk->initialised = false;
         return;
@@ -206,13 +204,14 @@ void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_hea
     install(chunk, header, arrival, chunk->values, "weights");
 }
 
-/* ---- the rest of what a chunk remembers ---- */
+/* ---- states ---- */
 
-/* NULL: it has no such part. */
+/* NULL: the chunk has no such state. */
 static float *state_of(const struct shard_chunk *chunk, uint8_t part)
 {
     if (part < WEFT_OPTIMIZER_STATES_MAX) return chunk->states[part];
-    return part == WEFT_WIRE_PART_RESIDUAL && chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+    return part == WEFT_WIRE_PART_RESIDUAL && chunk->combiner ? weft_combiner_residual(chunk->combiner)
+                                                              : NULL;
 }
 
 void shard_state_request(struct shard_chunk *chunk, const struct weft_wire_header *header,

@@ -1,20 +1,19 @@
-/* shard_push.c - a contribution that has passed the door: is it due, is it usable, and then it waits for its
- * slot.
+/* shard_push.c - a push with a checked header: validates step, round, lr and weight, then waits for a slot.
  *
- * Steps. The first contribution after a close opens the next step: usually the one after closed_step, but
- * steps may pass a tensor by (declared late, frozen for a while). Until it closes or is dropped the others
- * must bring the same step; who brings another is told who is where.
+ * Steps. The first contribution after a close opens the next step. It usually has number closed_step + 1, but
+ * may skip steps (tensor declared late, or frozen). Until that step is closed or dropped, a push of another
+ * step is refused.
  *
- * Exactly once. A contribution is folded at most once: its step must be the open one, above closed_step,
- * its part must be NONE, and closing moves closed_step and every worker's watermark in the same call.
- * Duplicates of the last closed round are answered from its result, older ones are refused as stale. */
+ * Exactly once. A contribution is folded at most once: its step must be the open one, larger than
+ * closed_step, and its state must be NONE. A close moves closed_step and every worker's watermark in the same
+ * call. A duplicate of the last closed round gets its result again; older duplicates are refused as stale. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
 
-/* A push of a round that is closed already: told again what it was told, or that it comes too late. */
+/* Replies to a push of a closed round: the result again, or WEFT_ERR_STALE. */
 static void push_again(struct shard_chunk *chunk, const struct weft_wire_header *header,
                        struct weft_arrival *arrival)
 {
@@ -27,7 +26,7 @@ static void push_again(struct shard_chunk *chunk, const struct weft_wire_header 
         return;
     }
     if (chunk->contributions[header->worker].state != SHARD_CONTRIBUTION_NONE) {
-        /* it has moved on: nobody waits for this answer */
+        /* the worker has pushed a later round and does not wait for this reply */
         engine->stats.duplicates++;
         weft_transport_discard(engine->transport, arrival);
         return;
@@ -36,15 +35,15 @@ static void push_again(struct shard_chunk *chunk, const struct weft_wire_header 
     if (shard_reply_result(chunk, arrival, header, kind)) engine->stats.duplicates++;
 }
 
-/* The learning rate is the step's: all ranks and all rounds have the same. Bits, not values, are compared. */
+/* lr is a property of the step: equal in all ranks and rounds. Compares bits, so NaN is equal to itself. */
 static bool lr_agrees(const struct shard_chunk *chunk, float lr)
 {
     return (chunk->arrived == 0 && chunk->round == 0) || memcmp(&lr, &chunk->lr, sizeof lr) == 0;
 }
 
-#define STEP_MAX (UINT64_MAX / 2) /* no count of steps gets there */
+#define STEP_MAX (UINT64_MAX / 2) /* keeps step + 1 from wrapping */
 
-/* Is it a push of the round that collects, and the first of its worker? Else it is answered here. */
+/* Is it the worker's first push of the open round? Otherwise replies to it and returns false. */
 static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header *header,
                         struct weft_arrival *arrival)
 {
@@ -56,8 +55,10 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
         push_again(chunk, header, arrival);
         return false;
     }
-    if (contribution->error_unsent && header->step == chunk->error_step && header->round == chunk->error_round) {
-        contribution->error_unsent = false; /* even when others try again already: it must hear of it once */
+    if (contribution->error_unsent && header->step == chunk->error_step &&
+        header->round == chunk->error_round) {
+        contribution->error_unsent = false; /* the error is reported once, also if other workers have
+                                             * started a new attempt */
         shard_reply_note(chunk, header->worker, SHARD_REPLY_ERROR);
         weft_transport_discard(engine->transport, arrival);
         shard_engine_resume(engine);
@@ -70,7 +71,8 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
                            header->worker, header->step, tensor->name, chunk->lr_worker, chunk->open_step);
         return false;
     }
-    if (header->round > chunk->round && header->step == chunk->error_step) { /* why it is back at round 0 */
+    if (header->round > chunk->round && header->step == chunk->error_step) {
+        /* the round was dropped: report why round 0 is next */
         shard_reply_refuse(engine, arrival, header, chunk->error_status, "%s", chunk->error_text);
         return false;
     }
@@ -80,7 +82,8 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
                            header->step, header->round, tensor->name, chunk->round);
         return false;
     }
-    if (contribution->state != SHARD_CONTRIBUTION_NONE) { /* the first one is answered when the round closes */
+    if (contribution->state != SHARD_CONTRIBUTION_NONE) {
+        /* the first push gets the reply when the round closes */
         engine->stats.duplicates++;
         weft_transport_discard(engine->transport, arrival);
         return false;
@@ -88,7 +91,7 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
     return true;
 }
 
-/* May the chunk take this contribution? Else its worker is told here. */
+/* Can the chunk accept this contribution? Otherwise refuses it and returns false. */
 static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_header *header,
                            struct weft_arrival *arrival)
 {
@@ -102,7 +105,8 @@ static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_hea
             tensor->name);
         return false;
     }
-    if (header->round > 0 && memcmp(&contribution->weight, &header->weight, sizeof contribution->weight) != 0) {
+    if (header->round > 0 &&
+        memcmp(&contribution->weight, &header->weight, sizeof contribution->weight) != 0) {
         shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_MISMATCH,
                            "rank %u's weight changed from %g to %g within step %" PRIu64, header->worker,
                            (double)contribution->weight, (double)header->weight, header->step);

@@ -1,27 +1,25 @@
-/* shard_receive.c - contributions on their way in: which round gets memory, which worker sends now.
+/* shard_receive.c - assigns receive memory to rounds and slots to workers.
  *
- *     announced (part WAITING) --> room_for? --> slot --> RECEIVING --> HELD --> shard_round_advance folds it
+ *     ANNOUNCED --> can_take_slot? --> slot --> RECEIVING --> HELD --> shard_round_advance folds it
  *
  * Memory. A round opens when the arena has its block, in the order of first announcements. A dense round
- * keeps the partial sums of T in its slots: after ranks 0..k-1 are folded, popcount(k) of them. A rank is
- * received ahead of its turn only when every missing rank before it would still find a slot when it comes
- * (room_for): "one slot stays with the lowest missing rank", counted exactly.
+ * keeps the partial sums of the canonical tree T in its slots: after ranks 0..k-1 are folded, popcount(k) of
+ * them. A rank is received out of order only if every missing lower rank still finds a slot later.
  *
- * Why no order of pushes can deadlock it:
- *   1. An announcement costs no memory of ours, so it always gets in, whatever is open.
- *   2. An open round can always receive its lowest missing rank: block size >=
- *      weft_tree_reduce_buffer_count(workers), and room_for never gives away what a missing rank needs.
- *      Folding needs nobody else.
- *   3. So an open round closes as soon as all its workers have announced it, and gives its block back; the
- *      round waiting longest gets it (its block fits an empty arena: checked at declare).
- *   4. Closing waits for readers of the previous result only; a reader's buffer is its own and waits for
+ * No order of pushes can deadlock:
+ *   1. An announcement uses no receive memory, so it is always accepted.
+ *   2. An open round can always receive its lowest missing rank: its block has at least
+ *      weft_fold_slots(workers) slots, and can_take_slot reserves what the missing ranks need. Folding
+ *      depends on no other round.
+ *   3. So an open round closes when all its workers have announced, and releases its block. The round that
+ *      waits longest gets it; its block fits into an empty arena, which declare has checked.
+ *   4. A close waits only for readers of the previous result. A reader's buffer is its own and waits for
  *      nothing.
- * What remains is that each worker announces each chunk of the step. A client that holds announcements
- * back until results of other chunks have come must hold them back in the same order on every worker, or
- * have fewer in flight than there are blocks: announcements are cheap, so it has no reason to. */
+ * Precondition: every worker announces every chunk of the step. A client that delays announcements until it
+ * has results of other chunks must do so in the same order on every worker. */
 #include "server/shard/shard_engine.h"
 
-/* Partial sums that live after ranks 0..added-1 are folded. */
+/* Partial sums in use after ranks 0..added-1 are folded. */
 uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added)
 {
     return shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_popcount(added) : 0;
@@ -29,18 +27,19 @@ uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added)
 
 static bool in_slot(const struct shard_contribution *contribution)
 {
-    return contribution->state == SHARD_CONTRIBUTION_RECEIVING || contribution->state == SHARD_CONTRIBUTION_HELD;
+    return contribution->state == SHARD_CONTRIBUTION_RECEIVING ||
+           contribution->state == SHARD_CONTRIBUTION_HELD;
 }
 
-/* May `rank` take a slot? Each missing rank before it must still find one when its turn comes: then the
- * partials, the ranks in slots behind it, `rank` and itself are there. Growing in rank: when one may not,
- * none after it may. */
+/* May `rank` take a slot? When a missing lower rank k is received, these slots are in use: the partial sums
+ * of ranks below k, the ranks above k that are in slots, `rank`, and k itself. Monotone: if false for a rank,
+ * false for all higher ranks. */
 static bool can_take_slot(const struct shard_chunk *chunk, uint32_t rank)
 {
     const struct shard_slots *slots = &chunk->slots;
     if (slots->count >= chunk->tensor->engine->workers) return true;
     if (rank == chunk->next) return true;
-    if (slots->used == slots->count) return false; /* all before it are in slots and will be folded soon */
+    if (slots->used == slots->count) return false; /* all lower ranks are in slots and will be folded */
     uint32_t behind = slots->used - shard_round_partials(chunk, chunk->next);
     for (uint32_t k = chunk->next; k < rank; k++) {
         if (in_slot(&chunk->contributions[k])) behind--;
@@ -134,7 +133,7 @@ void shard_receive_fill(struct shard_chunk *chunk)
             return;
 }
 
-/* As many slots as there are workers while memory is plenty, else what the fold cannot do without. */
+/* Opens a slot per worker (at most 8 spare ones) if half of the arena stays free, else the fewest slots. */
 static bool slots_open(struct shard_chunk *chunk)
 {
     struct shard_arena *arena = &chunk->tensor->engine->arena;

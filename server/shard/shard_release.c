@@ -1,9 +1,8 @@
-/* shard_release.c - the memory of a tensor that all workers have freed.
+/* shard_release.c - frees the memory of a tensor that all workers have freed.
  *
- * Every worker's requests on it have ended, so no round is open. What may be left is the tail of its last
- * result: an answer that waits for room in the transport, a send whose completion has not run. The tensor
- * goes when its chunks are at rest, from the end of the event that brought that about: from a timer,
- * because the code of that event may still hold the chunk. */
+ * All requests of the workers have ended, so no round is open. A pending reply or a send in flight may still
+ * use the tensor. It is freed when no chunk is in use, on a timer after the event that ended the use, because
+ * the code of that event may still hold the chunk. */
 #include "server/shard/shard_engine.h"
 
 static bool contribution_is_idle(const struct shard_contribution *contribution)
@@ -47,7 +46,7 @@ void shard_release_on_timer(struct weft_timer *timer)
 void shard_release_schedule(struct weft_shard_engine *engine)
 {
     (void)weft_timer_start_now(engine->loop,
-                               &engine->release_timer); /* without memory the next event tries again */
+                               &engine->release_timer); /* on WEFT_ERR_NO_MEMORY the next event tries again */
 }
 
 void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t id)

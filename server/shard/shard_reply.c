@@ -1,18 +1,17 @@
-/* shard_reply.c - what workers are told: RESULT messages, a fixed number in flight.
+/* shard_reply.c - RESULT messages to workers, a fixed number in flight.
  *
- *     note (chunk, worker, what) --> answering list --\
- *                                                      pump --> free reply --> weft_transport_send --> sent
+ *     note (chunk, worker, kind) --> reply queue ------\
+ *                                                       pump --> free reply --> weft_transport_send --> sent
  *     refuse / result / values (at once, or deferred) -/
  *
- * A reply is only a completion: the transport copies the header, and the payload is sent from where it
- * lies (the chunk's values, or the combiner's aggregate), so a result costs no memory per worker. Such a
- * send is counted in chunk->sends; while it is above zero nobody writes that memory (shard_round.c).
+ * A reply is only a completion. The transport copies the header; the payload is sent from the chunk's values
+ * or the combiner's aggregate. A result therefore uses no memory per worker. chunk->sends counts such sends;
+ * while it is above zero the memory is not written (shard_round.c). If no reply is free, or the transport
+ * returns WEFT_ERR_AGAIN:
+ * - replies of a closed or dropped round stay pending in the chunk, one byte per worker;
+ * - any other request is deferred: its arrival stays in a list and is handled again from the start later.
  *
- * There are a fixed number of replies. When they are all in flight, or the transport answers AGAIN:
- *   - the answers of a closed or dropped round stay noted at the chunk, one byte per worker;
- *   - any other request is *deferred*: its arrival (still unanswered, its payload still with the worker)
- *     goes into a list and is handled again from the start later.
- * So a slow reader costs no memory here either, and one that is lost costs nothing: a send to it fails. */
+ * A slow reader therefore uses no memory. A send to a lost one fails. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,8 +53,8 @@ static void reply_sent(struct weft_completion *completion, enum weft_status stat
     shard_engine_resume(engine);
 }
 
-/* One RESULT; `text` has text_bytes bytes. false: not possible now. true: on its way, or its reader is
- * gone. */
+/* Sends one RESULT with `text` of header->text_bytes bytes. false: not possible now. true: sent, or the peer
+ * is lost. */
 static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
                         const struct weft_wire_header *header, const char *text, struct shard_chunk *chunk,
                         const void *payload)
@@ -84,7 +83,7 @@ static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
         shard_engine_schedule_retry(engine);
         return false;
     }
-    if (status < 0) return true; /* lost between the two calls: its reader needs nothing any more */
+    if (status < 0) return true; /* lost between the two calls: no reply is needed */
     engine->free_replies = reply->next_free;
     engine->replies_in_flight++;
     engine->stats.sent_bytes += message.header_bytes + message.payload_bytes;
@@ -95,7 +94,7 @@ static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
     return true;
 }
 
-/* A RESULT to `worker` about a chunk. */
+/* Header of a RESULT to `worker`. */
 static struct weft_wire_header result_header(const struct shard_chunk *chunk, uint32_t worker)
 {
     const struct weft_shard_engine *engine = chunk->tensor->engine;
@@ -140,14 +139,14 @@ static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_re
     return send_result(engine, engine->worker[worker].endpoint, &header, "", chunk, chunk->result_data);
 }
 
-/* ---- at once ---- */
+/* ---- immediate replies ---- */
 
 void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival)
 {
     weft_list_append(&engine->deferred, &arrival->link);
 }
 
-/* The request is answered: its payload, if any, is not wanted. */
+/* After a reply the request's payload is not needed. Without one the request is deferred. */
 static bool ended(struct weft_shard_engine *engine, struct weft_arrival *arrival, bool answered)
 {
     if (answered) weft_transport_discard(engine->transport, arrival);
@@ -197,7 +196,7 @@ bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
                  send_result(chunk->tensor->engine, arrival->peer_id, &header, "", chunk, data));
 }
 
-/* ---- noted, then pumped ---- */
+/* ---- queued replies ---- */
 
 void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind)
 {

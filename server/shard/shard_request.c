@@ -1,13 +1,11 @@
-/* shard_request.c - the door of a shard engine: every message of the push channel, untrusted until checked
- * here.
+/* shard_request.c - entry point of a shard engine: checks every message of the push channel.
  *
- * Order of the checks: is it a header at all; where the workers may become fewer: is it of this epoch
- * (shard_members.c); is it from the worker it names; is it of this job, epoch and incarnation; do we serve at
- * all; do we know the chunk; is the payload what the header says and what the chunk allows. A message that is
- * not a request of its sender is dropped and counted (an answer would only confuse a third); every other
- * failure is answered with a status and a sentence.
+ * Order of the checks: valid header; elastic jobs: epoch (shard_members.c); sender is the worker it names;
+ * job, epoch and incarnation; the engine has not failed; the chunk exists; the payload has the announced
+ * length and fits the chunk. A message that is not a request of its sender is dropped and counted, since a
+ * reply would go to another worker. Every other failure gets a RESULT with a status and a sentence.
  *
- * Nothing of the payload has been received by then: the transport holds it at the worker. */
+ * Until the checks have passed, the payload stays at the worker. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -27,7 +25,7 @@ static void drop(struct weft_shard_engine *engine, struct weft_arrival *arrival,
     weft_transport_discard(engine->transport, arrival);
 }
 
-/* Codec, round and length of a contribution. */
+/* Checks codec, round and length of a contribution. */
 static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_header *header,
                               struct weft_arrival *arrival)
 {
@@ -81,8 +79,8 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
     WEFT_ASSERT(!"a request kind that is_request lets through");
 }
 
-/* Ranks are of an epoch. Whoever is in an older one hears of it from the coordinator, not from here: an
- * answer would only fail it. */
+/* Ranks belong to an epoch. The coordinator notifies a worker with an older epoch; a reply from here would
+ * fail the worker. */
 static bool is_current_epoch(struct weft_shard_engine *engine, const struct weft_wire_header *header,
                           struct weft_arrival *arrival)
 {

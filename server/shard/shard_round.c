@@ -1,6 +1,6 @@
 /* shard_round.c - one round of one chunk: from the first announcement to the result.
  *
- *              first announcement       memory reserved         all folded            readers gone
+ *              first announcement       memory reserved         all folded            result sent
  *        IDLE ------------------> WAITING ----------> COLLECTING ---------> CLOSING -------------> IDLE
  *         ^ \                       |                   |   |                  |
  *         |  INIT: INSTALLING       | dropped           |   dropped, receives  | dropped
@@ -8,18 +8,11 @@
  *         +------------------------------------------- DRAINING                |
  *         +--------------------------------------------------------------------+
  *
- * shard_round_enter alone writes the phase. A dropped round (deadline, disagreement, lost worker) leaves no
- * trace in the values: its contributors hear why at once, the others when their contribution comes, and the
- * same step may be tried again from the codec's round 0.
- *
- * Long arithmetic (passes over more than WEFT_LOOP_SLICE elements in a fold or a close) is a task beside the
- * engine's thread; the chunk stays in its phase meanwhile, COLLECTING or CLOSING, and a round dropped in a
- * fold drains until the task is over. A close that has begun is not dropped any more: all have contributed,
- * and the values are being written.
- *
- * Result. Values (or the aggregate) are sent from where they lie, to every worker; the next round collects
- * meanwhile and writes only when the last send has ended: the values are one round buffer, its slots the
- * other. */
+ * A dropped round (deadline, mismatch, lost worker) does not change the values. Its contributors get the
+ * reason at once, other workers on their next push; the step may be retried from round 0. Arithmetic on more
+ * than WEFT_LOOP_SLICE elements is a loop task: the chunk stays COLLECTING or CLOSING; a round dropped during
+ * a fold drains until the task ends. A close that has started is not dropped. Results are sent from the
+ * values or the aggregate; the next round collects meanwhile and writes them after the last send. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -49,7 +42,7 @@ static bool phase_has_round(uint8_t phase)
     return phase == SHARD_PHASE_WAITING || phase == SHARD_PHASE_COLLECTING || phase == SHARD_PHASE_CLOSING;
 }
 
-/* The one place that changes a phase; membership in the engine's lists follows from it. */
+/* Changes the phase and updates the engine's lists. No other function writes the phase. */
 void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
@@ -92,7 +85,7 @@ static void drop_malformed(struct shard_chunk *chunk, uint32_t worker, enum weft
     shard_round_drop(chunk, status, text);
 }
 
-/* ---- the arithmetic: what is long is a task, beside the engine's thread ---- */
+/* ---- arithmetic, as a loop task if it exceeds WEFT_LOOP_SLICE elements ---- */
 
 static void fold(struct weft_task *task)
 {
@@ -105,7 +98,7 @@ static void fold(struct weft_task *task)
                                             chunk->folding->payload_bytes);
 }
 
-/* The contribution of chunk->next is in the sum, or not usable. false: the round was dropped. */
+/* Ends the fold of rank chunk->next. false: the contribution was not usable and the round was dropped. */
 static bool folded(struct shard_chunk *chunk)
 {
     uint32_t worker = chunk->next;
@@ -143,7 +136,7 @@ static void start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *
     weft_loop_compute(chunk->tensor->engine->loop, &chunk->task, elements);
 }
 
-/* Fold the lowest missing rank, which is held. false: it cannot be now, is being done, or the round was
+/* Folds rank chunk->next, which is HELD. false: not possible now, running as a task, or the round was
  * dropped. */
 static bool fold_next(struct shard_chunk *chunk)
 {
@@ -155,7 +148,7 @@ static bool fold_next(struct shard_chunk *chunk)
         weft_combiner_begin(chunk->combiner, chunk->round);
     }
     chunk->folding = contribution->slot;
-    /* Dense: rank r merges as many partials as r + 1 has zeros at its low end. */
+    /* Dense: rank r merges one partial sum per trailing zero bit of r + 1. */
     const uint32_t merges = shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_ctz(chunk->next + 1) : 1;
     uint64_t elements = contribution->slot->payload_bytes / sizeof(float) * merges;
     if (elements > WEFT_LOOP_SLICE) {
@@ -219,12 +212,13 @@ static void close_values(struct weft_task *task)
     chunk->computed = shard_chunk_is_dense(chunk) ? close_dense(chunk) : close_codec(chunk);
 }
 
-/* How long a close is. The engine has one scratch: tensors that need it are all computed in the same
- * place. */
+/* Elements that a close processes. Chunks that need the engine's scratch all run on the same thread: this
+ * returns the same value for all of them. */
 static uint64_t close_elements(const struct shard_chunk *chunk)
 {
     const struct shard_tensor *tensor = chunk->tensor;
-    if (shard_chunk_is_dense(chunk)) { /* what is left of the tree, then the scaling or the optimiser */
+    if (shard_chunk_is_dense(chunk)) {
+        /* the remaining merges of the tree, then the scaling or the optimiser */
         const uint32_t merges = (uint32_t)__builtin_popcount(tensor->engine->workers) - 1;
         return chunk->count * (merges + 1 + weft_optimizer_states(&tensor->optimizer));
     }
@@ -239,7 +233,7 @@ static uint32_t late_us(const struct shard_chunk *chunk, const struct shard_cont
     return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
-/* Forget who contributed; `answer_wanted`: everyone gets what he asked for. */
+/* Clears all contributions. answer_wanted: queues each worker's wanted reply. */
 static void contributions_reset(struct shard_chunk *chunk, bool reply_wanted)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
@@ -253,7 +247,7 @@ static void contributions_reset(struct shard_chunk *chunk, bool reply_wanted)
     chunk->lacks_slot = false;
 }
 
-/* The values are those of the next step, or the aggregate is there. */
+/* The values are those of the closed step, or the aggregate is complete. */
 static void round_closed(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
@@ -364,8 +358,8 @@ static void end_round(struct shard_chunk *chunk, enum weft_status status)
     }
     contributions_reset(chunk, false);
     chunk->open_step = 0;
-    chunk->round = 0; /* the next attempt begins with the codec's first round again; nobody asks for what
-                       * came of this one's before */
+    chunk->round = 0; /* the retry begins at round 0 of the codec; earlier results of this attempt are not
+                       * requested again */
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX, 0, status);
     if (chunk->phase != SHARD_PHASE_INSTALLING) {
         WEFT_ASSERT(!shard_round_is_closing(chunk));

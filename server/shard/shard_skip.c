@@ -1,21 +1,22 @@
-/* shard_skip.c - takes back the last closed step of a chunk, if the workers skipped that step.
+/* shard_skip.c - undoes the last closed step of a chunk if the workers skipped that step.
  *
- * The workers find out together that a gradient of a step is not finite. Chunks that closed before must then
- * be as they were. A close copies what it overwrites if its contributions carry WEFT_WIRE_MAY_SKIP. A skip
- * has no message of its own: every request carries the number of steps its worker has skipped, and the last
- * good step of the tensor. The first request with another count decides whether the closed step was good.
+ * The workers detect together that a gradient of a step is not finite. Chunks that closed the step must then
+ * be restored. A close copies what it overwrites if its contributions carry WEFT_WIRE_MAY_SKIP. A skip has no
+ * message of its own: every request carries the number of steps its worker has skipped and the last good step
+ * of the tensor. The first request with another count decides whether the closed step was good.
  *
- *     close s (copy) ──► request, skips + 1, good = s - 1 ──► swap values and copy, closed_step = s - 1
- *                    └─► request, skips + 1, good = s     ──► nothing to take back
+ *     close s (copy) --> request, skips + 1, good = s - 1 --> swap values and copy, closed_step = s - 1
+ *                    \-> request, skips + 1, good = s     --> nothing to undo
  *
- * The swap needs no wait for sends that still read the values: the next close, which overwrites the copy,
- * waits for them. */
+ * The swap need not wait for sends that read the values: the next close, which overwrites the copy, waits for
+ * them. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
 
-static enum weft_status copy_reserve(struct weft_env *env, float **copy, const float *original, uint64_t count)
+static enum weft_status copy_reserve(struct weft_env *env, float **copy, const float *original,
+                                     uint64_t count)
 {
     if (original && !*copy) *copy = weft_alloc_array(env, count, sizeof **copy);
     return !original || *copy ? WEFT_OK : WEFT_ERR_NO_MEMORY;
@@ -26,7 +27,7 @@ static float *residual_of(const struct shard_chunk *chunk)
     return chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
 }
 
-/* A codec without an optimiser leaves the values alone. */
+/* A codec without an optimiser does not write the values. */
 static float *overwritten_values(const struct shard_chunk *chunk)
 {
     return shard_chunk_is_dense(chunk) || chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? chunk->values
@@ -80,8 +81,8 @@ static void undo(struct shard_chunk *chunk)
     backup->valid = false;
 }
 
-/* Chunks of one candidate of codec auto do not take every step of their tensor: theirs may be older than
- * the good one. */
+/* Steps of a candidate's chunks are not consecutive (codec "auto"): closed_step may be older than the last
+ * good step. */
 static bool is_after(uint64_t step, uint32_t good) { return (int32_t)((uint32_t)step - good) > 0; }
 
 enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wire_header *header)
@@ -96,7 +97,7 @@ enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wi
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
         chunk->contributions[worker].error_unsent = false;
     chunk->error_step = 0;
-    chunk->open_step = 0; /* a round of a codec that the skipped step left behind */
+    chunk->open_step = 0; /* a codec's partly done step, left by the skip */
     chunk->round = 0;
     chunk->skips = header->skips;
     return WEFT_OK;

@@ -1,23 +1,22 @@
-/* shard_slots.c - the receive memory of a shard engine: one arena, rounds reserve blocks of slots from it.
+/* shard_slots.c - receive memory of a shard engine: one arena, from which rounds reserve blocks of slots.
  *
- * Contributions and the partial sums of the fold live nowhere else, so `receive_bytes_max` bounds them
- * exactly, whatever workers announce: an announced payload stays with its worker until there is a slot.
+ * Contributions and partial sums are stored only here, so receive_bytes_max bounds them exactly. An announced
+ * payload stays at its worker until it has a slot.
  *
- * The arena is a first-fit allocator with an address-ordered free list kept inside the free memory itself;
- * neighbours merge at once. Rounds are few and large (a block holds several contributions), they open in
- * the order they came and every open round ends, so a block that does not fit now fits later: at the
- * latest when the arena is empty, for declare refuses a tensor whose smallest block is larger than that.
+ * The arena is a first-fit allocator. Its address-ordered free list lies in the free memory; neighbours merge
+ * on release. Rounds are few, open in the order of announcement, and every open round ends. A block that does
+ * not fit now fits at the latest in an empty arena: declare refuses a tensor whose smallest block is larger
+ * than the arena.
  *
- * A block is `count` slots, each a 64-byte head (completion and owner) and the payload's room behind it.
- * The fold borrows payload rooms as partial sums and hands them back by pointer: shard_slot_of finds the
- * head again. */
+ * A slot is a 64-byte header (completion, owner) and the payload. The fold uses payloads as partial sums and
+ * returns them by pointer; shard_slot_of finds the header. */
 #include "server/shard/shard_engine.h"
 
 #define GRAIN 64u
 
 struct shard_span {
     size_t bytes;
-    struct shard_span *next; /* at a higher address, never adjacent */
+    struct shard_span *next; /* at a higher address, not adjacent */
 };
 
 static size_t grains(size_t bytes)

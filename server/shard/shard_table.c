@@ -1,13 +1,12 @@
-/* shard_table.c - tensors and chunks of one engine, made when the coordinator declares them.
+/* shard_table.c - tensors and chunks of one engine, created when the coordinator declares them.
  *
- * A declaration lists every chunk of a tensor and the endpoint that owns it. The engine takes its own: all
- * memory a chunk will ever need (values, optimiser state, one small record per worker, a codec's combiner) is
- * taken here, so that the data path allocates nothing. What does not fit is refused here, in words.
+ * A declaration lists every chunk of a tensor with the endpoint that owns it. The engine allocates everything
+ * its chunks need (values, optimiser state, a contribution state per worker, combiners), so that the data
+ * path does not allocate. A tensor that does not fit is refused with a sentence.
  *
- * Dense tensors are cut anywhere, those of a codec that works block by block between blocks
- * (weft_codec_can_split): a chunk is then combined as if it were all. Any other codec needs the tensor in
- * one place, so its one chunk covers all elements. A tensor with a choice (codec "auto") has dense chunks
- * and those of every candidate; each step uses those of one choice, and the others let it pass by. */
+ * Dense tensors may be cut anywhere, tensors of a blockwise codec between blocks (weft_codec_cuts). Any other
+ * codec needs the whole tensor in one chunk. A tensor with codec "auto" has dense chunks and chunks of every
+ * candidate; a step uses the chunks of one candidate. */
 #include <stdio.h>
 #include <string.h>
 
@@ -36,7 +35,7 @@ size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t r
     return weft_codec_contribution_bytes_max(&chunk->codec, &chunk->shape, round);
 }
 
-/* A dense round keeps partial sums in its slots; a combiner copies what it is given. */
+/* A dense round keeps partial sums in its slots; a combiner copies its input. */
 uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk)
 {
     return shard_chunk_is_dense(chunk) ? weft_tree_reduce_buffer_count(chunk->tensor->engine->workers) : 1;
@@ -44,7 +43,7 @@ uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk)
 
 /* ---- declare ---- */
 
-/* The one codec, resolved; or dense and what else may be chosen. */
+/* The resolved codec, or the candidates of codec "auto". */
 static enum weft_status codecs_parse(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
                                         struct weft_error *error)
 {
@@ -80,7 +79,8 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
                               tensor->name);
 
     WEFT_TRY(codecs_parse(tensor, declare, error));
-    /* A combiner is of a number of ranks, and what was closed of a codec's rounds could not be told again. */
+    /* A combiner is made for a number of ranks, and results of a codec's closed rounds cannot be sent
+     * again. */
     if (tensor->engine->elastic &&
         (tensor->candidates.count > 1 || tensor->candidates.specs[0].id != WEFT_CODEC_DENSE))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
@@ -100,7 +100,7 @@ static enum weft_status chunk_check(const struct shard_tensor *tensor, const Wef
                               "a chunk of tensor '%s' is for a codec that it does not have", tensor->name);
     const struct weft_codec_spec *codec = &tensor->candidates.specs[chunk->candidate];
     const bool whole = codec->id != WEFT_CODEC_DENSE && !weft_codec_can_split(codec);
-    if (chunk->candidate > 0) chunks = 1; /* it stands for itself beside the dense ones */
+    if (chunk->candidate > 0) chunks = 1; /* it is checked alone, beside the dense chunks */
     uint64_t elems = weft_shape_elems(&tensor->shape);
     if (chunk->count == 0 || chunk->count > elems || chunk->offset > elems - chunk->count)
         return weft_error_set(error, WEFT_ERR_INVALID, "a chunk of tensor '%s' lies outside its elements",
@@ -204,8 +204,8 @@ static uint64_t longest(const struct shard_tensor *tensor)
     return count;
 }
 
-/* A task may be writing into the one there was: it stays until the end. At least twice as long each time,
- * so all those together are no longer than the last. */
+/* Replaces the scratch. A task may still write into the old one, so it is kept until the end. Each is at
+ * least twice as large as the one before, so all old ones together are smaller than the newest. */
 static enum weft_status scratch_grow(struct weft_shard_engine *engine, uint64_t count)
 {
     if (count <= engine->scratch_count) return WEFT_OK;

@@ -1,15 +1,15 @@
-/* shard_worker_left.c - ends rounds and pulls that wait for a worker that has left the job in order.
+/* shard_worker_left.c - ends rounds and pulls that wait for a worker that has left the job.
  *
  *     Left(member)                                          --> mark its endpoint, check every chunk
  *     a push, a failed receive, the end of a drain,
  *     the close of a codec's round                          --> check that chunk
  *
- * A round that holds the leaver's contribution continues. A round without it cannot close: its
- * contributors get WEFT_ERR_PEER_LOST at once, with the rank, the tensor and the step. The same status
- * ends pulls that wait for such a round, and pulls of first weights if rank 0 has left.
+ * A round that has the leaver's contribution continues. A round without it cannot close: its contributors get
+ * WEFT_ERR_PEER_LOST with the rank, the tensor and the step. Pulls that wait for such a round get it too, and
+ * pulls of first weights if rank 0 has left.
  *
- * Left arrives on the control connection, possibly before data that the leaver sent earlier. No answered
- * request is lost: a worker leaves after the answers to its requests, or abandons them. */
+ * Left arrives on the control connection, possibly before data that the leaver sent earlier. No reply is
+ * lost: a worker leaves after the replies to its requests, or abandons them. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -34,7 +34,7 @@ static void refuse_pulls(struct shard_chunk *chunk, uint32_t leaver)
         if (!arrival || weft_wire_decode(arrival->header, arrival->header_bytes, &header) != WEFT_OK)
             continue;
         if (header.step <= chunk->closed_step && leaver != 0)
-            continue; /* it waits for first weights of rank 0 */
+            continue; /* it waits for first weights from rank 0 */
         shard_engine_pull_removed(engine, arrival);
         shard_reply_refuse(engine, arrival, &header, WEFT_ERR_PEER_LOST,
                            "pull of step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it %s",
