@@ -1,5 +1,5 @@
-/* test_env.c - log levels and lines, error sentences, allocation, and every create function of base
- * with each of its allocations failing. */
+/* test_env.c - log levels and lines, error sentences, allocation, and every create function of base with each
+ * of its allocations failing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ static void allocation_is_aligned_and_checked(void **state)
 
 static enum weft_status make_loop(struct weft_env *env, void *context)
 {
-    static struct weft_timer timers[200]; /* more than the heap begins with */
+    static struct weft_timer timers[200]; /* more than the initial capacity of the heap */
     struct weft_loop *loop;
     enum weft_status status = weft_loop_create(env, NULL, &loop);
     if (status < 0) return status;

@@ -1,4 +1,4 @@
-/* test_event_ring.c - wrap, both dumps read back by a JSON parser, and a dump while events are added. */
+/* test_event_ring.c - wrap-around, both dumps parsed as JSON, and a dump during writes. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static void both_dumps_tell_the_same(void **state)
     assert_null(json_object_get(last, "peer"));
 
     json_t *events = json_object_get(trace, "traceEvents");
-    assert_int_equal(json_array_size(events), 4); /* and the name of the process */
+    assert_int_equal(json_array_size(events), 4); /* and the process name */
     static const char *const kinds[] = {"M", "b", "i", "e"};
     for (size_t i = 0; i < 4; i++) {
         json_t *event = json_array_get(events, i);
@@ -89,10 +89,10 @@ static void both_dumps_tell_the_same(void **state)
     json_decref(flight);
     json_decref(trace);
     weft_event_ring_free(ring);
-    weft_event_ring_add(NULL, "x", WEFT_EVENT_MARK, 0, 0, 0, WEFT_OK); /* no ring: nothing */
+    weft_event_ring_add(NULL, "x", WEFT_EVENT_MARK, 0, 0, 0, WEFT_OK); /* no ring: no effect */
 }
 
-/* One entry, and two events in either dump. */
+/* One entry is two events in either dump. */
 static void what_began_and_ended_at_once_is_dumped_as_both(void **state)
 {
     struct weft_event_ring *ring = new_ring(1);
@@ -152,7 +152,7 @@ static void check_whole(struct weft_event_ring *ring)
     }
 }
 
-/* Every event that a dump shows while the writer runs is whole. */
+/* Every event in a dump during writes is complete. */
 static void a_dump_sees_no_half_written_event(void **state)
 {
     struct weft_event_ring *ring = new_ring(2);

@@ -1,5 +1,5 @@
-/* test_status.c - names and texts of statuses and types, read from the header itself so that a new
- * value without a name fails here. */
+/* test_status.c - names and texts of statuses and types, read from the header, so that a value without a name
+ * fails. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

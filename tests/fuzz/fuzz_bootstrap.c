@@ -1,6 +1,6 @@
 /* fuzz_bootstrap.c - the handshake between endpoints, both roles, from each of its states; and the address
- * blob. Whatever comes, the machine takes only what lies inside the input, says at most one frame, and when
- * it is over it stays over.
+ * blob. For any input the machine reads only inside the input, sends at most one frame, and stays ended once
+ * it has ended.
  *
  *     input: role and state to start from (1 byte), cut (1), bytes of the other side ... */
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static void pair_init(struct pair *pair)
     handshake_init(&pair->accepter, &pair->selves[1], HANDSHAKE_ACCEPTER, 0, challenges[1]);
 }
 
-/* What `from` has to say goes to `to`, whole. */
+/* Passes all output of `from` to `to`. */
 static enum handshake_event pass(struct handshake *from, struct handshake *to)
 {
     uint8_t data[HANDSHAKE_UNPROVEN_FRAME_MAX];
@@ -43,7 +43,7 @@ static enum handshake_event pass(struct handshake *from, struct handshake *to)
     return handshake_consume(to, data, bytes, &used, &frame);
 }
 
-/* Bring the two into step `stage` of the conversation. */
+/* Brings both into stage `stage` of the handshake. */
 static void converse(struct pair *pair, unsigned stage)
 {
     if (stage >= 1) MUST(pass(&pair->dialer, &pair->accepter) == HANDSHAKE_STEP);
@@ -121,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* Honest talk: what the other side would say from that stage on. */
+/* Valid input: what the other side would send from that stage on. */
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     struct pair pair;
@@ -139,7 +139,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     converse(&pair, stage);
     out[0] = (uint8_t)(stage << 1 | accepter);
     out[1] = (uint8_t)(number * 11);
-    /* Replayed from the start in a pair of its own: the same challenges, so the same words. */
+    /* Replayed from the start in another pair: the same challenges give the same frames. */
     struct pair talk;
     pair_init(&talk);
     struct handshake *speaker = accepter ? &talk.dialer : &talk.accepter,

@@ -1,5 +1,5 @@
-/* fuzz_codec_state.c - a damaged checkpoint of a codec: refused without a trace, or loaded, and then saved
- * as the very same bytes, with a finite residual. */
+/* fuzz_codec_state.c - a damaged checkpoint of a codec: refused without effect, or loaded, saved as the same
+ * bytes, with a finite residual. */
 #include <math.h>
 
 #include "compress/codec.h"
@@ -15,7 +15,7 @@ static struct weft_codec *open_codec(const struct fuzz_case *chosen)
     return codec;
 }
 
-/* The same bytes as a combiner's: refused without a trace, or loaded with a finite residual. */
+/* The same bytes as a combiner's checkpoint: refused without effect, or loaded with a finite residual. */
 static void try_combiner(const struct fuzz_case *chosen, const uint8_t *data, size_t bytes)
 {
     uint8_t before[STATE_BYTES_MAX], after[STATE_BYTES_MAX];
@@ -76,7 +76,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     float value;
     out[0] = (uint8_t)number;
     fuzz_expect(weft_codec_save(codec, out + 1) == WEFT_OK);
-    for (size_t at = 33; at < 1 + bytes; at += sizeof value) { /* as if after some steps */
+    for (size_t at = 33; at < 1 + bytes; at += sizeof value) { /* as after some steps */
         value = (float)((at * 13 + number) % 31) / 8.0f - 2.0f;
         memcpy(out + at, &value, sizeof value);
     }

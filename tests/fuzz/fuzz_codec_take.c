@@ -1,6 +1,5 @@
-/* fuzz_codec_take.c - an aggregate from a hostile shard, for every codec and round: refused without a
- * trace (the true one is then taken as if nothing had come), or taken, and then the step ends and the next
- * gradient still encodes. */
+/* fuzz_codec_take.c - an aggregate from a hostile shard, for every codec and round: refused without effect
+ * (the real one is then accepted), or accepted, and then the step ends and the next gradient encodes. */
 #include <math.h>
 
 #include "tests/fuzz/fuzz_compress.h"
@@ -18,14 +17,14 @@ static void finish_step(struct weft_codec *codec, const struct fuzz_case *chosen
     float out[FUZZ_ELEMS];
     size_t bytes;
     for (uint32_t round = chosen->round + 1; round < weft_codec_rounds(&chosen->spec); round++) {
-        /* Our own next contribution alone: one rank's aggregate. */
+        /* Our own next contribution alone: the aggregate of one rank. */
         struct weft_combiner *alone;
         const void *aggregate;
         fuzz_expect(weft_combiner_create(weft_env_system(), &chosen->spec, &chosen->shape, 1, &alone) ==
                     WEFT_OK);
         const enum weft_status encoded = weft_codec_encode(codec, round, NULL, 1.0f, factor, &bytes);
         if (encoded == WEFT_ERR_INVALID && round > 1) {
-            /* a sum of nonsense may lead the next iteration out of range */
+            /* a sum of random values may bring the next iteration out of range */
             weft_combiner_free(alone);
             weft_codec_abandon(codec);
             return;
@@ -39,7 +38,7 @@ static void finish_step(struct weft_codec *codec, const struct fuzz_case *chosen
     }
     fuzz_expect(weft_codec_finish(codec, 0.5f, out) == WEFT_OK);
     weft_codec_commit(codec);
-    fuzz_expect(isfinite(weft_codec_residual_norm(codec))); /* nothing foreign in the residual */
+    fuzz_expect(isfinite(weft_codec_residual_norm(codec))); /* the residual is finite */
     fuzz_gradient(9, out);
     fuzz_expect(weft_codec_encode(codec, 0, out, 1.0f, factor, &bytes) == WEFT_OK);
 }

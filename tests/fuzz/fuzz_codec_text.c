@@ -1,4 +1,4 @@
-/* fuzz_codec_text.c - codec specs: what parses has a canonical text that parses to the same spec. */
+/* fuzz_codec_text.c - codec specs: a valid one has a canonical text that parses to the same spec. */
 #include <stdlib.h>
 #include <string.h>
 

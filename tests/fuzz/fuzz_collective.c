@@ -1,8 +1,8 @@
-/* fuzz_collective.c - a group whose other rank is hostile: any bytes in the headers, any lengths, any order.
+/* fuzz_collective.c - a group with a hostile rank: any bytes in headers, any lengths, any order.
  *
- * An input is one byte that chooses the operation, then messages of 84 bytes: tag choice, payload length
- * (2), fill, header (80). Whatever comes: the operation ends once, within its deadline and the verdict's
- * time; memory beside the output is untouched; the group can be freed. */
+ * An input is one byte that selects the operation, then messages of 84 bytes: tag choice, payload length (2),
+ * fill, header (80). For any input: the operation completes once, within its deadline and the time of the
+ * diagnosis; memory beside the output does not change; the group can be freed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* An honest run of the other rank, as far as headers go. */
+/* Headers of a valid run of the other rank. */
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     uint8_t choice = (uint8_t)(number * 7);

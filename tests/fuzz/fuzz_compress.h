@@ -1,5 +1,5 @@
-/* fuzz_compress.h - what the codec targets share: the codecs, small tensors, and gradients made from
- * nothing. The first byte of an input chooses the codec and the round, the rest is the untrusted message. */
+/* fuzz_compress.h - shared by the codec targets: codecs, small tensors, synthetic gradients. The first byte
+ * of an input selects codec and round, the rest is the untrusted message. */
 #ifndef WEFT_TESTS_FUZZ_COMPRESS_H
 #define WEFT_TESTS_FUZZ_COMPRESS_H
 
@@ -69,7 +69,7 @@ static inline void fuzz_expect(bool condition)
     if (!condition) abort();
 }
 
-/* A fleet of FUZZ_RANKS workers and a combiner, at the point where contributions of `round` are encoded. */
+/* FUZZ_RANKS workers and a combiner, ready to encode contributions of `round`. */
 struct fuzz_fleet {
     struct weft_codec *codecs[FUZZ_RANKS];
     struct weft_combiner *combiner;

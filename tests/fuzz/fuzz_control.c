@@ -1,5 +1,5 @@
-/* fuzz_control.c - the control decoder: whatever it accepts may be packed again. (Unknown fields are carried
- * along as they came, odd numbers and all, so the second decoding may refuse what the first skipped.) */
+/* fuzz_control.c - control decoder: an accepted message can be packed again. Unknown fields are carried
+ * unchanged, so a second decoding may refuse what the first skipped. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* ---- honest ones ---- */
+/* ---- valid messages ---- */
 
 static size_t pack_one(Weft__Control__Control__BodyCase body, void *message, uint8_t *out, size_t room)
 {
@@ -33,11 +33,11 @@ static size_t pack_one(Weft__Control__Control__BodyCase body, void *message, uin
     uint8_t *packed;
     size_t bytes;
     control.body_case = body;
-    control.challenge = message; /* the union's pointers share their place */
+    control.challenge = message; /* the members of the union share their memory */
     if (weft_control_pack(env, &control, &packed, &bytes) != WEFT_OK || bytes > room) abort();
     memcpy(out, packed, bytes);
     weft_free_bytes(env, packed);
-    if (weft_control_unpack(env, out, bytes, &back) != WEFT_OK) abort(); /* what is packed can be read */
+    if (weft_control_unpack(env, out, bytes, &back) != WEFT_OK) abort(); /* a packed message can be read */
     weft_control_free(env, back);
     return bytes;
 }

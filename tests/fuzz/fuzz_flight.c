@@ -1,5 +1,5 @@
-/* fuzz_flight.c - flight records, as weft inspect and weft bench replay read them: any bytes are refused
- * with a sentence, or become operations whose numbers are in range and calls that can be made. */
+/* fuzz_flight.c - flight records, as weft inspect and weft bench replay read them: any bytes are refused with
+ * a sentence, or give operations with numbers in range and calls that can be made. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static void check_calls(const struct flight *flight)
         if (call->group >= calls.group_count || calls.groups[call->group].ranks > calls.ranks) abort();
         const struct replay_group *group = &calls.groups[call->group];
         uint64_t sum = 0;
-        /* all of them may be read */
+        /* all of them must be readable */
         for (uint32_t rank = 0; call->lengths && rank < group->ranks; rank++) sum += call->lengths[rank];
         for (uint32_t rank = 0; call->lengths_out && rank < group->ranks; rank++)
             sum -= call->lengths_out[rank];

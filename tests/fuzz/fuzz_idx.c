@@ -1,6 +1,5 @@
-/* fuzz_idx.c - the example's reader of IDX files, plain or compressed: any two files are a whole data set
- * or refused with a sentence. The input is cut in two: two bytes of length, the images' file, the labels'
- * file. */
+/* fuzz_idx.c - the example's reader of IDX files, plain or compressed: any two files are a complete data set,
+ * or refused with a sentence. Input: two bytes of length, the file of images, the file of labels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,7 @@ static void remove_files(void)
     rmdir(directory);
 }
 
-/* A name in the directory for a file in memory: thousands of inputs shall not wait for a disk. */
+/* A file in memory with a name in the directory, so that inputs need no disk. */
 static int make_file(const char *name)
 {
     char target[40];

@@ -1,5 +1,4 @@
-/* fuzz_index.c - the index decoder: rising, in range, within the bytes; and what it accepts, the encoder
- * can say. */
+/* fuzz_index.c - index decoder: increasing, in range, inside the bytes; accepted indices can be encoded. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +7,7 @@
 
 enum { COUNT_MAX = 4096 };
 
-/* The first two bytes choose the tensor: enough for three blocks, and ends inside one. */
+/* The first two bytes select the tensor: enough for three blocks, and an end inside one. */
 static uint64_t elems_of(const uint8_t *data)
 {
     return 1 + ((uint64_t)data[0] << 2 | (uint64_t)data[1] << 10) % 200000;
@@ -29,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
     uint8_t *encoded = malloc(weft_index_bytes_max(elems, count));
     const size_t written = weft_index_encode(indices, count, elems, encoded);
-    /* ours is never longer */
+    /* the encoder's is never longer */
     if (written > weft_index_bytes_max(elems, count) || written > consumed) abort();
     if (weft_index_decode(encoded, written, elems, again, COUNT_MAX, &count_again, &consumed_again) !=
         WEFT_OK)

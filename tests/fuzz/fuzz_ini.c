@@ -1,5 +1,5 @@
-/* fuzz_ini.c - the configuration file: any bytes are read or refused with a sentence, and what is in force
- * afterwards is of the option's type and range, and was given by this file or is the default. */
+/* fuzz_ini.c - the configuration file: any bytes are read or refused with a sentence. Afterwards each value
+ * has its option's type and range, and is from this file or the default. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* One option after the other, with its default, a number, a word. */
+/* One option after another, with its default, a number, a word. */
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     static const char *const values[] = {"7", "5s", "4MiB", "yes", "word", "\"a b\" ; remark", ""};

@@ -1,5 +1,5 @@
-/* fuzz_link_table.c - the link table's text form: whatever is accepted is written and read again as the
- * same table. */
+/* fuzz_link_table.c - text form of the link table: an accepted table is written and read again as the same
+ * table. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
-/* fuzz_net_frame.c - the frames of control connections: whatever a peer sends, in whatever pieces, the
- * frames that are there come out whole and in order, and a length beyond the limit closes the connection
- * with WEFT_ERR_MALFORMED. */
+/* fuzz_net_frame.c - frames of control connections: for any bytes in any pieces, complete frames are
+ * delivered in order, and a length above the limit closes the connection with WEFT_ERR_MALFORMED. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -44,7 +43,7 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     seen->reason = reason;
 }
 
-/* What the bytes hold, read in the simplest way. */
+/* The frames in the bytes, by the simplest reader. */
 static struct seen expect(const uint8_t *data, size_t bytes)
 {
     struct seen seen = {.closed = true, .reason = WEFT_ERR_PEER_LOST};
@@ -67,16 +66,16 @@ static int dial(uint16_t port)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct linger at_once = {.l_onoff = 1}; /* no port stays behind in TIME_WAIT */
+    struct linger at_once = {.l_onoff = 1}; /* no TIME_WAIT */
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), status;
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     if (fd < 0) abort();
-    /* The fuzzer looks at its clock in a signal; Linux goes on with the connection that it interrupted. */
+    /* The fuzzer's timer signal interrupts; Linux continues the connection. */
     do status = connect(fd, (struct sockaddr *)&to, sizeof to);
     while (status != 0 && errno == EINTR);
     if (status == 0) return fd;
     if (errno != EADDRNOTAVAIL && errno != EADDRINUSE) abort();
-    close(fd); /* after some 100,000 connections in seconds no port is free for a moment */
+    close(fd); /* after about 100,000 connections no port is free for a while */
     return -1;
 }
 
@@ -101,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         size_t wanted = bytes - at < piece ? bytes - at : piece;
         ssize_t sent = wanted ? send(fd, data + at, wanted, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
         if (sent > 0) at += (size_t)sent;
-        else if (wanted && errno != EAGAIN) at = bytes; /* it has closed: rightly or not is seen below */
+        else if (wanted && errno != EAGAIN) at = bytes; /* the peer has closed; checked below */
         if (at == bytes) shutdown(fd, SHUT_WR);
         weft_net_step(net, 1);
     }

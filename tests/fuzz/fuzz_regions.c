@@ -1,6 +1,6 @@
-/* fuzz_regions.c - a hostile rank in a sparse sum shared out: a piece for our region, or the sum of its
- * own. Refused without a trace (the true bytes then give what they always give), or taken, and then every
- * rank can take the aggregate. */
+/* fuzz_regions.c - a hostile rank in a sparse all-reduce by regions: a piece for our region, or its sum.
+ * Refused without effect (the real bytes then give the usual result), or accepted, and then every rank
+ * accepts the aggregate. */
 #include "tests/fuzz/fuzz_compress.h"
 
 enum { STRIDE = 2048 };

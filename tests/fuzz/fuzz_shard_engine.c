@@ -1,9 +1,9 @@
-/* fuzz_shard_engine.c - a shard engine among hostile workers: any sequence of requests, well formed or not.
+/* fuzz_shard_engine.c - a shard engine with hostile workers: any sequence of requests.
  *
- * An input is up to 48 messages of 12 bytes, each a choice for every field of the header, the length of the
- * payload and which worker sends it; the fields stay within what the header can say (fuzz_wire covers the
- * rest), the values are free. Whatever came: the engine's memory stays below its bound, after the deadline
- * nothing is held or in flight, steps only go up by whole rounds, and honest workers are answered. */
+ * An input is up to 48 messages of 12 bytes. Each selects every field of the header, the payload length and
+ * the sending worker. Fields are within the limits of a header (fuzz_wire covers others), values are
+ * arbitrary. For any input: the engine's memory stays within its limit; after the deadline nothing is held or
+ * in flight; steps increase by complete rounds; valid workers get replies. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,7 +49,7 @@ static float odd_float(uint8_t choice, float usual)
     return choice < 200 ? usual : odd[choice % 5];
 }
 
-/* The header of one message: an honest one with fields replaced. */
+/* Header of one message: a valid one with fields replaced. */
 static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *field, uint32_t chunk_number)
 {
     static const enum weft_wire_kind kinds[] = {
@@ -90,7 +90,8 @@ static void send_one(struct fleet *fleet, const uint8_t *field, struct fleet_req
     if (field[11] >= 200) bytes = field[11] * 8u;
     if (asks) bytes = 0;
     memset(payload, field[11], sizeof payload);
-    if (field[11] < 100) memset(payload, 0, sizeof payload); /* zeros are a contribution of most codecs */
+    /* zeros are a valid contribution for most codecs */
+    if (field[11] < 100) memset(payload, 0, sizeof payload);
     header.payload_bytes = field[8] % 16 == 15 && !asks ? bytes + 1 : bytes;
 
     uint8_t encoded[WEFT_WIRE_HEADER_BYTES];
@@ -118,15 +119,15 @@ static void check_quiet(struct fleet *fleet)
     }
 }
 
-/* An honest push of everybody after all that is answered, and in the end in order: a worker may hear of an
- * error of the past that it is still owed, then it tries again, as a client would. */
+/* A valid push of every worker gets a reply, and succeeds in the end. A worker may first get an earlier error
+ * that it has not seen; it then tries again, as a client would. */
 static void check_alive(struct fleet *fleet)
 {
     static struct fleet_request request[WORKERS];
     uint64_t step = fleet_shard_chunk(fleet, 0)->closed_step + 1;
     enum weft_status wanted = fleet_shard_chunk(fleet, 0)->initialised ? WEFT_OK : WEFT_ERR_STATE;
     memset(request, 0, sizeof request);
-    /* answers to the hostile past are over */
+    /* drop replies to earlier requests */
     for (uint32_t w = 0; w < WORKERS; w++) fleet->worker[w].open = NULL;
     for (uint32_t w = 0; w < WORKERS; w++) fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, step, &request[w]);
     fleet_settle(fleet, WEFT_MS(1));
@@ -167,8 +168,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* First weights of every chunk, or a state, then steps of all workers, in an order that depends on the
- * number, and a look at a state. */
+/* First weights of every chunk, or a state, then steps of all workers in an order by `number`, and a state
+ * pull. */
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     size_t at = 0;
@@ -177,7 +178,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         out[at] = 0x80 + 30;
         out[at + 1] = number % 4 == 3 ? 5 : 3;
         out[at + 2] = number % 8 == 7 ? chunk + 1 : chunk;
-        out[at + 6] = number % 8 == 7 ? 3 : 0; /* the debt */
+        out[at + 6] = number % 8 == 7 ? 3 : 0; /* the residual */
     }
     for (uint8_t i = 0; i < 42 && at + FIELDS <= room; i++, at += FIELDS) {
         memset(out + at, 0, FIELDS);

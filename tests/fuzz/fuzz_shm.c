@@ -1,8 +1,8 @@
-/* fuzz_shm.c - a peer that writes what it likes into shared memory: cells, bytes behind them, counters and
- * flags of its own lines and of the ring it should only read. The endpoint loses that peer at most: every
- * operation of its user ends, once, and the next peer starts from a clean table.
+/* fuzz_shm.c - a peer that writes arbitrary data into shared memory: cells, bytes after them, counters and
+ * flags of its own lines, and of the ring that it should only read. At most that peer is lost. Every
+ * operation of the user completes once, and the next peer starts with a clean table.
  *
- *     input: steps of one letter (the first byte, modulo STEPS) and what it needs; see run_step. */
+ *     input: steps of one command byte (modulo STEPS) and its arguments; see run_step. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -96,7 +96,7 @@ static void victim_close(struct victim *victim)
     victim->transport = NULL;
 }
 
-/* The process that the attacker says it is: the endpoint may read there, and write where it is told to. */
+/* The process that the attacker claims to be: the endpoint may read there, and write where allowed. */
 static pid_t attacker_process(void)
 {
     static pid_t child;
@@ -110,7 +110,7 @@ static pid_t attacker_process(void)
     return child;
 }
 
-/* A peer as shm_pair.c leaves it when two have met, without sockets: both rings are this process's. */
+/* A connected peer as shm_pair.c creates it, without sockets: both rings are in this process. */
 static void attack_begin(struct attack *attack, struct victim *victim)
 {
     struct shm_endpoint *endpoint = victim->transport->backend;
@@ -180,7 +180,7 @@ static void run_step(struct attack *attack)
     uint8_t how = take_byte(attack);
     struct operation *operation;
     switch (step) {
-    case CELL: /* kind, its numbers small and often right, the rest as it comes */
+    case CELL: /* kind, its numbers small and often valid, the rest from the input */
         if (!mapped) break;
         {
             struct ring_cell cell = {.kind = how % (RING_KINDS + 1)};
@@ -200,7 +200,7 @@ static void run_step(struct attack *attack)
             if (step == SCRIBBLE_IN && at < 128) break; /* the victim's own lines */
             if (step == SCRIBBLE_OUT && at >= 128) break; /* the attacker's own lines */
             take(attack, (uint8_t *)ring + at, step == SCRIBBLE_IN ? 32 : (128 - at < 32 ? 128 - at : 32));
-            /* who stays inside is waited for: not what this is about */
+            /* a writer that stays inside is waited for: not tested here */
             atomic_store(&pair->in.shared->writer.inside, 0);
             for (size_t i = 0; i < RING_WINDOWS / 64; i++) atomic_store(&pair->in.shared->writer.maps[i], 0);
             shm_doorbell_ring_self(pair);
@@ -223,7 +223,7 @@ static void run_step(struct attack *attack)
                                                 &operation->receive) == WEFT_IN_PROGRESS;
         }
         break;
-    case PUT_REQUESTED: /* what an honest peer would write, but for the numbers */
+    case PUT_REQUESTED: /* what a valid peer would write, except for the numbers */
         if (!mapped) break;
         {
             struct ring_cell *cell = ring_writer_cell(&attack->out);
@@ -250,7 +250,7 @@ static void run_step(struct attack *attack)
             shm_doorbell_ring_self(pair);
         }
         break;
-    case READ_OUT: /* say that so much was read of what the victim wrote: room for more */
+    case READ_OUT: /* reports bytes as read, which frees space in the victim's ring */
         if (mapped) {
             while (how-- && ring_reader_ready(&attack->in)) {
                 struct ring_cell cell;
@@ -288,7 +288,7 @@ static void attack_end(struct attack *attack)
     for (uint32_t k = 0; k < attack->operation_count; k++)
         MUST(attack->operations[k].fired == attack->operations[k].on);
     MUST(attack->peer->operations == 0 && attack->peer->status < 0 && attack->pair->state == SHM_PAIR_CLOSED);
-    MUST(!attack->pair->in.shared && !attack->pair->view); /* nothing of it is left mapped */
+    MUST(!attack->pair->in.shared && !attack->pair->view); /* nothing of it is mapped */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -300,7 +300,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     attack_begin(&attack, victim);
     attack.data = data + 2;
     attack.bytes = bytes - 2;
-    if (data[1] % 8) { /* most begin as they should */
+    if (data[1] % 8) { /* most begin validly */
         attack.pair->answered = true;
         attack.pair->abilities = data[1] & (SHM_MAPS | SHM_CMA);
     }
@@ -310,7 +310,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* A conversation: receives and sends of the user, cells of every kind that fit to them, and progress. */
+/* Valid traffic: receives and sends of the user, matching cells of every kind, and progress. */
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
     size_t at = 0;
@@ -325,7 +325,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         if (step == PUT_REQUESTED) out[at++] = (uint8_t)(state >> 32);
         if (step != CELL) continue;
         struct ring_cell cell = {.inline_bytes = (uint8_t)(state >> 33) % 40, .a = (state >> 35) % 4};
-        if (how % 3 == 0) cell.a |= 1ull << 32; /* the name of an operation, first generation */
+        if (how % 3 == 0) cell.a |= 1ull << 32; /* name of an operation, first generation */
         cell.body.announce.op = 1;
         cell.body.announce.bytes = (state >> 20) % BYTES;
         cell.body.announce.address = state & 1 ? (uintptr_t)cell.body.bytes : 0;

@@ -1,6 +1,6 @@
-/* fuzz_slices.c - a hostile rank in an all-reduce in slices: a piece for our slice, or the sum of its own.
- * Refused without a trace (the true bytes then give what they always give), or taken, and then the codec
- * decides about an aggregate of the right length. */
+/* fuzz_slices.c - a hostile rank in an all-reduce by slices: a piece for our slice, or its sum. Refused
+ * without effect (the real bytes then give the usual result), or accepted, and then the codec checks the
+ * aggregate. */
 #include "tests/fuzz/fuzz_compress.h"
 
 enum { ROOM = 4096 };
@@ -15,7 +15,7 @@ struct setting {
     size_t whole_bytes;
 };
 
-/* Two blocks and a part of one, so that each of the ranks has elements. */
+/* Two blocks and a part of one, so that each rank has elements. */
 static struct fuzz_case case_of(uint8_t choice)
 {
     static const struct {
@@ -78,7 +78,7 @@ static void contribute(struct setting *s, uint32_t rank)
     fuzz_expect(weft_codec_create(weft_env_system(), &s->coded.spec, &s->coded.shape, &codec) == WEFT_OK);
     fuzz_expect(weft_codec_encode(codec, 0, grad, 1.0f, contribution, &bytes) == WEFT_OK && bytes <= ROOM);
     if (s->coded.round == 1) {
-        memset(contribution, 128, bytes); /* exponents that all gradients fit under */
+        memset(contribution, 128, bytes); /* exponents above those of all gradients */
         fuzz_expect(weft_codec_take(codec, 0, contribution, bytes, FUZZ_RANKS) == WEFT_OK);
         fuzz_expect(weft_codec_encode(codec, 1, NULL, 1.0f, contribution, &bytes) == WEFT_OK &&
                     bytes <= ROOM);

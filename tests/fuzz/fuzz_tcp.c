@@ -1,12 +1,12 @@
-/* fuzz_tcp.c - a peer of the tcp backend that has proven itself and then says anything: frames that mean
- * something in any order, frames cut short, and bytes that are none. Whatever comes, every operation ends
- * exactly once, and the endpoint serves the next peer.
+/* fuzz_tcp.c - an authenticated peer of the tcp backend that sends anything: valid frames in any order,
+ * truncated frames, arbitrary bytes. Every operation completes exactly once, and the endpoint serves the next
+ * peer.
  *
  *     input: steps; first byte of each % 10: 0 raw bytes, 8 a frame of any fields, 9 a piece of one, else a
- *     frame of that kind with small fields Where the first byte of all is above 127 the peer does not read:
- *     what the endpoint would say to it stays in its queue.
+ *     frame of that kind with small fields. If the first byte of all is above 127 the peer does not read, so
+ *     the endpoint's output stays in its queue.
  *
- * The same bytes also go through the pure decoders. */
+ * The same bytes are also passed to the pure decoders. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ enum {
     LIVES = 400,
     OPERATIONS = 6,
     STEPS_MAX = 20000,
-    LONG = 16 << 20 /* more than a socket takes */,
+    LONG = 16 << 20 /* more than a socket buffer */,
     ROOM = 1 << 12,
     EAGER = 1000,
     NONCE = 7,
@@ -58,7 +58,7 @@ static void on_failed(void *context, uint32_t peer_id, enum weft_status status, 
     failed = true;
 }
 
-/* Every third is kept until the peer has gone, every third is thrown away, the others are received. */
+/* Every third is kept until the peer is lost, every third is discarded, the others are received. */
 static void on_arrival(void *context, struct weft_arrival *arrival)
 {
     static unsigned turn;
@@ -106,7 +106,7 @@ static void disconnected(void *owner, struct bootstrap_peer *peer, enum weft_sta
     ((struct hostile *)owner)->disconnected = true;
 }
 
-/* false: no port is free for a moment. */
+/* false: no port is free at the moment. */
 static bool meet_endpoint(struct hostile *hostile, uint32_t id, struct weft_peer **peer_out)
 {
     struct bootstrap_options options;
@@ -254,7 +254,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct hostile hostile;
     struct weft_peer *peer = NULL;
     decode(data, bytes);
-    if (lives++ % LIVES == 0) { /* peers of an endpoint stay known to it */
+    if (lives++ % LIVES == 0) { /* an endpoint keeps its former peers */
         weft_transport_free(endpoint);
         open_endpoint();
     }
@@ -263,10 +263,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (there) {
         for (int i = 0; i < OPERATIONS; i++) begin(&operations[i], peer, i);
         hostile.deaf = bytes > 0 && data[0] > 127;
-        /* or the system takes megabytes for it */
+        /* otherwise the kernel buffers megabytes for it */
         if (hostile.deaf) setsockopt(hostile.fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int));
         say_script(&hostile, data, bytes);
-        /* ends by a reset, or in order; no port stays behind */
+        /* ends by a reset, or normally; no TIME_WAIT */
         struct linger at_once = {.l_onoff = lives % 2};
         setsockopt(hostile.fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         close(hostile.fd);
@@ -280,8 +280,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* Deaf: a grant of the long payload fills the socket; then an announcement of what is received here, and
- * its data before its grant has left. */
+/* Does not read: a grant of the long payload fills the socket. Then an announcement that is received here,
+ * and its data before its grant was sent. */
 static const uint8_t too_early[] = {133,       1, 0, 0, 0,   TCP_ANNOUNCE, 8 + 2, 0, 0, 100,
                                     TCP_DATA,  0, 0, 0, 100, TCP_TAKEN,    0,     0, 0, 0,
                                     TCP_TAKEN, 0, 0, 0, 0};

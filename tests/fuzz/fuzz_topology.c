@@ -1,5 +1,5 @@
-/* fuzz_topology.c - a topology file: refused with one sentence that names a line, or a network over which
- * two endpoints talk until virtual time is up, with memory for small ones only. */
+/* fuzz_topology.c - a topology file: refused with one sentence that names a line, or a network over which two
+ * endpoints communicate until a virtual deadline, with little memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum { MEMORY_MAX = 4 << 20, HOSTS_MAX = 64, PAYLOAD_BYTES = 30000 };
 
-/* A machine with little memory: a file may describe a network that is too large for it, and must hear so. */
+/* A file may describe a network that is too large for the memory; the error must report it. */
 static size_t taken_bytes;
 
 static void *small_alloc(struct weft_env *env, size_t bytes)
@@ -84,7 +84,7 @@ static bool end_connect(struct end *end, const struct end *other)
                                   &end->peer) == WEFT_OK;
 }
 
-/* One message each way; returns how many completions must come. */
+/* One message each way. Returns how many completions are expected. */
 static int end_start(struct end *end)
 {
     static char payload[PAYLOAD_BYTES];
@@ -99,7 +99,7 @@ static int end_start(struct end *end)
            (weft_transport_recv(end->transport, peer_id, message.tag, &end->receive) == WEFT_IN_PROGRESS);
 }
 
-/* The short answer and the long one agree. */
+/* Both route queries agree. */
 static void check_ways(const struct weft_topology *topology)
 {
     uint32_t hosts = topology->host_count, path[TOPOLOGY_HOPS_MAX];
@@ -125,7 +125,7 @@ static void talk(struct weft_sim *sim, uint32_t hosts)
         for (int k = 0; ends[i].transport && k < 100 && !weft_transport_drained(ends[i].transport); k++)
             weft_transport_progress(ends[i].transport, 64);
     }
-    if (ends[0].over + ends[1].over != due) abort(); /* each once, at the latest by closing */
+    if (ends[0].over + ends[1].over != due) abort(); /* each once, at the latest at close */
     for (int i = 0; i < 2; i++) {
         if (ends[i].loop) weft_sim_remove(sim, ends[i].loop);
         weft_transport_free(ends[i].transport);

@@ -1,5 +1,5 @@
-/* fuzz_transport_wire.c - the header in front of every UCX message, and the address blob: whatever is
- * accepted lies inside the input, keeps its bounds, and encodes to the same bytes again. */
+/* fuzz_transport_wire.c - header of every UCX message, and the address blob: an accepted one lies inside the
+ * input, is within its limits, and encodes to the same bytes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* fuzz_wire.c - the data header's decoder: whatever it accepts encodes to the same bytes again. */
+/* fuzz_wire.c - decoder of the data header: an accepted header encodes to the same bytes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* fuzz_wrap_options.c - transport.wrap as a user writes it: names and parameters come apart as written,
- * each wrapper's are taken or refused with a sentence, and what is taken keeps its bounds. */
+/* fuzz_wrap_options.c - transport.wrap: names and parameters are split as written, parameters of each wrapper
+ * are accepted or refused with a sentence, and accepted ones are in range. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,12 +2,11 @@
  *
  *     replay [--only N] [FILE or FOLDER ...]
  *
- * First the files (inputs that once broke something, tests/fuzz/corpus/<target>/), then INPUTS generated
- * ones: well-formed inputs of the target (weft_fuzz_seed, where it has one) or noise, with a few bytes
- * changed, cut out, doubled or cut off. The same numbers give the same inputs everywhere; when one fails, its
- * number is printed.
+ * First the files (inputs of earlier failures, tests/fuzz/corpus/<target>/), then INPUTS generated ones:
+ * well-formed inputs of the target (weft_fuzz_seed) or noise, with some bytes changed, removed, duplicated or
+ * cut off. The same number gives the same input everywhere. A failure prints its number.
  *
- *     replay --write FOLDER      the well-formed ones as files: a first corpus for libFuzzer */
+ *     replay --write FOLDER      writes the well-formed inputs as files: a first corpus for libFuzzer */
 #include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -35,7 +34,7 @@ static void say_which(int signal_number)
 
 static void run_one(const uint8_t *data, size_t bytes)
 {
-    uint8_t *exact = malloc(bytes + (bytes == 0)); /* so that a sanitizer sees one byte too many */
+    uint8_t *exact = malloc(bytes + (bytes == 0)); /* so that a sanitizer detects one byte too many */
     memcpy(exact, data, bytes);
     LLVMFuzzerTestOneInput(exact, bytes);
     free(exact);
@@ -52,7 +51,7 @@ static size_t make_input(uint64_t number, uint8_t *data)
         for (size_t i = 0; i < bytes; i++)
             data[i] = (uint8_t)sample_u64(&sample);
     }
-    if (number < SEEDS) return bytes; /* untouched: a target that refuses its own seeds is broken too */
+    if (number < SEEDS) return bytes; /* unchanged: a target that refuses its own seeds is broken too */
     for (uint64_t change = sample_below(&sample, 4); bytes > 0; change--) {
         const size_t at = sample_below(&sample, bytes), length = sample_below(&sample, bytes - at);
         switch (sample_below(&sample, 6)) {

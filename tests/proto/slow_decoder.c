@@ -1,4 +1,4 @@
-/* slow_decoder.c - see the header: docs/wire.md read a second time. */
+/* slow_decoder.c - see slow_decoder.h: an independent implementation of docs/wire.md. */
 #include "tests/proto/slow_decoder.h"
 
 #include <stdarg.h>
@@ -328,13 +328,13 @@ bool slow_control_decode(const uint8_t *data, size_t bytes, char *out, size_t ou
 
 /* ---- section 4 ---- */
 
-/* Bit `at` of the stream of bits that starts at data[0]; -1 behind the end. */
+/* Bit `at` of the stream that starts at data[0]; -1: after the end. */
 static int bit(const uint8_t *data, size_t bytes, size_t at)
 {
     return at / 8 < bytes ? data[at / 8] >> at % 8 & 1 : -1;
 }
 
-/* One block of `count` indices; returns the bytes of its bits and padding, or -1. */
+/* One block of `count` indices. Returns the bytes of its bits and padding, or -1. */
 static long block(const uint8_t *data, size_t bytes, unsigned b, uint64_t count, uint64_t start, uint64_t end,
                   uint32_t *indices_out)
 {

@@ -1,6 +1,6 @@
-/* slow_decoder.h - a second reading of docs/wire.md, for the tests: one byte at a time, no tables shared
- * with proto/, no protobuf library, no xxhash. Where it and the real code differ, one of the three is
- * wrong. */
+/* slow_decoder.h - independent decoder of docs/wire.md for the tests: one byte at a time, no tables shared
+ * with proto/, no protobuf library, no xxhash. If it differs from the real code, one of the three is wrong.
+ */
 #ifndef WEFT_TESTS_PROTO_SLOW_DECODER_H
 #define WEFT_TESTS_PROTO_SLOW_DECODER_H
 
@@ -8,14 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Section 1. Integers of the table by name; floats as their bits. */
+/* Section 1. Integers of the table by name; floats as bits. */
 struct slow_header {
     uint64_t kind, codec, dtype, round, job, incarnation, worker, epoch, tensor, chunk, step, payload_bytes,
         text_bytes, flags, skips, good;
     int64_t status;
     uint32_t lr_bits, weight_bits, weight_sum_bits;
 };
-/* 0 fine, -1 malformed, -2 another version. */
+/* 0: valid, -1: malformed, -2: another version. */
 int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *out);
 uint32_t slow_xxh32(const uint8_t *data, size_t bytes);
 
@@ -26,7 +26,7 @@ uint32_t slow_xxh32(const uint8_t *data, size_t bytes);
  * Returns false for bytes that the section calls malformed. `out` is terminated. */
 bool slow_control_decode(const uint8_t *data, size_t bytes, char *out, size_t out_bytes);
 
-/* Section 4. Indices of the stream that `data` begins with; -1: malformed. *consumed_out: its bytes. */
+/* Section 4. Indices of the stream at the start of `data`; -1: malformed. *consumed_out: its bytes. */
 long slow_index_decode(const uint8_t *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out,
                        size_t indices_room, size_t *consumed_out);
 

@@ -1,5 +1,5 @@
-/* test_auth.c - proofs: a published HMAC-SHA256 value, every input matters, comparison; what may leave the
- * host; and the optimiser spec. */
+/* test_auth.c - proofs: a published HMAC-SHA256 value, effect of every input, comparison; and which devices
+ * are allowed. */
 #include <string.h>
 
 #include "proto/proto.h"

@@ -1,4 +1,4 @@
-/* test_control.c - control messages: each body against the slow decoder's reading, limits, hostile bytes. */
+/* test_control.c - control messages: each body against the slow decoder, limits, hostile bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 typedef Weft__Control__Control Control;
 
-/* One honest sample of each body, and what docs/wire.md makes of its bytes. */
+/* One valid sample of each body, and its text by docs/wire.md. */
 struct samples {
     Weft__Control__Challenge challenge;
     Weft__Control__Hello hello;
@@ -226,7 +226,7 @@ static Control wrap(struct samples *s, int body)
                                       &s->tensor_free};
     Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = (Weft__Control__Control__BodyCase)body;
-    message.challenge = bodies[body]; /* the union's pointers share their place */
+    message.challenge = bodies[body]; /* the members of the union share their memory */
     return message;
 }
 
@@ -260,8 +260,7 @@ static void every_body(void **state)
     }
 }
 
-/* Both doors: what pack refuses must also be refused when it comes from outside (packed by protobuf
- * itself). */
+/* What pack refuses must also be refused by unpack (packed by protobuf directly). */
 static void refused(struct samples *s, int body, const char *what)
 {
     static uint8_t data[8 << 20];
@@ -335,7 +334,7 @@ static void limits(void **state)
     REFUSED(8, s.declare.chunk_bytes = 1023);
     REFUSED(9, s.declared.tensor = 4);
     REFUSED(9, s.declared.declare = NULL);
-    /* Candidates: in order, each of them all of the tensor, behind the dense chunks. */
+    /* Candidates: in order, each covers the tensor, after the dense chunks. */
     REFUSED(9, s.chunk[1].candidate = 1);
     REFUSED(9, (s.chunk[0].count = 1024 * 784, s.chunk[1].candidate = 2, s.chunk[1].offset = 0,
                 s.chunk[1].count = 1024 * 784));
@@ -414,7 +413,7 @@ static void texts_are_cleaned(void **state)
     }
 }
 
-/* 4 MiB of empty members ask for a hundred times as much: refused within the budget, not granted. */
+/* 4 MiB of empty members request a hundred times that: refused within the budget. */
 static size_t granted_bytes;
 static void *counting_alloc(struct weft_env *env, size_t bytes)
 {
@@ -436,7 +435,7 @@ static void expansion_is_bounded(void **state)
     for (size_t i = 0; i < inner; i += 2) data[bytes++] = 2 << 3 | 2, data[bytes++] = 0;
     granted_bytes = 0;
     assert_int_equal(weft_control_unpack(&env, data, bytes, &unpacked), WEFT_ERR_MALFORMED);
-    assert_true(granted_bytes <= (64u << 10) + 40 * bytes); /* as docs/wire.md says */
+    assert_true(granted_bytes <= (64u << 10) + 40 * bytes); /* the limit of docs/wire.md */
     free(data);
 }
 
@@ -456,7 +455,7 @@ static void mutations(void **state)
             size_t length = i % 3 ? bytes : (size_t)rand_r(&seed) % (bytes + 1);
             for (int flips = rand_r(&seed) % 4; flips >= 0; flips--)
                 mutant[(size_t)rand_r(&seed) % bytes] ^= (uint8_t)(1u << rand_r(&seed) % 8);
-            uint8_t *exact = malloc(length + 1); /* so that the address sanitizer sees one byte too far */
+            uint8_t *exact = malloc(length + 1); /* so that the address sanitizer detects one byte too many */
             memcpy(exact, mutant, length);
             if (weft_control_unpack(weft_env_system(), exact, length, &unpacked) == WEFT_OK) {
                 uint8_t *again;
@@ -474,7 +473,7 @@ static void mutations(void **state)
                      WEFT_ERR_MALFORMED);
 }
 
-/* Fail the Nth allocation: a clean status and no leak (the sanitizer build looks). */
+/* The Nth allocation fails: a status, and no leak (the sanitizer build checks). */
 static int allocations_left;
 static void *failing_alloc(struct weft_env *env, size_t bytes)
 {

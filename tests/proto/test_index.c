@@ -1,4 +1,4 @@
-/* test_index.c - the index streams of top-k against the reading of docs/wire.md, section 4. */
+/* test_index.c - index streams of top-k against docs/wire.md, section 4. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static unsigned seed = 1;
 static uint32_t indices[ELEMS_MAX], fast[ELEMS_MAX], slow[ELEMS_MAX];
 static uint8_t stream[4 * ELEMS_MAX];
 
-/* Rising indices with about `share` per million of the elements, in runs now and then. */
+/* Increasing indices, about `share` per million of the elements, sometimes in runs. */
 static uint64_t choose(uint64_t elems, unsigned share)
 {
     uint64_t count = 0;
@@ -40,7 +40,7 @@ static void same_reading(void **state)
         }
 }
 
-/* Bent or cut streams: both refuse, or both read the same. */
+/* Modified or truncated streams: both decoders refuse, or both read the same. */
 static void same_refusals(void **state)
 {
     int refused = 0;

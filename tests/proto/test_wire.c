@@ -100,7 +100,7 @@ static void round_trip(void **state)
     }
 }
 
-/* The bytes of one header, pinned: whoever changes them changes the wire version. */
+/* The bytes of one header. A change of them is a change of the wire version. */
 static void golden(void **state)
 {
     struct weft_wire_header header = {.kind = WEFT_WIRE_PUSH_PULL,
@@ -127,7 +127,7 @@ static void golden(void **state)
     assert_int_equal(slow_xxh32((const uint8_t *)"", 0), 0x02cc5d05u); /* xxHash's published value */
 }
 
-/* Change one field behind the encoder's back, with a right checksum. */
+/* Changes one field after encoding and corrects the checksum. */
 static enum weft_status decode_poked(unsigned at, unsigned bytes, uint64_t value, enum weft_wire_kind kind)
 {
     struct weft_wire_header header = {.kind = (uint8_t)kind, .dtype = WEFT_F32, .weight = 1},
@@ -182,13 +182,12 @@ static void refusals(void **state)
         if (decode_poked(bad[i].at, bad[i].bytes, bad[i].value, bad[i].kind) != WEFT_ERR_MALFORMED)
             fail_msg("case %zu: offset %u value %llu was not refused", i, bad[i].at,
                      (unsigned long long)bad[i].value);
-    assert_int_equal(decode_poked(68, 4, 0, WEFT_WIRE_PUSH), WEFT_OK); /* a worker out of data */
+    assert_int_equal(decode_poked(68, 4, 0, WEFT_WIRE_PUSH), WEFT_OK); /* a worker without data */
     /* only contributions have a weight */
     assert_int_equal(decode_poked(68, 4, 0xbf800000, WEFT_WIRE_INIT), WEFT_OK);
 }
 
-/* A truncated or mutated header is refused or means the same to both decoders; with its checksum repaired
- * too. */
+/* A truncated or mutated header is refused, or equal in both decoders; also with a corrected checksum. */
 static void mutations(void **state)
 {
     for (int i = 0; i < 20000; i++) {

@@ -1,4 +1,4 @@
-/* test_config.c - precedence, parsing, and the sentence of each kind of mistake. */
+/* test_config.c - precedence, parsing, and the sentence of each kind of error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,7 +198,7 @@ static void slips_in_variables_are_warned_of(void **state)
             fail_msg("%s: \"%s\"", slips[i][0], last_line);
         last_line[0] = '\0';
         weft_config_free(load());
-        assert_string_equal(last_line, ""); /* once */
+        assert_string_equal(last_line, ""); /* reported once */
         unsetenv(slips[i][0]);
     }
     setenv("WEFT_TEST_ANYTHING", "x", 1);
@@ -213,7 +213,8 @@ static void log_level_reaches_the_env(void **state)
     weft_config_free(load());
     assert_int_equal(env.log_level, WEFT_LOG_DEBUG);
     unsetenv("WEFT_LOG_LEVEL");
-    env.log_level = WEFT_LOG_INFO; /* a sink of the caller's own keeps its level when nobody sets one */
+    /* a log function of the caller keeps its level unless an option sets one */
+    env.log_level = WEFT_LOG_INFO;
     struct weft_config *config = load();
     assert_int_equal(env.log_level, WEFT_LOG_INFO);
     assert_int_equal(weft_config_set(config, "log.level", "trace", "--set", NULL), WEFT_OK);

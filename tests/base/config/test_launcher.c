@@ -1,4 +1,4 @@
-/* test_launcher.c - what mpirun, torchrun and srun put into the environment, and what does not count. */
+/* test_launcher.c - variables of mpirun, torchrun and srun: complete, incomplete and invalid ones. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static bool found(struct weft_launcher *launcher)
     return weft_launcher_find(false, launcher, NULL) == WEFT_OK;
 }
 
-/* A sentence that holds each of the words, separated by '~'. */
+/* The sentence must contain each of the words, separated by '~'. */
 static void refused(const char *words)
 {
     struct weft_launcher launcher = {.rank = 77};
@@ -60,7 +60,7 @@ static void refused(const char *words)
         if (!strstr(error.text, word)) fail_msg("\"%s\" lacks \"%s\"", error.text, word);
 }
 
-/* Sets of variables that are complete; the first `numbers` of them are numbers. */
+/* Complete sets of variables; the first `numbers` of them are numbers. */
 static const struct complete {
     const char *kind;
     int numbers;
@@ -150,7 +150,7 @@ static void ranks_beyond_the_last_are_named(void **state)
     PUT({"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"});
     refused("OMPI_COMM_WORLD_LOCAL_SIZE=3");
     PUT({"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"MASTER_ADDR", "a"});
-    refused("MASTER_ADDR=a"); /* where one of the two is given, both are */
+    refused("MASTER_ADDR=a"); /* if one of the two is set, both are required */
 }
 
 static void another_launcher_makes_up_for_what_is_missing(void **state)
@@ -161,10 +161,10 @@ static void another_launcher_makes_up_for_what_is_missing(void **state)
     assert_true(found(&launcher));
     assert_string_equal(launcher.name, "srun");
     assert_string_equal(launcher.coordinator, "a:6");
-    PUT({"RANK", "0"}); /* now torchrun's are complete */
+    PUT({"RANK", "0"}); /* torchrun's variables are complete now */
     assert_true(found(&launcher));
     assert_string_equal(launcher.name, "torchrun");
-    empty(NULL); /* srun with MPICH's variables: the launcher that leads to a coordinator */
+    empty(NULL); /* srun with MPICH's variables: the launcher with a coordinator is used */
     PUT({"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"},
         {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_NODES", "1"});
     assert_true(found(&launcher));
@@ -190,7 +190,8 @@ static void without_a_launcher_there_is_none(void **state)
     struct weft_launcher launcher;
     struct weft_error error = {0};
     assert_int_equal(weft_launcher_find(false, &launcher, &error), WEFT_ERR_NOT_FOUND);
-    PUT({"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "123"}, {"SLURM_NTASKS", "8"}); /* a batch script, no step */
+    /* a batch script without step */
+    PUT({"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "123"}, {"SLURM_NTASKS", "8"});
     assert_int_equal(weft_launcher_find(false, &launcher, &error), WEFT_ERR_NOT_FOUND);
     PUT({"SLURM_PROCID", "1"});
     refused("SLURM_PROCID=1~SLURM_STEP_NUM_TASKS is not set");
@@ -203,7 +204,7 @@ static void torchrun_says_where(void **state)
     assert_true(found(&launcher));
     assert_string_equal(launcher.name, "torchrun");
     assert_true(launcher.rank == 3 && launcher.ranks == 4);
-    assert_string_equal(launcher.coordinator, "node7:29501"); /* at 29500 is its own store */
+    assert_string_equal(launcher.coordinator, "node7:29501"); /* 29500 is the port of torchrun's own store */
     assert_string_equal(launcher.job, "torchrun-29500");
     PUT({"MASTER_ADDR", "fd00::7"}, {"MASTER_PORT", "65535"});
     assert_true(found(&launcher));
@@ -224,7 +225,7 @@ static void mpirun_on_one_host_and_on_several(void **state)
     assert_in_range(port, 20000, 31999);
     PUT({"OMPI_COMM_WORLD_RANK", "1"});
     assert_true(found(&other));
-    assert_string_equal(other.coordinator, launcher.coordinator); /* all ranks say the same */
+    assert_string_equal(other.coordinator, launcher.coordinator); /* equal on all ranks */
     PUT({"OMPI_COMM_WORLD_LOCAL_SIZE", "1"});
     assert_true(found(&launcher));
     assert_string_equal(launcher.coordinator, "");

@@ -1,4 +1,4 @@
-/* test_loop.c - timers, mailbox, pollables, sleeping and the baton of base/loop/loop.h. */
+/* test_loop.c - timers, mailbox, pollables, sleeping and ownership of base/loop/loop.h. */
 #include <fcntl.h>
 #include <fenv.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ static uint64_t soon(uint64_t ns)
     return weft_now_ns(weft_env_system()) + ns;
 }
 
-/* --- timers, on a clock of the test's own --- */
+/* --- timers, with the test's own clock --- */
 
 struct manual_env {
     struct weft_env env;
@@ -54,7 +54,7 @@ static struct weft_loop *new_virtual_loop(struct manual_env *manual)
     return loop;
 }
 
-/* --- timers for now: due, and nobody reads the clock to see that --- */
+/* --- timers that are due now, without a clock reading --- */
 
 struct counting_env {
     struct weft_env env;
@@ -72,7 +72,7 @@ struct chain_of_timers {
     struct counting_env clock;
     struct weft_command command;
     struct weft_timer now, later;
-    int reads; /* of the clock, from the letter to the timer */
+    int reads; /* clock readings between the command and the timer */
     bool over;
 };
 
@@ -104,7 +104,7 @@ static void a_timer_for_now_needs_no_clock(void **state)
     weft_timer_init(&chain.now, now_ran);
     weft_timer_init(&chain.later, later_ran);
     weft_loop_post(chain.loop, &chain.command);
-    /* the later one is found by the looks in between */
+    /* a regular clock reading finds the later one */
     assert_int_equal(weft_loop_wait(chain.loop, &chain.over, WEFT_NEVER), WEFT_OK);
     assert_int_equal(chain.reads, 0);
     weft_loop_free(chain.loop);
@@ -114,7 +114,7 @@ static bool early_ran;
 static void early_is_first(struct weft_timer *timer) { early_ran = true; }
 static void now_is_second(struct weft_timer *timer) { assert_true(early_ran); }
 
-/* One that is due already goes before one that is started for now, however often that is. */
+/* A timer that is due runs before one that is started as due, however often that happens. */
 static void a_timer_for_now_waits_for_those_before(void **state)
 {
     struct manual_env manual;
@@ -252,7 +252,7 @@ static void letters_arrive_once_and_in_order(void **state)
     pthread_t threads[SENDERS];
     memset(&post_office, 0, sizeof post_office);
     post_office.ordered = true;
-    post_office.loop = new_loop(0); /* sleeps at every chance: the race between post and sleep */
+    post_office.loop = new_loop(0); /* sleeps at every chance: race between post and sleep */
     for (int sender = 0; sender < SENDERS; sender++) {
         post_office.letters[sender] = calloc(LETTERS, sizeof(struct letter));
         assert_non_null(post_office.letters[sender]);
@@ -269,8 +269,8 @@ static void letters_arrive_once_and_in_order(void **state)
     for (int i = 0; i < SENDERS; i++) free(post_office.letters[i]);
 }
 
-/* Two loops on two threads throw one letter to and fro: every throw finds the other side asleep or
- * falling asleep, so a lost wake-up ends in the deadline. */
+/* Two loops on two threads post one command back and forth. Each post finds the other side asleep or about to
+ * sleep, so a lost wake-up reaches the deadline. */
 static struct {
     struct weft_loop *loops[2];
     struct weft_command command;
@@ -309,7 +309,7 @@ static void no_wake_up_is_lost(void **state)
     for (int i = 0; i < 2; i++) weft_loop_free(rally.loops[i]);
 }
 
-/* Linked with --wrap=write: every write of the loop comes by here. */
+/* Linked with --wrap=write: counts every write of the loop. */
 static _Atomic int writes;
 ssize_t __real_write(int fd, const void *data, size_t bytes);
 ssize_t __wrap_write(int fd, const void *data, size_t bytes);
@@ -357,7 +357,7 @@ static void wait_ends_at_its_deadline_and_uses_no_cpu(void **state)
     uint64_t until = soon(WEFT_MS(300)), cpu = cpu_ns();
     assert_int_equal(weft_loop_wait(loop, &never, until), WEFT_ERR_DEADLINE);
     assert_true(weft_now_ns(weft_env_system()) >= until);
-    /* A loop that polled through would have used hundreds of milliseconds. */
+    /* A loop that polls all the time would use hundreds of milliseconds. */
     assert_true(cpu_ns() - cpu < WEFT_MS(100));
     assert_int_equal(weft_loop_wait(loop, &never, 0), WEFT_ERR_DEADLINE);
     never = true;
@@ -389,7 +389,7 @@ static void wait_wakes_for_a_timer(void **state)
 struct probe {
     struct weft_pollable pollable;
     struct weft_loop *loop;
-    struct probe *removes; /* taken out of the loop in progress */
+    struct probe *removes; /* removed by this one during a step */
     int polls, arms, pending, refuse;
     bool done;
 };
@@ -416,7 +416,7 @@ static enum weft_status probe_arm(struct weft_pollable *pollable)
 {
     struct probe *probe = weft_container_of(pollable, struct probe, pollable);
     probe->arms++;
-    if (probe->refuse > 0) { /* work came in between the last poll and arm: no descriptor will tell */
+    if (probe->refuse > 0) { /* work arrived between the last poll and arm: no descriptor will report it */
         if (--probe->refuse == 0) probe->pending = 1;
         return WEFT_ERR_AGAIN;
     }
@@ -448,7 +448,7 @@ static void pollables_are_armed_before_sleep(void **state)
     assert_int_equal(weft_loop_add(loop, &probe.pollable), WEFT_OK);
     assert_int_equal(weft_loop_add(loop, &(struct weft_pollable){.fd = probe.pollable.fd}), WEFT_ERR_EXISTS);
 
-    /* AGAIN from arm: the loop polls again instead of sleeping until the far deadline. */
+    /* AGAIN from arm: the loop polls again instead of sleeping until the deadline. */
     probe.refuse = 3;
     assert_int_equal(weft_loop_wait(loop, &probe.done, soon(WEFT_SECONDS(60))), WEFT_OK);
     assert_int_equal(probe.arms, 3);
@@ -472,9 +472,9 @@ static void pollables_are_armed_before_sleep(void **state)
     weft_loop_free(loop);
 }
 
-/* --- a processor that somebody else wants --- */
+/* --- a core that another thread wants --- */
 
-struct striding_env { /* each look at the clock finds it so much later */
+struct striding_env { /* each clock reading is later by this much */
     struct weft_env env;
     uint64_t now_ns, stride_ns;
 };
@@ -485,7 +485,7 @@ static uint64_t striding_now(struct weft_env *env)
     return clock->now_ns += clock->stride_ns;
 }
 
-/* Of one idle run, from its begin until the loop would sleep. */
+/* Polls of one idle run, from its start until the loop would sleep. */
 static int polls_until_armed(struct probe *probe)
 {
     probe->polls = 0;
@@ -510,17 +510,17 @@ static void after_a_long_yield_it_yields_first(void **state)
     /* short yields: it polls for spin_us each time */
     for (int i = 0; i < 3; i++) assert_true(polls_until_armed(&probe) > 300);
     clock.stride_ns = 2000;
-    assert_true(polls_until_armed(&probe) > 300); /* it does not know yet */
+    assert_true(polls_until_armed(&probe) > 300); /* unknown so far */
     assert_true(polls_until_armed(&probe) < 60);
     clock.stride_ns = 100;
     assert_true(polls_until_armed(&probe) < 60);
-    assert_true(polls_until_armed(&probe) > 300); /* the processor is its own again */
+    assert_true(polls_until_armed(&probe) > 300); /* the core is not shared any more */
     weft_loop_remove(loop, &probe.pollable);
     close(probe.pollable.fd);
     weft_loop_free(loop);
 }
 
-/* The window between the last look at the mailbox and sleep, without a race: arm is called in it. */
+/* Between the last read of the mailbox and sleep, without a race: arm is called there. */
 static struct {
     struct weft_pollable pollable;
     struct weft_command command;
@@ -553,7 +553,7 @@ static void what_comes_before_sleep_is_seen(void **state)
         (struct weft_pollable){.fd = eventfd(0, EFD_CLOEXEC), .progress = window_progress, .arm = window_arm};
     window.command.fn = window_mail;
     assert_int_equal(weft_loop_add(window.loop, &window.pollable), WEFT_OK);
-    struct weft_timer timer; /* wakes a loop that slept over the letter */
+    struct weft_timer timer; /* ends the sleep of a loop that lost the command */
     timer_done = false;
     weft_timer_init(&timer, set_done);
     assert_int_equal(weft_timer_start(window.loop, &timer, soon(WEFT_SECONDS(20))), WEFT_OK);
@@ -562,7 +562,7 @@ static void what_comes_before_sleep_is_seen(void **state)
     assert_false(timer_done);
     weft_timer_stop(window.loop, &timer);
     window.posts = false;
-    weft_loop_run(window.loop); /* ends: stopped in the window */
+    weft_loop_run(window.loop); /* returns: stopped in between */
     close(window.pollable.fd);
     weft_loop_free(window.loop);
 }
@@ -575,7 +575,7 @@ static void pollables_leave_inside_progress(void **state)
         probes[i] = new_probe(loop);
         assert_int_equal(weft_loop_add(loop, &probes[i].pollable), WEFT_OK);
     }
-    probes[0].removes = &probes[1]; /* the next one in the round */
+    probes[0].removes = &probes[1]; /* the next one in the step */
     weft_loop_step(loop);
     assert_int_equal(probes[1].polls, 0);
     assert_int_equal(probes[2].polls, 1);
@@ -600,7 +600,7 @@ static void a_pollable_without_descriptor_is_polled(void **state)
     weft_loop_free(loop);
 }
 
-/* --- the engine's thread and the baton --- */
+/* --- the engine thread and ownership --- */
 
 static void *engine(void *argument)
 {
@@ -614,7 +614,7 @@ static void run_ends_by_stop(void **state)
         struct weft_loop *loop = new_loop(round % 2 ? 20 : 0);
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, engine, loop), 0);
-        weft_loop_stop(loop); /* before, while or after it begins to sleep */
+        weft_loop_stop(loop); /* before, while or after it starts to sleep */
         pthread_join(thread, NULL);
         weft_loop_free(loop);
     }
@@ -624,7 +624,7 @@ static void run_ends_by_stop(void **state)
 #define ROUNDS 400
 static struct {
     struct weft_loop *loop;
-    int guarded;  /* not atomic: only the holder may touch it */
+    int guarded;  /* not atomic: only the owner may access it */
     int inside;   /* not atomic either */
 } shared;
 
@@ -653,7 +653,7 @@ static void *take_and_drive(void *argument)
         assert_int_equal(shared.inside++, 0);
         shared.guarded++;
         shared.inside--;
-        /* Whoever held the loop meanwhile may have run the letter; else this thread does. */
+        /* The previous owner may have run the command; otherwise this thread does. */
         assert_int_equal(weft_loop_wait(shared.loop, &knock.done, soon(WEFT_SECONDS(60))), WEFT_OK);
         weft_loop_release(shared.loop);
     }
@@ -675,7 +675,7 @@ static void the_baton_goes_round(void **state)
     weft_loop_free(shared.loop);
 }
 
-/* Borrowed by threads that come and go, beside those that claim it and a runner. */
+/* Try-acquires by several threads, concurrent with claims and an engine thread. */
 static atomic_int borrowed_letters;
 static void *borrow_and_return(void *argument)
 {
@@ -699,7 +699,7 @@ static void the_baton_is_borrowed(void **state)
     void *got;
     shared.loop = new_loop(0);
     shared.guarded = shared.inside = 0;
-    assert_false(weft_loop_try_acquire(shared.loop)); /* nobody would see to what it leaves behind */
+    assert_false(weft_loop_try_acquire(shared.loop)); /* no engine thread would continue the work */
     assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
     for (intptr_t i = 0; i < TAKERS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, take_and_drive, (void *)(i + 1)), 0);
@@ -713,7 +713,8 @@ static void the_baton_is_borrowed(void **state)
     struct weft_command letter = {.fn = count_one};
     weft_loop_post(shared.loop, &letter);
     assert_int_equal(atomic_load(&borrowed_letters), 0);
-    weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE); /* the runner is woken for the letter */
+    /* wakes the engine thread for the command */
+    weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
     while (atomic_load(&borrowed_letters) == 0) sched_yield();
     weft_loop_stop(shared.loop);
     pthread_join(runner, NULL);
@@ -721,9 +722,10 @@ static void the_baton_is_borrowed(void **state)
     weft_loop_free(shared.loop);
 }
 
-/* A borrower that is cancelled, and rounds otherwise: neither shows between guard and give. */
+/* A thread that is cancelled and has another rounding mode: neither has an effect between guard and release.
+ */
 struct borrowing {
-    bool steps;                 /* which guards by itself */
+    bool steps;                 /* a step calls the guard */
     int inside, after;          /* fegetround() */
     atomic_bool went_on, outlived;
 };
@@ -739,7 +741,7 @@ static void *borrow_cancelled(void *argument)
     borrowing->inside = fegetround();
     pthread_testcancel();
     atomic_store(&borrowing->went_on, true);
-    weft_loop_guard_thread(shared.loop); /* once is enough */
+    weft_loop_guard_thread(shared.loop); /* a second call has no effect */
     weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NEW);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &default_state);
     borrowing->after = fegetround();
@@ -754,7 +756,7 @@ static void a_cancelled_borrower_gives_back(void **state)
     pthread_t runner, borrower;
     void *result;
     shared.loop = new_loop(0);
-    /* nothing for who has not borrowed: this thread can be cancelled, and rounds as it likes */
+    /* no effect without a try-acquire: cancellation and rounding mode stay */
     weft_loop_guard_thread(shared.loop);
     assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
     for (int steps = 0; steps < 2; steps++) {
@@ -766,7 +768,7 @@ static void a_cancelled_borrower_gives_back(void **state)
         assert_false(atomic_load(&borrowing.outlived));
         assert_int_equal(borrowing.inside, FE_TONEAREST);
         assert_int_equal(borrowing.after, FE_UPWARD);
-        while (!weft_loop_try_acquire(shared.loop)) sched_yield(); /* nobody has taken it with him */
+        while (!weft_loop_try_acquire(shared.loop)) sched_yield(); /* the cancelled thread has released it */
         weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
     }
     weft_loop_stop(shared.loop);
@@ -774,8 +776,7 @@ static void a_cancelled_borrower_gives_back(void **state)
     weft_loop_free(shared.loop);
 }
 
-/* While all who come borrow, again and again, the runner looks seldom: a letter that nobody waits for is
- * read all the same. */
+/* After many try-acquires the park period is long: a command without a waiting thread is still run. */
 static void a_letter_after_many_borrows(void **state)
 {
     pthread_t runner;
@@ -810,7 +811,7 @@ static enum weft_status listened_arm(struct weft_pollable *pollable)
     return WEFT_OK;
 }
 
-/* A runner that sleeps in epoll is armed for again when a borrower has polled. */
+/* After a try-acquire with a poll, an engine thread in epoll is armed again. */
 static void a_borrower_that_stepped_arms(void **state)
 {
     pthread_t runner;
@@ -822,7 +823,7 @@ static void a_borrower_that_stepped_arms(void **state)
     while (atomic_load(&listened.arms) == 0) sched_yield();
     bool again = false;
     for (int i = 0; i < 1000 && !again; i++) {
-        usleep(1000); /* it is in epoll by now, as likely as not */
+        usleep(1000); /* probably in epoll by now */
         while (!weft_loop_try_acquire(shared.loop)) sched_yield();
         int before = atomic_load(&listened.arms);
         weft_loop_step(shared.loop);
@@ -856,7 +857,7 @@ static void take_ends_at_its_deadline(void **state)
     weft_loop_free(loop);
 }
 
-/* ---- a driver's order ---- */
+/* ---- order of a waiting thread ---- */
 
 struct errand {
     struct weft_pollable pollable;
@@ -893,7 +894,7 @@ static void errand_done(struct weft_timer *timer)
     errand->done = true;
 }
 
-/* What a letter, or something polled, puts off until now is done before anything is polled once more. */
+/* A timer that a command or a poll starts as due runs before the next poll. */
 static void timers_for_now_come_before_the_next_poll(void **state)
 {
     for (int by_poll = 0; by_poll < 2; by_poll++) {
@@ -911,7 +912,7 @@ static void timers_for_now_come_before_the_next_poll(void **state)
     }
 }
 
-/* ---- when the runner looks ---- */
+/* ---- park policy ---- */
 
 static void the_runner_looks_seldom_while_short_calls_come(void **state)
 {
@@ -922,22 +923,22 @@ static void the_runner_looks_seldom_while_short_calls_come(void **state)
         borrowed =
             park_policy_next(borrowed, (unsigned)(borrowed.ns / 4000), (unsigned)(borrowed.ns / 4000), false);
         assert_int_equal(idle.mode, i < 3 ? PARK_SHORT : PARK_MEDIUM);
-        assert_int_equal(driven.mode, PARK_SHORT); /* neither a lazy letter nor what is left open wakes it */
-        if (i == 0) assert_true(driven.ns < PARK_NS_MAX); /* not for a few calls */
+        assert_int_equal(driven.mode, PARK_SHORT); /* lazy commands and open work do not wake it */
+        if (i == 0) assert_true(driven.ns < PARK_NS_MAX); /* not after a few calls */
     }
     assert_int_equal(idle.ns, PARK_NS_LONG);
     assert_int_equal(driven.ns, PARK_NS_LONG);
     assert_int_equal(borrowed.ns, PARK_NS_LONG);
     assert_int_equal(borrowed.mode, PARK_LONG);
-    driven = park_policy_next(driven, 10, 0, false); /* it is over */
+    driven = park_policy_next(driven, 10, 0, false); /* the series has ended */
     assert_int_equal(driven.ns, PARK_NS_MIN);
     borrowed = park_policy_next(borrowed, 10, 5, false);
     assert_int_equal(borrowed.ns, PARK_NS_MIN);
     assert_int_equal(borrowed.mode, PARK_SHORT);
 }
 
-/* A look takes the core from a caller, so another rank finds it late and drives: were that a reason to
- * look soon again, the two would keep each other's runners looking. */
+/* A review delays a peer, which then waits and steps. If that shortened the period, two engine threads would
+ * keep reviewing each other. */
 static void the_runner_looks_seldom_though_a_few_calls_are_late(void **state)
 {
     struct park_policy few = park_policy_initial(), many = few;
@@ -946,19 +947,19 @@ static void the_runner_looks_seldom_though_a_few_calls_are_late(void **state)
     assert_int_equal(few.mode, PARK_LONG);
     assert_int_equal(few.ns, PARK_NS_LONG);
     assert_int_equal(many.mode, PARK_SHORT);
-    /* something is open */
+    /* work is pending */
     assert_int_equal(park_policy_next(park_policy_initial(), 50 + 5, 50, true).mode, PARK_SHORT);
 }
 
-/* Callers who drive for longer than a look are left alone for longer; one who stays for very long, until
- * he gives the baton back. */
+/* Waiting threads that step for longer than a period get longer periods. One that stays for very long is not
+ * interrupted until its release. */
 static void the_runner_looks_seldom_while_one_drives(void **state)
 {
     struct park_policy period = park_policy_owner_unchanged(park_policy_initial());
     for (unsigned i = 0; i < 3 * PARK_HELD_PERIODS_MAX; i++) {
         assert_int_equal(period.mode, PARK_MEDIUM);
         assert_int_equal(period.ns, PARK_NS_LONG);
-        /* each stays for some of them */
+        /* each stays for some periods */
         period = i % 3 == 2 ? park_policy_next(period, 1, 0, true) : park_policy_owner_unchanged(period);
     }
     for (unsigned i = 0; i < PARK_HELD_PERIODS_MAX; i++) {
@@ -968,7 +969,7 @@ static void the_runner_looks_seldom_while_one_drives(void **state)
     assert_int_equal(period.mode, PARK_UNTIL_RELEASED);
 }
 
-/* Calls that borrow do not go on with what else is open: the runner must. */
+/* Try-acquires do not continue pending work: the engine thread must. */
 static void the_runner_looks_often_while_something_is_open(void **state)
 {
     struct park_policy period = park_policy_initial();

@@ -1,18 +1,17 @@
-/* test_loop_owner.c - every interleaving of the hand-over of base/loop/loop_owner.h, enumerated.
+/* test_loop_owner.c - enumerates every interleaving of base/loop/loop_owner.h.
  *
- * The functions of loop_owner.h are compiled here so that each stops before every atomic access (OWNER_STEP).
- * A *world* is the baton, its surroundings (mailbox, epoll, one pollable that must be armed) and a few
- * threads, each a small script with the shape of loop.c: the runner, waiters that post a letter and wait for
- * it, posters, a network that brings packets, a thread that makes a fact true, one that claims the baton, one
- * that stops the loop. From the first world on, every thread that could go on is tried, and so all reachable
- * worlds are found.
+ * The functions are compiled here so that each stops before every atomic access (OWNER_STEP). A *world* is
+ * the loop owner, its surroundings (mailbox, epoll, one pollable that must be armed) and a few threads. Each
+ * thread is a script in the shape of loop.c: the engine thread, threads that post a command and wait for it,
+ * posters, a network that delivers packets, a thread that makes a condition true, one that claims the loop,
+ * one that stops it. From the first world on, every step of every thread is tried, until no new world is
+ * found.
  *
- * Checked: never two threads step the loop; the baton is nobody's in the end; and from *every* reachable
- * world the end (all scripts over, all letters and packets handled) can be reached. A lost wake-up or a
- * deadlock is a world from which it cannot. A parked runner's timer may or may not pass; in the scenarios
- * marked `untimed` it never does, so these promises do not rest on it (a calm runner's that has been
- * called does, and one's that has parked too late to be called). The hooks can be made to lie, and then
- * the checks must fail: the checker works. */
+ * Checked: no two threads step the loop at once; the loop is free at the end; and from every reachable world
+ * the end (all scripts done, all commands and packets handled) is reachable. A lost wake-up or a deadlock is
+ * a world from which it is not. A park period may or may not end. In scenarios marked `untimed` it never
+ * does, except a MEDIUM one that was woken, and one that began too late to be woken. The hooks can be made
+ * faulty; then the checks must fail. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,7 @@
 #include "tests/lib/check.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wdangling-pointer" /* labels are no variables */
+#pragma GCC diagnostic ignored "-Wdangling-pointer" /* labels are not variables */
 #endif
 enum { MORE = -1 };
 #define OWNER_BEGIN(call) do { if ((call)->resume_at) goto *(call)->resume_at; } while (0)
@@ -42,7 +41,7 @@ static void wake(struct loop_owner *owner, void *word);
 enum { THREADS = 5 };
 enum role { NOBODY = 0, RUNNER, WAITER, POSTER, NETWORK, NOTIFIER, CLAIMER, STOPPER };
 enum sleeping { AWAKE = 0, IN_EPOLL, ON_EVENTS, ON_PARKED };
-/* Where a script is. The runner and drivers share the middle part. */
+/* Position in a script. Engine thread and waiting threads share the middle part. */
 enum place {
     START = 0,
     POSTED,
@@ -72,28 +71,28 @@ enum place {
 struct thread {
     struct loop_owner_call call;
     uint8_t role, place, sleeping;
-    bool lazy;        /* waiter: posts lazily */
-    bool may_expire;  /* waiter, claimer: the deadline may pass at any time */
+    bool lazy;        /* waiting thread: posts lazily */
+    bool may_expire;  /* waiting thread, claimer: the deadline may pass at any time */
     bool worked, long_park, result, expired;
-    bool soon;         /* the runner: its calm park ends soon */
+    bool soon;         /* engine thread: its MEDIUM period ends soon */
     uint8_t left;      /* enum loop_owner_pending */
-    uint8_t seldom;    /* the runner: how it parks, if not for a moment; 0: so */
-    bool ending;      /* the runner has seen the stop */
-    uint8_t letter;   /* bit of its letter, 0: it waits for the notifier's fact */
-    uint8_t packets;  /* waiter: waits until so many have been handled; network: to bring */
+    uint8_t seldom;    /* engine thread: its park mode if not SHORT; 0: SHORT */
+    bool ending;      /* the engine thread has seen the stop */
+    uint8_t letter;   /* bit of its command; 0: it waits for the notifier's condition */
+    uint8_t packets;  /* waiting thread: waits until so many are handled; network: delivers so many */
 };
 
 struct world {
     struct loop_owner owner;
     struct thread threads[THREADS];
-    uint8_t command, done, awaited;   /* letters as bits: in the mailbox, handled, all that will be posted */
+    uint8_t command, done, awaited;   /* commands as bits: in the mailbox, handled, all that will be posted */
     uint8_t packets, handled;      /* in the pollable; handled by progress */
-    uint8_t inside;                /* thread + 1 that is stepping */
-    uint8_t wakes;                 /* threads that epoll will let go, whoever of them that is */
+    uint8_t inside;                /* id + 1 of the thread that steps */
+    uint8_t wakes;                 /* threads that epoll will wake, any of the sleepers */
     bool armed, readable, kicked, fact;
 };
 
-/* What a scenario starts from, and what the hooks are told to get wrong. */
+/* Faults of the hooks. */
 enum lie {
     NO_LIE = 0,
     KICKS_ARE_LOST,
@@ -104,7 +103,7 @@ enum lie {
 };
 static enum lie lie;
 static bool timers_pass;
-static unsigned seldom; /* how the runner parks in the end, if not as at first */
+static unsigned seldom; /* park mode of the engine thread after SHORT */
 static const char *broken;
 
 static struct world *world_of(struct loop_owner *owner)
@@ -117,7 +116,7 @@ static bool model_has_mail(struct loop_owner *owner)
     return lie != MAIL_IS_NOT_SEEN && world_of(owner)->command != 0;
 }
 
-/* Something has become readable: epoll lets one sleeper go, and who that is, is anybody's guess. */
+/* A descriptor became readable: epoll wakes one sleeper, any of them. */
 static void signal_epoll(struct world *world)
 {
     unsigned sleepers = 0;
@@ -149,7 +148,7 @@ static bool fact_of(const struct world *world, const struct thread *thread)
     return thread->letter ? (world->done & thread->letter) != 0 : world->fact;
 }
 
-/* Somebody has begun something that goes on without him. */
+/* A thread has started work that continues without it. */
 static bool is_open(const struct world *world)
 {
     for (int i = 0; i < THREADS; i++) {
@@ -164,7 +163,8 @@ static void enter(struct world *world, const struct thread *thread)
 {
     if (world->inside) broken = "two threads step the loop";
     if (world->owner.thread != thread->call.thread) broken = "a thread steps without the baton";
-    if (thread->role == WAITER && !world->owner.engine_running) broken = "a thread drives after the run has ended";
+    if (thread->role == WAITER && !world->owner.engine_running)
+        broken = "a thread drives after the run has ended";
     world->inside = (uint8_t)(thread - world->threads + 1);
 }
 
@@ -175,7 +175,7 @@ static unsigned how_parked(const struct thread *thread)
 
 static void fall_asleep(struct world *world, struct thread *thread, enum sleeping how)
 {
-    if (thread->expired) return; /* timeouts are handed to the system call */
+    if (thread->expired) return; /* timeouts are passed to the system call */
     thread->sleeping = (uint8_t)how;
     if (how == IN_EPOLL && (world->kicked || world->readable)) thread->sleeping = AWAKE;
     if (how == ON_EVENTS && world->owner.events != thread->call.seen) thread->sleeping = AWAKE;
@@ -189,7 +189,7 @@ static bool arm(struct world *world)
     return true;
 }
 
-/* A step of the loop and what follows when it found nothing: the same for runner and driver. */
+/* A step of the loop, and what follows if it was idle: equal for engine thread and waiting thread. */
 static void step_loop(struct world *world, struct thread *thread)
 {
     bool runner = thread->role == RUNNER;
@@ -216,7 +216,7 @@ static void step_loop(struct world *world, struct thread *thread)
         world->done |= world->command;
         world->command = 0;
         return;
-    case NOTIFYING: /* once for all letters and packets of the step */
+    case NOTIFYING: /* once for all commands and packets of the step */
         if (loop_owner_condition_changed(&world->owner, &thread->call) == MORE) return;
         thread->place = STEPPED;
         return;
@@ -255,7 +255,7 @@ static void step_loop(struct world *world, struct thread *thread)
     }
 }
 
-/* weft_loop_acquire and give, with something to do in between: the runner's end, or a claimer's own. */
+/* acquire and release with work in between: the end of the engine thread, or a claimer's own. */
 static void step_claim(struct world *world, struct thread *thread)
 {
     int result;
@@ -353,7 +353,7 @@ static void step_runner(struct world *world, struct thread *thread)
         if ((result = loop_owner_park_review(&world->owner, &thread->call)) == MORE) return;
         thread->place = result == REVIEW_RUN ? TOP : PARKING;
         thread->long_park = result == REVIEW_OWNER_UNCHANGED && seldom != PARK_MEDIUM;
-        /* called: it looks again at once */
+        /* woken: short period again */
         thread->seldom = (uint8_t)(thread->seldom == PARK_MEDIUM && thread->result ? 0 : seldom);
         thread->result = thread->soon = false;
         return;
@@ -382,7 +382,7 @@ static void step_waiter(struct world *world, struct thread *thread)
         if ((result = loop_owner_try_acquire(&world->owner, &thread->call, false)) == MORE) return;
         thread->place = result ? HOLDING : WAITING;
         return;
-    case LEAVING: /* leaves_urgent */
+    case LEAVING: /* has_urgent_work */
         urgent = (world->owner.in_epoll & IN_EPOLL_ENGINE) && lie != GIVERS_DO_NOT_ARM && !arm(world);
         thread->result = urgent;
         thread->left = seldom == PARK_MEDIUM && lie != OPENING_IS_NOT_SAID && is_open(world) ? PENDING_WORK
@@ -453,7 +453,7 @@ static void step_script(struct world *world, struct thread *thread)
     }
 }
 
-/* What comes next begins with a stop, and nothing that others can see before it: no step of its own. */
+/* The next call begins with a stop, and nothing visible before it: not a step of its own. */
 static bool begins_with_stop(const struct thread *thread)
 {
     if (thread->call.resume_at || thread->sleeping != AWAKE) return false;
@@ -475,8 +475,8 @@ static bool begins_with_stop(const struct thread *thread)
     }
 }
 
-/* Two counters only ever move on and are compared with what was read before: what has been read is current
- * (0) or it never will be again (2). So the number of worlds stays finite. */
+/* Two counters only increase and are compared with an earlier value: the value read is current (0) or never
+ * will be again (2). This keeps the number of worlds finite. */
 static void forget_counts(struct world *world)
 {
     for (int i = 0; i < THREADS; i++) {
@@ -503,11 +503,11 @@ enum { WORLDS_MAX = 2000000, TABLE = 1 << 22, CHOICES = 2 * THREADS };
 
 static struct {
     struct world *worlds;
-    uint32_t *next;     /* (worlds, CHOICES): where each choice leads, 0: not possible (the first world is
-                         * nobody's successor) */
+    uint32_t *next;     /* (worlds, CHOICES): successor by choice; 0: not possible (the first world is no
+                         * successor) */
     uint32_t *table;    /* index + 1 by hash */
     uint32_t count;
-    bool *ends;         /* the end can be reached from here */
+    bool *ends;         /* the end is reachable */
 } graph;
 
 static uint64_t hash(const struct world *world)
@@ -533,7 +533,7 @@ static uint32_t find(const struct world *world)
     return graph.count - 1;
 }
 
-/* What thread `i` may do next. choice 0: go on; 1: its deadline or its park's timer passes. */
+/* Can thread `i` make this choice? 0: continue; 1: its deadline passes or its park period ends. */
 static bool possible(const struct world *world, int i, int choice)
 {
     const struct thread *thread = &world->threads[i];
@@ -573,7 +573,7 @@ static bool is_end(const struct world *world)
     return world->command == 0 && world->done == world->awaited && world->packets == 0;
 }
 
-/* Which worlds lead to the end: backwards until nothing changes. */
+/* Marks worlds from which the end is reachable: backwards until nothing changes. */
 static void mark_ends(void)
 {
     memset(graph.ends, 0, graph.count);
@@ -592,23 +592,23 @@ static void mark_ends(void)
     }
 }
 
-/* For whoever has to find out why. */
+/* For debugging. */
 static void print_world(const struct world *world)
 {
     const struct loop_owner *owner = &world->owner;
     fprintf(stderr,
             "holder %u running %u stop %u claims %u waiters %u asleep %u parked %u; mail %x done %x packets "
             "%u armed %d readable %d kicked %d\n",
-            (unsigned)(uintptr_t)owner->thread, owner->engine_running, owner->stop_requested, owner->claims, owner->waiters,
-            owner->in_epoll, owner->park_mode, world->command, world->done, world->packets, world->armed,
-            world->readable, world->kicked);
+            (unsigned)(uintptr_t)owner->thread, owner->engine_running, owner->stop_requested, owner->claims,
+            owner->waiters, owner->in_epoll, owner->park_mode, world->command, world->done, world->packets,
+            world->armed, world->readable, world->kicked);
     for (int i = 0; i < THREADS; i++)
         if (world->threads[i].role)
             fprintf(stderr, "  thread %d: role %d at place %d, sleeping %d\n", i + 1, world->threads[i].role,
                     world->threads[i].place, world->threads[i].sleeping);
 }
 
-/* NULL, or what is wrong. */
+/* NULL, or the error. */
 static const char *explore(const struct world *first)
 {
     broken = NULL;
@@ -641,10 +641,9 @@ static const char *explore(const struct world *first)
 #define LETTER(n) .letter = 1 << (n)
 struct scenario {
     const char *name;
-    bool untimed;   /* a parked runner's timer never passes */
-    unsigned how;   /* PARK_LONG: it parks as when all who come borrow; PARK_MEDIUM: as when they drive.
-                     * Either may look much later */
-    struct thread threads[THREADS - 1]; /* beside the runner */
+    bool untimed;   /* a park period never ends */
+    unsigned how;   /* park mode after SHORT: PARK_LONG or PARK_MEDIUM */
+    struct thread threads[THREADS - 1]; /* besides the engine thread */
 };
 
 static const struct scenario scenarios[] = {
@@ -789,10 +788,10 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* ---- what is left behind ---- */
+/* ---- pending work at a release ---- */
 
-/* Who leaves something open wakes the runner that looks seldom because others drive, who has opened it any
- * that looks seldom; who does not, lets it sleep. */
+/* A release with pending work wakes a MEDIUM park, one with new work any park with a long period. One without
+ * pending work wakes neither. */
 static void what_is_left_wakes(void **state)
 {
     static const unsigned parked[] = {PARK_NONE, PARK_SHORT, PARK_UNTIL_RELEASED, PARK_LONG, PARK_MEDIUM};

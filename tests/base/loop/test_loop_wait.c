@@ -1,5 +1,5 @@
-/* test_loop_wait.c - threads that wait and drive the loop themselves: weft_loop_wait_for and what goes
- * with it. Usage: test_base_waiting [rounds of the random test, default 100000] */
+/* test_loop_wait.c - threads that wait and step the loop: weft_loop_wait_for and related functions. Usage:
+ * test_base_loop_wait [rounds of the random test, default 100000] */
 #include <fenv.h>
 #include <limits.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 #include "base/base.h"
 #include "tests/lib/check.h"
 
-#define PATIENCE WEFT_SECONDS(120) /* the watchdog: a lost wake-up ends here */
+#define PATIENCE WEFT_SECONDS(120) /* watchdog: a lost wake-up ends here */
 
 static unsigned long rounds = 100000;
 
@@ -46,7 +46,7 @@ static void engine_stop(struct engine *engine)
     weft_loop_free(engine->loop);
 }
 
-/* ---- a letter whose effect one thread waits for ---- */
+/* ---- a command whose effect one thread waits for ---- */
 
 struct errand {
     struct weft_command command;
@@ -54,8 +54,8 @@ struct errand {
     pthread_t handled_by;
     int rounding;
     double third;
-    unsigned again;      /* so many more passages through the mailbox first */
-    int *guarded;        /* not atomic: only holders touch it */
+    unsigned again;      /* times that it is posted again first */
+    int *guarded;        /* not atomic: only owners access it */
     _Atomic bool done;
 };
 
@@ -72,7 +72,7 @@ static void handle(struct weft_command *command)
     errand->rounding = fegetround();
     volatile double three = 3;
     errand->third = 1 / three; /* inexact */
-    struct weft_loop *loop = errand->loop; /* once it is done its memory is the waiter's */
+    struct weft_loop *loop = errand->loop; /* when it is done its memory is the waiting thread's */
     atomic_store_explicit(&errand->done, true, memory_order_release);
     weft_loop_notify(loop);
 }
@@ -88,8 +88,8 @@ static bool never(void *context)
     return false;
 }
 
-/* Errands, each waited for; how many this thread has done itself. The runner is woken by the first post;
- * when it has parked, the waiters do everything themselves. */
+/* Posts commands and waits for each. Returns how many this thread ran itself. The first post wakes the engine
+ * thread; once it has parked, the waiting threads run everything. */
 static unsigned run_errands(struct engine *engine)
 {
     unsigned own = 0;
@@ -117,12 +117,12 @@ static void nobody_waits_and_it_is_done_all_the_same(void **state)
     for (int i = 0; i < 50; i++) {
         struct errand waited, left = {.command.fn = handle, .loop = engine.loop};
         for (int calls = i % 10 == 9 ? 10000 : 1; calls > 0; calls--) {
-            /* after many the runner looks seldom */
+            /* after many the park period is long */
             waited = (struct errand){.command.fn = handle, .loop = engine.loop};
             weft_loop_post_lazy(engine.loop, &waited.command);
             assert_int_equal(weft_loop_wait_for(engine.loop, is_done, &waited, soon(PATIENCE)), WEFT_OK);
         }
-        weft_loop_post_lazy(engine.loop, &left.command); /* the runner is parked now, as likely as not */
+        weft_loop_post_lazy(engine.loop, &left.command); /* the engine thread is probably parked now */
         uint64_t until_ns = soon(PATIENCE);
         while (!is_done(&left) && weft_now_ns(weft_env_system()) < until_ns) sched_yield();
         assert_true(is_done(&left));
@@ -131,7 +131,7 @@ static void nobody_waits_and_it_is_done_all_the_same(void **state)
     engine_stop(&engine);
 }
 
-/* The runner looks seldom while others drive: they must say when they leave something open. */
+/* A MEDIUM park depends on releases that report pending work. */
 struct owner {
     pthread_t waiter;
     unsigned asked;
@@ -171,8 +171,8 @@ static void a_wait_ends_at_its_deadline(void **state)
     engine_stop(&engine);
 }
 
-/* A timeout begins at the first look at the clock, so it is never shorter than asked for; and what is
- * there ends it. */
+/* A timeout starts at the first clock reading, so it is never shorter than requested. A true condition ends
+ * the wait. */
 static void a_wait_with_a_timeout_ends(void **state)
 {
     struct engine engine;
@@ -189,7 +189,7 @@ static void a_wait_with_a_timeout_ends(void **state)
     engine_stop(&engine);
 }
 
-/* Flags that the engine's arithmetic raises are not the caller's, whose own stay. */
+/* Floating-point flags of the engine's arithmetic are not visible to the caller, whose own flags stay. */
 static void the_callers_flags_are_its_own(void **state)
 {
     struct engine engine;
@@ -219,8 +219,7 @@ static void without_a_runner_a_waiter_does_not_step(void **state)
     weft_loop_free(loop);
 }
 
-/* A trainer's thread may round as it likes: the engine's arithmetic does not see it, and it gets its own
- * back. */
+/* The caller's rounding mode does not affect the engine's arithmetic and is restored. */
 static void the_callers_rounding_is_its_own(void **state)
 {
     struct engine engine;
@@ -240,7 +239,7 @@ static void the_callers_rounding_is_its_own(void **state)
     engine_stop(&engine);
 }
 
-/* A cancelled thread leaves with its wait, not with the baton. */
+/* A cancelled thread leaves its wait without owning the loop. */
 static void *wait_long(void *argument)
 {
     struct errand *errand = argument;
@@ -290,7 +289,7 @@ static bool number_reached(void *context)
     return atomic_load(&crowd.facts[number->waiter]) >= number->at_least;
 }
 
-/* Somebody who is neither runner nor waiter: as the net thread of a session. */
+/* Neither the engine thread nor a waiting thread: like the net thread of a session. */
 static void *make_facts(void *argument)
 {
     while (!atomic_load(&crowd.over)) {
@@ -315,12 +314,12 @@ static void wait_for_errand(unsigned *seed)
                             .guarded = &crowd.guarded};
     if (rand_r(seed) % 2) weft_loop_post_lazy(crowd.engine.loop, &errand.command);
     else weft_loop_post(crowd.engine.loop, &errand.command);
-    if (rand_r(seed) % 16 == 0) { /* a deadline that may be short; the errand runs on, so wait again */
+    if (rand_r(seed) % 16 == 0) { /* a deadline that may be short; the command continues, so wait again */
         uint64_t until_ns = soon((uint64_t)rand_r(seed) % 30000);
         if (weft_loop_wait_for(crowd.engine.loop, is_done, &errand, until_ns) < 0)
             atomic_fetch_add(&crowd.expired, 1);
     }
-    /* long enough for the runner to take over */
+    /* long enough for the engine thread to become the owner */
     if (rand_r(seed) % 64 == 0) usleep((unsigned)rand_r(seed) % 2000);
     assert_int_equal(weft_loop_wait_for(crowd.engine.loop, is_done, &errand, soon(PATIENCE)), WEFT_OK);
 }

@@ -1,6 +1,5 @@
-/* test_wait_core.c - what a loop does while it finds nothing: it polls first, or gives its core to others
- * first, as it is told where those are that it waits for. sched_yield is this file's: it counts the polls
- * between two of its calls, and takes as long as if somebody else had run. */
+/* test_wait_core.c - polls and yields of an idle loop by weft_loop_set_wait_core. sched_yield is defined
+ * here: it counts polls between two calls, and can take as long as if another thread had run. */
 #include <sched.h>
 #include <time.h>
 
@@ -15,7 +14,7 @@ static struct {
     struct weft_loop *loop;
     struct weft_pollable pollable;
     unsigned polls[YIELDS + 1], yields; /* polls before each yield */
-    bool moves;                         /* when it gets the core back, nobody it waits for is here */
+    bool moves;                         /* after the yield no peer it waits for is on this core */
     bool done;
 } seen;
 
@@ -62,14 +61,15 @@ static void waits(enum weft_wait_core where, bool moves)
 static void who_is_elsewhere_is_polled_first(void **state)
 {
     begin();
-    waits(WEFT_WAIT_UNKNOWN, false); /* nothing is known yet */
+    waits(WEFT_WAIT_UNKNOWN, false); /* unknown so far */
     assert_in_range(seen.polls[0], MANY, UINT32_MAX);
-    waits(WEFT_WAIT_UNKNOWN, false); /* the last yields took long: others want this core */
+    waits(WEFT_WAIT_UNKNOWN, false); /* the last yields were long: other threads want this core */
     assert_in_range(seen.polls[0], 1, FEW);
     for (int i = 0; i < 2; i++) {
         waits(WEFT_WAIT_OTHER_CORE, false);
         assert_in_range(seen.polls[0], MANY, UINT32_MAX);
-        assert_in_range(seen.polls[1], 1, FEW); /* not there soon, so whoever wants the core has it */
+        /* not for long, so another thread that wants the core gets it */
+        assert_in_range(seen.polls[1], 1, FEW);
         waits(WEFT_WAIT_SAME_CORE, false);
         assert_in_range(seen.polls[0], 1, FEW);
     }
@@ -86,7 +86,7 @@ static void who_was_here_has_come_and_the_others_are_elsewhere(void **state)
     end();
 }
 
-/* Two that wait for others, one for some here, one for some elsewhere: the loop hears both in each step. */
+/* Two operations: one waits for peers on this core, one for peers elsewhere. Both call in each step. */
 static struct {
     struct weft_pollable pollable;
     bool armed;
@@ -125,7 +125,7 @@ static void some_are_here_and_some_elsewhere(void **state)
         assert_int_equal(weft_loop_add(seen.loop, &other.pollable), WEFT_OK);
         (void)weft_loop_wait(seen.loop, &seen.done, weft_now_ns(weft_env_system()) + WEFT_SECONDS(2));
         assert_true(other.armed); /* it would have slept */
-        assert_int_equal(seen.yields, YIELDS); /* and gave its core to others before */
+        assert_int_equal(seen.yields, YIELDS); /* and yielded before */
         weft_loop_remove(seen.loop, &other.pollable);
         end();
     }

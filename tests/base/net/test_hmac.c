@@ -1,4 +1,4 @@
-/* test_hmac.c - HMAC-SHA256 against RFC 4231, whole and in parts. */
+/* test_hmac.c - HMAC-SHA256 against RFC 4231, in one part and in several. */
 #include <stdio.h>
 #include <string.h>
 

@@ -13,7 +13,7 @@
 #include "base/net/net_reason.h"
 #include "tests/lib/check.h"
 
-/* What one side of a connection saw. */
+/* Callbacks of one side of a connection. */
 struct side {
     struct weft_net_connection *connection;
     int opened, frames, closed;
@@ -82,7 +82,7 @@ static uint16_t listen_on_any(struct weft_net *net, const struct weft_net_handle
     return port;
 }
 
-/* Step until the condition holds; a minute means it never will. */
+/* Steps until the condition is true; fails after a minute. */
 #define STEP_UNTIL(net, condition)                                     \
     do {                                                               \
         uint64_t limit_ = soon(WEFT_SECONDS(60));                      \
@@ -127,7 +127,7 @@ static void frames_go_both_ways(void **state)
     assert_true(server.sum == sum && client.sum == sum);
     assert_non_null(strstr(weft_net_peer_name(client.connection), "127.0.0.1:"));
     weft_net_close(client.connection);
-    assert_int_equal(client.closed, 0); /* never from inside the call */
+    assert_int_equal(client.closed, 0); /* never inside the call */
     assert_int_equal(weft_net_send(client.connection, "x", 1), WEFT_ERR_CLOSED);
     STEP_UNTIL(net, client.closed && server.closed);
     assert_int_equal(client.reason, WEFT_ERR_CLOSED);
@@ -136,7 +136,7 @@ static void frames_go_both_ways(void **state)
     assert_int_equal(client.closed + server.closed, 2);
 }
 
-/* Bytes arrive one by one and several frames arrive at once: the same frames come out. */
+/* Bytes that arrive one by one, and several frames that arrive at once, give the same frames. */
 static void frames_are_cut_from_the_stream(void **state)
 {
     struct weft_net *net = new_net();
@@ -204,7 +204,7 @@ static void a_slow_reader_is_closed(void **state)
     weft_net_free(net);
 }
 
-/* The server answers and closes while the client's bytes lie unread: the answer must arrive. */
+/* The server replies and closes with unread bytes of the client: the reply must arrive. */
 static void the_last_frame_arrives(void **state)
 {
     struct weft_net *net = new_net();
@@ -223,7 +223,7 @@ static void the_last_frame_arrives(void **state)
     weft_net_free(net);
 }
 
-/* Reasons of different kinds are different sentences. */
+/* Different reasons have different sentences. */
 static void reasons_differ(void **state)
 {
     static const struct {
@@ -252,7 +252,7 @@ static void connect_retries_until_its_deadline(void **state)
     struct weft_net *net = new_net(), *late = new_net();
     struct side server = {0}, client = {0}, hopeless = {0}, named = {0};
     uint16_t port = listen_on_any(late, &plain, &server);
-    weft_net_free(late); /* now nobody listens there */
+    weft_net_free(late); /* no process listens there now */
     assert_int_equal(weft_net_connect(net, "127.0.0.1", port, &plain, &hopeless, soon(WEFT_MS(60)), NULL),
                      WEFT_OK);
     assert_int_equal(weft_net_connect(net, "127.0.0.1", port, &plain, &client, soon(WEFT_SECONDS(60)), NULL),
@@ -305,7 +305,7 @@ static void the_number_of_connections_is_bounded(void **state)
     uint16_t port = listen_on_any(net, &handler, &server);
     for (int i = 0; i < 3; i++) fds[i] = raw_connect(port);
     STEP_UNTIL(net, server.opened == 2);
-    for (;;) { /* the third is closed without being heard */
+    for (;;) { /* the third is closed at once */
         weft_net_step(net, 10);
         ssize_t got = recv(fds[2], &byte, 1, MSG_DONTWAIT);
         if (got == 0) break;
@@ -314,13 +314,13 @@ static void the_number_of_connections_is_bounded(void **state)
     assert_int_equal(server.opened, 2);
     for (int i = 0; i < 3; i++) close(fds[i]);
     STEP_UNTIL(net, server.closed == 2);
-    int again = raw_connect(port); /* room once more */
+    int again = raw_connect(port); /* accepted again */
     STEP_UNTIL(net, server.opened == 3);
     close(again);
     weft_net_free(net);
 }
 
-/* A peer that vanishes while much is being sent: no SIGPIPE, one closed. */
+/* A peer that closes during a long send: no SIGPIPE, one `closed`. */
 static void a_dead_peer_is_no_signal(void **state)
 {
     struct weft_net *net = new_net();
@@ -332,7 +332,7 @@ static void a_dead_peer_is_no_signal(void **state)
     struct linger reset = {1, 0};
     for (int i = 0; i < 8; i++) weft_net_send(server.connection, data, sizeof data);
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-    shutdown(fd, SHUT_WR); /* an end and then a reset: writing now is EPIPE and a signal */
+    shutdown(fd, SHUT_WR); /* EOF, then a reset: a write now gives EPIPE and a signal */
     close(fd);
     STEP_UNTIL(net, server.closed);
     assert_int_equal(server.reason, WEFT_ERR_PEER_LOST);
@@ -380,7 +380,7 @@ static void posts_reach_the_thread(void **state)
         assert_true(weft_now_ns(weft_env_system()) < limit);
         sched_yield();
     }
-    /* A letter that is still in the box when the net is freed runs too. */
+    /* A command that is still in the mailbox when the net is freed runs too. */
     struct counting_letter last = {{count_letter, NULL}, &posted_count};
     weft_net_post(posted_net, &last.command);
     weft_net_free(posted_net);
@@ -426,7 +426,7 @@ static void answer(void *context, const char *path, struct weft_net_http_reply *
     reply->body_bytes = strlen(reply->body);
 }
 
-/* One request over a new connection, stepping the server; the whole answer in `text`. */
+/* One request over a new connection; steps the server; writes the reply to `text`. */
 static void ask(struct weft_net *net, uint16_t port, const char *request, char *text, size_t bytes)
 {
     int fd = raw_connect(port);
@@ -465,7 +465,7 @@ static void http_answers_get(void **state)
     memcpy(huge + sizeof huge - 5, "\r\n\r\n", 5);
     ask(net, port, huge, text, sizeof text);
     assert_null(strstr(text, " 200 "));
-    ask(net, port, "GET /healthz HTTP/1.0\r\n\r\n", text, sizeof text); /* and it still serves */
+    ask(net, port, "GET /healthz HTTP/1.0\r\n\r\n", text, sizeof text); /* it still serves */
     assert_non_null(strstr(text, " 200 OK\r\n"));
     weft_net_free(net);
 }

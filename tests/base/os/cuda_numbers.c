@@ -1,5 +1,5 @@
-/* cuda_numbers.c - compiled where the CUDA toolkit is: what base/os/memory_cuda.h says of the runtime is
- * so. */
+/* cuda_numbers.c - compiled if the CUDA toolkit is installed: checks the constants of base/os/memory_cuda.h.
+ */
 #include <cuda_runtime_api.h>
 
 #include "base/os/memory_cuda.h"

@@ -1,4 +1,4 @@
-/* separate_object.c - a shared object for test_library.c, in two parts: the object, and (APART_BELOW) the
+/* separate_object.c - shared object for test_library.c, in two parts: the object, and (APART_BELOW) the
  * library that it links. */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ int apart_number(void)
     return 1;
 }
 #else
-/* 1 from the library below, 2 from the program, which defines the function as well */
+/* 1: from the library below; 2: from the program, which defines the function too */
 int apart_ask(void)
 {
     return apart_number();

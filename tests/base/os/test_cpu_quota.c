@@ -1,4 +1,4 @@
-/* test_cpu_quota.c - what control groups say of processor time, read from folders made here. */
+/* test_cpu_quota.c - CPU time limits of control groups, read from folders created here. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 static char root[64];
 
-/* Folders as needed; `path` begins with '/'. */
+/* Creates folders as needed; `path` begins with '/'. */
 static void put(const char *path, const char *text)
 {
     char whole[512];
@@ -62,7 +62,7 @@ static void version_2(void **state)
     put("/sys/fs/cgroup/pod/worker/cpu.max", "20000 100000\n");
     assert_int_equal(processors(), 1);
     assert_true(weft_cpu_quota_read(root).group != pod);
-    put("/sys/fs/cgroup/pod/worker/cpu.max", "800000 100000\n"); /* more than the one above has */
+    put("/sys/fs/cgroup/pod/worker/cpu.max", "800000 100000\n"); /* more than the group above */
     assert_int_equal(processors(), 3);
     assert_true(weft_cpu_quota_read(root).group == pod);
     put("/sys/fs/cgroup/pod/cpu.max", "garbage\n");
@@ -70,7 +70,7 @@ static void version_2(void **state)
     assert_int_equal(processors(), 0);
 }
 
-/* Its own group is what the container sees as the root. */
+/* A container sees its own group as the root. */
 static void in_a_container(void **state)
 {
     put("/proc/self/cgroup", "12:memory:/docker/1234\n4:cpu,cpuacct:/docker/1234\n1:cpuset:/docker/1234\n");

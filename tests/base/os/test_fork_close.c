@@ -1,5 +1,5 @@
-/* test_fork_close.c - a forked child has no copy of what was added, and all that was taken back or never
- * was added. */
+/* test_fork_close.c - a forked child has no copy of an added descriptor, and has those that were removed or
+ * not added. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/wait.h>

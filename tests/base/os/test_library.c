@@ -1,6 +1,5 @@
-/* test_library.c - a shared object that is opened apart from a program: whose functions it calls. Built three
- * times: as an ordinary program, as one at a fixed address that takes the address of malloc, and with an
- * allocator of its own. */
+/* test_library.c - which functions an opened shared object calls. Built three times: as an ordinary program,
+ * at a fixed address with the address of malloc taken, and with its own allocator. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -28,11 +27,11 @@ static void *open_apart(void)
     return library;
 }
 
-/* The program's functions are not called, unless the program has its own malloc: then that one is called. */
+/* The object does not call the program's functions, unless the program has its own malloc. */
 static void whose_functions(void **state)
 {
     void *library = open_apart(), *memory;
-    take = malloc; /* a program at a fixed address gets an entry for malloc: undefined, with an address */
+    take = malloc; /* a program at a fixed address gets an undefined entry for malloc, with an address */
     memory = take(8);
     int (*ask)(void) = (int (*)(void))(uintptr_t)dlsym(library, "apart_ask");
     int (*copy)(const char *text) = (int (*)(const char *))(uintptr_t)dlsym(library, "apart_copy");
@@ -47,7 +46,7 @@ static void whose_functions(void **state)
     free(memory);
 }
 
-/* Its symbols stay out of the program. */
+/* The object's symbols are not visible to the program. */
 static void whose_symbols(void **state)
 {
     open_apart();
@@ -67,7 +66,7 @@ static void folders(void **state)
     assert_non_null(realpath(APART, expected));
     *strrchr(expected, '/') = 0;
     assert_string_equal(folder, expected);
-    /* the program itself, also after a change of directory */
+    /* the program itself, also after chdir */
     assert_int_equal(chdir("/"), 0);
     assert_true(weft_library_folder((void *)(uintptr_t)&apart_number, folder, sizeof folder));
     assert_string_equal(folder, expected);
@@ -75,7 +74,7 @@ static void folders(void **state)
     assert_false(weft_library_folder(&folder, folder, sizeof folder));
 }
 
-/* What the object finds in `environ` is what the program has set, whichever copy it sees. */
+/* The object's `environ` is the program's, whichever copy it reads. */
 static void the_environment(void **state)
 {
     void *library = open_apart();

@@ -1,6 +1,5 @@
-/* test_memory_kind.c - the table of memory operations over a runtime made for tests: kinds, copies in
- * order of streams and events, the current device given back, a failed copy that is told. And the sentence
- * where there is no runtime. */
+/* test_memory_kind.c - memory operations over a fake runtime: kinds, order of copies by streams and events,
+ * the current device restored, a failed copy reported; and the sentence without a runtime. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +23,13 @@ static void wait_for(const struct weft_memory_ops *ops, void *event, enum weft_s
     enum weft_status status;
     struct weft_error error = {0};
     while ((status = ops->passed(event, &error)) == WEFT_IN_PROGRESS) {
-        assert_int_equal(cudaGetLastError(), 0); /* "not ready" is not left for the trainer to find */
+        assert_int_equal(cudaGetLastError(), 0); /* "not ready" must not remain as the program's last error */
         usleep(50);
     }
     assert_int_equal(status, wanted);
 }
 
-/* In a process of its own, because the answer is kept for life. */
+/* In its own process, because the result is kept. */
 static void refused(const char *runtime, int devices, const char *words)
 {
     pid_t child = fork();
@@ -95,7 +94,7 @@ static void kinds_are_found(void **state)
     assert_int_equal(fake_cuda_live_count(), 0);
 }
 
-/* down on one stream, up on another, ordered by nothing but events. */
+/* Down on one stream, up on another, ordered by events only. */
 static void copies_keep_the_order_of_events(void **state)
 {
     const struct weft_memory_ops *ops = cuda();
@@ -127,7 +126,7 @@ static void copies_keep_the_order_of_events(void **state)
     assert_int_equal(fake_cuda_live_count(), 0);
 }
 
-/* A kernel that keeps its stream. */
+/* A kernel that blocks its stream. */
 static void keep(void *context)
 {
     while (!atomic_load((atomic_bool *)context)) usleep(50);
@@ -143,10 +142,10 @@ static void a_failed_copy_is_told(void **state)
     assert_int_equal(ops->alloc(64, &memory, NULL), WEFT_OK);
     assert_int_equal(ops->event_create(&event, NULL), WEFT_OK);
     assert_int_equal(fake_cuda_launch(NULL, keep, &all_queued), 0);
-    /* one byte too many: found when it runs */
+    /* one byte too many: detected when it runs */
     assert_int_equal(ops->copy(memory, host, 65, NULL, NULL), WEFT_OK);
     assert_int_equal(ops->record(event, NULL, NULL), WEFT_OK);
-    atomic_store(&all_queued, true); /* had the copy run before, the event would have been refused */
+    atomic_store(&all_queued, true); /* if the copy had run before, record would have failed */
     wait_for(ops, event, WEFT_ERR_STATE);
     assert_int_equal(ops->copy(memory, host, 64, NULL, &error), WEFT_ERR_STATE);
     assert_non_null(strstr(error.text, "cudaErrorIllegalAddress (700)"));

@@ -1,5 +1,4 @@
-/* test_process_id.c - the remembered number is that of the process that asks, in forked children and
- * theirs, too. */
+/* test_process_id.c - the cached id is the calling process's, also in forked children and their children. */
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +11,7 @@ static int ask_in_a_child(int generations)
     pid_t parent = getpid(), child = fork();
     if (child < 0) return 1;
     if (child == 0) {
-        /* first asked for, then remembered */
+        /* asks the kernel first, then reads the cache */
         bool right = weft_process_id() == getpid() && weft_process_id() != parent;
         _exit(!right || (generations > 1 && ask_in_a_child(generations - 1) != 0));
     }

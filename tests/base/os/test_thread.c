@@ -1,5 +1,4 @@
-/* test_thread.c - what the library's own threads leave to the trainer: all signals, but those of their own
- * faults. */
+/* test_thread.c - threads of the library block all signals except their own faults. */
 #include <pthread.h>
 #include <signal.h>
 
@@ -30,7 +29,7 @@ static void signals_of_a_thread(void **state)
               own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
         assert_int_equal(sigismember(&seen.blocked, theirs[i]), 1);
-        /* the caller's are as they were */
+        /* the caller's mask is unchanged */
         assert_int_equal(sigismember(&after, theirs[i]), sigismember(&before, theirs[i]));
     }
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)

@@ -1,11 +1,11 @@
-/* test_timestamp.c - a stamp lies between two looks at the clock, but for a microsecond, whatever the
- * counter does; and is the clock itself where the clock is not the machine's. */
+/* test_timestamp.c - a timestamp lies between two clock readings, except for a microsecond, whatever the
+ * counter does. It is a clock reading if the clock is not the machine's. */
 #include "base/base.h"
 #include "tests/lib/check.h"
 
 #define OFF_NS 1000u
 
-/* Whoever takes the processor in between makes the two looks lie further apart. */
+/* If another thread runs in between, the two readings are further apart. */
 static void check(struct weft_timestamp *stamp)
 {
     struct weft_env *env = weft_env_system();
@@ -31,12 +31,12 @@ static void stamps_agree_with_the_clock(void **state)
         counted += stamp.ns == looked_ns;
     }
 #ifdef __x86_64__
-    assert_true(counted > 0); /* most are not looks */
+    assert_true(counted > 0); /* most are not clock readings */
 #else
     assert_int_equal(counted, 0);
 #endif
     for (int i = 0; i < 20; i++) {
-        wait_ns(i % 2 ? 40000 : 70000); /* about as long as a look is good for */
+        wait_ns(i % 2 ? 40000 : 70000); /* about as long as a reading is extrapolated */
         check(&stamp);
     }
 }
@@ -56,14 +56,14 @@ static void a_counter_that_jumps_or_stops_does_no_harm(void **state)
         learned(&stamp);
         wait_ns(WEFT_MS(1));
         switch (fault) {
-        case 0: stamp.ticks += 1ull << 40; break;                              /* set back */
-        case 1: stamp.ticks -= 1ull << 40; break;                              /* forward */
-        /* back, as the pace is measured */
+        case 0: stamp.ticks += 1ull << 40; break;                              /* counter set back */
+        case 1: stamp.ticks -= 1ull << 40; break;                              /* counter set forward */
+        /* set back during calibration */
         case 2: stamp.first_ticks += 1ull << 40, stamp.limit = 0; break;
-        /* far forward: no pace is like that */
+        /* far forward: not a plausible rate */
         case 3: stamp.first_ticks -= 1ull << 62, stamp.limit = 0; break;
-        case 4: stamp.first_ticks = weft_timestamp_ticks(), stamp.limit = 0; break; /* stood still */
-        default: stamp.first_ns -= 1ull << 40, stamp.limit = 0; break;         /* measured long ago */
+        case 4: stamp.first_ticks = weft_timestamp_ticks(), stamp.limit = 0; break; /* stopped */
+        default: stamp.first_ns -= 1ull << 40, stamp.limit = 0; break;         /* calibrated long ago */
         }
         for (int i = 0; i < 1000; i++) check(&stamp);
     }

@@ -1,5 +1,5 @@
-/* coordinator_harness.h - a coordinator with hand-made connections, clock and random numbers. Every message
- * it sends passes pack and unpack, as over a socket, and waits in the connection's inbox. */
+/* coordinator_harness.h - a coordinator with simulated connections, clock and random numbers. Every message
+ * it sends is packed and unpacked, as over a socket, and waits in the connection's inbox. */
 #ifndef WEFT_TESTS_SERVER_COORDINATOR_COORDINATOR_HARNESS_H
 #define WEFT_TESTS_SERVER_COORDINATOR_COORDINATOR_HARNESS_H
 
@@ -34,28 +34,28 @@ struct harness {
 };
 
 struct harness *harness_create(uint32_t workers, uint32_t shards, const char *secret);
-/* goes on while workers_min are left */
+/* continues while workers_min remain */
 struct harness *harness_create_elastic(uint32_t workers, uint32_t workers_min);
 struct harness *harness_create_elastic_shards(uint32_t workers, uint32_t shards, uint32_t workers_min);
-/* and lets newcomers in */
+/* and admits newcomers */
 struct harness *harness_create_growing(uint32_t workers, uint32_t workers_min, uint32_t workers_max);
 void harness_free(struct harness *harness);
 
 uint64_t harness_open(struct harness *harness);
-/* the peer's side goes away */
+/* the peer closes */
 void harness_close(struct harness *harness, uint64_t connection, const char *why);
 void harness_deliver(struct harness *harness, uint64_t connection, const Control *message);
-/* Next unread message of a connection, NULL when there is none. */
+/* Next unread message of a connection; NULL: none. */
 Control *harness_next(struct harness *harness, uint64_t connection);
-/* The next message must be of this kind; others fail the test. */
+/* The next message must be of this kind. */
 Control *harness_expect(struct harness *harness, uint64_t connection, Weft__Control__Control__BodyCase body);
 void harness_expect_nothing(struct harness *harness, uint64_t connection);
-/* Next message is an Abort with this status whose text is `text`; the connection has been closed if
- * `closed`. */
+/* The next message must be an Abort with this status and text. `closed`: the connection must have been
+ * closed. */
 void harness_expect_abort(struct harness *harness, uint64_t connection, enum weft_status status,
                           const char *text, bool closed);
 
-/* Ready-made behaviour. */
+/* Common sequences. */
 struct harness_hello {
     Weft__Control__Role role;
     int wanted_index;
@@ -70,7 +70,7 @@ void harness_endpoints(struct harness *harness, uint64_t connection, uint32_t co
 void harness_ready(struct harness *harness, uint64_t connection);
 void harness_ready_with(struct harness *harness, uint64_t connection, Weft__Control__LinkCost *cost);
 void harness_leave(struct harness *harness, uint64_t connection, const char *text);
-/* A declaration of a 1024x784 f32 dense tensor in server mode, to be changed by the caller. */
+/* A declaration of a 1024x784 f32 dense tensor in server mode; the caller may change it. */
 struct harness_declare {
     Weft__Control__Declare declare;
     uint64_t dims[8];
@@ -78,7 +78,7 @@ struct harness_declare {
 void harness_declare_init(struct harness_declare *declare, uint32_t ordinal, const char *name);
 void harness_declare(struct harness *harness, uint64_t connection, const struct harness_declare *declare);
 void harness_declared_ok(struct harness *harness, uint64_t connection, uint32_t tensor);
-/* Everybody joins, connects and gets Go; ids of workers, then shards, in connections_out. */
+/* All members join, connect and get Go. connections_out: ids of workers, then of shards. */
 void harness_run(struct harness *harness, uint64_t *connections_out, uint32_t engines);
 
 #endif

@@ -1,4 +1,4 @@
-/* test_coordinator.c - the coordinator's life, its refusals, its sentences, its endings. */
+/* test_coordinator.c - states of the coordinator, refusals, sentences, ends. */
 #include <stdio.h>
 
 #include "tests/server/coordinator/coordinator_harness.h"
@@ -25,7 +25,7 @@ static void whole_life(void **state)
     assert_true(welcome[1].incarnation != welcome[2].incarnation);
     assert_true(welcome[0].heartbeat_ns == WEFT_SECONDS(30));
     for (int i = 0; i < 3; i++) harness_endpoints(h, c[i], i == 0 ? 2 : 1);
-    for (int i = 0; i < 3; i++) harness_expect_nothing(h, c[i]); /* shard 0 is not here yet */
+    for (int i = 0; i < 3; i++) harness_expect_nothing(h, c[i]); /* shard 0 has not joined yet */
     c[3] = harness_join(h, SHARD, -1, 1, &welcome[3]);
     assert_int_equal(welcome[3].index, 0);
     harness_endpoints(h, c[3], 1);
@@ -43,7 +43,7 @@ static void whole_life(void **state)
         for (int k = 0; k < 4; k++) harness_expect_nothing(h, c[k]);
         Weft__Control__LinkCost cost = WEFT__CONTROL__LINK_COST__INIT;
         cost.pairs = 2;
-        /* everybody says another one: rank 0, who joined second, is heeded */
+        /* every rank sends another one: rank 0's is used, although it joined second */
         cost.latency_ns = 100 + (uint64_t)i;
         harness_ready_with(h, c[i], &cost);
     }
@@ -70,7 +70,7 @@ static void whole_life(void **state)
 
     harness_leave(h, c[1], "");
     harness_close(h, c[1], "");
-    for (int i = 0; i < 4; i += 3) { /* shards wait for what workers push */
+    for (int i = 0; i < 4; i += 3) { /* shards wait for pushes of the workers */
         const Weft__Control__Left *left = harness_expect(h, c[i], BODY(LEFT))->left;
         assert_int_equal(left->member, 1);
         assert_int_equal(left->index, 0);
@@ -128,7 +128,7 @@ static void refusals(void **state)
     h->now_ns += WEFT_SECONDS(11);
     weft_coordinator_tick(h->coordinator);
     harness_expect_abort(h, c, WEFT_ERR_DEADLINE, "no Hello within 10 s", true);
-    assert_int_equal(h->ended_count, 0); /* none of this touched the job */
+    assert_int_equal(h->ended_count, 0); /* the job was not affected */
     harness_free(h);
     h = harness_create(1, 0, NULL);
     c = harness_hello(h, &(struct harness_hello){.role = SHARD, .wanted_index = 0});
@@ -203,7 +203,8 @@ static void lost_members(void **state)
     assert_true(h->connections[c[2]].closed_by_coordinator);
     harness_free(h);
 
-    h = harness_create(2, 1, NULL); /* the coordinator's own pause is nobody's silence; more than that is */
+    h = harness_create(2, 1, NULL); /* a pause of the coordinator does not count as silence; longer silence
+                                     * does */
     harness_run(h, c, 1);
     h->now_ns += WEFT_SECONDS(40);
     weft_coordinator_paused(h->coordinator, WEFT_SECONDS(39));
@@ -211,7 +212,8 @@ static void lost_members(void **state)
     assert_int_equal(h->ended_count, 0);
     harness_deliver(h, c[0], &message);
     h->now_ns += WEFT_SECONDS(1);
-    weft_coordinator_paused(h->coordinator, WEFT_SECONDS(20)); /* longer than since rank 0 was heard */
+    /* longer than the time since rank 0's last message */
+    weft_coordinator_paused(h->coordinator, WEFT_SECONDS(20));
     weft_coordinator_tick(h->coordinator);
     assert_int_equal(h->ended_count, 0);
     h->now_ns += WEFT_SECONDS(31);
@@ -219,7 +221,7 @@ static void lost_members(void **state)
     assert_int_equal(h->ended_count, 1);
     harness_free(h);
 
-    h = harness_create(2, 0, NULL); /* who has left, and does not close, is told nothing of that kind */
+    h = harness_create(2, 0, NULL); /* a member that has left and does not close gets no Abort */
     harness_run(h, c, 1);
     harness_leave(h, c[0], "");
     h->now_ns += WEFT_SECONDS(20);
@@ -255,7 +257,7 @@ static void join_deadline(void **state)
     uint64_t c = harness_join(h, WORKER, 3, 1, NULL);
     harness_endpoints(h, c, 1);
     h->now_ns += WEFT_SECONDS(299);
-    harness_leave(h, harness_open(h), ""); /* somebody else's nonsense keeps nobody alive */
+    harness_leave(h, harness_open(h), ""); /* messages of another connection do not count for this member */
     Weft__Control__Heartbeat beat = WEFT__CONTROL__HEARTBEAT__INIT;
     Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = BODY(HEARTBEAT);
@@ -341,7 +343,7 @@ static void observers(void **state)
     struct harness *h = harness_create(2, 1, "key");
     uint64_t o = harness_hello(
         h, &(struct harness_hello){.role = WEFT__CONTROL__ROLE__ROLE_OBSERVER, .wanted_index = -1});
-    harness_expect(h, o, BODY(ABORT)); /* without the secret there is nothing to see */
+    harness_expect(h, o, BODY(ABORT)); /* without the secret an observer sees nothing */
     o = harness_join(h, WEFT__CONTROL__ROLE__ROLE_OBSERVER, -1, 0, NULL);
     Control message = WEFT__CONTROL__CONTROL__INIT;
     Weft__Control__StatusRequest request = WEFT__CONTROL__STATUS_REQUEST__INIT;

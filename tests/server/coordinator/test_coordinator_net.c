@@ -1,4 +1,4 @@
-/* test_coordinator_net.c - coordinator and members over real sockets, one net stepped by the test. */
+/* test_coordinator_net.c - coordinator and members over real sockets; the test steps one net. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -155,7 +155,7 @@ static void in_order(void **state)
     assert_int_equal(seats[0].welcome.index, 1);
     assert_int_equal(seats[1].welcome.index, 0);
     assert_int_equal(seats[0].members, 3);
-    assert_non_null(strstr(seats[0].coordinator, "pid")); /* one process: it is some member's */
+    assert_non_null(strstr(seats[0].coordinator, "pid")); /* one process: the name is a member's */
     weft_control_client_leave(seats[0].member, "");
     weft_control_client_leave(seats[1].member, "");
     STEP_UNTIL(&bench, seats[0].closed && seats[1].closed);
@@ -167,8 +167,8 @@ static void in_order(void **state)
     bench_end(&bench, seats, 3);
 }
 
-/* A Hello for a worker's place, as a frame; `padding` bytes of a field that nobody knows follow it.
- * Returns its length. */
+/* A Hello for a worker's index, as a frame, followed by `padding` bytes of an unknown field. Returns its
+ * length. */
 static size_t hello_frame(uint8_t *frame, const char *name, int rank, size_t padding)
 {
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
@@ -195,7 +195,7 @@ static size_t hello_frame(uint8_t *frame, const char *name, int rank, size_t pad
     return bytes + 4;
 }
 
-/* A bare socket, for what no member would send. */
+/* A raw socket, for what a member would not send. */
 static int dial(uint16_t port)
 {
     struct sockaddr_in address = {
@@ -205,7 +205,7 @@ static int dial(uint16_t port)
     return fd;
 }
 
-/* After these bytes the coordinator hangs up, and the job does not notice. */
+/* After these bytes the coordinator closes; the job is not affected. */
 static void hangs_up(struct bench *bench, const void *data, size_t bytes)
 {
     uint8_t in[4096];
@@ -229,10 +229,11 @@ static void strangers(void **state)
     static uint8_t longer[80 << 10];
     bench_start(&bench, 1, 0, NULL);
     hangs_up(&bench, "GET / HTTP/1.0\r\n\r\n", 18);              /* an impossible length */
-    hangs_up(&bench, "\x02\0\0\0\xff\xff", 6);                   /* no message */
-    hangs_up(&bench, "\0\0\0\0", 4);                             /* an empty one */
+    hangs_up(&bench, "\x02\0\0\0\xff\xff", 6);                   /* not a message */
+    hangs_up(&bench, "\0\0\0\0", 4);                             /* an empty message */
     hangs_up(&bench, "\x02\0\0\0\x5a\0", 6);                     /* Heartbeat before Hello */
-    hangs_up(&bench, longer, hello_frame(longer, "rank 0", 0, 70 << 10)); /* longer than a newcomer may */
+    /* longer than allowed before Hello */
+    hangs_up(&bench, longer, hello_frame(longer, "rank 0", 0, 70 << 10));
     sit(&bench, &seat, WORKER, 0, NULL);
     STEP_UNTIL(&bench, seat.go);
     bench_end(&bench, &seat, 1);
@@ -256,7 +257,7 @@ static void refused_in_words(void **state)
     assert_int_equal(bench.ended, 0);
     bench_end(&bench, seats, 3);
 
-    bench_start(&bench, 2, 0, NULL); /* a coordinator that asks for no secret is not ours */
+    bench_start(&bench, 2, 0, NULL); /* a coordinator that requests no secret is not ours */
     sit(&bench, &seats[0], WORKER, 0, "shared");
     STEP_UNTIL(&bench, seats[0].closed);
     assert_int_equal(seats[0].status, WEFT_ERR_AUTH);
@@ -271,7 +272,7 @@ static void death(void **state)
     bench_start(&bench, 2, 0, NULL);
     sit(&bench, &seats[0], WORKER, 0, NULL);
     STEP_UNTIL(&bench, seats[0].welcomed);
-    /* The other one is a bare socket that says Hello and is gone. */
+    /* The other one is a raw socket that sends Hello and closes. */
     uint8_t frame[512];
     size_t bytes = hello_frame(frame, "rank 1", 1, 0);
     int fd = dial(bench.port);

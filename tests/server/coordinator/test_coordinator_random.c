@@ -1,6 +1,6 @@
-/* test_coordinator_random.c - hostile and confused members: random messages in random order from many
- * connections, against the invariants: nothing crashes, `ended` runs at most once, nothing is sent to a
- * closed connection, every sent message keeps the limits, everybody learns of the end, status stays JSON. */
+/* test_coordinator_random.c - random messages in random order from many connections, against the invariants:
+ * no crash, `ended` is called at most once, nothing is sent to a closed connection, every sent message is
+ * within the limits, every member is notified of the end, the status is JSON. */
 #include <jansson.h>
 #include <stdio.h>
 
@@ -18,7 +18,7 @@ static uint32_t below(uint32_t bound)
     return (uint32_t)((random_state >> 33) % bound);
 }
 
-/* A message that the job could expect now with some luck, or one that it never could. */
+/* A message that the job may or may not expect. */
 static void random_message(struct harness *h, uint64_t id)
 {
     struct harness_declare declare;
@@ -83,7 +83,7 @@ static void close_where_asked(struct harness *h)
             harness_close(h, id, "closed here");
 }
 
-/* A well-behaved opening, so that half of the seeds get into a running job. */
+/* A valid start, so that half of the seeds reach a running job. */
 static void good_start(struct harness *h)
 {
     uint64_t c[8];
@@ -122,7 +122,7 @@ static void one_seed(uint64_t seed)
         if (h->ended_count > 1)
             fail_msg("replay: WEFT_TEST_SEED=%llu: ended twice", (unsigned long long)seed);
     }
-    /* Liveness: silence ends every job that has not ended. */
+    /* Silence ends every job that has not ended. */
     h->now_ns += WEFT_SECONDS(400);
     weft_coordinator_tick(h->coordinator);
     if (h->ended_count != 1)
@@ -140,8 +140,7 @@ static void random_orders(void **state)
     }
 }
 
-/* Fail the Nth allocation of a whole life: a sentence or a refusal, never a crash; no leak (sanitizers
- * look). */
+/* The Nth allocation fails: a sentence or a refusal, no crash and no leak (sanitizer builds check). */
 static int allocations_left;
 static void *failing_alloc(struct weft_env *env, size_t bytes)
 {

@@ -1,11 +1,11 @@
-/* test_declare.c - declarations: comparing, refusing, placing. */
+/* test_declare.c - declarations: comparison, refusal, placement. */
 #include <stdio.h>
 
 #include "tests/server/coordinator/coordinator_harness.h"
 
 #define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
 
-/* Rank 0 declares the default, rank 1 a changed one; both are told the same sentence. */
+/* Rank 0 declares the default, rank 1 a changed one; both get the same sentence. */
 static void differ(void (*change)(struct harness_declare *), enum weft_status status, const char *text)
 {
     for (int order = 0; order < 2; order++) {
@@ -60,7 +60,7 @@ static void differences(void **state)
            "rank 1 declares tensor 'fc1' with codec topk:ratio=0.02,min_count=1024, rank 0 with dense");
 }
 
-/* One rank's declaration that can never be served. */
+/* One rank's declaration that cannot be served. */
 static void refused(uint32_t shards, void (*change)(struct harness_declare *), enum weft_status status,
                     const char *text_start)
 {
@@ -116,7 +116,7 @@ static void refusals(void **state)
     harness_free(h);
 }
 
-/* Equal meaning is equal: the codec's text is compared in its canonical form. */
+/* Specs with equal meaning are equal: the codec's canonical text is compared. */
 static void canonical_codecs(void **state)
 {
     uint64_t c[2];
@@ -137,7 +137,7 @@ static void canonical_codecs(void **state)
     harness_free(h);
 }
 
-/* Bytes per endpoint after some declarations, whatever order the two workers come in. */
+/* Bytes per endpoint after some declarations, for any order of the two workers. */
 static void placement(void **state)
 {
     uint64_t first_load[64] = {0};
@@ -171,7 +171,7 @@ static void placement(void **state)
                 load[declared->chunks[i]->endpoint] += declared->chunks[i]->count * 4;
         }
         uint64_t least = UINT64_MAX, most = 0;
-        for (int endpoint = 2; endpoint < 8; endpoint++) { /* 0 and 1 are the workers' */
+        for (int endpoint = 2; endpoint < 8; endpoint++) { /* 0 and 1 are the workers' endpoints */
             if (load[endpoint] < least) least = load[endpoint];
             if (load[endpoint] > most) most = load[endpoint];
         }
@@ -183,7 +183,7 @@ static void placement(void **state)
     }
 }
 
-/* What a codec can be cut into, and where. */
+/* Where a codec's tensor may be cut. */
 static void codecs_are_cut(void **state)
 {
     static const struct {
@@ -227,11 +227,11 @@ static void codecs_are_cut(void **state)
             if (n == 0) used[chunk->endpoint] = true;
         }
     }
-    assert_true(used[1] && used[2]); /* 0 is the worker's */
+    assert_true(used[1] && used[2]); /* endpoint 0 is the worker's */
     harness_free(h);
 }
 
-/* A choice: codecs that can be cut lie where the dense chunks do, the others in one place. */
+/* Codec "auto": candidates that can be cut are placed like the dense chunks, the others on one endpoint. */
 static void candidates_are_cut(void **state)
 {
     uint64_t c[3];
@@ -262,7 +262,7 @@ static void candidates_are_cut(void **state)
     assert_int_not_equal(home[0], home[1]);
     harness_free(h);
 
-    h = harness_create(1, 2, NULL); /* all together are too many */
+    h = harness_create(1, 2, NULL); /* too many chunks in total */
     harness_run(h, c, 1);
     declare.dims[0] = 1 << 14;
     declare.declare.chunk_bytes = 1024;
@@ -274,8 +274,8 @@ static void candidates_are_cut(void **state)
     harness_free(h);
 }
 
-/* Of a tensor that lives on both shards: each hears of its own. One of a place that has none is nobody's
- * to send. */
+/* A tensor on both shards: each gets the hash of its own chunks. A hash for an endpoint without chunks breaks
+ * the protocol. */
 static void weight_hash_of_each_home(void **state)
 {
     uint64_t c[3];
@@ -297,14 +297,14 @@ static void weight_hash_of_each_home(void **state)
     message.weight_hash = &hash;
     hash.step = 50;
     for (uint32_t home = 0; home < 3; home++) {
-        /* the worker is endpoint 0, so 1 would be it; 0: that of the first chunk */
+        /* the worker is endpoint 0, so it would be 1; 0: the first chunk's endpoint */
         hash.home = home == 0 ? 0 : home + 1;
         hash.hash = 90 + home;
         harness_deliver(h, c[0], &message);
         const int there = home == 2 ? 2 : 1;
         const Weft__Control__WeightHash *got = harness_expect(h, c[there], BODY(WEIGHT_HASH))->weight_hash;
         assert_int_equal(got->hash, 90 + home);
-        assert_int_equal(got->home, there + 1); /* always said: the process may have several engines */
+        assert_int_equal(got->home, there + 1); /* always set: the process may have several engines */
         harness_expect_nothing(h, c[there == 1 ? 2 : 1]);
     }
     hash.home = 1;
@@ -328,7 +328,7 @@ static void declare_on_both(struct harness *h, const uint64_t *c, uint32_t ordin
     struct harness_declare declare;
     harness_declare_init(&declare, ordinal, "t");
     harness_declare(h, c[0], &declare);
-    if (second_frees) deliver_free(h, c[1], ordinal - 1); /* it comes behind the other rank's declaration */
+    if (second_frees) deliver_free(h, c[1], ordinal - 1); /* arrives after the other rank's declaration */
     if (second_frees)
         assert_int_equal(harness_expect(h, c[2], BODY(TENSOR_FREE))->tensor_free->tensor, ordinal - 1);
     harness_declare(h, c[1], &declare);
@@ -337,7 +337,7 @@ static void declare_on_both(struct harness *h, const uint64_t *c, uint32_t ordin
     for (int i = 0; i < 2; i++) harness_expect(h, c[i], BODY(DECLARED));
 }
 
-/* The last worker's message reaches the shard; the name may be declared anew from the first one on; load
+/* The last worker's message reaches the shard. The name may be declared again after the first message. Load
  * and status follow. */
 static void freed_tensors(void **state)
 {
@@ -358,13 +358,13 @@ static void freed_tensors(void **state)
     for (const char *at = json; *at && length + 1 < sizeof plain; at++)
         if (*at != ' ' && *at != '\n') plain[length++] = *at;
     plain[length] = 0;
-    assert_non_null(strstr(plain, load)); /* of the one tensor that is left */
+    assert_non_null(strstr(plain, load)); /* the load of the remaining tensor */
     assert_non_null(strstr(plain, "\"freed\":true"));
     weft_free_bytes(weft_env_system(), json);
     harness_free(h);
 }
 
-/* Twice, one that does not exist, one that is not declared everywhere, and by a shard. */
+/* Freed twice, a tensor that does not exist, one that is not declared by all, and by a shard. */
 static void bad_frees(void **state)
 {
     (void)state;
@@ -395,7 +395,7 @@ static void weight_hash_goes_home(void **state)
     struct harness *h = harness_create(1, 2, NULL);
     struct harness_declare declare;
     harness_run(h, c, 1);
-    for (uint32_t n = 0; n < 2; n++) { /* t0 fills shard 0, so t1's home is shard 1 */
+    for (uint32_t n = 0; n < 2; n++) { /* t0 fills shard 0, so t1 is placed on shard 1 */
         harness_declare_init(&declare, n, n ? "t1" : "t0");
         declare.declare.codec = (char *)"topk:ratio=0.01";
         harness_declare(h, c[0], &declare);

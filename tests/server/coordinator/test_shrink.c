@@ -1,5 +1,5 @@
-/* test_shrink.c - workers agree to go on without those that are lost: what is said, in which order, and
- * random losses at any moment, also while they agree. */
+/* test_shrink.c - workers agree to continue without lost workers: messages, their order, and random losses at
+ * any moment, also during an agreement. */
 #include <stdio.h>
 
 #include "tests/server/coordinator/coordinator_harness.h"
@@ -41,7 +41,7 @@ static void expect_shrunk(struct harness *h, uint64_t connection, uint32_t epoch
     assert_memory_equal(message->shrunk->members, members, count * sizeof *members);
 }
 
-/* The largest step that anybody knows to be good is good. Then another loss, and a Shrink of the time
+/* The largest step that any worker knows to be good is good. Then another loss, and a Shrink for the epoch
  * before it. */
 static void one_after_the_other(void **state)
 {
@@ -61,7 +61,7 @@ static void one_after_the_other(void **state)
     harness_close(h, c[0], "reset");
     expect_lost(h, c[2], 0, 3);
     expect_lost(h, c[3], 0, 3);
-    say_shrink(h, c[2], 2, 9); /* it had not heard yet */
+    say_shrink(h, c[2], 2, 9); /* sent before it got the second loss */
     say_shrink(h, c[3], 3, 9);
     harness_expect_nothing(h, c[3]);
     say_shrink(h, c[2], 3, 9);
@@ -69,7 +69,7 @@ static void one_after_the_other(void **state)
     expect_shrunk(h, c[3], 3, 9, two, 2);
     assert_int_equal(h->ended_count, 0);
 
-    /* One more is one too many. */
+    /* One loss too many. */
     harness_close(h, c[3], "reset");
     expect_lost(h, c[2], 3, 0);
     assert_int_equal(h->ended_count, 1);
@@ -77,8 +77,8 @@ static void one_after_the_other(void **state)
     harness_free(h);
 }
 
-/* The next loss comes before the others have gone on: they say what they knew before, and the one who knew
- * more is gone. It stays good. */
+/* The next loss is before the others have continued: they report what they knew before, and the worker that
+ * knew more is lost. The step stays good. */
 static void good_for_ever(void **state)
 {
     uint64_t c[4];
@@ -116,7 +116,7 @@ static void lost_while_they_agree(void **state)
     say_shrink(h, c[0], 3, 4);
     say_shrink(h, c[3], 3, 4);
     expect_shrunk(h, c[0], 3, 4, members, 2);
-    /* Who is left leaves in order, and so does the job. */
+    /* The last worker leaves, and the job ends normally. */
     harness_leave(h, c[0], "");
     harness_leave(h, c[3], "");
     assert_int_equal(h->ended_count, 1);
@@ -142,8 +142,9 @@ static void expect_heartbeat(struct harness *h, uint64_t connection, uint32_t as
     assert_int_equal(message->heartbeat->answer, answer);
 }
 
-/* Who asks whether all live hears it when all have answered a roll call that began after the question. Who
- * is silent is never said to live; nor is anything said of a membership that is over. */
+/* A worker that requests a liveness check gets a reply when all workers have replied to a check that began
+ * after the request. A silent worker is never reported alive. A check of an earlier membership gets no reply.
+ */
 static void all_live(void **state)
 {
     uint64_t c[4];
@@ -151,9 +152,9 @@ static void all_live(void **state)
     say_heartbeat(h, c[1], 1, 0);
     for (int i = 0; i < 4; i++) expect_heartbeat(h, c[i], 1, 0);
     say_heartbeat(h, c[2], 0, 1);
-    say_heartbeat(h, c[2], 1, 0); /* asks after it has answered */
+    say_heartbeat(h, c[2], 1, 0); /* requests after it has replied */
     say_heartbeat(h, c[0], 0, 1);
-    say_heartbeat(h, c[0], 0, 7); /* of no roll call at all: what it has answered stands */
+    say_heartbeat(h, c[0], 0, 7); /* of no check: its earlier reply stays valid */
     say_heartbeat(h, c[1], 0, 1);
     say_heartbeat(h, c[3], 0, 1);
     expect_heartbeat(h, c[1], 0, 1);
@@ -161,7 +162,7 @@ static void all_live(void **state)
     for (int i = 0; i < 4; i++)
         if (i != 3) say_heartbeat(h, c[i], 0, 2);
     harness_expect_nothing(h, c[2]);
-    harness_leave(h, c[3], ""); /* nobody waits for it now */
+    harness_leave(h, c[3], ""); /* no longer waited for */
     expect_heartbeat(h, c[2], 0, 2);
 
     say_heartbeat(h, c[0], 1, 0);
@@ -175,8 +176,8 @@ static void all_live(void **state)
     harness_free(h);
 }
 
-/* Also where a loss ends the job: the word of a loss or an abort may not have come to who asks, and an
- * answer says that there is none. */
+/* Also if a loss ends the job: the loss or abort may not have reached the requesting worker, and a reply
+ * shows that there is none. */
 static void all_live_where_a_loss_ends_the_job(void **state)
 {
     uint64_t c[2];
@@ -184,15 +185,14 @@ static void all_live_where_a_loss_ends_the_job(void **state)
     say_heartbeat(h, c[1], 1, 0);
     for (int i = 0; i < 2; i++) expect_heartbeat(h, c[i], 1, 0);
     say_heartbeat(h, c[1], 0, 1);
-    harness_expect_nothing(h, c[1]); /* the other one has not answered */
+    harness_expect_nothing(h, c[1]); /* the other one has not replied */
     say_heartbeat(h, c[0], 0, 1);
     expect_heartbeat(h, c[1], 0, 1);
     harness_expect_nothing(h, c[0]);
     harness_free(h);
 }
 
-/* A rank that goes away in order is not waited for; one that says nothing is, until a deadline that names
- * it. */
+/* A rank that leaves is not waited for. A silent one is, until a deadline that names it. */
 static void left_and_silent(void **state)
 {
     uint64_t c[4];
@@ -233,8 +233,7 @@ static void pass(struct harness *h, const uint64_t *connections, size_t count, u
     }
 }
 
-/* The clock is later at each reading: the loss of a silent worker begins after the "now" of the tick that
- * finds it. */
+/* The clock is later at each reading: a silent worker is lost after the "now" of the tick that detects it. */
 static void silent_worker(void **state)
 {
     uint64_t c[3];
@@ -256,10 +255,10 @@ static void not_due(void **state)
 {
     uint64_t c[4];
     struct harness *h = job(3, 2, c);
-    say_shrink(h, c[0], 1, 1); /* nobody is lost: breaks the protocol, and is lost itself */
+    say_shrink(h, c[0], 1, 1); /* no worker is lost: breaks the protocol, so the sender is lost */
     expect_lost(h, c[1], 0, 2);
     say_shrink(h, c[1], 9, 1);
-    assert_int_equal(h->ended_count, 1); /* one is too few */
+    assert_int_equal(h->ended_count, 1); /* one worker is too few */
     harness_free(h);
 }
 
@@ -282,7 +281,8 @@ static void expect_joined(struct harness *h, uint64_t connection, uint32_t membe
     assert_non_null(strstr(message->joined->text, "out of data"));
 }
 
-/* Who rests is asked, too; when it is lost, the others stay as they are, and whoever asked hears of them. */
+/* A worker that has joined is asked too. When it is lost, the others continue unchanged, and a requested
+ * check completes. */
 static void all_live_but_who_rested(void **state)
 {
     uint64_t c[3];
@@ -300,13 +300,13 @@ static void all_live_but_who_rested(void **state)
     expect_lost(h, c[0], 2, 2);
     expect_lost(h, c[1], 2, 2);
     expect_heartbeat(h, c[0], 0, 1);
-    say_heartbeat(h, c[1], 1, 0); /* and the next roll is called */
+    say_heartbeat(h, c[1], 1, 0); /* and the next check starts */
     for (int i = 0; i < 2; i++) expect_heartbeat(h, c[i], 2, 0);
     harness_free(h);
 }
 
-/* Two of three rest; one of them is killed, which nobody needs to agree on; the last one joins, and all go
- * on. */
+/* Two of three have joined. One of them is lost, which needs no agreement. The last one joins, and all
+ * continue. */
 static void all_join(void **state)
 {
     uint64_t c[3];
@@ -320,7 +320,7 @@ static void all_join(void **state)
     for (int i = 0; i < 3; i++) expect_shrunk(h, c[i], 2, 4, two, 2);
     say_join(h, c[0], 6);
     for (int i = 0; i < 3; i++) expect_joined(h, c[i], 0, 3);
-    say_shrink(h, c[2], 3, 5); /* rank 0 has heard of a step that was just good, and joined */
+    say_shrink(h, c[2], 3, 5); /* rank 0 knew that the last step was good, and joined */
     for (int i = 0; i < 3; i++) expect_shrunk(h, c[i], 3, 6, one, 1);
     harness_close(h, c[1], "killed");
     expect_lost(h, c[0], 1, 3);
@@ -335,7 +335,7 @@ static void all_join(void **state)
     assert_memory_equal(message->shrunk->members, rest, sizeof rest);
     expect_joined(h, c[2], 2, 4);
     expect_shrunk(h, c[2], 4, 9, rest, 2);
-    /* They go on; one joins, the other leaves in order: who rests is alone, and goes on alone. */
+    /* They continue. One joins, the other leaves: the joined one is alone and continues alone. */
     say_join(h, c[0], 11);
     for (int i = 0; i < 3; i += 2) expect_joined(h, c[i], 0, 5);
     say_shrink(h, c[2], 5, 11);
@@ -351,7 +351,7 @@ static void all_join(void **state)
     harness_free(h);
 }
 
-/* One rests, the other is lost: of the steps that shards have made meanwhile nobody knows the number. */
+/* One has joined, the other is lost: no remaining worker knows how many steps the shards have applied. */
 static void shards_are_beyond_who_rests(void **state)
 {
     uint64_t c[4];
@@ -391,7 +391,7 @@ static void join_not_due(void **state)
     harness_free(h);
 }
 
-/* A worker that comes, up to its Endpoints. */
+/* A new worker, up to its Endpoints. */
 static uint64_t come(struct harness *h)
 {
     uint64_t c = harness_join(h, WEFT__CONTROL__ROLE__ROLE_WORKER, -1, 1, NULL);
@@ -406,8 +406,8 @@ static struct harness *growing(uint32_t workers, uint32_t workers_min, uint32_t 
     return h;
 }
 
-/* One of three is lost and comes again, at the end of a step; another comes while one rests; then all
- * join. */
+/* One of three is lost and joins again at the end of a step. Another one is admitted while one has joined.
+ * Then all join. */
 static void newcomers(void **state)
 {
     uint64_t c[3];
@@ -436,7 +436,7 @@ static void newcomers(void **state)
     assert_int_equal(message->roster->n_members, 3);
     harness_ready(h, again);
     assert_int_equal(harness_expect(h, again, BODY(GO))->go->committed, 9);
-    /* A loss while the next one waits brings it in, too. */
+    /* An agreement after a loss admits a waiting newcomer, too. */
     say_join(h, c[2], 10);
     expect_joined(h, c[0], 2, 4);
     expect_joined(h, c[2], 2, 4);
@@ -446,7 +446,7 @@ static void newcomers(void **state)
     say_shrink(h, c[0], 4, 10);
     expect_shrunk(h, c[0], 4, 10, other, 3);
     expect_shrunk(h, again, 4, 10, other, 3);
-    expect_shrunk(h, c[2], 4, 10, other, 3); /* it rests */
+    expect_shrunk(h, c[2], 4, 10, other, 3); /* it has joined */
     assert_int_equal(harness_expect(h, fourth, BODY(ROSTER))->roster->n_members, 3);
     harness_ready(h, fourth);
     harness_expect(h, fourth, BODY(GO));
@@ -454,7 +454,7 @@ static void newcomers(void **state)
     uint64_t fifth = harness_hello(
         h, &(struct harness_hello){.role = WEFT__CONTROL__ROLE__ROLE_WORKER, .wanted_index = -1});
     harness_expect(h, fifth, BODY(ABORT));
-    /* Who has come does not know the one that rests: all are told of all. */
+    /* A newcomer does not have the address of a joined worker: all get the addresses of all. */
     say_join(h, c[0], 11);
     say_join(h, again, 11);
     say_join(h, fourth, 12);
@@ -468,7 +468,8 @@ static void newcomers(void **state)
     harness_free(h);
 }
 
-/* Who waits to come in is nobody the others need: it may be lost, and it hears when the job ends. */
+/* A newcomer that waits is not needed by the others: it may be lost, and it is notified of the end of the
+ * job. */
 static void newcomers_that_wait(void **state)
 {
     uint64_t c[2];
@@ -500,8 +501,8 @@ static void newcomers_that_wait(void **state)
     harness_free(h);
 }
 
-/* A step may last as long as it likes while a newcomer waits. From the first that has ended it on, the
- * others are waited for as after a loss, and named. */
+/* A step may take any time while a newcomer waits. After the first worker has ended the step, the others are
+ * waited for as after a loss, and named. */
 static void newcomers_and_a_long_step(void **state)
 {
     uint64_t c[3];
@@ -518,7 +519,7 @@ static void newcomers_and_a_long_step(void **state)
     harness_free(h);
 }
 
-/* Whether all live was asked of those before: who asks again hears it of all that are in now. */
+/* A check requested before an admission is cancelled. A new request covers all present workers. */
 static void newcomers_and_a_roll(void **state)
 {
     uint64_t c[3];
@@ -543,7 +544,7 @@ static void newcomers_and_a_roll(void **state)
     harness_free(h);
 }
 
-/* Who comes while all go to rest is not let in with them, and they hear of it as they go on. */
+/* A newcomer during the joins of all is not admitted with them; they are notified when they continue. */
 static void newcomers_while_all_rest(void **state)
 {
     static const uint32_t both[] = {0, 1}, all[] = {0, 1, 2};
@@ -565,7 +566,7 @@ static void newcomers_while_all_rest(void **state)
     harness_free(h);
 }
 
-/* It declares what is there already, also while somebody rests; anything new is still not to be had then. */
+/* It declares the existing tensors, also while a worker has joined. A new tensor is still refused then. */
 static void newcomers_declare(void **state)
 {
     static const uint32_t members[] = {0, 2};
@@ -604,7 +605,7 @@ static void give_up(struct harness *h, uint64_t connection)
     harness_deliver(h, connection, &message);
 }
 
-/* A newcomer that gives up, before it is let in or before it is ready, ends nobody's job. */
+/* A newcomer that fails, before it is admitted or before it is ready, does not end the job. */
 static void newcomers_that_give_up(void **state)
 {
     static const uint32_t members[] = {0, 1, 3}, two[] = {0, 1};
@@ -629,7 +630,7 @@ static void newcomers_that_give_up(void **state)
     expect_shrunk(h, c[0], 3, 2, two, 2);
     expect_shrunk(h, c[1], 3, 2, two, 2);
     assert_int_equal(h->ended_count, 0);
-    give_up(h, c[0]); /* of one that is in, it is the job's end */
+    give_up(h, c[0]); /* of an admitted one: ends the job */
     assert_int_equal(h->end_status, WEFT_ERR_DEADLINE);
     harness_free(h);
 }
@@ -645,15 +646,15 @@ static uint32_t below(uint32_t bound)
 
 enum { EPOCHS = 1200 };
 
-/* What a worker knows, by its messages alone. It runs steps, hears of losses, agrees. */
+/* A worker's knowledge from its messages alone. It runs steps, gets losses, agrees. */
 struct worker {
     uint64_t connection, step; /* the last step it knows to be good */
     uint32_t heard, said, in_force;
-    uint32_t together, size; /* how often it has gone on with all, and how many they were */
+    uint32_t together, size; /* times it continued with all workers, and how many they were */
     bool alive, rests;
 };
 
-/* A message that has come to a worker. A loss stops it; Shrunk puts it into the new membership. */
+/* A message for a worker. A loss stops it; Shrunk puts it into the new membership. */
 static void hear(struct worker *worker, const Control *message, uint64_t *steps_of_epoch,
                  uint32_t *sizes_of_epoch)
 {
@@ -666,7 +667,7 @@ static void hear(struct worker *worker, const Control *message, uint64_t *steps_
     if (message->body_case != BODY(SHRUNK)) return;
     uint32_t epoch = message->shrunk->epoch;
     assert_true(epoch > worker->in_force && epoch < EPOCHS);
-    /* The same decision for all, and never one that takes back what somebody knew. */
+    /* All get the same decision, and no known step is undone. */
     if (sizes_of_epoch[epoch] == 0) {
         sizes_of_epoch[epoch] = (uint32_t)message->shrunk->n_members;
         steps_of_epoch[epoch] = message->shrunk->committed;
@@ -709,7 +710,7 @@ static void one_seed(uint64_t seed)
             worker->step = message->go->committed;
         } else if (message) hear(worker, message, steps_of_epoch, sizes_of_epoch);
         else if (event < 200 && alive > 2 && below(25) == 0 && (worker->in_force || below(2))) {
-            uint32_t others = 0; /* at least one that is in must stay */
+            uint32_t others = 0; /* at least one active worker must stay */
             for (uint32_t i = 0; i < count; i++)
                 others += workers[i].alive && workers[i].in_force && &workers[i] != worker;
             if (others < 2) continue;
@@ -719,18 +720,18 @@ static void one_seed(uint64_t seed)
             continue; /* waits */
         } else if (!worker->rests && (event >= 200 ? worker->heard <= worker->said && below(20) == 0
                                                    : joins < 40 && below(15) == 0)) {
-            /* in the end all do */
+            /* in the end all join */
             worker->rests = true, joins++;
             say_join(h, worker->connection, worker->step);
         } else if (!worker->rests && worker->heard > worker->said && below(3) == 0) {
-            worker->step += below(4) == 0; /* of those that voted this one has heard everybody */
+            worker->step += below(4) == 0; /* this worker has got all votes of the step */
             say_shrink(h, worker->connection, worker->heard, worker->step);
             worker->said = worker->heard;
         }
         if (event == 199)
             for (uint32_t i = 0; i < count; i++) workers[i].together = 0;
         if (event < 200) continue;
-        /* Liveness: with no more losses all come in, and all that are left come together, again and again. */
+        /* Without further losses all join and continue together, again and again. */
         bool settled = true;
         for (uint32_t i = 0; i < count; i++)
             settled &= !workers[i].alive || (workers[i].together >= 2 && workers[i].size == alive);

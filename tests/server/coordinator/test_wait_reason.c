@@ -1,5 +1,5 @@
-/* test_wait_reason.c - who asks whom it waits for is told by name, in each of the places where a member
- * waits. */
+/* test_wait_reason.c - the reply to a wait-reason request names the awaited members, for each kind of wait.
+ */
 #include "tests/server/coordinator/coordinator_harness.h"
 
 #define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
@@ -85,7 +85,7 @@ static void say_join(struct harness *h, uint64_t connection)
     harness_deliver(h, connection, &message);
 }
 
-/* After a loss, as a newcomer, and at rest. */
+/* After a loss, as a newcomer, and after a join. */
 static void agreeing(void **state)
 {
     uint64_t c[3];
@@ -113,7 +113,7 @@ static void agreeing(void **state)
     harness_free(h);
 }
 
-/* Of many a few are described, some more numbered, the others counted. */
+/* Of many members some are described, some numbered, the others counted. */
 static void many(void **state)
 {
     struct harness *h = harness_create(20, 0, NULL);
@@ -143,7 +143,7 @@ static void tick_after(struct harness *h, uint64_t ns)
     weft_coordinator_tick(h->coordinator);
 }
 
-/* Within 2 s, then every 10 s until the job has begun. */
+/* Within 2 s, then every 10 s until the job begins. */
 static void reports(void **state)
 {
     struct harness *h = harness_create(2, 1, NULL);
@@ -179,7 +179,7 @@ static void reports(void **state)
     harness_free(h);
 }
 
-/* An observer asks as a member does; of a job that has begun nothing is missing. */
+/* An observer may request it too; in a job that has begun no member is missing. */
 static void observing(void **state)
 {
     struct harness *h = harness_create(2, 0, NULL);

@@ -1,4 +1,4 @@
-/* shard_check.h - cmocka with what it wants included first. */
+/* shard_check.h - cmocka with the headers that it needs first. */
 #ifndef WEFT_TESTS_SERVER_SHARD_SHARD_CHECK_H
 #define WEFT_TESTS_SERVER_SHARD_SHARD_CHECK_H
 

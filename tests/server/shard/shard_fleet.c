@@ -1,4 +1,4 @@
-/* shard_fleet.c - the fleet itself: hosts, engines, workers that speak the wire protocol, and training. */
+/* shard_fleet.c - the fleet: hosts, engines, workers that use the wire protocol, and training. */
 #include "shard_fleet.h"
 
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void request_finish(struct fleet_request *request, enum weft_status statu
 
 static void training_result(struct fleet_request *request);
 
-/* A request is done when it is answered and its payload is its own again. */
+/* A request is done when it has a reply and its payload is free. */
 static void request_ended(struct fleet_request *request, enum weft_status status)
 {
     if (!request->open) return;
@@ -65,13 +65,13 @@ static void request_received(struct weft_completion *completion, enum weft_statu
     request_ended(request, status < 0 ? status : (enum weft_status)request->result.status);
 }
 
-/* The worker's handler of RESULT: by tensor, chunk, step and round to the open request. */
+/* Handler of RESULT in the worker: finds the open request by tensor, chunk, step and round. */
 static void result_arrived(void *context, struct weft_arrival *arrival)
 {
     struct fleet_worker *worker = context;
     struct weft_wire_header header;
     struct fleet_request *request = worker->open;
-    if (worker->hold) { /* the payload stays with the shard */
+    if (worker->hold) { /* the payload stays at the shard */
         WEFT_ASSERT(worker->held_count < 8);
         worker->held[worker->held_count++] = arrival;
         return;
@@ -191,7 +191,7 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
     };
 }
 
-/* grad * weight of one chunk, as a client makes it. */
+/* grad * weight of one chunk, as a client computes it. */
 static float *dense_contribution(struct fleet *fleet, uint32_t rank, const struct fleet_chunk *chunk,
                                  uint64_t step)
 {
@@ -214,7 +214,7 @@ void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum 
     free(grad);
 }
 
-/* ---- making it ---- */
+/* ---- create ---- */
 
 static void shard_saw_death(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
@@ -241,7 +241,7 @@ static void worker_saw_death(void *context, uint32_t peer_id, enum weft_status s
     struct fleet_worker *worker = context;
     uint32_t shard = peer_id - 1;
     worker->lost[shard] = true;
-    /* As a client: what it had asked of the lost one will not be answered. */
+    /* As a client: requests to the lost one get no reply. */
     for (struct fleet_request *request = worker->open, *next; request; request = next) {
         next = request->next;
         if (request->sending || request->received.count > 0) continue;
@@ -273,7 +273,7 @@ static void endpoint_open(struct fleet *fleet, uint32_t host, uint32_t id, struc
     options.backend = fleet->sim ? "sim" : "ucx";
     options.id = id;
     options.nonce = FLEET_NONCE;
-    options.eager_bytes_max = 1024; /* small tensors travel eagerly, chunks wait for a buffer */
+    options.eager_bytes_max = 1024; /* small tensors are sent eagerly, chunks wait for a buffer */
     options.sim = fleet->sim;
     options.sim_host = host;
     options.peer_failed = peer_failed;
@@ -342,7 +342,7 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
     return weft_shard_engine_create(&shard->engine_env, &options, out, error);
 }
 
-/* A transport that has no room at times. */
+/* A transport that sometimes returns WEFT_ERR_AGAIN. */
 static const struct weft_transport_ops *patient_ops;
 static struct weft_transport_ops busy_ops;
 static struct fleet *busy_fleet;
@@ -374,8 +374,7 @@ static void engine_create(struct fleet_shard *shard)
     WEFT_ASSERT(status == WEFT_OK);
 }
 
-/* As the coordinator places candidates that are not cut: where the fewest elements of such tensors are,
- * those of one tensor together. */
+/* As the coordinator places candidates that cannot be cut: on the endpoint with the fewest such elements. */
 static uint32_t coded_home(const struct fleet *fleet)
 {
     uint64_t load[FLEET_SHARDS_MAX] = {0};
@@ -398,7 +397,7 @@ static void add_chunk(struct fleet *fleet, const struct fleet_chunk *chunk)
     fleet->chunk[fleet->chunk_count++] = *chunk;
 }
 
-/* ---- a codec's tensor in chunks ---- */
+/* ---- chunks of a codec's tensor ---- */
 
 static uint32_t chunks_of(const struct fleet *fleet, uint32_t tensor)
 {
@@ -414,7 +413,7 @@ static struct weft_shape shape_of(const struct fleet *fleet, const struct fleet_
                                                               : fleet->shape[chunk->tensor];
 }
 
-/* Chunks before it are as long as the first one: count or more. */
+/* Earlier chunks are as long as the first one: count or more. */
 static uint64_t first_elems(const struct fleet_chunk *chunk)
 {
     return chunk->index > 0 ? chunk->offset / chunk->index : chunk->count;
@@ -440,7 +439,7 @@ struct fleet_share fleet_aggregate(const struct fleet *fleet, const struct fleet
         weft_codec_aggregate_bytes_max(codec, &own, round, fleet->options.workers)};
 }
 
-/* Cut a tensor and give the chunks to the shards in turn. */
+/* Cuts a tensor and assigns the chunks to the shards in turn. */
 static void cut(struct fleet *fleet, uint32_t tensor)
 {
     const struct fleet_tensor_spec *spec = &fleet->options.tensors[tensor];
@@ -557,7 +556,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
     sim_options.host_count = options->shards + options->workers;
     sim_options.topology = options->topology;
     fleet->env = *weft_env_system();
-    /* lost connections and deadlines are what is tested */
+    /* lost connections and deadlines are expected */
     if (!getenv("WEFT_LOG")) fleet->env.log_level = WEFT_LOG_ERROR;
     enum weft_status status =
         options->ucx ? WEFT_OK : weft_sim_create(&fleet->env, &sim_options, &fleet->sim);
@@ -677,14 +676,14 @@ void fleet_free(struct fleet *fleet)
     free(fleet);
 }
 
-/* ---- running it ---- */
+/* ---- run ---- */
 
 static uint64_t now_ns(struct fleet *fleet)
 {
     return fleet->sim ? weft_sim_now_ns(fleet->sim) : weft_now_ns(&fleet->env);
 }
 
-/* Real time: every loop in turn, with a pause when there was nothing to do. */
+/* Real time: every loop in turn, with a pause after an idle pass. */
 static void run_real(struct fleet *fleet, const bool *done, uint64_t until_ns)
 {
     while (!*done && now_ns(fleet) < until_ns) {
@@ -757,7 +756,7 @@ static void spare_sent(struct weft_completion *completion, enum weft_status stat
     free(weft_container_of(completion, struct spare_message, sent));
 }
 
-/* The same message once more, as after a retry; nobody waits for an answer of its own. */
+/* The same message again, as after a retry; no reply of its own is expected. */
 static void send_again(struct fleet *fleet, uint32_t rank, const struct fleet_chunk *chunk,
                        const struct weft_wire_header *header, const void *payload, size_t bytes)
 {
@@ -848,7 +847,7 @@ static void training_step(struct fleet_worker *worker)
     }
 }
 
-/* How many chunks have ended their step with it. */
+/* Number of chunks that have ended their step. */
 static uint32_t codec_result(struct fleet_request *request)
 {
     struct fleet_worker *worker = request->worker;

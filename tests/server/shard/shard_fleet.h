@@ -1,11 +1,11 @@
-/* shard_fleet.h - shard engines and make-believe workers in one process, on the simulator.
+/* shard_fleet.h - shard engines and simulated workers in one process.
  *
- * A fleet is `shards` real engines and `workers` workers that speak the wire protocol and nothing more, each
- * on its own simulated host. Gradients are a pure function of (seed, worker, tensor, element, step), so a
- * scalar reference (shard_reference.c: recursive T, its own optimiser loop) knows what every result must
- * be, bit for bit. Tests either send single messages (fleet_send) or let all workers train (fleet_train).
- * The same fleet also runs over real UCX connections (options.ucx), in real time, for one test.
- * The test plays the coordinator: it hands out ids and, when asked to, fails the engines on a lost peer. */
+ * A fleet has `shards` real engines and `workers` workers that use the wire protocol, each on its own
+ * simulated host. Gradients are a pure function of (seed, worker, tensor, element, step). A scalar reference
+ * (shard_reference.c: recursive tree T, its own optimiser loop) computes every expected result, bit for bit.
+ * Tests send single messages (fleet_send) or let all workers train (fleet_train). The fleet also runs over
+ * real UCX connections (options.ucx) in one test. The test is the coordinator: it assigns ids and, if
+ * requested, fails the engines when a peer is lost. */
 #ifndef WEFT_TESTS_SERVER_SHARD_SHARD_FLEET_H
 #define WEFT_TESTS_SERVER_SHARD_SHARD_FLEET_H
 
@@ -25,7 +25,7 @@ struct fleet_tensor_spec {
     const char *name, *codec, *optimizer;
     uint32_t dim_count;
     uint64_t dims[2];
-    uint64_t chunk_elems; /* 0: one chunk; so is a codec that cannot be cut */
+    uint64_t chunk_elems; /* 0: one chunk, as for a codec that cannot be cut */
 };
 
 struct fleet_options {
@@ -38,21 +38,20 @@ struct fleet_options {
     uint32_t tensor_count;
     bool weighted;        /* sample weights differ */
     uint64_t think_ns;    /* a worker's pushes of one step are spread over 0..think_ns, in random order */
-    uint32_t repeat_percent; /* so many of 100 pushes are sent twice, or repeated from a step before */
-    uint32_t other_lr_rank; /* from step other_lr_step (0: never) on this rank has another learning rate */
+    uint32_t repeat_percent; /* percent of pushes that are sent twice, or repeated from the step before */
+    uint32_t other_lr_rank; /* this rank has another learning rate from step other_lr_step on (0: never) */
     uint64_t other_lr_step;
-    uint32_t again_percent; /* so many of 100 sends of a shard are answered AGAIN */
-    const struct weft_topology *topology; /* of at least shards + workers hosts; borrowed; NULL: the ideal
-                                           * network */
-    bool ucx;             /* real connections over loopback instead of the simulator; no deaths then */
-    bool elastic;         /* engines that go on without lost workers: the test parts them and has them
-                           * follow */
-    bool coordinate;      /* a lost worker fails every engine, naming it */
+    uint32_t again_percent; /* percent of a shard's sends that return WEFT_ERR_AGAIN */
+    const struct weft_topology *topology; /* at least shards + workers hosts; borrowed; NULL: ideal network */
+    bool ucx;             /* real connections over loopback instead of the simulator; no losses then */
+    bool elastic;         /* engines that continue without lost workers: the test calls leave_epoch and
+                           * enter_epoch */
+    bool coordinate;      /* a lost worker fails every engine, with its name */
 };
 
 struct fleet;
 
-/* One request of a worker and what came back. */
+/* One request of a worker and its reply. */
 struct fleet_request {
     struct fleet_worker *worker;
     struct weft_wire_header header;
@@ -60,12 +59,12 @@ struct fleet_request {
     struct weft_timer timer;
     struct fleet_request *next; /* the worker's open requests */
     bool open, done, answered, sending, timed;
-    enum weft_status status;      /* of the transport, or the result's */
+    enum weft_status status;      /* the transport's, or the result's */
     struct weft_wire_header result;
     char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
-    uint8_t *payload, *out;       /* owned; out holds the result's payload */
+    uint8_t *payload, *out;       /* owned; out: payload of the result */
     size_t payload_bytes, out_bytes;
-    uint32_t chunk_number;        /* training: of the fleet */
+    uint32_t chunk_number;        /* training: chunk number in the fleet */
 };
 
 struct fleet_chunk {
@@ -80,7 +79,7 @@ struct fleet_worker {
     struct weft_loop *loop;
     struct weft_transport *transport;
     struct fleet_request *open;
-    uint32_t unexpected;     /* results nobody waited for */
+    uint32_t unexpected;     /* results without an open request */
     bool lost[FLEET_SHARDS_MAX];
     bool killed, hold;
     struct weft_arrival *held[8];
@@ -92,9 +91,9 @@ struct fleet_worker {
     enum weft_status failure;
     char failure_text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
     struct weft_codec *codec[FLEET_TENSORS_MAX];
-    float *weights[FLEET_TENSORS_MAX]; /* of codec tensors with an optimiser */
-    uint8_t *aggregate[FLEET_TENSORS_MAX]; /* of codec tensors: what has come of the round */
-    uint32_t gathered[FLEET_TENSORS_MAX];  /* of so many chunks */
+    float *weights[FLEET_TENSORS_MAX]; /* codec tensors with an optimiser */
+    uint8_t *aggregate[FLEET_TENSORS_MAX]; /* codec tensors: received parts of the round */
+    uint32_t gathered[FLEET_TENSORS_MAX];  /* number of chunks received */
     struct fleet_request request[FLEET_CHUNKS_MAX];
 };
 
@@ -106,11 +105,11 @@ struct fleet_shard {
     struct weft_transport *transport;
     struct weft_shard_engine *engine;
     bool killed;
-    struct weft_env engine_env;  /* the host's, with an allocator that counts */
-    uint64_t allocations;        /* of the engine, ever */
-    uint64_t allocations_declared; /* when all tensors were declared: it stays there */
+    struct weft_env engine_env;  /* the host's env with a counting allocator */
+    uint64_t allocations;        /* by the engine so far */
+    uint64_t allocations_declared; /* after all declarations: must not change */
     int64_t outstanding;
-    uint64_t allocation_to_fail; /* this one answers NULL; 0: none */
+    uint64_t allocation_to_fail; /* this allocation fails; 0: none */
 };
 
 struct reference;
@@ -125,65 +124,61 @@ struct fleet {
     uint32_t chunk_count;
     struct weft_shape shape[FLEET_TENSORS_MAX];
     struct weft_codec_spec codec[FLEET_TENSORS_MAX];
-    /* codec "auto"; fleet_train knows dense alone of it */
+    /* codec "auto"; fleet_train uses dense only */
     struct weft_codec_candidates candidates[FLEET_TENSORS_MAX];
     struct weft_optimizer optimizer[FLEET_TENSORS_MAX];
     struct reference *reference;
     uint64_t random;
-    uint32_t repeats;       /* messages sent again on purpose */
+    uint32_t repeats;       /* messages repeated on purpose */
     uint32_t training;      /* workers alive and not finished */
     bool done;
     uint32_t wrong;         /* results that differ from the reference */
 };
 
 struct fleet *fleet_create(const struct fleet_options *options);
-/* Tests of declaring: an engine and a declaration of one tensor, without the asserts of fleet_create. */
+/* For tests of declare: an engine and a declaration of one tensor, without the asserts of fleet_create. */
 enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shard_engine **out,
                                      struct weft_error *error);
 enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft_shard_engine *engine,
                                struct weft_error *error);
 void fleet_free(struct fleet *fleet);
-/* rank 0's first weights into every chunk; runs the simulation until all are acknowledged. */
+/* Sends rank 0's first weights of every chunk; runs until all are acknowledged. */
 void fleet_install(struct fleet *fleet);
-/* Every worker trains steps first..last; runs until all that live have finished (or virtual 1,000 s have
- * passed: false). Results are compared with the reference on the way: fleet->wrong counts. */
+/* Every worker trains steps first..last. Runs until all live workers have finished; false after virtual 1,000
+ * s. Results are compared with the reference: fleet->wrong counts differences. */
 bool fleet_train(struct fleet *fleet, uint64_t first, uint64_t last);
-/* The same in pieces, for tests that break something meanwhile; end: false when virtual until_ns comes
- * first. */
+/* The same in pieces, for tests that interfere meanwhile. end: false after virtual until_ns. */
 void fleet_train_begin(struct fleet *fleet, uint64_t first, uint64_t last);
 bool fleet_train_end(struct fleet *fleet, uint64_t until_ns);
-/* Run until the request is done; false after virtual 1,000 s. */
+/* Runs until the request is done; false after virtual 1,000 s. */
 bool fleet_await(struct fleet *fleet, struct fleet_request *request);
-/* Run until nothing is left to happen or `ns` have passed. */
+/* Runs until no event is left or `ns` have passed. */
 void fleet_settle(struct fleet *fleet, uint64_t ns);
-/* While held, a worker takes no result; afterwards all that came. */
+/* While held, a worker receives no result; afterwards it receives all. */
 void fleet_hold(struct fleet *fleet, uint32_t rank, bool hold);
 void fleet_kill_worker(struct fleet *fleet, uint32_t rank);
 void fleet_kill_shard(struct fleet *fleet, uint32_t shard);
-/* The values of every chunk at every living shard are those of the reference after that chunk's closed
- * step. */
+/* Counts values at live shards that differ from the reference after the chunk's closed step. */
 uint32_t fleet_wrong_values(struct fleet *fleet);
 
-/* A correct header for a push of this chunk; tests bend it. */
+/* A valid header for a push of this chunk; tests change it. */
 struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_t chunk_number,
                                      enum weft_wire_kind kind, uint64_t step);
-/* Send it (payload copied, `bytes` as the message's length); the request collects the result. `request`
- * zeroed before. */
+/* Sends it (payload copied, `bytes` long); the request gets the result. `request` must be zeroed. */
 void fleet_send(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet_request *request,
                 const struct weft_wire_header *header, const void *payload, size_t bytes);
 /* The same with any bytes as header. */
 void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct fleet_request *request,
                     const void *header, uint32_t header_bytes, const void *payload, size_t bytes);
-/* Where a chunk's share of a codec's round lies: in the contributions of one worker, or in the aggregate
- * of all. */
+/* A chunk's part of a codec's round: in one worker's contribution, or in the aggregate. */
 struct fleet_share {
-    size_t at, bytes_max; /* of a tensor in several chunks exactly so many */
+    size_t at, bytes_max; /* tensors in several chunks: exactly this many */
 };
 struct fleet_share fleet_contribution(const struct fleet *fleet, const struct fleet_chunk *chunk,
                                       uint32_t round);
 struct fleet_share fleet_aggregate(const struct fleet *fleet, const struct fleet_chunk *chunk,
                                    uint32_t round);
-/* Push the right dense contribution of a chunk. */
+/* Pushes the correct dense contribution of a chunk. */
 void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum weft_wire_kind kind,
                 uint64_t step, struct fleet_request *request);
 void fleet_request_free(struct fleet *fleet, struct fleet_request *request);
@@ -193,12 +188,13 @@ struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number
 uint64_t fleet_mix(uint64_t value);
 float fleet_lr(uint64_t step);
 float fleet_weight(const struct fleet *fleet, uint32_t rank, uint64_t step);
-/* whole tensor */
+/* the whole tensor */
 void fleet_gradient(const struct fleet *fleet, uint32_t rank, uint32_t tensor, uint64_t step, float *out);
 void fleet_first_weights(const struct fleet *fleet, uint32_t tensor, float *out);
 struct reference *reference_create(struct fleet *fleet);
 void reference_free(struct reference *reference);
-/* Values of a tensor after `step` (with an optimiser: weights; else the mean): computed on demand, kept. */
+/* Values of a tensor after `step` (weights with an optimiser, otherwise the mean): computed on demand,
+ * cached. */
 const float *reference_values(struct reference *reference, uint32_t tensor, uint64_t step);
 /* The aggregate of a codec's round. */
 const void *reference_aggregate(struct reference *reference, uint32_t tensor, uint64_t step, uint32_t round,

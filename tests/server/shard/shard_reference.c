@@ -1,8 +1,8 @@
-/* shard_reference.c - what a fleet's results must be: the slow, obvious way.
+/* shard_reference.c - expected results of a fleet, computed simply.
  *
- * T is a recursion over ranks, the optimiser a loop over elements in the order kernels.h states; neither
- * uses the kernels. Codec rounds go through codecs and a combiner of the reference's own: what is tested
- * is the shard's use of them, their arithmetic has its own tests. */
+ * T is a recursion over ranks, the optimiser a loop over elements in the order of kernels.h; neither uses the
+ * kernels. Codec rounds use codecs and a combiner of the reference's own: the shard's use of them is tested,
+ * their arithmetic has its own tests. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ float fleet_lr(uint64_t step)
 
 float fleet_weight(const struct fleet *fleet, uint32_t rank, uint64_t step)
 {
-    if (fleet->options.weighted && rank > 0 && (rank * 7 + step) % 5 == 3) return 0; /* out of data */
+    if (fleet->options.weighted && rank > 0 && (rank * 7 + step) % 5 == 3) return 0; /* no data */
     return fleet->options.weighted ? 0.5f + (float)((rank * 7 + step) % 5) * 0.3f : 1.0f;
 }
 

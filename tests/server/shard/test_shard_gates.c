@@ -1,5 +1,5 @@
-/* test_shard_gates.c - a result stays as it is until its last reader has it; a codec's rounds stay
- * together. */
+/* test_shard_gates.c - a result stays unchanged until its last reader has it; a codec's rounds stay together.
+ */
 #include "shard_check.h"
 
 #include <stdio.h>
@@ -26,8 +26,7 @@ static struct fleet *start(void)
     return fleet;
 }
 
-/* One round's push of a codec tensor by the fleet's own codec of that worker; weight, lr: 0: as the fleet
- * has it. */
+/* Pushes one round of a codec tensor by the fleet's own codec of that worker. weight, lr: 0: the fleet's. */
 static void codec_push_of(struct fleet *fleet, uint32_t rank, uint32_t tensor, uint64_t step, uint8_t round,
                           float weight, float lr, struct fleet_request *request)
 {
@@ -77,7 +76,8 @@ static void take(struct fleet *fleet, uint32_t rank, uint32_t tensor, uint8_t ro
         WEFT_OK);
 }
 
-/* A slow reader of the weights before holds the close, not the collecting; then both get what they should. */
+/* A slow reader of the previous weights delays the close, not the collecting; then both get correct values.
+ */
 static void values_wait_for_their_readers(void **state)
 {
     struct fleet *fleet = start();
@@ -91,7 +91,7 @@ static void values_wait_for_their_readers(void **state)
     assert_int_equal(fleet_shard_chunk(fleet, MAIN)->phase, SHARD_PHASE_CLOSING);
     assert_int_equal(fleet_shard_chunk(fleet, MAIN)->closed_step, 0);
     header = fleet_header(fleet, 0, MAIN, WEFT_WIRE_PULL, 0);
-    fleet_send(fleet, 0, 0, &late, &header, NULL, 0); /* waits for the close: it may not delay it */
+    fleet_send(fleet, 0, 0, &late, &header, NULL, 0); /* waits for the close: it must not delay it */
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_false(late.done);
     fleet_hold(fleet, 1, false);
@@ -107,7 +107,7 @@ static void values_wait_for_their_readers(void **state)
     fleet_free(fleet);
 }
 
-/* The deadline of a round held by a reader says so. */
+/* The deadline of a round that a reader delays names that cause. */
 static void deadline_of_a_held_close(void **state)
 {
     struct fleet *fleet = start();
@@ -132,7 +132,7 @@ static void deadline_of_a_held_close(void **state)
     fleet_free(fleet);
 }
 
-/* The aggregate of step 1 is being read by rank 1 while both push step 2: it is not overwritten. */
+/* Rank 1 still reads the aggregate of step 1 while both push step 2: it is not overwritten. */
 static void aggregate_waits_for_its_readers(void **state)
 {
     struct fleet *fleet = start();
@@ -164,8 +164,7 @@ static void both_rounds(struct fleet *fleet, struct fleet_request request[2])
     for (int i = 0; i < 2; i++) fleet_request_free(fleet, &request[i]);
 }
 
-/* All rounds of a step have one learning rate: also the first push of the second round has the first
- * round's. */
+/* All rounds of a step have one learning rate: the second round's first push has the first round's. */
 static void one_learning_rate_in_all_rounds(void **state)
 {
     struct fleet *fleet = start();
@@ -186,8 +185,8 @@ static void one_learning_rate_in_all_rounds(void **state)
     fleet_free(fleet);
 }
 
-/* A push that is repeated is answered from the result of its own round: of an earlier one that is gone,
- * also when its step is the last closed. */
+/* A repeated push gets the result of its own round. The result of an earlier round is gone, also if its step
+ * was the last closed one. */
 static void a_repeat_of_an_earlier_round(void **state)
 {
     struct fleet *fleet = start();
@@ -202,7 +201,7 @@ static void a_repeat_of_an_earlier_round(void **state)
     fleet_free(fleet);
 }
 
-/* A step that fails in its second round begins again with its first. */
+/* A step that fails in its second round restarts with its first. */
 static void failed_second_round_starts_over(void **state)
 {
     struct fleet *fleet = start();
@@ -216,13 +215,13 @@ static void failed_second_round_starts_over(void **state)
     assert_int_equal(request[0].status, WEFT_ERR_MISMATCH);
     assert_non_null(strstr(request[0].text, "rank 0's weight changed from 1 to 7"));
 
-    codec_push(fleet, 0, LOW, 1, 1, 0, &request[0]); /* rank 1 does not come: deadline */
+    codec_push(fleet, 0, LOW, 1, 1, 0, &request[0]); /* rank 1 does not push: deadline */
     assert_true(fleet_await(fleet, &request[0]));
     assert_int_equal(request[0].status, WEFT_ERR_DEADLINE);
     codec_push(fleet, 1, LOW, 1, 1, 0, &request[1]);
     assert_true(fleet_await(fleet, &request[1]));
     assert_int_equal(request[1].status, WEFT_ERR_DEADLINE);
-    codec_push(fleet, 1, LOW, 1, 1, 0, &request[1]); /* a second round of nothing: told why */
+    codec_push(fleet, 1, LOW, 1, 1, 0, &request[1]); /* the second round of a dropped step: gets the reason */
     assert_true(fleet_await(fleet, &request[1]));
     assert_int_equal(request[1].status, WEFT_ERR_DEADLINE);
     assert_non_null(strstr(request[1].text, "no push from rank 1"));
@@ -232,7 +231,7 @@ static void failed_second_round_starts_over(void **state)
     fleet_free(fleet);
 }
 
-/* One reply at a time: everything else waits its turn and nothing is lost. */
+/* One reply at a time: everything else waits and nothing is lost. */
 static void few_replies_are_enough(void **state)
 {
     struct fleet_options options = {.seed = 4,

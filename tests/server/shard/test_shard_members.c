@@ -1,5 +1,5 @@
-/* test_shard_members.c - a shard whose workers become fewer (shard_members.c): what is kept, what is
- * forgotten, who waits. Three workers; the second is lost. */
+/* test_shard_members.c - a shard with changing workers (shard_members.c): what is kept, what is discarded,
+ * which requests wait. Three workers; the second is lost. */
 #include "shard_check.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static struct fleet *start(void)
 
 static struct weft_shard_engine *engine_of(struct fleet *fleet) { return fleet->shard[0].engine; }
 
-/* All of them again. */
+/* All workers again. */
 static void follow_all(struct fleet *fleet, uint32_t epoch, const uint64_t *incarnations)
 {
     const uint32_t endpoints[] = {fleet->worker[0].endpoint, fleet->worker[1].endpoint,
@@ -53,7 +53,8 @@ static void follow(struct fleet *fleet, uint32_t epoch)
         weft_shard_engine_enter_epoch(engine_of(fleet), epoch, 2, endpoints, incarnations, &error), WEFT_OK);
 }
 
-/* A push, or what else, of somebody who is `rank` in that epoch. Every element of a push is `value`. */
+/* A push, or another request, of the worker that is `rank` in that epoch. Every element of a push is `value`.
+ */
 static void say(struct fleet *fleet, uint32_t worker, uint32_t rank, uint32_t epoch, uint32_t chunk,
                 enum weft_wire_kind kind, uint64_t step, float value, struct fleet_request *request)
 {
@@ -86,9 +87,10 @@ static void finish(struct fleet *fleet, struct fleet_request *requests, uint32_t
     fleet_settle(fleet, WEFT_SECONDS(1));
     weft_shard_engine_stats(engine_of(fleet), &stats);
     assert_int_equal(stats.receive_bytes_used, 0);
-    assert_true(weft_list_empty(&engine_of(fleet)->pulls) && weft_list_empty(&engine_of(fleet)->newer_epoch) &&
+    assert_true(weft_list_empty(&engine_of(fleet)->pulls) &&
+                weft_list_empty(&engine_of(fleet)->newer_epoch) &&
                 weft_list_empty(&engine_of(fleet)->deferred));
-    /* whatever was said, its buffer is free */
+    /* every request's buffer is free */
     for (uint32_t i = 0; i < count; i++) assert_false(requests[i].sending);
     for (uint32_t i = 0; i < count; i++) fleet_request_free(fleet, &requests[i]);
     fleet_free(fleet);
@@ -109,7 +111,7 @@ static void what_is_closed_is_told_again_and_the_rest_begins_anew(void **state)
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
     follow(fleet, FLEET_EPOCH + 1);
     for (uint32_t rank = 0; rank < 2; rank++) {
-        /* not looked at */
+        /* not handled */
         say(fleet, 2 * rank, rank, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 70, &r[5 + rank]);
         say(fleet, 2 * rank, rank, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, (float)(4 + rank * 2),
             &r[7 + rank]);
@@ -120,13 +122,13 @@ static void what_is_closed_is_told_again_and_the_rest_begins_anew(void **state)
         assert_int_equal(r[5 + rank].result.epoch, FLEET_EPOCH + 1);
     }
     assert_int_equal(engine_of(fleet)->stats.rounds_closed, closed + 1);
-    assert_false(r[3].done && r[3].answered); /* of the old epoch: no answer */
-    r[4].sending = false;                     /* the dead one's */
+    assert_false(r[3].done && r[3].answered); /* of the old epoch: no reply */
+    r[4].sending = false;                     /* the lost worker's */
     finish(fleet, r, 9);
 }
 
-/* One rests, and is back: two means of two, then one of three; what it takes is of the newest step,
- * whichever it knew. */
+/* One has joined and is back: two means of two, then one of three. Its pull gets the newest step, whichever
+ * it knew. */
 static void who_rested_counts_again(void **state)
 {
     struct fleet *fleet = start();
@@ -157,7 +159,7 @@ static void epochs_before_get_no_answer_and_epochs_behind_wait(void **state)
 {
     struct fleet *fleet = start();
     struct fleet_request r[8];
-    /* it knows already what the shard has not heard */
+    /* it is in an epoch that the shard has not reached */
     say(fleet, 0, 0, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 4, &r[0]);
     fleet_settle(fleet, WEFT_MS(1));
     assert_false(r[0].answered);
@@ -165,7 +167,7 @@ static void epochs_before_get_no_answer_and_epochs_behind_wait(void **state)
     fleet_kill_worker(fleet, LOST);
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
     assert_false(weft_list_empty(&engine_of(fleet)->newer_epoch));
-    /* it has not heard what the shard knows */
+    /* it is in an epoch that the shard has left */
     say(fleet, 2, 2, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[1]);
     fleet_settle(fleet, WEFT_MS(1));
     assert_false(r[0].answered || r[1].answered || r[1].sending);
@@ -199,7 +201,7 @@ static void pulls_and_answers_are_forgotten(void **state)
     finish(fleet, r, 4);
 }
 
-/* What is on its way into a round's memory ends before its ranks mean others. */
+/* Receives into a round's memory end before ranks are renumbered. */
 static void members_come_when_all_is_quiet(void **state)
 {
     struct fleet *fleet = start();
@@ -222,8 +224,8 @@ static void members_come_when_all_is_quiet(void **state)
     finish(fleet, r, 5);
 }
 
-/* First weights that are on their way in come in, but nobody of the new epoch is told so: who gave them
- * may have another rank, or be gone. */
+/* First weights in flight are received, but get no reply in the new epoch: the sender may have another rank,
+ * or be lost. */
 static void what_came_in_meanwhile_is_answered_to_nobody(void **state)
 {
     struct fleet *fleet = start();

@@ -1,4 +1,4 @@
-/* test_shard_release.c - a tensor that all workers have freed: its memory goes when nothing uses it, and
+/* test_shard_release.c - a tensor that all workers have freed: its memory is freed when nothing uses it, and
  * requests are refused. */
 #include "shard_check.h"
 
@@ -63,7 +63,7 @@ static void goes_at_rest(void **state)
     fleet_free(fleet);
 }
 
-/* A worker that has not taken its result yet: what is being sent stays until it has gone. */
+/* A worker has not received its result yet: memory being sent stays until the send has completed. */
 static void waits_for_its_sends(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static void waits_for_its_sends(void **state)
     fleet_free(fleet);
 }
 
-/* The end comes while one is still held. */
+/* The engine ends while one is still in use. */
 static void ends_while_held(void **state)
 {
     (void)state;

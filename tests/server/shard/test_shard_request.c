@@ -1,4 +1,4 @@
-/* test_shard_request.c - what a shard says to requests that are wrong, late, repeated or hostile. */
+/* test_shard_request.c - replies to requests that are wrong, late, repeated or hostile. */
 #include "shard_check.h"
 
 #include <math.h>
@@ -57,7 +57,7 @@ static void finish(struct fleet *fleet, uint64_t next_step)
     fleet_free(fleet);
 }
 
-/* Send one bent push of rank 0 and expect this status and word in the sentence. */
+/* Sends one invalid push of rank 0 and expects this status and word in the sentence. */
 static void expect_refused(struct fleet *fleet, struct weft_wire_header header, size_t bytes,
                            enum weft_status status, const char *word)
 {
@@ -121,9 +121,9 @@ static void wrong_requests_are_refused(void **state)
     finish(fleet, 1);
 }
 
-/* ---- what a chunk remembers beside its values ---- */
+/* ---- states ---- */
 
-#define SECOND 1 /* moment, of adam's two */
+#define SECOND 1 /* the second of adam's moments */
 
 static void ask_state(struct fleet *fleet, uint32_t rank, uint64_t step, struct fleet_request *request)
 {
@@ -154,7 +154,7 @@ static void check_state(struct fleet *fleet, struct fleet_request *request, cons
     fleet_request_free(fleet, request);
 }
 
-/* In before the first step, out at any time; never in the middle of a step that changes it. */
+/* Received before the first step, sent at any time, but not during a step that changes it. */
 static void states_come_and_go(void **state)
 {
     static const struct fleet_tensor_spec moments[] = {{.name = "main",
@@ -183,7 +183,7 @@ static void states_come_and_go(void **state)
     fleet_settle(fleet, WEFT_MS(1));
     ask_state(fleet, 0, 1, &asked);
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_false(asked.done); /* step 1 is not over */
+    assert_false(asked.done); /* step 1 is not closed */
     fleet_push(fleet, 1, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &pushed[1]);
     check_state(fleet, &asked, fleet_shard_chunk(fleet, CHUNK_MAIN)->states[SECOND]);
     assert_memory_not_equal(fleet_shard_chunk(fleet, CHUNK_MAIN)->states[SECOND], squares, sizeof squares);
@@ -197,7 +197,7 @@ static void states_come_and_go(void **state)
     fleet_free(fleet);
 }
 
-/* From a rank 0 that looks at nothing: no state of an optimiser, and no debt, that nothing gets over. */
+/* From a rank 0 without checks: no optimiser state and no residual that is out of range. */
 static void states_out_of_range_change_nothing(void **state)
 {
     static const struct fleet_tensor_spec kinds[] = {
@@ -207,7 +207,7 @@ static void states_out_of_range_change_nothing(void **state)
          .optimizer = "none",
          .dim_count = 1,
          .dims = {200}}};
-    /* the last: too large as a debt alone */
+    /* the last: out of range only as a residual */
     static const uint32_t bits[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffffffff, 0x7b800000};
     struct fleet_options options = {.seed = 13,
                                     .shards = 1,
@@ -257,7 +257,7 @@ static void wrong_states_are_refused(void **state)
     expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "no state of number 7");
     expect_refused(fleet, fleet_header(fleet, 0, CHUNK_MEAN, WEFT_WIRE_STATE_PULL, 0), 0,
                    WEFT_ERR_UNSUPPORTED, "no state of number 0");
-    /* bf16 owes nothing */
+    /* bf16 has no residual */
     bent = fleet_header(fleet, 0, 3, WEFT_WIRE_STATE_PULL, 0), bent.round = WEFT_WIRE_PART_RESIDUAL;
     expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "no state of number 15");
     bent = in, bent.step = 1;
@@ -271,7 +271,7 @@ static void wrong_states_are_refused(void **state)
     finish(fleet, 1);
 }
 
-/* No header at all, one of another version, of another worker, a RESULT: dropped, counted, not answered. */
+/* No header, another version, another worker, a RESULT: dropped and counted, no reply. */
 static void strangers_are_dropped(void **state)
 {
     struct fleet *fleet = start(2, true);
@@ -298,7 +298,7 @@ static void strangers_are_dropped(void **state)
         assert_false(request[i].sending);
     }
     assert_int_equal(fleet->worker[0].unexpected + fleet->worker[1].unexpected, 0);
-    fleet->worker[0].open = NULL; /* nobody will answer those */
+    fleet->worker[0].open = NULL; /* no reply will arrive for those */
     finish(fleet, 1);
 }
 
@@ -307,20 +307,20 @@ static void duplicates_are_answered_and_not_applied(void **state)
     struct fleet *fleet = start(2, true);
     struct fleet_request a = {0}, b = {0}, again = {0};
     fleet_push(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &a);
-    /* while the round is open: one answer */
+    /* while the round is open: one reply */
     fleet_push(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &again);
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_false(a.done || again.done);
     assert_int_equal(stats_of(fleet).duplicates, 1);
     fleet_push(fleet, 1, CHUNK_MAIN, WEFT_WIRE_PUSH, 1, &b);
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_true(b.done && b.status == WEFT_OK && b.out_bytes == 0); /* PUSH: told, no data */
+    assert_true(b.done && b.status == WEFT_OK && b.out_bytes == 0); /* PUSH: a reply without data */
     assert_true(a.done != again.done);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet->worker[0].open = NULL;
 
     struct fleet_request late = {0}, late_push = {0}, moved_on = {0};
-    /* after the close: answered from the result */
+    /* after the close: gets the result */
     fleet_push(fleet, 1, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &late);
     assert_true(fleet_await(fleet, &late));
     assert_int_equal(late.status, WEFT_OK);
@@ -340,7 +340,7 @@ static void duplicates_are_answered_and_not_applied(void **state)
         fleet_push(fleet, rank, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 2, request);
         if (rank > 0) continue;
         fleet_settle(fleet, WEFT_MS(10));
-        /* of the step before, and it is in the next: it does not wait for that */
+        /* of the step before, and the worker has pushed the next: no reply is expected */
         fleet_push(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &moved_on);
         fleet_settle(fleet, WEFT_SECONDS(1));
         assert_int_equal(stats_of(fleet).duplicates, 4);
@@ -372,7 +372,7 @@ static void lr_disagreement_names_ranks(void **state)
         fleet_send(fleet, rank, 0, &request[rank], &header, payload, sizeof payload);
         fleet_settle(fleet, WEFT_MS(10));
     }
-    /* comes later, is told all the same */
+    /* pushes later, gets the error too */
     fleet_push(fleet, 2, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &request[2]);
     for (uint32_t rank = 0; rank < 3; rank++) {
         assert_true(fleet_await(fleet, &request[rank]));
@@ -381,7 +381,7 @@ static void lr_disagreement_names_ranks(void **state)
                             "lr of step 1 differs: rank 0 has 0.5, rank 1 has 0.25 (tensor 'main')");
     }
     assert_int_equal(fleet_shard_chunk(fleet, CHUNK_MAIN)->closed_step, 0);
-    finish(fleet, 1); /* the same step again, agreed: works and shows no trace of the first try */
+    finish(fleet, 1); /* the same step again: works, without a trace of the first try */
 }
 
 static void deadline_names_missing_ranks(void **state)
@@ -403,10 +403,10 @@ static void deadline_names_missing_ranks(void **state)
     assert_int_equal(pull.status, WEFT_ERR_DEADLINE);
     assert_non_null(strstr(pull.text, "step 1 was not reached"));
     assert_int_equal(fleet_shard_chunk(fleet, CHUNK_MAIN)->closed_step, 0);
-    /* tries again, which is none of the others' business: */
+    /* tries again, which does not affect the others: */
     fleet_push(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &request[0]);
     for (uint32_t rank = 1; rank < 4; rank += 2) {
-        /* the late ones hear once that they were late */
+        /* late ones get the error once */
         fleet_push(fleet, rank, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &request[rank]);
         assert_true(fleet_await(fleet, &request[rank]));
         assert_int_equal(request[rank].status, WEFT_ERR_DEADLINE);
@@ -456,7 +456,7 @@ static void pulls_wait_for_their_step(void **state)
     fleet_send(fleet, 1, 0, &first, &header, NULL, 0); /* before INIT: waits for it */
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_false(first.done);
-    fleet->worker[1].open = NULL; /* the answer to the second must not meet the first */
+    fleet->worker[1].open = NULL; /* the reply to the second must not match the first */
     fleet_send(fleet, 1, 0, &twice, &header, NULL, 0);
     assert_true(fleet_await(fleet, &twice));
     assert_int_equal(twice.status, WEFT_ERR_STATE);
@@ -492,14 +492,14 @@ static void weights_come_before_steps(void **state)
     assert_int_equal(push.status, WEFT_ERR_STATE);
     assert_non_null(strstr(push.text, "weft_tensor_init"));
     struct weft_wire_header header = fleet_header(fleet, 1, CHUNK_MAIN, WEFT_WIRE_INIT, 0);
-    fleet_send(fleet, 1, 0, &other, &header, payload, sizeof payload); /* not rank 0's to give */
+    fleet_send(fleet, 1, 0, &other, &header, payload, sizeof payload); /* only rank 0 may send it */
     assert_true(fleet_await(fleet, &other));
     assert_int_equal(other.status, WEFT_ERR_INVALID);
     header = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_INIT, 0);
     fleet_send(fleet, 0, 0, &init, &header, payload, sizeof payload);
     assert_true(fleet_await(fleet, &init));
     assert_int_equal(init.status, WEFT_OK);
-    fleet_install(fleet); /* once more, with other weights: the last ones count */
+    fleet_install(fleet); /* again with other weights: the last ones count */
     assert_true(fleet_train(fleet, 1, 1));
     assert_int_equal(fleet->wrong, 0);
     header = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_INIT, 0);
@@ -509,7 +509,7 @@ static void weights_come_before_steps(void **state)
     finish(fleet, 2);
 }
 
-/* A contribution that its codec's combiner will not take ends the round for all, by name. */
+/* A contribution that the combiner refuses ends the round for all, with the rank's name. */
 static void malformed_contribution_names_rank(void **state)
 {
     struct fleet *fleet = start(2, true);
@@ -575,7 +575,7 @@ static void wrong_declarations_are_refused(void **state)
     REFUSED(WEFT_ERR_INVALID, "outside");
     chunk.offset = 0, chunk.count = 4000, declare.codec = f16;
     REFUSED(WEFT_ERR_INVALID, "one chunk");
-    declare.codec = bf16; /* may be cut, between its blocks */
+    declare.codec = bf16; /* may be cut between its blocks */
     REFUSED(WEFT_ERR_INVALID, "inside a block");
     chunk.offset = 100, chunk.count = 3996;
     REFUSED(WEFT_ERR_INVALID, "inside a block");
@@ -591,7 +591,7 @@ static void wrong_declarations_are_refused(void **state)
     dims[0] = 64, chunk.count = 4096;
     struct weft_error error = {0};
     assert_int_equal(weft_shard_engine_declare(engine, &declared, &error), WEFT_OK);
-    chunk.endpoint = 9, declared.tensor = 4; /* nothing of it is ours */
+    chunk.endpoint = 9, declared.tensor = 4; /* no chunk of it is here */
     assert_int_equal(weft_shard_engine_declare(engine, &declared, &error), WEFT_OK);
     assert_null(shard_table_tensor(engine, 4));
     fleet_free(fleet);

@@ -1,4 +1,4 @@
-/* test_shard_rounds.c - whole training steps through shard engines, every result compared bit for bit. */
+/* test_shard_rounds.c - complete training steps through shard engines, every result compared bit for bit. */
 #include "shard_check.h"
 
 #include <stdio.h>
@@ -54,7 +54,7 @@ static void train_and_check(struct fleet_options *options, uint64_t steps)
                     (options->receive_bytes_max ? options->receive_bytes_max : 4u << 20));
         assert_true(weft_list_empty(&fleet->shard[s].engine->deferred));
         assert_int_equal(fleet->shard[s].engine->replies_in_flight, 0);
-        /* the data path takes none */
+        /* the data path allocates nothing */
         assert_int_equal(fleet->shard[s].allocations, fleet->shard[s].allocations_declared);
     }
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
@@ -118,7 +118,7 @@ static void many_workers(void **state)
     train_and_check(&options, 2);
 }
 
-/* Every push may come twice, and pushes of older steps come back: nothing is applied twice. */
+/* Every push may be sent twice, and pushes of older steps are repeated: nothing is applied twice. */
 static void repeats_are_harmless(void **state)
 {
     for (uint64_t seed = 1; seed <= 12; seed++) {
@@ -147,11 +147,11 @@ static const struct fleet_tensor_spec codec_tensors[] = {
      .optimizer = "sgd",
      .dim_count = 2,
      .dims = {30, 30}},
-    /* goes dense */
+    /* becomes dense */
     {.name = "bias", .codec = "powersgd:rank=2", .optimizer = "sgd", .dim_count = 1, .dims = {30}},
 };
 
-/* Coded whole, combined chunk by chunk; the reference has one combiner for all. */
+/* Encoded whole, combined chunk by chunk; the reference has one combiner. */
 static const struct fleet_tensor_spec cut_tensors[] = {
     {.name = "brain",
      .codec = "bf16",
@@ -236,8 +236,8 @@ static void push_steps(struct fleet *fleet, uint32_t chunk, const uint64_t *step
     }
 }
 
-/* A tensor may sit out steps. Who comes to another step than the one that is open hears who is where, and
- * the open one is not harmed; when it fails, any later step may be next. */
+/* A tensor may skip steps. A push of another step than the open one is refused with the ranks and steps, and
+ * does not affect the open one. If that fails, any later step may be next. */
 static void steps_may_pass_a_tensor_by(void **state)
 {
     struct fleet_options options = {.seed = 5,
@@ -248,7 +248,7 @@ static void steps_may_pass_a_tensor_by(void **state)
                                     .round_deadline_ns = WEFT_SECONDS(10)};
     struct fleet *fleet = fleet_create(&options);
     struct fleet_request request[2] = {{0}};
-    uint32_t last = fleet->chunk_count - 1; /* of 'mean' */
+    uint32_t last = fleet->chunk_count - 1; /* of tensor 'mean' */
     struct shard_chunk *chunk = fleet_shard_chunk(fleet, last);
     size_t bytes = chunk->count * sizeof(float);
     fleet_install(fleet);
@@ -273,7 +273,8 @@ static void steps_may_pass_a_tensor_by(void **state)
         assert_int_equal(request[0].status, WEFT_ERR_DEADLINE);
         assert_int_equal(chunk->closed_step, 27);
     }
-    push_steps(fleet, last, (const uint64_t[2]){28, 28}, request); /* the failed 30 has left nothing behind */
+    /* the failed step 30 left nothing behind */
+    push_steps(fleet, last, (const uint64_t[2]){28, 28}, request);
     assert_true(fleet_await(fleet, &request[0]) && fleet_await(fleet, &request[1]));
     assert_int_equal(request[0].status, WEFT_OK);
     assert_memory_equal(request[0].out, reference_values(fleet->reference, 3, 28) + chunk->offset, bytes);
@@ -292,7 +293,7 @@ static void weight_hashes_are_compared(void **state)
     struct weft_error error = {0};
     hash.tensor = 0;
     hash.worker = 1;
-    for (uint64_t step = 4; step <= 6; step += 2) { /* the last two multiples are kept */
+    for (uint64_t step = 4; step <= 6; step += 2) { /* the sums of the last two multiples are kept */
         hash.step = step;
         hash.hash = weft_weight_hash(reference_values(fleet->reference, 0, step), 600 * sizeof(float));
         assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_OK);
@@ -303,14 +304,14 @@ static void weight_hashes_are_compared(void **state)
         assert_non_null(strstr(error.text, "rank 1"));
         error = (struct weft_error){0};
     }
-    hash.step = 2; /* not kept any more: proves nothing */
+    hash.step = 2; /* its sum is gone: ignored */
     assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_OK);
     hash.tensor = 99;
     assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_ERR_NOT_FOUND);
     fleet_free(fleet);
 }
 
-/* Of a tensor in chunks: the sum over those of one shard, of both shards each its own. */
+/* A tensor in chunks: each shard's sum over its own chunks. */
 static void weight_hashes_of_chunks(void **state)
 {
     struct fleet_options options = {
@@ -341,8 +342,7 @@ static void weight_hashes_of_chunks(void **state)
     fleet_free(fleet);
 }
 
-/* The n-th allocation of create and declare fails, for every n: a clear status, nothing lost, nothing half
- * declared. */
+/* The n-th allocation of create and declare fails, for every n: a status, no leak, no partial declaration. */
 static void allocations_may_fail(void **state)
 {
     struct fleet_options options = {.seed = 3,
@@ -367,7 +367,7 @@ static void allocations_may_fail(void **state)
             if (status != WEFT_OK) {
                 assert_null(shard_table_tensor(engine, t));
                 shard->allocation_to_fail = 0;
-                /* and with memory it works */
+                /* and works with memory */
                 assert_int_equal(fleet_declare(fleet, t, engine, NULL), WEFT_OK);
                 break;
             }

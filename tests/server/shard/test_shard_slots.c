@@ -1,4 +1,4 @@
-/* test_shard_slots.c - the arena of receive memory: nothing overlaps, nothing leaks, neighbours merge. */
+/* test_shard_slots.c - the receive memory's arena: no overlap, no leak, neighbours merge. */
 #include "shard_check.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static void random_pieces(void **state)
         }
         for (int i = 0; i < 32; i++)
             if (pieces[i].memory) shard_arena_release(&arena, pieces[i].memory, pieces[i].bytes);
-        void *all = shard_arena_reserve(&arena, arena.bytes); /* everything has merged again */
+        void *all = shard_arena_reserve(&arena, arena.bytes); /* everything has merged */
         assert_non_null(all);
         assert_null(shard_arena_reserve(&arena, 1));
         shard_arena_fini(&arena, weft_env_system());

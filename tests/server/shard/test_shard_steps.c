@@ -1,13 +1,12 @@
-/* test_shard_steps.c - chunks of several slices: folds, closes and optimisers of a step leave the engine's
- * thread, so that none of its steps is long (in elements of arithmetic), and every result stays what it
- * was, bit for bit. */
+/* test_shard_steps.c - chunks of several slices: folds, closes and optimisers run as tasks, so that no step
+ * of the engine thread is long (in elements of arithmetic), and every result is unchanged, bit for bit. */
 #include "shard_check.h"
 #include "tests/lib/count_kernels.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Each a multiple of WEFT_LOOP_SLICE, but for one small one. */
+/* Each a multiple of WEFT_LOOP_SLICE, except a small one. */
 static const struct fleet_tensor_spec tensors[] = {
     {.name = "wide", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 2, .dims = {600, 500}},
     {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {200001}},
@@ -62,11 +61,11 @@ static void no_step_is_long(void **state)
     train(&options, 3);
     print_message("longest step: %llu elements, all steps: %llu\n",
                   (unsigned long long)count_kernels_longest(), (unsigned long long)count_kernels_total());
-    assert_true(count_kernels_total() > 0); /* the small tensor's, at least: the counting works */
+    assert_true(count_kernels_total() > 0); /* at least the small tensor's: the counter works */
     assert_true(count_kernels_longest() <= WEFT_LOOP_SLICE);
 }
 
-/* In virtual time there is no other thread: everything is done where it is, and the counter sees it. */
+/* In virtual time there is no other thread: tasks run inside the step, and the counter counts them. */
 static void the_counter_sees_a_long_step(void **state)
 {
     struct fleet_options options = options_of(false);
@@ -74,7 +73,7 @@ static void the_counter_sees_a_long_step(void **state)
     assert_true(count_kernels_longest() > WEFT_LOOP_SLICE);
 }
 
-/* Failed and left in the middle of long folds: what is computed ends before its memory goes. */
+/* Failed and freed during long folds: a task ends before its memory is freed. */
 static void leaves_in_a_fold(void **state)
 {
     static struct fleet_request request[8];

@@ -1,5 +1,4 @@
-/* test_shard_ucx.c - the shard engine over real connections: UCX on loopback tcp, every result bit for
- * bit. */
+/* test_shard_ucx.c - the shard engine over UCX on loopback tcp, every result bit for bit. */
 #include "shard_check.h"
 
 #include <stdio.h>
@@ -48,7 +47,7 @@ static void trains_over_tcp(void **state)
     fleet_free(fleet);
 }
 
-/* Leaving in the middle of rounds: what is held and in flight is given back in order. */
+/* Closing during rounds: everything held and in flight is released. */
 static void leaves_in_the_middle(void **state)
 {
     struct fleet_options options = {.seed = 10,

@@ -1,5 +1,5 @@
-/* test_shard_worker_left.c - a worker has left in order (shard_worker_left.c): which waits end at once,
- * with which sentence, and which go on. Three workers and a round deadline far away. */
+/* test_shard_worker_left.c - a worker has left (shard_worker_left.c): which waits end at once, with which
+ * sentence, and which continue. Three workers and a round deadline far away. */
 #include "shard_check.h"
 
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static void finish(struct fleet *fleet, struct fleet_request *requests, uint32_t
 {
     struct weft_shard_engine_stats stats;
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_true(weft_sim_now_ns(fleet->sim) < WEFT_SECONDS(100)); /* nothing waited for the deadline */
+    assert_true(weft_sim_now_ns(fleet->sim) < WEFT_SECONDS(100)); /* no wait reached the deadline */
     weft_shard_engine_stats(fleet->shard[0].engine, &stats);
     assert_int_equal(stats.receive_bytes_used, 0);
     for (uint32_t i = 0; i < count; i++) fleet_request_free(fleet, &requests[i]);
@@ -93,7 +93,7 @@ static void rounds_that_cannot_close_end(void **state)
     finish(fleet, r, 8);
 }
 
-/* A contribution that came before its worker left counts. */
+/* A contribution that arrived before its worker left counts. */
 static void a_round_with_the_leaver_goes_on(void **state)
 {
     struct fleet *fleet = start();
@@ -115,7 +115,7 @@ static void a_round_with_the_leaver_goes_on(void **state)
     finish(fleet, r, 6);
 }
 
-/* First weights are rank 0's: of another leaver they are still waited for. */
+/* First weights are sent by rank 0: after another rank has left they are still waited for. */
 static void first_weights_that_will_not_come(void **state)
 {
     struct fleet *fleet = start();
