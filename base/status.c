@@ -57,8 +57,8 @@ const char *weft_status_text(enum weft_status status)
     case WEFT_ERR_LIMIT: return "a named limit is reached; raise its option or ask for less";
     case WEFT_ERR_DEADLINE: return "the deadline passed; look at the process it waited for";
     case WEFT_ERR_CANCELLED: return "cancelled by the caller";
-    case WEFT_ERR_IO: return "a file, disk or descriptor refused; the error text says which and why";
-    case WEFT_ERR_MALFORMED: return "bytes that break their format; check who sent or wrote them";
+    case WEFT_ERR_IO: return "a file, disk or descriptor refused; the error text has the name and the cause";
+    case WEFT_ERR_MALFORMED: return "bytes that break their format; check the sender or the file";
     case WEFT_ERR_TRUNCATED: return "a message was longer than the buffer that waited for it";
     case WEFT_ERR_VERSION:
         return "a peer or file has a version that this one does not serve; upgrade one of them";
@@ -76,7 +76,7 @@ const char *weft_status_text(enum weft_status status)
                "lower the loss scale";
     case WEFT_ERR_SHRUNK: return "ranks were lost and the job goes on without them; run the step again";
     case WEFT_ERR_CLOSED: return "the object is closed or closing; open another";
-    case WEFT_ERR_ABORTED: return "the job was aborted; the error text says by whom and why";
+    case WEFT_ERR_ABORTED: return "the job was aborted; the error text has the process and the cause";
     case WEFT_ERR_INTERNAL: return "a bug in weft; please report the error text";
     }
     return "a status that this version does not know; compare the versions of both sides";

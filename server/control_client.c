@@ -135,7 +135,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     message.hello = &hello;
     enum weft_status status = weft_control_client_send(client, &message);
     if (status != WEFT_OK)
-        fail(client, status, "cannot say hello to the coordinator at %s: %s", client->address,
+        fail(client, status, "cannot send Hello to the coordinator at %s: %s", client->address,
                 weft_reason_text(status));
     client->state = CLIENT_HELLO_SENT;
 }
@@ -251,7 +251,7 @@ static void on_tick(void *context)
     struct weft_control_client *client = context;
     uint64_t now_ns = weft_now_ns(client->env);
     if (client->opened && client->state < CLIENT_JOINED && now_ns > client->join_deadline_ns)
-        fail(client, WEFT_ERR_DEADLINE, "the coordinator at %s did not let this process in within %llu s",
+        fail(client, WEFT_ERR_DEADLINE, "the coordinator at %s did not admit this process within %llu s",
                 client->address, (unsigned long long)(client->options.join_ns / WEFT_SECONDS(1)));
     if (client->state != CLIENT_JOINED || weft_elapsed_ns(client->sent_ns, now_ns) < client->heartbeat_ns / 4)
         return;

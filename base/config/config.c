@@ -68,7 +68,7 @@ static enum weft_status unknown_option(const char *name, struct weft_error *erro
         return weft_error_set(error, WEFT_ERR_NOT_FOUND, "there is no option %.80s; did you mean %s?", name,
                               nearest);
     return weft_error_set(error, WEFT_ERR_NOT_FOUND,
-                          "there is no option %.80s; names have the form room.name", name);
+                          "there is no option %.80s; names have the form module.name", name);
 }
 
 /* --- setting --- */
@@ -166,7 +166,7 @@ enum weft_status weft_config_read_file(struct weft_config *config, const char *p
     if (bad_line != 0)
         return weft_error_set(
             error, WEFT_ERR_MALFORMED,
-            "%s:%d: not a [room] heading and not a line name = value (or longer than 199 bytes)", path,
+            "%s:%d: not a [module] heading and not a line name = value (or longer than 199 bytes)", path,
             bad_line);
     return WEFT_OK;
 }

@@ -24,90 +24,94 @@
 #define GIB ((uint64_t)1 << 30)
 
 const struct weft_option weft_option_table[] = {
-    TEXT("job.name", "weft", "Name of the job; processes of another job are refused."),
+    TEXT("job.name", "weft", "Name of the job. Processes of another job are refused."),
     TEXT("job.secret_file", "",
-         "File with the job's secret; without one listeners bind to loopback and peers are not challenged."),
+         "File with the job's secret. Empty: no secret; listeners then bind to loopback, and peers are not"
+         " authenticated."),
 
-    TEXT("client.coordinator", "", "Where the coordinator listens, as host:port; a session needs one."),
-    COUNT("client.rank", "0", 0, 65535, "Rank of this process in its job, counted from 0."),
+    TEXT("client.coordinator", "", "Address of the coordinator, as host:port. Required for a session."),
+    COUNT("client.rank", "0", 0, 65535, "Rank of this process in its job, from 0."),
     DURATION("client.deadline", "300s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
-             "Longest wait of an operation; then it ends with an error that names the late process."),
+         "Longest wait of an operation. After it the operation fails, and the error names the late "
+         "process."),
 
     TEXT("client.host", "",
-         "Name of the host of this process: ranks that give the same one are taken to share it; empty: the "
-         "system's."),
+         "Host name of this process. Ranks with equal names are on one host. Empty: the system's host "
+         "name."),
 
     BYTES("client.piece_bytes", "4MiB", 4 * KIB, GIB,
-          "Where a rank has a CUDA device, longer all_reduces, reduces, broadcasts, sends and recvs are cut "
-          "into pieces of this size; equal on all ranks."),
+         "Piece size for longer all_reduces, reduces, broadcasts, sends and recvs, if a rank has a CUDA "
+         "device. Equal on all ranks."),
     TEXT("client.codec", "dense",
-         "Codec of tensors whose options name none, where it is possible: dense, powersgd:rank=4, auto and "
-         "so on."),
+         "Codec of tensors whose options name none, where possible: dense, powersgd:rank=4, auto and "
+         "others."),
 
     SWITCH("client.skip_nonfinite", "no",
-           "A step with a dense gradient that is NaN or infinite is skipped (WEFT_ERR_SKIPPED)."),
+         "Skip a step with a dense gradient that is NaN or infinite (WEFT_ERR_SKIPPED)."),
     COUNT("client.hash_every", "50", 0, 1000000,
-          "Steps between two comparisons of the weights of all ranks (WEFT_ERR_DIVERGED); 0: never; the same "
-          "on all ranks."),
+         "Steps between comparisons of the weights of all ranks (WEFT_ERR_DIVERGED). 0: never. Equal on "
+         "all ranks."),
 
     CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|tcp|sim",
-           "Which transport moves the data; auto: for each peer the best that works."),
+         "Transport for data. auto: the fastest available one for each peer."),
     TEXT("transport.lanes", "tcp",
-         "UCX transports to use, as UCX_TLS has them: tcp, or tcp,self,sysv and so on."),
-    TEXT("transport.devices", "lo", "Network devices to use, as UCX_NET_DEVICES has them."),
+         "UCX transports, in the form of UCX_TLS: tcp, or tcp,self,sysv and others."),
+    TEXT("transport.devices", "lo",
+         "Network devices, in the form of UCX_NET_DEVICES. Anything but lo requires job.secret_file."),
     BYTES("transport.eager_bytes", "0", 0, MIB,
-          "Messages up to this size are sent at once, without a handshake; 0: the transport's choice."),
+         "Largest message that is sent without a handshake. 0: the transport's choice."),
     TEXT("transport.ports", "",
-         "TCP ports to listen on for data, as first-last (40000-40099); empty for any."),
-    TEXT("transport.tune", "", "Settings of the transport itself, name=value,name=value; empty for none."),
+         "TCP ports to listen on for data, as first-last (40000-40099). Empty: any."),
+    TEXT("transport.tune", "", "Settings of the transport, as name=value,name=value. Empty: none."),
     TEXT("transport.wrap", "",
-         "Wrappers around the transport: fault:..., delay:..., trace:file=t-%e.json; several separated by "
-         "';', outermost first."),
+         "Wrappers around the transport: fault:..., delay:..., trace:file=t-%e.json. Several are separated"
+         " by ';', outermost first."),
 
     BYTES("collective.chunk_bytes", KIB_TEXT(WEFT_CHUNK_KIB), 4 * KIB, GIB,
-          "Size of the pieces a collective keeps in flight; longer ones over links that hold more on the "
-          "way, and 512 KiB over tcp unless it is less than 256 KiB."),
+         "Chunk size of a collective. Larger over links with a larger bandwidth-delay product; 512 KiB "
+         "over tcp unless this is below 256 KiB."),
     CHOICE("collective.plan", "auto",
            "auto|direct|ring|doubling|halving|double_tree|bruck|pat|chain|binomial|hierarchy",
-           "Plan of the operations that have it; auto chooses by a model of cost."),
+         "Plan of the operations that support it. auto: chosen by the cost model."),
     TEXT("collective.links", "",
-         "File of measured links (weft doctor, weft bench calibrate): by rank 0's the automatic plan chooses "
-         "and codec auto begins, on all ranks; empty: plans by a constant, codecs by a measurement."),
+         "File of measured links (weft doctor, weft bench calibrate). Rank 0's file is used by the "
+         "automatic plan and by codec auto of all ranks. Empty: built-in costs; codec auto measures."),
     CHOICE("collective.retune", "off", "off|same_order|any",
-           "Re-tune the automatic plan of the group of all workers by what operations take: among plans that "
-           "add in the same order, or any; the same on all ranks."),
+         "Re-tuning of the automatic plan of the group of all workers by measured times: among plans with "
+         "the same order of additions, or any. Equal on all ranks."),
     TEXT("collective.plans", "",
-         "File in which rank 0 keeps what collective.retune has settled, for the next job of as many ranks; "
-         "empty: nothing is kept."),
-    COUNT("collective.inflight", "16", 1, 1024, "Pieces of one collective in flight at once."),
+         "File in which rank 0 stores the result of collective.retune for the next job with as many ranks."
+         " Empty: none."),
+    COUNT("collective.inflight", "16", 1, 1024, "Chunks of one collective in flight at once."),
     SWITCH("collective.move_threads", "true",
            "A thread that waits for a rank of its own processor may be moved to another that it may run on; "
            "its affinity stays what it was."),
 
-    COUNT("server.engines", "1", 1, 64, "Shard engines (threads) of one server."),
+    COUNT("server.engines", "1", 1, 64, "Shard engines of one server, one thread each."),
     BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,
-          "Receive memory of one engine; workers wait for credit when it is used up."),
+         "Receive memory of one engine. If it is used up, workers wait for credit."),
     TEXT("server.listen", "127.0.0.1",
-         "Address the server listens on; another than loopback needs job.secret_file. On a host with IPv6 "
-         "alone 127.0.0.1 stands for ::1."),
-    COUNT("server.port", "0", 0, 65535, "Control port of the coordinator; 0 takes a free one."),
+         "Address to listen on. Anything but loopback requires job.secret_file. On a host without IPv4, "
+         "127.0.0.1 means ::1."),
+    COUNT("server.port", "0", 0, 65535, "Control port of the coordinator. 0: any free port."),
     DURATION("server.heartbeat", "30s", WEFT_MS(10), WEFT_SECONDS(3600),
-             "A process that has been silent for this long is taken for lost."),
+         "Silence after which a process counts as lost."),
     COUNT("server.hash_every", "50", 0, 1000000,
-          "Steps between comparisons of the weight hash in compressed modes; 0 never compares."),
+         "Steps between comparisons of the weight hash with codecs. 0: never."),
 
-    CHOICE("log.level", "warn", "error|warn|info|debug|trace", "How much goes to the log on standard error."),
+    CHOICE("log.level", "warn", "error|warn|info|debug|trace",
+         "Highest level that is logged to standard error."),
     COUNT("events.capacity", "4096", 1, 1 << 24, "Events that each engine's flight recorder keeps."),
     COUNT("recorder.operations", "2000", 1, 1 << 20,
-          "Collective operations that the flight recorder keeps, with whom they wait for."),
+         "Collective operations that the flight recorder keeps, with the ranks they wait for."),
     TEXT("recorder.directory", "",
-         "Directory for the flight record of a job that fails, one file a rank; weft run sets its log "
-         "directory; empty: none is written."),
+         "Directory for the flight record of a job that fails, one file per rank; weft run sets its log "
+         "directory. Empty: none is written."),
     TEXT("recorder.calls", "",
-         "Directory for the flight record of a session that ends in order, one file a rank, for weft bench "
-         "replay; empty: none is written."),
+         "Directory for the flight record of a session that ends normally, one file per rank, for weft "
+         "bench replay. Empty: none is written."),
     CHOICE("recorder.signal", "none", "none|USR1|USR2|HUP|QUIT",
-           "A signal on which the flight record is written there; none: no signal handler is installed."),
+         "Signal that writes the flight record. none: no signal handler is installed."),
 
     {NULL, WEFT_OPTION_TEXT, NULL, NULL, 0, 0, NULL, NULL},
 };

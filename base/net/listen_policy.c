@@ -19,7 +19,7 @@ enum weft_status weft_devices_check(const char *devices, const char *secret, str
         if (bytes > 0 && !is_loopback_device(name, bytes))
             return (enum weft_status)weft_error_set(
                 error, WEFT_ERR_AUTH,
-                "will not open data endpoints on network device %.*s without a job secret: anybody who "
+                "will not open data endpoints on network device %.*s without a job secret: any process that "
                 "reaches it could send; give "
                 "a secret or use device lo",
                 bytes > 64 ? 64 : (int)bytes, name);

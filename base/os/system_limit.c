@@ -51,7 +51,7 @@ enum weft_status weft_limit_status(const char *what, int reason)
                                "the container's pids limit",
                                what, limit_of(RLIMIT_NPROC));
     case ENOSPC:
-        return weft_limit_note("no room for %s: the shared memory or the epoll watches of the host are used "
+        return weft_limit_note("no space for %s: the shared memory or the epoll watches of the host are used "
                                "up; raise the size of /dev/shm, the "
                                "memory limit of the container, or the sysctl fs.epoll.max_user_watches",
                                what);

@@ -152,7 +152,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     if (coordinator->state == COORDINATOR_ENDED) return;
     if (member->newcomer) {
         weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
-                 "%s, which waited to come in, is lost: %.140s", member->label, why);
+                 "%s, which waited for admission, is lost: %.140s", member->label, why);
         return;
     }
     bool goes_on = coordinator_shrink_begin(coordinator, member);

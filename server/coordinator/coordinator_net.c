@@ -52,7 +52,7 @@ enum weft_status weft_listen_check(const char *host, const char *secret, struct 
 {
     if ((secret && secret[0]) || is_loopback(host)) return WEFT_OK;
     return weft_error_set(error, WEFT_ERR_AUTH,
-                          "will not listen on %.100s without a job secret: anybody who reaches it could "
+                          "will not listen on %.100s without a job secret: any process that reaches it could "
                           "join; give a secret or listen on 127.0.0.1",
                           host);
 }

@@ -268,7 +268,7 @@ static void on_declared(struct weftd *weftd, const Weft__Control__Control *messa
     if (declaration->waited_for == 0) {
         declaration_free(declaration);
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
-                   "the coordinator announced tensor '%.200s', of which nothing lives here",
+                   "the coordinator announced tensor '%.200s', of which no chunk is here",
                    declared->declare->name);
         return;
     }

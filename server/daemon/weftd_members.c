@@ -102,7 +102,7 @@ void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left)
     const Weft__Control__Member *member = worker_of(weftd, left->member);
     if (!weftd->running || !member) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
-                   "the coordinator says that member %u has left, which no shard knows as a worker",
+                   "the coordinator reports that member %u has left, which is not a worker of the roster",
                    left->member);
         return;
     }
@@ -118,7 +118,7 @@ void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *join
 {
     if (!weftd->running || weftd->welcome.workers_min == 0) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
-                   "the coordinator says that a worker rests, in a job that waits for all of them");
+                   "the coordinator reports that a worker has joined, in a job that is not elastic");
         return;
     }
     for (uint32_t i = 0; i < weftd->options.engines; i++) {

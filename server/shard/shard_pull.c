@@ -147,7 +147,7 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
     if (!place || header->worker != 0 || header->step != 0 || header->codec != WEFT_CODEC_DENSE ||
         header->dtype != WEFT_F32) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID,
-                           "first %s come from rank 0, as step 0, dense f32", what);
+                           "first %s must be sent by rank 0, as step 0, dense f32", what);
         return;
     }
     if (arrival->payload_bytes != chunk->count * sizeof(float)) {

@@ -98,7 +98,7 @@ static void mistakes_get_a_sentence(void **state)
 {
     refuse("client.deadlin", "1s", WEFT_ERR_NOT_FOUND,
            "--set: ~no option client.deadlin~did you mean client.deadline?");
-    refuse("nonsense", "1s", WEFT_ERR_NOT_FOUND, "no option nonsense~room.name");
+    refuse("nonsense", "1s", WEFT_ERR_NOT_FOUND, "no option nonsense~module.name");
     refuse("client.deadline", "5 parsecs", WEFT_ERR_INVALID,
            "--set~client.deadline~5 parsecs~from 1ms to 168h");
     refuse("client.deadline", "0", WEFT_ERR_INVALID, "from 1ms");
@@ -149,7 +149,7 @@ static void files_are_refused_with_path_and_line(void **state)
              "3: there is no option transport.lane; did you mean transport.lanes?");
     bad_file("[client]\n\nrank = many\n", WEFT_ERR_INVALID, "3: option client.rank cannot be \"many\"");
     bad_file("[client]\nrank = 1\nrank = 2\n", WEFT_ERR_INVALID, "3: option client.rank stands twice");
-    bad_file("[client]\nrank\n", WEFT_ERR_MALFORMED, "2: not a [room] heading");
+    bad_file("[client]\nrank\n", WEFT_ERR_MALFORMED, "2: not a [module] heading");
 
     struct weft_config *config = load();
     struct weft_error error = {0};
