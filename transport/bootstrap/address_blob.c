@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* FNV-1a over everything but itself and the nonce's hash, which is compared. */
+/* FNV-1a over the blob without the checksum and without the nonce hash, which the decoder compares itself. */
 static uint32_t checksum(const uint8_t *blob, size_t bytes)
 {
     uint32_t sum = 2166136261u;

@@ -1,5 +1,5 @@
-/* meet.c - life of one endpoint's meeting place: open, progress, close. See meet.h; bootstrap_internal.h
- * has the drawing. */
+/* bootstrap.c - life of the bootstrap of one endpoint: open, progress, close. bootstrap_internal.h has the
+ * states. */
 #include "transport/bootstrap/bootstrap.h"
 
 #include <errno.h>
@@ -140,7 +140,7 @@ enum weft_status bootstrap_open(struct weft_env *env, const struct bootstrap_opt
         bootstrap_close(bootstrap);
         return weft_error_set(error, status, "no memory for an endpoint");
     }
-    /* Borrowed until here. */
+    /* `secret`, `bind_host` and `advertise` are borrowed until here. */
     bootstrap->options.secret = NULL;
     bootstrap->options.bind_host = bootstrap->options.advertise = NULL;
     *meet_out = bootstrap;
@@ -182,9 +182,10 @@ void bootstrap_stats(const struct bootstrap *bootstrap, struct bootstrap_stats *
 void bootstrap_set_timer(struct bootstrap *bootstrap, uint64_t time_ns)
 {
     if (time_ns >= bootstrap->timer_ns)
-        return; /* it comes early enough; a timer that comes for nothing sets itself again */
+        /* The timer already expires early enough. A timer that expires too early arms itself again. */
+        return;
     uint64_t now_ns = weft_now_ns(bootstrap->env),
-             left_ns = time_ns > now_ns ? time_ns - now_ns : 1; /* 0 would be off */
+             left_ns = time_ns > now_ns ? time_ns - now_ns : 1; /* 0 would disarm the timer */
     struct itimerspec when = {.it_value = {(time_t)(left_ns / 1000000000u), (long)(left_ns % 1000000000u)}};
     timerfd_settime(bootstrap->timer_fd, 0, &when, NULL);
     bootstrap->timer_ns = time_ns;
@@ -194,7 +195,7 @@ static int run_timers(struct bootstrap *bootstrap)
 {
     uint64_t expirations;
     if (read(bootstrap->timer_fd, &expirations, sizeof expirations) < 0) {
-        /* EAGAIN: it was set anew meanwhile; looking costs little */
+        /* EAGAIN: the timer was armed again meanwhile. Running the timers once more is cheap. */
     }
     bootstrap->timer_ns = WEFT_NEVER;
     uint64_t now_ns = weft_now_ns(bootstrap->env);

@@ -1,8 +1,8 @@
-/* bootstrap_dial.c - the smaller id's part: one attempt after another, each with its own deadline, until
+/* bootstrap_dial.c - the dialling side (the smaller id): repeated attempts, each with a deadline, until
  * connect_timeout_ns.
  *
- * That nobody listens is final at once for a Unix socket and after a few attempts over TCP: an endpoint
- * listens before its address exists, so one that does not listen has ended. */
+ * "Connection refused" is final at once for a Unix socket and after REFUSED_DIALS_MAX attempts over TCP.
+ * An endpoint listens before its address exists, so a refused dial means that the endpoint has ended. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -38,7 +38,7 @@ void peer_back_off(struct bootstrap_peer *peer)
     peer->backoff_ns = peer->backoff_ns == 0                 ? BACKOFF_FIRST_NS
                     : peer->backoff_ns * 2 < BACKOFF_LAST_NS ? peer->backoff_ns * 2
                                                        : BACKOFF_LAST_NS;
-    /* Spread, so that a thousand that were turned away together do not come back together. */
+    /* Random spread: endpoints that were refused together must not dial again together. */
     peer->retry_ns = weft_now_ns(bootstrap->env) + peer->backoff_ns / 2 +
                      weft_random_u64(bootstrap->env) % (peer->backoff_ns / 2);
     weft_list_append(&bootstrap->resting, &peer->resting);

@@ -1,9 +1,8 @@
-/* bootstrap_listen.c - the door: accepting never waits, and strangers are few, brief and the oldest goes
- * first.
+/* bootstrap_listen.c - accepts connections without blocking and bounds the unproven ones.
  *
- * When half_open_max strangers are inside, the next one takes the place of the oldest, but not of one
- * younger than UNPROVEN_GRACE_NS: an honest endpoint on the same machine needs less than that to prove
- * itself. Until then the listener leaves epoll and newcomers wait in the system's queue. */
+ * If half_open_max unproven connections exist, a new one replaces the oldest, unless the oldest is younger
+ * than UNPROVEN_GRACE_NS. An honest endpoint on the same machine proves itself within that time. Until
+ * then the listener is out of epoll and new connections wait in the listen queue of the system. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -12,7 +11,7 @@
 #include "transport/bootstrap/bootstrap_internal.h"
 
 #define UNPROVEN_GRACE_NS WEFT_MS(20)
-#define LISTENER_PAUSE_NS WEFT_MS(100) /* after accept failed for want of descriptors or memory */
+#define LISTENER_PAUSE_NS WEFT_MS(100) /* after accept failed for lack of descriptors or memory */
 enum { LISTEN_QUEUE = 1024, ACCEPTS_PER_ROUND = 16, NAME_ATTEMPTS = 4 };
 
 static enum weft_status cannot_listen(const struct socket_address *socket_address, int reason,
@@ -30,7 +29,7 @@ static enum weft_status cannot_listen(const struct socket_address *socket_addres
     return weft_error_set(error, status, "cannot listen for peers on %s: %s", name, strerror(reason));
 }
 
-/* A listening socket at `where`; its real address is written back. errno on -1. */
+/* Opens a listening socket and writes the bound address back. -1: errno is the reason. */
 static int listen_at(struct socket_address *socket_address)
 {
     struct sockaddr *name = (struct sockaddr *)&socket_address->storage;
@@ -80,7 +79,7 @@ void bootstrap_listen_pause(struct bootstrap *bootstrap, bool rest, uint64_t aga
     epoll_ctl(bootstrap->epoll_fd, EPOLL_CTL_MOD, bootstrap->listen_fd, &interest);
 }
 
-/* Room for one more stranger? The oldest goes, if he had his chance. */
+/* Makes place for one more unproven connection. False: the oldest is within its grace time. */
 static bool evict_oldest(struct bootstrap *bootstrap, uint64_t now_ns)
 {
     if (bootstrap->stats.half_open < bootstrap->options.half_open_max) return true;
@@ -127,7 +126,7 @@ int bootstrap_accept(struct bootstrap *bootstrap)
         } else if (errno == EAGAIN) {
             break;
         } else {
-            count++; /* this one broke before we came to it */
+            count++; /* this connection broke in the listen queue */
         }
     }
     return count;

@@ -1,4 +1,5 @@
-/* bootstrap_peer.c - the peers: asked for, met, gone; and those that came before anybody asked. */
+/* bootstrap_peer.c - the peers of one bootstrap: table, connect, end, and connections that arrive before
+ * the local connect. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -30,7 +31,8 @@ static enum weft_status grow(struct bootstrap *bootstrap)
     if (bootstrap->stats.peers + bootstrap->stats.early < old_count) return WEFT_OK;
     struct bootstrap_peer **old = bootstrap->buckets,
                      **buckets = weft_alloc_zero(bootstrap->env, count * sizeof(struct bootstrap_peer *));
-    if (!buckets) return old ? WEFT_OK : WEFT_ERR_NO_MEMORY; /* long chains do, too */
+    /* out of memory: longer chains in the old table */
+    if (!buckets) return old ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     bootstrap->buckets = buckets;
     bootstrap->bucket_count = count;
     for (uint32_t i = 0; i < old_count; i++) {
@@ -92,7 +94,7 @@ void peers_free(struct bootstrap *bootstrap)
     weft_free_bytes(bootstrap->env, bootstrap->buckets);
 }
 
-/* --- meeting --- */
+/* --- connect --- */
 
 static enum weft_status keep_parameters(struct bootstrap_peer *peer, const void *parameters, size_t bytes,
                                         const int *descriptors, uint32_t count)
@@ -164,7 +166,7 @@ enum weft_status bootstrap_connect(struct bootstrap *bootstrap, uint32_t peer_id
     return WEFT_OK;
 }
 
-/* Whose connection this is from now on; NULL: refused. */
+/* Assigns the proven connection to its peer. NULL: refused. */
 static struct bootstrap_peer *claim(struct connection *connection)
 {
     struct bootstrap *bootstrap = connection->bootstrap;
@@ -178,7 +180,7 @@ static struct bootstrap_peer *claim(struct connection *connection)
         connection_refuse(connection, reason);
         return NULL;
     }
-    /* A second one that can prove itself is the newer one: the first broke on his side. */
+    /* If the same peer proves a second connection, the first one broke on the peer's side. */
     if (peer->connection) connection_close(peer->connection);
     connection->peer = peer;
     peer->connection = connection;
@@ -202,7 +204,7 @@ void peer_connected(struct bootstrap_peer *peer)
     peer->state = PEER_CONNECTED;
     peer->bootstrap->stats.connected_count++;
     weft_list_remove(&peer->link);
-    weft_list_remove(&peer->connection->link); /* no deadline any more */
+    weft_list_remove(&peer->connection->link); /* the deadline ends */
     drop_parameters(peer);
 }
 
@@ -223,7 +225,7 @@ void peer_fail(struct bootstrap_peer *peer, enum weft_status status, const char 
     bootstrap_set_timer(bootstrap, 0);
 }
 
-/* What a refusal before the meeting means for the one who dials; WEFT_OK: try again. */
+/* Status of a refusal before `connected`, for the dialling side. WEFT_OK: dial again. */
 static enum weft_status status_of(enum bootstrap_refusal reason, bool there)
 {
     switch (reason) {
@@ -265,7 +267,7 @@ void peer_connection_ended(struct bootstrap_peer *peer, enum bootstrap_refusal r
         snprintf(peer->text, sizeof peer->text, "endpoint %u: %s", peer->id, said);
         peer_back_off(peer);
         break;
-    case PEER_EXPECTED: /* he will dial again; but not when the fault is ours */
+    case PEER_EXPECTED: /* the peer dials again, unless the failure is local */
         snprintf(peer->text, sizeof peer->text, "endpoint %u: %s", peer->id, said);
         if (final == WEFT_ERR_NO_MEMORY) peer_fail(peer, final, said);
         break;
@@ -306,7 +308,7 @@ int peer_deliver_disconnects(struct bootstrap *bootstrap)
         struct bootstrap_peer *peer = weft_list_first(&bootstrap->ending, struct bootstrap_peer, link);
         char text[sizeof peer->text];
         weft_list_remove(&peer->link);
-        memcpy(text, peer->text, sizeof text); /* he may forget the peer */
+        memcpy(text, peer->text, sizeof text); /* the callback may forget the peer */
         bootstrap->stats.disconnected_count++;
         bootstrap->options.callbacks.disconnected(peer->owner, peer, peer->status, text);
         count++;

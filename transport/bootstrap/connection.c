@@ -1,9 +1,9 @@
-/* connection.c - one socket: frames in, frames out, descriptors beside them.
+/* connection.c - one socket of the bootstrap: frames and descriptors in both directions.
  *
- * Reading goes through the endpoint's one scratch buffer; only the rest of an unfinished frame is kept,
- * and memory for it is taken when there is such a rest (a stranger's fits the stack of one hello).
- * Strangers get answers of at most one frame that must fit into the socket's empty buffer: so a stranger
- * never makes us queue. */
+ * Reads go through the scratch buffer of the bootstrap. Only an incomplete frame is copied into memory of
+ * its own; for an unproven connection that memory is bounded by the size of a hello. An unproven
+ * connection gets answers of at most one frame, which fits into the empty socket buffer. So an unproven
+ * connection never causes a queue. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -22,14 +22,15 @@ static void close_descriptors(int *descriptors, uint32_t count)
 
 /* --- life --- */
 
-/* A host that falls silent is noticed by the probes of an idle connection, and by unacknowledged bytes of
- * a busy one. */
+/* Keepalive probes detect a silent host on an idle connection; TCP_USER_TIMEOUT detects it while bytes are
+ * unacknowledged. */
 static void set_liveness(struct connection *connection)
 {
     int fd = connection->fd, on = 1;
     int seconds = (int)(connection->bootstrap->options.liveness_ns / 1000000000u), idle = seconds / 2,
         interval = seconds - idle;
-    unsigned timeout_ms = (unsigned)seconds * 1000 - 500; /* so that the probe at `seconds` finds it passed */
+    /* the keepalive probe at `seconds` then finds the timeout expired */
+    unsigned timeout_ms = (unsigned)seconds * 1000 - 500;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
@@ -81,7 +82,7 @@ enum bootstrap_refusal connection_identify_peer(struct connection *connection)
     return bootstrap->self.has_secret || who.uid == geteuid() ? 0 : BOOTSTRAP_WRONG_USER;
 }
 
-/* The socket alone does not tell of a death when a child of the dead process holds a copy of it. */
+/* The socket alone does not report a death if a child of the dead process holds a copy of it. */
 void connection_watch_process(struct connection *connection)
 {
     if (connection->pid <= 0 || connection->pid == getpid()) return;
@@ -139,7 +140,7 @@ void connection_close(struct connection *connection)
     if (connection->handshake.role == HANDSHAKE_ACCEPTER && !connection->peer) bootstrap->stats.half_open--;
     if (connection->peer) connection->peer->connection = NULL;
     connection->peer = NULL;
-    /* Before closing: a copy of the descriptor in a child would keep it in epoll. */
+    /* Remove the descriptor from epoll before closing it: a copy in a child process would keep it there. */
     if (connection->fd >= 0) {
         epoll_ctl(bootstrap->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
         close(connection->fd);
@@ -197,7 +198,7 @@ void connection_lost(struct connection *connection, enum weft_status status, con
     end(connection, stranger ? BOOTSTRAP_CLOSED_EARLY : 0, false, status, text);
 }
 
-/* The handshake said that it is over: here (tell the other) or there. */
+/* The handshake is closed. If the refusal is local, send it to the peer. */
 static void refused(struct connection *connection)
 {
     struct handshake *handshake = &connection->handshake;
@@ -209,7 +210,7 @@ static void refused(struct connection *connection)
 
 /* --- in --- */
 
-/* The descriptors that belong to a frame leave the queue; false: they did not come with it. */
+/* Moves the descriptors of a frame out of the queue. False: fewer have arrived than the frame declares. */
 static bool take_descriptors(struct connection *connection, uint32_t count,
                              int out[BOOTSTRAP_DESCRIPTORS_MAX])
 {
@@ -242,11 +243,10 @@ static void hand_over(struct connection *connection, enum handshake_event event,
     } else if (callbacks->message) {
         callbacks->message(peer->owner, peer, frame->data, frame->bytes, descriptors, frame->descriptors);
     }
-    close_descriptors(descriptors, frame->descriptors); /* those that were not taken */
+    close_descriptors(descriptors, frame->descriptors); /* those that the callback did not take */
 }
 
-/* Frames from the front of `data`; returns the bytes that are done with, short when the connection ended
- * or must wait. */
+/* Handles complete frames at the front of `data` and returns their bytes. */
 static size_t take_frames(struct connection *connection, const uint8_t *data, size_t bytes)
 {
     size_t at = 0;
@@ -266,7 +266,7 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
         } else if (event == HANDSHAKE_PROVEN) {
             peer_attach_proven(connection);
             if (!connection->ended && connection->peer->state == PEER_EARLY)
-                break; /* nobody to give his parameters to */
+                break; /* bootstrap_connect was not called yet: the parameters wait in the socket */
         }
     }
     return at;
@@ -278,11 +278,11 @@ static void keep_partial(struct connection *connection, const uint8_t *data, siz
     if (bytes == 0) {
         drop_partial(connection);
         if (connection->descriptor_count > 0)
-            connection_refuse(connection, BOOTSTRAP_DESCRIPTORS); /* they belong to no frame */
+            connection_refuse(connection, BOOTSTRAP_DESCRIPTORS); /* descriptors without a frame */
         return;
     }
     if (connection->peer &&
-        connection->peer->state == PEER_EARLY) { /* who proves himself waits for our proof first */
+        connection->peer->state == PEER_EARLY) { /* a dialler must wait for our proof before it sends more */
         connection_refuse(connection, BOOTSTRAP_MALFORMED);
         return;
     }
@@ -298,8 +298,8 @@ static void keep_partial(struct connection *connection, const uint8_t *data, siz
     connection->partial_bytes = (uint32_t)bytes;
 }
 
-/* Those of a stranger are closed unseen. What the accepter sends with its parameters may be read together
- * with its proof. */
+/* Descriptors of an unproven connection are closed at once. The accepter's parameters may arrive in the
+ * same read as its proof. */
 static bool queue_descriptors(struct connection *connection, struct msghdr *message)
 {
     const struct handshake *handshake = &connection->handshake;
@@ -320,7 +320,7 @@ static bool queue_descriptors(struct connection *connection, struct msghdr *mess
     return fine;
 }
 
-/* One read. Returns whether there may be more. */
+/* One recvmsg. Returns whether the socket may hold more. */
 static bool read_once(struct connection *connection)
 {
     struct bootstrap *bootstrap = connection->bootstrap;
@@ -355,7 +355,7 @@ static bool read_once(struct connection *connection)
 void connection_read(struct connection *connection)
 {
     if (connection->peer && connection->peer->state == PEER_EARLY) {
-        /* Only asked for hang-ups. */
+        /* PEER_EARLY polls for hang-up only. */
         connection_lost(connection, WEFT_ERR_PEER_LOST, "closed the connection or ended");
         return;
     }
@@ -364,7 +364,8 @@ void connection_read(struct connection *connection)
 
 void connection_on_process_exit(struct connection *connection)
 {
-    /* What it had said before comes first; a child may hold the socket open. */
+    /* Messages sent before the process ended are delivered first. A child process may hold the socket
+     * open. */
     for (int reads = 0; reads < 64 && connection->peer && connection->peer->state != PEER_EARLY; reads++)
         if (!read_once(connection)) break;
     char text[48];
@@ -392,7 +393,8 @@ static ssize_t out_frame_send(struct connection *connection, struct out_frame *o
     } control = {.bytes = {0}};
     struct iovec part = {out_frame->data + out_frame->sent, out_frame->bytes - out_frame->sent};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (out_frame->descriptor_count > 0 && out_frame->sent == 0) { /* they go with the first byte */
+    /* descriptors travel with the first byte */
+    if (out_frame->descriptor_count > 0 && out_frame->sent == 0) {
         size_t bytes = out_frame->descriptor_count * sizeof(int);
         message.msg_control = control.bytes;
         message.msg_controllen = CMSG_SPACE(bytes);
@@ -412,7 +414,7 @@ void connection_write(struct connection *connection)
         ssize_t sent = out_frame_send(connection, out_frame);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR)) break;
         if (sent < 0) {
-            /* What he has sent before still counts: reading comes to the end by itself. */
+            /* Messages that the peer sent before still count; reading finds the end of the stream. */
             out_frames_drop(connection);
             shutdown(connection->fd, SHUT_RDWR);
             break;

@@ -1,4 +1,4 @@
-/* handshake.c - see handshake.h. Pure: the same bytes in give the same bytes out. */
+/* handshake.c - see handshake.h. Pure: equal input gives equal output. */
 #include "transport/bootstrap/handshake.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ enum mode { MODE_NONCE = 1, MODE_SECRET = 2 };
 
 static const uint8_t magic[8] = {'w', 'e', 'f', 't', 'm', 'e', 'e', 't'};
 
-/* Where things lie in a hello. */
+/* Offsets in a hello. */
 enum { AT_VERSION = 8, AT_MODE = 10, AT_ROLE = 11, AT_FROM = 12, AT_TO = 16, AT_JOB = 20, AT_CHALLENGE = 24 };
 
 static void put_frame(uint8_t *at, enum frame_kind kind, uint32_t descriptors, uint32_t bytes)
@@ -35,7 +35,7 @@ enum weft_status handshake_self_init(struct handshake_self *self, uint32_t id, u
         {label, sizeof label}, {facts, sizeof facts}, {nonce_bytes, sizeof nonce_bytes}};
     WEFT_TRY(weft_hmac_sha256(secret ? secret : nonce_bytes, secret ? secret_bytes : sizeof nonce_bytes,
                               parts, 3, self->job_key));
-    /* Of the nonce alone, so that a wrong secret is told apart from a wrong job. */
+    /* Derived from the nonce alone, so that the check separates another job from a wrong secret. */
     const struct weft_bytes_view mark_part = {mark_label, sizeof mark_label};
     WEFT_TRY(weft_hmac_sha256(nonce_bytes, sizeof nonce_bytes, &mark_part, 1, mark));
     self->job_mark = get_le32(mark);
@@ -82,7 +82,7 @@ static enum weft_status make_mac(const struct handshake *handshake, enum handsha
     return weft_hmac_sha256(handshake->session_key, WEFT_HMAC_BYTES, parts, 4, mac_out);
 }
 
-/* --- what we say --- */
+/* --- frames out --- */
 
 static void put_hello(struct handshake *handshake)
 {
@@ -144,7 +144,7 @@ enum weft_status handshake_seal(struct handshake *handshake, const void *data, u
     return WEFT_OK;
 }
 
-/* --- what we hear --- */
+/* --- frames in --- */
 
 static enum handshake_event refused(struct handshake *handshake, enum bootstrap_refusal reason)
 {
@@ -157,7 +157,7 @@ static enum handshake_role other_role(const struct handshake *handshake)
     return handshake->role == HANDSHAKE_DIALER ? HANDSHAKE_ACCEPTER : HANDSHAKE_DIALER;
 }
 
-/* 0: fine. The smaller id dials, always: so neither side can be made to take the other's part. */
+/* 0: accepted. The smaller id always dials, so neither side can take the role of the other. */
 static enum bootstrap_refusal check_hello(const struct handshake *handshake, const uint8_t *hello)
 {
     uint32_t from = get_le32(hello + AT_FROM), self = handshake->self->id;
@@ -231,7 +231,7 @@ static enum handshake_event handle_refuse(struct handshake *handshake, uint8_t r
     return HANDSHAKE_REFUSED;
 }
 
-/* May a frame of this kind with a body of so many bytes come now? 0: yes. */
+/* Whether a frame of this kind and length is legal in the present state. 0: yes. */
 static enum bootstrap_refusal check_frame(const struct handshake *handshake, const uint8_t *frame)
 {
     static const enum frame_kind expected[] = {0, FRAME_HELLO, FRAME_PROOF, FRAME_PARAMETERS, FRAME_MESSAGE};

@@ -1,6 +1,6 @@
-/* bootstrap_address.c - where an endpoint listens, as a blob that travels through the control plane.
+/* socket_address.c - where an endpoint listens, as a blob that travels through the control plane.
  *
- *     version 1 | family (1 Unix, 4, 6) | port 2 | id 4 | random name 16, or address 4 or 16      (little-endian) */
+ *   version 1 | family (1 Unix, 4, 6) | port 2 | id 4 | random name 16, or address 4 or 16; little endian */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
@@ -27,7 +27,7 @@ static void set_unix(struct socket_address *socket_address, const uint8_t name[B
     for (size_t i = 0; i < BOOTSTRAP_NAME_BYTES; i++)
         at += (size_t)snprintf(text + at, sizeof text - at, "%02x", name[i]);
     *un = (struct sockaddr_un){.sun_family = AF_UNIX};
-    memcpy(un->sun_path + 1, text, at); /* the zero byte in front: abstract, no file is left behind */
+    memcpy(un->sun_path + 1, text, at); /* a leading zero byte: abstract name, no file in the filesystem */
     socket_address->bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + at);
 }
 
