@@ -1,4 +1,4 @@
-/* backends.c - from a name to a table of functions. The only place that knows which backends there are. */
+/* backends.c - the table of backends by name. */
 #include <string.h>
 
 #include "transport/core/core.h"
@@ -9,8 +9,8 @@
 #include "transport/tcp/tcp_ops.h"
 #include "transport/wrap/wrap_ops.h"
 
-/* Backends that are linked in or in a module: those whose libraries a program should load only when it
- * uses them. */
+/* Backends with a library of their own, linked in or in a module: a program loads such a library only when
+ * it uses the backend. */
 static const char *const apart[] = {
 #ifdef WEFT_HAVE_UCX
     "ucx",

@@ -1,5 +1,4 @@
-/* linked.c - the backends of this build, linked into the program: for libweft.a and for tests that look
- * inside. */
+/* linked.c - the backends of this build, linked into the program: for libweft.a and for white-box tests. */
 #include <stddef.h>
 
 #include "transport/core/module.h"

@@ -1,5 +1,4 @@
-/* mapping.c - a peer's memory as a whole or by address, and how to wake him: for those who meet their
- * peers in shared memory. */
+/* mapping.c - public functions for shared memory of peers: map, copy, wake. */
 #include "transport/core/core.h"
 #include "transport/memory/memory.h"
 

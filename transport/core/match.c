@@ -1,16 +1,16 @@
-/* match.c - which posted receive meets which arrival.
+/* match.c - matches posted receives and arrivals.
  *
- * Two hash tables over (peer, tag): receives that wait for a message and messages that wait for a
- * receive. At most one of the two holds entries for a key. A bucket is a list in the order of posting
- * (or arriving), and the first entry of the key wins: that is the promise of order per (peer, tag).
+ * Two hash tables over (peer, tag): posted receives, and unexpected messages. For each key at most one of
+ * them has entries. A bucket is in posting or arrival order and the first entry of the key matches; this
+ * gives the order per (peer, tag).
  *
- * An arrival without a receive goes to its channel's handler; without one it stays "unexpected". When
- * a handler is set or an early peer gets connected, what waits is looked at again from progress. */
+ * An arrival without a receive goes to the handler of its channel, else it stays unexpected. If a handler
+ * is set or an early peer connects, progress dispatches waiting arrivals again. */
 #include <string.h>
 
 #include "transport/core/core.h"
 
-/* weft_receive.state: 0 or below: it has ended with that status and its completion waits for progress. */
+/* weft_receive.state. A value <= 0: ended with that status; the completion is pending. */
 enum receive_state { RECEIVE_POSTED = 1, RECEIVE_MATCHED = 2 };
 
 static uint32_t bucket_of(uint32_t peer_id, uint64_t tag)
@@ -52,7 +52,7 @@ void core_match_keep(struct weft_transport *transport, struct core_arrival *arri
                      &arrival->face.link);
 }
 
-/* The receive and the message have found each other: fill the one, move the other. */
+/* Fills the receive from the message and starts the transfer. */
 void core_receive_match(struct weft_transport *transport, struct weft_receive *receive,
                         struct core_arrival *arrival)
 {
@@ -83,7 +83,7 @@ static struct weft_receive *posted_for(const struct weft_transport *transport, u
     return NULL;
 }
 
-/* Give the arrival to the first receive posted for it. */
+/* Matches the arrival with the first receive posted for it. */
 bool core_match_posted(struct weft_transport *transport, struct core_arrival *arrival)
 {
     struct weft_receive *receive = posted_for(transport, arrival->face.peer_id, arrival->face.tag);
@@ -124,13 +124,13 @@ bool weft_receive_is_matched(const struct weft_receive *receive) { return receiv
 void weft_transport_cancel(struct weft_transport *transport, struct weft_receive *receive)
 {
     if (receive->state != RECEIVE_POSTED) return;
-    /* it was posted there */
+    /* the child where it was posted */
     if (transport->children) transport = weft_transport_peer(transport, receive->peer_id)->transport;
     weft_list_remove(&receive->link);
     receive_end(transport, receive, WEFT_ERR_CANCELLED);
 }
 
-/* Run the completions of receives that ended without a backend. */
+/* Runs completions of receives that ended without a backend. */
 int core_match_deliver(struct weft_transport *transport, int budget)
 {
     int count = 0;
@@ -145,7 +145,7 @@ int core_match_deliver(struct weft_transport *transport, int budget)
 
 /* ---- arrivals ---- */
 
-/* Take it out of every list of the core: from here on it is the backend's. */
+/* Removes the arrival from all lists of the core; the backend owns it. */
 static void arrival_end(struct core_arrival *arrival)
 {
     WEFT_ASSERT(arrival->state != CORE_ARRIVAL_ENDED);
@@ -189,7 +189,7 @@ enum weft_status weft_transport_accept(struct weft_transport *transport, struct 
     return WEFT_IN_PROGRESS;
 }
 
-/* To the receive that waits for it, to the handler of its channel, or into the unexpected. */
+/* Passes the arrival to a posted receive, to the handler of its channel, or into the unexpected list. */
 static void arrival_dispatch(struct weft_transport *transport, struct core_arrival *arrival)
 {
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
@@ -292,7 +292,7 @@ void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer
     }
 }
 
-/* The first arrival of the peer that has a taker now; dispatching may change any list, so one at a time. */
+/* First arrival of the peer that has a receiver. One at a time, because a dispatch may change every list. */
 static struct core_arrival *arrival_with_receiver(struct weft_transport *transport, struct weft_peer *peer)
 {
     struct weft_list *node, *spare;
@@ -322,7 +322,7 @@ void core_arrivals_rescan(struct weft_transport *transport)
     }
 }
 
-/* ---- refused tags ---- */
+/* ---- discarded tags ---- */
 
 bool core_is_discarded(const struct weft_transport *transport, uint64_t tag)
 {
@@ -343,7 +343,7 @@ static void discard_rule_drop(struct weft_transport *transport, uint32_t at)
             (transport->discard_rule_count - at) * sizeof transport->discard_rules[0]);
 }
 
-/* Oldest first; of more than WEFT_DISCARD_RULES_MAX the oldest goes. */
+/* Oldest first; beyond WEFT_DISCARD_RULES_MAX the oldest rule is dropped. */
 static enum weft_status discard_rule_add(struct weft_transport *transport, uint64_t tag, uint64_t mask)
 {
     if (transport->discard_rule_count == WEFT_DISCARD_RULES_MAX) discard_rule_drop(transport, 0);
@@ -363,7 +363,7 @@ static enum weft_status discard_rule_add(struct weft_transport *transport, uint6
     return WEFT_OK;
 }
 
-/* Discard what waits already. */
+/* Discards waiting arrivals. */
 static void discard_waiting(struct weft_transport *transport, uint64_t tag, uint64_t mask)
 {
     struct weft_list *node, *spare;

@@ -1,8 +1,8 @@
 /* module.c - finds and opens the shared object of a backend.
  *
- * Searched: the folder named by WEFT_MODULE_DIR, if it is set, and no other. Else these folders, seen from
- * the file that contains this code: weft/ (beside libweft.so), that folder itself, the place of installed
- * modules seen from installed programs, and the place where the build leaves them. */
+ * If WEFT_MODULE_DIR is set, only that folder is searched. Otherwise these folders, relative to the file
+ * that contains this code: weft/ (beside libweft.so), the folder itself, the module folder of installed
+ * programs, and the build's folder. */
 #include "transport/core/module.h"
 
 #include <dlfcn.h>
@@ -19,7 +19,7 @@ static const char *const places[] = {"weft", ".", CORE_MODULES_BESIDE_PROGRAMS, 
 #define CORE_SERVICE_VALUE(name) .name = name,
 static const struct core_services services = {CORE_SERVICES(CORE_SERVICE_VALUE)};
 
-/* The backends asked for so far, each with its table or the reason why there is none. */
+/* Requested backends, each with its table or the reason for its absence. */
 static struct module {
     char name[16];
     const struct weft_transport_ops *ops;
@@ -27,7 +27,7 @@ static struct module {
 } modules[MODULES_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* held while a module is opened */
 
-/* The first file of that name in the folders searched; false: there is none. */
+/* The first such file in the search path; false: none. */
 static bool find_file(const char *name, char *path, size_t bytes)
 {
     char own[PATH_MAX];

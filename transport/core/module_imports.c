@@ -1,11 +1,11 @@
-/* module_imports.c - inside a module: functions of the core and the base, each forwarded to the library that
+/* module_imports.c - inside a module: functions of the core and the base, forwarded to the library that
  * opened it. */
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "transport/core/module.h"
 
-enum { LOG_LINE_BYTES = 1001 }; /* what weft_log passes on, with its final zero */
+enum { LOG_LINE_BYTES = 1001 }; /* bound of a weft_log line, with the final zero */
 
 const struct core_services *core_imported;
 
@@ -53,7 +53,7 @@ struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t
     return core_imported->weft_transport_peer(transport, peer_id);
 }
 
-/* ---- meeting on a socket ---- */
+/* ---- bootstrap ---- */
 
 const void *bootstrap_address(const struct bootstrap *bootstrap, size_t *bytes_out)
 {
@@ -135,7 +135,7 @@ void *weft_alloc_zero(struct weft_env *env, size_t bytes)
 void weft_assert_failed(const char *expression, const char *file, int line)
 {
     core_imported->weft_assert_failed(expression, file, line);
-    __builtin_unreachable(); /* a pointer to a function does not show that it never returns */
+    __builtin_unreachable(); /* a function pointer does not carry the noreturn attribute */
 }
 bool weft_bytes_equal_constant_time(const void *a, const void *b, size_t bytes)
 {

@@ -1,12 +1,12 @@
-/* peers.c - the endpoints one endpoint knows, by id, and how it learns that one is lost.
+/* peers.c - the peers of one endpoint by id, and the report of lost ones.
  *
- * A peer enters the table when it is connected, or *early*: its first message may overtake our own
- * connect, because both sides are told of each other by a third. Early peers carry the right nonce (the
- * backend has checked), are bounded in number, and their messages wait for the connect.
+ * A peer enters the table by connect, or *early*: its first message may arrive before the local connect,
+ * because a third party sends both addresses. The backend has checked the nonce of an early peer; their
+ * number is bounded, and their messages wait for the connect.
  *
- * Losing a peer has two halves. At once: posted receives end, waiting arrivals go, the backend gets
- * disconnect. Later, from progress, when the last operation with the peer has completed: peer_failed,
- * once. So nobody above ever sees "peer lost" while one of its buffers is still in use. */
+ * The loss of a peer has two steps. At once: posted receives end, waiting arrivals are dropped, the
+ * backend disconnects. Later, from progress, after the last operation with the peer: peer_failed, once. So
+ * a caller never sees "peer lost" while one of its buffers is in use. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static uint32_t bucket_of(uint32_t peer_id, uint32_t bucket_count)
     return (peer_id * 2654435761u) >> 7 & (bucket_count - 1);
 }
 
-/* ---- memory: peers come by the batch, as there may be thousands of each of thousands of endpoints ---- */
+/* ---- memory: peers are allocated in batches, because an endpoint may have thousands ---- */
 
 enum { BATCH_FIRST = 4, BATCH_MAX = 64 };
 
@@ -89,7 +89,7 @@ struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer
     return peer;
 }
 
-/* Twice the buckets; without memory for them the chains just grow longer. */
+/* Doubles the buckets. Without memory the chains grow. */
 static void buckets_grow(struct weft_transport *transport)
 {
     uint32_t bucket_count = transport->peer_bucket_count * 2;
@@ -196,7 +196,7 @@ size_t weft_peer_eager_bytes(const struct weft_peer *peer) { return peer->transp
 uint32_t weft_peer_id(const struct weft_peer *peer) { return peer->id; }
 enum weft_status weft_peer_status(const struct weft_peer *peer) { return peer->status; }
 
-/* There may be thousands of peers, and few are ever lost: so the reason takes memory only then. */
+/* The text is allocated at the loss: there may be thousands of peers, and few are lost. */
 static void keep_text(struct weft_transport *transport, struct weft_peer *peer, const char *text)
 {
     size_t bytes = text ? strnlen(text, TEXT_BYTES_MAX - 1) : 0;
@@ -227,8 +227,8 @@ static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, 
     transport->ops->disconnect(transport, peer, peer->status);
 }
 
-/* What a backend says of its peer; inside a composite endpoint with the name of the part: others of its
- * peers are well. */
+/* Starts the loss of a peer. In a child of `auto` the text names the child, because other peers are not
+ * affected. */
 static void backend_ends_operations(struct weft_transport *transport, struct weft_peer *peer,
                                     enum weft_status status, const char *text, bool in_order)
 {
@@ -265,8 +265,8 @@ void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id
     peer_ends(transport, peer, status, text, false);
 }
 
-/* Peers are seldom lost, so they are looked for among all. The watcher may fail further ones: they come
- * next time. */
+/* Searches all peers, because losses are rare. The watcher may fail further peers; they are reported in
+ * the next call. */
 void core_peers_notify_watcher(struct weft_transport *transport)
 {
     struct weft_list *node, *spare;
@@ -279,12 +279,12 @@ void core_peers_notify_watcher(struct weft_transport *transport)
     }
 }
 
-/* Call peer_failed for every lost peer whose operations have all completed. */
+/* Calls peer_failed for every lost peer without operations in flight. */
 int core_peers_report(struct weft_transport *transport)
 {
     int count = 0;
     bool again = true;
-    while (again) { /* the callback may fail further peers: start over after each */
+    while (again) { /* the callback may fail further peers: restart after each */
         again = false;
         struct weft_list *node, *spare;
         weft_list_foreach(node, spare, &transport->failing) {

@@ -1,14 +1,13 @@
-/* registration.c - memory of the user that stays registered with a backend's devices until it is
- * unregistered.
+/* registration.c - user memory that stays registered with the devices of a backend.
  *
- * A backend without memory_register needs no registration. The record exists nevertheless, so that callers
- * need not know. */
+ * A backend without memory_register needs no registration; the record exists nevertheless, so that callers
+ * need no distinction. */
 #include "transport/core/core.h"
 
 struct weft_registration {
     struct weft_transport *transport;
     struct weft_list link; /* in transport->registrations */
-    void *kept;            /* the backend's; NULL: it has registered nothing */
+    void *kept;            /* the backend's registration; NULL: none needed */
 };
 
 void core_registrations_init(struct weft_transport *transport)

@@ -1,8 +1,8 @@
-/* transport.c - one endpoint's life and its heartbeat; see core.h for the drawing.
+/* transport.c - life and progress of one endpoint; core.h has the drawing.
  *
- * Progress does four things in a fixed order: completions that are due, the backend's own work, the
- * completions that came of it, and reports of lost peers. User callbacks run from nowhere else, so no
- * call of the face can re-enter its caller. */
+ * Progress runs in a fixed order: due completions, the work of the backend, completions that this work
+ * produced, reports of lost peers. User callbacks run from nowhere else, so no call can re-enter its
+ * caller. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ enum weft_status weft_transport_options_wrap(struct weft_transport_options *opti
 {
     size_t used = 0;
     for (const char *at = wrap; *at;) {
-        /* "fault:drop=0.01;trace:file=x": the names to the backend, the rest stays where it is */
+        /* "fault:drop=0.01;trace:file=x": names go to the backend, parameters stay */
         size_t name_bytes = strcspn(at, ":;");
         if (used + name_bytes + 1 >= WEFT_TRANSPORT_BACKEND_BYTES_MAX) return WEFT_ERR_LIMIT;
         memcpy(room + used, at, name_bytes);
@@ -111,7 +111,7 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
         weft_free_bytes(env, transport);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a transport endpoint");
     }
-    struct weft_transport_options settled = *options; /* an empty text and none are the same to a backend */
+    struct weft_transport_options settled = *options; /* a backend sees an empty text as NULL */
     if (settled.ports && settled.ports[0] == 0) settled.ports = NULL;
     if (settled.tune && settled.tune[0] == 0) settled.tune = NULL;
     enum weft_status status = ops->open(transport, &settled, error);
@@ -125,7 +125,7 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
     return WEFT_OK;
 }
 
-/* Out of the loop: the loop may be freed before the transport. */
+/* Leaves the loop: the loop may be freed before the transport. */
 static void detach(struct weft_transport *transport)
 {
     if (!transport->loop) return;
@@ -204,7 +204,7 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
     struct weft_peer *peer = weft_transport_peer(transport, peer_id);
     if (!peer) return WEFT_ERR_NOT_FOUND;
     transport = peer->transport;
-    /* also of one that has left since */
+    /* also from a peer that has closed */
     struct core_arrival *arrival = core_match_unexpected(transport, peer_id, tag);
     if (peer->status < 0 && !arrival) return peer->status;
     receive->peer_id = peer_id;
@@ -297,7 +297,7 @@ int weft_transport_progress(struct weft_transport *transport, int budget)
     if (count < budget) count += transport->ops->progress(transport, budget - count);
     if (count < budget && has_finished(transport)) count += deliver(transport, budget - count);
     if (!transport->closed && transport->has_unreported_loss) core_peers_notify_watcher(transport);
-    /* peer_failed comes after the last operation with the peer, receives that ended included */
+    /* peer_failed follows the last operation with the peer, including ended receives */
     if (!weft_list_empty(&transport->failing) && weft_list_empty(&transport->ended) && !transport->closed) {
         count += core_peers_report(transport);
     }
@@ -328,7 +328,7 @@ void core_wake_at(struct weft_transport *transport, uint64_t time_ns)
     transport->wake_ns = time_ns;
     if (!transport->loop) return;
     if (weft_timer_start(transport->loop, &transport->wake, time_ns) < 0) {
-        transport->wake_ns = WEFT_NEVER; /* no memory for a timer: whoever progresses next asks again */
+        transport->wake_ns = WEFT_NEVER; /* no memory for a timer: the next progress requests it again */
     }
 }
 

@@ -1,4 +1,4 @@
-/* unlinked.c - no backend beyond the core's own is linked into this object: they come from modules
+/* unlinked.c - this object links no backend beyond those of the core: the others come from modules
  * (module.h). */
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
-/* window.c - memory that peers reach by themselves: what is the same for every backend.
+/* window.c - windows and remotes: the part that is equal for all backends.
  *
- * The core checks what can be checked before anything moves (a range inside the window, the right to do it,
- * a peer that is still there) and counts what is in flight on a remote; a backend only moves the bytes. */
+ * The core checks the range, the right and the state of the peer before anything moves, and counts the
+ * operations in flight on a remote. A backend moves the bytes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ void core_windows_init(struct weft_transport *transport)
 static void window_free(struct weft_transport *transport, struct weft_window *window)
 {
     weft_list_remove(&window->link);
-    weft_list_remove(&window->done.link); /* closed, but nobody progressed any more */
+    weft_list_remove(&window->done.link); /* closed, but progress was not called again */
     transport->ops->window_free(transport, window);
     weft_free_bytes(transport->env, window);
 }
@@ -130,7 +130,7 @@ enum weft_status weft_remote_release(struct weft_remote *remote)
     return WEFT_OK;
 }
 
-/* May `bytes` at `offset` be reached with this right now? */
+/* Checks that `bytes` at `offset` may be accessed with this right. */
 static enum weft_status check_access(const struct weft_remote *remote, uint64_t offset, size_t bytes,
                                      unsigned right)
 {
@@ -141,7 +141,7 @@ static enum weft_status check_access(const struct weft_remote *remote, uint64_t 
     return WEFT_OK;
 }
 
-/* The backend's answer: WEFT_OK means over already, and nothing is in flight. */
+/* Accounts the result of the backend. WEFT_OK: complete, nothing is in flight. */
 static enum weft_status started(struct weft_remote *remote, enum weft_status status)
 {
     WEFT_ASSERT(status <= WEFT_IN_PROGRESS);
