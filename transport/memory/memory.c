@@ -1,12 +1,11 @@
-/* memory.c - weft_memory_alloc: the arena of this process and its ranges. See memory.h for the picture.
+/* memory.c - weft_memory_alloc: the arena of this process and its ranges; memory.h has the drawing.
  *
- * The arena's address space is reserved once; a range of the file is mapped there while it is allocated, and
- * is a hole in the file and a fault for this process when it is not. Ranges are kept in one array ordered by
- * offset, taken first fit.
+ * The address space of the arena is reserved once. An allocated range of the file is mapped there; a free
+ * range is a hole in the file and faults in this process. The ranges are one array ordered by offset,
+ * first fit.
  *
- * Fork: the child sees the parent's memory (shared, as memory of that kind is) but does not own it: it
- * forgets the arena, makes its own when it needs one, and its weft_memory_free of an inherited range does
- * nothing. */
+ * After a fork the child shares the parent's memory but does not own it: it forgets the arena, creates its
+ * own when needed, and its weft_memory_free of an inherited range does nothing. */
 #include "transport/memory/memory.h"
 
 #include <errno.h>
@@ -22,11 +21,11 @@
 
 enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20, INHERITED_MAX = 16 };
 #ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1: who maps it from now on can only read */
+#define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1: later mappings are read-only */
 #endif
 
 #ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* Linux 6.1; older ones refuse it */
+#define MADV_COLLAPSE 25 /* Linux 6.1; older kernels refuse it */
 #endif
 
 #if defined(__SANITIZE_THREAD__)
@@ -46,13 +45,13 @@ static struct {
     bool tried, forks_seen;
     uint64_t id;
     int fd;
-    struct range *ranges; /* allocated ones, by `at` */
+    struct range *ranges; /* allocated ranges, ordered by `at` */
     size_t count, capacity;
     struct memory_view *views;
     struct {
         uint8_t *base;
         size_t bytes;
-    } inherited[INHERITED_MAX]; /* arenas of the processes this one was forked from */
+    } inherited[INHERITED_MAX]; /* arenas of parent processes */
     uint32_t inherited_count;
     _Atomic(uint8_t *) base; /* NULL: no arena */
     _Atomic size_t bytes;
@@ -72,7 +71,7 @@ static int file_make(const char *name, size_t bytes)
     return -1;
 }
 
-/* Only a file that cannot shrink is safe to map: reading beyond the end of one would kill this process. */
+/* Only a file that cannot shrink is safe to map: an access beyond its end would raise SIGBUS. */
 static bool file_fits(int fd, size_t bytes)
 {
     struct stat facts;
@@ -80,8 +79,8 @@ static bool file_fits(int fd, size_t bytes)
     return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &facts) == 0 && facts.st_size == (off_t)bytes;
 }
 
-/* Address space at a multiple of HUGE_BYTES, so that huge pages of a file are huge here too; NULL: there
- * is none. */
+/* Reserves address space at a multiple of HUGE_BYTES, so that huge pages of the file are huge in the
+ * mapping. NULL: none. */
 static uint8_t *reserve(size_t bytes)
 {
     uint8_t *base =
@@ -93,8 +92,7 @@ static uint8_t *reserve(size_t bytes)
     return aligned;
 }
 
-/* A mapping of another process's memory: not for children (they would go on writing after this process has
- * ended). */
+/* Maps memory of another process, not inherited by children, which would outlive this process. */
 static void *file_map(int fd, size_t bytes, bool writable)
 {
     uint8_t *base = bytes >= HUGE_BYTES ? reserve(bytes) : NULL;
@@ -116,7 +114,7 @@ void *memory_file_create(const char *name, size_t bytes, bool others_write, int 
     void *memory = file_map(fd, bytes, true);
     int reason = errno;
     if (memory && !others_write && fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL) {
-        reason = errno; /* EINVAL: a kernel without that seal, where peers are trusted a little more */
+        reason = errno; /* EINVAL: a kernel without that seal; peers could write */
         munmap(memory, bytes);
         memory = NULL;
     }
@@ -156,24 +154,24 @@ static void fork_child(void)
     atomic_store(&arena.base, NULL);
     arena.fd = -1;
     arena.tried = false;
-    arena.ranges = NULL; /* the parent's table and views stay behind, unused */
+    arena.ranges = NULL; /* the parent's table and views stay allocated, unused */
     arena.views = NULL;
     arena.count = arena.capacity = 0;
     pthread_mutex_unlock(&arena.mutex);
 }
 
-/* As much address space as the machine has memory: nothing of it is used before it is allocated. */
+/* As much address space as the machine has memory; unused until allocated. */
 static size_t arena_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES);
     size_t bytes = pages > 0 ? (size_t)pages * (size_t)sysconf(_SC_PAGESIZE) : (size_t)1 << 30;
 #ifdef SMALL_ARENA
-    bytes = (size_t)1 << 30; /* the thread sanitizer pays for mapped address space */
+    bytes = (size_t)1 << 30; /* ThreadSanitizer needs memory for mapped address space */
 #endif
     return (bytes + ((size_t)1 << 30) - 1) & ~(((size_t)1 << 30) - 1);
 }
 
-/* With the mutex held. */
+/* Called with the mutex held. */
 static bool arena_make(void)
 {
     if (arena.tried) return atomic_load(&arena.base) != NULL;
@@ -181,7 +179,7 @@ static bool arena_make(void)
     if (!arena.forks_seen && pthread_atfork(fork_prepare, fork_parent, fork_child) != 0) return false;
     arena.forks_seen = true;
     for (size_t bytes = arena_bytes(); bytes >= (size_t)64 << 20; bytes /= 2) {
-        /* limits may ask for a smaller one */
+        /* limits may allow a smaller one only */
         int fd = file_make("weft-memory", bytes);
         if (fd < 0) continue;
         uint8_t *base = reserve(bytes);
@@ -217,7 +215,7 @@ uint64_t memory_offset(const void *address, size_t bytes)
     return at;
 }
 
-/* The first free place of that size: the index it gets in the table, and where. */
+/* First free place of that size: its index in the table, and its offset. */
 static bool range_find(size_t bytes, size_t align, size_t *index_out, size_t *at_out)
 {
     size_t at = 0;
@@ -246,9 +244,8 @@ static bool ranges_grow(void)
     return true;
 }
 
-/* Huge pages where whole ones fit, whatever the system's setting for shared memory but "deny": one page is
- * put there first, because the kernel collapses nothing into nothing. Where it does not work, small pages
- * follow. */
+/* Collapses whole huge pages, whatever the system's setting for shared memory, except "deny". Touches one
+ * page first, because the kernel does not collapse an empty range. If it fails, small pages are used. */
 static void range_make_huge(uint8_t *memory, size_t at, size_t bytes)
 {
     size_t whole = bytes & ~(size_t)(HUGE_BYTES - 1);
@@ -259,7 +256,7 @@ static void range_make_huge(uint8_t *memory, size_t at, size_t bytes)
     if (whole > 0) madvise(memory, whole, MADV_COLLAPSE);
 }
 
-/* Memory first (an error, not a signal, when there is none), then the page tables of this process. */
+/* Allocates memory (an error instead of a signal if there is none), then fills the page tables. */
 static bool range_fill(uint8_t *memory, size_t at, size_t bytes)
 {
     if (mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena.fd, (off_t)at) ==
@@ -277,7 +274,7 @@ static bool range_fill(uint8_t *memory, size_t at, size_t bytes)
     return true;
 }
 
-/* A hole in the file, and nothing mapped here. */
+/* Punches a hole and removes the mapping. */
 static void range_empty(uint8_t *memory, size_t at, size_t bytes)
 {
     mmap(memory, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -297,7 +294,7 @@ static void *arena_range_alloc(size_t bytes)
         memory = atomic_load(&arena.base) + at;
     }
     pthread_mutex_unlock(&arena.mutex);
-    return memory; /* the range is ours; filling it needs no lock */
+    return memory; /* the range is reserved; filling it needs no lock */
 }
 
 static bool range_index(size_t at, size_t *index_out)
@@ -324,14 +321,14 @@ static void arena_range_free(uint8_t *memory)
     pthread_mutex_unlock(&arena.mutex);
 }
 
-/* ---- the face ---- */
+/* ---- public functions ---- */
 
 enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **memory_out,
                                    struct weft_error *error)
 {
     if (bytes == 0) return weft_error_set(error, WEFT_ERR_INVALID, "cannot allocate 0 bytes");
     uint8_t *memory = NULL;
-    /* An env with an allocator of its own (a simulation, a test that fails allocations) is asked instead. */
+    /* An env with its own allocator (a simulation, a test of allocation failures) allocates by it. */
     if (env->alloc == weft_env_system()->alloc && bytes <= SIZE_MAX / 2) memory = arena_range_alloc(bytes);
     if (memory) {
         size_t whole = (bytes + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
@@ -363,15 +360,14 @@ void weft_memory_free(struct weft_env *env, void *memory)
     else weft_free_bytes(env, memory);
 }
 
-/* ---- other processes' arenas ---- */
+/* ---- arenas of other processes ---- */
 
 static struct memory_view *view_make(int fd, uint64_t id, size_t bytes)
 {
     struct memory_view *view = weft_alloc_zero(weft_env_system(), sizeof *view);
     if (!view) return NULL;
     *view = (struct memory_view){.bytes = bytes, .id = id, .users = 1, .next = arena.views};
-    /* An endpoint of this very process has a view too: a range that is freed while it is read is then a
-     * hole, no fault. */
+    /* Endpoints of this process have a view, too: a range freed during a read is then a hole, not a fault. */
     view->base = memory_file_map(fd, bytes, true);
     if (!view->base) {
         weft_free_bytes(weft_env_system(), view);

@@ -1,4 +1,4 @@
-/* shm_copy.c - one copy: by the processor in mapped memory, or by the kernel between two processes (CMA). */
+/* shm_copy.c - copies: by the processor in mapped memory, or by the kernel between two processes (CMA). */
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -23,9 +23,8 @@ static void stream_lines(uint8_t *to, const uint8_t *from)
     }
 }
 
-/* Around the cache: a large destination would only push other things out, and is not read line by line
- * before it is written. Four pages at a time, two lines of each in turn: so the processor fetches ahead in
- * all four, where one after the other it begins anew with each page. */
+/* Non-temporal copy: a large destination would evict other data and need not be read first. Four pages in
+ * turn, two lines of each, so that the hardware prefetches in all four pages. */
 static void copy_stream(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     enum { PAGE = 4096, PAGES = 4, AT_ONCE = 128 };
@@ -38,7 +37,7 @@ static void copy_stream(uint8_t *to, const uint8_t *from, size_t bytes)
                 stream_lines(to + page + at, from + page + at);
     for (; bytes >= AT_ONCE; to += AT_ONCE, from += AT_ONCE, bytes -= AT_ONCE) stream_lines(to, from);
     memcpy(to, from, bytes);
-    _mm_sfence(); /* such stores are not ordered with the cell that tells of them */
+    _mm_sfence(); /* orders the stores before the cell that announces them */
 }
 #endif
 
@@ -58,13 +57,13 @@ void weft_copy_nontemporal(void *to, const void *from, size_t bytes)
     shm_copy(to, from, bytes, true);
 }
 
-enum { CLAIM_LINES_MIN = 2048 }; /* fewer lines are on their way before anybody waits for them */
+enum { CLAIM_LINES_MIN = 2048 }; /* fewer lines arrive before the writer needs them */
 
-/* The thread sanitizer goes by addresses: threads that are each other's peers take lines of a third one's
- * memory where they map it, and what orders that it has seen at the third one's own address. */
+/* ThreadSanitizer works by virtual addresses. If threads of one process are peers, the synchronisation
+ * happens at the other mapping of the same memory, which it cannot see. */
 __attribute__((no_sanitize("thread"))) void weft_claim_lines(const void *memory, size_t bytes)
 {
-    /* it is the peer's, and mapped to be stored into */
+    /* peer memory, mapped writable */
     volatile uint8_t *at = (volatile uint8_t *)(uintptr_t)memory;
     if (bytes < CLAIM_LINES_MIN) return;
     for (size_t i = 0; i < bytes; i += 64) at[i] = at[i];
@@ -85,7 +84,7 @@ enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes
         if (moved < 0 && errno == EINTR) continue;
         if (moved == 0 || errno == EFAULT || errno == EINVAL) return WEFT_ERR_INVALID;
         if (errno == ESRCH) return WEFT_ERR_PEER_LOST;
-        /* a system call filter may answer any number */
+        /* a system call filter may return any errno */
         return errno == ENOMEM ? WEFT_ERR_NO_MEMORY : WEFT_ERR_UNSUPPORTED;
     }
     return WEFT_OK;

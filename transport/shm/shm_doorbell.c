@@ -1,18 +1,18 @@
-/* shm_doorbell.c - who looks where, and how one that sleeps is woken.
+/* shm_doorbell.c - polled rings, doorbells, and the wake-up of a sleeping endpoint.
  *
- * An endpoint looks at up to SHM_HOT_MAX rings by itself, the busy ones. For all others (and for the news
- * that there is room again, or that a peer has left) its peers set a bit in its board: two levels, so that a
- * look costs one line.
+ * An endpoint polls up to SHM_HOT_MAX busy rings. For all other events (another ring, space in a ring, end
+ * of a peer) the peer sets a bit in the endpoint's doorbell bitmap. The bitmap has two levels, so one poll
+ * reads one line.
  *
  *   writer                                    reader
- *   publish                                   going to sleep: sleeping = 1
+ *   publish                                   before sleeping: sleeping = 1
  *   fence                                     fence
- *   reader looks here? else set its bit       look at every hot ring and at the summary once more
- *   sleeping? take the flag, write eventfd    nothing: sleep on the eventfd
+ *   reader polls? else set its bit            check every hot ring and the summary again
+ *   sleeping? clear the flag, write eventfd   nothing: sleep on the eventfd
  *
- * One of the two sees the other's first step, so no message lies beside a sleeper, and a writer makes a
- * system call only when somebody sleeps: the first one that takes the flag. The same two steps guard "I
- * stop looking at this ring". */
+ * One side sees the other's first step, so no message is missed. A writer makes a system call only if the
+ * reader sleeps, and only the writer that clears the flag. The same protocol guards "the reader stops
+ * polling this ring". */
 #include <errno.h>
 #include <unistd.h>
 
@@ -42,8 +42,8 @@ void shm_doorbell_ring(struct shm_pair *pair)
     doorbell_wake(pair);
 }
 
-/* He said somewhere in his memory that he is about to sleep. Whether he has got there yet is not known:
- * the bit keeps him awake if he has not. */
+/* The peer announced in its own memory that it will sleep, but may be awake still: the bit prevents the
+ * sleep. */
 void shm_wake(struct weft_transport *transport, struct weft_peer *peer)
 {
     struct shm_pair *pair = peer->backend;
@@ -58,7 +58,7 @@ void shm_notify_reader(struct shm_pair *pair)
     doorbell_wake(pair);
 }
 
-/* As if the peer had rung: look at this pair in the next progress. */
+/* Handles this pair in the next progress. */
 void shm_doorbell_ring_self(struct shm_pair *pair)
 {
     struct shm_doorbell_bitmap *doorbells = pair->endpoint->doorbells;
@@ -75,11 +75,11 @@ static void stop_polling(struct shm_endpoint *endpoint, uint32_t at)
     pair->hot = false;
     atomic_store_explicit(&pair->in.shared->reader.is_polling, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
-    if (ring_reader_ready(&pair->in)) shm_doorbell_ring_self(pair); /* it came in between */
+    if (ring_reader_ready(&pair->in)) shm_doorbell_ring_self(pair); /* a cell arrived in between */
     endpoint->hot[at] = endpoint->hot[--endpoint->hot_count];
 }
 
-/* A place among the hot for one that has just spoken: a free one, or that of a ring long silent. */
+/* Polls an active ring from now on, in a free place or in that of an idle ring. */
 static void start_polling(struct shm_endpoint *endpoint, struct shm_pair *pair)
 {
     if (pair->hot || pair->state != SHM_PAIR_CONNECTED) return;
@@ -110,9 +110,9 @@ void shm_doorbell_leave(struct shm_endpoint *endpoint, struct shm_pair *pair)
     if (*at) *at = pair->next_doorbell;
 }
 
-/* ---- looking ---- */
+/* ---- progress ---- */
 
-/* Its ring, its room, and whether it has left: all that a bell can mean. */
+/* Handles everything a doorbell can announce: cells, space, the end of the peer. */
 static int handle_doorbell(struct shm_pair *pair, int budget)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
@@ -147,7 +147,7 @@ static int doorbells_handle(struct shm_endpoint *endpoint, int budget)
                 next = pair->next_doorbell;
                 count += handle_doorbell(pair, budget - count > 1 ? budget - count : 1);
                 if (pair->state == SHM_PAIR_CONNECTED && ring_reader_ready(&pair->in)) {
-                    /* more than one step may do: next time */
+                    /* the budget is used up: continue in the next progress */
                     atomic_fetch_or_explicit(&doorbells->words[word], 1ull << (bit % 64),
                                              memory_order_relaxed);
                     atomic_fetch_or_explicit(&doorbells->summary, 1ull << word, memory_order_relaxed);
@@ -162,8 +162,8 @@ static int doorbells_handle(struct shm_endpoint *endpoint, int budget)
 int shm_doorbells_progress(struct shm_endpoint *endpoint, int budget)
 {
     int count = 0;
-    uint32_t at = endpoint->hot_first++; /* another one first each time: a ring that is always full starves
-                                          * nobody */
+    /* starts at another ring each time, so a full ring does not starve the others */
+    uint32_t at = endpoint->hot_first++;
     for (uint32_t i = 0; i < endpoint->hot_count && count < budget; i++, at++) {
         if (at >= endpoint->hot_count) at = 0;
         struct shm_pair *pair = endpoint->hot[at];
@@ -196,7 +196,7 @@ enum weft_status shm_arm(struct weft_transport *transport)
     struct shm_endpoint *endpoint = transport->backend;
     if (!weft_list_empty(&endpoint->active)) return WEFT_ERR_AGAIN;
     for (uint32_t i = 0; i < endpoint->hot_count; i++) {
-        /* nobody waits for room that is there while this one sleeps */
+        /* reports space, so that no writer waits while this endpoint sleeps */
         struct shm_pair *pair = endpoint->hot[i];
         if (pair->in.cells != pair->in.cells_reported && ring_reader_report(&pair->in))
             shm_doorbell_ring(pair);
@@ -215,6 +215,6 @@ void shm_disarm(struct shm_endpoint *endpoint)
     endpoint->bootstrap_due = true;
     atomic_store_explicit(&endpoint->doorbells->sleeping, 0, memory_order_relaxed);
     uint64_t wakes;
-    /* EAGAIN: woken by something else */
+    /* EAGAIN: another event woke this endpoint */
     while (read(endpoint->event_fd, &wakes, sizeof wakes) < 0 && errno == EINTR) {}
 }

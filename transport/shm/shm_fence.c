@@ -1,30 +1,29 @@
-/* shm_fence.c - one fence for two: who takes memory back pays for it, who reaches for memory does not.
+/* shm_fence.c - the fence between access to memory and its withdrawal: the owner pays, the user does not.
  *
  *   user (each put, get, granted slice)       owner (closes a window, ends a pair)
  *   U1  inside = this window                  O1  generation + 1, or state = ended
  *   U2  still open? else leave                O2  fence
- *   U3  copy                                  O3  is anybody inside? then look again later
- *   U4  inside = 0 (release)                      the memory is the owner's again
+ *   U3  copy                                  O3  is a user inside? then check again later
+ *   U4  inside = 0 (release)                      the memory belongs to the owner again
  *
- * It must not happen that U2 still sees the window open and O3 sees nobody inside. U1 and U2 are a store and
- * a load of different places, which processors reorder unless a full fence lies between them, and that costs
- * more than a small copy.
+ * Required: not both "U2 sees the window open" and "O3 sees no user inside". U1 and U2 are a store and a
+ * load of different addresses. Processors reorder them unless a full fence lies between, which costs more
+ * than a small copy.
  *
- * So the owner fences for both: membarrier(GLOBAL_EXPEDITED) in O2 makes every processor that runs a thread
- * of a registered process pass a full fence between the call's begin and its end, at some place of its
- * program; one that runs none of its threads has passed one when it was switched out, or passes one when it
- * is switched in. For the user the compiler's order is then enough:
- *   - that fence falls behind U1: U1 is visible when the call returns, and O3, which comes later, sees it;
- *   - it falls before U1, so before U2: O1 was visible when the call began, and U2 sees it.
- * What was copied (U3) is visible to whoever has seen U4, by release and acquire, as before; stores around
- * the cache are fenced by the copy itself. A user that is stopped, or dies, between U1 and U4 has U1 visible
- * and is seen inside.
+ * 1. The owner fences for both. membarrier(GLOBAL_EXPEDITED) in O2 makes every processor that runs a
+ *    thread of a registered process execute a full fence during the call. A processor that runs none
+ *    executes one at its context switch.
+ * 2. The user needs compiler order only. If that fence falls after U1, U1 is visible when the call
+ *    returns, and O3 sees it.
+ * 3. If it falls before U1, it falls before U2. O1 was visible when the call began, and U2 sees it.
+ * 4. U4 (release) and O3 (acquire) order the copied bytes. Non-temporal stores are fenced by the copy
+ *    itself.
+ * 5. A user that stops or dies between U1 and U4 has made U1 visible, so O3 sees it inside.
  *
- * The call reaches only processes that have registered, and only an owner who makes it may be left alone with
- * the fence: both is agreed when two endpoints meet (SHM_FENCES in the parameters). Where either lacks the
- * system call (Linux before 4.16, a filter), both fence for themselves. Should the call be refused later, by
- * a filter that came after the endpoint, then such peers count as inside for UNCERTAIN_NS: far longer than a
- * store stays unseen. */
+ * The call reaches registered processes only, and both sides must be able to issue it: the endpoints agree
+ * by SHM_FENCES in the bootstrap parameters. If one side lacks the system call (Linux before 4.16, a
+ * filter), users fence themselves. If the call is refused later, by a filter installed after open, such
+ * peers count as inside for UNCERTAIN_NS, far longer than a store stays in a store buffer. */
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>

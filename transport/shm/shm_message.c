@@ -1,11 +1,11 @@
-/* shm_message.c - messages as cells: out, in, and what the core wants done with them.
+/* shm_message.c - messages as cells: send, receive, accept, discard.
  *
- * A message goes whole into the ring (inline in its cell, or eager behind it) or is announced. Eager messages
- * that nobody has taken are kept by the receiver, at most SHM_CREDIT_BYTES per peer: the sender counts, and
- * announces what exceeds that, so a message is never refused and memory stays bounded.
+ * A message is written to the ring (inline in its cell, or eager behind it) or announced. The receiver
+ * keeps unexpected eager messages, at most SHM_CREDIT_BYTES per peer. The sender counts and announces what
+ * exceeds the credit, so no message is refused and memory is bounded.
  *
- * Cells that find no room wait in their pair: messages in order, answers to the peer before them. An
- * operation whose answer still waits is over for its user but not recycled. */
+ * Cells without space wait in their pair: messages in order, answers before them. An operation whose
+ * answer waits is complete for its caller but not recycled. */
 #include <stdio.h>
 #include <string.h>
 
@@ -62,7 +62,7 @@ void shm_op_finish(struct shm_op *op, enum weft_status status)
 
 /* ---- cells out ---- */
 
-/* How many bytes lie behind the cell; SIZE_MAX: it cannot be. The same for both ends. */
+/* Bytes behind the cell; SIZE_MAX: impossible. Used by both ends. */
 static size_t data_bytes_of(const struct ring_cell *cell)
 {
     if (cell->header_bytes > WEFT_TRANSPORT_HEADER_BYTES_MAX) return SIZE_MAX;
@@ -105,7 +105,7 @@ void shm_block(struct shm_pair *pair)
     if (weft_list_empty(&pair->blocked)) weft_list_append(&pair->endpoint->blocked, &pair->blocked);
 }
 
-/* The cell of a message or put of the user, with what travels behind it. */
+/* Writes the cell of a message or put, and the bytes behind it. */
 static bool write_message(struct shm_op *op)
 {
     struct shm_send *send = weft_container_of(op, struct shm_send, op);
@@ -135,7 +135,7 @@ void shm_answer(struct shm_op *op, enum ring_kind kind, uint64_t a)
     op->cell.inline_bytes = 0;
     op->cell.header_bytes = 0;
     op->cell.a = a;
-    if (pair->state != SHM_PAIR_CONNECTED) return; /* nobody listens any more */
+    if (pair->state != SHM_PAIR_CONNECTED) return; /* the peer does not read any more */
     if (weft_list_empty(&pair->answers) && shm_write(pair, &op->cell, NULL, NULL, 0)) return;
     op->queued = true;
     weft_list_remove(&op->link);
@@ -160,7 +160,7 @@ static bool write_taken(struct shm_pair *pair)
     return true;
 }
 
-/* Everything that waits, as far as there is room; else ask to be told of room. */
+/* Writes waiting cells while there is space; else requests a report of space. */
 void shm_pair_flush(struct shm_pair *pair)
 {
     if (pair->state != SHM_PAIR_CONNECTED) return;
@@ -185,7 +185,7 @@ void shm_pair_flush(struct shm_pair *pair)
 
 /* ---- send ---- */
 
-/* May this much more lie untaken at the peer? */
+/* Takes credit for one eager message. False: too much waits at the peer. */
 static bool credit_take(struct shm_pair *pair, size_t cost)
 {
     if (pair->credit_used + cost - pair->out.credit_taken > SHM_CREDIT_BYTES) {
@@ -268,8 +268,8 @@ void shm_notification_write(struct shm_pair *pair, uint64_t tag, const void *hea
 
 void shm_notification_cancel(struct shm_pair *pair) { pair->credit_used -= SHM_MESSAGE_COST; }
 
-/* It fits into its cell, and nothing waits before it: written in place. What is left of it is a completion
- * to run. */
+/* Writes the message in place if it fits into a cell and nothing waits before it. Only the completion
+ * remains. */
 static bool send_inline(struct shm_pair *pair, const struct weft_message *message)
 {
     uint32_t header_bytes = message->header_bytes;
@@ -300,7 +300,7 @@ enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *pe
     struct shm_endpoint *endpoint = transport->backend;
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     if (!shm_pool_has(endpoint, &endpoint->sends)) return WEFT_ERR_NO_MEMORY;
-    bool over = send_inline(peer->backend, message); /* first of all: from here on he can read it */
+    bool over = send_inline(peer->backend, message); /* first of all: the peer can read from here on */
     struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
     if (over) {
         send->op.done = (struct core_done){.peer = peer, .completion = completion, .recycle = shm_op_recycle};
@@ -345,7 +345,7 @@ struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const 
     return arrival;
 }
 
-/* It has been heard: the sender may send that much more. It reads this when it has run out. */
+/* The message was consumed: returns its credit. The sender reads the counter when it has none left. */
 static void credit_give(struct shm_arrival *arrival)
 {
     struct shm_pair *pair = arrival->op.pair;
@@ -366,7 +366,7 @@ void shm_arrival_release(struct shm_arrival *arrival)
     shm_pool_give(endpoint, &arrival->op);
 }
 
-/* Nobody wanted it yet: out of the ring into memory of its own. */
+/* No receive yet: moves the payload out of the ring. */
 static void keep(struct shm_arrival *arrival)
 {
     struct shm_pair *pair = arrival->op.pair;
@@ -458,7 +458,7 @@ static bool on_message(struct shm_pair *pair, const struct ring_cell *cell, cons
     }
     if (!arrival->announced) arrival->cost = (uint32_t)face->payload_bytes + SHM_MESSAGE_COST;
     pair->credit_kept += arrival->cost;
-    bool fair = pair->credit_kept <= SHM_CREDIT_BYTES; /* else it sent more than it may without being heard */
+    bool fair = pair->credit_kept <= SHM_CREDIT_BYTES; /* false: it sent more than its credit */
     if (fair) shm_arrival_deliver(arrival);
     else shm_arrival_release(arrival);
     return fair;
@@ -472,7 +472,7 @@ static bool on_hello(struct shm_pair *pair, const struct ring_cell *cell)
     return true;
 }
 
-/* false: no honest peer writes that here and now. */
+/* Handles one cell. False: the peer breaks the protocol. */
 static bool dispatch(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *data)
 {
     if (!pair->answered && cell->kind != RING_HELLO) return false;
@@ -493,9 +493,9 @@ static bool dispatch(struct shm_pair *pair, const struct ring_cell *cell, const 
     }
 }
 
-/* A message that came whole, for a receive that is posted: out of the ring into the user's memory, without
- * a record of it. What its size and place depend on is loaded once; what the writer may still do to the
- * contents is his message's matter. */
+/* An inline message for a posted receive: copies from the ring into the user's buffer, without a record.
+ * Size and place are loaded once. If the writer changes the contents meanwhile, only its own message is
+ * affected. */
 static bool receive_inline(struct shm_pair *pair)
 {
     const struct ring_cell *cell = &pair->in.shared->cells[pair->in.at];
@@ -545,7 +545,7 @@ int shm_pair_poll(struct shm_pair *pair, int budget)
             shm_pair_broken(pair, "what it wrote into shared memory makes no sense");
             return count;
         }
-        if (pair->state != SHM_PAIR_CONNECTED) return count; /* its end came out of this cell */
+        if (pair->state != SHM_PAIR_CONNECTED) return count; /* the cell ended the pair */
         ring_reader_next(&pair->in, data_bytes);
         if (ring_reader_should_report(&pair->in) && ring_reader_report(&pair->in)) shm_doorbell_ring(pair);
     }

@@ -1,9 +1,9 @@
-/* shm_open.c - one endpoint: opened, progressed, closed.
+/* shm_open.c - life of an endpoint: open, progress, close.
  *
- * Sleeping is on one epoll descriptor over two: the eventfd that peers write when they find this endpoint
- * asleep, and the sockets of meet.h, which break when a peer's process ends. Neither is looked at while
- * messages flow, but every SHM_BOOTSTRAP_POLL_EVERY-th progress (sooner when much is copied), so the fast
- * path makes no system call. */
+ * The endpoint sleeps on one epoll descriptor over two: the eventfd that peers write to a sleeping
+ * endpoint, and the bootstrap sockets, which break when a peer's process ends. Progress polls the sockets
+ * every SHM_BOOTSTRAP_POLL_EVERY calls (earlier after large copies), so the fast path makes no system
+ * call. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +69,7 @@ void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool)
     return item_of(pool, op);
 }
 
-/* The name it had is never used again: what the peer still says to it goes nowhere. */
+/* A name is never reused: late cells for it are ignored. */
 void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op)
 {
     struct shm_pool *pool = op->is_arrival ? &endpoint->arrivals : &endpoint->sends;
@@ -77,7 +77,7 @@ void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op)
     op->generation++;
     op->phase = SHM_FREE;
     if (!pool->is_arrival) endpoint->ops_used--;
-    weft_list_insert_before(pool->free.next, &op->link); /* the warmest next */
+    weft_list_insert_before(pool->free.next, &op->link); /* recently used records are reused first */
 }
 
 struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name)
@@ -101,7 +101,7 @@ static void pool_free(struct shm_endpoint *endpoint, struct shm_pool *pool)
 
 /* ---- open ---- */
 
-/* Is it `name`=on or =off? Then *value_out is set. */
+/* Parses `name`=on or =off into *value_out. False: another name. */
 static bool is_switch(const char *text, size_t length, const char *name, bool *value_out)
 {
     size_t name_length = strlen(name);
@@ -115,7 +115,7 @@ static bool is_switch(const char *text, size_t length, const char *name, bool *v
     return true;
 }
 
-/* "cma=off,maps=off": for tests, and for who wants to see what it costs. */
+/* "cma=off,maps=off": for tests and measurements. */
 static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, struct weft_error *error)
 {
     endpoint->allow_cma = endpoint->allow_maps = endpoint->allow_fences = endpoint->allow_split = true;
@@ -250,7 +250,7 @@ static int shm_fd(struct weft_transport *transport)
     return ((struct shm_endpoint *)transport->backend)->epoll_fd;
 }
 
-/* ---- work ---- */
+/* ---- progress ---- */
 
 static bool sockets_due(struct shm_endpoint *endpoint)
 {
@@ -287,7 +287,7 @@ static int shm_progress(struct weft_transport *transport, int budget)
     if (!weft_list_empty(&endpoint->active)) count += shm_transfers_progress(endpoint, budget);
     if (!weft_list_empty(&endpoint->ending) || !weft_list_empty(&endpoint->closing)) {
         count += shm_pairs_ending(endpoint) + shm_windows_progress(endpoint);
-        /* who is inside does not say when he is out */
+        /* a peer that is inside does not report when it leaves */
         core_wake_at(transport, weft_now_ns(transport->env) + WEFT_MS(1));
     }
     return count;
@@ -333,7 +333,7 @@ static bool shm_drained(struct weft_transport *transport)
     return weft_list_empty(&endpoint->closing);
 }
 
-/* Arrivals that a handler still holds keep payloads of their own. */
+/* Frees the payloads of arrivals that a handler still holds. */
 static void kept_free(struct shm_endpoint *endpoint)
 {
     for (uint32_t i = 0; i < endpoint->op_count; i++) {

@@ -1,18 +1,17 @@
-/* shm_pair.c - how two endpoints come together, and how that ends.
+/* shm_pair.c - connects two endpoints and ends the connection.
  *
- * They meet over a Unix socket (meet.h) and prove that they are of one job. Only then each makes the ring
- * that the other writes into and offers it, as one message with descriptors: the ring, the board with the
- * bell, the facts, the eventfd that wakes, the arena. Each maps what it got, tries whether it can read the
- * other's memory by CMA, and tells in the first cell (HELLO) what works. The socket stays as the line that
- * breaks when the other's process ends.
+ * The endpoints authenticate over a Unix socket (bootstrap.h). Then each side creates the ring that the
+ * peer writes to and sends it as one message with descriptors: ring, doorbell bitmap, window generations,
+ * eventfd, arena. Each side maps them, tests CMA and reports the result in its first cell (HELLO). The
+ * socket stays open and breaks when the process ends.
  *
- * So a peer costs memory only when it is there, and of descriptors the socket, a pidfd and its eventfd: the
- * others are closed once they are sent or mapped.
+ * So a peer costs memory only once it is connected, and three descriptors: the socket, a pidfd and the
+ * peer's eventfd. The others are closed when they are sent or mapped.
  *
- * The end has two halves. At once: the state in both rings says that we are gone, so that no copy under
- * way at the peer counts any more and none begins. Then operations complete, except those whose buffer the
- * peer may be writing at this very moment (it is inside): these, the staging slots that were filled for
- * it, and the mapping of its ring, stay until it is outside, or its process is gone. */
+ * The end has two steps. At once: the state in both rings tells the peer that no copy counts and none may
+ * begin. Then operations complete, except those whose buffer the peer may be writing (it is inside). These
+ * operations, the staging slots filled for the peer and the mapping of its ring stay until the peer is
+ * outside or its process has ended. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <errno.h>
@@ -26,11 +25,11 @@ enum { ADDRESS_VERSION = 2, PARAMETERS_VERSION = 2, DESCRIPTORS = 5 };
 
 struct address {
     uint32_t magic, version, nonce_hash, id, bytes, check;
-    uint64_t host; /* a hash of the boot's id: shared memory ends there */
+    uint64_t host; /* hash of the boot id: the scope of shared memory */
 };
 
 struct parameters {
-    /* flags: enum shm_ability that are allowed here */
+    /* flags: enum shm_ability allowed here */
     uint32_t version, doorbell_bit, segment_bytes, doorbells_bytes, window_generations_bytes, flags;
     uint64_t arena_id, arena_bytes; /* 0: none */
     uint64_t probe_address, probe;
@@ -48,7 +47,7 @@ static uint64_t host_hash(void)
 
 static uint32_t address_check(const struct address *head, const uint8_t *rest, size_t bytes)
 {
-    /* the other words are compared one by one */
+    /* the other fields are compared one by one */
     uint64_t sum = weft_fnv_bytes(WEFT_FNV_BASIS, &head->bytes, sizeof head->bytes);
     sum = weft_fnv_bytes(sum, &head->host, sizeof head->host);
     return (uint32_t)(weft_fnv_bytes(sum, rest, bytes) >> 16);
@@ -91,7 +90,7 @@ static enum weft_status address_read(const struct weft_transport *transport, uin
     return head.host == host_hash() ? WEFT_OK : WEFT_ERR_UNREACHABLE;
 }
 
-/* ---- meeting ---- */
+/* ---- connect ---- */
 
 static void forget(struct shm_pair *pair)
 {
@@ -116,7 +115,7 @@ static void pair_unmap(struct shm_pair *pair)
     pair->view = NULL;
 }
 
-/* An endpoint's pair with itself: what it writes it reads. */
+/* The pair of an endpoint with itself: one ring, written and read here. */
 static void shm_bootstrap_self(struct shm_pair *pair)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
@@ -166,7 +165,7 @@ static enum weft_status shm_bootstrap_other(struct shm_pair *pair, const uint8_t
     return status;
 }
 
-/* The ring that the peer writes into; touched by its reader first. WEFT_ERR_LIMIT. */
+/* Creates the ring that the peer writes to; its reader touches it first. WEFT_ERR_LIMIT. */
 static enum weft_status inbox_make(struct shm_pair *pair, int *fd_out)
 {
     pair->in.shared = memory_file_create("weft-ring", sizeof *pair->in.shared, true, fd_out);
@@ -175,7 +174,7 @@ static enum weft_status inbox_make(struct shm_pair *pair, int *fd_out)
     return WEFT_OK;
 }
 
-/* Give the peer what it may map of ours. */
+/* Sends the peer the memory that it may map. */
 static enum weft_status offer(struct shm_pair *pair)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
@@ -230,7 +229,7 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
     return WEFT_OK;
 }
 
-/* What the peer shows us, mapped. false: it is not what it should be, or cannot be mapped here. */
+/* Maps the memory that the peer sent. False: wrong contents, or it cannot be mapped. */
 static bool map_peer(struct shm_pair *pair, int *descriptors, uint32_t count)
 {
     pair->out.shared = memory_file_map(descriptors[0], sizeof *pair->out.shared, true);
@@ -283,13 +282,13 @@ void shm_pair_connected(void *owner, struct bootstrap_peer *bootstrap, const voi
                        "no memory file for this peer could be made: raise ulimit -n, or the memory limit");
 }
 
-/* Its offer: now the two can talk. */
+/* The peer's memory has arrived: the pair is connected. */
 void shm_pair_on_message(void *owner, struct bootstrap_peer *bootstrap, const void *data, size_t bytes,
                          int *descriptors, uint32_t count)
 {
     struct shm_pair *pair = owner;
     struct shm_endpoint *endpoint = pair->endpoint;
-    if (pair->state != SHM_PAIR_CONNECTING) return; /* over; or it has said what nobody asks for */
+    if (pair->state != SHM_PAIR_CONNECTING) return; /* closed, or an unexpected message */
     if (bytes != 0 || count < DESCRIPTORS - 1 || count > DESCRIPTORS || !map_peer(pair, descriptors, count)) {
         core_peer_lost(endpoint->transport, pair->peer, WEFT_ERR_UNREACHABLE,
                        "the peer's shared memory cannot be mapped: raise vm.max_map_count or the limit on "
@@ -301,7 +300,7 @@ void shm_pair_on_message(void *owner, struct bootstrap_peer *bootstrap, const vo
     struct ring_cell hello = {.kind = RING_HELLO,
                               .a = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0)};
     shm_write(pair, &hello, NULL, NULL, 0);
-    shm_doorbell_ring_self(pair); /* it may have met us, and rung, before we had met it */
+    shm_doorbell_ring_self(pair); /* the peer may have connected and rung before this side connected */
     shm_pair_flush(pair);
 }
 
@@ -311,12 +310,12 @@ void shm_pair_disconnected(void *owner, struct bootstrap_peer *bootstrap, enum w
     struct shm_pair *pair = owner;
     struct weft_transport *transport = pair->endpoint->transport;
     bool was_met = pair->state == SHM_PAIR_CONNECTED;
-    /* it ran until it said LEFT, or until its process ended */
+    /* it ran until it stored RING_LEFT, or until its process ended */
     if (status == WEFT_ERR_PEER_LOST || !was_met) pair->dead = true;
     while (pair->state == SHM_PAIR_CONNECTED && atomic_load(&pair->in.shared->writer.state) == RING_LEFT &&
            ring_reader_ready(&pair->in)) {
         pair->endpoint->step_bytes = 0;
-        shm_pair_poll(pair, RING_CELLS); /* what it said before comes first */
+        shm_pair_poll(pair, RING_CELLS); /* its earlier cells are delivered first */
     }
     if (pair->state == SHM_PAIR_CONNECTED && atomic_load(&pair->in.shared->writer.state) == RING_LEFT) {
         core_peer_left(transport, pair->peer, "the endpoint has closed");
@@ -337,7 +336,7 @@ void shm_pair_broken(struct shm_pair *pair, const char *text)
     core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_MALFORMED, sentence);
 }
 
-/* May the peer be in our memory right now? */
+/* Whether the peer may be inside our memory now. */
 static bool is_inside(const struct shm_pair *pair)
 {
     if (pair->dead || pair->self || !pair->in.shared || !pair->out.shared) return false;
@@ -370,7 +369,7 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
     shm_doorbell_leave(endpoint, pair);
     pair->state = SHM_PAIR_CLOSED;
     pair->end_status = status;
-    /* the peer may have met us already */
+    /* the peer may be connected already */
     if (pair->in.shared) atomic_store(&pair->in.shared->reader.state, how);
     if (pair->out.shared) atomic_store(&pair->out.shared->writer.state, how);
     shm_fence_users(endpoint);
@@ -388,7 +387,7 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
     shm_pairs_ending(endpoint);
 }
 
-/* Pairs whose peer may be inside our memory: when it is outside, the rest of the end. */
+/* Pairs whose peer may be inside our memory: finishes their end when it is outside. */
 int shm_pairs_ending(struct shm_endpoint *endpoint)
 {
     int count = 0;
@@ -398,7 +397,7 @@ int shm_pairs_ending(struct shm_endpoint *endpoint)
         ops_end(pair, pair->end_status);
         if (!weft_list_empty(&pair->ops) || is_inside(pair)) continue;
         weft_list_remove(&pair->ending);
-        shm_slots_free(endpoint, pair); /* it stores into those that it has read */
+        shm_slots_free(endpoint, pair); /* the peer stores into slots that it has read */
         pair_unmap(pair);
         if (!pair->watched) forget(pair);
         count++;
@@ -406,7 +405,7 @@ int shm_pairs_ending(struct shm_endpoint *endpoint)
     return count;
 }
 
-/* This endpoint closes: whether the peer still runs is nobody's question any more. */
+/* The local endpoint closes: it does not wait for the peer's process. */
 void shm_pair_leave(struct shm_pair *pair)
 {
     shm_pair_end(pair, RING_LEFT, WEFT_ERR_CLOSED);
@@ -445,7 +444,7 @@ enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_pee
     uint64_t probed;
     if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->read_by_cma) return WEFT_ERR_UNSUPPORTED;
     transport->stats.system_call_count++;
-    /* checks whether the kernel still permits it */
+    /* tests whether the kernel still permits it */
     if (bytes == 0) return shm_pair_cma(pair, &probed, pair->probe_address, sizeof probed, false);
     transport->stats.copied_bytes += bytes;
     return shm_pair_cma(pair, local, address, bytes, outward);
@@ -457,7 +456,7 @@ bool shm_is_detached(struct weft_transport *transport, const struct weft_peer *p
     return pair && pair->dead;
 }
 
-/* What both ends have agreed on: the same sentence on both. */
+/* The method that both sides have agreed on; the same text on both sides. */
 void shm_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
 {
     const struct shm_pair *pair = peer->backend;

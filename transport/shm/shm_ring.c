@@ -1,4 +1,4 @@
-/* shm_ring.c - the two ends of a ring. See shm_ring.h for the layout and the rules. */
+/* shm_ring.c - both ends of a ring. Layout and rules: shm_ring.h. */
 #include "transport/shm/shm_ring.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ void *ring_writer_data(struct ring_writer *writer, size_t data_bytes)
 void ring_reader_copy(const struct ring_reader *reader, struct ring_cell *cell_out)
 {
     memcpy(cell_out, &reader->shared->cells[reader->at], sizeof *cell_out);
-    atomic_signal_fence(memory_order_seq_cst); /* the copy is judged, not the original once more */
+    atomic_signal_fence(memory_order_seq_cst); /* the copy is checked, not the original again */
 }
 
 const uint8_t *ring_reader_data(const struct ring_reader *reader, size_t data_bytes)

@@ -1,24 +1,21 @@
-/* shm_ring.h - the way from one endpoint to one other: a segment in shared memory with one writer and one
- * reader.
+/* shm_ring.h - one direction between two endpoints: a shared segment with one writer and one reader.
  *
- *   offset 0      the reader's lines   what it has taken, written often and read seldom; and the other way round: does it
- *                                      look here by itself, has it ended
- *          128    the writer's lines   has it left; does it wait for room; whose memory is it in
- *          384    shared lines         who copies which part of a payload that both copy
- *          512    cells                64 bytes each: what happened, and small messages whole
- *          8192   bytes                headers and payloads that do not fit into their cell, 64-byte aligned, never wrapped
+ *   offset 0      reader's lines   cells and bytes taken; whether the reader polls; whether it has closed
+ *          128    writer's lines   whether the writer has closed or waits for space; which memory it accesses
+ *          384    split words      progress of payloads that both sides copy
+ *          512    cells            64 bytes each: events, and messages that fit
+ *          8192   bytes            headers and payloads beyond their cell, 64-byte aligned, never wrapped
  *
- * The reader owns (makes, touches first) the segment, so what was published outlives its writer. A cell is
- * published by its turn (the number of the cell, counted from 1), which is stored last; the reader looks at
- * one line and finds the rest there. The two never write the same line, except for the bytes handed over and
- * the shared lines.
+ * The reader creates and first touches the segment, so its contents survive the writer. The writer
+ * publishes a cell by storing its sequence number (from 1) last; the reader polls that one line. No line
+ * has two writers, except the bytes and the split words.
  *
- * Whoever goes to sleep or waits for room says so first and looks again afterwards; the other writes first
- * and then looks whether somebody said so: with a full fence between the two steps on both sides one of them
- * sees the other.
+ * A side that sleeps or waits for space stores its flag, then checks again. The other side writes, then
+ * reads the flag. A full fence between the two steps on both sides ensures that one of them sees the
+ * other's store.
  *
- * The other side is not trusted: a cell is copied once and judged from the copy; counters of the other
- * side are checked against what is possible; positions in the bytes are computed here, never read. */
+ * The peer is not trusted: a cell is copied once and the copy is checked; counters of the peer are checked
+ * for range; positions in the bytes are computed locally. */
 #ifndef WEFT_TRANSPORT_SHM_RING_H
 #define WEFT_TRANSPORT_SHM_RING_H
 
@@ -33,9 +30,9 @@ enum {
     RING_HEAD_BYTES = 512,
     RING_DATA_BYTES = 24576,
     RING_SEGMENT_BYTES = RING_HEAD_BYTES + RING_CELLS * RING_CELL_BYTES + RING_DATA_BYTES, /* 32 KiB */
-    RING_TAKEN_CELLS = RING_CELLS / 4, /* the reader tells what it has taken after so much of it */
+    RING_TAKEN_CELLS = RING_CELLS / 4, /* the reader reports its progress after so much */
     RING_TAKEN_BYTES = RING_DATA_BYTES / 4,
-    RING_WINDOWS = 1024, /* windows of one endpoint; see shm_window.c */
+    RING_WINDOWS = 1024, /* windows per endpoint; see shm_window.c */
     RING_BODY_BYTES = 48,
     RING_SPLITS = 16,
 };
@@ -43,27 +40,27 @@ enum {
 enum ring_state { RING_OPEN = 0, RING_LEFT = 1, RING_ENDED = 2 };
 
 enum ring_kind {
-    RING_HELLO = 1,    /* a: what the writer can do (enum shm_ability) */
+    RING_HELLO = 1,    /* a: abilities of the writer (enum shm_ability) */
     RING_INLINE,       /* a: tag; header and payload in the body */
     RING_EAGER,        /* a: tag; payload_bytes; header, then payload (aligned to 64) in the bytes */
-    RING_ANNOUNCE,     /* a: tag; the payload stays where it is until the receiver has named a buffer */
-    RING_PUT,          /* a: tag; as an announcement, into a window of the reader */
-    RING_GET,          /* a: the writer's operation; out of a window of the reader */
-    RING_DONE,         /* a: the reader's operation is over, with a status */
-    RING_GRANT,        /* a: the reader's operation: write into my memory, then say DONE to mine */
-    RING_STAGE,        /* a: the reader's operation: send it in pieces to mine */
-    RING_PIECE,        /* a: the reader's operation: the next bytes, in a staging slot or behind this cell */
-    RING_PIECE_TAKEN,  /* a: staging slots of the reader, a bit each, that are free again */
-    RING_SPLIT,        /* a: the reader's operation: let us both copy it; see shm_split.c */
+    RING_ANNOUNCE,     /* a: tag; the payload waits until the receiver names a buffer */
+    RING_PUT,          /* a: tag; an announcement into a window of the reader */
+    RING_GET,          /* a: operation of the writer; reads a window of the reader */
+    RING_DONE,         /* a: operation of the reader, which is complete with a status */
+    RING_GRANT,        /* a: operation of the reader: write into my memory, then send DONE to mine */
+    RING_STAGE,        /* a: operation of the reader: send its payload in pieces to mine */
+    RING_PIECE,        /* a: operation of the reader: its next bytes, in a staging slot or behind this cell */
+    RING_PIECE_TAKEN,  /* a: staging slots of the reader, one bit each, that are free */
+    RING_SPLIT,        /* a: operation of the reader, copied by both sides; see shm_split.c */
     RING_KINDS,
 };
 
-#define RING_NO_OFFSET UINT64_MAX /* an arena offset: not in the arena */
+#define RING_NO_OFFSET UINT64_MAX /* arena offset of memory outside the arena */
 
 struct ring_cell {
     uint32_t seq;
     uint8_t kind;
-    uint8_t inline_bytes; /* payload in the body, behind the header (INLINE) */
+    uint8_t inline_bytes; /* payload bytes in the body, after the header (INLINE) */
     uint16_t header_bytes;
     uint64_t a;
     union {
@@ -75,11 +72,11 @@ struct ring_cell {
             uint64_t op, bytes, address, offset; /* offset: in the writer's arena, or RING_NO_OFFSET */
         } announce;
         struct {
-            uint64_t op, bytes, at, offset; /* at: in the window */
+            uint64_t op, bytes, at, offset; /* at: offset in the window */
             uint32_t window, generation, notify;
         } put;
         struct {
-            uint64_t bytes, at, offset; /* offset: of the destination, in the writer's arena */
+            uint64_t bytes, at, offset; /* offset: destination in the writer's arena */
             uint32_t window, generation;
         } get;
         struct {
@@ -103,7 +100,7 @@ struct ring_cell {
 };
 _Static_assert(sizeof(struct ring_cell) == RING_CELL_BYTES, "a cell is one line");
 
-/* Its first eight bytes, which a reader takes by one load. */
+/* The first eight bytes of a cell, read by one load. */
 struct ring_head {
     uint32_t seq;
     uint8_t kind, inline_bytes;
@@ -116,22 +113,22 @@ struct ring_shared {
     struct { /* written by the reader */
         _Alignas(64) _Atomic uint64_t cells_taken;
         _Atomic uint64_t bytes_taken;
-        _Atomic uint64_t credit_taken; /* eager bytes given to somebody; see shm_message.c */
-        _Alignas(64) _Atomic uint32_t is_polling; /* the reader looks at the cells by itself: no need to
-                                                   * ring its bell */
+        _Atomic uint64_t credit_taken; /* cost of eager messages consumed; see shm_message.c */
+        _Alignas(64) _Atomic uint32_t is_polling; /* the reader polls the cells: no doorbell is needed */
         _Atomic uint32_t state;        /* enum ring_state */
     } reader;
     struct { /* written by the writer */
         _Alignas(64) _Atomic uint32_t state;
-        _Atomic uint32_t is_waiting;  /* for room: tell it when there is some */
-        /* In the reader's memory: 1 + window, SHM_INSIDE_GRANT, or 0. Alone: the reader looks at `waits`
-         * again and again. */
+        _Atomic uint32_t is_waiting;  /* the writer waits for space; the reader reports it */
+        /* What the writer accesses in the reader's memory: 1 + window, SHM_INSIDE_GRANT, or 0. A line of
+         * its own, because the reader polls `is_waiting`. */
         _Alignas(64) _Atomic uint32_t inside;
-        _Alignas(64) _Atomic uint64_t maps[RING_WINDOWS / 64]; /* windows of the reader it holds mapped */
+        /* windows of the reader that the writer holds mapped */
+        _Alignas(64) _Atomic uint64_t maps[RING_WINDOWS / 64];
     } writer;
-    struct { /* written by both; one after the other in different lines */
+    struct { /* written by both; neighbours lie in different lines */
         _Alignas(64) _Atomic uint64_t taken[8];
-    } splits[RING_SPLITS / 8]; /* payloads from writer to reader that both copy; see shm_split.c */
+    } splits[RING_SPLITS / 8]; /* payloads that both sides copy; see shm_split.c */
     _Alignas(64) struct ring_cell cells[RING_CELLS];
     uint8_t data[RING_DATA_BYTES];
 };
@@ -144,31 +141,30 @@ static inline uint64_t ring_align(uint64_t bytes) { return (bytes + 63) & ~(uint
 struct ring_writer {
     struct ring_shared *shared;
     uint64_t cells, bytes; /* written so far */
-    uint64_t cells_taken, bytes_taken, credit_taken; /* as last seen */
+    uint64_t cells_taken, bytes_taken, credit_taken; /* as last read */
     uint32_t at;           /* cells % RING_CELLS */
-    bool is_waiting;            /* has said so */
+    bool is_waiting;            /* the shared flag is set */
 };
 
-/* Read what the reader has taken. false: it claims the impossible. */
+/* Reads the reader's counters. False: they are impossible. */
 bool ring_writer_refresh(struct ring_writer *writer);
-/* Is there room for one cell, by what is known? */
+/* Whether one cell is free, by the counters last read. */
 static inline bool ring_writer_has_cell(const struct ring_writer *writer)
 {
     return writer->cells - writer->cells_taken < RING_CELLS;
 }
-/* Is there room for one cell and `data_bytes` behind it? `*broken_out` becomes true when the reader claims
- * the impossible. */
+/* Whether one cell and `data_bytes` are free. Sets *broken_out if the reader's counters are impossible. */
 bool ring_writer_room(struct ring_writer *writer, size_t data_bytes, bool *broken_out);
-/* Ask to be told about room. true: there is some already. */
+/* Requests a report of space. True: there is space already. */
 bool ring_writer_wait(struct ring_writer *writer, size_t data_bytes, bool *broken_out);
-/* The next cell to fill, all but its turn; valid until ring_writer_publish. */
+/* The next cell to fill, except `seq`; valid until ring_writer_publish. */
 static inline struct ring_cell *ring_writer_cell(struct ring_writer *writer)
 {
     return &writer->shared->cells[writer->at];
 }
-/* Where its `data_bytes` go. */
+/* Destination of its `data_bytes`. */
 void *ring_writer_data(struct ring_writer *writer, size_t data_bytes);
-/* Hand the cell over. Then a full fence, and the bell if the reader does not look by itself: see
+/* Publishes the cell. The caller then issues a full fence and rings if the reader does not poll: see
  * shm_doorbell.c. */
 static inline void ring_writer_publish(struct ring_writer *writer)
 {
@@ -183,7 +179,7 @@ static inline void ring_writer_publish(struct ring_writer *writer)
 struct ring_reader {
     struct ring_shared *shared;
     uint64_t cells, bytes;           /* taken so far */
-    uint64_t cells_reported, bytes_reported; /* of which the writer knows */
+    uint64_t cells_reported, bytes_reported; /* as reported to the writer */
     uint32_t at;
 };
 
@@ -192,7 +188,7 @@ static inline bool ring_reader_ready(const struct ring_reader *reader)
     const _Atomic uint32_t *word = (const _Atomic uint32_t *)&reader->shared->cells[reader->at].seq;
     return atomic_load_explicit(word, memory_order_acquire) == (uint32_t)(reader->cells + 1);
 }
-/* When ready: what kind of cell it is, by one load. */
+/* If ready: kind and sizes of the cell, by one load. */
 static inline struct ring_head ring_reader_head(const struct ring_reader *reader)
 {
     const _Atomic uint64_t *word = (const _Atomic uint64_t *)(const void *)&reader->shared->cells[reader->at];
@@ -200,25 +196,26 @@ static inline struct ring_head ring_reader_head(const struct ring_reader *reader
     return (struct ring_head){(uint32_t)bits, (uint8_t)(bits >> 32), (uint8_t)(bits >> 40),
                               (uint16_t)(bits >> 48)};
 }
-/* When ready: a copy of the next cell. */
+/* If ready: copies the next cell. */
 void ring_reader_copy(const struct ring_reader *reader, struct ring_cell *cell_out);
-/* The bytes behind it; `data_bytes` is what the copy says. NULL: more than there can be. */
+/* The bytes behind the cell; `data_bytes` from the copy. NULL: more than the ring can hold. */
 const uint8_t *ring_reader_data(const struct ring_reader *reader, size_t data_bytes);
-/* Bytes behind a cell lie in one piece: what would cross the end starts at the beginning. Both ends count
+/* The bytes of a cell are contiguous: a block that would cross the end starts at offset 0. Both ends count
  * the gap. */
 static inline uint64_t ring_data_start(uint64_t position, size_t data_bytes)
 {
     uint64_t at = position % RING_DATA_BYTES;
     return at + data_bytes > RING_DATA_BYTES ? position + (RING_DATA_BYTES - at) : position;
 }
-/* It is dealt with: go on. */
+/* Consumes the cell. */
 static inline void ring_reader_next(struct ring_reader *reader, size_t data_bytes)
 {
     if (data_bytes > 0) reader->bytes = ring_data_start(reader->bytes, data_bytes) + ring_align(data_bytes);
     reader->cells++;
     if (++reader->at == RING_CELLS) reader->at = 0;
 }
-/* Should the writer be told now (much was taken, or it waits and something was taken)? */
+/* Whether to report now: a quarter of the ring was consumed, or the writer waits and something was
+ * consumed. */
 static inline bool ring_reader_should_report(const struct ring_reader *reader)
 {
     uint64_t cells = reader->cells - reader->cells_reported;
@@ -226,7 +223,7 @@ static inline bool ring_reader_should_report(const struct ring_reader *reader)
     if (cells >= RING_TAKEN_CELLS || reader->bytes - reader->bytes_reported >= RING_TAKEN_BYTES) return true;
     return atomic_load_explicit(&reader->shared->writer.is_waiting, memory_order_relaxed) != 0;
 }
-/* Tell it. true: it waits for room; ring its bell. */
+/* Reports to the writer. True: the writer waits; ring its doorbell. */
 bool ring_reader_report(struct ring_reader *reader);
 
 #endif

@@ -1,25 +1,22 @@
-/* shm_split.c - a large payload by CMA, copied from both its ends at once.
+/* shm_split.c - a large CMA payload, copied by both sides at once.
  *
- * Beside the bytes, the kernel has page tables to walk for every page it copies between processes, so two
- * processors are nearly twice as quick as one. The receiver, who has named his buffer, tells the sender where
- * it is (SHARE). Then he reads chunks from the front, and the sender, when he looks, writes chunks from the
- * back. Whose a chunk is, is settled in a word of the ring that both may write, by compare and swap:
+ * CMA walks page tables for every page, so two processors copy nearly twice as fast as one. The receiver
+ * sends the address of its buffer (SPLIT) and reads chunks from the front. The sender, when it progresses,
+ * writes chunks from the back. Both claim chunks by compare-and-swap in one word of the ring:
  *
- *   epoch (32 bits) | taken from the front, by the receiver (16) | taken from the back, by the sender (16)
+ *   epoch (32 bits) | chunks claimed from the front, by the receiver (16) | from the back, by the sender (16)
  *
  *   receiver                                   sender
- *   SHARE            ───────────────────►
- *   takes and reads until nothing is left      takes and writes until nothing is left
- *   has the sender taken any? waits  ◄───      DONE, if he has taken any
- *   DONE             ───────────────────►      over
+ *   SPLIT            ───────────────────►
+ *   claims and reads until none is left        claims and writes until none is left
+ *   the sender claimed some? waits   ◄───      DONE, if it claimed any
+ *   DONE             ───────────────────►      complete
  *
- * So nobody waits for a chunk that nobody has taken: a sender that computes delays nothing, and one that
- * sleeps is not asked. The sender writes between shm_access_begin and shm_access_end, as after a GRANT. What
- * one cannot copy, the other does: the receiver reads what the sender could not write; what he cannot read
- * himself is staged as a whole.
+ * The receiver waits for claimed chunks only: a sender that computes delays nothing, and a sleeping one is
+ * not asked. The sender writes between shm_access_begin and shm_access_end, as after a GRANT. The receiver
+ * reads chunks that the sender failed to write. If the receiver cannot read, the whole payload is staged.
  *
- * Each side counts what it has taken itself: where it copies does not depend on what the other writes into
- * the word. */
+ * Each side counts its own claims: where it copies does not depend on what the peer stores in the word. */
 #include "transport/shm/shm.h"
 
 enum { CHUNK_MIN = 32 << 10, CHUNK_MAX = 128 << 10, CHUNKS_MAX = 0x7fff, PAGE_BYTES = 4096 };
@@ -43,7 +40,7 @@ static _Atomic uint64_t *word_of(struct ring_shared *shared, uint32_t slot)
     return &shared->splits[slot % lines].taken[slot / lines];
 }
 
-/* One more chunk for this side. */
+/* Claims one more chunk for this side. */
 static bool take(struct shm_op *op)
 {
     _Atomic uint64_t *word =
@@ -66,7 +63,7 @@ void shm_split_end(struct shm_op *op)
     op->split = 0;
 }
 
-/* The receiver's: neither side has any more to copy, or is at it. */
+/* Receiver: no side copies any more. */
 static void finish_if_done(struct shm_op *op)
 {
     struct shm_arrival *arrival = weft_container_of(op, struct shm_arrival, op);
@@ -75,7 +72,7 @@ static void finish_if_done(struct shm_op *op)
     if (op->split_status < 0) {
         shm_copy_failed(op, op->split_status);
     } else if (op->split_reported && op->split_peer_status < 0 && mine < op->bytes) {
-        op->at = mine; /* alone */
+        op->at = mine; /* the rest, without the sender */
         op->phase = SHM_COPYING;
         weft_list_append(&op->pair->endpoint->active, &op->link);
     } else {
@@ -83,12 +80,12 @@ static void finish_if_done(struct shm_op *op)
     }
 }
 
-/* Nothing is left to take. */
+/* No chunk is left to claim. */
 static void taken_all(struct shm_op *op)
 {
     if (op->is_arrival) {
         if (op->split_reported || op->taken == chunks_of(op)) finish_if_done(op);
-        else op->phase = SHM_GRANTED; /* the sender is still writing: his DONE follows */
+        else op->phase = SHM_GRANTED; /* the sender still writes; its DONE follows */
         return;
     }
     op->phase = SHM_AT_OWNER;
@@ -102,12 +99,13 @@ void shm_split_step(struct shm_op *op)
     struct shm_endpoint *endpoint = op->pair->endpoint;
     for (size_t moved = 0; moved < SHM_SLICE_BYTES && endpoint->step_bytes < SHM_STEP_BYTES;
          moved += op->chunk) {
-        bool gives_up = op->split_status < 0 && !op->is_arrival; /* what is left is the receiver's */
+        bool gives_up = op->split_status < 0 && !op->is_arrival; /* the receiver copies the rest */
         if (gives_up || !take(op)) {
             taken_all(op);
             return;
         }
-        if (op->split_status < 0) continue; /* the receiver gives up: taken so that the sender stops */
+        /* the receiver has failed: it claims the rest so that the sender stops */
+        if (op->split_status < 0) continue;
         uint64_t left = op->bytes - op->at;
         op->split_status = shm_copy_slice(op, left < op->chunk ? left : op->chunk);
     }
@@ -136,8 +134,8 @@ static void go(struct shm_op *op)
     else weft_list_append(&endpoint->active, &op->link);
 }
 
-/* It has one of ours to read as well: then both processors are at work already. Only the last few
- * operations are looked at. */
+/* Whether the peer has a payload of ours to read, so that both processors copy already. Checks the last
+ * few operations only. */
 static bool peer_can_read(const struct shm_pair *pair)
 {
     const struct weft_list *node = pair->ops.prev;
@@ -195,7 +193,7 @@ bool shm_split_on_done(struct shm_op *op, enum weft_status status)
 {
     if (!op->is_arrival) {
         if (op->phase != SHM_COPYING && op->phase != SHM_AT_OWNER) return false;
-        shm_op_finish(op, status); /* perhaps without having had a look */
+        shm_op_finish(op, status); /* the sender may have copied nothing */
         return true;
     }
     if (op->split_reported) return false;

@@ -1,12 +1,12 @@
-/* shm_transfer.c - how an announced payload gets to its receiver: the table in shm.h.
+/* shm_transfer.c - moves an announced payload to its receiver by the methods in shm.h.
  *
- * The receiver names a buffer and chooses. Whoever copies does so in slices from progress; small ones at
- * once. After the last slice the copier tells the other side (DONE), unless the other side knows by itself
+ * The receiver names a buffer and chooses the method. The copying side copies in slices from progress,
+ * small payloads at once. After the last slice it reports DONE, unless the peer detects it itself
  * (pieces).
  *
- * Reading a peer's memory is safe for the peer, but it may have given its buffer back in the middle (it
- * ended the pair): it says so in its state before it reuses anything, and the reader looks at that state
- * after the copy. Writing is guarded by shm_access_begin and shm_access_end on both sides of each slice. */
+ * A read of a peer's memory cannot harm the peer, but the peer may end the pair meanwhile and reuse the
+ * buffer. It stores its state before the reuse, and the reader checks that state after the copy. Writes
+ * are bracketed by shm_access_begin and shm_access_end for each slice. */
 #include <string.h>
 
 #include "transport/shm/shm.h"
@@ -42,7 +42,7 @@ static void grant(struct shm_arrival *arrival, uint64_t offset)
     shm_answer(op, RING_GRANT, arrival->sender_op);
 }
 
-/* The end of a receive, or of a put that this owner does itself. `tell`: the sender does not know yet. */
+/* Ends a receive, or a put that this owner copies. `tell`: report to the sender. */
 static void receive_finish(struct shm_arrival *arrival, enum weft_status status, bool tell)
 {
     struct shm_op *op = &arrival->op;
@@ -96,7 +96,7 @@ void shm_receive_finish(struct shm_arrival *arrival, enum weft_status status)
 
 /* ---- copies by this side ---- */
 
-/* The copy is complete (or has failed): what follows depends on what it was. */
+/* The copy is complete or has failed: continues by the kind of operation. */
 static void copy_finish(struct shm_op *op, enum weft_status status)
 {
     if (op->is_arrival) {
@@ -142,7 +142,7 @@ enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes)
                                                                                           : WEFT_OK;
 }
 
-/* CMA that was allowed when the two met is not any more, or not for this memory: another way. */
+/* CMA was permitted at connect but fails now: falls back to another method. */
 static bool copy_fall_back(struct shm_op *op, enum weft_status status)
 {
     if (op->method != SHM_COPY_CMA || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_CANCELLED)
@@ -160,7 +160,7 @@ void shm_copy_failed(struct shm_op *op, enum weft_status status)
     copy_finish(op, status);
 }
 
-/* One slice; the operation goes on in the active list, or is over. */
+/* Copies one slice. The operation then stays in the active list or is complete. */
 static void copy_step(struct shm_op *op)
 {
     size_t left = op->bytes - op->at;
@@ -185,7 +185,7 @@ void shm_copy_start(struct shm_op *op, enum shm_copy_method method, uint64_t pee
 
 /* ---- pieces out ---- */
 
-/* Two megabytes in the arena for all peers, made and touched when first needed, then reused. */
+/* Staging memory in the arena for all peers: allocated and touched at first use, then reused. */
 static void staging_make(struct shm_endpoint *endpoint)
 {
     endpoint->staging_tried = true;
@@ -211,7 +211,7 @@ static struct shm_slot *slot_take(struct shm_op *op)
     return NULL;
 }
 
-/* The next bytes of op, in a slot or behind their cell. 0: neither has room now. */
+/* Sends the next bytes of op, in a slot or behind their cell. 0: no space in either. */
 static size_t piece_send(struct shm_op *op)
 {
     struct shm_pair *pair = op->pair;
@@ -232,7 +232,7 @@ static size_t piece_send(struct shm_op *op)
         WEFT_ASSERT(written);
         return bytes;
     }
-    if (op->slots > 0) return 0; /* slots come back: worth waiting for */
+    if (op->slots > 0) return 0; /* a slot will be free soon */
     cell.body.piece.bytes = left < SHM_PIECE_BYTES ? left : SHM_PIECE_BYTES;
     cell.body.piece.offset = RING_NO_OFFSET;
     return shm_write(pair, &cell, NULL, op->local + op->at, cell.body.piece.bytes) ? cell.body.piece.bytes
@@ -255,7 +255,8 @@ static void stage_step(struct shm_op *op)
         endpoint->transport->stats.copied_bytes += bytes;
     }
     if (op->at < op->bytes) weft_list_append(&endpoint->active, &op->link);
-    else if (op->window != 0) op->phase = SHM_AT_OWNER; /* a put: the owner says when it is all there */
+    /* a put: the owner reports when all bytes have arrived */
+    else if (op->window != 0) op->phase = SHM_AT_OWNER;
     else shm_op_finish(op, WEFT_OK);
 }
 
@@ -290,7 +291,7 @@ void shm_slots_free(struct shm_endpoint *endpoint, const struct shm_pair *pair)
     shm_stalled_resume(endpoint);
 }
 
-/* ---- what the other side says ---- */
+/* ---- cells of the peer ---- */
 
 static enum weft_status status_of(int32_t value)
 {
@@ -302,7 +303,7 @@ bool shm_on_done(struct shm_pair *pair, const struct ring_cell *cell)
 {
     struct shm_op *op = shm_op_find(pair, cell->a);
     enum weft_status status = status_of(cell->body.done.status);
-    if (!op || op->phase == SHM_DONE) return true; /* by an error here that it did not know of */
+    if (!op || op->phase == SHM_DONE) return true; /* it failed here before the peer could know */
     if (op->split) return shm_split_on_done(op, status);
     if (op->phase == SHM_GRANTED && op->is_arrival)
         receive_finish(weft_container_of(op, struct shm_arrival, op), status, false);
@@ -340,7 +341,7 @@ bool shm_on_stage(struct shm_pair *pair, const struct ring_cell *cell)
     return true;
 }
 
-/* May the next bytes still go where this operation wants them? */
+/* Whether the next bytes may still go to the target of this operation. */
 static bool piece_accept(struct shm_op *op)
 {
     if (!op->is_arrival) return true;
@@ -356,7 +357,7 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
         if (bytes > SHM_SLOT_BYTES || cell->body.piece.slot >= SHM_SLOTS) return false;
         data = shm_view_at(pair->view, cell->body.piece.offset, bytes);
         if (!data) return false;
-        /* told when this one is copied: the flush comes later */
+        /* reported after this copy, by the flush */
         pair->pieces_taken |= 1u << cell->body.piece.slot;
         shm_block(pair);
     }
@@ -369,7 +370,7 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
         return true;
     }
     memcpy(op->local + op->at, data, bytes);
-    if (shm_access_begin(pair, 0, 0)) { /* a slot is the peer's again when it has ended the pair */
+    if (shm_access_begin(pair, 0, 0)) { /* after the end of the pair a slot belongs to the peer */
         weft_claim_lines(data, bytes);
         shm_access_end(pair);
     }

@@ -1,14 +1,14 @@
-/* shm_window.c - memory that peers reach by themselves.
+/* shm_window.c - windows: one-sided access to memory.
  *
- * A window has a number and a generation (odd: open), shown in the owner's facts, which peers can only read.
- * Who touches it says so in his own line of the pair's ring before he looks whether it is still open; the
- * owner closes it (generation + 1) before he looks who is inside. So when the owner has seen everybody
- * outside, nobody gets in any more: no message is needed, and a peer that computes or sleeps delays nothing
- * (shm_fence.c has the order in which memory shows that). One that was stopped inside, or holds the window
- * mapped (a bit in its ring), is waited for until it goes on, releases it, or dies.
+ * A window has a number and a generation (odd: open) in memory that peers map read-only. A user stores the
+ * window in its line of the ring, then checks that the window is open. The owner increments the
+ * generation, then checks the lines of all users. So once no user is inside, none can enter: no message is
+ * needed, and a peer that computes or sleeps delays nothing (shm_fence.c proves the memory order). If a
+ * user stopped inside, or holds the window mapped (a bit in its ring), the close waits until it continues,
+ * releases the window or dies.
  *
- * A put or get of mapped memory that is not long is over when its call returns. One that can be done
- * neither in mapped memory nor by CMA is a message to the owner. */
+ * A put or get of mapped memory up to SHM_DIRECT_BYTES completes inside its call. If neither mapped access
+ * nor CMA works, the request is a message to the owner. */
 #include <stdio.h>
 #include <string.h>
 
@@ -170,7 +170,7 @@ enum weft_status shm_import(struct weft_transport *transport, struct weft_remote
     return WEFT_OK;
 }
 
-/* The mapping of a pair that has met stays until its end. */
+/* The mapping of a connected pair stays until its end. */
 static inline bool is_mapped(const struct weft_remote *remote)
 {
     struct shm_remote *mine = remote->backend;
@@ -264,7 +264,7 @@ bool shm_ask_owner(struct shm_op *op)
     return true;
 }
 
-/* The shortest way to the window: mapped, CMA, or its owner. */
+/* Starts an access by the cheapest method: mapped, CMA, or the owner. */
 static void access_start(struct shm_op *op, uint64_t at, bool outward)
 {
     struct weft_remote *remote = op->done.remote;
@@ -284,8 +284,8 @@ static void access_start(struct shm_op *op, uint64_t at, bool outward)
     }
 }
 
-/* Here and now, without a record of it, when the memory is mapped, the window open and this step not long
- * already. false: not so, and nothing has happened. */
+/* Accesses mapped memory at once, without a record, if the window is open and the step has budget. False:
+ * nothing was done. */
 static inline bool access_now(const struct weft_remote *remote, uint64_t at, void *local, size_t bytes,
                               bool outward)
 {
@@ -296,7 +296,7 @@ static inline bool access_now(const struct weft_remote *remote, uint64_t at, voi
         return false;
     if (!enter(pair, mine->window, mine->generation)) return false;
     uint8_t *to = outward ? mine->memory + at : local, *from = outward ? local : mine->memory + at;
-    /* a flag or a counter: without a call, and in one piece */
+    /* a flag or counter: one store */
     if (bytes == sizeof(uint64_t)) memcpy(to, from, sizeof(uint64_t));
     else memcpy(to, from, bytes);
     leave(pair);
@@ -305,7 +305,7 @@ static inline bool access_now(const struct weft_remote *remote, uint64_t at, voi
     return true;
 }
 
-/* The same with a notification behind the bytes. */
+/* The same, followed by a notification. */
 static bool put_and_notify_now(const struct weft_remote *remote, const struct weft_put *put)
 {
     void *source = (void *)(uintptr_t)put->source;
@@ -317,7 +317,7 @@ static bool put_and_notify_now(const struct weft_remote *remote, const struct we
     return done;
 }
 
-/* Apart from the short way, which is to need neither stack nor registers for this. */
+/* Not inlined: the fast path then needs no stack and no saved registers for it. */
 __attribute__((noinline)) static enum weft_status put_recorded(struct weft_transport *transport,
                                                                struct weft_remote *remote,
                                                                const struct weft_put *put,
@@ -374,9 +374,9 @@ enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *r
     return WEFT_IN_PROGRESS;
 }
 
-/* ---- puts and gets that the owner does ---- */
+/* ---- puts and gets that the owner copies ---- */
 
-/* The open window that a peer names, if it may do that there. */
+/* The open window that a peer names, if the peer has the right. */
 static struct shm_window *window_for(struct shm_pair *pair, uint32_t window, uint32_t generation, uint64_t at,
                                      uint64_t bytes, unsigned right)
 {
@@ -391,7 +391,7 @@ static struct shm_window *window_for(struct shm_pair *pair, uint32_t window, uin
     return mine;
 }
 
-/* The answer to a request that is not done. */
+/* Answers a refused request. */
 static bool refuse(struct shm_pair *pair, uint64_t name, enum weft_status status)
 {
     struct shm_send *send = shm_pool_take(pair->endpoint, &pair->endpoint->sends);
@@ -452,7 +452,7 @@ bool shm_on_get(struct shm_pair *pair, const struct ring_cell *cell)
     if (offset != RING_NO_OFFSET && shm_view_at(pair->view, offset, op->bytes)) {
         op->notify_done = true;
         shm_copy_start(op, SHM_COPY_MAPPED, offset, true);
-    } else if (offset != RING_NO_OFFSET) { /* it believes that we can write there */
+    } else if (offset != RING_NO_OFFSET) { /* the peer expects that this side can write there */
         shm_op_finish(op, WEFT_ERR_CANCELLED);
         return false;
     } else {
