@@ -1,8 +1,7 @@
-/* tcp_in.c - what comes out of a socket: frames, and payloads straight into their place.
+/* tcp_in.c - frames and payloads out of a socket.
  *
- * One read asks for the rest of the payload that is coming, into the receiver's buffer, and behind it for
- * what follows, into the scratch buffer. A message that lies whole in the scratch buffer is copied out of
- * it at once. */
+ * One read takes the rest of the current payload into the receiver's buffer, and what follows into the
+ * scratch buffer. A message that lies completely in the scratch buffer is copied from there at once. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -21,14 +20,14 @@ void tcp_budget_return(struct tcp_peer *tcp_peer, uint64_t cost)
 
 /* ---- payloads ---- */
 
-/* Where the next bytes of the payload go; NULL: nowhere, nobody wants them. */
+/* Destination of the next payload bytes; NULL: discarded. */
 static uint8_t *place_of(const struct tcp_arrival *arrival)
 {
     uint8_t *start = arrival->buffer ? arrival->buffer : arrival->kept;
     return start ? start + arrival->got : NULL;
 }
 
-/* So many bytes of the payload are in their place. */
+/* Accounts payload bytes that are in place. */
 static void placed(struct tcp_peer *tcp_peer, size_t bytes)
 {
     struct tcp_arrival *arrival = tcp_peer->in.arrival;
@@ -52,7 +51,7 @@ static void begin_message(struct tcp_peer *tcp_peer, const struct tcp_frame *fra
                        "there is no memory to keep its messages");
         return;
     }
-    if (there >= frame->bytes) { /* all of it is here, and nobody has posted a receive */
+    if (there >= frame->bytes) { /* complete in the buffer, and no receive is posted */
         if (!tcp_arrival_alloc(arrival)) {
             tcp_arrival_release(arrival);
             core_peer_lost(endpoint->transport, tcp_peer->peer, WEFT_ERR_NO_MEMORY,
@@ -75,7 +74,7 @@ static void begin_message(struct tcp_peer *tcp_peer, const struct tcp_frame *fra
                        "there is no memory to keep its messages");
 }
 
-/* Returns the bytes of the payload that are done with. */
+/* Returns the payload bytes consumed. */
 static size_t on_message_frame(struct tcp_peer *tcp_peer, const struct tcp_frame *frame,
                                const uint8_t *header, const uint8_t *payload, size_t there)
 {
@@ -123,7 +122,7 @@ static void on_data(struct tcp_peer *tcp_peer, const struct tcp_frame *frame)
     weft_list_foreach(node, spare, &tcp_peer->accepted) {
         struct tcp_arrival *arrival = weft_container_of(node, struct tcp_arrival, link);
         if (arrival->number != frame->number) continue;
-        if (!weft_list_empty(&arrival->out.link)) break; /* its grant has not left yet */
+        if (!weft_list_empty(&arrival->out.link)) break; /* the grant was not sent yet */
         if (frame->bytes > arrival->core.face.payload_bytes - arrival->got) break;
         tcp_peer->in.arrival = arrival;
         tcp_peer->in.left = frame->bytes;
@@ -158,7 +157,7 @@ static size_t on_frame(struct tcp_peer *tcp_peer, const struct tcp_frame *frame,
 
 /* ---- bytes ---- */
 
-/* More of a payload that was begun. */
+/* Continues the current payload. */
 static size_t take_payload(struct tcp_peer *tcp_peer, const uint8_t *data, size_t bytes)
 {
     size_t step = bytes < tcp_peer->in.left ? bytes : (size_t)tcp_peer->in.left;
@@ -171,8 +170,8 @@ static size_t take_payload(struct tcp_peer *tcp_peer, const uint8_t *data, size_
     return step;
 }
 
-/* The frame at the front, with its header, from `data` or from what was kept of it. false: not whole yet,
- * and kept; or no frame. *used_out: bytes of `data` that are done with. */
+/* Parses the frame with its header from `data` or from the stored start of it. False: incomplete and
+ * stored, or malformed. *used_out: bytes of `data` consumed. */
 static bool take_head(struct tcp_peer *tcp_peer, const uint8_t *data, size_t bytes,
                       struct tcp_frame *frame_out, const uint8_t **header_out, size_t *used_out)
 {
@@ -224,7 +223,7 @@ void tcp_consume(struct tcp_peer *tcp_peer, const uint8_t *data, size_t bytes)
     }
 }
 
-/* One read; the bytes that it got, and in *wanted_out how many it asked for. */
+/* One read; returns the bytes read. *wanted_out: bytes requested. */
 static ssize_t read_some(struct tcp_peer *tcp_peer, size_t *wanted_out)
 {
     struct tcp_endpoint *endpoint = tcp_peer->endpoint;
@@ -261,7 +260,7 @@ int tcp_read(struct tcp_peer *tcp_peer)
         }
         reads++;
         if (got > 0) tcp_consume(tcp_peer, tcp_peer->endpoint->scratch, (size_t)got);
-        if ((size_t)got < wanted) break; /* it is empty now */
+        if ((size_t)got < wanted) break; /* the socket is empty */
     }
     return reads;
 }

@@ -1,7 +1,7 @@
-/* tcp_message.c - messages out and in.
+/* tcp_message.c - send, accept and discard.
  *
- *   out   a small payload goes with its frame, and is done when the socket has it; a large one is announced, and goes when it is granted
- *   in    small: into the posted receive, or kept until somebody wants it; large: into the buffer that was named with the grant */
+ *   send     small: the payload follows its frame, complete when sent. Large: announced, sent after the grant
+ *   receive  small: into the posted receive, or stored. Large: into the buffer named with the grant */
 #include <string.h>
 
 #include "transport/tcp/tcp.h"
@@ -91,8 +91,8 @@ struct tcp_arrival *tcp_arrival_new(struct tcp_peer *tcp_peer, uint64_t tag, con
     return arrival;
 }
 
-/* Room to keep the payload. Large buffers are all of one size and kept for the next: a fresh one costs a
- * fault for each page. */
+/* Allocates storage for the payload. Large buffers have one size and are reused: a fresh one faults on
+ * every page. */
 bool tcp_arrival_alloc(struct tcp_arrival *arrival)
 {
     struct tcp_endpoint *endpoint = arrival->tcp_peer->endpoint;
@@ -140,7 +140,7 @@ static void arrival_recycle(struct weft_transport *transport, struct core_done *
     tcp_arrival_release(weft_container_of(done, struct tcp_arrival, done));
 }
 
-/* ---- out ---- */
+/* ---- send ---- */
 
 static bool takes_eager(const struct tcp_peer *tcp_peer, size_t payload_bytes)
 {
@@ -219,7 +219,7 @@ void tcp_on_grant(struct tcp_peer *tcp_peer, uint64_t number, bool refused)
     tcp_peer_fail_malformed(tcp_peer, "granted what was not announced");
 }
 
-/* ---- in ---- */
+/* ---- receive ---- */
 
 static struct tcp_arrival *arrival_of(struct weft_arrival *face)
 {
@@ -258,7 +258,8 @@ enum weft_status tcp_accept(struct weft_transport *transport, struct weft_arriva
     arrival->buffer = buffer;
     if (!arrival->announced) {
         deliver_kept(arrival);
-        if (arrival->got < face->payload_bytes) return WEFT_IN_PROGRESS; /* the rest goes straight there */
+        /* the rest is read into the buffer directly */
+        if (arrival->got < face->payload_bytes) return WEFT_IN_PROGRESS;
         tcp_budget_return(tcp_peer, tcp_cost(face->payload_bytes));
         core_finish(transport, &arrival->done, WEFT_OK);
     } else if (tcp_is_self(tcp_peer)) {
@@ -277,7 +278,7 @@ void tcp_arrival_complete(struct tcp_arrival *arrival)
     struct tcp_peer *tcp_peer = arrival->tcp_peer;
     weft_list_remove(&arrival->link);
     arrival->core.is_complete = true;
-    if (!arrival->accepted && !arrival->discarded) return; /* the core holds it */
+    if (!arrival->accepted && !arrival->discarded) return; /* still held by the core */
     if (!arrival->announced) tcp_budget_return(tcp_peer, tcp_cost(arrival->core.face.payload_bytes));
     if (arrival->discarded) tcp_arrival_release(arrival);
     else core_finish(tcp_peer->endpoint->transport, &arrival->done, WEFT_OK);
@@ -288,12 +289,12 @@ void tcp_discard(struct weft_transport *transport, struct weft_arrival *face)
     struct tcp_arrival *arrival = arrival_of(face);
     struct tcp_peer *tcp_peer = arrival->tcp_peer;
     arrival->discarded = true;
-    if (arrival->announced && arrival->sender) { /* to itself */
+    if (arrival->announced && arrival->sender) { /* a message to itself */
         core_finish(transport, &arrival->sender->done, WEFT_OK);
         tcp_arrival_release(arrival);
     } else if (arrival->announced && tcp_peer->phase == TCP_PEER_OPEN) {
         answer(arrival, TCP_REFUSE);
-    } else if (tcp_peer->in.arrival == arrival) { /* it is still coming: to nobody */
+    } else if (tcp_peer->in.arrival == arrival) { /* still being received: dropped */
         room_give(arrival);
     } else {
         if (!arrival->announced) tcp_budget_return(tcp_peer, tcp_cost(face->payload_bytes));
@@ -301,7 +302,7 @@ void tcp_discard(struct weft_transport *transport, struct weft_arrival *face)
     }
 }
 
-/* ---- to itself ---- */
+/* ---- messages to itself ---- */
 
 static enum weft_status self_send(struct tcp_peer *tcp_peer, const struct weft_message *message,
                                   struct weft_completion *completion)

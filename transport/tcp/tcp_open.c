@@ -1,4 +1,4 @@
-/* tcp_open.c - an endpoint's life: opened at an address of its device, counted, closed, freed. */
+/* tcp_open.c - life of an endpoint: open on an address of its device, statistics, close, free. */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -10,10 +10,9 @@
 
 #include "transport/tcp/tcp.h"
 
-/* ---- where to listen ---- */
+/* ---- address to listen on ---- */
 
-/* An address of the interface that one can give to others: IPv4, else IPv6 unless it is good on one link
- * only. */
+/* An address of the interface that peers can use: IPv4, else IPv6 that is not link-local. */
 static bool address_of(const struct ifaddrs *all, const char *name, size_t name_bytes, char *out,
                        size_t bytes)
 {
@@ -31,7 +30,7 @@ static bool address_of(const struct ifaddrs *all, const char *name, size_t name_
     return false;
 }
 
-/* Of the first of the devices that has one. */
+/* Address of the first listed device that has one. */
 static enum weft_status find_host(const char *devices, char *out, size_t bytes, struct weft_error *error)
 {
     struct ifaddrs *all;
@@ -172,7 +171,7 @@ static void tcp_free(struct weft_transport *transport)
         weft_list_remove(node);
         tcp_discard(transport, &weft_container_of(node, struct tcp_arrival, link)->core.face);
     }
-    while (!weft_list_empty(&transport->done)) { /* nobody will run these */
+    while (!weft_list_empty(&transport->done)) { /* these completions never run */
         struct core_done *done = weft_list_first(&transport->done, struct core_done, link);
         weft_list_remove(&done->link);
         if (done->recycle) done->recycle(transport, done);

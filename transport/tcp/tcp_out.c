@@ -1,9 +1,8 @@
-/* tcp_out.c - what is on its way into a socket.
+/* tcp_out.c - frames and payloads into a socket.
  *
- * Frames leave in the order pushed, as many as one system call takes, headers and payloads straight from
- * where they lie. What the socket does not take now waits; its payload is borrowed until it has gone. The
- * first short one since the last progress leaves at once, those behind it together with the next progress
- * or before sleeping. */
+ * Frames leave in queue order, as many as one system call takes, without copying headers or payloads. What
+ * the socket does not take waits, and its payload stays borrowed. The first short frame since the last
+ * progress leaves at once; later ones leave with the next progress or before sleeping. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -22,7 +21,7 @@ void tcp_frame_put(struct tcp_peer *tcp_peer, struct tcp_out *out, const struct 
     out->sent = 0;
 }
 
-/* Its last byte is in the socket. */
+/* The last byte of a frame is in the socket. */
 static void written(struct tcp_peer *tcp_peer, struct tcp_out *out)
 {
     struct weft_transport *transport = tcp_peer->endpoint->transport;
@@ -48,13 +47,14 @@ static void written(struct tcp_peer *tcp_peer, struct tcp_out *out)
             break;
         }
         tcp_data_next(send);
-        weft_list_append(&tcp_peer->out, &out->link); /* behind what has waited meanwhile */
+        weft_list_append(&tcp_peer->out, &out->link); /* behind what was queued meanwhile */
         break;
     }
-    case TCP_OUT_GRANT: break; /* the payload follows, and is received */
+    case TCP_OUT_GRANT: break; /* the payload is received next */
     case TCP_OUT_REFUSE: tcp_arrival_release(weft_container_of(out, struct tcp_arrival, out)); break;
     case TCP_OUT_CONTROL:
-        if (leaving && out == &tcp_peer->controls[1]) shutdown(tcp_peer->fd, SHUT_WR); /* it is the last */
+        /* LEAVE is the last frame */
+        if (leaving && out == &tcp_peer->controls[1]) shutdown(tcp_peer->fd, SHUT_WR);
         break;
     }
 }
@@ -103,7 +103,7 @@ void tcp_flush(struct tcp_peer *tcp_peer)
         ssize_t sent = write_some(tcp_peer, &wanted);
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)) break;
-        if (sent < 0) { /* what he has sent before still counts: reading comes to the end by itself */
+        if (sent < 0) { /* data that the peer sent before still counts; reading finds the end */
             tcp_peer->write_failed = true;
             tcp_peer->write_errno = errno;
             shutdown(tcp_peer->fd, SHUT_RDWR);
@@ -134,7 +134,7 @@ void tcp_out_push(struct tcp_peer *tcp_peer, struct tcp_out *out)
 void tcp_send_control(struct tcp_peer *tcp_peer, enum tcp_kind kind)
 {
     struct tcp_out *word = &tcp_peer->controls[kind == TCP_LEAVE];
-    if (!weft_list_empty(&word->link)) return; /* on its way already */
+    if (!weft_list_empty(&word->link)) return; /* queued already */
     word->kind = TCP_OUT_CONTROL;
     tcp_frame_put(tcp_peer, word, &(struct tcp_frame){.kind = kind});
     tcp_out_push(tcp_peer, word);
@@ -150,17 +150,17 @@ static void drop(struct tcp_peer *tcp_peer, struct tcp_out *out, enum weft_statu
         core_finish(tcp_peer->endpoint->transport, &weft_container_of(out, struct tcp_send, out)->done,
                     status);
         break;
-    case TCP_OUT_GRANT: break; /* of an accepted arrival, which ends by itself */
+    case TCP_OUT_GRANT: break; /* of an accepted arrival, which ends separately */
     case TCP_OUT_REFUSE: tcp_arrival_release(weft_container_of(out, struct tcp_arrival, out)); break;
     case TCP_OUT_CONTROL: break;
     }
 }
 
-/* A grant that is partly in the socket: its record goes with the receive, perhaps before the rest of the
- * frame has left. */
+/* A grant that is partly sent: its record ends with the receive, possibly before the rest of the frame is
+ * written. */
 static void copy_payload_aside(struct tcp_peer *tcp_peer, struct tcp_out *grant)
 {
-    struct tcp_out *word = &tcp_peer->controls[0]; /* nothing is to be said with it any more */
+    struct tcp_out *word = &tcp_peer->controls[0]; /* free to carry the rest: no control frame follows */
     *word = (struct tcp_out){.kind = TCP_OUT_CONTROL,
                              .frame = tcp_peer->control_frames[0],
                              .frame_bytes = grant->frame_bytes,

@@ -1,10 +1,11 @@
-/* tcp_peer.c - one peer: how the two meet, and how it ends.
+/* tcp_peer.c - one peer: connect and end.
  *
- *   weft_transport_close ─ LEAVE, no more writing ─► (the other end closes, or a second has passed) ─► ended
- *   LEAVE came ─ core_peer_left ─► disconnect ─► ended          the socket ended without one ─ core_peer_lost ─► the same
+ *   weft_transport_close ─ LEAVE, then no more writes ─► (the peer closes, or a second has passed) ─► ended
+ *   LEAVE received ─ core_peer_left ─► disconnect ─► ended
+ *   socket ended without LEAVE ─ core_peer_lost ─► disconnect ─► ended
  *
- * Who leaves reads on until the other end has closed: closing a socket with unread bytes throws away what
- * the other has not read yet. */
+ * The closing side reads until the peer has closed. If it closed a socket with unread input, the kernel
+ * would discard what the peer has not read yet. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -19,10 +20,10 @@
 #define END_PATIENCE_NS WEFT_SECONDS(1)
 enum { KEEP_PROBES_MAX = 4 };
 
-/* ---- meeting ---- */
+/* ---- connect ---- */
 
-/* An idle connection is probed by the system; a busy one is watched in tcp_progress.c. TCP_USER_TIMEOUT
- * would not do: it also ends the connection to a process that lives and does not read. */
+/* The kernel probes an idle connection; tcp_progress.c watches a busy one. TCP_USER_TIMEOUT is unsuitable:
+ * it also ends the connection to a living process that does not read. */
 static void set_liveness(const struct tcp_peer *tcp_peer)
 {
     int seconds = (int)(tcp_peer->endpoint->tuning.lost_ns / WEFT_SECONDS(1));
@@ -163,7 +164,7 @@ static void close_socket(struct tcp_peer *tcp_peer)
 {
     struct tcp_endpoint *endpoint = tcp_peer->endpoint;
     if (tcp_peer->fd < 0) return;
-    /* a copy of the descriptor in a child would keep it in epoll */
+    /* a copy of the descriptor in a child process would keep it in epoll */
     epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, tcp_peer->fd, NULL);
     close(tcp_peer->fd);
     tcp_peer->fd = -1;

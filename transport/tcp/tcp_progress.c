@@ -1,9 +1,8 @@
-/* tcp_progress.c - which sockets are read when; sleeping; hosts that have fallen silent.
+/* tcp_progress.c - order of reads, sleep, and silent hosts.
  *
- * With one or two peers progress reads their sockets without asking which has something: that is one
- * system call. With more it asks the endpoint's epoll. Where few peers are polled and nobody sleeps, their
- * sockets are in the epoll without events: the kernel goes through all epolls above a socket for each
- * segment that arrives. */
+ * With up to TCP_DIRECT_PEERS peers progress reads their sockets without asking epoll: one system call.
+ * With more it asks the endpoint's epoll. While few peers are polled, their sockets are in epoll without
+ * events, because the kernel walks all epolls above a socket for every segment. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -46,7 +45,7 @@ static void listen_to_none(struct tcp_endpoint *endpoint)
 
 void tcp_sockets_changed(struct tcp_endpoint *endpoint)
 {
-    /* as they are; those polled long enough are taken out */
+    /* unchanged; poll_bootstrap removes them after some polling */
     if (tcp_polls_directly(endpoint)) endpoint->epoll_has_events = true;
     else listen_to_all(endpoint);
 }
@@ -55,7 +54,7 @@ void tcp_sockets_changed(struct tcp_endpoint *endpoint)
 
 static uint64_t tick_ns(const struct tcp_endpoint *endpoint) { return endpoint->tuning.lost_ns / 8; }
 
-/* Does its host owe us an answer? *silent_out: for so long it has said nothing. */
+/* Whether the peer's host owes an acknowledgement. *silent_out: for how long it has been silent. */
 static bool awaits_ack(const struct tcp_peer *tcp_peer, uint64_t *silent_ns_out)
 {
     struct tcp_info info;
@@ -64,7 +63,7 @@ static bool awaits_ack(const struct tcp_peer *tcp_peer, uint64_t *silent_ns_out)
     if (getsockopt(tcp_peer->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
     uint32_t ack_ms = info.tcpi_last_ack_recv, data_ms = info.tcpi_last_data_recv;
     *silent_ns_out = WEFT_MS((uint64_t)(ack_ms < data_ms ? ack_ms : data_ms));
-    /* probes: of a window that is closed */
+    /* probes: of a closed window */
     return info.tcpi_unacked > 0 || info.tcpi_probes >= SILENT_PROBES;
 }
 
@@ -102,7 +101,7 @@ static int read_all(struct tcp_endpoint *endpoint)
     int count = 0;
     weft_list_foreach(node, spare, &endpoint->open) {
         count += poll_socket(weft_container_of(node, struct tcp_peer, open));
-        /* reading has ended the next one: it is in no list any more */
+        /* reading has ended the next peer: it is in no list */
         if (weft_list_empty(spare) && spare != &endpoint->open) break;
     }
     return count;
@@ -132,7 +131,7 @@ static void end_expired(struct tcp_endpoint *endpoint, uint64_t now_ns)
     }
 }
 
-/* What need not be looked at each time. */
+/* Work that need not run in every progress. */
 static int poll_bootstrap(struct tcp_endpoint *endpoint, uint64_t now_ns)
 {
     bool slept = endpoint->slept;

@@ -5,7 +5,7 @@
 
 #include "transport/tcp/tcp.h"
 
-/* A whole number from least to most, with k or m for powers of 1,024. */
+/* Parses an integer from least to most; k and m stand for powers of 1,024. */
 static bool number(const char *text, uint64_t least, uint64_t most, uint64_t *out)
 {
     char *end;

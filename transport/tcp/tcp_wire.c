@@ -1,4 +1,4 @@
-/* tcp_wire.c - see the layouts in the header. */
+/* tcp_wire.c - see tcp_wire.h. */
 #include "transport/tcp/tcp_wire.h"
 
 #include <string.h>
