@@ -1,5 +1,5 @@
-/* route.c - the life of the composite endpoint: opened over every backend that works, progressed, slept on
- * as one. */
+/* auto.c - life of the composite endpoint: opens every backend that works; progresses and sleeps on all of
+ * them. */
 #include "transport/auto/auto.h"
 
 #include <fcntl.h>
@@ -14,11 +14,11 @@
 /* ---- settings ---- */
 
 struct settings {
-    uint8_t order[AUTO_BACKENDS]; /* kinds to open */
+    uint8_t order[AUTO_BACKENDS]; /* backends to open */
     uint32_t count;
-    bool use_given;             /* the order is the user's */
+    bool use_given;             /* `use=` was given */
     char links[256];
-    char tunes[AUTO_BACKENDS][AUTO_TUNE_BYTES]; /* of the parts */
+    char tunes[AUTO_BACKENDS][AUTO_TUNE_BYTES]; /* settings of each child */
     struct auto_devices devices;
 };
 
@@ -46,7 +46,7 @@ static bool read_order(struct settings *settings, const char *text, size_t lengt
     return settings->count > 0;
 }
 
-/* "shm.cma=off" goes to shm as "cma=off". */
+/* "shm.cma=off" becomes "cma=off" for shm. */
 static bool pass_to_backend(struct settings *settings, const char *item, size_t length)
 {
     const char *dot = memchr(item, '.', length);
@@ -86,7 +86,7 @@ static enum weft_status read_settings(struct settings *settings, const char *tex
     return WEFT_OK;
 }
 
-/* ---- where this is ---- */
+/* ---- identity of host and namespace ---- */
 
 static uint64_t hash(const void *data, size_t bytes)
 {
@@ -104,8 +104,8 @@ static uint64_t host_hash(void)
     return bytes > 0 ? hash(text, (size_t)bytes) : 0;
 }
 
-/* Of those who can meet on a Unix socket of this host: a network namespace, and one user of it while
- * nobody proves a secret. */
+/* Identifies endpoints that can connect by Unix sockets: the network namespace, and the user if the job
+ * has no secret. */
 static uint64_t namespace_hash(bool secret)
 {
     struct stat about;
@@ -114,7 +114,7 @@ static uint64_t namespace_hash(bool secret)
     return hash(place, sizeof place);
 }
 
-/* A table that is named must be readable: it was made to be heeded. */
+/* A link table that is named must be readable. */
 static enum weft_status read_links(struct auto_endpoint *auto_endpoint, const char *path,
                                    struct weft_error *error)
 {
@@ -133,9 +133,8 @@ static enum weft_status read_links(struct auto_endpoint *auto_endpoint, const ch
 
 /* ---- open ---- */
 
-/* On loopback every peer shares this host. With a secret, peers of all its users share memory, too. So UCX
- * would stay without a peer, unless it is asked for or there is no shared memory. Its library is not
- * loaded then. */
+/* On loopback every peer shares this host, and with a secret all its users share memory. UCX would have no
+ * peer, unless it is requested or shared memory does not work; so its library is not loaded. */
 static bool ucx_is_spare(const struct auto_endpoint *auto_endpoint, const struct settings *settings,
                          const char *lanes)
 {
@@ -144,7 +143,7 @@ static bool ucx_is_spare(const struct auto_endpoint *auto_endpoint, const struct
            strcmp(settings->devices.all, "lo") == 0 && settings->tunes[AUTO_UCX][0] == 0;
 }
 
-/* The devices of a part, or NULL with the reason why it is not to be opened. */
+/* The devices of a child, or NULL with the reason why it is not opened. */
 static const char *devices_of(struct auto_endpoint *auto_endpoint, int kind, const struct settings *settings,
                               const char *lanes)
 {
@@ -153,7 +152,8 @@ static const char *devices_of(struct auto_endpoint *auto_endpoint, int kind, con
     if (kind == AUTO_VERBS) {
         if (devices->rdma[0]) return devices->rdma;
         const bool is_named = devices->network[0] && strcmp(devices->network, "lo") != 0;
-        /* RoCE is found by its interface. Without any device the library of verbs is not loaded. */
+        /* RoCE devices are found by their interface. Without an RDMA device the verbs library is not
+         * loaded. */
         if (is_named && auto_has_rdma("/")) return devices->network;
         why = is_named ? "there is no RDMA device" : "transport.devices names loopback alone";
     } else if (kind == AUTO_UCX && ucx_is_spare(auto_endpoint, settings, lanes)) {
@@ -169,7 +169,7 @@ static const char *devices_of(struct auto_endpoint *auto_endpoint, int kind, con
     return NULL;
 }
 
-/* Has the user named something that only this part can use? Then he wants to know that it does not work. */
+/* Whether a setting names something that only this backend can use: its failure is then an error. */
 static bool is_requested(int kind, const struct settings *settings, const char *lanes)
 {
     const struct auto_devices *devices = &settings->devices;
@@ -181,7 +181,7 @@ static bool is_requested(int kind, const struct settings *settings, const char *
     return false;
 }
 
-/* One part, or the reason why there is none. An error only where the user is to blame. */
+/* Opens one child or records why it is absent. Returns an error only if a setting is wrong. */
 static enum weft_status open_child(struct auto_endpoint *auto_endpoint, int kind,
                                    const struct settings *settings,
                                    const struct weft_transport_options *options, struct weft_error *error)
@@ -379,9 +379,9 @@ void auto_describe(struct weft_peer *peer, char *out, size_t bytes)
     if (at + 1 < bytes) snprintf(out + at, bytes - at, ")");
 }
 
-/* ---- work ---- */
+/* ---- progress ---- */
 
-/* Nothing can happen in it but that somebody new says hello. */
+/* Only a new connection can cause work in this child. */
 static bool is_idle(const struct weft_transport *child)
 {
     return child->peer_count == 0 && !child->rescan && !child->closed && child->wake_ns == WEFT_NEVER &&
@@ -425,7 +425,7 @@ static enum weft_status auto_arm(struct weft_transport *parent)
 
 static int auto_fd(struct weft_transport *parent) { return auto_of(parent)->epoll_fd; }
 
-/* Everything is counted in the parts. */
+/* All counters are in the children. */
 static void auto_count(struct weft_transport *parent)
 {
     struct weft_transport_stats *sum = &parent->stats;
@@ -470,8 +470,7 @@ static bool auto_drained(struct weft_transport *parent)
     return true;
 }
 
-/* Without peers of its own the whole is never asked for what concerns one: connect, send, put and the like
- * are the parts'. */
+/* The parent has no peers: connect, send, put and others go to the children. */
 const struct weft_transport_ops auto_transport_ops = {
     .name = "auto",
     .open = auto_open,

@@ -1,27 +1,27 @@
-/* auto.h - inside the composite endpoint "auto": several backends behind one face.
+/* auto.h - inside the composite endpoint "auto": several backends behind one endpoint.
  *
- *      weft_transport_recv, _cancel, _handler ... ──► whole ──► the part of that peer (or all parts)
- *      weft_transport_send, _put, _get, _import ──────────────► peer ──► its part: the whole is not in the
- *      way completions, arrivals, peer_failed ◄───────── progress of the whole ◄── progress of each part
+ *   weft_transport_recv, _cancel, _handler ... ──► parent ──► the peer's child (or all children)
+ *   weft_transport_send, _put, _get, _import ──────────────► peer ──► its child; the parent is not involved
+ *   completions, arrivals, peer_failed ◄───────── progress of the parent ◄── progress of each child
  *
- * Each part is an ordinary endpoint of one backend with the same id, and a peer is a peer of one part; the
- * core sees weft_transport.parts and hands on what concerns one of them. So a message costs what it costs
- * without the whole.
+ * A child is an ordinary endpoint of one backend with the same id; a peer belongs to one child. The core
+ * reads weft_transport.children and delegates. So a message costs no more than without `auto`.
  *
- * Which part. An address is an *offer*: every backend that works here, in the order of preference, with its
- * own address. Both ends apply one rule (auto_address_list.c) to both offers and nothing else, so they come
- * to the same answer without asking each other: what both offer and what can work between the two; of these,
- * what a link table that both have read says is quickest, otherwise the first in the order of the end with
+ * Choice: the address of an endpoint is an *address list*, every backend that works here with its own
+ * address, preferred first. Both ends apply one pure rule (auto_choose.c) to both lists, so they choose
+ * the same backend without a message. Candidates are the backends in both lists that can work between the
+ * two. If both ends have read the same link table, the fastest of them wins, else the first in the list of
  * the smaller id.
  *
- *   route.c          life, peers, progress, sleeping
- *   auto_address_list.c    offers and the rule; pure
- *   auto_devices.c  which of the devices named is for which part
- *   auto_window.c   windows: one in every part, and a key made of their keys
+ *   auto.c            life, peers, progress, sleep
+ *   auto_choose.c     address lists and the rule; pure
+ *   auto_devices.c    which listed devices belong to which child
+ *   auto_register.c   user memory, registered with every child
+ *   auto_window.c     windows: one per child, and a key made of their keys
  *
- * Settings (options.tune): use=shm+verbs+ucx (what to offer, most wanted first); links=FILE (a link table
- * as `weft doctor` writes it, the same at all ends, else it is ignored); BACKEND.NAME=VALUE (a setting of
- * one part: shm.cma=off). */
+ * Settings (options.tune): use=shm+verbs+ucx (backends, preferred first); links=FILE (a link table of
+ * `weft doctor`, equal at all ends, else ignored); BACKEND.NAME=VALUE (a setting of one child:
+ * shm.cma=off). */
 #ifndef WEFT_TRANSPORT_AUTO_AUTO_H
 #define WEFT_TRANSPORT_AUTO_AUTO_H
 
@@ -35,36 +35,36 @@ enum {
     AUTO_DEVICES_BYTES = 256
 };
 enum { AUTO_SHM, AUTO_VERBS, AUTO_UCX };
-extern const char *const auto_backend_names[AUTO_BACKENDS]; /* most wanted first */
+extern const char *const auto_backend_names[AUTO_BACKENDS]; /* in default order of preference */
 
-/* ---- offers ---- */
+/* ---- address lists ---- */
 
 struct auto_backend_address {
     uint8_t kind;
-    const uint8_t *blob; /* (bytes,) of that backend; inside the decoded bytes */
+    const uint8_t *blob; /* (bytes,) address of that backend; inside the decoded list */
     uint32_t bytes;
 };
 
 struct auto_address_list {
     uint32_t nonce_hash, id;
-    uint64_t host;        /* this boot of this host; 0: not known */
-    uint64_t net_namespace;       /* its network namespace; without a secret its user, too */
+    uint64_t host;        /* hash of the boot id; 0: unknown */
+    uint64_t net_namespace;       /* hash of the network namespace, and of the user if there is no secret */
     uint64_t fingerprint; /* of the host, as in link tables; 0 without `links` */
-    uint64_t links;       /* digest of the link table that was read; 0: none */
+    uint64_t links;       /* digest of the link table; 0: none */
     uint32_t address_count;
-    struct auto_backend_address addresses[AUTO_BACKENDS]; /* most wanted first */
+    struct auto_backend_address addresses[AUTO_BACKENDS]; /* preferred first */
 };
 
 /* 0: too long */
 size_t auto_address_list_encode(const struct auto_address_list *address_list,
                                 uint8_t out[WEFT_TRANSPORT_ADDRESS_BYTES_MAX]);
-/* WEFT_ERR_MALFORMED, _VERSION. The offer points into `data`. */
+/* WEFT_ERR_MALFORMED, _VERSION. The list points into `data`. */
 enum weft_status auto_address_list_decode(const void *data, size_t bytes,
                                           struct auto_address_list *offer_out);
 
 enum auto_reason {
     AUTO_CHOSEN = 0,
-    AUTO_LESS_PREFERRED,     /* works, too */
+    AUTO_LESS_PREFERRED,     /* possible, but another one was chosen */
     AUTO_MISSING_HERE,
     AUTO_MISSING_AT_PEER,
     AUTO_OTHER_HOST,
@@ -72,50 +72,50 @@ enum auto_reason {
     AUTO_NO_SECRET,
     AUTO_BAD_LINK,
 };
-/* The kind that both ends take, or -1; reasons by kind. Swapping the two ends changes nothing but NOT_HERE
- * and NOT_THERE. secret: the job has one. links: the table whose digest is in `mine`, or NULL. */
+/* Returns the backend that both ends choose, or -1; reasons_out is indexed by backend. Exchanging the two
+ * ends only exchanges MISSING_HERE and MISSING_AT_PEER. secret: the job has one. links: the table with the
+ * digest in `mine`, or NULL. */
 int auto_choose(const struct auto_address_list *mine, const struct auto_address_list *theirs, bool secret,
                 const struct weft_link_table *links, enum auto_reason reasons_out[AUTO_BACKENDS]);
 
 /* ---- devices ---- */
 
-/* One list names the devices of all parts: RDMA devices are for verbs, network interfaces for UCX's
- * sockets. */
+/* One list names the devices of all children: RDMA devices for verbs, network interfaces for UCX over tcp. */
 struct auto_devices {
     char all[AUTO_DEVICES_BYTES], rdma[AUTO_DEVICES_BYTES], network[AUTO_DEVICES_BYTES];
 };
-/* list: "mlx5_0:1,eth0", or NULL for "lo". What is an RDMA device is looked up below `root`, "/".
+/* list: "mlx5_0:1,eth0", or NULL for "lo". RDMA devices are looked up below `root`, normally "/".
  * WEFT_ERR_INVALID: too long. */
 enum weft_status auto_devices_split(const char *root, const char *list, struct auto_devices *devices_out,
                                     struct weft_error *error);
-/* Is there any RDMA device below `root`, "/"? */
+/* Whether there is an RDMA device below `root`, normally "/". */
 bool auto_has_rdma(const char *root);
-/* Lanes of UCX that run over network interfaces, whatever RDMA devices there are. */
+/* Whether these UCX lanes use network interfaces and no RDMA device. */
 bool auto_lanes_are_sockets(const char *lanes);
 
 /* ---- the endpoint ---- */
 
 struct auto_endpoint {
     struct weft_transport *parent;
-    struct weft_transport *children[AUTO_BACKENDS]; /* those that work here, most wanted first;
-                                                     * whole->parts */
-    uint8_t kinds[AUTO_BACKENDS];                /* of parts */
-    char why[AUTO_BACKENDS][AUTO_WHY_BYTES];    /* by kind: why it is not here */
+    /* those that work here, preferred first; parent->children */
+    struct weft_transport *children[AUTO_BACKENDS];
+    uint8_t kinds[AUTO_BACKENDS];                /* backend of each child */
+    char why[AUTO_BACKENDS][AUTO_WHY_BYTES];    /* by backend: why it is absent */
     struct auto_address_list address_list;
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
     size_t address_bytes;
     bool secret;
-    struct weft_link_table *links; /* owned; or NULL */
+    struct weft_link_table *links; /* owned, or NULL */
     int epoll_fd;
-    bool poll_idle;              /* may have slept: parts without peers get a look, too */
+    bool poll_idle;              /* the endpoint may have slept: progress also polls children without peers */
     uint32_t next_child;
 };
 
 static inline struct auto_endpoint *auto_of(struct weft_transport *parent) { return parent->backend; }
-/* The kind of a part, by its place. */
+/* Backend of a child. */
 int auto_backend_of(const struct auto_endpoint *auto_endpoint, const struct weft_transport *child);
 
-/* auto_memory_register.c: weft_transport_ops.memory_register and memory_unregister. */
+/* auto_register.c: weft_transport_ops.memory_register and memory_unregister. */
 enum weft_status auto_memory_register(struct weft_transport *transport, void *address, size_t bytes,
                                       void **registered_out, struct weft_error *error);
 void auto_memory_unregister(struct weft_transport *transport, void *kept);

@@ -1,17 +1,16 @@
-/* auto_address_list.c - what an endpoint offers, as bytes, and the rule by which two offers make one choice.
- * Pure.
+/* auto_choose.c - encoding of address lists, and the rule that makes one choice from two lists. Pure.
  *
- *   offer   magic u32 | version u32 | nonce's hash u32 | id u32 | host u64 | space u64 | fingerprint u64 | links u64 |
- *           bytes u32 (of all) | check u32 | ways
- *   way     kind u8 | 0 u8 | bytes u16 | the backend's own address            all little endian
+ *   list     magic u32 | version u32 | nonce hash u32 | id u32 | host u64 | namespace u64 |
+ *            fingerprint u64 | links u64 | bytes u32 (of all) | checksum u32 | addresses
+ *   address  kind u8 | 0 u8 | bytes u16 | address of the backend            little endian
  *
- * The check is over everything but itself and the nonce's hash, which is compared. */
+ * The checksum covers everything except itself and the nonce hash, which is compared separately. */
 #include <string.h>
 
 #include "transport/auto/auto.h"
 
 enum { MAGIC = 0x54555257 /* "WRUT" */, VERSION = 1, FIXED_BYTES = 56, WAY_BYTES = 4 };
-/* links are compared by the time of such a message, there and back */
+/* links are compared by the round-trip time of such a message */
 #define LINK_COST_BYTES ((uint64_t)1 << 20)
 
 const char *const auto_backend_names[AUTO_BACKENDS] = {"shm", "verbs", "ucx"};
@@ -50,7 +49,7 @@ size_t auto_address_list_encode(const struct auto_address_list *address_list,
     return at;
 }
 
-/* The ways, up to the last byte; none twice, none unknown. */
+/* Decodes the addresses up to the last byte; rejects duplicates and unknown backends. */
 static bool ways_read(struct auto_address_list *address_list, const uint8_t *data, size_t bytes)
 {
     uint32_t seen = 0;
@@ -94,7 +93,7 @@ static bool has_backend(const struct auto_address_list *address_list, int kind)
     return false;
 }
 
-/* Can it work between the two, from what their offers say? */
+/* Whether the backend can work between the two, by their lists. */
 static enum auto_reason why_not_backend(const struct auto_address_list *mine,
                                         const struct auto_address_list *theirs, bool secret, int kind)
 {
@@ -102,7 +101,7 @@ static enum auto_reason why_not_backend(const struct auto_address_list *mine,
     if (!has_backend(mine, kind)) return AUTO_MISSING_HERE;
     if (!has_backend(theirs, kind)) return AUTO_MISSING_AT_PEER;
     if (strcmp(auto_backend_names[kind], "shm") == 0) {
-        /* its sockets have no names outside a network namespace */
+        /* its sockets are visible in one network namespace only */
         if (!one_host) return AUTO_OTHER_HOST;
         if (mine->net_namespace != theirs->net_namespace) return AUTO_OTHER_NAMESPACE;
     }
@@ -117,14 +116,14 @@ static uint32_t host_index(const struct weft_link_table *links, uint64_t fingerp
     return index == count ? UINT32_MAX : index;
 }
 
-/* The lane of a kind in a link table: its name alone or with what follows a colon. */
+/* A lane of the backend in a link table: its name, or its name and a colon. */
 static bool lane_is(const char *lane, const char *name)
 {
     size_t length = strlen(name);
     return strncmp(lane, name, length) == 0 && (lane[length] == 0 || lane[length] == ':');
 }
 
-/* One direction: the time of its quickest lane; 0: never measured; WEFT_NEVER: it was, and none works. */
+/* Time of the fastest lane in one direction; 0: not measured; WEFT_NEVER: measured, but none works. */
 static uint64_t direction_ns(const struct weft_link_table *links, uint32_t from, uint32_t to, int kind)
 {
     uint64_t best_ns = 0;
@@ -137,7 +136,7 @@ static uint64_t direction_ns(const struct weft_link_table *links, uint32_t from,
     return best_ns;
 }
 
-/* There and back; 0: not measured in both directions; WEFT_NEVER: does not work in one of them. */
+/* Round trip; 0: not measured in both directions; WEFT_NEVER: one direction does not work. */
 static uint64_t measured_ns(const struct weft_link_table *links, uint32_t one, uint32_t other, int kind)
 {
     uint64_t there_ns = direction_ns(links, one, other, kind),
@@ -165,7 +164,8 @@ int auto_choose(const struct auto_address_list *mine, const struct auto_address_
         uint64_t time_ns =
             here != UINT32_MAX && there != UINT32_MAX ? measured_ns(links, here, there, kind) : 0;
         if (time_ns == WEFT_NEVER) reasons_out[kind] = AUTO_BAD_LINK;
-        /* What was measured goes before what was not; of two that were, the quicker; else the order. */
+        /* A measured backend wins over an unmeasured one; of two measured ones the faster; else list
+         * order. */
         else if (taken < 0 || (time_ns > 0 && (taken_ns == 0 || time_ns < taken_ns)))
             taken = kind, taken_ns = time_ns;
     }

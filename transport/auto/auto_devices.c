@@ -1,7 +1,7 @@
-/* auto_devices.c - one list of devices for all parts of "auto".
+/* auto_devices.c - splits one list of devices among the children of "auto".
  *
- * The user names what leads to the other hosts, "mlx5_0:1,eth0": RDMA devices are for verbs, interfaces
- * for UCX over tcp. "lo", the default, means this host alone: no part then listens on a network. */
+ * The user lists the devices that lead to other hosts, "mlx5_0:1,eth0": RDMA devices for verbs, interfaces
+ * for UCX over tcp. "lo", the default, means this host only: no child listens on a network. */
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 static bool is_rdma(const char *root, const char *name, size_t length)
 {
     char path[AUTO_DEVICES_BYTES + 300];
-    size_t bytes = strcspn(name, ":"); /* a port follows */
+    size_t bytes = strcspn(name, ":"); /* skips a port */
     if (bytes > length) bytes = length;
     if (bytes == 0 || memchr(name, '/', bytes) || name[0] == '.') return false;
     int got = snprintf(path, sizeof path, "%s/sys/class/infiniband/%.*s", root, (int)bytes, name);

@@ -1,8 +1,8 @@
-/* auto_memory_register.c - registers the user's memory with every part of the composite endpoint. */
+/* auto_register.c - registers user memory with every child of the composite endpoint. */
 #include "transport/auto/auto.h"
 
 struct auto_kept {
-    struct weft_registration *inner[AUTO_BACKENDS]; /* by place of the part */
+    struct weft_registration *inner[AUTO_BACKENDS]; /* by index of the child */
 };
 
 void auto_memory_unregister(struct weft_transport *transport, void *kept)

@@ -1,10 +1,10 @@
-/* auto_window.c - a window of the composite endpoint: one in every part, and a key that carries the key of
- * each.
+/* auto_window.c - a window of the composite endpoint: one per child, and a key that carries all their
+ * keys.
  *
- *   key     magic u32 | pieces u8 | pieces
- *   piece   kind u8 | bytes u8 | the part's own key
+ *   key    magic u32 | parts u8 | parts
+ *   part   kind u8 | bytes u8 | key of that child
  *
- * A window for one known peer is opened in his part only. */
+ * A window for one connected peer is opened in that peer's child only. */
 #include <string.h>
 
 #include "transport/auto/auto.h"
@@ -15,7 +15,7 @@ static const uint8_t magic[MAGIC_BYTES] = {'W', 'R', 'T', 'W'};
 
 struct auto_window {
     struct weft_transport *parent;
-    struct weft_window *outer; /* NULL: opening failed half way, nobody waits for the closing */
+    struct weft_window *outer; /* NULL: the open failed half way; no close is pending */
     struct weft_window *inner[AUTO_BACKENDS];
     uint32_t count;
     struct weft_completion closed;
@@ -58,8 +58,8 @@ static enum weft_status open_inner(struct auto_window *own, struct weft_window *
 {
     struct weft_transport *child = own->parent->children[i];
     enum weft_status status = weft_window_open(child, &window->options, &own->inner[own->count], error);
-    if (status == WEFT_ERR_UNSUPPORTED) return WEFT_OK; /* this kind of memory: peers there will be told at
-                                                         * import */
+    /* this kind of memory: peers of that child get the error at import */
+    if (status == WEFT_ERR_UNSUPPORTED) return WEFT_OK;
     if (status < 0) return status;
     return add_piece(window, auto_backend_of(auto_of(own->parent), child), own->inner[own->count++]);
 }
