@@ -1,4 +1,4 @@
-/* trace.c - see trace.h. The engine's thread writes: one write a buffer, into the page cache. */
+/* trace.c - see trace.h. The engine thread writes one buffer at a time into the page cache. */
 #include "transport/wrap/trace.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ enum { BUFFER_BYTES = 64 << 10, LINE_BYTES_MAX = 700, END_BYTES_MAX = 150, PATH_
 
 struct trace {
     struct weft_env *env;
-    int fd; /* -1: given up */
+    int fd; /* -1: disabled */
     uint32_t endpoint_id;
     uint64_t limit_bytes, written_bytes, serial;
     size_t used;
@@ -27,8 +27,8 @@ static void give_up(struct trace *trace, const char *why)
 {
     weft_log(trace->env, WEFT_LOG_WARN, "transport", "trace file %s: %s; tracing stops here, the job goes on",
              trace->path, why);
-    int cut = ftruncate(trace->fd, (off_t)trace->written_bytes); /* to whole lines, where it can be had: */
-    (void)cut;                                                   /* readers bear a cut one */
+    int cut = ftruncate(trace->fd, (off_t)trace->written_bytes); /* to complete objects, if it works */
+    (void)cut;                                                   /* viewers accept a cut file */
     close(trace->fd);
     trace->fd = -1;
 }
@@ -45,7 +45,7 @@ static void flush(struct trace *trace)
     trace->used = 0;
 }
 
-/* The last object stands without a comma. */
+/* The last object has no comma. */
 static void end(struct trace *trace)
 {
     uint64_t now_ns = weft_now_ns(trace->env);
@@ -74,7 +74,7 @@ static void line(struct trace *trace, const char *format, ...)
     int bytes = vsnprintf(trace->buffer + trace->used, LINE_BYTES_MAX, format, arguments);
     va_end(arguments);
     if (bytes > 0 && bytes < LINE_BYTES_MAX)
-        trace->used += (size_t)bytes; /* longer: left out, as half an object is none */
+        trace->used += (size_t)bytes; /* longer ones are left out: a partial object is invalid */
 }
 
 /* ---- opening ---- */
@@ -96,7 +96,8 @@ static void expand(struct trace *trace, const char *pattern, const char *host)
     size_t at = 0;
     struct stat there;
     for (const char *p = pattern; *p; p++) named |= p[0] == '%' && (p[1] == 'p' || p[1] == 'e');
-    if (stat(pattern, &there) == 0 && !S_ISREG(there.st_mode)) named = true; /* a pipe, /dev/null: as it is */
+    /* a pipe or /dev/null: no suffix */
+    if (stat(pattern, &there) == 0 && !S_ISREG(there.st_mode)) named = true;
     for (const char *p = pattern;; p++) {
         if (!named && p == insert) {
             snprintf(number, sizeof number, "-%u", trace->endpoint_id);
@@ -115,7 +116,7 @@ static void expand(struct trace *trace, const char *pattern, const char *host)
     }
 }
 
-/* JSON text, without what JSON does not like. */
+/* Copies text, without characters that JSON forbids. */
 static void plain(char *out, size_t bytes, const char *text)
 {
     size_t at = 0;
@@ -126,7 +127,7 @@ static void plain(char *out, size_t bytes, const char *text)
     out[at] = 0;
 }
 
-/* Who this is, and what the wall clock said when the env's clock said so: the file's own time of writing. */
+/* Writes the metadata: process, host, and the wall clock at a time of the env's clock. */
 static void head(struct trace *trace, const char *host, const char *transport)
 {
     struct stat file;
@@ -191,7 +192,7 @@ void trace_close(struct trace *trace)
 #define TIME_FORMAT "%llu.%03u"
 #define TIME(ns) (unsigned long long)((ns) / 1000), (unsigned)((ns) % 1000)
 
-/* Operations overlap, so each is a pair of "asynchronous" events with a number of its own. */
+/* Operations overlap, so each is a pair of "asynchronous" events with its own number. */
 void trace_span(struct trace *trace, const struct trace_span *span)
 {
     unsigned long long id = (unsigned long long)trace->endpoint_id << 40 | trace->serial++;

@@ -1,8 +1,8 @@
-/* trace.h - what an endpoint did, as a file that Perfetto and chrome://tracing show.
+/* trace.h - writes the operations of an endpoint to a file for Perfetto and chrome://tracing.
  *
- * One JSON object a line, in an array. Written through a buffer of fixed size; when the file cannot be
- * written any more (or has reached its limit) one sentence goes to the log and the job goes on without it.
- * The array is closed at the end, but viewers take it as well when the process died before. */
+ * The file is a JSON array, one object per line, written through a fixed buffer. If a write fails or the
+ * file reaches its limit, one line is logged and the job continues without a trace. close ends the array;
+ * viewers also accept a file without its end. */
 #ifndef WEFT_TRANSPORT_TRACE_H
 #define WEFT_TRANSPORT_TRACE_H
 
@@ -10,28 +10,27 @@
 
 struct trace;
 
-/* %p, %h, %e in the pattern become process id, host name and endpoint id; without any of them "-ID" is put
- * before the suffix, as two endpoints never share a file. NULL when the file cannot be opened: logged, and
- * no reason to stop. */
+/* %p, %h, %e in the pattern become process id, host name and endpoint id. Without any of them "-ID" is
+ * inserted before the suffix, because two endpoints must not share a file. NULL: the file cannot be
+ * opened, which is logged. */
 struct trace *trace_open(struct weft_env *env, const char *pattern, uint64_t limit_bytes,
                          uint32_t endpoint_id, const char *transport);
 void trace_close(struct trace *trace); /* NULL is fine */
 
 struct trace_span {
     const char *name;             /* "send", "recv", ... */
-    uint64_t begin_ns, end_ns;    /* on the env's clock */
+    uint64_t begin_ns, end_ns;    /* env clock */
     uint32_t peer_id;
     uint64_t tag;
     size_t bytes;
     enum weft_status status;
-    uint64_t queue_ns;            /* of it: before anything could happen */
-    uint64_t completion_ns;       /* of it: over already, but its owner was not told yet */
+    uint64_t queue_ns;            /* part of the span before the transfer could begin */
+    uint64_t completion_ns;       /* part of the span between completion and its delivery */
 };
 void trace_span(struct trace *trace, const struct trace_span *span);
-/* Something of the endpoint itself that lasts: "sleep". */
+/* A period of the endpoint: "sleep". */
 void trace_state(struct trace *trace, const char *name, uint64_t begin_ns, uint64_t end_ns);
-/* Something that happens at once: "peer lost", "again". peer_id WEFT_ANY_PEER: of nobody. text may be
- * NULL. */
+/* An instant event: "peer lost", "again". peer_id WEFT_ANY_PEER: none. text may be NULL. */
 void trace_mark(struct trace *trace, const char *name, uint32_t peer_id, const char *text);
 
 #endif

@@ -1,13 +1,13 @@
-/* wrap.c - the life of a wrapped endpoint: opening, peers, progress, closing; see wrap.h.
+/* wrap.c - life of a wrapped endpoint: open, peers, progress, close; see wrap.h.
  *
- * Vanishing. Transports are reliable, so one lost message is a broken connection that nobody has noticed:
- * from then on the peer is silent in both directions. Its operations are taken and never complete, its
- * messages never arrive, its death is not reported, until somebody above runs into a deadline and calls
- * weft_transport_fail_peer, or closes. kill does the same for all peers at once. break is a broken connection
- * that is noticed: the peer is reported as lost.
+ * Loss. Transports are reliable, so a lost message is a broken connection that is not detected: from then
+ * on the peer is silent in both directions. Its operations are accepted and never complete, its messages
+ * never arrive, its death is not reported. A deadline of the caller then calls weft_transport_fail_peer or
+ * close. `kill` does this for all peers. `break` is a broken connection that is detected: the peer is
+ * reported as lost.
  *
- * Rate and delay. An operation leaves when the endpoint's own link is free (rate_bytes per second) and
- * travels delay plus jitter; an arrival is let through when the link in has had time for its bytes. */
+ * Rate and delay. An operation leaves when the endpoint's link is free (rate_bytes per second) and travels
+ * delay plus jitter. An arrival is delivered after its transfer time on the incoming link. */
 #include <stdio.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ uint64_t wrap_due_out(struct wrap *wrap, uint64_t bytes)
     wrap->out_free_ns += link_ns(wrap, bytes);
     uint64_t due_ns = wrap->out_free_ns + options->delay_ns +
                       (options->jitter_ns ? wrap_random(wrap) % options->jitter_ns : 0);
-    if (wrap->out_due_ns < due_ns) wrap->out_due_ns = due_ns; /* the order stays */
+    if (wrap->out_due_ns < due_ns) wrap->out_due_ns = due_ns; /* keeps the order */
     return wrap->out_due_ns;
 }
 
@@ -75,7 +75,7 @@ static void inner_peer_failed(void *context, uint32_t peer_id, enum weft_status 
     struct weft_peer *peer = core_peer_find(wrap->outer, peer_id);
     if (!peer) return;
     struct wrap_peer *known = peer->backend;
-    if (wrap->killed || known->cut) return; /* silence tells nothing */
+    if (wrap->killed || known->cut) return; /* a silent peer reports nothing */
     if (wrap->trace) trace_mark(wrap->trace, known->inner->left ? "peer left" : "peer lost", peer_id, text);
     wrap_flush_arriving(wrap, peer);
     if (known->inner->left) core_peer_left(wrap->outer, peer, text);
@@ -108,10 +108,10 @@ static void wrap_disconnect(struct weft_transport *transport, struct weft_peer *
     wrap_end_ops(transport, &wrap->leaving, peer, status);
     wrap_end_ops(transport, &known->vanished, NULL, status);
     weft_transport_fail_peer(wrap->inner, peer->id, status,
-                             core_peer_text(peer)); /* ends what it has, with the same status */
+                             core_peer_text(peer)); /* ends its operations with the same status */
 }
 
-/* Connections that were broken on purpose. */
+/* Reports connections that the wrapper broke. */
 static int report_broken(struct wrap *wrap)
 {
     int count = 0;
@@ -162,7 +162,7 @@ static enum wrap_role role_of(const struct weft_transport_ops *ops)
     return ops == &fault_transport_ops ? WRAP_FAULT : WRAP_DELAY;
 }
 
-/* Open the endpoint inside: the rest of the name, and the parameters behind the first ';'. */
+/* Opens the inner endpoint: the rest of the name, and the parameters after the first ';'. */
 static enum weft_status open_inner(struct wrap *wrap, const struct weft_transport_options *options,
                                    struct weft_error *error)
 {
@@ -209,7 +209,7 @@ static enum weft_status wrap_open(struct weft_transport *transport,
     transport->message_bytes = weft_transport_message_bytes(wrap->inner);
     transport->abilities = weft_transport_abilities(wrap->inner);
     if (wrap_can_alter(wrap))
-        transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS; /* nobody could hold up a load or a store */
+        transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS; /* loads and stores cannot be delayed */
     transport->backend = wrap;
     if (role == WRAP_TRACE) {
         wrap->trace = trace_open(transport->env, wrap->options.file, wrap->options.limit_bytes, transport->id,
@@ -257,7 +257,7 @@ static void wrap_free(struct weft_transport *transport)
 {
     struct wrap *wrap = wrap_of(transport);
     weft_transport_free(wrap->inner);
-    while (!weft_list_empty(&transport->done)) { /* given up on: nobody will run these */
+    while (!weft_list_empty(&transport->done)) { /* the caller gave up: these never run */
         struct core_done *done = weft_list_first(&transport->done, struct core_done, link);
         weft_list_remove(&done->link);
         done->recycle(transport, done);
@@ -274,7 +274,7 @@ static void wrap_free(struct weft_transport *transport)
     weft_free_bytes(transport->env, wrap);
 }
 
-/* When this wrapper, or the one inside, wants to be looked at again. */
+/* Schedules the next progress of this wrapper and of the inner endpoint. */
 static void wake_next(struct wrap *wrap)
 {
     if (!weft_list_empty(&wrap->leaving))
@@ -330,7 +330,7 @@ static void wrap_describe(struct weft_transport *transport, struct weft_peer *pe
     weft_peer_describe(((struct wrap_peer *)peer->backend)->inner, out, bytes);
 }
 
-/* What the work cost is known inside. */
+/* The inner endpoint knows the cost of the work. */
 static void wrap_count(struct weft_transport *transport)
 {
     struct weft_transport_stats inner, *stats = &transport->stats;
@@ -353,8 +353,9 @@ static void wrap_count(struct weft_transport *transport)
         .arm = wrap_arm, .fd = wrap_fd, .window_open = wrap_window_open, .window_close = wrap_window_close, \
         .window_free = wrap_window_free, .import = wrap_import, .release = wrap_release, .map = wrap_map,   \
         .put = wrap_put, .get = wrap_get, .map_peer = wrap_map_peer, .wake = wrap_wake,                     \
-        .memory_register = wrap_memory_register, .memory_unregister = wrap_memory_unregister,                                           \
-        .is_detached = wrap_is_detached, .copy_peer = wrap_copy_peer, .describe = wrap_describe, .count = wrap_count,                          \
+        .memory_register = wrap_memory_register, .memory_unregister = wrap_memory_unregister, \
+        .is_detached = wrap_is_detached, .copy_peer = wrap_copy_peer, .describe = wrap_describe, \
+    .count = wrap_count, \
     }
 
 const struct weft_transport_ops fault_transport_ops = WRAP_OPS("fault");

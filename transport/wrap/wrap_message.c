@@ -1,11 +1,11 @@
-/* wrap_message.c - operations through a wrapper: messages out and in; see wrap.h. */
+/* wrap_message.c - messages through a wrapper; see wrap.h. */
 #include <string.h>
 
 #include "transport/wrap/wrap.h"
 
 enum { RETRY_NS = 10000 };
 
-/* ---- records: kept for reuse, as a wrapper may stand in the way of every message ---- */
+/* ---- records: reused, because a wrapper may see every message ---- */
 
 static void *reuse(struct wrap *wrap, struct weft_list *unused)
 {
@@ -144,11 +144,11 @@ enum weft_status wrap_op_start(struct wrap *wrap, struct wrap_op *op, bool *held
         weft_list_append(&peer->vanished, &op->link);
     } else if (!wrap_has_delay(&wrap->options) && weft_list_empty(&wrap->leaving)) {
         enum weft_status status = hand_over(op);
-        if (status == WEFT_OK) { /* a put or get that is over already */
+        if (status == WEFT_OK) { /* a put or get that is complete */
             op->taken_ns = op->begin_ns;
             op->done.status = WEFT_OK;
             record_span(wrap, op);
-        } else if (status < 0) { /* a refused operation is none */
+        } else if (status < 0) { /* a refused operation leaves no record */
             wrap->message_count--;
             if (wrap->trace && status == WEFT_ERR_AGAIN)
                 trace_mark(wrap->trace, "again", op->done.peer->id, NULL);
@@ -179,7 +179,7 @@ enum weft_status wrap_send(struct weft_transport *transport, struct weft_peer *p
     op->message = *message;
     bool held;
     enum weft_status status = wrap_op_start(wrap, op, &held);
-    if (status == WEFT_IN_PROGRESS && held) { /* the header is the caller's only until this returns */
+    if (status == WEFT_IN_PROGRESS && held) { /* the caller's header is valid during the call only */
         op->message.header = op->header;
         if (message->header_bytes > 0) memcpy(op->header, message->header, message->header_bytes);
     }
@@ -216,14 +216,14 @@ void wrap_arrived(void *context, struct weft_arrival *inner)
 {
     struct wrap *wrap = context;
     struct weft_peer *peer = core_peer_find(wrap->outer, inner->peer_id);
-    WEFT_ASSERT(peer && peer->backend); /* the inner transport keeps what comes before connect */
+    WEFT_ASSERT(peer && peer->backend); /* the inner transport holds messages until connect */
     struct wrap_arrival *arrival = NULL;
     if (wrap_lets_pass(wrap, peer->backend)) {
         struct weft_list *link = reuse(wrap, &wrap->unused_arrivals);
         arrival = link ? weft_container_of(link, struct wrap_arrival, link)
                        : weft_alloc_bytes(wrap->outer->env, sizeof *arrival);
     }
-    if (!arrival) { /* silent, or no memory: then it is lost as well, and a deadline will say so */
+    if (!arrival) { /* a cut peer, or no memory: the message is lost and a deadline detects it */
         ((struct wrap_peer *)peer->backend)->cut = true;
         weft_list_append(&wrap->sunk, &inner->link);
         return;
@@ -254,7 +254,7 @@ int wrap_deliver_due(struct wrap *wrap, int budget)
     return count;
 }
 
-/* What the peer said before it left goes up before the news that it has. */
+/* Delivers the messages of a peer before the report of its end. */
 void wrap_flush_arriving(struct wrap *wrap, const struct weft_peer *peer)
 {
     struct weft_list *node, *spare;
@@ -279,11 +279,12 @@ enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arriv
     op->bytes = face->header_bytes + face->payload_bytes;
     op->taken_ns = op->begin_ns;
     op->begin_ns =
-        posted ? wrap->matched_posted_ns : arrival->arrived_ns; /* since when it could have been moved */
+        /* earliest time at which the payload could move */
+        posted ? wrap->matched_posted_ns : arrival->arrived_ns;
     wrap->matched_posted_ns = WEFT_NEVER;
     enum weft_status status =
         weft_transport_accept(wrap->inner, arrival->inner, buffer, face->payload_bytes, &op->inner);
-    if (status != WEFT_IN_PROGRESS) { /* the inner transport lost the peer and the outer is not told yet */
+    if (status != WEFT_IN_PROGRESS) { /* the inner transport lost the peer and has not reported it yet */
         weft_transport_discard(wrap->inner, arrival->inner);
         core_finish(transport, &op->done, status);
     }
@@ -297,7 +298,7 @@ void wrap_discard(struct weft_transport *transport, struct weft_arrival *face)
     arrival_free(wrap_of(transport), arrival);
 }
 
-/* The core tells of posted receives, which no backend sees. */
+/* The core reports posted receives, which no backend sees. */
 void wrap_observe(struct weft_transport *transport, enum core_moment moment, struct weft_receive *receive)
 {
     struct wrap *wrap = wrap_of(transport);
@@ -305,7 +306,7 @@ void wrap_observe(struct weft_transport *transport, enum core_moment moment, str
     uint64_t now_ns = weft_now_ns(transport->env);
     if (moment == CORE_RECEIVE_POSTED) receive->posted_ns = now_ns;
     if (moment == CORE_RECEIVE_MATCHED)
-        wrap->matched_posted_ns = receive->posted_ns; /* its acceptance follows at once */
+        wrap->matched_posted_ns = receive->posted_ns; /* ops->accept follows at once */
     if (moment != CORE_RECEIVE_ENDED) return;
     wrap->matched_posted_ns = WEFT_NEVER;
     trace_span(wrap->trace, &(struct trace_span){

@@ -42,7 +42,7 @@ static bool take(const char *name, const char *value, enum wrap_role role, struc
     return true;
 }
 
-/* A nested wrapper's parameters may begin with its name. */
+/* Parameters of a nested wrapper may begin with its name. */
 static const char *skip_name(const char *text, const char *name)
 {
     size_t bytes = strlen(name);

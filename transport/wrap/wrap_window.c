@@ -1,7 +1,7 @@
-/* wrap_window.c - one-sided access through a wrapper: the inner transport's windows and remotes, each behind
- * one of ours.
+/* wrap_window.c - one-sided access through a wrapper: each window and remote wraps one of the inner
+ * transport.
  *
- * A put or get vanishes, waits and breaks as a message does; a get is delayed on its way out only. */
+ * A put or get is lost, delayed or broken as a message is; a get is delayed on its outgoing way only. */
 #include <string.h>
 
 #include "transport/wrap/wrap.h"
@@ -43,7 +43,7 @@ void wrap_window_close(struct weft_transport *transport, struct weft_window *win
     weft_window_close(wrapped->inner, &wrapped->closed);
 }
 
-/* The inner window has gone with its completion, or goes with its transport. */
+/* The inner window ends with its completion, or with its transport. */
 void wrap_window_free(struct weft_transport *transport, struct weft_window *window)
 {
     weft_free_bytes(transport->env, window->backend);
@@ -76,7 +76,8 @@ void wrap_release(struct weft_transport *transport, struct weft_remote *remote)
 {
     enum weft_status status = weft_remote_release(remote->backend);
     WEFT_ASSERT(status == WEFT_OK ||
-                transport->closed); /* nothing is in flight on ours, so nothing is on it */
+                /* nothing is in flight on the outer remote, so nothing on the inner one */
+                transport->closed);
 }
 
 void *wrap_map(struct weft_transport *transport, struct weft_remote *remote)
@@ -87,7 +88,7 @@ void *wrap_map(struct weft_transport *transport, struct weft_remote *remote)
 enum weft_status wrap_map_peer(struct weft_transport *transport, struct weft_peer *peer,
                                struct weft_mapping *mapping_out)
 {
-    /* the core asked for MAPS: it does not meddle */
+    /* MAPS is offered only if the wrapper changes nothing */
     return weft_peer_map(((struct wrap_peer *)peer->backend)->inner, mapping_out);
 }
 
@@ -123,7 +124,7 @@ enum weft_status wrap_put(struct weft_transport *transport, struct weft_remote *
     bool held;
     enum weft_status status = wrap_op_start(wrap, op, &held);
     if (status == WEFT_IN_PROGRESS && held &&
-        put->notify) { /* the header is the caller's only until this returns */
+        put->notify) { /* the caller's header is valid during the call only */
         op->put.header = op->header;
         if (put->header_bytes > 0) memcpy(op->header, put->header, put->header_bytes);
     }
