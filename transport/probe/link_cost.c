@@ -18,7 +18,7 @@ static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 static uint32_t less(uint32_t a, uint32_t b) { return b && (a == 0 || b < a) ? b : a; }
 
-/* The slowest memory, with the smallest caches. */
+/* The slowest memory and the smallest caches. */
 static void worsen_memory(struct weft_link_memory *cost, const struct weft_link_memory *memory)
 {
     cost->words_ns = larger(cost->words_ns, memory->words_ns);
@@ -31,7 +31,7 @@ static void worsen_memory(struct weft_link_memory *cost, const struct weft_link_
     cost->last_kib = less(cost->last_kib, memory->last_kib);
 }
 
-/* The slowest of the machines; messages are short up to the least of their limits. */
+/* The slowest machine; the smallest eager limit. */
 static void worsen_machine(struct weft_link_cost *cost, const struct weft_link_machine *machine)
 {
     cost->inject_ns = larger(cost->inject_ns, machine->inject_ns);

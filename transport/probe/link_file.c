@@ -1,4 +1,4 @@
-/* link_file.c - the link table as a file, and what tells one machine from another. */
+/* link_file.c - the link table as a file, and the fingerprint of a host. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -70,11 +70,11 @@ enum weft_status weft_link_table_save(const struct weft_link_table *table, const
                                  strerror(cause));
 }
 
-/* ---- the fingerprint ---- FNV-1a over what the links of a host depend on */
+/* ---- the fingerprint ---- FNV-1a over everything that the links of a host depend on */
 
 static uint64_t mix(uint64_t hash, const char *text)
 {
-    return weft_fnv(weft_fnv_bytes(hash, text, strlen(text)), 0xff); /* no text goes on where another ended */
+    return weft_fnv(weft_fnv_bytes(hash, text, strlen(text)), 0xff); /* the length separates adjacent texts */
 }
 
 static uint64_t mix_file(uint64_t hash, const char *root, const char *path, const char *first_words)
@@ -90,8 +90,8 @@ static uint64_t mix_file(uint64_t hash, const char *root, const char *path, cons
     return hash;
 }
 
-/* Devices in any order: their hashes are added. Virtual ones come and go with containers; only those with
- * a device count. */
+/* Adds the hashes of the devices, so their order does not matter. Virtual interfaces change with
+ * containers; only interfaces with a device count. */
 static uint64_t mix_devices(uint64_t hash, const char *root)
 {
     char path[PATH_MAX];

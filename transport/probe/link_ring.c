@@ -29,8 +29,8 @@ static void start_from(const struct search *s)
     for (uint32_t i = 0; i < s->count; i++) s->order[i] = i;
 }
 
-/* What is behind place i in `order` has not been gone to. Of equal ones the host of the least number, so
- * that alike hosts stay in order. */
+/* Appends the nearest host that is not in `order` after place i. Among equals the lowest number, so equal
+ * hosts keep their order. */
 static void append_nearest(const struct search *s)
 {
     start_from(s);
@@ -47,7 +47,7 @@ static void append_nearest(const struct search *s)
     }
 }
 
-/* Places i + 1 .. j the other way round: two links go, two come, the others are gone backwards. */
+/* Reverses places i + 1 .. j: two links are replaced, the links between are traversed backwards. */
 static bool reverse(const struct search *s, uint32_t i, uint32_t j)
 {
     uint32_t a = s->order[i], b = s->order[i + 1], c = s->order[j], d = s->order[(j + 1) % s->count];
@@ -73,7 +73,7 @@ void weft_link_ring(uint32_t count, const uint32_t *times, uint32_t *order_out)
 {
     struct search s = {count, times, order_out};
     start_from(&s);
-    /* three have one ring, and its other direction */
+    /* three hosts have one ring and its reverse */
     if (count < 4 || count > WEFT_LINK_RING_HOSTS_MAX) return;
     uint64_t plain = total_time(&s);
     append_nearest(&s);

@@ -15,7 +15,7 @@ static uint32_t all_one(uint32_t count, uint32_t *sites)
     return 1;
 }
 
-/* All hosts that `first` reaches over near links, which have no site yet. */
+/* Assigns to the site all hosts without a site that `first` reaches over near links. */
 static uint32_t take_site(uint32_t count, const uint32_t *times, uint32_t near, uint32_t first, uint32_t site,
                           uint32_t *sites)
 {

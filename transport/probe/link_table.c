@@ -1,5 +1,5 @@
-/* link_table.c - see link_table.h: the rows, and their text form. Rows stay sorted by (from, to), so that all
- * lanes of a pair stand together and a look-up is a binary search. */
+/* link_table.c - rows and text form of the link table; see link_table.h. Rows are sorted by (from, to), so
+ * the lanes of a pair are adjacent and a look-up is a binary search. */
 #include "transport/probe/link_table.h"
 
 #include <inttypes.h>
@@ -43,7 +43,7 @@ void weft_link_table_free(struct weft_link_table *table)
 
 struct weft_env *weft_link_table_env(const struct weft_link_table *table) { return table->env; }
 
-/* Room for one more of `bytes` each. */
+/* Makes space for one more item. */
 static enum weft_status grow(struct weft_env *env, void **items, uint32_t count, uint32_t *room, uint32_t max,
                              size_t bytes)
 {
@@ -184,7 +184,7 @@ static bool is_mapped(const struct weft_link_memory *m)
     return m->words_ns || m->slices_ns || m->said_ps || m->cached_ps || m->passed_ps || m->core_kib ||
            m->last_kib || m->past_ps;
 }
-/* Lines of hosts that are no host's or link's. */
+/* Number of "machine", "memory" and "runs" lines. */
 static uint32_t machine_count(const struct weft_link_table *table)
 {
     uint32_t count = 0;
@@ -356,7 +356,8 @@ enum weft_status weft_link_table_write(const struct weft_link_table *table, char
     return WEFT_OK;
 }
 
-/* A number of at most `digits` digits of this base; moves *at behind it and one space (or the line's end). */
+/* Parses a number of at most `digits` digits and advances *at behind it and one space (or to the end of
+ * the line). */
 static bool take_number(const char **at, int base, size_t digits, uint64_t *out)
 {
     static const char known[] = "0123456789abcdef";
@@ -378,7 +379,7 @@ static enum weft_status read_host(struct weft_link_table *table, const char *at)
     uint32_t index, before = table->host_count;
     if (!take_number(&at, 16, 16, &fingerprint)) return WEFT_ERR_MALFORMED;
     enum weft_status status = weft_link_table_host(table, at, fingerprint, &index);
-    /* twice the same name */
+    /* a duplicate name */
     if (status == WEFT_ERR_INVALID || (status == WEFT_OK && index != before)) return WEFT_ERR_MALFORMED;
     return status;
 }
@@ -408,7 +409,7 @@ static enum weft_status read_link(struct weft_link_table *table, const char *at)
     return status;
 }
 
-/* A host of the table, then so many numbers, and the line's end. */
+/* Parses a host, `count` numbers and the end of the line. */
 static bool take_numbers(const struct weft_link_table *table, const char *at, uint32_t *host_out,
                          uint32_t *numbers, int count)
 {
@@ -441,7 +442,7 @@ static enum weft_status read_memory(struct weft_link_table *table, const char *a
     return weft_link_table_set_memory(table, host, &memory);
 }
 
-/* Of other lengths than this build's it would say something else: refused. */
+/* Refuses other lengths than those of this build: the numbers would mean something else. */
 static enum weft_status read_runs(struct weft_link_table *table, const char *at)
 {
     uint32_t host, n[1 + WEFT_LINK_RUNS_NUMBERS];

@@ -1,14 +1,14 @@
-/* probe.c - see probe.h. An endpoint plays two parts at once:
+/* probe.c - see probe.h. An endpoint has two roles at once:
  *
- *   the active one   IDLE ─► ASKING ─► PINGING ─► PUSHING ─► PULLING ─► next round      one partner at a time, deadline each
- *   the serving one  grants, echoes, swallows and streams for at most one partner, whatever the round
+ *   active   IDLE ─► ASKING ─► PINGING ─► PUSHING ─► PULLING ─► next round    one partner at a time
+ *   serving  grants, echoes, receives and streams for at most one partner of any round
  *
- * An endpoint grants when it neither measures nor serves, and, while it asks itself, only those of earlier
- * rounds: the earliest round can always go on, so no circle of waiting forms. A later one waits in `asked`
- * and is told so (WAIT), which keeps one dead endpoint from making the live ones, whom it delays, look dead
- * as well. Who waits to be measured asks, too.
+ * No deadlock: an endpoint grants if it neither measures nor serves, and while it asks itself, only
+ * requests of earlier rounds. So the earliest round can always proceed. A later request waits in `asked`
+ * and is answered by WAIT, so a dead endpoint does not make the endpoints that it delays look dead. A
+ * partner that waits to be measured asks, too.
  *
- * All messages have one header of fixed size; only BULK has a payload, whose contents mean nothing. */
+ * All messages have one header of fixed size. Only BULK has a payload, with arbitrary contents. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ enum {
     TICK_NS = 5000000,
     KICK_NS = 20000
 };
-/* a partner that says it is alive is waited for so much longer */
+/* a partner that answers is waited for so much longer */
 enum { ASKS_PER_CONTACT = 4, CONTACTS_MAX = 8 };
 enum { BULK_BYTES_MAX = 64 << 20, BULK_COUNT_MAX = 4096 };
 
@@ -69,32 +69,31 @@ struct weft_probe {
     uint32_t *ids;
     uint32_t self, count, rounds, round;
     struct weft_probe_result *results; /* (count,): by index; own unused */
-    struct weft_probe_result *given;   /* (count - 1,): own left out */
-    uint32_t *asked;                   /* (count,): round + 1 of an ask that waits; 0: none */
+    struct weft_probe_result *given;   /* (count - 1,): without this endpoint */
+    uint32_t *asked;                   /* (count,): round + 1 of a waiting request; 0: none */
     struct weft_timer tick, kick;
     bool finished, closed;
 
-    /* the active part */
+    /* the active role */
     enum phase phase;
-    uint32_t partner;                  /* also of a round in which we only wait for its result */
+    uint32_t partner;                  /* also set while waiting for a partner's result */
     uint64_t deadline_ns, phase_ns;    /* of the pair or the contact; start of the phase */
     uint64_t contact_limit_ns, ask_again_ns;
     uint64_t pings_done, ping_ns;
     double samples[PINGS_MAX];
-    uint64_t bulk_sent, bulk_done, bulk_end; /* end: how many there will be */
-    uint64_t mark_ns, mark_done, last_ns;    /* bandwidth counts from the mark */
+    uint64_t bulk_sent, bulk_done, bulk_end; /* end: total to send */
+    uint64_t mark_ns, mark_done, last_ns;    /* bandwidth is measured from the mark */
     uint64_t latency_ns, out_rate;
 
-    /* the serving part */
-    uint32_t serving, serving_round;   /* count: nobody */
+    /* the serving role */
+    uint32_t serving, serving_round;   /* count: none */
     uint64_t serving_until_ns, stream_sent, stream_done, stream_end, stream_ns;
 
     struct probe_send sends[SENDS];
-    struct probe_message queue[QUEUE];        /* ring of letters the transport could not take yet */
+    struct probe_message queue[QUEUE]; /* ring of messages that the transport refused with WEFT_ERR_AGAIN */
     uint32_t queue_first, queue_count;
     struct probe_sink sinks[WINDOW];
-    uint8_t *bulk, *swallowed;         /* (bulk_bytes,): what is sent; where all that comes ends, its
-                                        * contents mean nothing */
+    uint8_t *bulk, *swallowed;         /* (bulk_bytes,): payload to send; sink of received payloads */
 };
 
 static void proceed(struct weft_probe *probe);
@@ -106,8 +105,8 @@ uint32_t weft_probe_rounds(uint32_t count) { return count < 2 ? 0 : count + coun
 
 uint32_t weft_probe_partner(uint32_t index, uint32_t round, uint32_t count)
 {
-    uint32_t last = weft_probe_rounds(count), partner; /* the player who stands still, and the modulus of
-                                                        * the circle */
+    /* the fixed player of the circle method, and its modulus */
+    uint32_t last = weft_probe_rounds(count), partner;
     if (count < 2 || index >= count || round >= last) return UINT32_MAX;
     if (index == last) partner = round;
     else partner = (uint32_t)((2ull * round + last - index) % last);
@@ -115,7 +114,7 @@ uint32_t weft_probe_partner(uint32_t index, uint32_t round, uint32_t count)
     return partner < count ? partner : UINT32_MAX;
 }
 
-/* ---- letters ---- */
+/* ---- messages ---- */
 
 static void put_le(uint8_t *out, uint64_t value, size_t bytes)
 {
@@ -201,8 +200,8 @@ static void flush(struct weft_probe *probe)
     }
 }
 
-/* In order, now or as soon as the transport takes it. A queue that is full loses the letter: its pair ends
- * by deadline. */
+/* Sends in order, now or when the transport accepts it. If the queue is full the message is lost: the pair
+ * ends by deadline. */
 static void send_control(struct weft_probe *probe, uint32_t peer, enum kind kind, uint32_t round, uint64_t a,
                          uint64_t b, uint64_t c, uint64_t d)
 {
@@ -213,7 +212,7 @@ static void send_control(struct weft_probe *probe, uint32_t peer, enum kind kind
     flush(probe);
 }
 
-/* ---- the active part ---- */
+/* ---- the active role ---- */
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -279,7 +278,7 @@ static void on_pong(struct weft_probe *probe, const struct probe_message *probe_
     proceed(probe);
 }
 
-/* One more large message has arrived, there or here. The first few only open the way. */
+/* Accounts one more bulk message, there or here. The first ones only warm up the path. */
 static void note_bulk(struct weft_probe *probe)
 {
     probe->last_ns = weft_now_ns(probe->env);
@@ -288,7 +287,7 @@ static void note_bulk(struct weft_probe *probe)
         probe->mark_ns = probe->last_ns;
         probe->mark_done = probe->bulk_done;
     }
-    /* A slow link: enough is enough. */
+    /* A slow link: stop early. */
     if (probe->phase == PUSHING &&
         weft_elapsed_ns(probe->phase_ns, probe->last_ns) > probe->options.pair_ns / 4)
         probe->bulk_end = probe->bulk_sent;
@@ -297,11 +296,11 @@ static void note_bulk(struct weft_probe *probe)
 static uint64_t bulk_rate(const struct weft_probe *probe)
 {
     uint64_t messages = probe->bulk_done - probe->mark_done, from_ns = probe->mark_ns;
-    if (messages == 0 || probe->last_ns <= from_ns) { /* too few, or all at once */
+    if (messages == 0 || probe->last_ns <= from_ns) { /* too few, or all at the same time */
         messages = probe->bulk_done;
         from_ns = probe->phase_ns;
     }
-    if (probe->last_ns <= from_ns) return 1000000000000ull; /* faster than the clock */
+    if (probe->last_ns <= from_ns) return 1000000000000ull; /* faster than the clock resolution */
     double rate =
         1e9 * (double)messages * (double)probe->options.bulk_bytes / (double)(probe->last_ns - from_ns);
     return rate < 1 ? 1 : (uint64_t)rate;
@@ -331,7 +330,7 @@ static void end_pair(struct weft_probe *probe)
     next_round(probe);
 }
 
-/* Keep the window full; end the phase when all have come. */
+/* Keeps the window full; ends the phase when all acknowledgements have arrived. */
 static void push(struct weft_probe *probe)
 {
     if (probe->bulk_done >= probe->bulk_end) {
@@ -344,7 +343,7 @@ static void push(struct weft_probe *probe)
     }
 }
 
-/* ---- the serving part ---- */
+/* ---- the serving role ---- */
 
 static void serve(struct weft_probe *probe, uint32_t peer, uint32_t round)
 {
@@ -398,7 +397,7 @@ static void on_result(struct weft_probe *probe, const struct probe_message *prob
         snprintf(text, sizeof text, "endpoint %" PRIu32 " could not measure this link",
                  probe->ids[probe_message->peer]);
     result->latency_ns = fine ? probe_message->values[0] : 0;
-    /* what comes in there goes out here */
+    /* the peer's incoming rate is this side's outgoing rate */
     result->out_bytes_per_second = fine ? probe_message->values[2] : 0;
     result->in_bytes_per_second = fine ? probe_message->values[1] : 0;
     if (probe_message->peer < probe->self)
@@ -487,7 +486,8 @@ static void ignore_arrival(struct weft_probe *probe, struct weft_arrival *arriva
     }
 }
 
-/* From an earlier endpoint: let me in. From a later one: will you still measure me? */
+/* From an earlier endpoint: a request to measure. From a later one: the question whether this endpoint
+ * will still measure. */
 static void on_ask(struct weft_probe *probe, const struct probe_message *probe_message)
 {
     if (probe_message->round >= probe->rounds) return;
@@ -508,7 +508,8 @@ static void on_wait(struct weft_probe *probe, const struct probe_message *probe_
     if (probe->finished || !waiting || probe_message->peer != probe->partner ||
         probe_message->round != probe->round)
         return;
-    if (probe_message->values[0] != 0 && probe_message->peer < probe->self) { /* it has given up on us */
+    /* it has given up on this endpoint */
+    if (probe_message->values[0] != 0 && probe_message->peer < probe->self) {
         probe->deadline_ns = 0;
         return;
     }
@@ -547,7 +548,7 @@ static void on_arrival(void *context, struct weft_arrival *arrival)
 
 /* ---- rounds ---- */
 
-/* Whatever can go on goes on. */
+/* Starts everything that can start. */
 static void proceed(struct weft_probe *probe)
 {
     if (probe->closed) return;
@@ -599,7 +600,7 @@ static void next_round(struct weft_probe *probe)
 
 static void on_kick(struct weft_timer *timer) { proceed(weft_container_of(timer, struct weft_probe, kick)); }
 
-/* A partner whose round this is and who is lost or late. */
+/* Checks a partner of this round that is lost or late. */
 static void check_partner(struct weft_probe *probe, uint64_t now_ns)
 {
     struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[probe->partner]);
@@ -707,7 +708,7 @@ enum weft_status weft_probe_start(struct weft_transport *transport, struct weft_
     probe->count = options->count;
     probe->serving = options->count;
     probe->rounds = weft_probe_rounds(options->count);
-    probe->round = UINT32_MAX; /* next_round makes it 0 */
+    probe->round = UINT32_MAX; /* next_round increments it to 0 */
     weft_timer_init(&probe->tick, on_tick);
     weft_timer_init(&probe->kick, on_kick);
     if (!take_memory(probe, options) ||
@@ -745,7 +746,7 @@ void weft_probe_close(struct weft_probe *probe)
     weft_timer_stop(probe->loop, &probe->tick);
     weft_timer_stop(probe->loop, &probe->kick);
     weft_transport_handler(probe->transport, WEFT_CHANNEL_PROBE, NULL, NULL);
-    /* latecomers end by deadline */
+    /* late messages are dropped; their pairs end by deadline */
     weft_transport_discard_tags(probe->transport, WEFT_TAG(WEFT_CHANNEL_PROBE, 0), CHANNEL_MASK, true);
 }
 
