@@ -1,4 +1,4 @@
-/* endpoint.c - the simulator as a transport backend; the executable meaning of the contract. */
+/* endpoint.c - the simulator as a transport backend: the executable specification of the contract. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static void address_write(struct sim_endpoint *endpoint, uint64_t nonce)
     memcpy(endpoint->address, words, sizeof words);
 }
 
-/* Look for peers that closed or died and report them; runs in progress. */
+/* Finds peers that closed or died and reports them; runs in progress. */
 static void look_fire(struct weft_sim *sim, struct sim_due *due)
 {
     struct sim_endpoint *endpoint = weft_container_of(due, struct sim_endpoint, look);
@@ -25,12 +25,12 @@ static void look_fire(struct weft_sim *sim, struct sim_due *due)
     sim_host_ready(endpoint->host);
 }
 
-/* On the ideal network a cut holds up what the peer said before it closed, so it holds up the news of the
- * closing as well; and just after the heal it is still on its way. */
+/* Ideal network: a cut delays the messages that the peer sent before it closed, so it delays the notice of
+ * the close, too. Shortly after the heal those messages are still in flight. */
 static bool defer_notice(struct sim_endpoint *endpoint, const struct sim_endpoint *remote)
 {
     struct weft_sim *sim = endpoint->sim;
-    /* there, what it said has arrived or was given up before the news go out */
+    /* on a topology those messages have arrived or were given up before the notice */
     if (sim->options.topology) return false;
     if (!sim_is_cut(sim, endpoint->host, remote->host) && sim->now_ns >= sim->heal_done_ns) return false;
     sim->has_deferred_notices = true;
@@ -69,11 +69,11 @@ static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
     return count;
 }
 
-/* This endpoint closed some time ago: now the others learn of it. */
+/* Delivers the notice of this endpoint's close to its peers. */
 static void notice_fire(struct weft_sim *sim, struct sim_due *due)
 {
     struct sim_endpoint *endpoint = weft_container_of(due, struct sim_endpoint, notice);
-    if (endpoint->phases_out > 0 && !endpoint->host->dead) { /* over lossy links nobody can say when */
+    if (endpoint->phases_out > 0 && !endpoint->host->dead) { /* the delivery time is unknown on lossy links */
         sim_schedule(sim, due, sim->now_ns + NOTICE_POLL_NS);
         return;
     }
@@ -86,7 +86,7 @@ static void notice_fire(struct weft_sim *sim, struct sim_due *due)
     }
 }
 
-/* Room for one more endpoint in the table and for its two nodes in the heap. */
+/* Reserves a place in the table and two nodes in the heap for one more endpoint. */
 static bool reserve(struct weft_sim *sim)
 {
     return sim_table_grow(sim, (void ***)&sim->endpoint_table, sim->endpoint_count,
@@ -94,7 +94,7 @@ static bool reserve(struct weft_sim *sim)
            sim_heap_reserve(&sim->events, sim->env, 2);
 }
 
-/* "rail=2"; without it the endpoints of a host take its rails in turn. */
+/* "rail=2"; without it the endpoints of a host use its rails in turn. */
 static enum weft_status set_rail(struct sim_endpoint *endpoint, const char *tune, struct weft_error *error)
 {
     int used = 0;
@@ -239,7 +239,7 @@ static void sim_discard(struct weft_transport *transport, struct weft_arrival *f
     sim_message_discard(weft_container_of(face, struct sim_message, arrival.face));
 }
 
-/* End what is in flight with the remote endpoint (NULL: with all). */
+/* Ends operations with the remote endpoint (NULL: with all). */
 static void end_operations(struct sim_endpoint *endpoint, const struct sim_endpoint *remote,
                            enum weft_status status)
 {
@@ -273,11 +273,11 @@ static int sim_progress(struct weft_transport *transport, int budget)
             sim_message_release(message);
             continue;
         }
-        message->receive_live = true; /* takes over the inbox's reference */
+        message->receive_live = true; /* takes over the reference of the inbox */
         weft_list_append(&endpoint->receiving, &message->of_sink);
         core_arrived(transport, &message->arrival);
     }
-    /* what it said comes first */
+    /* its messages are delivered first */
     if (endpoint->must_check_peers && weft_list_empty(&endpoint->inbox)) count += look(transport, endpoint);
     return count;
 }
@@ -294,7 +294,7 @@ static void sim_close(struct weft_transport *transport)
     }
     endpoint->closed = true;
     uint64_t notice_ns = sim->now_ns + sim->options.latency_ns;
-    /* after what it has sent */
+    /* not before its last message */
     if (notice_ns < endpoint->last_delivery_ns) notice_ns = endpoint->last_delivery_ns;
     if (!endpoint->host->dead) sim_schedule(sim, &endpoint->notice, notice_ns);
 }
@@ -308,13 +308,13 @@ static void sim_free(struct weft_transport *transport)
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->receiving) { /* held by a handler and never ended */
+    weft_list_foreach(node, spare, &endpoint->receiving) { /* held by a handler and not ended */
         struct sim_message *message = weft_container_of(node, struct sim_message, of_sink);
         message->receive_live = false;
         weft_list_remove(node);
         sim_message_release(message);
     }
-    while (!weft_list_empty(&transport->done)) { /* given up on: nobody will run these */
+    while (!weft_list_empty(&transport->done)) { /* the caller gave up: these never run */
         struct core_done *done = weft_list_first(&transport->done, struct core_done, link);
         weft_list_remove(&done->link);
         done->recycle(transport, done);

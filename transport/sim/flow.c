@@ -1,15 +1,14 @@
 /* flow.c - the reliable layer of the simulator and the links below it; see flow.h.
  *
- * At the source's own link the flows take turns, as the queue pairs of an adapter do. Every later link sends
- * burst after burst in the order their first bytes reach it (one queue, first in first out). A burst goes on
- * while it still comes in (cut-through), but never faster than its slowest link so far: `lag` is how far its
- * last byte is behind its first. So one flow gets its path's latency plus bytes over the slowest rate,
- * exactly, and what meets at a link queues there.
+ * Flows take turns at the source's own link, as the queue pairs of an adapter do. A later link serves
+ * bursts first in, first out. A burst is forwarded while it arrives (cut-through), but not faster than its
+ * slowest link so far: `lag` is the time from its first to its last byte. So a single flow takes the
+ * latency of its path plus bytes over the lowest rate, and flows that share a link queue there.
  *
- * Acknowledgements take the latency of the way back and may get lost on it, but neither wait in queues nor
- * fill them. The simulator knows what is lost, so a burst is sent again exactly one timeout after it was
- * sent if it, or its acknowledgement, did not make it, and never without need; the timeout doubles with
- * each attempt (six times at most). */
+ * Acknowledgements take the latency of the way back. They may be lost, but neither wait in queues nor fill
+ * them. The simulator knows what is lost, so a burst is retried exactly one timeout after it was sent if
+ * it or its acknowledgement was lost, and never otherwise. The timeout doubles with each attempt, at most
+ * six times. */
 #include <stdio.h>
 #include <string.h>
 
@@ -64,7 +63,7 @@ static void remove_flow(struct weft_sim *sim, struct sim_flow *flow)
     give(sim, &sim->flow_pool, flow);
 }
 
-/* Twice the buckets; without memory for them the chains just grow longer. */
+/* Doubles the buckets. Without memory the chains grow. */
 static void grow_buckets(struct weft_sim *sim)
 {
     uint32_t count = sim->flow_bucket_count * 2;
@@ -83,7 +82,7 @@ static void grow_buckets(struct weft_sim *sim)
     sim->flow_bucket_count = count;
 }
 
-/* What follows from the path: how long it is, how much may be under way on it. */
+/* Derives round trip and window from the path. */
 static void measure_path(struct sim_flow *flow)
 {
     const struct weft_topology *topology = flow->source->sim->options.topology;
@@ -118,7 +117,7 @@ struct sim_flow *sim_flow_use(struct sim_endpoint *source, struct sim_endpoint *
         flow->hops =
             (uint8_t)topology_route(sim->options.topology, source->host->index, source->rail,
                                     sink->host->index, sink->rail, hash_of(source, sink), flow->path);
-        WEFT_ASSERT(flow->hops > 0); /* connecting has checked it */
+        WEFT_ASSERT(flow->hops > 0); /* checked by connect */
         measure_path(flow);
         if (sim->flow_count >= sim->flow_bucket_count) grow_buckets(sim);
         struct sim_flow **bucket = &sim->flow_buckets[hash_of(source, sink) & (sim->flow_bucket_count - 1)];
@@ -133,7 +132,7 @@ struct sim_flow *sim_flow_use(struct sim_endpoint *source, struct sim_endpoint *
     return flow;
 }
 
-/* An idle flow is kept for the next message, until there are too many of them. */
+/* Keeps an idle flow for the next message, up to a limit. */
 static void maybe_idle(struct sim_flow *flow)
 {
     struct weft_sim *sim = flow->source->sim;
@@ -158,7 +157,7 @@ bool sim_flow_broken(struct weft_sim *sim, const struct sim_endpoint *a, const s
     return (there && there->broken) || (back && back->broken);
 }
 
-/* ---- the end of bursts, copies and flows ---- */
+/* ---- end of bursts, copies and flows ---- */
 
 static void burst_maybe_over(struct sim_burst *burst)
 {
@@ -179,8 +178,7 @@ static void copy_finish(struct sim_copy *copy)
     give(burst->flow->source->sim, &burst->flow->source->sim->copy_pool, copy);
 }
 
-/* Nothing of the burst is under way any more and the source does not know that it arrived: it will try
- * again. */
+/* No copy of the burst is in flight and the source does not know that it arrived: schedules the retry. */
 static void copy_lost(struct sim_copy *copy)
 {
     struct sim_burst *burst = copy->burst;
@@ -211,13 +209,13 @@ static void endpoint_must_check_peers(struct sim_endpoint *endpoint)
         sim_schedule(endpoint->sim, &endpoint->look, endpoint->sim->now_ns);
 }
 
-/* Retries have run out: nothing more goes this way, and both ends learn that the other is lost. */
+/* The retries are used up: the flow is broken and both ends lose the peer. */
 static void break_flow(struct sim_flow *flow)
 {
     struct weft_sim *sim = flow->source->sim;
     struct weft_list *node, *spare;
     flow->broken = true;
-    flow->users++; /* while its parts go */
+    flow->users++; /* while its parts end */
     sim->broken_count++;
     weft_list_remove(&flow->of_link);
     while (!weft_list_empty(&flow->queue)) {
@@ -242,7 +240,7 @@ static void break_flow(struct sim_flow *flow)
 
 /* ---- links ---- */
 
-/* How many times slower the link is than it says: the slower of the hosts at its ends. */
+/* Slow-down factor of the link: that of the slower host at its ends. */
 static uint32_t slowness(const struct weft_sim *sim, const struct topology_link *link)
 {
     uint32_t hosts = sim->options.host_count;
@@ -251,7 +249,7 @@ static uint32_t slowness(const struct weft_sim *sim, const struct topology_link 
     return from > to ? from : to;
 }
 
-/* The first byte of a copy is at its next link. */
+/* The first byte of a copy reaches its next link. */
 static void enter_link(struct weft_sim *sim, struct sim_copy *copy)
 {
     struct sim_burst *burst = copy->burst;
@@ -283,7 +281,7 @@ static void enter_link(struct weft_sim *sim, struct sim_copy *copy)
     struct sim_copy *twin = chance(sim, link->duplicate) ? take(sim, &sim->copy_pool) : NULL;
     uint64_t first_ns = start_ns + link->latency_ns;
     copy->hop++;
-    uint64_t tail_ns = copy->hop == flow->hops ? copy->lag_ns : 0; /* it is there when its last byte is */
+    uint64_t tail_ns = copy->hop == flow->hops ? copy->lag_ns : 0; /* a burst arrives with its last byte */
     if (twin) {
         *twin = *copy;
         burst->copies++;
@@ -318,7 +316,7 @@ static bool may_cut(const struct sim_flow *flow)
            flow->in_flight_bytes < flow->window_bytes;
 }
 
-/* The next burst of the flow goes out. False: no memory. */
+/* Sends the next burst of the flow. False: no memory. */
 static bool cut_burst(struct sim_flow *flow)
 {
     struct weft_sim *sim = flow->source->sim;
@@ -345,14 +343,14 @@ static bool cut_burst(struct sim_flow *flow)
     return true;
 }
 
-/* The flows that leave by this link take turns, burst by burst, as the queue pairs of an adapter do. */
+/* The flows that start at this link send one burst each in turn. */
 static void turn(struct weft_sim *sim, struct sim_link *link)
 {
     while (!weft_list_empty(&link->waiting) && link->free_ns <= sim->now_ns) {
         struct sim_flow *flow = weft_list_first(&link->waiting, struct sim_flow, of_link);
         weft_list_remove(&flow->of_link);
         flow->users++;
-        /* no memory: later */
+        /* no memory: retry later */
         if (may_cut(flow) && !cut_burst(flow))
             link->free_ns = sim->now_ns + sim->options.topology->timeout_ns;
         if (may_cut(flow)) weft_list_append(&link->waiting, &flow->of_link);
@@ -367,7 +365,7 @@ static void turn_fire(struct weft_sim *sim, struct sim_due *due)
     turn(sim, weft_container_of(due, struct sim_link, turn));
 }
 
-/* It has something to send, or room in its window: let it have its turn. */
+/* The flow has bytes to send or space in its window: queues it at its link. */
 static void flow_ready(struct sim_flow *flow)
 {
     struct sim_link *link = &flow->source->sim->links[flow->path[0]];
@@ -421,8 +419,8 @@ static void acknowledgement_arrived(struct sim_copy *copy)
     struct sim_flow *flow = burst->flow;
     uint64_t delivered = copy->delivered;
     copy_finish(copy);
-    flow->users++; /* while its bursts go */
-    if (burst->acknowledged) burst_maybe_over(burst); /* it was the last copy of a double */
+    flow->users++; /* while its bursts are created */
+    if (burst->acknowledged) burst_maybe_over(burst); /* it was the last copy of a duplicate */
     else acknowledge(burst);
     while (!weft_list_empty(&flow->unacknowledged)) {
         struct sim_burst *first = weft_list_first(&flow->unacknowledged, struct sim_burst, of_unacknowledged);
@@ -435,7 +433,7 @@ static void acknowledgement_arrived(struct sim_copy *copy)
 
 /* ---- the sink ---- */
 
-/* What is complete and in order goes up. */
+/* Delivers complete bursts in order. */
 static void deliver(struct sim_flow *flow)
 {
     while (!weft_list_empty(&flow->undelivered)) {
@@ -493,7 +491,7 @@ static void copy_fire(struct weft_sim *sim, struct sim_due *due)
     }
 }
 
-/* ---- the faults of the file ---- */
+/* ---- faults of the topology file ---- */
 
 static void fault_apply(struct weft_sim *sim, const struct topology_fault *fault, bool on)
 {

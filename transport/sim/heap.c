@@ -1,7 +1,7 @@
-/* heap.c - what happens next: a heap of intrusive nodes, earliest first, equal times in the order scheduled.
+/* heap.c - the event queue: a heap of intrusive nodes, earliest first, equal times in scheduling order.
  *
- * Four children a node, and the keys beside the pointers: a sift touches a few cache lines of this array and
- * none of the nodes it passes. Only a *tracked* heap tells its nodes their places, for quick removal. */
+ * Four children per node, with the keys beside the pointers: a sift touches few cache lines of the array
+ * and no node. A *tracked* heap stores the index in each node, for fast removal. */
 #include <string.h>
 
 #include "transport/sim/sim.h"

@@ -1,5 +1,4 @@
-/* link_use.c - questions about a simulation's links: what they carried, and what a way between two hosts
- * is like. */
+/* link_use.c - queries about links: load, and properties of a path between two hosts. */
 #include <stdio.h>
 #include <string.h>
 

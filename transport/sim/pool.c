@@ -1,23 +1,23 @@
-/* pool.c - blocks of one size, given back last in, first out.
+/* pool.c - blocks of one size, reused last in, first out.
  *
- * Taken from the allocator by the slab and returned to it when the simulation ends: what is in flight at most
- * decides how much there is. Slabs of 0 bytes: every block by itself, so that a memory checker sees each. */
+ * Slabs come from the allocator and return to it at the end of the simulation, so the peak in flight sets
+ * the memory. Slab size 0 allocates each block separately, so that a memory checker sees it. */
 #include "transport/sim/sim.h"
 
 struct sim_block {
     struct sim_block *next;
 };
 
-enum { HEAD_BYTES = 64 }; /* of a slab, or of a block by itself: its place in pool->slabs */
+enum { HEAD_BYTES = 64 }; /* of a slab, or of a single block: its link in pool->slabs */
 
 void sim_pool_init(struct sim_pool *pool, size_t block_bytes)
 {
-    size_t step = block_bytes < 64 ? 16 : 64; /* small ones are many and idle: no cache line each */
+    size_t step = block_bytes < 64 ? 16 : 64; /* small blocks are many and idle: no cache line each */
     *pool = (struct sim_pool){.block_bytes = (block_bytes + step - 1) / step * step};
     weft_list_init(&pool->slabs);
 }
 
-/* A slab with room for `count` blocks, behind its head. */
+/* A slab of `count` blocks behind its head. */
 static unsigned char *slab_new(struct sim_pool *pool, struct weft_env *env, size_t count)
 {
     unsigned char *slab = weft_alloc_bytes(env, HEAD_BYTES + count * pool->block_bytes);
@@ -70,7 +70,7 @@ void sim_pool_free(struct sim_pool *pool, struct weft_env *env)
     pool->unused = NULL;
 }
 
-/* ---- payload copies: one pool for each power of two ---- */
+/* ---- payload copies: one pool per power of two ---- */
 
 static int class_of(size_t bytes)
 {

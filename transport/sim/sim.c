@@ -1,12 +1,12 @@
-/* sim.c - the world of the simulator: hosts, clocks, faults, and the run that moves time.
+/* sim.c - hosts, clocks, faults, and the run that advances time.
  *
- * A run repeats: step every loop of every *ready* host until all of them are quiet, then move the clock
- * to the next event or timer, whatever is first. A host is ready when something happened to it: a
- * message, a finished operation, a due timer, or (at the start of a run, when the caller may have done
- * anything) always. So an idle host costs nothing, however many there are.
+ * A run repeats: step every loop of every *ready* host until all are quiet, then advance the clock to the
+ * next event or timer. A host is ready after a message, a finished operation or a due timer, and at the
+ * start of a run, when the caller may have changed anything. So an idle host costs nothing.
  *
- * All loops of one host are stepped together: they may post to each other. A post to a loop of another
- * host is seen when that host is stepped next, at the latest when the simulation would otherwise be idle. */
+ * All loops of one host are stepped together, because they may post to each other. A post to a loop of
+ * another host takes effect when that host is stepped next, at the latest when the simulation would be
+ * idle. */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ void weft_sim_options_init(struct weft_sim_options *options)
     options->slab_bytes = 256 << 10;
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014): any state is a good state. */
+/* splitmix64 (Steele, Lea, Flood 2014): every state is valid. */
 uint64_t sim_random(uint64_t *state)
 {
     uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
@@ -39,8 +39,8 @@ uint64_t sim_random(uint64_t *state)
 /* ---- the env of a host ---- */
 
 static struct sim_host *host_of(struct weft_env *env) { return env->context; }
-/* Each reading is later, as with a real clock. Code that mixes two readings of one callback fails only
- * then. */
+/* Each reading is later, as with a real clock: code that mixes two readings of one callback fails here,
+ * too. */
 static uint64_t host_now_ns(struct weft_env *env)
 {
     struct sim_host *host = host_of(env);
@@ -67,7 +67,7 @@ static void kill_fire(struct weft_sim *sim, struct sim_due *due)
     weft_sim_kill(sim, weft_container_of(due, struct sim_host, kill_due)->index);
 }
 
-/* A death becomes known: each endpoint looks a little later, not all at the same instant. */
+/* A death becomes known: each endpoint checks at a slightly different time. */
 static void death_fire(struct weft_sim *sim, struct sim_due *due)
 {
     weft_container_of(due, struct sim_host, notice_due)->death_known = true;
@@ -236,7 +236,7 @@ enum weft_status weft_sim_add(struct weft_sim *sim, uint32_t host_index, struct 
     return WEFT_OK;
 }
 
-/* The host may be in the middle of stepping its loops: the entry is emptied now and freed by host_timers. */
+/* The host may be stepping its loops: clears the entry now; host_timers frees it. */
 void weft_sim_remove(struct weft_sim *sim, struct weft_loop *loop)
 {
     for (uint32_t i = 0; i < sim->options.host_count; i++) {
@@ -334,7 +334,7 @@ void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, 
 
 /* ---- the run ---- */
 
-/* Step all loops of a host until none has work. True: it is quiet; false: it used up its turn. */
+/* Steps all loops of a host until none has work. True: quiet; false: its turn is used up. */
 static bool host_step(struct weft_sim *sim, struct sim_host *host, const bool *done, bool *worked)
 {
     for (int turn = 0; turn < STEPS_PER_TURN; turn++) {
@@ -352,7 +352,7 @@ static bool host_step(struct weft_sim *sim, struct sim_host *host, const bool *d
     return false;
 }
 
-/* Note when each loop wants to be woken next, and forget the loops that were removed. */
+/* Schedules the next timer of each loop and frees removed entries. */
 static void host_timers(struct weft_sim *sim, struct sim_host *host)
 {
     struct weft_list *node, *spare;
@@ -383,7 +383,7 @@ static void all_ready(struct weft_sim *sim)
     }
 }
 
-/* Move the clock to `time_ns` and let happen what is due by then. */
+/* Advances the clock to `time_ns` and fires what is due. */
 static void fire_due(struct weft_sim *sim, uint64_t time_ns)
 {
     if (sim->now_ns < time_ns) sim->now_ns = time_ns;
@@ -403,8 +403,7 @@ static void fire_due(struct weft_sim *sim, uint64_t time_ns)
     }
 }
 
-/* With thousands of hosts every step begins with memory that is in no cache: it is asked for one host
- * ahead. */
+/* With thousands of hosts each step starts with cold memory: prefetches the next host. */
 static void prefetch_ready(const struct weft_sim *sim)
 {
     if (weft_list_empty(&sim->ready)) return;
@@ -417,7 +416,7 @@ static void prefetch_ready(const struct weft_sim *sim)
     __builtin_prefetch(loop + 64);
 }
 
-/* Step ready hosts until there are none. WEFT_IN_PROGRESS: all quiet. */
+/* Steps ready hosts until there are none. WEFT_IN_PROGRESS: all quiet. */
 static enum weft_status step_ready(struct weft_sim *sim, const bool *done, bool *worked, uint64_t *turns)
 {
     while (!weft_list_empty(&sim->ready)) {
@@ -452,7 +451,7 @@ enum weft_status weft_sim_run(struct weft_sim *sim, const bool *done, uint64_t u
             next_ns = sim->timers.entries[0].time_ns;
         if (next_ns == WEFT_NEVER) {
             if (asked_all && !worked) return WEFT_ERR_STATE;
-            all_ready(sim); /* somebody may have been posted to from another host */
+            all_ready(sim); /* another host may have posted to any of them */
             asked_all = true;
             worked = false;
             continue;

@@ -1,28 +1,29 @@
-/* sim.h - inside the simulator: one thread, one clock, one heap of things that will happen.
+/* sim.h - inside the simulator: one thread, one clock, one heap of events.
  *
- *   heap.c       what happens next: intrusive nodes ordered by (time, order of scheduling)
- *   pool.c       memory of what is in flight
- *   wire.c       the phases of a message; on the ideal network also when each arrives
- *   flow.c       the same on a topology: bursts over links that queue and lose, under a reliable layer
- *   topology*.c, route.c   what a topology file describes; which links a flow takes
- *   window.c     memory that others reach: windows, put, get
+ *   heap.c       event queue: intrusive nodes ordered by (time, scheduling order)
+ *   pool.c       memory of objects in flight
+ *   wire.c       phases of a message; on the ideal network also their arrival times
+ *   flow.c       the same on a topology: bursts over links that queue and lose, with a reliable layer
+ *   topology*.c  a topology file, and the links that a flow uses
+ *   link_use.c   load of links, properties of paths
+ *   window.c     windows, put, get
  *   endpoint.c   the simulator as a transport backend
- *   sim.c        hosts, their env, their loops, faults, and the run that moves time
+ *   sim.c        hosts, their env, their loops, faults, and the run that advances time
  *
- * A message is one struct for its whole life, shared by both ends and by the heap, counted by `refs`:
+ * A message is one struct for its whole life, shared by both ends and the heap, and counted by `refs`:
  *
- *   eager        ANNOUNCE (payload inside) ──► sink            source done when its bytes have left
- *   rendezvous   ANNOUNCE ──► sink, ACCEPT ──► source, DATA ──► sink (copied buffer to buffer), FINISH ──► source
+ *   eager        ANNOUNCE (payload inside) ──► sink         complete at the source when it has left
+ *   rendezvous   ANNOUNCE ──► sink, ACCEPT ──► source, DATA ──► sink (buffer to buffer), FINISH ──► source
  *                                   or DISCARD ──► source
  *   put          PUT (with its bytes) ──► sink (window, then inbox if it notifies), FINISH ──► source
  *   get          GET ──► sink, GET_DATA (bytes) ──► source
  *
- * `send_live` and `receive_live` say whether the owner at that end still lends his buffer. An end that
- * closes, loses the peer or dies only clears its flag: whatever is still under way then finds nothing to
- * touch. Equal seeds give equal runs: nothing here depends on addresses, real time or hash order.
+ * `send_live` and `receive_live` are set while the buffer of that end may be used. An end that closes,
+ * loses the peer or dies clears its flag; later events then touch nothing. Equal seeds give equal runs: no
+ * result depends on addresses, real time or hash order.
  *
- * Heap room is reserved when a node comes into being (memory may be refused only there, as a status),
- * so scheduling itself cannot fail. */
+ * Heap space is reserved when a node is created (out of memory is a status there), so scheduling cannot
+ * fail. */
 #ifndef WEFT_TRANSPORT_SIM_H
 #define WEFT_TRANSPORT_SIM_H
 
@@ -46,7 +47,7 @@ struct sim_heap_entry {
 struct sim_heap {
     struct sim_heap_entry *entries;
     size_t count, capacity, reserved;
-    bool tracked; /* removal is common and must be quick */
+    bool tracked; /* nodes know their index, for fast removal */
 };
 
 bool sim_heap_reserve(struct sim_heap *heap, struct weft_env *env, size_t nodes);
@@ -55,7 +56,7 @@ void sim_heap_push(struct sim_heap *heap, struct sim_due *due);
 struct sim_due *sim_heap_pop(struct sim_heap *heap);
 void sim_heap_remove(struct sim_heap *heap, struct sim_due *due);
 
-/* pool.c: blocks of one size; contents undefined. slab_bytes 0: each from the allocator. */
+/* pool.c: blocks of one size; contents undefined. slab_bytes 0: one allocation per block. */
 struct sim_pool {
     struct sim_block *unused;
     struct weft_list slabs;
@@ -87,29 +88,29 @@ struct sim_host {
     uint64_t random;
     uint64_t clock_ns; /* last reading of its clock */
     uint32_t slow;
-    uint64_t egress_free_ns, ingress_free_ns; /* ideal network: when its link has room again */
+    uint64_t egress_free_ns, ingress_free_ns; /* ideal network: when the link is free again */
     uint64_t egress_bytes;
-    uint32_t endpoint_count;                  /* ever opened on it: they take its rails in turn */
+    uint32_t endpoint_count;                  /* endpoints opened so far: they use the rails in turn */
     bool dead, death_known;
-    bool frozen; /* not stepped; its link goes on */
+    bool frozen; /* not stepped; its link continues */
     uint64_t killed_ns;
     struct sim_due kill_due, notice_due;
     struct weft_list loops;
-    struct weft_list ready; /* in sim->ready while it must be stepped */
+    struct weft_list ready; /* in sim->ready while it needs a step */
 };
 
 struct sim_endpoint {
     struct weft_sim *sim;
     struct sim_host *host;
-    struct weft_transport *transport; /* NULL once freed; this record stays until the simulation ends */
+    struct weft_transport *transport; /* NULL once freed; the record stays until the end of the simulation */
     uint32_t id, serial, rail;
-    uint32_t phases_out;                 /* of its messages, on their way over a topology */
+    uint32_t phases_out;                 /* phases of its messages in flight on a topology */
     bool closed, gone_known;
     uint32_t sending_count;
     struct weft_list sending, receiving; /* struct sim_message */
     struct weft_list inbox;              /* announced, waiting for progress */
-    struct sim_due look;                 /* look which peers are gone */
-    struct sim_due notice;               /* the others learn that this one closed */
+    struct sim_due look;                 /* check for lost peers */
+    struct sim_due notice;               /* delivers the notice of the close to peers */
     bool must_check_peers;
     uint64_t last_delivery_ns;
     struct weft_list link;               /* in sim->endpoints */
@@ -121,7 +122,7 @@ struct sim_peer {
     uint64_t last_delivery_ns; /* announcements of one pair keep their order */
 };
 
-/* A window as the others see it; stays until the simulation ends, so that an old key finds it closed. */
+/* A window, kept until the end of the simulation, so that an old key finds it closed. */
 struct sim_window {
     struct sim_endpoint *owner;
     unsigned char *address;
@@ -131,11 +132,11 @@ struct sim_window {
     bool open;
 };
 
-/* The moving part of a link. */
+/* The variable state of a link. */
 struct sim_link {
-    uint64_t free_ns; /* when it has sent all it was given */
-    uint64_t bytes;   /* that it was given */
-    struct weft_list waiting; /* flows that begin here and may send, by of_link */
+    uint64_t free_ns; /* when all its bytes have left */
+    uint64_t bytes;   /* bytes sent */
+    struct weft_list waiting; /* flows that start here and may send, linked by of_link */
     struct sim_due turn;
     bool down;
 };
@@ -161,12 +162,11 @@ enum sim_phase {
 struct sim_message {
     struct core_arrival arrival; /* first */
     uint64_t nonce;
-    uint64_t depart_ns;      /* when the announcement has left its host */
+    uint64_t depart_ns;      /* when the announcement leaves its host */
     uint64_t offset;
-    size_t bytes;            /* that a put or get moves */
-    enum weft_status result; /* what FINISH brings */
-    /* What every event reads, together: 64 bytes, at a multiple of 64 as long as the arrival has its
-     * present size. */
+    size_t bytes;            /* size of a put or get */
+    enum weft_status result; /* status that FINISH carries */
+    /* Fields that every event reads: 64 bytes, aligned to 64 with the present size of the arrival. */
     struct sim_due travel;
     struct sim_endpoint *source, *sink;
     enum sim_phase phase;
@@ -176,34 +176,34 @@ struct sim_message {
     struct core_done send_done, receive_done;
     const void *payload;     /* the sender's buffer, or `copy` */
     void *copy;              /* of an eager payload */
-    void *buffer;            /* the receiver's, or a get's destination */
+    void *buffer;            /* receiver's buffer, or destination of a get */
     struct weft_list of_source, of_sink, waiting, stalled; /* sending; receiving; inbox; behind a cut */
     struct sim_window *window; /* of a put or get */
-    struct sim_flow *flow, *flow_back; /* topology: there, and (for what is answered) back */
+    struct sim_flow *flow, *flow_back; /* topology: forward, and back for operations with an answer */
     uint64_t phase_bytes;
-    struct weft_list of_flow; /* waiting to be cut into bursts */
-    struct weft_list all;    /* in sim->big_copies, while it has a copy that is of no pool */
+    struct weft_list of_flow; /* in the queue of its flow */
+    struct weft_list all;    /* in sim->big_copies, while its copy is not from a pool */
 };
 
 struct weft_sim {
     struct weft_env *env;
     struct weft_sim_options options;
     uint64_t now_ns, order, event_count, random;
-    uint64_t trace; /* of all that happened, in order */
+    uint64_t trace; /* hash of all events in order */
     struct sim_heap events, timers;
     struct sim_pool message_pool, peer_pool, copies[SIM_COPY_CLASSES];
     struct sim_pool flow_pool, burst_pool, copy_pool;
     struct sim_flow **flow_buckets;
     uint32_t flow_bucket_count, flow_count, idle_flow_count, broken_count;
     struct weft_list idle_flows;
-    struct sim_link *links; /* as topology->links */
+    struct sim_link *links; /* indexed as topology->links */
     struct sim_fault *faults;
     struct weft_sim_traffic traffic;
     struct sim_host *hosts;
     uint8_t *cut; /* (hosts, hosts) bits */
-    uint64_t cut_count; /* of them */
-    uint64_t heal_done_ns; /* what the last heal let go has arrived by then */
-    bool has_deferred_notices;      /* some closing is not told yet because of a cut */
+    uint64_t cut_count; /* number of set bits */
+    uint64_t heal_done_ns; /* messages released by the last heal have arrived by then */
+    bool has_deferred_notices;      /* a close is not reported yet because of a cut */
     struct weft_list ready;
     struct weft_list endpoints, big_copies, stalled;
     struct sim_endpoint **endpoint_table; /* by serial */
@@ -214,7 +214,7 @@ struct weft_sim {
 
 /* sim.c */
 void sim_host_ready(struct sim_host *host);
-struct sim_host *sim_host_of_env(struct weft_env *env); /* NULL: it is of no simulation */
+struct sim_host *sim_host_of_env(struct weft_env *env); /* NULL: not an env of a simulation */
 void sim_schedule(struct weft_sim *sim, struct sim_due *due, uint64_t time_ns);
 uint64_t sim_random(uint64_t *state);
 static inline void sim_note(struct weft_sim *sim, uint64_t what)
@@ -223,15 +223,15 @@ static inline void sim_note(struct weft_sim *sim, uint64_t what)
 }
 static inline bool sim_is_cut(const struct weft_sim *sim, const struct sim_host *a, const struct sim_host *b)
 {
-    if (sim->cut_count == 0) return false; /* mostly, and then nothing of the hosts is read */
+    if (sim->cut_count == 0) return false; /* the common case: reads nothing of the hosts */
     size_t bit = (size_t)a->index * sim->options.host_count + b->index;
     return sim->cut[bit / 8] >> bit % 8 & 1;
 }
-/* Room for one more pointer in a table that doubles. */
+/* Makes space for one more pointer; doubles the table. */
 bool sim_table_grow(struct weft_sim *sim, void ***table, uint32_t count, uint32_t *capacity);
 
 /* wire.c */
-/* `answered`: something will come back from the sink. NULL: no memory. */
+/* `answered`: the sink will send an answer. NULL: no memory. */
 struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink, bool answered);
 void sim_message_start(struct sim_message *message, enum sim_phase phase, struct sim_peer *peer);
 void sim_message_accept(struct sim_message *message);
@@ -239,13 +239,13 @@ void sim_message_discard(struct sim_message *message);
 void sim_message_release(struct sim_message *message);
 void sim_message_end_send(struct sim_message *message, enum weft_status status);
 void sim_message_end_receive(struct sim_message *message, enum weft_status status);
-void sim_message_arrived(struct sim_message *message); /* its present phase */
-/* the last byte of its first phase leaves its host then */
+void sim_message_arrived(struct sim_message *message); /* the present phase has arrived */
+/* time at which the last byte of its first phase leaves the host */
 void sim_message_departed(struct sim_message *message, uint64_t time_ns);
 void sim_message_heal(struct sim_message *message);
 void sim_recycle_send(struct weft_transport *transport, struct core_done *done);
 
-/* window.c: the one-sided part of the backend */
+/* window.c: one-sided access */
 enum weft_status sim_window_open(struct weft_transport *transport, struct weft_window *window,
                                  struct weft_error *error);
 void sim_window_close(struct weft_transport *transport, struct weft_window *window);
@@ -258,6 +258,6 @@ enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *r
 enum weft_status sim_get(struct weft_transport *transport, struct weft_remote *remote, uint64_t offset,
                          void *destination, size_t bytes, struct weft_completion *completion);
 
-enum { SIM_SENDING_MAX = 4096 }; /* operations of one endpoint in flight; more: WEFT_ERR_AGAIN */
+enum { SIM_SENDING_MAX = 4096 }; /* operations in flight per endpoint; more: WEFT_ERR_AGAIN */
 
 #endif

@@ -1,8 +1,7 @@
-/* topology.c - from the sections of a file to nodes, links, ports and distances.
+/* topology.c - builds nodes, links, ports and distances from the sections of a file.
  *
- * Groups first ([host], [switch]: so many of a kind under one name), then [link] sections, each of which
- * joins two groups by a pattern. What cannot be (no such group, a host nobody reaches) is said with the
- * line it comes from. */
+ * Groups first ([host], [switch]: a number of nodes under one name), then [link] sections, which connect
+ * two groups by a pattern. Errors (an unknown group, an unreachable host) name the line. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +10,7 @@
 struct group {
     const char *name;
     bool host;
-    uint32_t first, count; /* among the hosts, or among the switches */
+    uint32_t first, count; /* indices of hosts or of switches */
 };
 
 struct builder {
@@ -143,7 +142,7 @@ struct join {
     enum pattern pattern;
 };
 
-/* Which of the `to` nodes port k (of `rails` per node) is joined to. */
+/* Index of the `to` node connected to port k (of `rails` per node). */
 static uint32_t partner(const struct join *join, uint32_t port)
 {
     uint32_t ports = join->from.count * join->rails, targets = join->to.count;
@@ -346,9 +345,9 @@ static enum weft_status read_sections(struct builder *builder, struct topology_l
     return WEFT_OK;
 }
 
-/* ---- tables made of the links ---- */
+/* ---- tables derived from the links ---- */
 
-/* Behind the cables, one link for each host: its way to itself. */
+/* One link per host behind the cables: its path to itself. */
 static enum weft_status add_local_links(struct weft_topology *topology, const struct topology_link *local)
 {
     size_t count = (size_t)topology->link_count + topology->host_count;
@@ -385,7 +384,7 @@ static enum weft_status make_ports(struct builder *builder)
     return WEFT_OK;
 }
 
-/* Which links lead from switch to switch, and how far it is between any two. */
+/* Links between switches, and distances between all switches. */
 static enum weft_status make_switches(struct weft_topology *topology)
 {
     uint32_t switches = topology->switch_count, hosts = topology->host_count;
@@ -429,8 +428,8 @@ static enum weft_status make_switches(struct weft_topology *topology)
     return WEFT_OK;
 }
 
-/* Every host must reach every other. Tried are the first host and the one before with each: a missing
- * cable is found, a net in which only some other pair has no way shows when that pair connects. */
+/* Every host must reach every other. Checks the first host and the predecessor of each host. This finds a
+ * missing cable; any other unreachable pair is reported when it connects. */
 static enum weft_status check_reach(struct builder *builder)
 {
     const struct weft_topology *topology = builder->topology;

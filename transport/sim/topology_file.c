@@ -150,7 +150,7 @@ enum weft_status topology_all_used(struct topology_text *text, const struct topo
     return WEFT_OK;
 }
 
-/* The whole file, or as much as the limit and one byte more. */
+/* Reads the whole file, up to the limit plus one byte. */
 static enum weft_status read_file(struct weft_env *env, const char *path, char **content_out,
                                   size_t *bytes_out, struct weft_error *error)
 {

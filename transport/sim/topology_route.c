@@ -1,9 +1,10 @@
-/* route.c - which links a flow takes.
+/* topology_route.c - the links of a flow.
  *
- * From the source's rail to the destination's. Where rails are separate networks the sender uses the rail
- * its peer is on, as NCCL's PXN does; then its own at both ends; then the nearest pair of ports. Between
- * switches: a shortest way; among equally short ones the hash of the flow decides at every step
- * (equal-cost multipath), so one flow keeps one way, and its packets their order, on links without jitter. */
+ * From the source's rail to the destination's rail. If rails are separate networks, the sender uses the
+ * rail of its peer, as PXN of NCCL does; else its own rail at both ends; else the nearest pair of ports.
+ * Between switches the flow takes a shortest path; a hash of the flow chooses among equal ones at each
+ * step (equal-cost multipath). So a flow has one path, and its packets keep their order on links without
+ * jitter. */
 #include "transport/sim/topology.h"
 
 static uint64_t mix(uint64_t value)
@@ -13,7 +14,7 @@ static uint64_t mix(uint64_t value)
     return value ^ value >> 33;
 }
 
-/* Links between the two ports' far ends: 0 for one switch, TOPOLOGY_FAR for no way. */
+/* Hops between the far ends of two ports: 0: same switch; TOPOLOGY_FAR: no path. */
 static uint32_t port_distance(const struct weft_topology *topology, const struct topology_port *from,
                               const struct topology_port *to)
 {
@@ -51,7 +52,7 @@ static bool choose_ports(const struct weft_topology *topology, uint32_t from, ui
     return best != TOPOLOGY_FAR;
 }
 
-/* One of the links from switch `at` that bring it nearer to `goal`. */
+/* A link of switch `at` that leads nearer to `goal`. */
 static uint32_t next_link(const struct weft_topology *topology, uint32_t at, uint32_t goal, uint64_t hash)
 {
     uint32_t hosts = topology->host_count, switches = topology->switch_count, count = 0;

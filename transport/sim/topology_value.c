@@ -1,4 +1,4 @@
-/* topology_value.c - the numbers of a topology: counts, 100Gbit, 2us, 64KiB, 0.001. */
+/* topology_value.c - values of a topology: counts, 100Gbit, 2us, 64KiB, 0.001. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static const struct unit rates[] = {/* to bytes a second */
                                     {"bit", 0.125},  {"Kbit", 125}, {"Mbit", 125e3}, {"Gbit", 125e6},
                                     {"Tbit", 125e9}, {"MB", 1e6},   {"GB", 1e9},     {NULL, 0}};
 
-/* "12.5GB" with one of the units; false: anything else, or out of [min, max]. */
+/* Parses "12.5GB" with one of the units; false: another form, or out of [min, max]. */
 static bool parse(const char *value, const struct unit *units, double min, double max, double *number_out)
 {
     char *end;

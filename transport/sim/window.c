@@ -1,8 +1,8 @@
-/* window.c - memory that others reach, in virtual time: windows and their keys, put, get.
+/* window.c - windows, keys, put and get in virtual time.
  *
- * Bytes move when the operation arrives, straight between the two buffers, and only if the window is still
- * open then; so a closed window is safe at once and its completion needs no waiting. Puts are on purpose
- * not kept in order with each other or with messages: jitter lets them pass, as the contract allows. */
+ * Bytes move between the two buffers when the operation arrives, and only if the window is still open. So
+ * a closed window is safe at once and its completion need not wait. Puts are deliberately not ordered with
+ * each other or with messages: jitter reorders them, as the contract permits. */
 #include <string.h>
 
 #include "transport/sim/sim.h"
@@ -11,7 +11,7 @@ enum { KEY_MAGIC = 0x4b495357, KEY_VERSION = 1, KEY_BYTES = 32 };
 
 static struct sim_endpoint *endpoint_of(struct weft_transport *transport) { return transport->backend; }
 
-/* magic u32 | version u32 | nonce hash u32 | owner's id u32 | serial u32 | 0 u32 | secret u64 */
+/* magic u32 | version u32 | nonce hash u32 | owner id u32 | serial u32 | 0 u32 | secret u64 */
 static void key_write(uint8_t *key, const struct weft_transport *transport, const struct sim_window *window)
 {
     uint32_t words[6] = {KEY_MAGIC,         KEY_VERSION,    core_nonce_hash(transport->nonce),
@@ -86,7 +86,7 @@ enum weft_status sim_import(struct weft_transport *transport, struct weft_remote
 
 void sim_release(struct weft_transport *transport, struct weft_remote *remote) { remote->backend = NULL; }
 
-/* The part that put and get share. NULL: *status_out says why. */
+/* The common part of put and get. NULL: *status_out is the reason. */
 static struct sim_message *access_new(struct weft_transport *transport, struct weft_remote *remote,
                                       uint64_t offset, size_t bytes, struct weft_completion *completion,
                                       enum weft_status *status_out)
@@ -115,7 +115,7 @@ enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *r
     if (!message) return status;
     message->payload = put->source;
     message->notify = put->notify;
-    message->eager = message->arrival.is_complete = true; /* its notification: a message without payload */
+    message->eager = message->arrival.is_complete = true; /* the notification is a message without payload */
     if (put->notify) {
         message->arrival.face.tag = put->tag;
         message->arrival.face.header_bytes = put->header_bytes;

@@ -1,16 +1,15 @@
-/* wire.c - how long a message is under way, and what happens when a phase of it arrives.
+/* wire.c - duration of each phase of a message, and the effect of its arrival.
  *
- * With a topology every phase goes by a flow (flow.c). Without one the network is ideal: between two
- * hosts: the sender's link sends one message after the other at its rate, the latency (and a random
- * jitter) follows, and the receiver's link takes one after the other; the first bytes go on while the last
- * are still being sent (cut-through). On one host there is no link, only a tenth of the latency. A cut
- * pair of hosts loses nothing: what would arrive waits until the cut heals, as under a retransmitting
- * protocol; deadlines above must notice. */
+ * On a topology every phase uses a flow (flow.c). Otherwise the network is ideal. Between two hosts the
+ * sender's link sends one message after the other at its rate, latency and random jitter follow, and the
+ * receiver's link receives one after the other; forwarding is cut-through. Inside a host there is no link,
+ * only a tenth of the latency. A cut loses nothing: arrivals wait until it heals, as under a
+ * retransmitting protocol, so deadlines must detect it. */
 #include <string.h>
 
 #include "transport/sim/flow.h"
 
-enum { ANNOUNCE_BYTES = 64, CONTROL_BYTES = 32 }; /* what framing costs on the link */
+enum { ANNOUNCE_BYTES = 64, CONTROL_BYTES = 32 }; /* bytes of framing on the link */
 
 static uint64_t link_ns(const struct sim_host *host, uint64_t bytes)
 {
@@ -24,7 +23,7 @@ static uint64_t random_below(struct weft_sim *sim, uint64_t bound)
     return bound ? sim_random(&sim->random) % bound : 0;
 }
 
-/* When `bytes` that leave now are there; *depart_out: when the last of them has left. */
+/* Arrival time of `bytes` that leave now; *depart_out: when the last of them has left. */
 static uint64_t arrival_time(struct weft_sim *sim, struct sim_host *from, struct sim_host *to, uint64_t bytes,
                              uint64_t *depart_out)
 {
@@ -88,7 +87,8 @@ static bool use_flows(struct sim_message *message, struct sim_endpoint *source, 
     return false;
 }
 
-/* A record with all but the header of its face cleared, in the lists of its source and of the simulation. */
+/* A record with all but the header of its arrival cleared, in the lists of its source and of the
+ * simulation. */
 struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink, bool answered)
 {
     struct weft_sim *sim = source->sim;
@@ -129,7 +129,7 @@ void sim_recycle_send(struct weft_transport *transport, struct core_done *done)
     sim_message_release(weft_container_of(done, struct sim_message, send_done));
 }
 
-/* In timing-only mode nobody's payload is touched. */
+/* Copies the payload; in timing-only mode touches nothing. */
 static void move_bytes(const struct sim_endpoint *payer, void *to, const void *from, size_t bytes)
 {
     if (bytes == 0 || payer->sim->options.timing_only) return;
@@ -137,7 +137,7 @@ static void move_bytes(const struct sim_endpoint *payer, void *to, const void *f
     if (payer->transport) payer->transport->stats.copied_bytes += bytes;
 }
 
-/* The send is over for its owner; the completion runs from his progress. */
+/* Ends the send; the completion runs from the owner's progress. */
 void sim_message_end_send(struct sim_message *message, enum weft_status status)
 {
     if (!message->send_live) return;
@@ -165,7 +165,7 @@ static void sent_fire(struct weft_sim *sim, struct sim_due *due)
     sim_message_release(message);
 }
 
-/* The payload is there: from the sender's buffer to the receiver's, if both still lend them. */
+/* The payload has arrived: copies it if both buffers may still be used. */
 static void data_arrived(struct sim_message *message)
 {
     if (!message->receive_live || message->sink->host->dead) return;
@@ -180,12 +180,12 @@ static void announce_arrived(struct sim_message *message)
     struct sim_endpoint *source = message->source, *sink = message->sink;
     if (sink->closed || sink->host->dead) return;
     if (source->host->dead && message->depart_ns > source->host->killed_ns) return;
-    message->refs++; /* of the inbox */
+    message->refs++; /* reference of the inbox */
     weft_list_append(&sink->inbox, &message->waiting);
     sim_host_ready(sink->host);
 }
 
-/* The bytes go into the window while it is open; what is to be told of them follows into the inbox. */
+/* Writes into the window if it is open; the notification goes to the inbox. */
 static void put_arrived(struct sim_message *message)
 {
     struct sim_endpoint *source = message->source, *sink = message->sink;
@@ -229,7 +229,7 @@ static void travel_fire(struct weft_sim *sim, struct sim_due *due)
     struct sim_message *message = weft_container_of(due, struct sim_message, travel);
     if (sim_is_cut(sim, message->source->host, message->sink->host)) {
         weft_list_append(&sim->stalled, &message->stalled);
-        return; /* its reference stays with the list */
+        return; /* the list keeps its reference */
     }
     sim_message_arrived(message);
     sim_message_release(message);
@@ -251,7 +251,7 @@ void sim_message_arrived(struct sim_message *message)
     }
 }
 
-/* An eager message is over for its sender when it has left. */
+/* An eager message completes for its sender when it has left. */
 void sim_message_departed(struct sim_message *message, uint64_t time_ns)
 {
     if (message->phase != SIM_ANNOUNCE || !message->eager) return;
@@ -260,9 +260,8 @@ void sim_message_departed(struct sim_message *message, uint64_t time_ns)
     sim_schedule(message->source->sim, &message->sent, time_ns);
 }
 
-/* A stalled message arrives with the heal, in the order stalled, which is the order of arrival: now, and
- * not a latency later, or what left shortly before the heal would overtake what its sender had said
- * before. */
+/* A stalled message arrives at the heal, in the order of arrival and without a further latency: otherwise
+ * a message sent shortly before the heal would overtake earlier ones. */
 void sim_message_heal(struct sim_message *message)
 {
     weft_list_remove(&message->stalled);
@@ -270,7 +269,7 @@ void sim_message_heal(struct sim_message *message)
     sim_message_release(message);
 }
 
-/* A new message, filled by the endpoint, leaves. */
+/* Sends a new message that the endpoint has filled. */
 void sim_message_start(struct sim_message *message, enum sim_phase phase, struct sim_peer *peer)
 {
     message->travel.fire = travel_fire;
