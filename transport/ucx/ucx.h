@@ -1,41 +1,42 @@
-/* ucx.h - inside the UCX backend. UCX's headers appear in this folder only.
+/* ucx.h - inside the UCX backend. UCX headers are included in this folder only.
  *
- *   ucx_wire.c      our bytes: message header, words, keys, address blob
- *   ucx_seal.c      proofs that blobs and messages come from who holds the job's secret
- *   ucx_settings.c  what the user chose: lanes, devices, ports, tuning; his UCX_* environment wins
- *   ucx_context.c   UCX's context: settings, the user's environment, devices
- *   ucx_open.c      worker, address, close and free
- *   ucx_sleep.c     what it sleeps on, and when it listens
- *   ucx_peer.c      connect; how a peer is lost and when its operations may complete
- *   ucx_lane.c      which lanes UCX chose towards a peer
- *   ucx_process.c   the processes of peers on this host, watched by pidfd
+ *   wire/ucx_wire.c encoding: message header, control entries, keys, address blob
+ *   wire/ucx_seal.c authentication of blobs and messages by the job's secret
+ *   ucx_settings.c  lanes, devices, ports, tuning; UCX_* variables of the user take precedence
+ *   ucx_context.c   UCX context: settings, environment, devices
+ *   ucx_open.c      worker, address, progress, close and free
+ *   ucx_sleep.c     the descriptors that the endpoint sleeps on
+ *   ucx_peer.c      connect; loss of a peer, and when its operations may complete
+ *   ucx_lane.c      the lanes that UCX chose towards a peer
+ *   ucx_process.c   processes of peers on this host, watched by pidfd
  *   ucx_message.c   send, arrivals, accept, discard
- *   ucx_batch.c     small words to a peer, gathered into one message
- *   ucx_gather.c    small messages to a peer over tcp, gathered likewise
- *   ucx_stream.c    payloads cut into fragments, for buffers that the receiver has named
- *   ucx_window.c    one-sided: windows, put, get, by messages
- *   ucx_direct.c    put and get by UCX's own remote access
- *   ucx_table.c     numbers for what is in flight
+ *   ucx_batch.c     control entries to a peer, several per message
+ *   ucx_gather.c    small messages to a peer over tcp, several per message
+ *   ucx_stream.c    payloads in fragments
+ *   ucx_window.c    windows, put, get, by messages
+ *   ucx_direct.c    put and get by UCX remote access
+ *   ucx_register.c  user memory registered with devices
+ *   ucx_table.c     ids of objects in flight
  *
- * A message goes one of three ways
- *   eager       up to eager_bytes_max, while its receiver lets more bytes wait: one UCX active message
- *   announced   else: a word ANNOUNCE ─► GRANT (a buffer is named) or TAKEN (nobody needs it) ─► DATA
- *               fragments, each one active message of at most a TCP segment of UCX. Over tcp this is faster
- *               than UCX's own rendezvous (which puts the whole payload into the socket at once, out of the
- *               caches).
- *   by UCX      where the kernel copies between processes (shared memory): UCX's rendezvous
+ * Protocols of a message
+ *   eager       up to eager_bytes_max, within the receiver's credit: one UCX active message
+ *   announced   otherwise: ANNOUNCE ─► GRANT (a buffer is named) or TAKEN (not needed) ─► DATA fragments,
+ *               each one active message of at most a TCP segment of UCX. Over tcp faster than UCX's rendezvous,
+ *               which writes the whole payload into the socket at once and misses the caches.
+ *   by UCX      if the kernel copies between processes (shared memory): UCX's rendezvous
  *
- * UCX callbacks only note what happened (an arrival queued, an operation finished, a peer failed); all
- * the rest runs after ucp_worker_progress has returned, so no user code ever runs inside UCX.
+ * UCX callbacks only record events (an arrival, a finished operation, a failed peer). Everything else runs
+ * after ucp_worker_progress has returned, so no user code runs inside UCX.
  *
- * An operation has two owners, the user and UCX, and is recycled when both have let go:
- *   finished   its completion is queued (the user gets his buffer back)     delivered   and has run
- *   holds      requests of UCX that still use it
- * An operation finishes when UCX holds nothing of it, also when a peer is lost: a forced close ends UCX's
- * requests. A put or get by hardware UCX ends while the device may still be at it, so the buffers of those
- * that failed are kept until the connection is gone and UCX's worker flushed (`parked`).
- * Should a request remain after that, its user gets it back all the same, and its memory waits here for
- * UCX. A buffer that waits for DATA is written by our own hand only, so it can be given back at any time. */
+ * An operation is shared by the caller and UCX and recycled when both have released it:
+ *   finished   its completion is queued and the buffer is free     delivered   the completion has run
+ *   holds      UCX requests that still use it
+ *
+ * An operation finishes when UCX holds nothing of it, also for a lost peer: a forced close ends UCX's
+ * requests. UCX ends a hardware put or get although the device may still access the buffer. The buffers of
+ * failed ones are therefore kept until the connection is closed and the worker is flushed (`parked`). If a
+ * request remains after that, the caller gets its buffer back and the record is kept for UCX. A buffer
+ * that waits for DATA is written by this backend only, so it can be released at any time. */
 #ifndef WEFT_TRANSPORT_UCX_H
 #define WEFT_TRANSPORT_UCX_H
 
@@ -48,40 +49,38 @@
 #include "transport/ucx/wire/ucx_wire.h"
 
 enum {
-    UCX_AM_ID = 17,            /* one active message id for everything; kinds are in our header */
-    /* sends, puts and gets in flight of one endpoint; more answer WEFT_ERR_AGAIN */
+    UCX_AM_ID = 17,            /* one active message id; the kind is in the message header */
+    /* sends, puts and gets in flight per endpoint; more return WEFT_ERR_AGAIN */
     UCX_SENDS_MAX = 8192,
-    UCX_SMALL_BYTES = 256,     /* eager payloads up to this are kept inside the arrival */
-    UCX_REORDER_MAX = 16384,   /* how far a message may run ahead of an earlier one */
+    UCX_SMALL_BYTES = 256,     /* eager payloads up to this are stored inside the arrival */
+    UCX_REORDER_MAX = 16384,   /* how far a message may arrive before an earlier one */
     UCX_POOL_BLOCK = 32,
     UCX_POOL_BLOCK_BYTES = 256 << 10,
-    UCX_EAGER_FIRST = 64 << 10, /* what may wait untaken before the receiver has said more in its HELLO */
-    UCX_EAGER_EXTRA = 64,       /* a message counts for this much more than its payload */
+    UCX_EAGER_FIRST = 64 << 10, /* eager credit before the receiver's HELLO */
+    UCX_EAGER_EXTRA = 64,       /* credit that a message costs besides its payload */
     UCX_BATCH_BYTES = 4096,
-    UCX_KEPT_BYTES = 60 << 10,  /* eager payloads above this are kept in buffers of the largest size,
-                                 * others in these */
-    UCX_GATHER_BYTES = 60 << 10,      /* less than a TCP segment of UCX, also of one that the user has set
-                                       * to 64 KiB */
-    UCX_GATHER_MESSAGE_MAX = 16 << 10, /* payload: larger ones are cheap enough alone */
-    UCX_BATCHES_MAX = 64,       /* waiting for a peer that is not connected yet; more words are lost */
-    UCX_FRAGMENTS_MAX = 8,      /* in flight towards one peer */
-    UCX_PUSH_MAX = 16,          /* fragments started in a row towards one peer */
-    UCX_INCOMING_MAX = 4096,    /* puts of one peer that are under way here */
+    UCX_KEPT_BYTES = 60 << 10,  /* eager payloads up to this use small buffers, larger ones the largest */
+    UCX_GATHER_BYTES = 60 << 10, /* less than a TCP segment of UCX, also if the user has set it to 64 KiB */
+    UCX_GATHER_MESSAGE_MAX = 16 << 10, /* payload; larger messages are sent alone */
+    UCX_BATCHES_MAX = 64,       /* batches that wait for the connection; further control entries are lost */
+    UCX_FRAGMENTS_MAX = 8,      /* in flight per peer */
+    UCX_PUSH_MAX = 16,          /* fragments started in a row per peer */
+    UCX_INCOMING_MAX = 4096,    /* puts of one peer in progress */
 };
 
-/* A free list that grows by blocks to the peak in flight and is given back when the endpoint is freed. */
+/* A free list that grows in blocks to the peak in flight; freed with the endpoint. */
 struct ucx_pool {
     size_t item_bytes;
-    void *free_items, *blocks; /* singly linked through their first word */
+    void *free_items, *blocks; /* linked by their first word */
 };
 
 enum ucx_op_kind {
-    UCX_OP_MESSAGE = 1, /* struct ucx_send; these four have a user */
+    UCX_OP_MESSAGE = 1, /* struct ucx_send; the first four have a caller */
     UCX_OP_PUT,         /* struct ucx_send */
     UCX_OP_RECEIVE,     /* struct ucx_arrival */
     UCX_OP_GET,         /* struct ucx_landing */
-    UCX_OP_SERVE,       /* struct ucx_send: the answer to a peer's get */
-    UCX_OP_CONTROL,     /* struct ucx_send: HELLO, BYE, BYE_TOO */
+    UCX_OP_SERVE,       /* struct ucx_send: answer to a peer's get */
+    UCX_OP_CONTROL,     /* struct ucx_send: HELLO, BYE, BYE_REPLY */
     UCX_OP_BATCH,       /* struct ucx_batch */
     UCX_OP_GATHER,      /* struct ucx_gather */
 };
@@ -93,25 +92,25 @@ struct ucx_op {
     enum ucx_op_kind kind;
     uint64_t id;           /* in endpoint->operations; 0: none */
     uint32_t holds;
-    enum weft_status failed; /* finishes with this as soon as UCX holds nothing of it */
-    bool rendezvous;         /* by UCX; also a put or get by its remote access */
+    enum weft_status failed; /* finishes with this status when UCX holds nothing of it */
+    bool rendezvous;         /* UCX rendezvous, or a put or get by UCX remote access */
     bool finished, delivered;
-    /* UCX has let go of it by an error, a device perhaps not: finishes with the connection */
+    /* UCX has ended it with an error, but a device may still use it: finishes with the connection */
     bool parked;
 };
 
-/* Something on its way out: a message, a put, the answer to a get. */
+/* An outgoing transfer: message, put, or answer to a get. */
 struct ucx_send {
     struct ucx_op op;         /* first */
-    struct weft_list sending; /* in ucx_peer.sending while there are fragments to start */
+    struct weft_list sending; /* in ucx_peer.sending while fragments remain */
     const char *source;
-    uint64_t bytes, started, piece; /* all, handed to UCX, one fragment's */
-    uint64_t landing;         /* DATA: where to, at the receiver; 0: not granted yet */
+    uint64_t bytes, started, piece; /* total; passed to UCX; size of a fragment */
+    uint64_t landing;         /* DATA: target id at the receiver; 0: not granted */
     struct ucx_window *served;
-    struct ucx_remote *ucx_remote;   /* a put by UCX: into this one */
+    struct ucx_remote *ucx_remote;   /* target of a put by UCX */
     struct ucx_wire_put put;
     uint64_t put_offset;
-    bool answered;            /* a put: the peer has it all, or has refused it */
+    bool answered;            /* put: the peer has received all or has refused */
     enum weft_status answer;
     uint32_t header_bytes;
     uint8_t header[UCX_WIRE_HEADER_BYTES_MAX]; /* UCX 1.13 reads it until the send completes */
@@ -137,69 +136,69 @@ struct ucx_gather {
     uint8_t records[UCX_GATHER_BYTES];
 };
 
-/* A buffer that DATA fragments fill. */
+/* A buffer that receives DATA fragments. */
 struct ucx_landing {
     struct ucx_op op; /* first */
     char *buffer;
     uint64_t bytes, received;
-    struct ucx_remote *ucx_remote; /* a get by UCX: from this one */
+    struct ucx_remote *ucx_remote; /* source of a get by UCX */
 };
 
 struct ucx_arrival {
     struct core_arrival core; /* first */
-    struct ucx_landing landing; /* its acceptance */
-    struct weft_list link;    /* in endpoint->arrived, or in ucx_peer.ahead */
+    struct ucx_landing landing; /* the acceptance */
+    struct weft_list link;    /* in endpoint->arrived, or in ucx_peer.reordered */
     struct ucx_peer *from;
     uint64_t sequence;
-    uint64_t send_id;         /* announced: of its sender; 0: not announced */
+    uint64_t send_id;         /* announced: id of the send; 0: not announced */
     bool rendezvous, bye;
-    bool unordered;      /* a notification: not in the sequence of messages */
+    bool unordered;      /* a notification: outside the message sequence */
     uint32_t held_bytes; /* counted in ucx_peer.held_bytes */
-    const void *borrowed; /* eager data where UCX has it, inside its callback only */
-    void *descriptor; /* UCX's, held: rendezvous, or eager data that could stay where it came in */
-    void *big;        /* eager data copied into a buffer of endpoint->eager_buffers or large_buffers */
+    const void *borrowed; /* eager data in UCX's buffer, during its callback only */
+    void *descriptor; /* UCX descriptor that is held: rendezvous, or eager data left in place */
+    void *big;        /* eager data in a buffer of endpoint->eager_buffers or large_buffers */
     uint8_t small[UCX_SMALL_BYTES];
 };
 
-/* A put of several fragments on its way in. */
+/* An incoming put of several fragments. */
 struct ucx_incoming {
     struct weft_list link; /* in ucx_peer.incoming */
     struct ucx_window *window;
     uint64_t put_id, bytes, received;
-    struct ucx_arrival *notification; /* NULL: none, or its fragment has not come */
+    struct ucx_arrival *notification; /* NULL: none, or not arrived */
 };
 
 struct ucx_window {
     struct weft_window *window;
     uint64_t id, secret;
-    ucp_mem_h memory;        /* NULL: only by messages */
-    struct weft_list holders; /* who has UCX's key of it */
+    ucp_mem_h memory;        /* NULL: by messages only */
+    struct weft_list holders; /* peers that have UCX's key */
     uint32_t serving;        /* answers to gets that read it */
-    bool is_revoked;               /* closes: found by nobody any more */
+    bool is_revoked;               /* closing: look-ups do not find it */
 };
 
 struct ucx_holder {
     struct weft_list link;
     struct ucx_peer *peer;
-    uint32_t count; /* keys given and not let go of */
+    uint32_t count; /* keys sent and not released */
 };
 
 struct ucx_remote {
     struct weft_remote *remote;
     struct weft_list link;   /* in ucx_peer.remotes */
     uint64_t window, secret, address;
-    ucp_rkey_h rkey;         /* NULL: only by messages */
-    bool asked;              /* for the key */
-    bool is_revoked;               /* its owner closes it: no new access, LET_GO when the last has ended */
-    uint32_t direct;         /* puts and gets by UCX under way */
+    ucp_rkey_h rkey;         /* NULL: by messages only */
+    bool asked;              /* the key was requested */
+    bool is_revoked;               /* the owner closes it: no new access, KEY_RELEASED after the last */
+    uint32_t direct;         /* puts and gets by UCX in flight */
 };
 
-/* How a connection ends; see ucx_peer.c. */
+/* State of the end of a connection; see ucx_peer.c. */
 enum ucx_end {
     UCX_END_NONE = 0,
-    UCX_END_GRACEFUL, /* both are alive: BYE, answer, then close */
-    UCX_END_FORCE,    /* the peer is dead, or said to be */
-    UCX_END_CLOSING,  /* UCX works on it */
+    UCX_END_GRACEFUL, /* both live: BYE, reply, close */
+    UCX_END_FORCE,    /* the peer is dead or was reported dead */
+    UCX_END_CLOSING,  /* UCX closes the endpoint */
     UCX_END_DONE,
 };
 
@@ -207,41 +206,41 @@ struct ucx_peer {
     struct ucx_endpoint *endpoint;
     struct weft_peer *peer;
     ucp_ep_h ep;                /* NULL: an early peer, or closed */
-    void *close_request;        /* of the close, then of the flush behind it */
+    void *close_request;        /* request of the close, then of the flush after it */
     bool flushed;
-    uint32_t parked;            /* operations */
+    uint32_t parked;            /* number of parked operations */
     enum ucx_end end;
     enum weft_status end_status;
-    uint64_t end_deadline_ns;   /* of the present phase */
-    bool direct;                /* the kernel reaches its memory: large payloads go by UCX's rendezvous */
-    bool remote_access;         /* in hardware, without the peer's processor: puts and gets go by UCX */
+    uint64_t end_deadline_ns;   /* deadline of the present state */
+    bool direct;                /* the kernel can access its memory: UCX rendezvous for large payloads */
+    bool remote_access;         /* hardware access without the peer's processor: UCX puts and gets */
     char lanes[80];             /* "tcp/lo", "rc_verbs/mlx5_0:1 + ud_verbs/mlx5_0:1" */
-    bool hello_received, hello_sent; /* both: UCX knows both ends of the connection */
-    bool answered;              /* BYE or its answer has come */
-    bool failed;                /* the connection broke, or its process has died */
-    struct ucx_process *process; /* watched; NULL: not */
-    uint64_t token_out, token_in; /* ucx_seal.h: in what we send, in what we take */
+    bool hello_received, hello_sent; /* both: UCX has connected both ends */
+    bool answered;              /* BYE or BYE_REPLY has arrived */
+    bool failed;                /* the connection broke or the process died */
+    struct ucx_process *process; /* NULL: not watched */
+    uint64_t token_out, token_in; /* ucx_seal.h: in messages sent; required in messages received */
     ucs_status_t failed_status;
     uint64_t send_sequence, receive_sequence;
-    uint64_t credit;            /* eager bytes that may still be sent */
-    uint64_t held_bytes, credit_due; /* eager bytes of his that wait here; taken, but not told yet */
-    uint32_t queued;            /* of his in endpoint->arrived */
-    uint32_t fragments;         /* in flight to him */
+    uint64_t credit;            /* eager bytes that may be sent */
+    uint64_t held_bytes, credit_due; /* its eager bytes stored here; consumed and not reported */
+    uint32_t queued;            /* its arrivals in endpoint->arrived */
+    uint32_t fragments;         /* fragments in flight to it */
     uint32_t incoming_count;
     struct weft_list operations, reordered, link_failed, link;
     struct weft_list sending, busy; /* busy: in endpoint->busy while `sending` is not empty */
-    /* talking: in endpoint->talking while `batches` is not empty or messages are gathered */
+    /* talking: in endpoint->talking while `batches` or `gather` hold anything */
     struct weft_list batches, talking;
-    struct ucx_gather *gather;  /* NULL: none gathered */
-    uint64_t last_send_round;       /* the round of the last small message to him */
+    struct ucx_gather *gather;  /* NULL: nothing gathered */
+    uint64_t last_send_round;       /* progress round of the last small message to it */
     struct weft_list incoming, remotes;
 };
 
-/* Another process of this host, in which peers live. */
+/* Another process of this host that has peers. */
 struct ucx_process {
     struct weft_list link; /* in endpoint->processes */
     struct ucx_wire_process identity;
-    int fd;                /* a pidfd in endpoint->fd; -1: dead */
+    int fd;                /* pidfd in endpoint->fd; -1: dead */
     uint32_t peers;
 };
 
@@ -251,12 +250,12 @@ struct ucx_endpoint {
     struct ucx_seal seal;
     ucp_context_h context;
     ucp_worker_h worker;
-    int fd;                /* an epoll: UCX's own descriptor, while `listens`, and the processes */
+    int fd;                /* epoll over UCX's descriptor (while is_listening) and the pidfds */
     int ucx_fd;
     bool is_listening;
     struct ucx_wire_process self;
     struct weft_list processes;
-    bool armed;            /* since the descriptors were looked at last */
+    bool armed;            /* since the last check of the descriptors */
     uint32_t looks;
     uint64_t look_ns;
     size_t address_bytes;
@@ -265,15 +264,15 @@ struct ucx_endpoint {
         incomings;
     uint64_t pool_bytes;
     uint64_t round;        /* calls of progress, from 1 */
-    bool reaches_cuda;     /* UCX in this process knows the memory of CUDA devices */
+    bool reaches_cuda;     /* UCX in this process supports CUDA memory */
     struct ucx_table operations, windows;
     uint32_t send_count;
     struct weft_list arrived, failed, peers, busy, talking;
     uint32_t ending_count; /* peers that close or drain */
-    bool forced;           /* some connection was closed by force */
-    void *flush_request;   /* closing: the worker's last flush */
-    uint64_t flush_ns;     /* when it began */
-    bool is_quiesced;          /* closed and nothing pending inside UCX: it is not progressed any more */
+    bool forced;           /* a connection was closed by force */
+    void *flush_request;   /* closing: the final flush of the worker */
+    uint64_t flush_ns;     /* start of that flush */
+    bool is_quiesced;          /* closed, and nothing is pending in UCX: no more progress */
 };
 
 /* ucx_context.c */
@@ -284,7 +283,7 @@ void *ucx_pool_take(struct ucx_endpoint *endpoint, struct ucx_pool *pool);
 void ucx_pool_give(struct ucx_pool *pool, void *item);
 
 /* ucx_peer.c */
-/* made when missing; NULL: no memory */
+/* created if missing; NULL: no memory */
 struct ucx_peer *ucx_peer_get_or_add(struct ucx_endpoint *endpoint, struct weft_peer *peer);
 enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob,
                              size_t bytes);
@@ -293,25 +292,25 @@ void ucx_peer_leave(struct ucx_peer *ucx_peer, enum weft_status status);
 void ucx_peer_left(struct ucx_peer *ucx_peer);
 void ucx_peer_failed(struct ucx_peer *ucx_peer, ucs_status_t status);
 int ucx_peers_progress(struct ucx_endpoint *endpoint, bool quiet);
-bool ucx_peers_can_sleep(struct ucx_endpoint *endpoint); /* false: some end must be polled, not slept for */
+bool ucx_peers_can_sleep(struct ucx_endpoint *endpoint); /* false: a closing peer needs polling */
 enum weft_status ucx_status(const struct ucx_peer *ucx_peer, ucs_status_t status);
 
-/* NULL: the token is wrong, or there are too many peers, or no memory. */
+/* NULL: wrong token, too many peers, or no memory. */
 struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id, uint64_t token);
 
 /* ucx_descriptors.c: called before and after UCX is opened. */
-enum { UCX_DESCRIPTORS_MAX = 16384 }; /* descriptors above it count as new */
+enum { UCX_DESCRIPTORS_MAX = 16384 }; /* higher descriptors count as new */
 struct ucx_descriptors {
     uint64_t open[UCX_DESCRIPTORS_MAX / 64];
-    bool unknown; /* /proc is not readable */
+    bool unknown; /* /proc cannot be read */
 };
 void ucx_descriptors_note(struct ucx_descriptors *before);
 void ucx_descriptors_seal(struct ucx_descriptors *before);
 
 /* ucx_sleep.c */
 enum weft_status ucx_sleep_open(struct ucx_endpoint *endpoint, struct weft_error *error);
-bool ucx_sleep_arm(struct ucx_endpoint *endpoint); /* false: there is something to do */
-/* after a round that was quiet. How many processes have died */
+bool ucx_sleep_arm(struct ucx_endpoint *endpoint); /* false: there is work */
+/* after a quiet round; returns how many processes have died */
 int ucx_sleep_check(struct ucx_endpoint *endpoint);
 
 /* ucx_process.c */
@@ -332,13 +331,13 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
 enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
                                     struct weft_completion *completion);
 void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face);
-/* One small message whose payload is valid during the call only. */
+/* A small message whose payload is valid during the call only. */
 void ucx_on_eager(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *payload);
-void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_TOO */
+void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_REPLY */
 /* NULL: no memory */
 struct ucx_send *ucx_send_take(struct ucx_peer *ucx_peer, enum ucx_op_kind kind,
                                struct weft_completion *completion);
-/* An arrival without payload of its own: an announced message, a notification. NULL: no memory, the peer is
+/* An arrival without stored payload: an announcement or a notification. NULL: no memory, and the peer is
  * failed. */
 struct ucx_arrival *ucx_arrival_make(struct ucx_peer *ucx_peer, uint64_t tag, uint64_t sequence,
                                      uint64_t payload_bytes, const uint8_t *header, uint32_t header_bytes);
@@ -349,28 +348,29 @@ void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arri
 /* ucx_op.c */
 void ucx_op_init(struct ucx_op *op, enum ucx_op_kind kind, struct ucx_peer *ucx_peer,
                  struct weft_completion *completion);
-bool ucx_op_number(struct ucx_op *op); /* give it an id; false: no memory */
+bool ucx_op_number(struct ucx_op *op); /* assigns an id; false: no memory */
 void ucx_op_finish(struct ucx_op *op, enum weft_status status);
-bool ucx_op_park(struct ucx_op *op, ucs_status_t status);      /* true: it finishes later, see `parked` */
-/* finish, now or when UCX holds nothing of it any more */
+bool ucx_op_park(struct ucx_op *op, ucs_status_t status);      /* true: finishes later, see `parked` */
+/* finishes with a status, now or when UCX holds nothing of it */
 void ucx_op_fail(struct ucx_op *op, enum weft_status status);
-void ucx_op_started(struct ucx_op *op, void *request);        /* what UCX answered to its start */
+void ucx_op_started(struct ucx_op *op, void *request); /* handles the result of starting a UCX request */
 void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status);
-void ucx_op_release(struct ucx_op *op);                       /* recycle it if nobody holds it any more */
-void ucx_op_drop(struct ucx_op *op);                          /* it was never started */
+void ucx_op_release(struct ucx_op *op);                       /* recycles it if nothing holds it */
+void ucx_op_drop(struct ucx_op *op);                          /* frees an operation that was not started */
 
 /* ucx_batch.c */
 void ucx_send_control(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
 void ucx_batch_flush(struct ucx_peer *ucx_peer);
 int ucx_batches_flush(struct ucx_endpoint *endpoint);
 void ucx_batches_drop(struct ucx_peer *ucx_peer);
-/* One eager active message to op->peer: a header written into `room`, and what was gathered in the op's
- * own memory. */
+/* Sends one eager active message to op->peer: a header written into `room`, and the entries gathered in
+ * the op. */
 void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UCX_WIRE_HEADER_BYTES_MAX],
                      const void *body, size_t bytes);
 
 /* ucx_gather.c */
-bool ucx_gather_accepts(struct ucx_peer *ucx_peer, const struct weft_message *message); /* an eager one */
+/* whether an eager message may be gathered */
+bool ucx_gather_accepts(struct ucx_peer *ucx_peer, const struct weft_message *message);
 bool ucx_gather_add(struct ucx_peer *ucx_peer, const struct weft_message *message);   /* false: no memory */
 void ucx_gather_send(struct ucx_peer *ucx_peer);
 void ucx_gather_drop(struct ucx_peer *ucx_peer);
@@ -380,9 +380,9 @@ void ucx_on_batch(struct ucx_peer *ucx_peer, const uint8_t *data, size_t bytes);
 /* ucx_stream.c */
 void ucx_stream_begin(struct ucx_send *send);
 void ucx_stream_stop(struct ucx_send *send);
-void ucx_stream_check(struct ucx_send *send); /* is it over? */
+void ucx_stream_check(struct ucx_send *send); /* finishes it if all fragments have ended */
 int ucx_streams_push(struct ucx_endpoint *endpoint);
-bool ucx_streams_waiting(const struct ucx_endpoint *endpoint); /* fragments could be started right now */
+bool ucx_streams_waiting(const struct ucx_endpoint *endpoint); /* fragments could be started now */
 void ucx_on_data(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *data,
                  size_t data_bytes);
 
@@ -390,7 +390,7 @@ void ucx_on_data(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header
 enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window,
                                  struct weft_error *error);
 void ucx_window_close(struct weft_transport *transport, struct weft_window *window);
-/* ucx_memory_register.c: weft_transport_ops.memory_register and memory_unregister. */
+/* ucx_register.c: weft_transport_ops.memory_register and memory_unregister. */
 enum weft_status ucx_memory_register(struct weft_transport *transport, void *address, size_t bytes,
                                      void **registered_out, struct weft_error *error);
 void ucx_memory_unregister(struct weft_transport *transport, void *kept);
@@ -406,11 +406,12 @@ enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *r
 void ucx_on_put(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *data,
                 size_t data_bytes);
 void ucx_on_get(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
-/* The window that this peer may reach with one of these rights, or NULL. */
+/* The window, if this peer may access it with one of these rights; or NULL. */
 struct ucx_window *ucx_window_find(struct ucx_peer *ucx_peer, uint64_t id, uint64_t secret, unsigned rights);
-void ucx_window_check(struct ucx_window *ucx_window); /* is its closing over? */
+void ucx_window_check(struct ucx_window *ucx_window); /* completes its close if nothing uses it */
 void ucx_on_notify(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
-void ucx_windows_peer_gone(struct ucx_peer *ucx_peer); /* no word will come from him any more */
+/* no control message of this peer will arrive any more */
+void ucx_windows_peer_gone(struct ucx_peer *ucx_peer);
 void ucx_serve_ended(struct ucx_send *send);
 
 /* ucx_direct.c */
@@ -421,7 +422,7 @@ void ucx_direct_free(struct ucx_endpoint *endpoint, struct ucx_window *ucx_windo
 void ucx_direct_request_key(struct ucx_remote *ucx_remote, struct ucx_peer *ucx_peer);
 void ucx_direct_release(struct ucx_remote *ucx_remote);
 void ucx_direct_peer_gone(struct ucx_peer *ucx_peer);
-/* They end by ucx_op_finish, whatever happens. */
+/* These end by ucx_op_finish in all cases. */
 void ucx_direct_put(struct ucx_send *send, struct ucx_remote *ucx_remote, const struct weft_put *put);
 void ucx_direct_get(struct ucx_landing *landing, struct ucx_remote *ucx_remote, uint64_t offset);
 void ucx_on_key_request(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);

@@ -1,6 +1,5 @@
-/* ucx_batch.c - small words to a peer. They are gathered while one round of progress runs and leave together
- * at its end, so that a stream of announced messages costs a fraction of an active message each way, not
- * two. */
+/* ucx_batch.c - control entries to a peer. Entries of one progress round leave together at its end, so a
+ * stream of announced messages costs a fraction of an active message per direction. */
 #include "transport/ucx/ucx.h"
 
 static struct ucx_batch *last_batch(struct ucx_peer *ucx_peer)
@@ -12,7 +11,7 @@ static struct ucx_batch *last_batch(struct ucx_peer *ucx_peer)
 static struct ucx_batch *add_batch(struct ucx_peer *ucx_peer)
 {
     struct ucx_endpoint *endpoint = ucx_peer->endpoint;
-    if (!ucx_peer->ep) { /* not connected yet: what may wait is bounded */
+    if (!ucx_peer->ep) { /* not connected yet: the number of waiting batches is bounded */
         int count = 0;
         struct weft_list *node, *spare;
         weft_list_foreach(node, spare, &ucx_peer->batches) count++;
@@ -106,7 +105,7 @@ void ucx_batches_drop(struct ucx_peer *ucx_peer)
     weft_list_remove(&ucx_peer->talking);
 }
 
-/* ---- in ---- */
+/* ---- receive ---- */
 
 static void on_announce(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
 {
@@ -122,14 +121,14 @@ static void on_announce(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *
     ucx_arrival_queue(arrival);
 }
 
-/* A status that came over the wire: one of ours, or it means that something is wrong. */
+/* Maps a status from the wire to an enum value; an unknown one becomes an error. */
 static enum weft_status status_of(const struct ucx_wire_entry *entry)
 {
     return entry->status < 0 && entry->status >= WEFT_ERR_INTERNAL ? (enum weft_status)entry->status
                                                                    : WEFT_ERR_PEER_LOST;
 }
 
-/* An operation of this peer, or NULL: it has ended meanwhile. */
+/* The operation of this peer with that id, or NULL: it has ended. */
 static struct ucx_op *operation(struct ucx_peer *ucx_peer, uint64_t id)
 {
     struct ucx_op *op = ucx_table_get(&ucx_peer->endpoint->operations, id);
@@ -141,7 +140,7 @@ static void on_grant(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *ent
     struct ucx_op *op = operation(ucx_peer, entry->id);
     struct ucx_send *send =
         op && op->kind == UCX_OP_MESSAGE ? weft_container_of(op, struct ucx_send, op) : NULL;
-    if (!send || send->landing) { /* given up meanwhile: its buffer need not wait */
+    if (!send || send->landing) { /* ended meanwhile: do not wait for its buffer */
         ucx_send_control(ucx_peer, &(struct ucx_wire_entry){
                             .control = UCX_CONTROL_ABORT, .id = entry->a, .status = WEFT_ERR_PEER_LOST});
         return;

@@ -1,17 +1,16 @@
-/* ucx_context.c - UCX's context: what our settings and the user's environment ask of it, and whether it has
- * found it.
+/* ucx_context.c - the UCX context: configuration from settings and environment, and a check of the
+ * devices.
  *
- * Lanes run with UCX's peer error handling: a dead process is noticed, and its requests can be ended.
- * "tcp" is tcp and self. "shm" is sysv, cma and self: by default UCX 1.13 drops its shared-memory lanes
- * when error handling is asked for, with MM_ERROR_HANDLING it keeps those on System V segments (measured
- * as fast as posix; and a killed process leaves none behind, posix files it does). Over tcp a death is seen
- * by the connection; over shm by watching the peers' processes (ucx_process.c), and where that cannot be,
- * mostly by UCX's keepalive, set to a fraction of a second here, and surely when the owner calls
- * weft_transport_fail_peer. Any other text is a UCX_TLS list. What the user has set himself in
- * the environment (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...) wins over ours.
+ * Lanes use UCX's peer error handling: a dead process is detected and its requests can be ended. "tcp" is
+ * tcp and self. "shm" is sysv, cma and self. UCX 1.13 drops shared-memory lanes under error handling; with
+ * MM_ERROR_HANDLING it keeps those on System V segments, which a killed process does not leave behind.
+ * Over tcp the connection shows a death. Over shm the processes are watched (ucx_process.c); where that is
+ * impossible, UCX's keepalive mostly detects it, and weft_transport_fail_peer reports it. Any other text
+ * is a UCX_TLS list. Variables that the user has set (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...) take
+ * precedence.
  *
- * UCX prints to the terminal and catches fatal signals by default; a library must do neither, so both
- * are turned down here unless the user asked for them. */
+ * UCX by default prints to the terminal and catches fatal signals. Both are disabled here unless the user
+ * has set them. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -20,16 +19,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#define asm __asm__ /* headers of newer UCX have GNU's keyword, which C11 does not know */
+#define asm __asm__ /* newer UCX headers use the GNU keyword, which C11 does not have */
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
 #undef asm
 
 #include "transport/ucx/ucx.h"
 
-/* UCX's own voice: silent at our default level, its errors from debug on. Both are the process's, so they are
- * set by its first endpoint only: sessions may open on several threads, and UCX complains about giving a
- * signal back twice. */
+/* Log level and signal handling of UCX: silent at the default level, errors from debug on. Both are
+ * process-wide, so the first endpoint sets them: sessions may open on several threads, and UCX warns if a
+ * signal is restored twice. */
 static void quieten(struct weft_env *env)
 {
     static atomic_flag done = ATOMIC_FLAG_INIT;
@@ -44,7 +43,7 @@ static void quieten(struct weft_env *env)
     }
 }
 
-/* Ours, unless the user's environment has its own value. */
+/* Sets a value unless the user's environment has one. */
 static enum weft_status configure(ucp_config_t *config, const char *name, const char *value,
                                   struct weft_error *error)
 {
@@ -57,9 +56,9 @@ static enum weft_status configure(ucp_config_t *config, const char *name, const 
                                             ucs_status_string(status));
 }
 
-/* Of UCX's tcp transport: in the environment its settings have TCP_ in front. ucp_config_modify of UCX 1.13
- * wants them without (and forgets others with a warning), that of 1.20 refuses them without: so the short
- * name first, and the long one in any case, whose answer counts where the short one was refused. */
+/* Settings of UCX's tcp transport, prefixed TCP_ in the environment. ucp_config_modify of UCX 1.13 wants
+ * no prefix (and ignores prefixed names with a warning); that of 1.20 requires it. So both are tried; the
+ * result of the second counts if the first was refused. */
 static enum weft_status configure_tcp(ucp_config_t *config, const char *name, const char *value,
                                       struct weft_error *error)
 {
@@ -72,18 +71,18 @@ static enum weft_status configure_tcp(ucp_config_t *config, const char *name, co
     return error ? status : WEFT_OK;
 }
 
-/* What the settings ask of UCX. */
+/* Applies the settings. */
 static enum weft_status configure_all(ucp_config_t *config, const struct ucx_settings *settings,
                                       struct weft_error *error)
 {
     WEFT_TRY(configure(config, "TLS", settings->list, error));
     WEFT_TRY(configure(config, "NET_DEVICES", settings->devices, error));
-    if (settings->tcp) WEFT_TRY(configure_tcp(config, "CONN_NB", "y", error)); /* connect never blocks */
+    if (settings->tcp) WEFT_TRY(configure_tcp(config, "CONN_NB", "y", error)); /* connect must not block */
     if (settings->segment_bytes) {
         char bytes[24];
         snprintf(bytes, sizeof bytes, "%" PRIu64, settings->segment_bytes);
         WEFT_TRY(configure_tcp(config, "RX_SEG_SIZE", bytes, error));
-        /* they are large: only as many as are in use */
+        /* buffers are large: allocates only as many as are in use */
         WEFT_TRY(configure_tcp(config, "RX_BUFS_GROW", "2", error));
     }
     if (settings->ports[0]) WEFT_TRY(configure_tcp(config, "PORT_RANGE", settings->ports, error));
@@ -92,7 +91,7 @@ static enum weft_status configure_all(ucp_config_t *config, const struct ucx_set
     return WEFT_OK;
 }
 
-/* The UCX_* variables that the user has set, as far as they fit: what cannot start may be his doing. */
+/* Lists the UCX_* variables of the user, as far as they fit: they may explain a failed start. */
 static void user_variables(char *out, size_t room)
 {
     size_t used = 0;
@@ -115,7 +114,7 @@ static enum weft_status cannot_start(const struct ucx_settings *settings, ucs_st
                           ucs_status_string(ucs), variables[0] ? "; the environment has " : "", variables);
 }
 
-/* Is there a lane on the device? `words` has lines like "resource 1 :  md 1  dev 1  flags -- tcp/lo". */
+/* Whether a lane uses the device. `words` has lines like "resource 1 :  md 1  dev 1  flags -- tcp/lo". */
 static bool has_device(const char *words, const char *device, size_t bytes)
 {
     for (const char *at = strstr(words, " -- "); at; at = strstr(at + 4, " -- ")) {
@@ -126,8 +125,8 @@ static bool has_device(const char *words, const char *device, size_t bytes)
     return false;
 }
 
-/* UCX goes on without a device that is not there, and nobody could be reached: find out now. It tells what it
- * has only in words meant for people; where they are cut short nothing is refused. */
+/* UCX ignores an absent device, and no peer would be reachable: checks it here. UCX lists its devices as
+ * text only; if the text is cut off, nothing is refused. */
 static enum weft_status find_devices(struct ucx_endpoint *endpoint, struct weft_error *error)
 {
     enum { ROOM = 64 << 10 };

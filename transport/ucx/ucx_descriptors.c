@@ -35,7 +35,7 @@ static void seal(const struct ucx_descriptors *before, int fd)
     if (flags >= 0 && !(flags & FD_CLOEXEC)) fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
 }
 
-/* notes: records all open descriptors in `before`; else seals those that are not in it. */
+/* notes: records all open descriptors in `before`; else sets FD_CLOEXEC on those that are not in it. */
 static void each_descriptor(struct ucx_descriptors *before, bool notes)
 {
     DIR *folder = opendir("/proc/self/fd");

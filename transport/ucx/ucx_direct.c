@@ -1,26 +1,24 @@
-/* ucx_direct.c - put and get by UCX's own remote access, towards peers whose lanes have it in hardware.
+/* ucx_direct.c - put and get by UCX remote access, towards peers with hardware lanes for it.
  *
- *   importer   ASK (window, secret) ──────►  owner    who holds the window's secret gets UCX's key of it
- *              unpack                ◄──────  GIVE (key)
- *              ucp_put_nbx, flush, then NOTIFY ──►    the flush says that the bytes are in the owner's
- *              ucp_get_nbx                            memory, whatever way each packet took; only then is
- *                                                     the owner told
- *              LET_GO                ◄──────  SHUT    a window closes when everybody it was given to has
- *                                    ──────►          let go of it, or is gone with his connection
+ *   importer   KEY_REQUEST (window, secret) ──►  owner   a holder of the window's secret gets UCX's key
+ *              unpack                ◄──────  KEY
+ *              ucp_put_nbx, flush, then NOTIFY ──►       the flush ensures that the bytes are in the
+ *              ucp_get_nbx                               owner's memory, on every path
+ *              KEY_RELEASED          ◄──────  REVOKE     a window closes when every holder has
+ *                                    ──────►             released the key or is disconnected
  *
- * Until the key is here, and where none is given, puts and gets go by messages (ucx_window.c); so do those
- * after SHUT, which the owner then refuses. The key of UCX 1.13 allows reading and writing of whole pages:
- * the rights and the length of a window are kept by the user's side here, and only peers that hold the job's
- * secret ever get a key.
+ * Before the key arrives, and if there is none, puts and gets use messages (ucx_window.c). So do those
+ * after REVOKE, which the owner refuses. A key of UCX 1.13 permits reads and writes of whole pages: the
+ * importing side checks rights and length. Only peers with the job's secret get a key.
  *
- * UCX trusts a key that it unpacks. It comes in a word with the pair's token, of at most a word's length, and
- * is laid into zeroed memory larger than UCX ever reads of a key. */
+ * UCX trusts a key that it unpacks. The key arrives in an authenticated control entry of bounded length
+ * and is copied into zeroed memory larger than UCX reads for any key. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
 
-/* A key of UCX: a map of memory domains, a memory type, then for each of 64 domains a length of one byte and
- * so many bytes. */
+/* A UCX key: a map of memory domains, a memory type, then for each of 64 domains a length byte and so many
+ * bytes. */
 enum { KEY_ROOM = 8 + 1 + 64 * (1 + 255) };
 
 /* ---- the owner ---- */
@@ -88,7 +86,7 @@ void ucx_on_key_request(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *
         endpoint->transport->closed
             ? NULL
             : ucx_window_find(ucx_peer, entry->id, entry->a, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE);
-    /* he goes on by messages */
+    /* the peer continues by messages */
     if (!ucx_window || !ucx_window->memory || !ucx_peer->ep || ucx_peer->end != UCX_END_NONE) return;
     void *packed;
     size_t bytes;
@@ -149,7 +147,7 @@ static void key_released(struct ucx_remote *ucx_remote)
 
 void ucx_direct_release(struct ucx_remote *ucx_remote)
 {
-    if (ucx_remote->rkey) key_released(ucx_remote); /* one that was asked for and comes later finds nobody */
+    if (ucx_remote->rkey) key_released(ucx_remote); /* a requested key that arrives later is ignored */
 }
 
 static struct ucx_remote *holders_notify(struct ucx_peer *ucx_peer, uint64_t window)
@@ -214,11 +212,11 @@ static void access_ended(struct ucx_op *op, struct ucx_remote **far_at, enum wef
     *far_at = NULL;
     if (ucx_remote && --ucx_remote->direct == 0 && ucx_remote->is_revoked && ucx_remote->rkey)
         key_released(ucx_remote);
-    if (op->finished) ucx_op_release(op); /* its user has been told: the connection is gone */
+    if (op->finished) ucx_op_release(op); /* already reported to the caller: the connection is closed */
     else if (!op->parked) ucx_op_finish(op, status);
 }
 
-/* One of the two requests of a put. */
+/* Completion of one of the two requests of a put. */
 static void put_step(struct ucx_send *send, ucs_status_t ucs)
 {
     struct ucx_op *op = &send->op;

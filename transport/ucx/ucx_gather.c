@@ -1,16 +1,13 @@
-/* ucx_gather.c - small messages to one peer over tcp, several in one active message.
+/* ucx_gather.c - several small messages to one peer over tcp in one active message.
  *
- * Each active message over tcp is a system call at the sender and a good part of one at the receiver, which
- * for some kilobytes is nearly all that it costs. So the first message of a round (between two calls of
- * progress) goes at once, as ever; those that follow it to the same peer are copied behind each other, and
- * leave together when there is no more room, before anything else that goes to that peer, and at the latest
- * when progress is called. A copied message is over for its sender: its payload may be reused, as that of one
- * which UCX has buffered.
+ * An active message over tcp costs a system call at the sender and part of one at the receiver, which
+ * dominates for a few kilobytes. The first message of a progress round leaves at once. Later ones to the
+ * same peer are copied into one buffer and leave together: when it is full, before anything else to that
+ * peer, and at the latest at the next progress. A gathered message is complete for its sender.
  *
- *   records   tag u64 | sequence u64 | payload bytes u32 | header bytes u16 | 0 u16 | header | payload, one
- *             after the other
+ *   records   tag u64 | sequence u64 | payload bytes u32 | header bytes u16 | 0 u16 | header | payload
  *
- * Order, credit and what a receiver keeps are those of single messages. */
+ * Order, credit and storage at the receiver are those of single messages. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"

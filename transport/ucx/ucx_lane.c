@@ -1,9 +1,8 @@
-/* ucx_lane.c - which lanes UCX chose towards a peer. UCX 1.13 tells it only in words meant for people, one
- * line a lane: "lane[0]:  0:rc_verbs/mlx5_0:1.0 md[0] -> ... rma_bw#0 am wireup", and further below, where
- * put and get are asked for, one line "put[0]: 0..<short>..81..<bcopy>.." for each lane that carries puts.
- * From UCX 1.15 on ucp_ep_query has a field for it, but not for what each lane is used for, so the words
- * are read everywhere.
- * What they cannot tell is taken as "no remote access": slower, never wrong. */
+/* ucx_lane.c - the lanes that UCX chose towards a peer. UCX 1.13 prints them as text only, one line per
+ * lane: "lane[0]:  0:rc_verbs/mlx5_0:1.0 md[0] -> ... rma_bw#0 am wireup", and with put and get a line
+ * "put[0]: 0..<short>..81..<bcopy>.." per lane that carries puts. ucp_ep_query of UCX 1.15 and later lists
+ * lanes, but not their use, so the text is parsed everywhere. Unknown text means "no remote access":
+ * slower, never wrong. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,7 @@
 
 static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 
-/* "rc_verbs/mlx5_0:1" of " 0:rc_verbs/mlx5_0:1.0 md[0] ..."; its device's path (".0") is cut off. */
+/* "rc_verbs/mlx5_0:1" of " 0:rc_verbs/mlx5_0:1.0 md[0] ..."; the device path (".0") is cut off. */
 static void read_name(const char *line, char *out, size_t room)
 {
     const char *at = strchr(line, ']');
@@ -30,10 +29,9 @@ static void read_name(const char *line, char *out, size_t room)
     snprintf(out, room, "%.*s", (int)(bytes < room ? bytes : room - 1), at);
 }
 
-/* Lanes over which the kernel moves bytes between two address spaces, in our own call: nothing is written
- * once it has returned. Not rc and dc: UCX 1.13 gives a rendezvous back while its queue pair may still write,
- * when the connection is closed by force, and a buffer must be its user's from the completion on. There
- * payloads go in fragments, too. */
+/* Lanes where the kernel copies between address spaces during the call: nothing is written after it
+ * returns. Not rc and dc: after a forced close UCX 1.13 completes a rendezvous while its queue pair may
+ * still write, and a buffer must be free after its completion. There payloads use fragments. */
 static bool reaches_memory(const char *name)
 {
     static const char *const able[] = {"cma", "xpmem", "knem"};
@@ -48,7 +46,7 @@ static bool reaches_without_processor(const char *name)
     return begins(name, "rc") || begins(name, "dc");
 }
 
-/* Is there a line about puts for a lane that needs no processor? */
+/* Whether a line shows puts on a lane that needs no processor. */
 static bool puts_by_hardware(const char *words)
 {
     for (const char *at = strstr(words, " put["); at; at = strstr(at + 1, " put[")) {
@@ -78,7 +76,7 @@ void ucx_lane_learn(struct ucx_peer *ucx_peer)
     char words[4096] = "";
     ucx_peer->lanes[0] = 0;
     ucx_peer->direct = ucx_peer->remote_access = false;
-    /* what does not fit is cut: fewer lanes are known */
+    /* a longer text is cut: fewer lanes are known */
     FILE *stream = fmemopen(words, sizeof words - 1, "w");
     if (!stream) return;
     ucp_ep_print_info(ucx_peer->ep, stream);

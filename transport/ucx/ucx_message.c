@@ -1,23 +1,21 @@
-/* ucx_message.c - messages out and in; see ucx.h for the three ways.
+/* ucx_message.c - send and receive of messages; see ucx.h for the protocols.
  *
- *   out   ucx_message_send ─► eager or by UCX: ucp_am_send_nbx(our header, payload) ─► on_sent
- *                          ─► announced: a word, and a stream when it is granted
- *   in    ucx_on_message (inside UCX: check, keep, queue) ─► ucx_arrivals_progress (order, core_arrived)
- *         ─► accept: copy, GRANT, or ucp_am_recv_data_nbx into the buffer; discard: release
+ *   send     ucx_message_send ─► eager or by UCX: ucp_am_send_nbx(header, payload) ─► on_sent
+ *                             ─► announced: a control entry, and a stream after the grant
+ *   receive  ucx_on_message (inside UCX: check, store, queue) ─► ucx_arrivals_progress (order, core_arrived)
+ *            ─► accept: copy, GRANT, or ucp_am_recv_data_nbx into the buffer; discard: release
  *
- * UCX gives no order between lanes or protocols, so messages of one pair carry a sequence number and
- * one that runs ahead waits. An eager payload whose receive is posted is copied from UCX's buffer to its
- * place; others stay where UCX received them if UCX lets us keep that memory (shared memory does), or are
- * copied once more.
+ * UCX guarantees no order between lanes or protocols, so messages of a pair carry a sequence number and
+ * early ones wait. An eager payload with a posted receive is copied from UCX's buffer to its place. Others
+ * stay in UCX's buffer if UCX permits it (shared memory does), else they are copied once more.
  *
- * Back-pressure: a peer may leave settings.eager_window bytes untaken here (it was told so in our HELLO);
- * what is taken is given back by CREDIT words. Beyond that it announces its messages, whatever their size,
- * and they wait there. */
+ * Flow control: a peer may leave settings.eager_window bytes unconsumed here (sent in HELLO); CREDIT
+ * entries return consumed bytes. Beyond that the peer announces its messages, whatever their size. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
 
-/* ---- out ---- */
+/* ---- send ---- */
 
 static void on_sent(void *request, ucs_status_t status, void *user_data)
 {
@@ -46,7 +44,7 @@ static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const st
         .user_data = send,
     };
     send->op.holds = 1;
-    ucx_batch_flush(ucx_peer); /* what was said before goes before */
+    ucx_batch_flush(ucx_peer); /* earlier entries leave first */
     return ucp_am_send_nbx(ucx_peer->ep, UCX_AM_ID, send->header,
                            UCX_WIRE_FIXED_BYTES + message->header_bytes, message->payload,
                            message->payload_bytes, &param);
@@ -122,7 +120,7 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
     return WEFT_IN_PROGRESS;
 }
 
-/* A message of our own. If it cannot be sent, the other side waits its second and goes on. */
+/* A message of the backend. If it cannot be sent, the peer waits for its timeout and continues. */
 void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind)
 {
     static const uint8_t nothing[1];
@@ -138,7 +136,7 @@ void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind)
     ucx_op_started(&send->op, request);
 }
 
-/* ---- in ---- */
+/* ---- receive ---- */
 
 static void give_credit(struct ucx_peer *ucx_peer, uint64_t bytes)
 {
@@ -149,7 +147,7 @@ static void give_credit(struct ucx_peer *ucx_peer, uint64_t bytes)
     ucx_peer->credit_due = 0;
 }
 
-/* Where an eager payload of so many bytes waits: a small one does not take the room of the largest. */
+/* Pool for an eager payload of that size: small ones do not use the largest buffers. */
 static struct ucx_pool *eager_pool(struct ucx_endpoint *endpoint, uint64_t bytes)
 {
     return bytes <= endpoint->eager_buffers.item_bytes ? &endpoint->eager_buffers : &endpoint->large_buffers;
@@ -171,7 +169,7 @@ struct ucx_arrival *ucx_arrival_make(struct ucx_peer *ucx_peer, uint64_t tag, ui
 {
     struct ucx_arrival *arrival = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->arrivals);
     if (!arrival) {
-        ucx_peer_failed(ucx_peer, UCS_ERR_NO_MEMORY); /* a message is lost: the order cannot be kept */
+        ucx_peer_failed(ucx_peer, UCS_ERR_NO_MEMORY); /* a message is lost: the order is broken */
         return NULL;
     }
     arrival->from = ucx_peer;
@@ -196,7 +194,7 @@ void ucx_arrival_queue(struct ucx_arrival *arrival)
     weft_list_append(&arrival->from->endpoint->arrived, &arrival->link);
 }
 
-/* Eager data must outlive the callback. UCS_INPROGRESS: UCX's memory is ours until released. */
+/* Eager data must outlive the callback. UCS_INPROGRESS: UCX's buffer is held until released. */
 static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *data,
                                size_t data_bytes, bool lent)
 {
@@ -215,7 +213,7 @@ static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival
     return UCS_OK;
 }
 
-/* The next in order, and its receive is posted: from UCX's buffer to its place. */
+/* The next message in sequence with a posted receive: copies from UCX's buffer to its place. */
 static bool deliver_at_once(struct ucx_peer *ucx_peer, struct ucx_arrival *arrival, const void *data,
                             uint32_t cost)
 {
@@ -271,7 +269,7 @@ void ucx_on_eager(struct ucx_peer *ucx_peer, const struct ucx_wire_header *heade
     on_payload(ucx_peer, header, (void *)(uintptr_t)payload, header->payload_bytes, 0);
 }
 
-/* For somebody else, or do lengths disagree? */
+/* Whether the message is for this endpoint and its lengths agree. */
 static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wire_header *header,
                        size_t data_bytes, uint64_t attributes)
 {
@@ -307,7 +305,7 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     if (ucx_wire_decode(header_data, header_bytes, &header) < 0 ||
         !acceptable(endpoint, &header, data_bytes, attributes)) {
         core_count_refused(transport);
-        return UCS_OK; /* dropped; a rendezvous is answered so that its sender does not wait */
+        return UCS_OK; /* dropped; a rendezvous is completed, so that its sender does not wait */
     }
     struct ucx_peer *ucx_peer = ucx_peer_proven(endpoint, header.sender, header.token);
     if (!ucx_peer) {
@@ -315,7 +313,7 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
         return UCS_OK;
     }
     switch (header.kind) {
-    /* UCX tells the sender that it was taken */
+    /* UCX reports the completion to the sender */
     case UCX_WIRE_HELLO: on_hello(ucx_peer, header.tag); return UCS_OK;
     case UCX_WIRE_BYE_REPLY: ucx_peer->answered = true; return UCS_OK;
     case UCX_WIRE_DATA: ucx_on_data(ucx_peer, &header, data, data_bytes); return UCS_OK;
@@ -331,7 +329,7 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     return UCS_OK;
 }
 
-/* Insert by sequence into the few that ran ahead. */
+/* Inserts by sequence into the early messages. */
 static void keep_reordered(struct ucx_peer *ucx_peer, struct ucx_arrival *arrival)
 {
     struct weft_list *at = ucx_peer->reordered.prev;
@@ -341,7 +339,7 @@ static void keep_reordered(struct ucx_peer *ucx_peer, struct ucx_arrival *arriva
     weft_list_insert_before(at->next, &arrival->link);
 }
 
-/* The next in sequence. */
+/* Passes the next message in sequence to the core. */
 static int hand_on(struct ucx_endpoint *endpoint, struct ucx_peer *ucx_peer, struct ucx_arrival *arrival)
 {
     ucx_peer->receive_sequence++;
@@ -354,7 +352,7 @@ static int hand_on(struct ucx_endpoint *endpoint, struct ucx_peer *ucx_peer, str
     return 1;
 }
 
-/* Hand on what has arrived, each pair's messages in the order sent. */
+/* Passes arrivals to the core, each pair's messages in the order sent. */
 int ucx_arrivals_progress(struct ucx_endpoint *endpoint)
 {
     int count = 0;
@@ -368,7 +366,7 @@ int ucx_arrivals_progress(struct ucx_endpoint *endpoint)
             count++;
             continue;
         }
-        /* the past wraps around to far ahead */
+        /* past sequence numbers wrap to large values */
         uint64_t reordered = arrival->sequence - ucx_peer->receive_sequence;
         if (reordered > UCX_REORDER_MAX) {
             core_count_refused(endpoint->transport);
@@ -455,7 +453,7 @@ enum weft_status ucx_message_accept(struct weft_transport *transport, struct wef
         .user_data = op,
     };
     void *descriptor = arrival->descriptor;
-    arrival->descriptor = NULL; /* UCX owns it again, whatever it answers */
+    arrival->descriptor = NULL; /* UCX owns it again, whatever it returns */
     ucx_op_started(op,
                    ucp_am_recv_data_nbx(endpoint->worker, descriptor, buffer, face->payload_bytes, &param));
     return WEFT_IN_PROGRESS;

@@ -1,8 +1,8 @@
 /* ucx_module.c - the one symbol of libweft_ucx.so.
  *
- * UCX opens further libraries of its own (libuct_ib.so.0 and others in ucx/ beside libuct) without
- * RTLD_DEEPBIND. In a program that defines functions of UCX, libnl or libibverbs their references would bind
- * to the program. So they are opened here before, apart from the program; UCX then finds them loaded. */
+ * UCX opens further libraries (libuct_ib.so.0 and others in ucx/ beside libuct) without RTLD_DEEPBIND. If
+ * the program defines functions of UCX, libnl or libibverbs, their references would bind to the program.
+ * So they are opened here first, isolated from the program; UCX then finds them loaded. */
 #include <dirent.h>
 #include <limits.h>
 #include <stdint.h>
@@ -20,12 +20,12 @@ static bool is_library_of_ucx(const char *name)
     return strncmp(name, "libuc", 5) == 0 && length > 5 && strcmp(name + length - 5, ".so.0") == 0;
 }
 
-/* What does not load here will not load for UCX, which goes on without it. */
+/* A library that fails to load here fails for UCX, too, which continues without it. */
 static void open_libraries_of_ucx(void)
 {
     char ucx_window[PATH_MAX], path[PATH_MAX + NAME_MAX + 2];
     const char *named = getenv("UCX_MODULE_DIR");
-    if (getenv("UCX_MODULES")) return; /* the user has chosen among them */
+    if (getenv("UCX_MODULES")) return; /* the user chooses the modules */
     if (!named &&
         !weft_library_folder((void *)(uintptr_t)&uct_query_components, ucx_window, sizeof ucx_window))
         return;

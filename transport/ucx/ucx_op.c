@@ -1,4 +1,4 @@
-/* ucx_op.c - the life of one operation; see ucx.h for its two owners. */
+/* ucx_op.c - life of one operation; see ucx.h. */
 #include "transport/ucx/ucx.h"
 
 static bool has_user(const struct ucx_op *op) { return op->kind <= UCX_OP_GET; }
@@ -104,7 +104,7 @@ void ucx_op_started(struct ucx_op *op, void *request)
     ucx_op_ended(op, NULL, UCS_PTR_STATUS(request));
 }
 
-/* Of everything that is one request of UCX; fragments and direct access count their own. */
+/* For operations that are one UCX request; fragments and direct access count their own. */
 void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status)
 {
     if (request) ucp_request_free(request);
@@ -112,12 +112,12 @@ void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status)
     if (op->kind == UCX_OP_CONTROL && op->rendezvous && status == UCS_OK) op->peer->hello_sent = true;
     enum weft_status end_status = op->peer->end_status;
     if (ucx_op_park(op, status)) return;
-    if (op->finished) { /* its user has been told: the connection is gone */
+    if (op->finished) { /* already reported to the caller: the connection is closed */
         ucx_op_release(op);
         return;
     }
     if (op->kind == UCX_OP_MESSAGE && op->rendezvous && status == UCS_OK && end_status < 0) {
-        /* a rendezvous nobody took ends like one that was: do not call it done */
+        /* an unanswered rendezvous ends like a completed one: report the failure */
         ucx_op_finish(op, end_status);
     } else {
         ucx_op_finish(op, op->failed < 0 && status != UCS_OK ? op->failed : ucx_status(op->peer, status));

@@ -1,4 +1,4 @@
-/* ucx_open.c - one UCX context and worker per endpoint, and how it sleeps and ends. */
+/* ucx_open.c - one UCX context and worker per endpoint: open, progress, close. */
 #include <stdio.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ static enum weft_status open_worker(struct ucx_endpoint *endpoint, struct weft_e
 {
     ucp_worker_params_t params = {
         .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-        .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* one thread at a time, not always the same one */
+        .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* one thread at a time, not always the same */
     };
     ucs_status_t ucs = ucp_worker_create(endpoint->context, &params, &endpoint->worker);
     if (ucs != UCS_OK) goto err;
@@ -150,7 +150,7 @@ static enum weft_status ucx_open(struct weft_transport *transport,
     pools_init(endpoint);
     struct ucx_descriptors before;
     ucx_descriptors_note(&before);
-    weft_environment(); /* UCX reads `environ` while it opens */
+    weft_environment(); /* UCX reads `environ` during open */
     status = ucx_context_open(endpoint, error);
     if (status < 0) goto err_free;
     status = open_worker(endpoint, error);
@@ -184,12 +184,12 @@ static enum weft_status ucx_address(struct weft_transport *transport, const void
     return WEFT_OK;
 }
 
-/* ---- work and sleep ---- */
+/* ---- progress and sleep ---- */
 
-/* UCX 1.13 aborts the process when a worker is destroyed while an answer to somebody's connection request
- * is still queued. So the last thing is a flush of the worker, repeated until it has nothing to do. What is
- * queued to a dead process over shared memory stays queued for ever; destroying that is harmless, so after
- * a forced close the flush has a moment only. */
+/* UCX 1.13 aborts the process if a worker is destroyed while a reply to a connection request is queued. So
+ * the last step is a flush of the worker, repeated until it has nothing to do. Data queued to a dead
+ * process over shared memory stays queued and is harmless, so after a forced close the flush has a short
+ * deadline. */
 static void quiesce(struct ucx_endpoint *endpoint)
 {
     uint64_t now_ns = weft_now_ns(endpoint->transport->env);
@@ -213,15 +213,14 @@ static int ucx_progress(struct weft_transport *transport, int budget)
     bool quiet = false;
     endpoint->round++;
     ucx_batches_flush(endpoint);
-    /* Not past an operation that has ended: its owner may post the receive that the next message would be
-     * kept for. */
+    /* Stops at an operation that has ended: its caller may post the receive for the next message. */
     while (count < budget && !quiet && weft_list_empty(&transport->done)) {
         int pushed = ucx_streams_push(endpoint);
         quiet = ucp_worker_progress(endpoint->worker) == 0 && pushed == 0;
         if (!quiet) count++;
     }
     count += ucx_arrivals_progress(endpoint);
-    if (quiet) count += ucx_sleep_check(endpoint); /* what a dead one has sent comes before its end */
+    if (quiet) count += ucx_sleep_check(endpoint); /* messages of a dead process precede its end */
     count += ucx_batches_flush(endpoint);
     count += ucx_peers_progress(endpoint, quiet);
     if (transport->closed && endpoint->ending_count == 0) quiesce(endpoint);
@@ -308,7 +307,7 @@ static void ucx_free(struct weft_transport *transport)
     weft_list_foreach(node, spare, &endpoint->peers)
         ucx_process_forget(weft_container_of(node, struct ucx_peer, link));
     close(endpoint->fd);
-    ucp_worker_destroy(endpoint->worker); /* may still call back: the memory of operations goes after it */
+    ucp_worker_destroy(endpoint->worker); /* may still call back: the operations are freed after it */
     ucp_cleanup(endpoint->context);
     weft_list_foreach(node, spare, &endpoint->peers) {
         weft_free_bytes(transport->env, weft_container_of(node, struct ucx_peer, link));

@@ -1,20 +1,21 @@
-/* ucx_peer.c - UCX endpoints to peers, and the end of each.
+/* ucx_peer.c - UCX endpoints of peers, and the end of each.
  *
- *   weft_transport_close ──BYE──►  GRACEFUL ──(answer came, no operation left)──► CLOSING (flushed) ─► DONE
- *   BYE came ──core_peer_lost, answer──► GRACEFUL
+ *   weft_transport_close ──BYE──►  GRACEFUL ──(reply arrived, no operation left)──► CLOSING (flushed) ─► DONE
+ *   BYE arrived ──core_peer_lost, reply──► GRACEFUL
  *   UCX reports an error ──core_peer_lost──► FORCE ──► CLOSING (by force) ─► DONE
  *   weft_transport_fail_peer ─────────────► FORCE
  *
- * GRACEFUL: both sides live. BYE is the last message in sequence; whoever gets it drops the sender's
- *   announcements (UCX tells their sender, so his requests end) and answers that he sends no more. What is
- *   being received goes on to its end. So all requests end by themselves and nothing need be cancelled.
- *   A peer that does not answer within a second is treated as dead.
- * FORCE: UCX closes by force and ends every request; what it leaves (it should leave nothing) ends here
- *   after the close, when there is no connection any more.
+ * GRACEFUL: both sides live. BYE is the last message in sequence. Its receiver drops the sender's
+ * announcements (UCX reports this, so the sends end) and replies that it sends no more. Receives in
+ * progress continue to their end, so all requests end without cancellation. A peer that does not reply
+ * within a second is treated as dead.
+ *
+ * FORCE: UCX closes by force and ends every request. Requests that UCX leaves over are ended here after
+ * the close.
  *
  * UCX 1.13 aborts the *other* process if one side closes by force while their connection requests cross.
- * So each side begins with a HELLO by rendezvous, which makes UCX exchange all it ever will, and a forced
- * close of a peer that is not known to be broken waits for both HELLOs, for at most a second. */
+ * So each side starts with a HELLO by rendezvous, which completes UCX's own exchange. A forced close of a
+ * peer that is not known to be broken waits for both HELLOs, at most a second. */
 #include "transport/ucx/ucx.h"
 
 #include <stdio.h>
@@ -68,7 +69,8 @@ struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id
     return peer ? ucx_peer_get_or_add(endpoint, peer) : NULL;
 }
 
-/* Note it; reported after ucp_worker_progress. UCS_OK: he took his leave; an error may still follow that. */
+/* Records the failure; reported after ucp_worker_progress. UCS_OK: the peer closed in order; an error may
+ * follow. */
 void ucx_peer_failed(struct ucx_peer *ucx_peer, ucs_status_t status)
 {
     if (ucx_peer->end == UCX_END_DONE || (ucx_peer->failed && ucx_peer->failed_status != UCS_OK)) return;
@@ -78,7 +80,7 @@ void ucx_peer_failed(struct ucx_peer *ucx_peer, ucs_status_t status)
     if (!reported) weft_list_append(&ucx_peer->endpoint->failed, &ucx_peer->link_failed);
 }
 
-/* The address in a blob that is proven to come from this peer. */
+/* The address in a blob whose proof is valid for this peer. */
 static enum weft_status read_address(const struct ucx_endpoint *endpoint, uint32_t peer_id, const void *blob,
                                      size_t bytes, struct ucx_wire_address *address_out)
 {
@@ -116,7 +118,8 @@ enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer 
         ucx_lane_learn(ucx_peer);
         ucx_process_watch(ucx_peer, &address.process);
         ucx_message_control(ucx_peer, UCX_WIRE_HELLO);
-        if (ucx_peer->answered) ucx_peer_left(ucx_peer); /* it came, spoke and went before we knew it */
+        /* it connected, sent and closed before the local connect */
+        if (ucx_peer->answered) ucx_peer_left(ucx_peer);
         return WEFT_OK;
     }
     ucx_peer->ep = NULL;
@@ -140,8 +143,8 @@ static bool has_unfinished(const struct ucx_peer *ucx_peer)
     return false;
 }
 
-/* What need not wait for the connection's end. Not by force: the peer is there, and what is being received,
- * here or there, goes on to its end. */
+/* Ends operations that need not wait for the end of the connection. Not under force: the peer lives, and
+ * receives in progress continue. */
 static void end_operations(struct ucx_peer *ucx_peer, enum weft_status status, bool force)
 {
     struct weft_list *node, *spare;
@@ -176,14 +179,14 @@ static void end_begin(struct ucx_peer *ucx_peer, enum ucx_end end, enum weft_sta
     end_operations(ucx_peer, status, end == UCX_END_FORCE);
 }
 
-/* We close: say so. */
+/* The local endpoint closes: sends BYE. */
 void ucx_peer_leave(struct ucx_peer *ucx_peer, enum weft_status status)
 {
     end_begin(ucx_peer, ucx_peer->failed ? UCX_END_FORCE : UCX_END_GRACEFUL, status);
     ucx_message_control(ucx_peer, UCX_WIRE_BYE);
 }
 
-/* He closes: BYE has come, in sequence. */
+/* The peer closes: BYE has arrived, in sequence. */
 void ucx_peer_left(struct ucx_peer *ucx_peer)
 {
     ucx_peer->answered = true;
@@ -227,9 +230,8 @@ static void end_close(struct ucx_peer *ucx_peer, unsigned flags)
     ucx_peer->end_deadline_ns = weft_now_ns(ucx_peer->endpoint->transport->env) + END_PATIENCE_NS;
 }
 
-/* UCX has ended all requests of the connection, but takes its queue pairs down behind our back; a flush of
- * the worker waits for that. What is queued to a dead process would keep it waiting for ever. true: it is
- * over. */
+/* UCX has ended all requests, but destroys its queue pairs in the background; a flush of the worker waits
+ * for that. Data queued to a dead process would block the flush for ever. True: complete. */
 static bool parked_are_safe(struct ucx_peer *ucx_peer, uint64_t now_ns)
 {
     if (ucx_peer->parked == 0 || ucx_peer->flushed || now_ns >= ucx_peer->end_deadline_ns) return true;
@@ -240,7 +242,7 @@ static bool parked_are_safe(struct ucx_peer *ucx_peer, uint64_t now_ns)
     return ucx_peer->close_request == NULL;
 }
 
-/* One step of the machine above; true when it moved. `quiet`: UCX had nothing more to do. */
+/* One transition of the state machine above; true if it moved. `quiet`: UCX had no more work. */
 static bool end_step(struct ucx_peer *ucx_peer, bool quiet, uint64_t now_ns)
 {
     bool broken = ucx_peer->failed && ucx_peer->failed_status != UCS_OK;
@@ -266,7 +268,7 @@ static bool end_step(struct ucx_peer *ucx_peer, bool quiet, uint64_t now_ns)
             ucp_request_free(ucx_peer->close_request);
             ucx_peer->close_request = NULL;
         }
-        if (!quiet && !ucx_peer->flushed) return false; /* a flush keeps UCX busy until it is over */
+        if (!quiet && !ucx_peer->flushed) return false; /* a flush keeps UCX busy until it completes */
         if (!parked_are_safe(ucx_peer, now_ns)) return false;
         end_done(ucx_peer);
         return true;

@@ -1,12 +1,10 @@
-/* ucx_process.c - the processes of peers on this host, watched by pidfd: a death is noticed at once on every
- * lane, also where UCX has no connection that could break (shared memory) or waits for a queue that nobody
- * empties any more.
+/* ucx_process.c - processes of peers on this host, watched by pidfd: a death is detected at once on every
+ * lane, also where UCX has no connection that breaks (shared memory).
  *
- * Who a process is, its peers say in their address blobs, which are proven: pid, start time, pid namespace
- * and the boot of the host. Only a process of the same boot and namespace is watched, and its start time is
- * looked at after the pidfd was opened: a pid that was given out again is not taken for its owner. One pidfd
- * per process, however many peers live in it; this process itself is not watched. Without one (an old kernel,
- * no descriptor left) peers are watched by UCX alone. */
+ * A peer's address blob, which is authenticated, holds pid, start time, pid namespace and boot id. Only a
+ * process of the same boot and namespace is watched. Its start time is compared after pidfd_open, so a
+ * reused pid is not mistaken. One pidfd per process, whatever the number of peers; this process is not
+ * watched. Without a pidfd (old kernel, no descriptor) UCX alone watches the peer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -31,7 +29,7 @@ static size_t read_file(const char *path, char *out, size_t room)
     return (size_t)got;
 }
 
-/* Field 22 of /proc/PID/stat; the second one, a name in brackets, may hold anything. 0: unknown. */
+/* Field 22 of /proc/PID/stat; field 2, the name in brackets, may hold any character. 0: unknown. */
 static uint64_t start_of(uint64_t pid)
 {
     char path[64], text[1024];
@@ -60,7 +58,7 @@ void ucx_process_self(struct ucx_wire_process *self_out)
     *self_out = (struct ucx_wire_process){.pid = (uint64_t)getpid(), .start = start_of((uint64_t)getpid())};
     if (stat("/proc/self/ns/pid", &space) == 0) self_out->namespace = space.st_ino;
     read_host(self_out->host);
-    /* without /proc nobody can be told apart */
+    /* without /proc processes cannot be identified */
     if (self_out->start == 0 || self_out->namespace == 0) self_out->pid = 0;
 }
 
@@ -72,7 +70,7 @@ static bool can_watch(const struct ucx_wire_process *self, const struct ucx_wire
     return memcmp(self->host, other->host, sizeof self->host) == 0 && self->namespace == other->namespace;
 }
 
-/* Its pidfd, in the endpoint's epoll; -1: it is dead; -2: it cannot be watched. */
+/* Opens the pidfd and adds it to the endpoint's epoll. -1: dead; -2: cannot be watched. */
 static int open_watch(struct ucx_endpoint *endpoint, struct ucx_process *process)
 {
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)process->identity.pid, 0);
@@ -129,7 +127,7 @@ void ucx_process_watch(struct ucx_peer *ucx_peer, const struct ucx_wire_process 
 static void unwatch(struct ucx_endpoint *endpoint, struct ucx_process *process)
 {
     if (process->fd < 0) return;
-    /* closing alone leaves it there when somebody has forked */
+    /* after a fork close alone would leave it in epoll */
     epoll_ctl(endpoint->fd, EPOLL_CTL_DEL, process->fd, NULL);
     close(process->fd);
     process->fd = -1;

@@ -1,6 +1,5 @@
-/* ucx_memory_register.c - registers the user's memory with UCX's devices before the first operation on it.
- * UCX's own cache of registrations finds the range again for sends and receives. Lanes without a device
- * need no registration. */
+/* ucx_register.c - registers user memory with UCX's devices before its first use. UCX's registration cache
+ * finds the range for sends and receives. Lanes without a device need no registration. */
 #include "transport/ucx/ucx.h"
 
 enum weft_status ucx_memory_register(struct weft_transport *transport, void *address, size_t bytes,

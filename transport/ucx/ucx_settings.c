@@ -9,12 +9,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Over tcp a message costs least in one segment of UCX, and a segment of 256 KiB less than four of 64,
- * which is what UCX has by itself: it is made so large, with room for headers (docs/transport-ucx.md).
- * Elsewhere copying more than this does not pay. */
+/* Over tcp a message is cheapest in one UCX segment, and one of 256 KiB is cheaper than four of 64 KiB,
+ * UCX's default: the segment size is raised, with space for headers (docs/transport-ucx.md). On other
+ * lanes larger eager copies do not pay. */
 enum { SEGMENT_TCP = 264 << 10, EAGER_SEGMENT = 256 << 10, EAGER_TCP = 64512, EAGER_OTHERS = 8192 };
 
-/* Is `word` one of the comma separated words of `list` that begin with it? "rc" finds rc_verbs. */
+/* Whether an element of the comma-separated `list` begins with `word`: "rc" matches rc_verbs. */
 static bool holds(const char *list, const char *control)
 {
     for (const char *at = list; *at;) {
@@ -45,7 +45,7 @@ static enum weft_status read_lanes(const char *lanes, struct ucx_settings *setti
                                                    : lanes;
     WEFT_TRY(copy_text(settings->list, sizeof settings->list, list, "lanes", error));
     snprintf(settings->lanes, sizeof settings->lanes, "%.60s", lanes);
-    const char *user = getenv("UCX_TLS"); /* his list is the one that counts */
+    const char *user = getenv("UCX_TLS"); /* the list of the user counts */
     if (user) list = user;
     bool all = holds(list, "all") || list[0] == '^';
     static const char *const shared[] = {"sysv", "posix", "sm", "shm", "mm", "cma", "knem", "xpmem"};
@@ -61,15 +61,15 @@ static enum weft_status read_lanes(const char *lanes, struct ucx_settings *setti
 static bool port_is_free(unsigned port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return true; /* UCX will say what is wrong */
+    if (fd < 0) return true; /* UCX reports the error */
     struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     bool is_free = bind(fd, (struct sockaddr *)&any, sizeof any) == 0;
     close(fd);
     return is_free;
 }
 
-/* UCX tries ports of the range at random until one is free, for ever if none is: so look first. The user's
- * own UCX_TCP_PORT_RANGE wins, and is looked at in the same way. */
+/* UCX tries random ports of the range until one is free, without end if none is: checks first.
+ * UCX_TCP_PORT_RANGE of the user takes precedence and is checked the same way. */
 static enum weft_status read_ports(const char *ports, struct ucx_settings *settings, struct weft_error *error)
 {
     const char *user = getenv("UCX_TCP_PORT_RANGE"),
@@ -97,7 +97,7 @@ static enum weft_status read_ports(const char *ports, struct ucx_settings *setti
     return WEFT_OK;
 }
 
-/* "4M" -> 4194304; false: not a number of bytes in these bounds. */
+/* "4M" -> 4194304; false: not a size within the bounds. */
 static bool read_bytes(const char *text, uint64_t least, uint64_t most, uint64_t *bytes_out)
 {
     char *end;

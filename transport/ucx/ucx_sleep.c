@@ -1,11 +1,10 @@
-/* ucx_sleep.c - what an endpoint sleeps on: one descriptor, an epoll of UCX's own and of the processes that
- * are watched.
+/* ucx_sleep.c - the epoll that an endpoint sleeps on: UCX's own epoll and the pidfds of watched processes.
  *
- * UCX's is listened to only while somebody may sleep. Over tcp the kernel goes through all epolls above a
- * socket for each segment that arrives, in the sender's system call, and for an endpoint that is polled
- * nobody hears it. So one that has been polled for LOOK_NS without being armed takes UCX's descriptor out,
- * and the next arming puts it back, before it arms UCX. Who sleeps has armed, and has the endpoint armed
- * again when another thread has polled it meanwhile (as struct weft_pollable.arm). */
+ * UCX's descriptor is in it only while the endpoint may sleep. Over tcp the kernel walks all epolls above
+ * a socket for every segment, inside the sender's system call, which is waste while the endpoint is
+ * polled. So after LOOK_NS of polling without arm UCX's descriptor is removed; the next arm adds it again
+ * before it arms UCX. A sleeping thread has armed, and arms again if another thread has polled meanwhile
+ * (struct weft_pollable.arm). */
 #include <errno.h>
 #include <string.h>
 
@@ -14,8 +13,8 @@
 
 #include "transport/ucx/ucx.h"
 
-/* While it is busy, the endpoint looks at its descriptors so often at most; every so many quiet rounds it
- * reads the clock. */
+/* A busy endpoint checks its descriptors at most so often; it reads the clock once in LOOK_ROUNDS quiet
+ * rounds. */
 enum { LOOK_NS = 1000000, LOOK_ROUNDS = 32 };
 
 static bool listen_to_ucx(struct ucx_endpoint *endpoint)
@@ -49,7 +48,7 @@ bool ucx_sleep_arm(struct ucx_endpoint *endpoint)
     return true;
 }
 
-/* Is it time to look? After sleeping always: a death may have been what ended it. */
+/* Whether a check is due. Always after sleeping: a death may have ended the sleep. */
 static bool due(struct ucx_endpoint *endpoint)
 {
     if (weft_list_empty(&endpoint->processes) && !endpoint->is_listening) return false;

@@ -1,12 +1,12 @@
-/* ucx_stream.c - payloads in fragments: each is one active message that UCX sends without copying it and that
- * the receiver copies once, while it is in his caches, from UCX's buffer to where it belongs. A few are in
- * flight per peer, and a few are started in a row, so that one long payload keeps neither other peers nor the
- * loop waiting. */
+/* ucx_stream.c - payloads in fragments: each is one active message that UCX sends without a copy. The
+ * receiver copies it once, while it is in cache, from UCX's buffer to its place. Few fragments are in
+ * flight per peer and few are started in a row, so one long payload blocks neither other peers nor the
+ * loop. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
 
-/* Fragments of one size: the last is not a crumb. */
+/* Equal fragment sizes: the last one is not tiny. */
 static uint64_t piece_of(const struct ucx_endpoint *endpoint, uint64_t bytes)
 {
     uint64_t fragment = endpoint->settings.fragment_bytes;
@@ -69,7 +69,7 @@ static void on_fragment_sent(void *request, ucs_status_t status, void *user_data
     fragment_ended(user_data, status);
 }
 
-/* Its header; a put's last fragment carries the notification. */
+/* Writes the header; the last fragment of a put carries the notification. */
 static size_t encode_fragment(const struct ucx_send *send, uint64_t offset, uint64_t bytes, uint8_t *out)
 {
     const struct ucx_peer *ucx_peer = send->op.peer;
@@ -101,7 +101,7 @@ static size_t encode_fragment(const struct ucx_send *send, uint64_t offset, uint
     return UCX_WIRE_FIXED_BYTES + header.header_bytes;
 }
 
-/* Start the next fragment; `send` may be gone afterwards. false: no memory now. */
+/* Starts the next fragment; `send` may be freed. False: no memory now. */
 static bool push_one(struct ucx_peer *ucx_peer, struct ucx_send *send)
 {
     struct ucx_endpoint *endpoint = ucx_peer->endpoint;

@@ -1,5 +1,5 @@
-/* ucx_table.c - see ucx_table.h. A number is generation (32 bits) | index (32 bits); the generation counts
- * how often the slot has been given back, so that a late word about an old item finds nothing. */
+/* ucx_table.c - see ucx_table.h. An id is generation (32 bits) | index (32 bits). The generation counts
+ * reuses of the slot, so a late id of an old item finds nothing. */
 #include "transport/ucx/ucx_table.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* ucx_table.h - numbers that travel and come back: a number finds its item until it is taken out, and never
- * again. */
+/* ucx_table.h - ids that travel to a peer and back: an id finds its item until the item is removed, and
+ * never another one. */
 #ifndef WEFT_TRANSPORT_UCX_TABLE_H
 #define WEFT_TRANSPORT_UCX_TABLE_H
 
@@ -8,15 +8,15 @@
 struct ucx_table {
     struct ucx_table_slot {
         void *item;          /* NULL: free */
-        uint32_t generation; /* of the item that is in it, or will be next */
+        uint32_t generation; /* generation of the present or next item */
         uint32_t next_free;  /* 1 + index; 0: none */
     } *slots;
     uint32_t capacity, first_free; /* 1 + index */
 };
 
-/* Its number, never 0; 0: no memory. */
+/* Returns an id, never 0; 0: no memory. */
 uint64_t ucx_table_put(struct weft_env *env, struct ucx_table *table, void *item);
-void *ucx_table_get(const struct ucx_table *table, uint64_t id); /* NULL: not in there (any more) */
+void *ucx_table_get(const struct ucx_table *table, uint64_t id); /* NULL: not in the table */
 void ucx_table_remove(struct ucx_table *table, uint64_t id);
 void ucx_table_free(struct weft_env *env, struct ucx_table *table);
 

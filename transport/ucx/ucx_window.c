@@ -1,13 +1,14 @@
-/* ucx_window.c - one-sided access.
+/* ucx_window.c - one-sided access by messages.
  *
- * Towards most peers (all others: ucx_direct.c) a put or get is made of active messages and served by the
- * window's owner, inside his progress: UCX's own put over tcp moves a twentieth of what the messages do, and
- * memory that only its owner's hand writes can be closed at once.
+ * Towards most peers (others: ucx_direct.c) a put or get consists of active messages served in the owner's
+ * progress. UCX's own put over tcp is far slower, and memory that only its owner writes can be closed at
+ * once.
  *   put   PUT fragments ─► copied into the window ─► PUT_DONE (and the notification arrives there)
- *   get   GET ─► DATA fragments into the buffer; ABORT when it cannot be served
- * A window is found by number and secret; both are dead once it is closed, so a late fragment finds nothing
- * and its sender is told WEFT_ERR_CANCELLED. What is being sent out of a window keeps it busy until UCX has
- * let go of it. */
+ *   get   GET ─► DATA fragments into the buffer; ABORT if it cannot be served
+ *
+ * A window is found by id and secret, which are invalid once it is closed: a late fragment finds nothing
+ * and its sender gets WEFT_ERR_CANCELLED. Data being sent out of a window keeps it busy until UCX has
+ * released it. */
 #include <string.h>
 
 #include "transport/ucx/ucx.h"
@@ -63,7 +64,7 @@ static void incoming_free(struct ucx_peer *ucx_peer, struct ucx_incoming *incomi
     ucx_pool_give(&ucx_peer->endpoint->incomings, incoming);
 }
 
-/* Nothing of this peer reads or writes the window through us any more. */
+/* No operation of this peer accesses the window through this backend any more. */
 static void window_revoke(struct ucx_peer *ucx_peer, struct ucx_window *ucx_window)
 {
     struct weft_list *node, *spare;
@@ -96,7 +97,7 @@ void ucx_window_check(struct ucx_window *ucx_window)
 static void window_end(struct ucx_endpoint *endpoint, struct ucx_window *ucx_window)
 {
     ucx_window->is_revoked = true;
-    ucx_window->serving++; /* not before all is said */
+    ucx_window->serving++; /* held until all fragments are queued */
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
         window_revoke(weft_container_of(node, struct ucx_peer, link), ucx_window);
@@ -122,7 +123,7 @@ void ucx_window_free(struct weft_transport *transport, struct weft_window *windo
     struct weft_list *node, *spare, *each, *after;
     weft_list_foreach(node, spare, &endpoint->peers) {
         struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
-        weft_list_foreach(each, after, &ucx_peer->operations) { /* only when everything is given up */
+        weft_list_foreach(each, after, &ucx_peer->operations) { /* only when the endpoint is given up */
             struct ucx_op *op = weft_container_of(each, struct ucx_op, link);
             struct ucx_send *send = weft_container_of(op, struct ucx_send, op);
             if (op->kind == UCX_OP_SERVE && send->served == ucx_window) send->served = NULL;
@@ -150,7 +151,7 @@ struct ucx_window *ucx_window_find(struct ucx_peer *ucx_peer, uint64_t id, uint6
     return only == WEFT_ANY_PEER || only == ucx_peer->peer->id ? ucx_window : NULL;
 }
 
-/* Memory that the processor cannot touch: reached by UCX alone. */
+/* Memory that the processor cannot access: UCX copies it. */
 static bool of_device(const struct ucx_window *ucx_window)
 {
     return ucx_window->window->options.kind == WEFT_MEMORY_CUDA;
@@ -161,7 +162,7 @@ static bool inside(const struct ucx_window *ucx_window, uint64_t offset, uint64_
     return offset <= ucx_window->window->options.bytes && bytes <= ucx_window->window->options.bytes - offset;
 }
 
-/* ---- what peers do here ---- */
+/* ---- requests of peers ---- */
 
 static struct ucx_incoming *incoming_of(struct ucx_peer *ucx_peer, struct ucx_window *ucx_window,
                                         const struct ucx_wire_put *put)
@@ -186,7 +187,7 @@ static void notify(struct ucx_arrival *notification)
     ucx_arrival_queue(notification);
 }
 
-/* One fragment more of a put that has several. */
+/* One more fragment of a put with several. */
 static void put_advance(struct ucx_peer *ucx_peer, struct ucx_window *ucx_window,
                         const struct ucx_wire_put *put, size_t data_bytes, struct ucx_arrival *notification)
 {
@@ -291,7 +292,7 @@ void ucx_on_notify(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry
     if (notification) notify(notification);
 }
 
-/* ---- what we do at peers ---- */
+/* ---- requests to peers ---- */
 
 enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote *remote,
                             const void *key_data, size_t bytes)
@@ -324,7 +325,7 @@ void ucx_release(struct weft_transport *transport, struct weft_remote *remote)
     struct ucx_remote *ucx_remote = remote->backend;
     struct ucx_peer *ucx_peer = remote->peer->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &ucx_peer->operations) { /* finished ones that UCX has not let go of */
+    weft_list_foreach(node, spare, &ucx_peer->operations) { /* finished ones that UCX still holds */
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
         if (op->kind == UCX_OP_PUT)
             forget(&weft_container_of(op, struct ucx_send, op)->ucx_remote, ucx_remote);

@@ -1,4 +1,4 @@
-/* ucx_wire.c - see ucx_wire.h. Every length is checked before the bytes behind it are looked at. */
+/* ucx_wire.c - see ucx_wire.h. Every length is checked before the bytes behind it are read. */
 #include "transport/ucx/wire/ucx_wire.h"
 
 #include <string.h>
