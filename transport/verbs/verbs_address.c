@@ -1,4 +1,4 @@
-/* verbs_address.c - see the layouts in the header. */
+/* verbs_address.c - see verbs_address.h. */
 #include "transport/verbs/verbs_address.h"
 
 #include <string.h>

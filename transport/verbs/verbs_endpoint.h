@@ -1,18 +1,19 @@
-/* verbs_endpoint.h - inside the message half of the verbs backend: one endpoint, its peers, its operations.
+/* verbs_endpoint.h - the message part of the verbs backend: one endpoint, its peers, its operations.
  *
- *   verbs_open.c       options, devices, memory, the place where links meet; close, free, statistics
- *   verbs_peer.c       connect, the link's messages, queue pairs made, joined and fenced; how a peer ends
- *   verbs_join.c       the two queue pairs of a lane find each other
+ *   verbs_open.c       options, devices, memory, bootstrap; close, free, statistics
+ *   verbs_peer.c       connect, link messages, queue pairs, end of a peer
+ *   verbs_join.c       connects the two queue pairs of a lane
  *   verbs_message.c    send, arrivals, accept, discard
  *   verbs_window.c     windows, put, get
+ *   verbs_pin.c        user memory, registered in advance
  *   verbs_self.c       messages of an endpoint to itself
- *   verbs_progress.c   completions, fences, time, sleeping
+ *   verbs_progress.c   completions, fences, time, sleep
  *   verbs_tune.c       settings as text
- *   verbs_address.c    the address blob and the keys of windows
+ *   verbs_address.c    address blob and keys of windows
  *
- * All decisions of the protocol are in stream.h; here its orders are carried out (queue pairs,
- * registrations, the link) and it is told what happened. Work for a peer is collected while events are
- * handled (`dirty`) and posted at the end of progress, so that one doorbell serves many. */
+ * stream.h decides the protocol. These files carry out its requests (queue pairs, registrations, the link)
+ * and report events to it. Work for a peer is collected while events are handled (`dirty`) and posted at
+ * the end of progress, so that one doorbell serves many work requests. */
 #ifndef WEFT_TRANSPORT_VERBS_ENDPOINT_H
 #define WEFT_TRANSPORT_VERBS_ENDPOINT_H
 
@@ -25,40 +26,40 @@
 #include "transport/verbs/verbs_ops.h"
 
 enum {
-    VERBS_SENDS_MAX = 8192,   /* operations in flight of one endpoint; more answer WEFT_ERR_AGAIN */
-    VERBS_SMALL_BYTES = 256,  /* small payloads up to this are kept inside the arrival */
+    VERBS_SENDS_MAX = 8192,   /* operations in flight per endpoint; more return WEFT_ERR_AGAIN */
+    VERBS_SMALL_BYTES = 256,  /* payloads up to this are stored inside the arrival */
     VERBS_POOL_BLOCK = 32,
-    VERBS_POLL = 32,          /* completions taken at once */
-    VERBS_CLOCK_EVERY = 32,   /* polls between two looks at the clock */
-    VERBS_BOOTSTRAP_POLL_NS = 1000000, /* between two looks at the link and the devices' events while peers
-                                        * come, go or break */
-    VERBS_BOOTSTRAP_IDLE_POLL_NS = 10000000, /* ... and when all of them just work */
+    VERBS_POLL = 32,          /* completions per poll */
+    VERBS_CLOCK_EVERY = 32,   /* polls between two clock reads */
+    /* between two polls of the bootstrap and the devices' events while peers connect, close or fail */
+    VERBS_BOOTSTRAP_POLL_NS = 1000000,
+    VERBS_BOOTSTRAP_IDLE_POLL_NS = 10000000, /* between two such polls otherwise */
 };
 
-/* tune: the message half's own settings, besides those of verbs_device.h. */
+/* Settings of the message part; verbs_device.h has the others. */
 struct verbs_tuning {
-    uint32_t lanes;    /* lanes=  queue pairs to each peer, over the rails in turn; default one for each
-                        * rail */
+    uint32_t lanes;    /* lanes=  queue pairs per peer, distributed over the rails; default one per rail */
     uint32_t chunk;    /* chunk=  bytes of one write of a large message; default 64k */
-    uint32_t ring;     /* ring=   bytes for each peer's small messages, twice (in and out); default 64k */
-    uint32_t budget;   /* budget= bytes of small payloads each peer may leave untaken; default 256k */
-    uint32_t peers;    /* peers=  the first slab is made for so many; default 16 */
-    uint64_t lost_ns;  /* lost_ms= so long without any queue pair: the peer is lost; default 10,000 */
-    char host[64];     /* host=   numeric address where the link listens; default the first rail's if there
-                        * is a secret, else 127.0.0.1 */
+    uint32_t ring;     /* ring=   bytes of the record ring of a peer, per direction; default 64k */
+    uint32_t budget;   /* budget= unconsumed eager bytes of one peer; default 256k */
+    uint32_t peers;    /* peers=  peers in the first slab; default 16 */
+    uint64_t lost_ns; /* lost_ms= time without any queue pair until the peer is lost, in ms; default 10,000 */
+    /* host=   numeric address for the bootstrap; default: address of the first rail if there is a secret,
+     * else 127.0.0.1 */
+    char host[64];
 };
-/* Takes the settings above out of `text` and leaves the others in `rest_out`. */
+/* Parses the settings above out of `text` and copies the others to `rest_out`. */
 enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char *rest_out, size_t rest_bytes,
                             struct weft_error *error);
 
-/* A free list that grows by blocks to the peak in flight and is given back when the endpoint is freed. */
+/* A free list that grows in blocks to the peak in flight; freed with the endpoint. */
 struct verbs_pool {
     size_t item_bytes;
-    void *free_items, *blocks; /* singly linked through their first word */
+    void *free_items, *blocks; /* linked by their first word */
     uint64_t block_count;
 };
 
-/* Rings and stagings of several peers: one registration. */
+/* Rings and staging of several peers in one registration. */
 struct verbs_slab {
     struct weft_list link;
     uint8_t *memory;
@@ -70,7 +71,7 @@ struct verbs_slab {
 struct verbs_lane {
     struct verbs_peer *verbs_peer;
     uint32_t index, epoch;
-    struct verbs_queue_pair *queue_pair; /* NULL: none now */
+    struct verbs_queue_pair *queue_pair; /* NULL: none */
     bool fencing, drained;
     uint64_t fence_limit_ns;
     struct weft_list link;  /* in endpoint->fencing */
@@ -79,14 +80,14 @@ struct verbs_lane {
 struct verbs_peer {
     struct verbs_endpoint *endpoint;
     struct weft_peer *peer;
-    struct bootstrap_peer *link;     /* NULL: never, or not any more */
-    struct stream *stream;      /* NULL: the endpoint itself */
+    struct bootstrap_peer *link;     /* NULL: none yet, or closed */
+    struct stream *stream;      /* NULL: peer is the endpoint itself */
     struct verbs_slab *slab;
     uint32_t piece;
     struct verbs_lane lanes[STREAM_LANES_MAX];
     struct weft_list of_endpoint, dirty, needs_check;
     bool left, left_reported, leaving, ended;
-    uint64_t end_limit_ns;      /* patience while leaving, or while the answer to a leave is sent */
+    uint64_t end_limit_ns; /* while closing, or while the reply to a leave is being sent: when to give up */
     uint32_t rebuilt_count;
 };
 
@@ -95,7 +96,7 @@ struct verbs_send {
     struct verbs_peer *verbs_peer;
     struct verbs_region *region;
     struct stream_send stream;
-    struct weft_list link; /* to itself: waits for a taker */
+    struct weft_list link; /* to itself: waits for a receiver */
 };
 
 struct verbs_arrival {
@@ -105,10 +106,10 @@ struct verbs_arrival {
     struct verbs_region *region;
     struct stream_receive receive;
     bool announced;
-    struct weft_list link;    /* to itself: to be told in progress */
-    struct verbs_send *sender; /* to itself, large */
-    void *big;                /* a payload that `small` does not hold */
-    bool alone;               /* ... and that is not of the pool */
+    struct weft_list link;    /* to itself: waits for delivery in progress */
+    struct verbs_send *sender; /* to itself, large: the send */
+    void *big;                /* a payload larger than `small` */
+    bool alone;               /* `big` is not from the pool */
     uint8_t small[VERBS_SMALL_BYTES];
 };
 
@@ -118,7 +119,7 @@ struct verbs_endpoint {
     struct verbs_tuning tuning;
     struct verbs_rail rails[VERBS_RAILS_MAX];
     uint32_t rail_count;
-    struct verbs_cm *cms[VERBS_RAILS_MAX]; /* of each rail; NULL with connect=exchange */
+    struct verbs_cm *cms[VERBS_RAILS_MAX]; /* one per rail; NULL with connect=exchange */
     struct verbs_memory *memory;
     struct bootstrap *bootstrap;
     int epoll;
@@ -128,14 +129,14 @@ struct verbs_endpoint {
     struct verbs_pool sends, arrivals, payloads;
     uint32_t send_count;
     uint32_t polls;
-    uint64_t bootstrap_poll_ns; /* when the link and the devices' events are looked at again */
+    uint64_t bootstrap_poll_ns; /* next poll of the bootstrap and the devices' events */
     bool slept;
     uint64_t system_calls, copied_bytes;
-    uint64_t refused_reported; /* of meet's count */
+    uint64_t refused_reported; /* refusals of the bootstrap already in the stats */
 };
 
 /* verbs_open.c */
-/* bytes; bounded by the settings ring, depth, lanes */
+/* bytes; bounded by the settings ring, depth and lanes */
 uint64_t verbs_peer_memory(const struct verbs_peer *verbs_peer);
 void *verbs_pool_take(struct verbs_endpoint *endpoint, struct verbs_pool *pool);
 void verbs_pool_give(struct verbs_pool *pool, void *item);
@@ -154,18 +155,19 @@ static inline void verbs_dirty(struct verbs_peer *verbs_peer)
     if (weft_list_empty(&verbs_peer->dirty))
         weft_list_append(&verbs_peer->endpoint->dirty, &verbs_peer->dirty);
 }
-/* Called after an operation was begun: post it now, unless progress does so soon. */
+/* Called after an operation was started: posts it now, unless progress will soon. */
 void verbs_push(struct verbs_peer *verbs_peer);
 
 /* verbs_join.c */
 enum weft_status verbs_cms_open(struct verbs_endpoint *endpoint, struct weft_error *error);
 void verbs_cms_close(struct verbs_endpoint *endpoint);
-/* For the peer; at most STREAM_BLOB_BYTES_MAX. */
+/* The blob for the peer; at most STREAM_BLOB_BYTES_MAX. */
 enum weft_status verbs_lane_blob(struct verbs_lane *lane, uint8_t *blob, uint32_t *bytes_out);
-/* With the peer's blob. WEFT_OK; WEFT_IN_PROGRESS: verbs_lanes_joined tells the stream; or it cannot be. */
+/* Connects with the peer's blob. WEFT_OK; WEFT_IN_PROGRESS: verbs_lanes_joined reports to the stream; or
+ * an error. */
 enum weft_status verbs_lane_connect(struct verbs_lane *lane, const uint8_t *blob, uint32_t bytes,
                                     struct weft_error *error);
-void verbs_lane_destroy(struct verbs_lane *lane); /* its queue pair, if it has one */
+void verbs_lane_destroy(struct verbs_lane *lane); /* its queue pair, if any */
 int verbs_lanes_joined(struct verbs_cm *cm);
 
 /* verbs_message.c */
@@ -187,7 +189,7 @@ void verbs_keys(const struct verbs_endpoint *endpoint, const uint32_t *by_rail, 
 enum weft_status verbs_window_open(struct weft_transport *transport, struct weft_window *window,
                                    struct weft_error *error);
 void verbs_window_close(struct weft_transport *transport, struct weft_window *window);
-/* verbs_memory_pin.c: weft_transport_ops.memory_register and memory_unregister. */
+/* verbs_pin.c: weft_transport_ops.memory_register and memory_unregister. */
 enum weft_status verbs_memory_pin(struct weft_transport *transport, void *address, size_t bytes,
                                   void **registered_out, struct weft_error *error);
 void verbs_memory_unpin(struct weft_transport *transport, void *kept);

@@ -1,10 +1,9 @@
-/* verbs_join.c - how the two queue pairs of a lane find each other: the blobs that travel over the
- * authenticated link.
+/* verbs_join.c - connects the two queue pairs of a lane, by blobs over the authenticated link.
  *
- *   connect=exchange  a blob is the queue pair's address; both connect at once (verbs_queue_pair.c)
- *   connect=cm        the endpoint with the smaller id dials: the other's blob is its connection manager's address and a
- *                     token for this one connection; its own blob says only that it will dial. It takes
- *                     some round trips, so the stream is told later (verbs_cm.h) */
+ *   connect=exchange  a blob is the address of a queue pair; both connect at once (verbs_queue_pair.c)
+ *   connect=cm        the smaller id dials. The peer's blob holds the address of its connection manager and a
+ *                     token for this connection; the dialler's own blob only announces the dial. Takes
+ *                     several round trips, so the stream is informed later (verbs_cm.h) */
 #include <string.h>
 
 #include "transport/verbs/verbs_endpoint.h"

@@ -1,7 +1,7 @@
-/* verbs_message.c - messages out and in.
+/* verbs_message.c - send and receive of messages.
  *
- *   out   a small payload is copied into the staging and is done; a large one is registered and announced
- *   in    small: copied out of the ring, then into the receiver's buffer; large: written into it by the peer's device */
+ *   send     small: copied into the staging memory, complete at once; large: registered and announced
+ *   receive  small: copied out of the ring into the buffer; large: written into it by the peer's device */
 #include <string.h>
 
 #include "transport/verbs/verbs_endpoint.h"
@@ -11,7 +11,7 @@ static struct stream *running(const struct verbs_peer *verbs_peer)
     return verbs_peer->stream && verbs_peer->stream->phase == STREAM_RUNNING ? verbs_peer->stream : NULL;
 }
 
-/* ---- out ---- */
+/* ---- send ---- */
 
 static void send_recycle(struct weft_transport *transport, struct core_done *done)
 {
@@ -23,7 +23,8 @@ struct verbs_send *verbs_send_new(struct verbs_peer *verbs_peer, struct weft_com
     struct verbs_endpoint *endpoint = verbs_peer->endpoint;
     struct verbs_send *send = verbs_pool_take(endpoint, &endpoint->sends);
     if (!send) return NULL;
-    memset(send, 0, offsetof(struct verbs_send, stream.header)); /* not the header's 256 bytes */
+    /* leaves the 256 bytes of the header as they are */
+    memset(send, 0, offsetof(struct verbs_send, stream.header));
     send->done =
         (struct core_done){.peer = verbs_peer->peer, .completion = completion, .recycle = send_recycle};
     send->verbs_peer = verbs_peer;
@@ -96,7 +97,7 @@ void verbs_sent(void *context, struct stream_send *stream_send, enum weft_status
     core_finish(send->verbs_peer->endpoint->transport, &send->done, status);
 }
 
-/* ---- in ---- */
+/* ---- receive ---- */
 
 static void arrival_recycle(struct weft_transport *transport, struct core_done *done)
 {
@@ -112,7 +113,7 @@ void verbs_arrival_release(struct verbs_arrival *arrival)
     verbs_pool_give(&endpoint->arrivals, arrival);
 }
 
-/* Room for a payload. The peer may call larger ones small than we do: those are rare. */
+/* Allocates a payload. The peer may send larger payloads eagerly than this side would; those are rare. */
 static bool payload_room(struct verbs_arrival *arrival, size_t bytes)
 {
     struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
@@ -123,7 +124,7 @@ static bool payload_room(struct verbs_arrival *arrival, size_t bytes)
     return arrival->big || bytes <= VERBS_SMALL_BYTES;
 }
 
-/* A record of it, with a small payload copied; NULL: no memory. */
+/* Creates an arrival and copies a small payload; NULL: no memory. */
 struct verbs_arrival *verbs_arrival_new(struct verbs_peer *verbs_peer, const struct stream_arrival *incoming)
 {
     struct verbs_endpoint *endpoint = verbs_peer->endpoint;
@@ -215,7 +216,7 @@ enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arri
     }
     arrival->receive.bytes = face->payload_bytes;
     arrival->receive.buffer = buffer;
-    if (status < 0) { /* the peer is told that nobody wants it; the receiver, why */
+    if (status < 0) { /* discards at the peer; the receiver gets the status */
         arrival->region = NULL;
         weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: %s", transport->id,
                  face->peer_id, error.text);

@@ -1,4 +1,4 @@
-/* verbs_open.c - an endpoint's life: opened on its devices, counted, closed, freed. */
+/* verbs_open.c - life of an endpoint: open on its devices, statistics, close, free. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static enum weft_status read_options(struct verbs_endpoint *endpoint,
     return WEFT_OK;
 }
 
-/* Where the link listens: with a secret on the first rail's own network, if that has IPv4 addresses. */
+/* Where the bootstrap listens: with a secret on the network of the first rail, if it has an IPv4 address. */
 static const char *link_host(struct verbs_endpoint *endpoint, bool secret, char text[INET_ADDRSTRLEN])
 {
     const uint8_t *gid = endpoint->rails[0].port.gid.raw;
@@ -94,7 +94,7 @@ static enum weft_status open_link(struct verbs_endpoint *endpoint,
     bootstrap.secret_bytes = options->secret_bytes;
     bootstrap.bind_host = link_host(endpoint, options->secret != NULL, host);
     bootstrap.callbacks = verbs_link_callbacks;
-    /* The link often shares the wire with the queue pairs: it is as patient as they are. */
+    /* The bootstrap often shares the wire with the queue pairs, so it uses the same timeout. */
     uint64_t seconds = (endpoint->tuning.lost_ns + WEFT_SECONDS(1) - 1) / WEFT_SECONDS(1);
     bootstrap.liveness_ns = WEFT_SECONDS(seconds > 2 ? seconds : 2);
     WEFT_TRY(bootstrap_options_ports(&bootstrap, options->ports, error));
@@ -154,7 +154,7 @@ static enum weft_status verbs_open(struct weft_transport *transport,
     weft_list_init(&endpoint->self_arrivals);
     pool_init(&endpoint->sends, sizeof(struct verbs_send));
     pool_init(&endpoint->arrivals, sizeof(struct verbs_arrival));
-    pool_init(&endpoint->payloads, 64); /* until the ring is known */
+    pool_init(&endpoint->payloads, 64); /* until the ring size is known */
     uint32_t rail_count = 0;
     enum weft_status status = read_options(endpoint, options, error);
     if (status == WEFT_OK)
@@ -171,7 +171,7 @@ static enum weft_status verbs_open(struct weft_transport *transport,
         return status;
     }
     if (endpoint->tuning.lanes == 0) endpoint->tuning.lanes = endpoint->rail_count;
-    uint32_t record = endpoint->tuning.ring / 4; /* the largest that travels in the ring */
+    uint32_t record = endpoint->tuning.ring / 4; /* largest record in the ring */
     pool_init(&endpoint->payloads, transport->eager_bytes_max < record ? transport->eager_bytes_max : record);
     snprintf(transport->name, sizeof transport->name, "verbs %.50s", endpoint->rails[0].port.device);
     transport->backend = endpoint;
@@ -194,7 +194,7 @@ static int verbs_fd(struct weft_transport *transport)
 
 /* ---- statistics ---- */
 
-/* Held for one peer: ring, staging, the stream's tables and the queue pairs that it has now. */
+/* Bytes per peer: ring, staging, tables of the stream and the present queue pairs. */
 uint64_t verbs_peer_memory(const struct verbs_peer *verbs_peer)
 {
     uint64_t own, each, bytes = sizeof *verbs_peer;
@@ -269,7 +269,7 @@ static bool verbs_drained(struct weft_transport *transport)
     return weft_list_empty(&endpoint->fencing) && weft_list_empty(&endpoint->self_arrivals);
 }
 
-/* Given up on before it has drained: queue pairs first, so that nothing touches memory any more. */
+/* Ends before the drain: destroys the queue pairs first, so that no device accesses memory any more. */
 static void end_at_once(struct verbs_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
@@ -285,7 +285,7 @@ static void end_at_once(struct verbs_endpoint *endpoint)
             stream_lane_fenced(verbs_peer->stream, i, lane->epoch);
         }
     }
-    while (!weft_list_empty(&endpoint->transport->done)) { /* nobody will run these */
+    while (!weft_list_empty(&endpoint->transport->done)) { /* these completions never run */
         struct core_done *done = weft_list_first(&endpoint->transport->done, struct core_done, link);
         weft_list_remove(&done->link);
         if (done->recycle) done->recycle(endpoint->transport, done);

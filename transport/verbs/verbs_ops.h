@@ -6,10 +6,10 @@
 
 extern const struct weft_transport_ops verbs_transport_ops;
 
-/* For tests: put the queue pair of this lane to the peer into the error state, as a device would.
- * WEFT_ERR_NOT_FOUND: no such peer, or the lane has no queue pair now. */
+/* For tests: puts the queue pair of this lane into the error state, as a device would. WEFT_ERR_NOT_FOUND:
+ * no such peer, or the lane has no queue pair now. */
 enum weft_status verbs_force_error(struct weft_transport *transport, uint32_t peer_id, uint32_t lane);
-/* Queue pairs to the peer that have been rebuilt so far, and lanes that are up now. */
+/* Number of queue pairs of the peer rebuilt so far, and of lanes that are up. */
 void verbs_lanes(struct weft_transport *transport, uint32_t peer_id, uint32_t *up_out, uint32_t *rebuilt_out);
 
 #endif

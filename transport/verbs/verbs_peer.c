@@ -1,11 +1,12 @@
-/* verbs_peer.c - one peer: its link, its stream, its queue pairs, and how all that ends.
+/* verbs_peer.c - one peer: link, stream, queue pairs, and their end.
  *
- *   weft_transport_close ─ stream_leave ─► (the peer has heard everything) LEAVE_TOO ─► stream_end(CLOSED) ─►
- *   fenced ─► ended LEAVE came ─ core_peer_left ─► disconnect: LEAVE_TOO, stream_end ─► fenced ─► ended; the
- *   link stays until it is sent link gone, stream failed, weft_transport_fail_peer ─► disconnect: LOST,
- *   stream_end ─► fenced ─► ended, link dropped
+ *   weft_transport_close ─ stream_leave ─► LEAVE_REPLY ─► stream_end(CLOSED) ─► fenced ─► ended
+ *   LEAVE arrived ─ core_peer_left ─► disconnect: LEAVE_REPLY, stream_end ─► fenced ─► ended (link stays
+ *     until the reply is sent)
+ *   link lost, stream failed, weft_transport_fail_peer ─► disconnect: LOST, stream_end ─► fenced ─► ended,
+ *     link closed
  *
- * A peer that does not answer a leave within a second is ended all the same. */
+ * A peer that does not answer a LEAVE within a second is ended anyway. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@
 #define END_PATIENCE_NS WEFT_SECONDS(1)
 #define FENCE_PATIENCE_NS WEFT_SECONDS(2)
 
-/* ---- rings and stagings ---- */
+/* ---- rings and staging ---- */
 
 static struct verbs_slab *slab_new(struct verbs_endpoint *endpoint, uint32_t pieces, struct weft_error *error)
 {
@@ -38,8 +39,7 @@ static struct verbs_slab *slab_new(struct verbs_endpoint *endpoint, uint32_t pie
     return NULL;
 }
 
-/* One registration for many peers; a further one only when they outgrow it, or smaller when memory cannot
- * be locked. */
+/* One registration for many peers. Another one if they outgrow it, smaller if memory cannot be locked. */
 static bool piece_take(struct verbs_peer *verbs_peer, struct weft_error *error)
 {
     struct verbs_endpoint *endpoint = verbs_peer->endpoint;
@@ -58,7 +58,7 @@ static bool piece_take(struct verbs_peer *verbs_peer, struct weft_error *error)
     return true;
 }
 
-/* ---- queue pairs: what the stream orders ---- */
+/* ---- queue pairs, as the stream requests them ---- */
 
 static struct verbs_rail *rail_of(struct verbs_endpoint *endpoint, uint32_t lane)
 {
@@ -82,7 +82,8 @@ static enum weft_status lane_make(void *context, uint32_t lane_at, uint32_t epoc
                  verbs_peer->endpoint->transport->id, error.text);
         return status;
     }
-    lane->queue_pair->signal_every = verbs_peer->endpoint->options.send_depth; /* the stream knows when */
+    /* the stream requests signals itself */
+    lane->queue_pair->signal_every = verbs_peer->endpoint->options.send_depth;
     lane->epoch = epoch;
     if (epoch > 1) verbs_peer->rebuilt_count++;
     status = verbs_lane_blob(lane, blob, bytes);
@@ -102,7 +103,7 @@ static enum weft_status lane_join(void *context, uint32_t lane_at, uint32_t epoc
     return status;
 }
 
-/* To the error state; verbs_progress.c goes on when everything it has left behind was taken. */
+/* To the error state; verbs_progress.c continues when all its completions were taken. */
 static void lane_fence(void *context, uint32_t lane_at, uint32_t epoch)
 {
     struct verbs_peer *verbs_peer = context;
@@ -145,9 +146,9 @@ static enum weft_status lane_post(void *context, uint32_t lane_at, const struct 
 static enum weft_status link_send(void *context, const void *bytes, uint32_t count)
 {
     struct verbs_peer *verbs_peer = context;
-    if (!verbs_peer->link) return WEFT_OK; /* nobody is there to hear it */
+    if (!verbs_peer->link) return WEFT_OK; /* there is no link to send on */
     enum weft_status status = bootstrap_send(verbs_peer->link, bytes, count, NULL, 0);
-    /* gone: its callback says so */
+    /* lost: the callback reports it */
     return status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY ? WEFT_ERR_AGAIN : WEFT_OK;
 }
 
@@ -196,7 +197,7 @@ static void link_message(void *owner, struct bootstrap_peer *link, const void *d
     verbs_dirty(verbs_peer);
 }
 
-/* "over rxe0 port 1 and rxe2 port 1: " and the cause, unless that says already which device. */
+/* "over rxe0 port 1 and rxe2 port 1: " and the cause, unless the cause names the device. */
 static void say_where(const struct verbs_peer *verbs_peer, const char *cause, char *out, size_t bytes)
 {
     const struct verbs_endpoint *endpoint = verbs_peer->endpoint;
@@ -210,7 +211,7 @@ static void say_where(const struct verbs_peer *verbs_peer, const char *cause, ch
     if (at < bytes) snprintf(out + at, bytes - at, "%s%s", at > 0 ? ": " : "", cause);
 }
 
-/* A link that ends while queue pairs break ends for the same reason. */
+/* If a link ends while queue pairs break, both have the same cause. */
 static void link_disconnected(void *owner, struct bootstrap_peer *link, enum weft_status status,
                               const char *text)
 {
@@ -245,7 +246,7 @@ static struct stream *make_stream(struct verbs_peer *verbs_peer)
     stream_options_init(&options);
     options.lane_count = tuning->lanes;
     options.lane_depth = endpoint->options.send_depth;
-    /* With several lanes their acknowledgements steer the load: ask more often. */
+    /* With several lanes acknowledgements steer the load: requests them more often. */
     options.signal_every = tuning->lanes > 1 && options.lane_depth > 32 ? 16 : options.lane_depth / 2;
     options.chunk_bytes = tuning->chunk;
     options.eager_budget = tuning->budget;
@@ -361,7 +362,7 @@ static void end_patience(struct verbs_peer *verbs_peer)
     verbs_dirty(verbs_peer);
 }
 
-/* The endpoint closes. */
+/* The local endpoint closes. */
 void verbs_peer_leave(struct verbs_peer *verbs_peer)
 {
     if (!verbs_peer->stream || verbs_peer->stream->phase != STREAM_RUNNING) {
@@ -373,7 +374,7 @@ void verbs_peer_leave(struct verbs_peer *verbs_peer)
         verbs_peer->leaving = true;
         stream_leave(verbs_peer->stream, false);
         stream_pump(verbs_peer->stream);
-    } else { /* they never met */
+    } else { /* never connected */
         if (verbs_peer->link) bootstrap_forget(verbs_peer->link);
         verbs_peer->link = NULL;
         stream_end(verbs_peer->stream, WEFT_ERR_CLOSED);
@@ -386,7 +387,7 @@ void verbs_disconnect(struct weft_transport *transport, struct weft_peer *peer, 
     if (!verbs_peer || !verbs_peer->stream) return;
     bool orderly = verbs_peer->left && verbs_peer->link && verbs_peer->stream->phase == STREAM_RUNNING;
     if (orderly) stream_leave(verbs_peer->stream, true);
-    else stream_report_lost(verbs_peer->stream, peer->text); /* the link goes when that was said */
+    else stream_report_lost(verbs_peer->stream, peer->text); /* the link closes after this was sent */
     if (verbs_peer->link && !verbs_peer->stream->hello_sent) {
         bootstrap_forget(verbs_peer->link);
         verbs_peer->link = NULL;
@@ -401,7 +402,7 @@ void verbs_push(struct verbs_peer *verbs_peer)
     else if (stream_pump(verbs_peer->stream) || verbs_peer->stream->failure < 0) verbs_dirty(verbs_peer);
 }
 
-/* What has become of it; at the end of progress, whenever something happened to it. */
+/* Updates the state of a peer, at the end of progress, after an event for it. */
 void verbs_peer_check(struct verbs_peer *verbs_peer, uint64_t now_ns)
 {
     struct weft_transport *transport = verbs_peer->endpoint->transport;

@@ -1,8 +1,7 @@
-/* verbs_memory_pin.c - registers the user's memory before the first operation on it: holds a region of the
- * cache. */
+/* verbs_pin.c - registers user memory before its first use, by holding a region of the registration cache. */
 #include "transport/verbs/verbs_endpoint.h"
 
-/* The access with which arrivals are received; it covers that of sends. */
+/* Access rights of a receive buffer; they cover those of a send. */
 enum { KEEP_ACCESS = VERBS_LOCAL | VERBS_REMOTE_WRITE | VERBS_RELAXED };
 
 enum weft_status verbs_memory_pin(struct weft_transport *transport, void *address, size_t bytes,
@@ -15,7 +14,7 @@ enum weft_status verbs_memory_pin(struct weft_transport *transport, void *addres
         *registered_out = region;
         return WEFT_OK;
     }
-    /* No operation would find it: unmaps cannot be seen here, or the cache is smaller. */
+    /* Operations would not find it: unmaps cannot be seen here, or the cache is smaller. */
     verbs_memory_put(endpoint->memory, region);
     return WEFT_OK;
 }

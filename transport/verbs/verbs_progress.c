@@ -1,9 +1,8 @@
-/* verbs_progress.c - what happened on the devices is told to the streams; what the streams then want is
- * posted.
+/* verbs_progress.c - reports device events to the streams and posts the work that they produce.
  *
- * While there is traffic nothing here makes a system call: completions are polled from memory. The link
- * and the device's own events are looked at after a sleep, and every 10 ms, or every millisecond while
- * some peer is not just working. */
+ * Under traffic no system call is made: completions are polled from memory. The bootstrap and the devices'
+ * event descriptors are polled after a sleep and every 10 ms, or every millisecond while a peer connects,
+ * closes or fails. */
 #include <stdio.h>
 #include <sys/epoll.h>
 
@@ -40,8 +39,8 @@ static void completion_take(const struct verbs_completion *completion)
     else stream_acked(stream, lane->index, lane->epoch, completion->id);
 }
 
-/* Fenced queue pairs of this rail have nothing more to tell once it was found empty after their last
- * flush. */
+/* When a rail was found empty after the last flush of a fenced queue pair, the queue pair has no
+ * completions left. */
 static void rail_found_empty(struct verbs_endpoint *endpoint, const struct verbs_rail *rail)
 {
     struct weft_list *node, *spare;
@@ -79,7 +78,7 @@ static int fences(struct verbs_endpoint *endpoint, uint64_t now_ns)
         if (!lane->drained && now_ns < lane->fence_limit_ns) continue;
         weft_list_remove(&lane->link);
         lane->fencing = false;
-        verbs_lane_destroy(lane); /* nothing can land through it from here on */
+        verbs_lane_destroy(lane); /* nothing can be written through it from here on */
         verbs_dirty(lane->verbs_peer);
         stream_lane_fenced(lane->verbs_peer->stream, lane->index, lane->epoch);
         count++;
@@ -87,7 +86,7 @@ static int fences(struct verbs_endpoint *endpoint, uint64_t now_ns)
     return count;
 }
 
-/* ---- the link and the devices' events ---- */
+/* ---- bootstrap and device events ---- */
 
 static void break_rail(struct verbs_endpoint *endpoint, const struct verbs_rail *rail, const char *text)
 {
@@ -145,7 +144,7 @@ static int poll_bootstrap(struct verbs_endpoint *endpoint, int budget)
     return count;
 }
 
-/* Those for whom time matters. */
+/* Peers with time limits. */
 static void check_restless(struct verbs_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
@@ -155,7 +154,7 @@ static void check_restless(struct verbs_endpoint *endpoint)
 
 static void post_dirty(struct verbs_endpoint *endpoint, uint64_t now_ns)
 {
-    /* who gets dirty again meanwhile waits for the next progress */
+    /* a peer that becomes dirty meanwhile waits for the next progress */
     uint32_t rounds = endpoint->transport->peer_count + 1;
     while (rounds-- > 0 && !weft_list_empty(&endpoint->dirty)) {
         struct verbs_peer *verbs_peer = weft_list_first(&endpoint->dirty, struct verbs_peer, dirty);
@@ -196,8 +195,8 @@ enum weft_status verbs_arm(struct weft_transport *transport)
         !weft_list_empty(&endpoint->self_arrivals))
         return WEFT_ERR_AGAIN;
     for (uint32_t i = 0; i < endpoint->rail_count; i++) {
-        endpoint->slept = true; /* some may be armed: look at their channels again, whatever comes of the
-                                 * others */
+        /* some rails may be armed: check all channels after the sleep, whatever the others return */
+        endpoint->slept = true;
         WEFT_TRY(verbs_rail_arm(&endpoint->rails[i]));
     }
     struct weft_list *node, *spare;

@@ -1,12 +1,12 @@
-/* verbs_tune.c - the message half's settings, out of "name=value,name=value"; what it does not know is the
- * device half's. */
+/* verbs_tune.c - settings of the message part, "name=value,name=value"; unknown names belong to the device
+ * part. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "transport/verbs/verbs_endpoint.h"
 
-/* A whole number from least to most, with k or m for powers of 1,024. */
+/* Parses an integer from least to most; k and m stand for powers of 1,024. */
 static bool number(const char *text, uint64_t least, uint64_t most, uint64_t *out)
 {
     char *end;
@@ -21,7 +21,7 @@ static bool number(const char *text, uint64_t least, uint64_t most, uint64_t *ou
 
 static uint32_t multiple(uint64_t value) { return (uint32_t)(value / STREAM_ALIGN * STREAM_ALIGN); }
 
-/* 1: taken, 0: a value that cannot be, -1: no such name. */
+/* 1: accepted, 0: invalid value, -1: unknown name. */
 static int take(struct verbs_tuning *tuning, const char *name, const char *value)
 {
     uint64_t n = 0;

@@ -1,5 +1,5 @@
-/* verbs_window.c - windows: a registration of their own, so that closing one makes its key worthless at
- * once; and the access of others' windows. */
+/* verbs_window.c - windows, each with its own registration, so that closing it invalidates its key at
+ * once; and access to windows of peers. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,7 +67,7 @@ static void take_back(struct verbs_endpoint *endpoint, struct window *own)
     own->registered = false;
 }
 
-/* Once the registration is gone the device refuses the key: nobody can touch the memory any more. */
+/* After the deregistration the device refuses the key: no peer can access the memory. */
 void verbs_window_close(struct weft_transport *transport, struct weft_window *window)
 {
     take_back(transport->backend, window->backend);
@@ -101,7 +101,7 @@ void verbs_release(struct weft_transport *transport, struct weft_remote *remote)
     remote->backend = NULL;
 }
 
-/* Both directions: local memory registered, the peer's by its key. */
+/* Both directions: registers local memory and uses the peer's key. */
 static enum weft_status access_start(struct weft_transport *transport, struct weft_remote *remote,
                                      uint64_t offset, const void *local, size_t bytes,
                                      const struct weft_put *put, struct weft_completion *completion)

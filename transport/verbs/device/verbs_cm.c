@@ -1,9 +1,8 @@
-/* verbs_cm.c - see verbs_cm.h. The queue pairs stay ours: librdmacm carries the handshake and says with which
- * attributes to move them on. Its answers come as events of one channel.
+/* verbs_cm.c - see verbs_cm.h. This backend owns the queue pairs: librdmacm carries the handshake and
+ * supplies the attributes for their transitions. Its events arrive on one channel.
  *
- *     dialling: address resolved -> route resolved -> connect (token) ............ response -> ready,
- *     establish
- *     accepting:                              request (token known?) -> ready, accept -> established */
+ *  dialling: address resolved -> route resolved -> connect (token) ............ response -> ready, establish
+ *  accepting:                              request (token known?) -> ready, accept -> established */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,11 +17,11 @@
 
 enum { RESOLVE_MS = 2000, BACKLOG = 128, READS_AT_ONCE = 16, RNR_FOR_EVER = 7 };
 
-/* One queue pair on its way, or connected. */
+/* One queue pair that connects or is connected. */
 struct dialogue {
     struct weft_list link;
     struct verbs_queue_pair *queue_pair;
-    struct rdma_cm_id *id;    /* accepting: NULL until the request has come */
+    struct rdma_cm_id *id;    /* accepting: NULL until the request arrives */
     bool dials, connected;
     uint8_t token[VERBS_CM_TOKEN_BYTES];
 };
@@ -222,7 +221,7 @@ enum weft_status verbs_cm_dial(struct verbs_cm *cm, struct verbs_queue_pair *que
                                             cm->rail->port.device, queue_pair->peer, strerror(number));
 }
 
-/* ---- moving the queue pair on ---- */
+/* ---- transitions of the queue pair ---- */
 
 static bool same_port(const struct verbs_cm *cm, const struct rdma_cm_id *id)
 {
@@ -273,7 +272,7 @@ static struct rdma_conn_param parameters(const struct dialogue *dialogue, bool w
     };
 }
 
-/* The expected dialogue with this token. Every byte is compared, so that time tells nothing. */
+/* The expected dialogue with this token. Compares every byte, in constant time. */
 static struct dialogue *find_token(struct verbs_cm *cm, const uint8_t *token)
 {
     struct dialogue *found = NULL;
@@ -287,7 +286,7 @@ static struct dialogue *find_token(struct verbs_cm *cm, const uint8_t *token)
     return found;
 }
 
-/* ---- events ---- each answers whether there is something to tell, in *out */
+/* ---- events ---- each returns whether there is an event to report, in *out */
 
 static bool tell(struct verbs_cm_event *out, enum verbs_cm_kind kind, struct dialogue *dialogue,
                  enum weft_status status, const char *cause)
@@ -299,7 +298,7 @@ static bool tell(struct verbs_cm_event *out, enum verbs_cm_kind kind, struct dia
     return true;
 }
 
-/* The dialogue is over; its id goes once the event that told it has been acknowledged. */
+/* Ends the dialogue; its id is destroyed after its event was acknowledged. */
 static bool fail(struct verbs_cm_event *out, struct dialogue *dialogue, enum weft_status status,
                  const char *cause)
 {
@@ -308,7 +307,7 @@ static bool fail(struct verbs_cm_event *out, struct dialogue *dialogue, enum wef
     return tell(out, VERBS_CM_FAILED, dialogue, status, text);
 }
 
-/* The listener's: who is it? A new id comes with each request, ours to destroy. */
+/* Handles a connection request. Each request has a new id, which this side destroys. */
 static bool on_request(struct verbs_cm *cm, struct rdma_cm_id *id, const uint8_t *token,
                        struct verbs_cm_event *out, struct rdma_cm_id **stranger)
 {
@@ -321,7 +320,7 @@ static bool on_request(struct verbs_cm *cm, struct rdma_cm_id *id, const uint8_t
     }
     dialogue->id = id;
     struct rdma_conn_param answer = parameters(dialogue, false);
-    if (make_ready(dialogue) && rdma_accept(id, &answer) == 0) return false; /* established follows */
+    if (make_ready(dialogue) && rdma_accept(id, &answer) == 0) return false; /* ESTABLISHED follows */
     return fail(out, dialogue, WEFT_ERR_IO, strerror(errno));
 }
 

@@ -1,9 +1,8 @@
-/* verbs_device.c - which device, port, GID and MTU: what there is, and what would be used of it.
+/* verbs_device.c - lists devices, ports, GIDs and MTUs, and chooses among them.
  *
- * A RoCE port has one GID for each address of its network interface and each RoCE version. RoCE v2 over an
- * IPv4 address is what switched networks are set up for, so it comes first; a link-local address works
- * within one subnet only; v1 does not leave the switch. An InfiniBand port is found by its LID; its first
- * GID serves where a router stands between. */
+ * A RoCE port has one GID per address of its network interface and RoCE version. RoCE v2 over IPv4 comes
+ * first, because switched networks are configured for it. A link-local address works within one subnet; v1
+ * does not leave the switch. An InfiniBand port is addressed by LID; its first GID serves across routers. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>

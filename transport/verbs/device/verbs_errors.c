@@ -1,12 +1,10 @@
-/* verbs_errors.c - what went wrong on the wire or in the device: as a status, and as a sentence with
- * advice. */
+/* verbs_errors.c - errors of the wire and the device, as status and as a sentence with advice. */
 #include <stdio.h>
 #include <string.h>
 
 #include "transport/verbs/device/verbs_internal.h"
 
-/* Devices differ in which of these they give for one mistake, so nothing but the words depends on the
- * exact one. */
+/* Devices report one mistake by different codes, so only the text depends on the exact code. */
 static const struct {
     enum ibv_wc_status cause;
     enum weft_status status;
@@ -29,7 +27,7 @@ static const struct {
     {IBV_WC_REM_OP_ERR, WEFT_ERR_PEER_LOST, true, "the peer's device could not do the operation"},
     {IBV_WC_REM_INV_RD_REQ_ERR, WEFT_ERR_PEER_LOST, true, "the peer's device refused a read"},
     {IBV_WC_LOC_LEN_ERR, WEFT_ERR_INTERNAL, false, "a message was longer than the device takes"},
-    /* Soft-RoCE gives this one also when it finds no route for a packet, its link being down. */
+    /* Soft-RoCE also reports this if it has no route for a packet because its link is down. */
     {IBV_WC_LOC_QP_OP_ERR, WEFT_ERR_PEER_LOST, true,
      "this device could not send: its link is down or it has no route any more (or the work request is "
      "inconsistent)"},
@@ -64,7 +62,7 @@ void verbs_completion_describe(const struct verbs_completion *completion, char *
              completion->vendor);
 }
 
-/* ---- what a device says by itself ---- */
+/* ---- asynchronous events ---- */
 
 static enum verbs_async_kind kind_of(enum ibv_event_type type)
 {
@@ -94,7 +92,7 @@ static bool of_queue_pair(enum ibv_event_type type)
            type == IBV_EVENT_QP_LAST_WQE_REACHED;
 }
 
-/* A device tells of its other ports as well. */
+/* A device also reports events of its other ports. */
 static bool of_other_port(const struct verbs_rail *rail, const struct ibv_async_event *event)
 {
     enum verbs_async_kind kind = kind_of(event->event_type);

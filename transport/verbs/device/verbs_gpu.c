@@ -1,6 +1,5 @@
-/* verbs_gpu.c - the dma-buf behind a range of GPU memory, by the CUDA driver that this process has loaded:
- * whoever has such memory has one. Found by name, so nothing of CUDA is needed to build, and no other
- * driver is ever loaded. */
+/* verbs_gpu.c - the dma-buf of a range of GPU memory, from the CUDA driver that the process has loaded.
+ * The driver is looked up by name, so the build needs nothing of CUDA and no driver is loaded. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -27,7 +26,7 @@ enum weft_status verbs_gpu_dmabuf(const void *address, size_t bytes, int *descri
     }
     *(void **)&get = dlsym(driver, "cuMemGetHandleForAddressRange");
     int failed = get ? get(&descriptor, start, end - start, RANGE_IS_DMABUF, 0) : 0;
-    dlclose(driver); /* one reference of several */
+    dlclose(driver); /* drops one of several references */
     if (!get) {
         return (enum weft_status)weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,

@@ -1,12 +1,11 @@
-/* verbs_memory.c - keys of memory on every rail, and the cache that keeps them beyond one use.
+/* verbs_memory.c - memory keys on every rail, and the registration cache.
  *
- * To register a range costs microseconds per page touched, so ranges that come again (a trainer's tensors)
- * stay registered until memory is short, somebody gives the range back, or the bound is reached: then the
- * idle one that was used longest ago goes. A region that turned stale is not found again, and is let go when
- * its last user puts it.
+ * Registration costs microseconds per page, so repeated ranges (tensors) stay registered until memory is
+ * short, the range is unmapped or the bound is reached; then the least recently used idle region is
+ * deregistered. A stale region is not found again and is freed when its last user puts it.
  *
- * Where unmaps cannot be seen (verbs_watch.h), or for memory that cannot be watched, nothing is kept: each
- * use registers. That is slower and never wrong. */
+ * If unmaps cannot be seen (verbs_watch.h), or for memory that cannot be watched, nothing is cached: each
+ * use registers. Slower, never wrong. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,9 +24,9 @@ struct verbs_memory {
     bool relaxed;
     struct verbs_watcher watcher;
     struct verbs_memory_stats stats;
-    /* Guarded by the watch's lock, because unmaps mark regions. By address; may overlap. */
+    /* Guarded by the watch's lock, because unmaps mark regions. Sorted by address; regions may overlap. */
     uint32_t count;
-    size_t longest; /* bytes of the longest region so far: how far back to look */
+    size_t longest; /* bytes of the longest region so far: bounds the backward search */
     struct verbs_region *regions[REGIONS_MAX];
 };
 
@@ -143,9 +142,9 @@ void verbs_memory_unregister(struct verbs_memory *memory, struct verbs_region *r
     unregister(memory, region);
 }
 
-/* ---- the cache ---- under the lock, and without anything that could unmap memory ---- */
+/* ---- cache, with the lock held: nothing here may unmap memory ---- */
 
-/* The first region that starts behind `address`. */
+/* Index of the first region that starts behind `address`. */
 static uint32_t behind(const struct verbs_memory *memory, uintptr_t address)
 {
     uint32_t low = 0, high = memory->count;
@@ -187,7 +186,7 @@ static void take_out(struct verbs_memory *memory, uint32_t at)
     memmove(&memory->regions[at], &memory->regions[at + 1], (memory->count - at) * sizeof *memory->regions);
 }
 
-/* Nobody uses it, and it is stale or (anyway) the one used longest ago. */
+/* Removes an idle region: a stale one, else the least recently used. */
 static struct verbs_region *take_idle(struct verbs_memory *memory, bool anyway)
 {
     uint32_t best = UINT32_MAX;
@@ -217,9 +216,10 @@ static void mark(struct verbs_memory *memory, uintptr_t start, uintptr_t end)
 
 static void unmapped(void *context, uintptr_t start, uintptr_t end) { mark(context, start, end); }
 
-/* ---- the cache ---- without the lock ---- */
+/* ---- cache, without the lock ---- */
 
-/* Out of the table already. What it overlaps is not watched any more either, and turns stale. */
+/* Frees a region that is out of the table. Ranges that it overlaps are not watched any more and become
+ * stale. */
 static void let_go(struct verbs_memory *memory, struct verbs_region *region)
 {
     verbs_watch_release(start_of(region), start_of(region) + region->bytes);
@@ -227,7 +227,7 @@ static void let_go(struct verbs_memory *memory, struct verbs_region *region)
     weft_free_bytes(memory->env, region);
 }
 
-/* Stale regions always; idle ones until `bytes` more fit. */
+/* Frees stale regions, and idle ones until `bytes` more fit. */
 static void make_room(struct verbs_memory *memory, size_t bytes, bool everything)
 {
     for (;;) {
@@ -250,11 +250,11 @@ static enum weft_status make(struct verbs_memory *memory, const void *address, s
     if (first.status != WEFT_ERR_LIMIT && first.status != WEFT_ERR_NO_MEMORY) {
         return (enum weft_status)weft_error_set(error, first.status, "%s", first.text);
     }
-    make_room(memory, 0, true); /* what is idle keeps memory locked */
+    make_room(memory, 0, true); /* idle regions hold locked memory */
     return register_all(memory, -1, 0, address, bytes, access, region, error);
 }
 
-/* Enter the region before it is registered: what is unmapped meanwhile marks it. */
+/* Enters the region before it is registered, so that an unmap during the registration marks it. */
 static bool enter(struct verbs_memory *memory, struct verbs_region *region)
 {
     bool entered = false;
@@ -359,7 +359,7 @@ enum weft_status verbs_memory_open(struct weft_env *env, struct verbs_rail *rail
     memory->rails = rails;
     memory->rail_count = rail_count;
     memory->cache_bytes = rails[0].options.cache_bytes;
-    /* where it is not offered the driver passes over it */
+    /* drivers without support ignore it */
     memory->relaxed = rails[0].options.relaxed_ordering != VERBS_OFF;
     memory->watcher = (struct verbs_watcher){.unmapped = unmapped, .context = memory};
     struct weft_error why = {0};
@@ -379,7 +379,7 @@ void verbs_memory_close(struct verbs_memory *memory)
     if (!memory) return;
     if (memory->stats.watching) {
         make_room(memory, 0, true);
-        WEFT_ASSERT(memory->count == 0); /* everything was put */
+        WEFT_ASSERT(memory->count == 0); /* every region was put */
         verbs_watch_leave(&memory->watcher);
     }
     weft_free_bytes(memory->env, memory);

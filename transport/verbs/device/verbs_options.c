@@ -21,7 +21,7 @@ void verbs_options_init(struct verbs_options *options)
     };
 }
 
-/* A whole number from least to most, with k, m, g for powers of 1,024 where `scaled`. */
+/* Parses an integer from least to most; k, m, g stand for powers of 1,024 if `scaled`. */
 static bool number(const char *text, bool scaled, uint64_t least, uint64_t most, uint64_t *out)
 {
     char *end;
@@ -50,7 +50,7 @@ static bool choice(const char *text, const char *const *names, int *out)
 static const char *const switches[] = {"off", "on", "auto", NULL};
 static const char *const connects[] = {"exchange", "cm", NULL};
 
-/* 1: taken, 0: a value that cannot be, -1: no such name. */
+/* 1: accepted, 0: invalid value, -1: unknown name. */
 static int take(struct verbs_options *options, const char *name, const char *value)
 {
     uint64_t n = 0;

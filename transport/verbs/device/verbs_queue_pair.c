@@ -1,11 +1,10 @@
-/* verbs_queue_pair.c - the life of one queue pair: fresh, connected, broken, flushed; then it is destroyed.
+/* verbs_queue_pair.c - life of one queue pair: fresh, connected, broken, flushed, destroyed.
  *
- * A broken queue pair is never reset and used again: a new one has another number and another first packet
- * number, so no packet and no completion of the old life can be taken for one of the new.
+ * A broken queue pair is never reused: a new one has another number and first packet number, so packets
+ * and completions of the old one cannot be mistaken.
  *
- * Completions of one queue pair come in the order posted, so a signalled work request tells of all before it:
- * `signals` remembers how many had been posted at each, and the difference to what has been retired is what
- * the send queue holds.
+ * Completions of one queue pair arrive in posting order, so a signalled request completes all before it.
+ * `signals` stores `posted` at each signalled request; posted - retired is the fill of the send queue.
  *
  * When it breaks, every work request is flushed; a marker posted then is the last of them. */
 #include <errno.h>
@@ -35,7 +34,7 @@ static uint8_t reads_at_once(int limit)
 static struct ibv_qp *make(struct verbs_rail *rail, struct ibv_qp_init_attr *attr)
 {
     uint32_t wanted = rail->options.inline_bytes;
-    for (;;) { /* how much goes inline is found out by asking */
+    for (;;) { /* the inline limit is found by trial */
         *attr = (struct ibv_qp_init_attr){
             .send_cq = rail->queue,
             .recv_cq = rail->queue,
@@ -153,8 +152,8 @@ void verbs_queue_pair_destroy(struct verbs_queue_pair *queue_pair)
 }
 
 /* ---- exchanged addresses ----
- * 0: 'W' 'Q', 2: version, 3: 1 on RoCE, 4: number, 8: first packet number, 12: MTU in bytes, 14: LID, 16:
- * GID, 32: reads at once */
+ * 0: 'W' 'Q', 2: version, 3: 1 on RoCE, 4: number, 8: first packet number, 12: MTU in bytes, 14: LID,
+ * 16: GID, 32: concurrent reads */
 
 enum { BLOB_VERSION = 1 };
 
@@ -174,7 +173,7 @@ void verbs_queue_pair_address(const struct verbs_queue_pair *queue_pair, uint8_t
     out[32] = reads_at_once(queue_pair->rail->limits.max_qp_rd_atom);
 }
 
-/* Where packets to that blob go. InfiniBand finds ports of its own subnet by LID alone. */
+/* Sets the destination of packets. InfiniBand addresses ports of its own subnet by LID alone. */
 static void route(const struct verbs_rail *rail, const uint8_t *blob, struct ibv_ah_attr *out)
 {
     const struct verbs_port *port = &rail->port;
@@ -252,7 +251,7 @@ enum weft_status verbs_queue_pair_connect(struct verbs_queue_pair *queue_pair, c
         .qp_state = IBV_QPS_RTS,
         .timeout = rail->options.timeout,
         .retry_cnt = rail->options.retries,
-        .rnr_retry = RNR_FOR_EVER, /* the peer's receives are refilled by its progress: it may just be busy */
+        .rnr_retry = RNR_FOR_EVER, /* the peer reposts receives in its progress: it may just be busy */
         .sq_psn = queue_pair->packet_number,
         .max_rd_atomic = reads_at_once(reads),
     };
@@ -264,7 +263,7 @@ enum weft_status verbs_queue_pair_connect(struct verbs_queue_pair *queue_pair, c
     return WEFT_OK;
 }
 
-/* ---- work ---- */
+/* ---- posting ---- */
 
 uint32_t verbs_queue_pair_room(const struct verbs_queue_pair *queue_pair)
 {
@@ -280,7 +279,7 @@ void verbs_queue_pair_retire(struct verbs_queue_pair *queue_pair)
     queue_pair->signal_count--;
 }
 
-/* Count one more; is it signalled? */
+/* Counts one request and decides whether it is signalled. */
 static bool note_posted(struct verbs_queue_pair *queue_pair, bool wanted)
 {
     queue_pair->posted++;
@@ -351,6 +350,6 @@ void verbs_queue_pair_break(struct verbs_queue_pair *queue_pair)
                                  .send_flags = IBV_SEND_SIGNALED},
                        *bad;
     if (!failed && !fresh) failed = ibv_post_send(queue_pair->qp, &marker, &bad);
-    /* Nothing was in flight, or the device is gone and touches nothing. */
+    /* Nothing was in flight, or the device is lost and accesses no memory. */
     if (failed || fresh) queue_pair->state = VERBS_FLUSHED;
 }

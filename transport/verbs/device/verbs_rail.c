@@ -1,9 +1,9 @@
-/* verbs_rail.c - one port opened: polling, sleeping, and what the device says by itself.
+/* verbs_rail.c - one open port: poll, sleep and asynchronous events.
  *
- * One completion queue takes everything. It may never overflow (that kills the device context), so it
- * holds a place for every receive and every work request that can be in flight, and grows when a queue
- * pair joins. The channel wakes a sleeper once per arming; while polling nobody asks for events and no
- * system call is made. */
+ * One completion queue serves everything. It must not overflow (that kills the device context), so it has
+ * an entry for every receive and every work request that can be in flight, and grows when a queue pair
+ * joins. The channel wakes a sleeper once per arm; while polling no event is requested and no system call
+ * is made. */
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -113,7 +113,7 @@ static bool names_port(const char *name, const struct verbs_port *port)
     return device || (!colon && port->interface[0] && strcmp(port->interface, name) == 0);
 }
 
-/* Into `text`: what there is, for the sentence that says that nothing fits. */
+/* Writes the available ports into `text`, for the error sentence. */
 static void list_ports(const struct verbs_port *ports, uint32_t count, char *text, size_t bytes)
 {
     size_t at = 0;
@@ -125,7 +125,7 @@ static void list_ports(const struct verbs_port *ports, uint32_t count, char *tex
     if (count == 0) snprintf(text, bytes, "this machine has no RDMA device");
 }
 
-/* The ports to open, in the order named or picked; how many. */
+/* Chooses the ports to open, in the order named or by preference; returns how many. */
 static enum weft_status choose(const struct verbs_options *options, const struct verbs_port *ports,
                                uint32_t count, const struct verbs_port **chosen, uint32_t *chosen_out,
                                struct weft_error *error)
@@ -138,7 +138,7 @@ static enum weft_status choose(const struct verbs_options *options, const struct
     while ((name = strtok_r(rest, ", ", &rest))) {
         const struct verbs_port *found = NULL;
         for (uint32_t i = 0; i < count && !found; i++) {
-            if (names_port(name, &ports[i])) found = &ports[i]; /* usable ones come first */
+            if (names_port(name, &ports[i])) found = &ports[i]; /* usable ports come first */
         }
         if (!found)
             return (enum weft_status)weft_error_set(
@@ -197,7 +197,7 @@ void verbs_rail_memory(const struct verbs_rail *rail, uint64_t *own_out, uint64_
         (rail->options.send_depth + 1ull) * (request_bytes + sizeof(uint64_t) + completion_bytes);
 }
 
-/* A queue pair joins: room for its completions. */
+/* Reserves completion queue entries for a new queue pair. */
 bool verbs_queue_reserve(struct verbs_rail *rail, uint32_t completions)
 {
     uint64_t needed = (uint64_t)rail->queue_reserved + completions;
@@ -221,7 +221,7 @@ bool verbs_queue_reserve(struct verbs_rail *rail, uint32_t completions)
 
 /* ---- receives ---- */
 
-/* Post what is missing of the shared receives, many with one doorbell. */
+/* Reposts consumed receives, many with one doorbell. */
 bool verbs_receives_fill(struct verbs_rail *rail)
 {
     struct ibv_recv_wr requests[RECEIVE_BATCH], *bad;
@@ -272,13 +272,13 @@ void verbs_queue_pair_remove(struct verbs_queue_pair *queue_pair)
     queue_pair->rail->queue_pair_count--;
 }
 
-/* true: it is for the caller. */
+/* True: the completion is for the caller. */
 static bool translate(struct verbs_rail *rail, const struct ibv_wc *wc, struct verbs_completion *completion)
 {
     struct verbs_queue_pair *queue_pair = verbs_queue_pair_find(rail, wc->qp_num);
     bool received = wc->wr_id == VERBS_ID_RECEIVE;
     if (received) rail->receive_missing++;
-    if (!queue_pair) return false; /* destroyed meanwhile */
+    if (!queue_pair) return false; /* its queue pair was destroyed meanwhile */
     if (wc->status == IBV_WC_SUCCESS && !received) verbs_queue_pair_retire(queue_pair);
     if (wc->status != IBV_WC_SUCCESS && !queue_pair->broken) verbs_queue_pair_break(queue_pair);
     if (wc->wr_id == VERBS_ID_MARKER) {
@@ -286,7 +286,7 @@ static bool translate(struct verbs_rail *rail, const struct ibv_wc *wc, struct v
         queue_pair->retired = queue_pair->posted;
         return false;
     }
-    /* Receives of a shared queue are flushed for nobody in particular. */
+    /* Flushed receives of a shared queue belong to no queue pair. */
     if (received && wc->status == IBV_WC_WR_FLUSH_ERR) return false;
     *completion = (struct verbs_completion){
         .event = received ? VERBS_ARRIVED : VERBS_SENT,
@@ -337,7 +337,7 @@ enum weft_status verbs_rail_arm(struct verbs_rail *rail)
         if (ibv_req_notify_cq(rail->queue, 0) != 0) return WEFT_ERR_IO;
         rail->armed = true;
     }
-    /* What came before the arming gives no event. */
+    /* Completions before the arm cause no event. */
     rail->counters.polls++;
     int got = ibv_poll_cq(rail->queue, 1, &rail->lookahead);
     if (got < 0) return WEFT_ERR_IO;
@@ -350,7 +350,7 @@ void verbs_rail_woken(struct verbs_rail *rail)
     struct ibv_cq *queue;
     void *context;
     while (rail->armed && ibv_get_cq_event(rail->channel, &queue, &context) == 0) {
-        rail->armed = false; /* one event for each arming */
+        rail->armed = false; /* one event per arm */
         rail->counters.events++;
         rail->events_unacknowledged++;
     }

@@ -1,5 +1,4 @@
-/* verbs_watch.c - see verbs_watch.h. The userfaultfd, the thread that reads it, and the list of those it
- * tells. */
+/* verbs_watch.c - see verbs_watch.h: the userfaultfd, the thread that reads it, and its watchers. */
 #include "transport/verbs/device/verbs_watch.h"
 
 #include <errno.h>
@@ -20,7 +19,7 @@
 
 static struct {
     pthread_mutex_t life;   /* join and leave; taken before `lock` */
-    pthread_mutex_t lock;   /* watchers, and what their callbacks write */
+    pthread_mutex_t lock;   /* guards the watchers, and what their callbacks write */
     struct weft_list watchers;
     uint32_t count;
     int fd, stop_fd;
@@ -41,8 +40,8 @@ static void tell(uintptr_t start, uintptr_t end)
     }
 }
 
-/* The unmapping thread goes on as soon as the event is read: the marking must be done before anybody can
- * look. */
+/* The unmapping thread continues when the event is read: the ranges must be marked before another thread
+ * can see them. */
 static void take_events(void)
 {
     struct uffd_msg message;
@@ -149,7 +148,7 @@ void verbs_watch_release(uintptr_t start_address, uintptr_t end)
     struct uffdio_range range = pages_of(start_address, end);
     uintptr_t page = page_bytes();
     if (ioctl(watch.fd, UFFDIO_UNREGISTER, &range) != 0) {
-        /* Some of it is other memory by now: the rest, page by page. */
+        /* Part of the range is other memory by now: handles the rest page by page. */
         for (uintptr_t at = range.start; at < range.start + range.len; at += page) {
             struct uffdio_range one = {.start = at, .len = page};
             (void)ioctl(watch.fd, UFFDIO_UNREGISTER, &one);

@@ -1,40 +1,39 @@
-/* verbs_watch.h - tells when memory is given back to the system under a registration.
+/* verbs_watch.h - reports when registered memory is unmapped.
  *
- * A registered range keeps its pages although the program unmaps them; what is mapped at the same address
- * next is other memory, and the old key would move wrong bytes. So whoever keeps registrations must see
- * munmap, mremap, brk and madvise, whoever calls them (malloc among them). The kernel tells by userfaultfd:
- * ranges are registered with it in write-protect mode and nothing is ever protected, so no fault is taken
- * over and only the events remain. The thread that unmaps sleeps until the event has been read here; by then
- * its range is marked, before the lock below is free.
+ * A registered range keeps its pages after the program unmaps them. Memory mapped at the same address
+ * later is different, and the old key would move wrong bytes. So a registration cache must see munmap,
+ * mremap, brk and madvise of every caller, including malloc. userfaultfd reports them: ranges are
+ * registered in write-protect mode and never protected, so no faults are handled and only the events
+ * remain. The unmapping thread sleeps until the event is read here; its range is marked before the lock
+ * below is released.
  *
- * One watch per process (a range has one watcher), one thread, started by the first user and ended by the
- * last. */
+ * One watch per process (a range has one watcher) with one thread, from the first user to the last. */
 #ifndef WEFT_TRANSPORT_VERBS_DEVICE_VERBS_WATCH_H
 #define WEFT_TRANSPORT_VERBS_DEVICE_VERBS_WATCH_H
 
 #include "base/base.h"
 
 struct verbs_watcher {
-    /* [start, end) is gone or has other pages now. On the watch's thread, under the lock: must not
+    /* [start, end) is unmapped or has other pages. Runs on the watch's thread with the lock held: must not
      * allocate, free, lock or unmap. */
     void (*unmapped)(void *context, uintptr_t start, uintptr_t end);
     void *context;
     struct weft_list link;
 };
 
-/* WEFT_OK, or WEFT_ERR_UNSUPPORTED with why this system does not tell. */
+/* WEFT_OK, or WEFT_ERR_UNSUPPORTED with the reason. */
 enum weft_status verbs_watch_join(struct verbs_watcher *watcher, struct weft_error *error);
-/* `watcher` is called no more. The caller has let go of all its ranges. */
+/* `watcher` is not called again. The caller has released all its ranges. */
 void verbs_watch_leave(struct verbs_watcher *watcher);
 
-/* Watch the pages of [start, end) from now on; again is fine. false: memory that cannot be watched (a
+/* Watches the pages of [start, end); repeated calls are fine. False: memory that cannot be watched (a
  * mapped file, another watcher's). */
 bool verbs_watch_range(uintptr_t start, uintptr_t end);
-/* Stop; the range is gone for all watchers that still know it. */
+/* Stops watching; reports the range as unmapped to all watchers that know it. */
 void verbs_watch_release(uintptr_t start, uintptr_t end);
 
-/* Guards what `gone` writes. Nothing that could unmap memory may be called between them: it would wait for
- * this lock. */
+/* Guards what `unmapped` writes. Between lock and unlock nothing may unmap memory: it would wait for this
+ * lock. */
 void verbs_watch_lock(void);
 void verbs_watch_unlock(void);
 

@@ -1,4 +1,4 @@
-/* stream.c - a stream's life: made, greeted, pumped, ended. The protocol is told in stream.h. */
+/* stream.c - life of a stream: create, HELLO, pump, end. stream.h describes the protocol. */
 #include "transport/verbs/stream/stream.h"
 
 #include <stdio.h>
@@ -33,7 +33,7 @@ static bool table_grow(struct weft_env *env, struct stream_table *table)
         return false;
     }
     if (table->capacity > 0) memcpy(items, table->items, table->capacity * sizeof *items);
-    /* it was empty: full table */
+    /* it was empty: the table is full */
     for (uint32_t i = table->capacity; i < capacity; i++) free_items[table->free_count++] = i;
     weft_free_bytes(env, table->items);
     weft_free_bytes(env, table->free_items);
@@ -238,7 +238,7 @@ void stream_control(struct stream *stream, const void *bytes, uint32_t count)
     }
 }
 
-/* Said once everything before it has been staged, so that the count of records is final. */
+/* Sent when everything before it is staged, so the count of records is final. */
 static void leave_send(struct stream *stream, enum stream_control_kind kind)
 {
     uint8_t out[STREAM_CONTROL_BYTES_MAX];
@@ -264,7 +264,7 @@ void stream_report_lost(struct stream *stream, const char *text)
     stream_send_control(stream, out, stream_control_encode(&control, out));
 }
 
-/* ---- work ---- */
+/* ---- progress ---- */
 
 void stream_imm(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint32_t imm)
 {
@@ -273,7 +273,7 @@ void stream_imm(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint32_
     if (epoch != lane->epoch) return;
     if (STREAM_MUTANT != STREAM_MUTANT_NO_FENCE && lane->state != STREAM_LANE_JOINED &&
         lane->state != STREAM_LANE_UP && lane->state != STREAM_LANE_FENCING) {
-        return; /* the watermark is told: it will come again */
+        return; /* the watermark is fixed: this write will be replayed */
     }
     lane->imm_received++;
     stream->breaks_without_progress = 0;
@@ -287,7 +287,7 @@ void stream_imm(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint32_
     leave_check(stream);
 }
 
-/* One doorbell's worth for this lane. */
+/* Posts one batch for this lane. */
 static bool lane_pump(struct stream *stream, uint32_t lane_at, uint32_t chunk_limit)
 {
     struct stream_work works[STREAM_BATCH];
@@ -301,7 +301,7 @@ static bool lane_pump(struct stream *stream, uint32_t lane_at, uint32_t chunk_li
     return true;
 }
 
-/* Lanes whose chunks were all posted while another lane took the last. */
+/* Closes runs of lanes whose chunks are all posted, while another lane took the last chunk. */
 static bool runs_close(struct stream *stream)
 {
     bool any = false;
@@ -328,7 +328,7 @@ bool stream_pump(struct stream *stream)
         leave_send(stream, STREAM_CONTROL_LEAVE);
     }
     uint32_t lanes = stream->options.lane_count;
-    uint32_t chunk_limit = lanes > 1 ? 4 : STREAM_BATCH; /* several lanes take turns */
+    uint32_t chunk_limit = lanes > 1 ? 4 : STREAM_BATCH; /* several lanes share the chunks */
     bool more = true;
     while (more) {
         more = false;

@@ -1,47 +1,45 @@
-/* stream.h - everything two endpoints say to each other over queue pairs, as a pure state machine.
+/* stream.h - the protocol of two endpoints over queue pairs, as a pure state machine.
  *
- * No verbs in here: a driver tells the stream what happened (an immediate came, works were acknowledged, a
- * queue pair broke, the link brought a message) and the stream tells the driver what to do (make, join or
- * fence a queue pair, post these works, say this over the link). So the whole of it runs in a simulation over
- * thousands of seeds (tests/transport/verbs/sim_verbs_stream.c), where queue pairs break at every step and
- * acknowledgements get lost.
+ * A driver reports events to the stream (an immediate arrived, works were acknowledged, a queue pair
+ * broke, a link message arrived). The stream requests actions (create, join or fence a queue pair, post
+ * works, send a link message). So the protocol runs in a simulation over thousands of seeds
+ * (tests/transport/verbs/sim_verbs_stream.c), with queue pairs that break at every step and lost
+ * acknowledgements.
  *
- *   a *lane* is one reliable queue pair between the two, on one rail (device); when it breaks, the next
- *   *epoch* of the same lane is another queue pair. The *link* is the authenticated, ordered control
- *   connection of the pair.
+ * A *lane* is one reliable queue pair on one rail (device). When it breaks, the next *epoch* of the lane
+ * is another queue pair. The *link* is the authenticated, ordered control connection of the pair.
  *
- *      sender                                                   receiver
- *      MESSAGE (payload inside) ── WRITE_IMM into the ring ──►  copied out, credit back
- *      ANNOUNCE ─────────────────── WRITE_IMM into the ring ──►  arrived(); somebody names a buffer
- *               ◄── GRANT (address, keys) ── WRITE_IMM ───────  its slot is clear to send
- *      chunks ═══ WRITE, WRITE, WRITE ... over all lanes ═════►  land in the buffer, in any order
- *             ─── WRITE_IMM of 0 bytes, one per lane ────────►  "n chunks of that grant": only this makes them count
+ *    sender                                                   receiver
+ *    MESSAGE (payload inside) ── WRITE_IMM into the ring ──►  copied out, credit back
+ *    ANNOUNCE ─────────────────── WRITE_IMM into the ring ──►  arrived(); the receiver names a buffer
+ *             ◄── GRANT (address, keys) ── WRITE_IMM ───────
+ *    chunks ═══ WRITE, WRITE, WRITE ... over all lanes ═════►  into the buffer, in any order
+ *           ─── WRITE_IMM of 0 bytes, one per lane ────────►  "n chunks of that grant", to be counted
  *
- * What is promised, and why it holds
- *   - The only order used is: when an immediate is received, every earlier write of the same lane has landed.
- *     No order among writes, none between lanes; memory is never polled.
- *   - Records (messages, announcements, grants) carry a sequence number over all lanes and are handled in
- *     that order.
- *   - A write may have landed although its acknowledgement was lost. So when a lane breaks nothing is
- *     replayed until *both* sides have fenced their queue pair of that epoch (nothing can land through it any
- *     more) and have told each other over the link how many immediates they had received on it: the
- *     watermark. Immediates of one lane arrive in order, so works up to the watermark are done and everything
- *     behind it is replayed, on whatever lane is up. That is exactly once, and a late write of the old epoch
- *     cannot land in a buffer that was given back.
- *   - A send completes when the peer is known to hold every chunk (acknowledged, or below the watermark); a
- *     receive when its chunks have been counted to the last; with a lost peer both only when all lanes are
- *     fenced.
- *   - Small payloads travel inside the message up to a budget of bytes that the peer's user has not taken
- *     yet; beyond that they are announced like large ones: memory stays bounded, nothing is dropped.
+ * Guarantees
+ * - Order: when an immediate is received, every earlier write of the same lane is visible. Nothing else is
+ *   assumed: no order among writes or lanes, no polled memory.
+ * - Records (messages, announcements, grants) carry a sequence number over all lanes and are handled in
+ *   that order.
+ * - A write may have been executed although its acknowledgement was lost. After a lane breaks, nothing is
+ *   replayed until *both* sides have fenced their queue pair of that epoch and have sent each other the
+ *   number of immediates received on it, the watermark. Immediates of a lane arrive in order, so works up
+ *   to the watermark are done and later ones are replayed on any lane. This is exactly once. A late write
+ *   of the old epoch cannot reach a buffer that was freed.
+ * - A send completes when the peer has every chunk (acknowledged, or below the watermark). A receive
+ *   completes when its last chunk is counted. With a lost peer both complete only when all lanes are
+ *   fenced.
+ * - Small payloads travel in the message up to a budget of unconsumed bytes. Beyond it they are announced:
+ *   memory is bounded and nothing is dropped.
  *
  * Life of a lane (epoch e at both ends; OFFER, READY, BROKEN travel over the link)
  *
- *      IDLE ─make, OFFER─► OFFERED ─(OFFER came) join, READY─► JOINED ─(READY came)─► UP
- *        ▲                     └───────────── it breaks, or BROKEN came ─────────────┘
+ *      IDLE ─make, OFFER─► OFFERED ─(OFFER arrived) join, READY─► JOINED ─(READY arrived)─► UP
+ *        ▲                     └───────────── it breaks, or BROKEN arrived ──────────────┘
  *        │                                            ▼
- *        └── epoch e+1, replay ◄─(BROKEN came)─ FENCED ◄─fenced, BROKEN(watermark)─ FENCING
+ *        └── epoch e+1, replay ◄─(BROKEN arrived)─ FENCED ◄─fenced, BROKEN(watermark)─ FENCING
  *
- * One thread; nothing here blocks. What the peer sends is checked: anything impossible sets `failure`. */
+ * One thread; nothing blocks. Input of the peer is checked; an impossible value sets `failure`. */
 #ifndef WEFT_TRANSPORT_VERBS_STREAM_STREAM_H
 #define WEFT_TRANSPORT_VERBS_STREAM_STREAM_H
 
@@ -49,12 +47,12 @@
 #include "transport/verbs/stream/stream_wire.h"
 
 enum {
-    STREAM_RECORDS_MAX = 128,      /* records on their way in one direction */
-    STREAM_EAGER_BUDGET_LEAST = 16384, /* what a peer grants whose HELLO has not come yet */
-    STREAM_BATCH = 32,             /* works posted with one doorbell */
+    STREAM_RECORDS_MAX = 128,      /* records in flight per direction */
+    STREAM_EAGER_BUDGET_LEAST = 16384, /* budget before the peer's HELLO */
+    STREAM_BATCH = 32,             /* works per doorbell */
 };
 
-/* Local or remote registration of one range: each lane has its own device and so its own key. */
+/* Keys of one range: each lane has its own device and key. */
 struct stream_keys {
     uint32_t key[STREAM_LANES_MAX];
 };
@@ -63,12 +61,12 @@ enum stream_work_kind { STREAM_WORK_WRITE = 1, STREAM_WORK_WRITE_IMM, STREAM_WOR
 
 struct stream_work {
     enum stream_work_kind kind;
-    bool signalled;     /* its completion is wanted: stream_acked */
+    bool signalled;     /* the completion is reported by stream_acked */
     uint32_t imm, bytes;
     uint32_t local_key, remote_key;
     void *local;        /* NULL: no bytes */
     uint64_t remote;
-    uint64_t index;     /* its number on this lane in this epoch, from 0 */
+    uint64_t index;     /* number on this lane and epoch, from 0 */
 };
 
 struct stream;
@@ -81,52 +79,54 @@ struct stream_arrival {
     uint32_t header_bytes;
     const uint8_t *header;
     uint64_t payload_bytes;
-    const uint8_t *payload; /* it travelled along; NULL: announced (or no payload at all) */
+    const uint8_t *payload; /* eager payload; NULL: announced, or no payload */
     bool announced;
     uint64_t id;            /* announced: for stream_accept, stream_discard */
 };
 
 struct stream_ops {
-    /* Make the queue pair of this epoch and describe it to the peer (at most STREAM_BLOB_BYTES_MAX). */
+    /* Creates the queue pair of this epoch and writes its blob for the peer (at most
+     * STREAM_BLOB_BYTES_MAX). */
     enum weft_status (*lane_make)(void *context, uint32_t lane, uint32_t epoch, uint8_t *blob_out,
                                   uint32_t *bytes_out);
-    /* Connect it with the peer's: from now on it receives; it may send when the stream posts.
-     * WEFT_IN_PROGRESS: it will, stream_lane_joined (or stream_lane_broke) says when. */
+    /* Connects it with the peer's blob. It then receives, and sends when the stream posts.
+     * WEFT_IN_PROGRESS: stream_lane_joined or stream_lane_broke follows. */
     enum weft_status (*lane_join)(void *context, uint32_t lane, uint32_t epoch, const uint8_t *blob,
                                   uint32_t bytes);
-    /* Stop it for good. When nothing can land through it any more and every completion it had produced has
-     * been told, the driver calls stream_lane_fenced: not from inside this call. */
+    /* Stops it for good. The driver calls stream_lane_fenced, not inside this call, when nothing can be
+     * written through it and all its completions were reported. */
     void (*lane_fence)(void *context, uint32_t lane, uint32_t epoch);
-    /* Post in this order. An error breaks the lane. */
+    /* Posts in this order. An error breaks the lane. */
     enum weft_status (*post)(void *context, uint32_t lane, const struct stream_work *works, uint32_t count);
-    /* Over the link; reliable and in order. WEFT_OK, or WEFT_ERR_AGAIN: offered again at the next pump. */
+    /* Sends over the link, reliable and in order. WEFT_OK, or WEFT_ERR_AGAIN: repeated at the next pump. */
     enum weft_status (*control)(void *context, const void *bytes, uint32_t count);
     void (*arrived)(void *context, const struct stream_arrival *incoming);
-    void (*left)(void *context); /* the peer takes its leave: everything it had to say has arrived */
-    /* The operation is over, its memory is the owner's again. */
+    void (*left)(void *context); /* the peer closes: everything it sent has arrived */
+    /* The operation is complete; the caller owns its memory again. */
     void (*sent)(void *context, struct stream_send *send, enum weft_status status);
     void (*received)(void *context, struct stream_receive *receive, enum weft_status status);
-    void (*ended)(void *context); /* after stream_end: all of the above have been told, no lane is left */
+    void (*ended)(void *context); /* after stream_end: all operations are complete and no lane is left */
 };
 
 struct stream_options {
-    uint32_t lane_count;     /* the smaller of both sides' counts */
-    uint32_t lane_count_made; /* set by stream_create: as asked for */
+    uint32_t lane_count;     /* the smaller of both sides */
+    uint32_t lane_count_made; /* requested count; set by stream_create */
     uint32_t lane_depth;     /* works in flight on one lane, >= 16 */
     uint32_t signal_every;   /* at least one of so many works is signalled; <= lane_depth / 2 */
-    uint32_t chunk_bytes;    /* the smaller of both sides' */
-    uint32_t eager_budget;   /* bytes of small payloads the peer's user may leave lying; a multiple of 64 */
-    uint32_t ring_bytes;     /* of ring and of staging, a multiple of 64, <= 4 MiB */
+    uint32_t chunk_bytes;    /* the smaller of both sides */
+    uint32_t eager_budget;   /* unconsumed eager bytes of the peer; a multiple of 64 */
+    uint32_t ring_bytes;     /* of ring and staging, a multiple of 64, <= 4 MiB */
     uint8_t *ring;           /* the peer writes its records here */
-    uint8_t *staging;        /* our records start from here */
+    uint8_t *staging;        /* local records are built here */
     struct stream_keys ring_keys, staging_keys; /* remote key of the ring, local key of the staging */
     uint64_t retry_ns;       /* from a break to the next attempt, doubled each time; default 10 ms */
-    uint64_t lost_ns;        /* so long without any lane, or with lanes that break again and again and get
-                              * nothing through: the peer is lost; default 10 s */
+    /* time without any working lane, or with lanes that break without progress, until the peer is lost;
+     * default 10 s */
+    uint64_t lost_ns;
 };
 void stream_options_init(struct stream_options *options);
 
-/* ---- operations: memory of the owner, his again when told ---- */
+/* ---- operations: memory of the caller, until reported complete ---- */
 
 enum stream_record_intent {
     STREAM_INTENT_NONE = 0,
@@ -136,20 +136,20 @@ enum stream_record_intent {
     STREAM_INTENT_DISCARD
 };
 
-/* A record that waits for room in the ring. */
+/* A record that waits for space in the ring. */
 struct stream_outgoing {
     struct weft_list link;
     enum stream_record_intent intent;
 };
 
-/* Bytes that move in chunks. */
+/* A transfer in chunks. */
 struct stream_transfer {
-    struct weft_list link;   /* in stream->moving while chunks are to be posted for the first time */
+    struct weft_list link;   /* in stream->moving while chunks remain to be posted */
     bool read;               /* from the peer's memory into ours */
-    uint32_t grant;          /* STREAM_NO_GRANT: a put; the peer counts nothing */
+    uint32_t grant;          /* STREAM_NO_GRANT: a put, which the peer does not count */
     uint32_t chunk_count, chunk_next, confirmed, replay_count;
-    uint32_t open;           /* entries of lanes that name it */
-    bool refused;            /* a put or get whose window is closed: it is given up */
+    uint32_t open;           /* lane entries that refer to it */
+    bool refused;            /* a put or get of a closed window: given up */
     uint8_t *local;
     uint64_t bytes, remote;
     struct stream_keys local_keys, remote_keys;
@@ -164,7 +164,7 @@ struct stream_send {
     uint64_t id, tag, payload_bytes;
     const void *payload;
     uint32_t header_bytes;
-    bool notify;                     /* a put: send the header as a message when the bytes are there */
+    bool notify;                     /* put: send the header as a message after the bytes */
     uint8_t header[WEFT_TRANSPORT_HEADER_BYTES_MAX];
 };
 
@@ -176,10 +176,10 @@ struct stream_receive {
     struct stream_keys keys;         /* remote keys of the buffer */
     uint32_t grant, chunks_left;
     bool granted, discarded;
-    enum weft_status failed; /* the owner's: it was discarded because of this */
+    enum weft_status failed; /* status of the receive: why it was discarded */
 };
 
-/* ---- inside ---- */
+/* ---- private ---- */
 
 enum stream_lane_state {
     STREAM_LANE_IDLE = 0,
@@ -199,10 +199,10 @@ enum stream_entry_kind {
     STREAM_ENTRY_READ
 };
 
-/* One posted work that is not known to be done. */
+/* A posted work that may not be done. */
 struct stream_entry {
     uint8_t kind;
-    uint32_t number; /* chunk; RUN, OWED: how many chunks it counts */
+    uint32_t number; /* chunk; RUN, UNCOUNTED: number of chunks */
     union {
         uint64_t sequence;
         struct stream_transfer *transfer;
@@ -215,17 +215,17 @@ struct stream_lane {
     uint64_t retry_ns;
     uint32_t failures;
     bool peer_offered, peer_ready, peer_broken;
-    uint64_t peer_received; /* his watermark of this epoch */
+    uint64_t peer_received; /* the peer's watermark of this epoch */
     uint32_t peer_blob_bytes;
     uint8_t peer_blob[STREAM_BLOB_BYTES_MAX];
     uint64_t posted, acked; /* works: entries[acked..posted) are open */
-    uint64_t imm_acked;     /* immediates among the acked */
-    uint64_t imm_received;  /* our watermark */
+    uint64_t imm_acked;     /* immediates among the acknowledged works */
+    uint64_t imm_received;  /* the local watermark */
     uint32_t unsignalled;
-    struct stream_transfer *run; /* chunks posted here and not yet closed by an immediate belong to it */
+    struct stream_transfer *run; /* transfer of the chunks posted here without a closing immediate */
     uint32_t run_count;
-    struct stream_transfer *unconfirmed; /* chunks that have landed, but whose immediate is not known to
-                                          * have been received */
+    /* transfer of chunks that are written, but whose immediate may be lost */
+    struct stream_transfer *unconfirmed;
     uint32_t unconfirmed_count;
     struct stream_entry *entries; /* (lane_depth,) */
     char cause[120];
@@ -234,7 +234,7 @@ struct stream_lane {
 struct stream_replay {
     struct stream_transfer *transfer;
     uint32_t chunk;
-    uint32_t uncounted; /* not 0: so many chunks have landed and only want to be counted */
+    uint32_t uncounted; /* not 0: written chunks that the peer has not counted */
 };
 
 struct stream_record_out {
@@ -247,7 +247,7 @@ struct stream_record_in {
     bool arrived;
 };
 
-/* Things the peer names by number: announced sends, grants. */
+/* Objects that the peer names by number: announced sends, grants. */
 struct stream_table {
     void **items;
     uint32_t *free_items;
@@ -266,7 +266,7 @@ struct stream {
     enum weft_status failure; /* not WEFT_OK: the driver ends this peer */
     char failure_text[200];
 
-    /* from the peer's HELLO */
+    /* received in the peer's HELLO */
     bool hello_sent, hello_received;
     uint64_t peer_ring;
     struct stream_keys peer_ring_keys;
@@ -274,34 +274,36 @@ struct stream {
 
     struct stream_lane lanes[STREAM_LANES_MAX];
     uint32_t next_lane;
-    uint64_t down_since_ns; /* WEFT_NEVER: some lane is up */
-    uint64_t no_progress_since_ns; /* first of the breaks below */
-    uint32_t breaks_without_progress;   /* of lanes with open works, since anything got through on any lane */
+    uint64_t down_since_ns; /* WEFT_NEVER: a lane is up */
+    uint64_t no_progress_since_ns; /* time of the first of these breaks */
+    /* breaks of lanes with open works since the last progress on any lane */
+    uint32_t breaks_without_progress;
 
-    /* records out */
+    /* outgoing records */
     struct weft_list waiting; /* struct stream_outgoing */
     struct stream_record_out out[STREAM_RECORDS_MAX];
-    uint64_t out_next, out_done; /* sequence numbers; out_done: the peer has consumed those below */
+    uint64_t out_next, out_done; /* sequence numbers; out_done: the peer has consumed lower ones */
     uint32_t out_unposted;
-    uint32_t ring_head, ring_used, ring_size; /* size: the smaller of our staging and his ring */
+    /* ring_size: the smaller of the local staging and the peer's ring */
+    uint32_t ring_head, ring_used, ring_size;
     uint64_t eager_sent, eager_taken; /* bytes, each message rounded up to 64 */
 
-    /* records in */
+    /* incoming records */
     struct stream_record_in in[STREAM_RECORDS_MAX];
-    uint64_t in_next, in_reported;  /* told: the peer knows that we have consumed those below */
+    uint64_t in_next, in_reported;  /* in_reported: records below it were reported as consumed */
     uint32_t in_bytes_unreported;
-    uint64_t taken, taken_reported; /* eager bytes that our user has taken */
-    uint64_t payload_untaken;     /* bytes of eager payloads that he has not */
+    uint64_t taken, taken_reported; /* eager bytes consumed; reported */
+    uint64_t payload_untaken;     /* eager bytes not consumed */
     uint64_t duplicate_count, copied_bytes;
     uint64_t id_count;
 
     struct weft_list sends, receives, moving;
-    struct weft_list ungranted; /* struct stream_outgoing of receives that wait for a grant's number */
+    struct weft_list ungranted; /* struct stream_outgoing of receives that wait for a grant number */
     struct stream_table announced, grants;
     struct stream_replay *replays; /* ring of (lane_count * lane_depth,) */
     uint32_t replay_first, replay_count;
 
-    /* control messages that the link did not take yet */
+    /* messages that the link has not accepted */
     uint8_t *control_queue;
     uint32_t control_queued;
 
@@ -312,62 +314,63 @@ struct stream {
 
 /* ---- calls of the driver ---- */
 
-/* NULL: no memory. Ring and staging stay the driver's. Nothing happens before stream_start. */
+/* NULL: no memory. Ring and staging belong to the driver. Nothing happens before stream_start. */
 struct stream *stream_create(struct weft_env *env, const struct stream_options *options,
                              const struct stream_ops *ops, void *context);
 void stream_free(struct stream *stream); /* after ended(), or before stream_start */
-void stream_start(struct stream *stream); /* the link is up */
+void stream_start(struct stream *stream); /* the link is connected */
 
-/* The link brought this. */
+/* A message arrived over the link. */
 void stream_control(struct stream *stream, const void *bytes, uint32_t count);
-/* An immediate was received on this lane's queue pair of this epoch. */
+/* An immediate arrived on the queue pair of this lane and epoch. */
 void stream_imm(struct stream *stream, uint32_t lane, uint32_t epoch, uint32_t imm);
-/* All works of this lane and epoch up to and with `index` are acknowledged. */
+/* All works of this lane and epoch up to `index`, inclusive, are acknowledged. */
 void stream_acked(struct stream *stream, uint32_t lane, uint32_t epoch, uint64_t index);
-/* The queue pair does not work any more; `cause` names device and reason. */
-/* Just before stream_lane_broke, when this very work was refused by the peer's device (a wrong or
- * withdrawn key): true if it belongs to a put or get. That one ends with WEFT_ERR_CANCELLED; everything
- * else of the lane goes on elsewhere. */
+/* The queue pair is broken; `cause` names device and reason. */
+/* Call before stream_lane_broke if the peer's device refused this work (a wrong or withdrawn key). True:
+ * it belongs to a put or get, which ends with WEFT_ERR_CANCELLED; everything else of the lane continues on
+ * other lanes. */
 bool stream_work_refused(struct stream *stream, uint32_t lane, uint32_t epoch, uint64_t index);
 void stream_lane_broke(struct stream *stream, uint32_t lane, uint32_t epoch, const char *cause);
 void stream_lane_fenced(struct stream *stream, uint32_t lane, uint32_t epoch);
 void stream_lane_joined(struct stream *stream, uint32_t lane, uint32_t epoch);
 
-/* Time passes: attempts to rebuild, the end of patience. */
+/* Time events: rebuild attempts and timeouts. */
 void stream_tick(struct stream *stream, uint64_t now_ns);
-uint64_t stream_next_ns(const struct stream *stream); /* WEFT_NEVER: no tick is needed */
-/* Post what can be posted. After events and new operations; true when something was done. */
+uint64_t stream_next_ns(const struct stream *stream); /* WEFT_NEVER: no tick needed */
+/* Posts what can be posted, after events and new operations. True if anything was done. */
 bool stream_pump(struct stream *stream);
 
-/* Fill tag, header, payload, payload_bytes, and transfer.local_keys if it is larger than eager_bytes.
- * WEFT_OK (sent() follows) or WEFT_ERR_NO_MEMORY. */
+/* Set tag, header, payload, payload_bytes, and transfer.local_keys if it is larger than eager_bytes.
+ * WEFT_OK: sent() follows; or WEFT_ERR_NO_MEMORY. */
 enum weft_status stream_send_message(struct stream *stream, struct stream_send *send, uint32_t eager_bytes);
-/* True: a payload of that size would travel inside the message now, so it needs no registration. */
+/* True: a payload of that size would travel in the message now and needs no registration. */
 bool stream_takes_eager(const struct stream *stream, uint32_t header_bytes, uint64_t payload_bytes,
                         uint32_t eager_bytes);
-/* Fill transfer (read, local, bytes, remote and both keys), and notify, tag, header for a put with
- * notification. */
+/* Set transfer (read, local, bytes, remote and both keys); for a put with notification also notify, tag,
+ * header. */
 void stream_send_access(struct stream *stream, struct stream_send *send);
-/* An announced message: fill id, bytes, buffer, keys; received() follows. bytes may be 0. */
+/* An announced message: set id, bytes, buffer, keys; received() follows. bytes may be 0. */
 void stream_accept(struct stream *stream, struct stream_receive *receive);
-/* Fill id; received() follows when the record is gone and says nothing to anybody. */
+/* Set id; received() follows when the record is sent. */
 void stream_discard(struct stream *stream, struct stream_receive *receive);
-/* Our user has taken (or dropped) an eager message of that size. */
+/* The user has consumed or dropped an eager message of that size. */
 void stream_eager_taken(struct stream *stream, uint32_t header_bytes, uint64_t payload_bytes);
 
-/* Tell the peer that nothing follows; left() at his side. `answer`: to his own leave; then end the stream. */
+/* Tells the peer that nothing follows; left() runs there. `answer`: reply to the peer's leave; then end
+ * the stream. */
 void stream_leave(struct stream *stream, bool answer);
 static inline bool stream_leave_is_acked(const struct stream *stream) { return stream->leave_acked; }
-/* Fence everything and end all operations with `status`; ended() follows, possibly from inside this call. */
+/* Fences all lanes and ends all operations with `status`; ended() follows, possibly inside this call. */
 void stream_end(struct stream *stream, enum weft_status status);
-/* Before stream_end, when the connection is given up: the peer is told why. */
+/* Call before stream_end if the connection is given up: sends the reason to the peer. */
 void stream_report_lost(struct stream *stream, const char *text);
 uint32_t stream_lanes_up(const struct stream *stream);
-/* Why lanes are down or get nothing through; NULL when they do. */
+/* Why lanes are down or make no progress; NULL if they work. */
 const char *stream_trouble(const struct stream *stream);
-uint64_t stream_memory(const struct stream *stream); /* bytes it holds itself, without ring and staging */
+uint64_t stream_memory(const struct stream *stream); /* bytes held, without ring and staging */
 
-/* ---- between the files of the machine ---- */
+/* ---- between the files of the stream ---- */
 
 /* stream.c */
 void stream_fail(struct stream *stream, enum weft_status status, const char *text);
@@ -394,19 +397,20 @@ void stream_transfer_start(struct stream *stream, struct stream_transfer *transf
 void stream_transfers_post(struct stream *stream, uint32_t lane, struct stream_work *works, uint32_t *count,
                            uint32_t limit);
 void stream_run_close(struct stream *stream, uint32_t lane, struct stream_work *works, uint32_t *count);
-/* one entry less names it */
+/* one entry less refers to it */
 void stream_transfer_closed(struct stream *stream, struct stream_transfer *transfer);
-bool stream_run_over(const struct stream_lane *lane); /* nothing of its transfer is left to post */
+bool stream_run_over(const struct stream_lane *lane); /* its transfer has nothing left to post */
 void stream_on_grant(struct stream *stream, uint64_t id, uint32_t grant, uint64_t address,
                      const struct stream_keys *keys);
 void stream_on_refusal(struct stream *stream, uint64_t id);
-void stream_notify(struct stream *stream, struct stream_send *send); /* its bytes are there: say so */
+/* its bytes have arrived: send the notification */
+void stream_notify(struct stream *stream, struct stream_send *send);
 void stream_on_chunks(struct stream *stream, uint32_t grant, uint32_t count);
 void stream_confirm(struct stream *stream, struct stream_transfer *transfer, uint32_t count);
 void stream_replay_add(struct stream *stream, struct stream_transfer *transfer, uint32_t chunk,
                        uint32_t uncounted);
 
-/* stream_lane.c, for posting: fill the next entry and its work; the caller has checked for room. */
+/* stream_lane.c, for posting: fills the next entry and its work; the caller has checked for space. */
 struct stream_work *stream_lane_work(struct stream *stream, uint32_t lane, struct stream_work *works,
                                      uint32_t *count, enum stream_work_kind kind, struct stream_entry entry);
 static inline uint32_t stream_lane_room(const struct stream *stream, const struct stream_lane *lane)
@@ -414,23 +418,22 @@ static inline uint32_t stream_lane_room(const struct stream *stream, const struc
     return stream->options.lane_depth - (uint32_t)(lane->posted - lane->acked);
 }
 
-/* Deliberately broken variants, for the test that the simulation notices them (tests/transport/meson.build
- * builds one program for each). In the library this is 0 and costs nothing. */
+/* Deliberately broken variants, to test that the simulation detects them (tests/transport/meson.build
+ * builds one program for each). 0 in the library. */
 #ifndef STREAM_MUTANT
 #define STREAM_MUTANT 0
 #endif
 enum {
-    STREAM_MUTANT_NO_WATERMARK = 1, /* everything not acknowledged is replayed, landed or not */
-    STREAM_MUTANT_NO_FENCE,         /* the watermark is told before the queue pair is fenced */
+    STREAM_MUTANT_NO_WATERMARK = 1, /* replays everything not acknowledged, whether written or not */
+    STREAM_MUTANT_NO_FENCE,         /* sends the watermark before the queue pair is fenced */
     STREAM_MUTANT_EARLY_SENT,       /* a send ends when its last chunk is posted */
-    STREAM_MUTANT_NO_CREDIT,        /* records are sent without asking whether there is room */
-    STREAM_MUTANT_IMM_FIRST,        /* the immediate goes before the chunks it stands for */
-    STREAM_MUTANT_NO_REPLAY,        /* chunks behind the watermark are forgotten */
-    STREAM_MUTANT_END_UNFENCED,     /* a lost peer's operations end before the fence */
-    STREAM_MUTANT_ANY_ORDER,        /* records are handled as they come, over all lanes */
-    STREAM_MUTANT_LATE_WRITES,      /* (in the model) a fence does not stop writes that are on their way */
-    STREAM_MUTANT_NOT_UNCOUNTED,         /* chunks acknowledged before their lane broke are taken for
-                                          * counted */
+    STREAM_MUTANT_NO_CREDIT,        /* sends records without checking for space */
+    STREAM_MUTANT_IMM_FIRST,        /* posts the immediate before its chunks */
+    STREAM_MUTANT_NO_REPLAY,        /* forgets chunks behind the watermark */
+    STREAM_MUTANT_END_UNFENCED,     /* ends the operations of a lost peer before the fence */
+    STREAM_MUTANT_ANY_ORDER,        /* handles records in arrival order over all lanes */
+    STREAM_MUTANT_LATE_WRITES,      /* (in the model) a fence does not stop writes in flight */
+    STREAM_MUTANT_NOT_UNCOUNTED,         /* treats chunks acknowledged before their lane broke as counted */
     STREAM_MUTANT_LAST,
 };
 

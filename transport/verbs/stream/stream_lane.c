@@ -1,4 +1,4 @@
-/* stream_lane.c - the life of a lane, epoch by epoch, and what becomes of its open works when it breaks. */
+/* stream_lane.c - epochs of a lane, and its open works when it breaks. */
 #include <stdio.h>
 #include <string.h>
 
@@ -71,7 +71,7 @@ static void lane_make(struct stream *stream, uint32_t lane_at, uint64_t now_ns)
     uint8_t blob[STREAM_BLOB_BYTES_MAX];
     uint32_t bytes = 0;
     if (stream->ops->lane_make(stream->context, lane_at, lane->epoch, blob, &bytes) != WEFT_OK) {
-        /* why the last one broke says more */
+        /* the cause of the last break says more */
         if (!lane->cause[0]) snprintf(lane->cause, sizeof lane->cause, "no queue pair can be made");
         lane->retry_ns = now_ns + backoff_ns(stream, lane);
         lane->failures++;
@@ -83,7 +83,7 @@ static void lane_make(struct stream *stream, uint32_t lane_at, uint64_t now_ns)
     if (lane->peer_offered) lane_join(stream, lane_at);
 }
 
-/* The peer can only speak of the epoch that both have agreed on. */
+/* The peer may refer only to the epoch that both sides agreed on. */
 static bool epoch_agrees(struct stream *stream, const struct stream_control *control)
 {
     if (control->epoch == stream->lanes[control->lane].epoch) return true;
@@ -132,7 +132,7 @@ static bool entry_has_transfer(const struct stream_entry *entry)
     return entry->kind != STREAM_ENTRY_RECORD && entry->kind != STREAM_ENTRY_CREDIT;
 }
 
-/* It has happened at the other side. */
+/* The work is done at the peer. */
 static void entry_done(struct stream *stream, struct stream_lane *lane, const struct stream_entry *entry)
 {
     if (!entry_has_transfer(entry)) return;
@@ -145,7 +145,7 @@ static void entry_done(struct stream *stream, struct stream_lane *lane, const st
     } else if (entry->kind == STREAM_ENTRY_RUN) {
         lane->unconfirmed_count = 0;
     }
-    stream_transfer_closed(stream, transfer); /* a refused one may be the owner's again now */
+    stream_transfer_closed(stream, transfer); /* a refused transfer may be complete now */
     if (counted) stream_confirm(stream, transfer, number);
 }
 
@@ -171,8 +171,8 @@ static void entry_again(struct stream *stream, const struct stream_entry *entry)
     }
 }
 
-/* Everything up to the peer's watermark has happened, nothing behind it ever will. Reads have no
- * watermark: they are repeated, into the same place. */
+/* Everything up to the peer's watermark is done, later works never will be. Reads have no watermark: they
+ * are repeated into the same buffer. */
 static void lane_replay(struct stream *stream, struct stream_lane *lane)
 {
     uint64_t imms = 0, boundary = lane->acked;
@@ -197,11 +197,11 @@ static void lane_replay(struct stream *stream, struct stream_lane *lane)
     lane->unconfirmed_count = 0;
 }
 
-/* Both queue pairs of this epoch are fenced and both watermarks told: on to the next. */
+/* Both queue pairs of this epoch are fenced and both watermarks were exchanged: starts the next epoch. */
 static void lane_settle(struct stream *stream, uint32_t lane_at)
 {
     struct stream_lane *lane = &stream->lanes[lane_at];
-    /* more of it had got through than we knew */
+    /* more had arrived than was known */
     if (lane->peer_received > lane->imm_acked) stream->breaks_without_progress = 0;
     lane_replay(stream, lane);
     if (stream->failure < 0) return;
@@ -244,7 +244,7 @@ bool stream_work_refused(struct stream *stream, uint32_t lane_at, uint32_t epoch
     if (entry->kind != STREAM_ENTRY_CHUNK && entry->kind != STREAM_ENTRY_READ) return false;
     if (entry->of.transfer->grant != STREAM_NO_GRANT) return false;
     entry->of.transfer->refused = true;
-    stream->breaks_without_progress = 0; /* the peer's device has answered */
+    stream->breaks_without_progress = 0; /* the peer's device has responded */
     return true;
 }
 
@@ -325,8 +325,7 @@ static uint64_t lost_at(const struct stream *stream, uint64_t since_ns)
     return since_ns == WEFT_NEVER ? WEFT_NEVER : since_ns + stream->options.lost_ns;
 }
 
-/* Lanes may come up again and again on a path that carries nothing: then not being down is no sign of
- * life. */
+/* Lanes may come up repeatedly on a path that carries nothing: being up is not progress. */
 static uint64_t no_progress_since_ns(const struct stream *stream)
 {
     return stream->breaks_without_progress >= BREAKS_WITHOUT_PROGRESS_MAX ? stream->no_progress_since_ns

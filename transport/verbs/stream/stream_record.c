@@ -1,9 +1,8 @@
-/* stream_record.c - small things through the ring: staged in order, posted on any lane, handled in order.
+/* stream_record.c - records through the ring: staged in order, posted on any lane, handled in order.
  *
- * A record is built once, in our staging memory, at the offset where it will lie in the peer's ring; it
- * stays there until the peer has consumed it, so posting it again needs nothing. Room in the ring comes
- * back as a count of consumed records: inside each record that goes the other way, or, when enough has
- * gathered, as an immediate without data. */
+ * A record is built once, in the local staging memory, at its offset in the peer's ring. It stays there
+ * until the peer has consumed it, so a replay needs no copy. Ring space is returned as a count of consumed
+ * records, inside each record of the other direction or as an immediate. */
 #include <string.h>
 
 #include "transport/verbs/stream/stream.h"
@@ -22,7 +21,7 @@ static uint32_t eager_charge(uint32_t header_bytes, uint64_t payload_bytes)
 bool stream_takes_eager(const struct stream *stream, uint32_t header_bytes, uint64_t payload_bytes,
                         uint32_t eager_bytes)
 {
-    /* nothing may be too large for his */
+    /* the smallest ring bounds a record until the HELLO arrives */
     uint32_t ring = stream->hello_received ? stream->ring_size : STREAM_RING_LEAST;
     if (payload_bytes > eager_bytes || STREAM_RECORD_BYTES + header_bytes + payload_bytes > ring / 4)
         return false;
@@ -30,7 +29,7 @@ bool stream_takes_eager(const struct stream *stream, uint32_t header_bytes, uint
            stream->peer_eager_budget;
 }
 
-/* ---- out ---- */
+/* ---- send ---- */
 
 static void wait_for_room(struct stream *stream, struct stream_outgoing *outgoing,
                           enum stream_record_intent intent)
@@ -57,7 +56,7 @@ enum weft_status stream_send_message(struct stream *stream, struct stream_send *
 
 void stream_notify(struct stream *stream, struct stream_send *send)
 {
-    /* beyond the budget if need be: it has no payload */
+    /* may exceed the budget: it has no payload */
     stream->eager_sent += eager_charge(send->header_bytes, 0);
     send->payload_bytes = 0;
     wait_for_room(stream, &send->outgoing, STREAM_INTENT_MESSAGE);
@@ -98,7 +97,7 @@ void stream_grants_hand_out(struct stream *stream)
     }
 }
 
-/* A place for so many bytes in the peer's ring; false: none yet. */
+/* Reserves space in the peer's ring; false: none now. */
 static bool ring_take(struct stream *stream, uint32_t bytes, struct stream_record_out *out)
 {
     uint32_t need = padded(bytes);
@@ -153,7 +152,7 @@ static void describe(struct stream *stream, struct stream_outgoing *outgoing, st
     record->body = grant_bytes;
 }
 
-/* It lies in the staging: whoever only wanted that is done. */
+/* The record is staged: an operation that only needed this is complete. */
 static void staged(struct stream *stream, struct stream_outgoing *outgoing)
 {
     enum stream_record_intent intent = outgoing->intent;
@@ -253,7 +252,7 @@ void stream_records_post(struct stream *stream, uint32_t lane_at, struct stream_
     }
 }
 
-/* ---- credits in ---- */
+/* ---- credits ---- */
 
 static void consumed_to(struct stream *stream, uint64_t consumed)
 {
@@ -265,7 +264,7 @@ static void consumed_to(struct stream *stream, uint64_t consumed)
     }
 }
 
-/* Credits of several lanes overtake each other: an older one says nothing new. */
+/* Credits of several lanes may be reordered: an older one is ignored. */
 void stream_credit_imm(struct stream *stream, uint32_t imm)
 {
     const uint32_t mask = 0x1fffffff;
@@ -279,7 +278,7 @@ void stream_credit_imm(struct stream *stream, uint32_t imm)
     if (consumed <= stream->out_next - stream->out_done) consumed_to(stream, stream->out_done + consumed);
 }
 
-/* ---- in ---- */
+/* ---- receive ---- */
 
 static void announce_or_message(struct stream *stream, const struct stream_record *record)
 {

@@ -1,8 +1,8 @@
-/* stream_transfer.c - large things, in chunks over all lanes.
+/* stream_transfer.c - large transfers, in chunks over all lanes.
  *
- * Each lane that carries chunks of a transfer closes its *run* of them with one immediate without data:
- * that is what the receiver counts and what the sender's progress is measured by. A run is closed when its
- * transfer has nothing left to post, or when the lane turns to another transfer. */
+ * A lane that carries chunks of a transfer closes each *run* of them with an immediate without data. The
+ * receiver counts by it, and the sender's progress is measured by it. A run ends when its transfer has
+ * nothing left to post or when the lane switches to another transfer. */
 #include <string.h>
 
 #include "transport/verbs/stream/stream.h"
@@ -21,7 +21,7 @@ void stream_transfer_start(struct stream *stream, struct stream_transfer *transf
 {
     transfer->open = 0;
     transfer->refused = false;
-    /* counted when it moves: both HELLOs are known then */
+    /* set when it starts: both HELLOs are known then */
     transfer->chunk_count = transfer->chunk_next = transfer->confirmed = transfer->replay_count = 0;
     weft_list_append(&stream->moving, &transfer->link);
 }
@@ -84,7 +84,7 @@ void stream_on_chunks(struct stream *stream, uint32_t grant, uint32_t count)
     stream_grants_hand_out(stream);
 }
 
-/* ---- the sender's progress ---- */
+/* ---- progress of the sender ---- */
 
 static void transfer_done(struct stream *stream, struct stream_transfer *transfer)
 {
@@ -97,7 +97,7 @@ static void transfer_done(struct stream *stream, struct stream_transfer *transfe
     stream->ops->sent(stream->context, send, WEFT_OK);
 }
 
-/* A refused transfer ends when nothing names it any more. */
+/* A refused transfer ends when no entry refers to it. */
 static void refused_check(struct stream *stream, struct stream_transfer *transfer)
 {
     if (!transfer->refused || transfer->open > 0 || transfer->replay_count > 0) return;
@@ -131,8 +131,8 @@ void stream_replay_add(struct stream *stream, struct stream_transfer *transfer, 
                        uint32_t uncounted)
 {
     uint32_t capacity = stream->options.lane_count_made * stream->options.lane_depth;
-    WEFT_ASSERT(stream->replay_count < capacity); /* as many as can be posted: fresh chunks wait behind
-                                                   * them */
+    /* at most as many as can be posted: new chunks wait behind them */
+    WEFT_ASSERT(stream->replay_count < capacity);
     uint32_t at = (stream->replay_first + stream->replay_count++) % capacity;
     stream->replays[at] = (struct stream_replay){transfer, chunk, uncounted};
     transfer->replay_count++;
@@ -177,7 +177,7 @@ static void chunk_taken(struct stream *stream, struct stream_transfer *transfer)
     if (transfer->chunk_next == transfer->chunk_count) weft_list_remove(&transfer->link);
 }
 
-/* Nothing more of transfers that were refused. */
+/* Stops posting refused transfers. */
 static void refused_drop(struct stream *stream)
 {
     while (stream->replay_count > 0 && stream->replays[stream->replay_first].transfer->refused) {
@@ -192,7 +192,7 @@ static void refused_drop(struct stream *stream)
     }
 }
 
-/* The next chunk to post: those that must be repeated first, then transfers in the order they came. */
+/* The next chunk to post: replays first, then transfers in order. */
 static bool chunk_next(struct stream *stream, struct stream_replay *next_out)
 {
     refused_drop(stream);
@@ -224,7 +224,7 @@ static void chunk_post(struct stream *stream, uint32_t lane_at, struct stream_tr
     work->remote_key = transfer->remote_keys.key[lane_at];
 }
 
-/* Chunks that landed before their lane broke: only counted. */
+/* Chunks written before their lane broke: only counted. */
 static void uncounted_post(struct stream *stream, uint32_t lane_at, const struct stream_replay *next,
                            struct stream_work *works, uint32_t *count)
 {
@@ -252,7 +252,7 @@ static void next_post(struct stream *stream, uint32_t lane_at, const struct stre
     if (STREAM_MUTANT == STREAM_MUTANT_EARLY_SENT && transfer_over(transfer)) transfer_done(stream, transfer);
 }
 
-/* At least one place stays free for the immediate that closes the run. */
+/* One entry stays free for the immediate that closes the run. */
 void stream_transfers_post(struct stream *stream, uint32_t lane_at, struct stream_work *works,
                            uint32_t *count, uint32_t limit)
 {

@@ -1,4 +1,4 @@
-/* stream_wire.c - see the layout in the header. Decoding trusts nothing. */
+/* stream_wire.c - see stream_wire.h. Decoding checks every length. */
 #include "transport/verbs/stream/stream_wire.h"
 
 #include <string.h>
