@@ -84,8 +84,7 @@ static void open_one(struct net *net, int index)
         assert_int_equal(weft_transport_attach(net->transports[index], net->loops[index]), WEFT_OK);
 }
 
-/* Bursts are lost, doubled and passed by others all the time; what a message loses by it is about ten
- * pumps. */
+/* Bursts are lost, duplicated and reordered; a message is delayed by about ten pumps. */
 static const char lossy[] = "[topology]\nburst = 4KiB\n[host node]\ncount = %d\n[switch s]\ncount = 1\n[link "
                             "l]\nfrom = node\nto = s\n"
                             "rate = 100Gbit\nlatency = 300ns\njitter = 2us\nloss = 0.02\nduplicate = "
@@ -111,8 +110,8 @@ struct weft_sim *net_sim_create(struct weft_env *env, const struct flavour *flav
     return sim;
 }
 
-/* Everybody knows everybody; but a stranger is refused by the mark of the job in his address, and he alone
- * forges it. */
+/* Connects all to all. An endpoint of another job is refused by the job mark in its address, and only it
+ * forges the mark. */
 static void connect_one(struct net *net, int from, int to)
 {
     struct weft_transport *transport = net->transports[from];
@@ -132,7 +131,7 @@ static void connect_one(struct net *net, int from, int to)
     enum weft_status status = weft_transport_connect(transport, 100 + (uint32_t)to, forged, bytes, peer);
     bool odd = from == net_stranger || ((from == net_impostor) != (to == net_impostor));
     if (!odd) assert_int_equal(status, WEFT_OK);
-    /* some sign their addresses */
+    /* some backends authenticate their addresses */
     else assert_true(status == WEFT_OK || (status == WEFT_ERR_AUTH && !*peer));
 }
 
@@ -216,7 +215,7 @@ static enum weft_status answered(struct op *op, enum weft_status status)
 {
     op_inside_call = false;
     if (status != WEFT_OK) return status;
-    assert_int_equal(op->completion.count, 1); /* left alone */
+    assert_int_equal(op->completion.count, 1); /* must not have run */
     op->over = true;
     op->fired = 1;
     op->order = ++op_order;

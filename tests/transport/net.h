@@ -29,31 +29,30 @@ struct net {
     char failed_text[NET_MAX][200];
 };
 
-/* Index of an endpoint that belongs to another job (other nonce), -1: none. It forges its way to a
- * connection. */
+/* Index of an endpoint of another job (other nonce), -1: none. It forges its address. */
 extern int net_stranger;
-/* Index of an endpoint that does not hold the job's secret, -1: none. */
+/* Index of an endpoint without the job's secret, -1: none. */
 extern int net_impostor;
 
 /* Ids are 100, 101, ... (id 100 + index). */
 void net_open(struct net *net, const struct flavour *flavour, int count);
 void net_close(struct net *net);
 void net_drop(struct net *net, int index); /* close, drain and free one endpoint */
-/* Zeroed; from weft_memory_alloc where the flavour says so. */
+/* Zeroed; from weft_memory_alloc if the flavour requires it. */
 void *net_alloc(struct net *net, size_t bytes);
 void net_give(struct net *net, void *memory);
 void net_pump(struct net *net);
-/* Two endpoints, and a word from the first to the second. */
+/* Two endpoints, and a message from the first to the second. */
 void net_meet_each_other(struct net *net);
-/* WEFT_TEST_DEVICES: network devices for the endpoints, in turn, separated by blanks. NULL: the default. */
+/* WEFT_TEST_DEVICES: network devices of the endpoints, in turn, separated by blanks. NULL: the default. */
 const char *net_devices(int index);
 bool net_is_sim(const struct flavour *flavour);
-/* A simulation for that many hosts of this flavour; `topology_out` (NULL: none) is to be freed after it. */
+/* A simulation of that many hosts for this flavour; free `topology_out` (NULL: none) after it. */
 struct weft_sim *net_sim_create(struct weft_env *env, const struct flavour *flavour, int hosts, uint64_t seed,
                                 struct weft_topology **topology_out);
 uint64_t net_now_ns(void);
 
-/* Pump until the expression is true; a minute of real time is a failure, not a measurement. */
+/* Pumps until the expression is true; fails after a minute. */
 #define PUMP_UNTIL(net, expression)                                                                   \
     do {                                                                                              \
         uint64_t limit_ns_ = net_now_ns() + WEFT_SECONDS(60);                                         \
@@ -63,14 +62,14 @@ uint64_t net_now_ns(void);
         }                                                                                             \
     } while (0)
 
-/* One operation under test: counts how often its completion ran and refuses to run inside a call. */
+/* One operation under test: counts its completions, which must not run inside a call. */
 struct op {
     struct weft_completion completion;
     struct weft_receive receive;
     int fired;
     enum weft_status status;
     int order; /* its number among all completions */
-    bool over; /* it was over when its call returned: its completion must not run */
+    bool over; /* complete when its call returned: its completion must not run */
 };
 extern bool op_inside_call;
 extern int op_order;
@@ -78,12 +77,11 @@ extern int op_order;
 void op_init(struct op *op);
 enum weft_status op_send(struct op *op, struct weft_peer *peer, uint64_t tag, const char *header,
                          const void *payload, size_t bytes);
-/* A put or get, which may answer WEFT_OK: then it counts as fired, and it is an error if its completion
- * runs. */
+/* A put or get. WEFT_OK counts as completed, and a later completion is an error. */
 enum weft_status op_put(struct op *op, struct weft_remote *remote, const struct weft_put *put);
 enum weft_status op_get(struct op *op, struct weft_remote *remote, uint64_t offset, void *destination,
                         size_t bytes);
-/* Did a put or get answer one of the two things that mean yes? */
+/* Whether a put or get was accepted. */
 static inline bool op_taken(enum weft_status status)
 {
     return status == WEFT_OK || status == WEFT_IN_PROGRESS;

@@ -1,10 +1,10 @@
-/* test_death.c - a real process dies by SIGKILL at each step of an operation: `test_death WAY`, tcp or shm
- * (lanes of UCX), or weft's own shared memory: mapped, cma, granted, staged; auto; some behind wrappers; or
- * verbs.
+/* test_death.c - a process dies by SIGKILL at each step of an operation: `test_death METHOD`: tcp or shm
+ * (lanes of UCX), or weft's own shared memory: mapped, cma, granted, staged; auto; some behind wrappers;
+ * or verbs.
  *
- * Every case forks first and opens its endpoint in both processes afterwards (UCX does not survive a fork).
- * The survivor must notice by itself, on every way.
- * Then every operation has completed, once, peer_failed ran once, and close, drain and free work. */
+ * Every case forks first and opens its endpoints in both processes afterwards (UCX does not survive a
+ * fork). The survivor must detect the death on every path. Then every operation has completed once,
+ * peer_failed ran once, and close, drain and free work. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void on_held(void *context, struct weft_arrival *arrival)
     weft_list_append(held, &arrival->link);
 }
 
-/* The one who will die: does its part and then progresses for ever. */
+/* The process that dies: does its part and then progresses for ever. */
 static void child(int fd, enum step step)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -140,7 +140,7 @@ static void run_case(enum step step)
         assert_true(arrival->lost);
         weft_transport_discard(side.transport, arrival);
     }
-    memset(big, 0xEE, BIG); /* the buffer is ours again: nobody may write it any more */
+    memset(big, 0xEE, BIG); /* the buffer is free: nothing may write it any more */
     for (int i = 0; i < 200; i++) weft_transport_progress(side.transport, 64);
     for (size_t i = 0; i < BIG; i++) {
         if ((unsigned char)big[i] != 0xEE) fail_msg("byte %zu was written after its completion", i);

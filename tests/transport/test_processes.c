@@ -36,9 +36,9 @@ struct echo {
     uint8_t header[WEFT_TRANSPORT_HEADER_BYTES_MAX];
     size_t bytes;
     unsigned char *payload;
-    bool here;             /* accepted, all of it */
-    bool back;             /* on its way back */
-    struct weft_list link; /* in child->waiting until then, in the order arrived */
+    bool here;             /* accepted completely */
+    bool back;             /* being sent back */
+    struct weft_list link; /* in child->waiting until then, in arrival order */
 };
 
 struct child {
@@ -69,7 +69,7 @@ static void echo_done(struct weft_completion *completion, enum weft_status statu
     free(echo);
 }
 
-/* In the order arrived, whatever the order in which their bytes came. WEFT_ERR_AGAIN: later. */
+/* In arrival order, whatever the order of completion. WEFT_ERR_AGAIN: later. */
 static void send_back(struct child *child)
 {
     while (!weft_list_empty(&child->waiting)) {
@@ -166,8 +166,7 @@ static void shell(const char *format, ...)
 
 static char wire[20]; /* the parent's end */
 
-/* Both ends are up, but the kernel says so up to a second later, and UCX takes no device that does not
- * run. */
+/* Both ends are up, but the kernel reports it up to a second later, and UCX takes only a running device. */
 static void await_running(const char *device)
 {
     struct ifreq request = {0};
@@ -181,15 +180,15 @@ static void await_running(const char *device)
     close(fd);
 }
 
-/* A network for each child, so that several of these tests, and the remains of one, do not meet. */
+/* A network per child, so that concurrent tests and leftovers do not collide. */
 static int network_of(pid_t child) { return (int)child % 16384; }
 
-/* Between the fork and the opening: the child moves into a network of its own, the parent makes the wire. */
+/* Between fork and open: the child enters its own network namespace, the parent creates the wire. */
 static const char *network_of_child(int fd)
 {
     char byte;
     if (!networks) return NULL;
-    /* With its own view of /sys, where libraries look for the devices of their network. */
+    /* With its own view of /sys, where libraries look up network devices. */
     if (unshare(CLONE_NEWNET | CLONE_NEWNS) != 0) abort();
     shell("mount --make-rslave / && mount -t sysfs weft /sys");
     side_write(fd, "n", 1);
@@ -218,7 +217,7 @@ static const char *network_of_parent(int fd, pid_t child)
     return wire;
 }
 
-/* In a process of its own: may we make networks? */
+/* Checks in a separate process whether networks can be created. */
 static bool networks_allowed(void)
 {
     int status = 1;
@@ -253,7 +252,7 @@ static int set_up(void **state)
     return 0;
 }
 
-/* He closes in order: we are told so, once, and he has lost nothing. */
+/* The child closes in order: reported once, and nothing is lost. */
 static int tear_down(void **state)
 {
     struct op bye;
@@ -268,7 +267,7 @@ static int tear_down(void **state)
     assert_int_equal(side.failed, 1);
     side_close(&side);
     close(child_fd);
-    /* it may have gone with the child's network */
+    /* it may have vanished with the child's network */
     if (networks) shell("ip link delete %s 2>/dev/null || true", wire);
     return 0;
 }
@@ -333,7 +332,7 @@ static void test_many(void **state)
     free(sends), free(recvs);
 }
 
-/* What is put is there when the notification has come, and can be got. */
+/* The put bytes are there when the notification arrives, and get reads them. */
 static void test_window(void **state)
 {
     static unsigned char key[WEFT_WINDOW_KEY_BYTES_MAX];

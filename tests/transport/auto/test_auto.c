@@ -1,5 +1,5 @@
-/* test_auto.c - the composite endpoint "auto": what two ends choose and that both choose the same; offers
- * as bytes; what it says of itself; the key of a window; sleeping on all its parts at once. */
+/* test_auto.c - the composite endpoint "auto": both ends choose the same backend; encoding of address
+ * lists; descriptions; window keys; sleep over all children. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 enum { SHM, VERBS, UCX };
 
-/* An offer of these kinds, in this order. */
+/* An address list of these backends, in this order. */
 static struct auto_address_list address_list(uint32_t id, uint64_t host, const char *kinds)
 {
     struct auto_address_list address_list = {
@@ -26,7 +26,7 @@ static struct auto_address_list address_list(uint32_t id, uint64_t host, const c
     return address_list;
 }
 
-/* What the two take; asked from both ends. */
+/* The backend that both ends choose; computed from both ends. */
 static int chosen(const struct auto_address_list *one, const struct auto_address_list *other, bool secret,
                   const struct weft_link_table *links, enum auto_reason reasons[AUTO_BACKENDS])
 {
@@ -61,7 +61,7 @@ static void test_choice(void **state)
     assert_int_equal(chosen(&poor, &other, false, NULL, reasons), -1);
     struct auto_address_list first = address_list(1, 10, "us"), last = address_list(9, 10, "us"),
                              usual = address_list(5, 10, "su");
-    assert_int_equal(chosen(&first, &usual, false, NULL, reasons), UCX); /* the smaller id's order */
+    assert_int_equal(chosen(&first, &usual, false, NULL, reasons), UCX); /* order of the smaller id */
     assert_int_equal(chosen(&last, &usual, false, NULL, reasons), SHM);
 }
 
@@ -87,14 +87,14 @@ static void test_link_table(void **state)
     assert_int_equal(weft_link_table_host(table, "a", 10, &a), WEFT_OK);
     assert_int_equal(weft_link_table_host(table, "b", 11, &b), WEFT_OK);
     add_link(table, a, b, "verbs", 900);
-    add_link(table, b, a, "verbs", 900000000); /* slow in one direction counts */
+    add_link(table, b, a, "verbs", 900000000); /* the slow direction counts */
     add_link(table, a, b, "ucx:tcp", 5000);
     /* ucx was not measured in both directions */
     assert_int_equal(chosen(&one, &far, true, table, reasons), VERBS);
     add_link(table, b, a, "ucx:tcp", 5000);
     assert_int_equal(chosen(&one, &far, true, table, reasons), UCX);
     assert_int_equal(reasons[VERBS], AUTO_LESS_PREFERRED);
-    far.links = 8; /* it has read another table: heeded by neither */
+    far.links = 8; /* another link table: both ends ignore theirs */
     assert_int_equal(chosen(&one, &far, true, table, reasons), VERBS);
     far.links = 9;
     add_link(table, b, a, "ucx:tcp", 0);
@@ -121,12 +121,12 @@ static void test_offer_bytes(void **state)
     for (size_t length = 0; length < bytes; length++)
         assert_true(auto_address_list_decode(data, length, &out) < 0);
     for (size_t i = 0; i < bytes; i++) {
-        if (i >= 8 && i < 12) continue; /* the nonce's hash is compared by whoever knows it */
+        if (i >= 8 && i < 12) continue; /* the nonce hash is compared by the caller */
         memcpy(hurt, data, bytes);
         hurt[i] ^= 0x10;
         assert_true(auto_address_list_decode(hurt, bytes, &out) < 0);
     }
-    struct auto_address_list long_one = in; /* two addresses of 3,000 bytes do not fit */
+    struct auto_address_list long_one = in; /* two addresses of 3,000 bytes exceed the limit */
     long_one.addresses[0].bytes = long_one.addresses[1].bytes = 3000;
     static const uint8_t zeros[3000];
     long_one.addresses[0].blob = long_one.addresses[1].blob = zeros;
@@ -161,7 +161,7 @@ static void test_settings(void **state)
     refused("links=/nowhere/links", "/nowhere/links");
 }
 
-/* Which of the devices named is whose, on a made-up machine. */
+/* Assigns the listed devices on a synthetic machine. */
 static void split(const char *list, const char *rdma, const char *network)
 {
     struct auto_devices devices;
@@ -196,7 +196,7 @@ static void test_devices(void **state)
     for (int i = 5; i-- > 0;) assert_int_equal(rmdir(folders[i]), 0);
     assert_int_equal(chdir(before), 0);
     assert_int_equal(rmdir(place), 0);
-    /* a device that only sockets could use, and there is none: no silence about it */
+    /* a device for sockets only, which does not exist: an error */
     snprintf(room, sizeof room, "%s", "nosuch0");
     struct weft_transport_options options;
     struct weft_transport *transport;
@@ -220,7 +220,7 @@ static void test_describe(void **state)
     struct net net;
     char text[400], back[400];
     net_open(&net, &mixed, 3);
-    for (int i = 0; i < 2000; i++) net_pump(&net); /* until they have met */
+    for (int i = 0; i < 2000; i++) net_pump(&net); /* until they are connected */
     weft_peer_describe(net.peers[0][2], text, sizeof text);
     weft_peer_describe(net.peers[2][0], back, sizeof back);
     assert_string_equal(text, back);
@@ -238,8 +238,8 @@ static void test_describe(void **state)
     net_close(&net);
 }
 
-/* One window, used over shm by one peer and over UCX by the other; a key for nobody; closing while opened
- * in both. */
+/* One window, used over shm by one peer and over UCX by another; a key without a peer; close while open in
+ * both. */
 static void test_window_of_two_ways(void **state)
 {
     static unsigned char memory[4096];
@@ -272,7 +272,7 @@ static void test_window_of_two_ways(void **state)
     assert_memory_equal(memory + 100, "two", 3);
     struct weft_transport_stats stats;
     weft_transport_stats(net.transports[0], &stats);
-    assert_int_equal(stats.received_count, 2); /* one by each */
+    assert_int_equal(stats.received_count, 2); /* one per peer */
     for (size_t length = 0; length < bytes; length++)
         assert_true(weft_transport_import(net.peers[1][0], key, length, &none) < 0);
     for (int i = 0; i < 2; i++) assert_int_equal(weft_remote_release(remotes[i]), WEFT_OK);
@@ -281,7 +281,7 @@ static void test_window_of_two_ways(void **state)
     PUMP_UNTIL(&net, closing.fired);
     assert_int_equal(closing.status, WEFT_OK);
 
-    options.peer_id = 102; /* for one peer: his part alone has it */
+    options.peer_id = 102; /* for one peer: open in its child only */
     assert_int_equal(weft_window_open(net.transports[0], &options, &window, NULL), WEFT_OK);
     weft_window_key(window, &key, &bytes);
     assert_int_equal(weft_transport_import(net.peers[2][0], key, bytes, &remotes[0]), WEFT_OK);
@@ -290,8 +290,8 @@ static void test_window_of_two_ways(void **state)
     net_close(&net); /* with the window open */
 }
 
-/* Two users of one host share no memory unless they prove a secret: who would be refused there is not sent
- * there. */
+/* Two users of one host share no memory unless the job has a secret: shm is not chosen if it would be
+ * refused. */
 static void test_two_users(void **state)
 {
     struct weft_env *env = weft_env_system();
@@ -332,15 +332,15 @@ static void test_two_users(void **state)
     }
 }
 
-/* The way to one peer breaks while that peer lives: it ends, with the name of the way, and the others go
- * on. */
+/* The path to one living peer breaks: it is lost with the name of the backend; other peers are not
+ * affected. */
 static void test_broken_part(void **state)
 {
     struct net net;
     struct op send, recv;
     char in[8];
     net_open(&net, &mixed, 3);
-    for (int i = 0; i < 2000; i++) net_pump(&net); /* until they have met */
+    for (int i = 0; i < 2000; i++) net_pump(&net); /* until they are connected */
     op_recv(&recv, net.transports[0], 102, TAG(6), in, sizeof in);
     weft_transport_fail_peer(net.transports[2], 100, WEFT_ERR_PEER_LOST, "said by its user");
     PUMP_UNTIL(&net, net.failed_count[0] == 1 && net.failed_count[2] == 1 && recv.fired);
@@ -354,7 +354,7 @@ static void test_broken_part(void **state)
     op_send(&send, net.peers[1][0], TAG(6), NULL, "ucx", 3);
     PUMP_UNTIL(&net, recv.fired && send.fired);
     assert_int_equal(recv.status, WEFT_OK);
-    /* and the third still talks to the second */
+    /* the third endpoint still exchanges messages with the second */
     op_recv(&recv, net.transports[2], 101, TAG(6), in, sizeof in);
     op_send(&send, net.peers[1][2], TAG(6), NULL, "ucx", 3);
     PUMP_UNTIL(&net, recv.fired && send.fired);
@@ -362,7 +362,7 @@ static void test_broken_part(void **state)
     net_close(&net);
 }
 
-/* Everybody asleep in a loop of its own is woken by either part, also by the first word of a peer. */
+/* Endpoints that sleep in their own loops are woken by every child, also by the first message of a peer. */
 struct echo {
     struct net *net;
     int index;
@@ -435,9 +435,8 @@ static void test_sleeping(void **state)
 }
 #endif
 
-/* In the virtual machine: the wire below the verbs part is cut for good. The peers it leads to end by its
- * name, within its patience; the one over shared memory never notices. 0 and 2 share memory, 1 has verbs
- * alone. */
+/* Virtual machine only: cuts the wire of the verbs child for good. Its peers are lost within its timeout,
+ * with its name; the peer over shared memory is not affected. 0 and 2 share memory, 1 has verbs only. */
 static const struct flavour with_verbs = {"auto-verbs-goes", "auto",
                                           .tune = "use=shm+verbs,verbs.timeout=14,verbs.lost_ms=2000",
                                           .odd_tune = "use=verbs,verbs.timeout=14,verbs.lost_ms=2000"};

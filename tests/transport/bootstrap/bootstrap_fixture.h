@@ -1,5 +1,5 @@
-/* bootstrap_fixture.h - endpoints that only meet, for the tests of transport/bootstrap/bootstrap.h over
- * real sockets. */
+/* bootstrap_fixture.h - bare bootstrap endpoints over real sockets, for the tests of
+ * transport/bootstrap/bootstrap.h. */
 #ifndef WEFT_TESTS_TRANSPORT_BOOTSTRAP_BOOTSTRAP_FIXTURE_H
 #define WEFT_TESTS_TRANSPORT_BOOTSTRAP_BOOTSTRAP_FIXTURE_H
 
@@ -10,17 +10,17 @@ struct place;
 
 struct bootstrap_contact { /* one peer of a place */
     struct place *place;
-    struct bootstrap_peer *peer; /* NULL after gone */
+    struct bootstrap_peer *peer; /* NULL after `disconnected` */
     uint32_t id;
     int connected, disconnected, messages;
     uint32_t parameter_bytes, message_bytes;
     uint8_t parameters[BOOTSTRAP_PARAMETER_BYTES_MAX], message[BOOTSTRAP_MESSAGE_BYTES_MAX];
-    int descriptors[BOOTSTRAP_DESCRIPTORS_MAX]; /* that came with the parameters, or with the last message */
+    int descriptors[BOOTSTRAP_DESCRIPTORS_MAX]; /* received with the parameters or the last message */
     uint32_t descriptor_count;
     enum weft_status status;
     char text[300];
     uint64_t gone_ns;
-    bool forget_in_connected; /* misbehave: forget the peer from inside its callback */
+    bool forget_in_connected; /* forgets the peer inside the callback */
 };
 
 struct place {
@@ -28,7 +28,7 @@ struct place {
     uint32_t id;
 };
 
-/* Options of a place; change them before place_open. */
+/* Default options of a place; change them before place_open. */
 void place_options(struct bootstrap_options *options, enum bootstrap_family family, uint32_t id,
                    const char *secret);
 void place_open(struct place *place, const struct bootstrap_options *options);
@@ -38,7 +38,7 @@ enum weft_status place_ask(struct place *place, struct bootstrap_contact *who, c
                            const void *parameters, size_t bytes, const int *descriptors, uint32_t count);
 void place_step(struct place *const *places, int count);
 
-/* Progress of all until the expression holds; a minute of real time is a failure. */
+/* Progresses all places until the expression holds; fails after a minute. */
 #define STEP_UNTIL(places, count, expression)                                                        \
     do {                                                                                             \
         uint64_t limit_ns_ = weft_now_ns(weft_env_system()) + WEFT_SECONDS(60);                      \
@@ -48,9 +48,8 @@ void place_step(struct place *const *places, int count);
         }                                                                                            \
     } while (0)
 
-/* A socket connected to the place, blocking; the hostile side of a test. */
+/* A blocking socket connected to the place, for the hostile side of a test. */
 int unproven_connect(const struct place *place);
-/* The same against an address blob. */
 int open_descriptor_count(void); /* of this process */
 
 #endif

@@ -1,5 +1,4 @@
-/* test_bootstrap.c - endpoints that mean well meet over real sockets: parameters, descriptors, messages,
- * ends, limits. */
+/* test_bootstrap.c - honest endpoints over real sockets: parameters, descriptors, messages, ends, limits. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,7 +10,7 @@
 #include "tests/lib/fail_env.h"
 #include "tests/transport/bootstrap/bootstrap_fixture.h"
 
-static enum bootstrap_family family; /* of this run of the tests */
+static enum bootstrap_family family; /* of this run */
 static int descriptors_before;
 
 static int remember(void **state)
@@ -57,7 +56,7 @@ static void either_asks_first(void **state)
         for (int i = 0; i < 20; i++) place_step(both, 2);
         struct bootstrap_stats stats;
         bootstrap_stats(b.bootstrap, &stats);
-        assert_int_equal(stats.early, order < 2 ? 1 : 0); /* proven, kept until somebody asks */
+        assert_int_equal(stats.early, order < 2 ? 1 : 0); /* proven, and kept until bootstrap_connect */
         assert_int_equal(stats.half_open, 0);
         if (order < 2) assert_int_equal(place_ask(&b, &of_b, &a, NULL, 0, NULL, 0), WEFT_OK);
         else assert_int_equal(place_ask(&a, &of_a, &b, most, sizeof most, NULL, 0), WEFT_OK);
@@ -80,7 +79,7 @@ static void messages(void **state)
     struct bootstrap_contact of_a = {0}, of_b = {0};
     meet_two(&a, &b, &of_a, &of_b);
     int sent = 0;
-    for (;; sent++) { /* until the queue is full; nobody reads meanwhile */
+    for (;; sent++) { /* until the queue is full; the peer does not read */
         memset(most, sent, sizeof most);
         enum weft_status status = bootstrap_send(of_a.peer, most, sizeof most - (size_t)sent % 7, NULL, 0);
         if (status == WEFT_ERR_AGAIN) break;
@@ -100,8 +99,8 @@ static void messages(void **state)
     place_close(&b);
 }
 
-/* Descriptors travel with parameters and with messages; those not taken are closed (nothing_left_open sees
- * it). */
+/* Descriptors travel with parameters and messages; those not taken are closed (checked by
+ * nothing_left_open). */
 static void descriptors(void **state)
 {
     struct place a, b, *const both[] = {&a, &b};
@@ -122,7 +121,8 @@ static void descriptors(void **state)
         char text[12] = "";
         assert_int_equal(pread(of_b.descriptors[7], text, 11, 0), 11);
         assert_string_equal(text, "in the file");
-        for (int i = 0; i < 30; i++) { /* among messages without, so that reads cut anywhere */
+        /* mixed with messages without descriptors, so that reads cut anywhere */
+        for (int i = 0; i < 30; i++) {
             assert_int_equal(bootstrap_send(of_a.peer, filler, (size_t)i * 100, NULL, 0), WEFT_OK);
             assert_int_equal(bootstrap_send(of_a.peer, "m", 1, files, (uint32_t)i % 9), WEFT_OK);
             STEP_UNTIL(both, 2, of_b.messages == 2 * i + 2);
@@ -139,7 +139,7 @@ static void descriptors(void **state)
     place_close(&b);
 }
 
-/* What was said before closing is heard, then the end. */
+/* Messages sent before the close are delivered, then the end. */
 static void closing_is_noticed(void **state)
 {
     struct place a, b, *const both[] = {&a, &b};
@@ -218,7 +218,7 @@ static void two_secrets(void **state)
         place_ask(&b, &of_b, &a, NULL, 0, NULL, 0);
         STEP_UNTIL(both, 2, of_a.disconnected && of_b.disconnected);
         assert_int_equal(of_a.status, rows[i].status);
-        assert_int_equal(of_b.status, WEFT_ERR_UNREACHABLE); /* nobody who could prove himself came */
+        assert_int_equal(of_b.status, WEFT_ERR_UNREACHABLE); /* no authenticated peer connected */
         assert_int_equal(of_a.connected + of_b.connected, 0);
         bootstrap_stats(b.bootstrap, &stats);
         assert_int_equal(
@@ -243,14 +243,14 @@ static void nobody_listens(void **state)
     place_close(&b);
     assert_int_equal(bootstrap_connect(a.bootstrap, 2, address, bytes, NULL, 0, NULL, 0, &of_a, &of_a.peer),
                      WEFT_OK);
-    assert_int_equal(of_a.disconnected, 0); /* never from inside the call */
+    assert_int_equal(of_a.disconnected, 0); /* never inside the call */
     STEP_UNTIL(one, 1, of_a.disconnected);
     assert_int_equal(of_a.status, WEFT_ERR_UNREACHABLE);
     assert_non_null(strstr(of_a.text, "nobody listens"));
     place_close(&a);
 }
 
-/* Crash: the process is killed; a child of it that holds copies of its sockets must not hide that. */
+/* Crash: the process is killed while a child holds copies of its sockets. */
 static void a_killed_process_is_noticed(void **state)
 {
     struct place a, b, *const one[] = {&b};
@@ -277,7 +277,7 @@ static void a_killed_process_is_noticed(void **state)
         struct place *const mine[] = {&a};
         STEP_UNTIL(mine, 1, of_a.connected);
         pid_t grandchild = family == BOOTSTRAP_UNIX ? fork() : 1;
-        if (grandchild == 0) { /* holds every descriptor until the test ends */
+        if (grandchild == 0) { /* holds every descriptor until the end of the test */
             uint8_t byte;
             close(blob[1]);
             _exit(read(blob[0], &byte, 1) == 0 ? 0 : 1);
@@ -307,8 +307,8 @@ static void a_killed_process_is_noticed(void **state)
     place_close(&b);
 }
 
-/* A thousand dial one at once, or as many as the limit on descriptors allows; all meet, though fewer
- * strangers than that may be inside. */
+/* A thousand endpoints dial one at once, or as many as descriptors allow; all connect, although fewer
+ * unproven connections are allowed. */
 static void a_thousand_at_once(void **state)
 {
     enum { MANY = 1000, DESCRIPTORS_EACH = 6 };
@@ -351,7 +351,7 @@ static void port_range(void **state)
     size_t bytes;
     const uint8_t *address = bootstrap_address(first, &bytes);
     uint16_t port = (uint16_t)(address[2] | address[3] << 8);
-    options.port_first = port; /* taken */
+    options.port_first = port; /* in use */
     options.port_last = port;
     assert_int_equal(bootstrap_open(weft_env_system(), &options, &meets[0], &error), WEFT_ERR_EXISTS);
     assert_true(error.text[0] != 0);
@@ -412,12 +412,12 @@ static enum weft_status meet_and_talk(struct weft_env *env, void *context)
     while (status >= 0 && of_b.messages == 0 && !of_a.disconnected && !of_b.disconnected) place_step(both, 2);
     bootstrap_close(a.bootstrap);
     bootstrap_close(b.bootstrap);
-    /* Memory that lacks on one side may look like a lost peer, or like one that never came, on the other. */
+    /* Out of memory on one side may look like a lost or absent peer on the other. */
     if (status >= 0 && (of_a.disconnected || of_b.disconnected)) status = WEFT_ERR_NO_MEMORY;
     return status;
 }
 
-/* Also: a stranger who is turned away because memory lacks comes again and is met, as if nothing had been. */
+/* A connection refused for lack of memory is dialled again and succeeds. */
 static enum weft_status tolerant(struct weft_env *env, void *context)
 {
     enum weft_status status = meet_and_talk(env, context);
@@ -430,7 +430,7 @@ static void every_allocation_fails_once(void **state)
     check_failing_allocations(tolerant, NULL);
 }
 
-/* No descriptor left: meeting waits until there are some, and nothing breaks. */
+/* Without descriptors the bootstrap waits until some are free, and nothing breaks. */
 static void out_of_descriptors(void **state)
 {
     struct place a, b, *const both[] = {&a, &b};
@@ -439,7 +439,7 @@ static void out_of_descriptors(void **state)
     open_two(&a, &b, "secret");
     getrlimit(RLIMIT_NOFILE, &before);
     tight = before;
-    tight.rlim_cur = (rlim_t)dup(0); /* the next one would be this: none is left for a dialler */
+    tight.rlim_cur = (rlim_t)dup(0); /* the next descriptor exceeds the limit: none for a dialler */
     close((int)tight.rlim_cur);
     setrlimit(RLIMIT_NOFILE, &tight);
     place_ask(&a, &of_a, &b, "p", 1, NULL, 0);

@@ -1,6 +1,6 @@
-/* test_bootstrap_hostile.c - whoever means ill at the door: slow, silent, loud, many, echoing, replaying,
- * tampering. Each time an honest pair meets while he is there, memory and descriptors stay bounded, and
- * the refusal is counted with its reason. */
+/* test_bootstrap_hostile.c - hostile connections: slow, silent, flooding, echoing, replaying, tampering.
+ * Meanwhile an honest pair connects, memory and descriptors stay bounded, and each refusal is counted by
+ * reason. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -52,7 +52,7 @@ static void open_victim(struct place *victim, uint64_t half_open_ns, uint32_t ha
     place_open(victim, &options);
 }
 
-/* An honest endpoint comes, meets the victim, and goes. */
+/* An honest endpoint connects to the victim and closes. */
 static void honest_pair_meets(struct place *victim)
 {
     struct place honest, *const both[] = {victim, &honest};
@@ -67,7 +67,7 @@ static void honest_pair_meets(struct place *victim)
     STEP_UNTIL(both, 2, of_victim.disconnected);
 }
 
-/* The other end has closed (what it said before is thrown away). */
+/* True if the peer has closed; drops what it sent before. */
 static bool hung_up(int fd)
 {
     uint8_t byte;
@@ -122,7 +122,7 @@ static void garbage(void **state)
     place_close(&victim);
 }
 
-/* More half-open connections than there may be: the oldest go, and an honest endpoint comes through. */
+/* More half-open connections than allowed: the oldest are closed and an honest endpoint connects. */
 static void flood(void **state)
 {
     enum { FLOOD = 200, INSIDE = 16 };
@@ -143,7 +143,7 @@ static void flood(void **state)
     place_close(&victim);
 }
 
-/* Descriptors of somebody who has proven nothing are closed (nothing_left_open sees whether they are). */
+/* Descriptors of an unproven connection are closed (checked by nothing_left_open). */
 static void send_descriptors(int fd, const void *data, size_t bytes, const int *descriptors, size_t count)
 {
     union {
@@ -181,7 +181,7 @@ static void descriptors_of_a_stranger(void **state)
     place_close(&victim);
 }
 
-/* --- an insider: proves himself (he has the secret), then misbehaves --- */
+/* --- an insider: holds the secret, authenticates, then misbehaves --- */
 
 struct insider {
     struct handshake_self self;
@@ -197,7 +197,7 @@ static void insider_receive(struct insider *insider, struct place *victim, enum 
     enum handshake_event event = HANDSHAKE_NEED_MORE;
     struct handshake_frame frame;
     uint64_t limit_ns = weft_now_ns(weft_env_system()) + WEFT_SECONDS(30);
-    while (event == HANDSHAKE_NEED_MORE) { /* a byte at a time: what follows stays in the socket */
+    while (event == HANDSHAKE_NEED_MORE) { /* one byte at a time: what follows stays in the socket */
         assert_true(weft_now_ns(weft_env_system()) < limit_ns);
         ssize_t got = recv(insider->fd, data + bytes, 1, MSG_DONTWAIT);
         if (got != 1) {
@@ -246,7 +246,7 @@ static void ask_for_insider(struct place *victim, struct bootstrap_contact *who)
     struct bootstrap_options options;
     struct place model;
     place_options(&options, family, INSIDER, "secret");
-    place_open(&model, &options); /* only for an address of that id */
+    place_open(&model, &options); /* only for an address with that id */
     assert_int_equal(place_ask(victim, who, &model, "v", 1, NULL, 0), WEFT_OK);
     place_close(&model);
 }
@@ -284,7 +284,7 @@ static void frames_that_do_not_fit(void **state)
         assert_int_equal(bootstrap_send(who.peer, "m", 1, NULL, 0), WEFT_OK);
         if (row == TAMPERED) insider_send(&insider, "message", 7, 0, 6);
         if (row == KIND)
-            insider_send(&insider, "message", 7, 0, 1); /* a descriptor count of one: the MAC covers it */
+            insider_send(&insider, "message", 7, 0, 1); /* a false descriptor count: the MAC covers it */
         if (row == MISSING_DESCRIPTORS) insider_send(&insider, "message", 7, 3, 0);
         if (row == EXTRA_DESCRIPTORS) {
             uint8_t frame[HANDSHAKE_SEALED_FRAME_MAX];
@@ -304,8 +304,8 @@ static void frames_that_do_not_fit(void **state)
     }
 }
 
-/* Proven, but nobody asked for them: kept up to a bound, and forgotten when they go. Who says too much too
- * early goes. */
+/* Proven without a local bootstrap_connect: kept up to a bound, and dropped on close. A connection that
+ * sends too much early is refused. */
 static void uninvited(void **state)
 {
     enum { CROWD = 6, KEPT = 4 };
@@ -327,7 +327,7 @@ static void uninvited(void **state)
     close(insiders[0].fd);
     insiders[0].fd = -1;
     while (bootstrap_stats(victim.bootstrap, &stats), stats.early == KEPT) place_step(one, 1);
-    struct insider again; /* the same id once more: the newer one counts */
+    struct insider again; /* the same id again: the newer connection counts */
     insider_enter(&again, &victim, 3, "secret");
     insider_receive(&again, &victim, HANDSHAKE_PROVEN);
     STEP_UNTIL(one, 1, hung_up(insiders[1].fd));
@@ -339,7 +339,7 @@ static void uninvited(void **state)
     place_close(&victim);
 }
 
-/* A second one of an id that is met already is turned away, and the first is not disturbed. */
+/* A second connection of a connected id is refused; the first is not affected. */
 static void impostor(void **state)
 {
     struct place victim, *const one[] = {&victim};
@@ -361,15 +361,15 @@ static void impostor(void **state)
     place_close(&victim);
 }
 
-/* --- in the middle: the dialler is sent to us, we pass bytes on as we like --- */
+/* --- man in the middle: the dialler connects to the test, which forwards bytes as it likes --- */
 
 struct middle {
     int listen_fd, dialler_fd, victim_fd;
     uint8_t address[BOOTSTRAP_ADDRESS_BYTES_MAX];
     size_t address_bytes;
-    uint8_t heard[4096]; /* what the dialler said */
+    uint8_t heard[4096]; /* bytes of the dialler */
     size_t heard_bytes, heard_of_victim;
-    size_t flip; /* change this byte of the dialler's, counted from 1 */
+    size_t flip; /* index of the dialler's byte to change, from 1 */
     bool echo;
 };
 
@@ -484,8 +484,7 @@ static void echoed(void **state)
     place_close(&victim);
 }
 
-/* A byte changed on the way, at every place of the dialler's part in turn: the victim never takes changed
- * parameters. */
+/* Changes each byte of the dialler in turn: the victim never accepts changed parameters. */
 static void changed_on_the_way(void **state)
 {
     const size_t total = 2 * HANDSHAKE_FRAME_BYTES + HANDSHAKE_HELLO_BYTES + WEFT_HMAC_BYTES +
@@ -497,8 +496,7 @@ static void changed_on_the_way(void **state)
         struct bootstrap_stats stats = {0};
         open_pair_through(&dialler, &victim, &middle, &of_dialler, &of_victim);
         middle.flip = flip;
-        /* Some changes only make it wait for bytes that never come (the deadline's business): stop when
-         * all is said. */
+        /* Some changes only make the victim wait for its deadline: stops when all bytes were sent. */
         for (int idle = 0; idle < 20 && stats.refused_count == 0 && !of_dialler.disconnected; idle++) {
             size_t before = middle.heard_bytes + middle.heard_of_victim;
             middle_pass(&middle, &victim);

@@ -1,5 +1,5 @@
-/* test_handshake.c - the handshake over a byte pipe in memory: every cut of the bytes, every changed byte,
- * every replay, reflection and wrong fact. No sockets, no clock. */
+/* test_handshake.c - the handshake over a byte pipe in memory: every cut, every changed byte, replay,
+ * reflection and wrong facts. No sockets, no clock. */
 #include <string.h>
 
 #include "tests/lib/check.h"
@@ -47,7 +47,7 @@ static void flush_out(struct side *from, struct pipe *to)
     from->handshake.out_bytes = 0;
 }
 
-/* Let `side` take what lies in its pipe, up to `limit` bytes; answers go into `answers`. */
+/* Passes up to `limit` bytes of its pipe to `side`; answers go into `answers`. */
 static void take(struct side *side, size_t limit, struct pipe *answers)
 {
     while (!side->over) {
@@ -112,7 +112,7 @@ static void facts_must_agree(void **state)
     check_outcome("s", "s", NONCE, LARGE + 1, BOOTSTRAP_WRONG_ID, 0);
 }
 
-/* The larger id never dials, and nobody dials himself. */
+/* The larger id never dials, and no endpoint dials itself. */
 static void the_smaller_id_dials(void **state)
 {
     for (uint32_t id = LARGE; id <= LARGE + 1; id++) {
@@ -155,7 +155,7 @@ static void parameters_then_messages(void **state)
     assert_int_equal(dialer.last_bytes, 0);
 }
 
-/* The same however the bytes are cut: handed in one more byte at a time, nothing is lost or taken twice. */
+/* Independent of cuts: one more byte at a time, nothing is lost or taken twice. */
 static void every_cut(void **state)
 {
     struct side dialer, accepter;
@@ -177,7 +177,7 @@ static void every_cut(void **state)
     assert_int_equal(accepter.parameters, 1);
 }
 
-/* One changed bit anywhere in what the dialer says: never proven with other facts, never a message taken. */
+/* One changed bit in the dialler's bytes: never proven with other facts, never a message accepted. */
 static void every_changed_bit(void **state)
 {
     struct side dialer, accepter;
@@ -205,7 +205,7 @@ static void every_changed_bit(void **state)
     }
 }
 
-/* What was heard once is worth nothing on a new connection: its challenge differs. */
+/* Recorded bytes are worthless on a new connection, whose challenge differs. */
 static void replay(void **state)
 {
     struct side dialer, accepter, victim;
@@ -226,7 +226,7 @@ static void replay(void **state)
     assert_int_equal(victim.handshake.reason, BOOTSTRAP_WRONG_SECRET);
 }
 
-/* A sealed frame again, or out of its order, or back to whom it came from. */
+/* A sealed frame repeated, reordered, or sent back to its sender. */
 static void replay_inside(void **state)
 {
     for (int kind = 0; kind < 3; kind++) {
@@ -249,8 +249,7 @@ static void replay_inside(void **state)
     }
 }
 
-/* A listener that knows nothing of the secret and sends back what it hears, with and without the role
- * mended. */
+/* A listener without the secret echoes its input, with and without a corrected role. */
 static void reflected(void **state)
 {
     for (int mended = 0; mended < 3; mended++) {
@@ -264,7 +263,7 @@ static void reflected(void **state)
         take(&dialer, SIZE_MAX, &nowhere);
         assert_int_equal(dialer.handshake.reason, mended < 2 ? BOOTSTRAP_REFLECTED : BOOTSTRAP_WRONG_ID);
     }
-    /* Ids mended too: the dialer says its proof; that proof sent back is not the accepter's. */
+    /* Ids corrected, too: the dialler sends its proof; echoed, it is not the accepter's proof. */
     struct side dialer;
     struct pipe said = {.bytes = 0};
     side_init(&dialer, HANDSHAKE_DIALER, SMALL, LARGE, NONCE, "s", 1);
@@ -279,7 +278,7 @@ static void reflected(void **state)
     assert_int_equal(dialer.handshake.reason, BOOTSTRAP_WRONG_SECRET);
 }
 
-/* Before a stranger has proven himself he hears one hello and nothing that depends on the secret. */
+/* Before its proof a peer receives one hello and nothing that depends on the secret. */
 static void strangers_learn_nothing(void **state)
 {
     struct side dialer, with_s, with_t;
@@ -299,7 +298,7 @@ static void strangers_learn_nothing(void **state)
     assert_memory_equal(heard_s.data, heard_t.data, heard_s.bytes);
 }
 
-/* What can never become a frame is refused with its first four bytes. */
+/* Bytes that cannot become a frame are refused at the fourth byte. */
 static void garbage_at_once(void **state)
 {
     static const uint8_t bad[][HANDSHAKE_FRAME_BYTES] = {{'G', 'E', 'T', ' '},

@@ -1,5 +1,5 @@
-/* deadline.c - a wait that ends before its operation does: the buffer comes back only when nobody touches
- * it any more, and from the completion on it may be written, reused and freed. */
+/* deadline.c - waits that end before their operation: the buffer is free only after the completion, and
+ * may then be written, reused and freed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static void expect_untouched(const unsigned char *memory, unsigned char value, c
         if (memory[i] != value) fail_msg("%s: byte %zu was written after the completion", what, i);
 }
 
-/* The receiver gives up at every moment of a large message: cancel, then the buffer is his. */
+/* The receiver gives up at every step of a large message: after cancel the buffer is free. */
 static void test_receiver_gives_up(void **state)
 {
     unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
@@ -40,8 +40,8 @@ static void test_receiver_gives_up(void **state)
     free(in), free(out);
 }
 
-/* The sender gives up on a peer at every moment: after the completion he changes the bytes, and the other
- * side never takes the changed ones for the message. Meanwhile the receiver gives up on nobody. */
+/* The sender gives up on a peer at every step. After the completion it changes the bytes, and the peer
+ * never accepts the changed bytes as the message. Meanwhile the receiver gives up on no peer. */
 static void test_sender_gives_up(void **state)
 {
     unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
@@ -71,8 +71,7 @@ static void test_sender_gives_up(void **state)
     free(in), free(out);
 }
 
-/* The receiver's peer is declared dead while his bytes are on the way: the buffer is the receiver's from
- * the completion on. */
+/* The receiver's peer is declared dead during a transfer: the buffer is free after the completion. */
 static void test_buffer_of_a_lost_peer(void **state)
 {
     unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
@@ -88,7 +87,7 @@ static void test_buffer_of_a_lost_peer(void **state)
         PUMP_UNTIL(&net, recv.fired);
         if (recv.status == WEFT_OK) assert_true(filled(in, BYTES, 1));
         memset(in, 0xEE, BYTES);
-        /* the other one still means well, and may still be sending */
+        /* the peer lives and may still be sending */
         for (int i = 0; i < 60; i++) net_pump(&net);
         expect_untouched(in, 0xEE, "receive from a lost peer");
         weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "told by the test");

@@ -1,4 +1,4 @@
-/* crowd.c - see crowd.h. */
+/* endpoint_set.c - see endpoint_set.h. */
 #include "tests/transport/conformance/endpoint_set.h"
 
 #include <dirent.h>
@@ -129,5 +129,5 @@ int endpoint_set_descriptors(void)
     if (!directory) return 0;
     while (readdir(directory)) count++;
     closedir(directory);
-    return count - 3; /* ".", ".." and the directory itself */
+    return count - 3; /* ".", ".." and the directory's own descriptor */
 }

@@ -1,12 +1,12 @@
-/* ends.c - leaving in order, closing with work in flight, and a peer that is said to be dead. */
+/* ends.c - close in order, close with work in flight, and a peer that is reported dead. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/transport/conformance/conformance.h"
 
-/* He says three things and goes; who listens only afterwards still hears the small ones, in order, and no
- * more. */
+/* A peer sends three messages and closes. A receive posted later still gets the eager ones, in order, and
+ * nothing else. */
 static void test_left_in_order(void **state)
 {
     struct net net;
@@ -60,8 +60,7 @@ static void test_close_with_work(void **state)
     net_close(&net);
 }
 
-/* The outside says a peer is dead: everything with it ends, in every state it can be in; the other peer
- * lives on. */
+/* A peer is reported dead: all its operations end, in every state; the other peer is not affected. */
 static void test_fail_peer(void **state)
 {
     struct net net;

@@ -1,4 +1,5 @@
-/* load.c - more at once than a backend queues: AGAIN, back-pressure, and nothing lost, doubled or swapped. */
+/* load.c - more operations than a backend queues: WEFT_ERR_AGAIN, flow control, nothing lost, duplicated
+ * or reordered. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,8 +54,7 @@ static void test_both_directions(void **state)
     net_close(&net);
 }
 
-/* Many small messages, more than a backend queues: AGAIN is answered by progress, nothing is lost or
- * swapped. */
+/* Many small messages: the test progresses after AGAIN; nothing is lost or reordered. */
 static void test_many_small(void **state)
 {
     enum { COUNT = 20000 };
@@ -83,7 +83,7 @@ static void test_many_small(void **state)
     free(sends), free(recvs), free(out), free(in);
 }
 
-/* Nobody receives: sends are taken or answer AGAIN, and close ends every one that was taken, once. */
+/* No receives: sends are accepted or return AGAIN, and close ends every accepted one once. */
 static void test_unreceived_then_close(void **state)
 {
     enum { COUNT = 6000 };

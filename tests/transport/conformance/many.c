@@ -1,5 +1,5 @@
-/* many.c - a thousand endpoints (`many` of the flavour, or --endpoints): each talks to one that knows all
- * and to its neighbour; then every third leaves and the others go on. */
+/* many.c - a thousand endpoints (`many` of the flavour, or --endpoints): each exchanges messages with a
+ * central one and its neighbour; then every third closes and the others continue. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static void talk(struct endpoint_set *endpoint_set, struct member *members, cons
     }
 }
 
-/* As many as were asked for; else the flavour's own number, or what the limit on descriptors allows. */
+/* The requested number; else the flavour's, bounded by the limit on descriptors. */
 static int how_many(void)
 {
     struct rlimit limit;
@@ -84,7 +84,7 @@ static void test_many_endpoints(void **state)
     for (int i = 3; i < count; i += 3) endpoint_set_leave(&endpoint_set, i);
     talk(&endpoint_set, members, out, 2);
     endpoint_set_fini(&endpoint_set);
-    /* a library may keep some of its first opening */
+    /* a library may keep descriptors of its first open */
     assert_true(endpoint_set_descriptors() <= before + DESCRIPTORS_EACH);
     for (int i = 0; i < count; i++) free(members[i].in), free(members[i].in_centre);
     free(members), free(out);

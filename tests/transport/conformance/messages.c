@@ -1,16 +1,16 @@
-/* messages.c - one message after another: sizes, alignment, order, truncation, headers, to oneself. */
+/* messages.c - single messages: sizes, alignment, order, truncation, headers, to oneself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/transport/conformance/conformance.h"
 
-/* Send from endpoint 0 to 1, receive, compare; both orders of posting. */
+/* Sends from endpoint 0 to 1, receives, compares; both orders of posting. */
 void exchange(struct net *net, size_t bytes, size_t shift, bool post_first, uint32_t seed)
 {
     unsigned char *out = net_alloc(net, bytes + shift + 1), *in = net_alloc(net, bytes + shift + 2);
     fill(out + shift, bytes, seed);
-    in[shift + bytes] = 0xA5; /* must survive */
+    in[shift + bytes] = 0xA5; /* must stay unchanged */
     struct op send, recv;
     if (post_first)
         assert_int_equal(op_recv(&recv, net->transports[1], id_of(0), TAG(seed), in + shift, bytes),
@@ -63,7 +63,7 @@ static void test_sizes_arrived_first(void **state)
     }
 }
 
-/* Every shift of both buffers against each other, at lengths around those of words and of cache lines. */
+/* All shifts of both buffers, at lengths around word and cache line sizes. */
 static void test_misaligned(void **state)
 {
     struct net net;
@@ -75,7 +75,7 @@ static void test_misaligned(void **state)
     net_close(&net);
 }
 
-/* More than any window, slab or socket holds. */
+/* Larger than any window, slab or socket buffer. */
 static void test_huge(void **state)
 {
     struct net net;
@@ -84,7 +84,7 @@ static void test_huge(void **state)
     net_close(&net);
 }
 
-/* Same tag: in the order sent, whatever the sizes; other tags may pass. */
+/* Equal tags: in the order sent, for all sizes; other tags may be reordered. */
 static void test_order_per_tag(void **state)
 {
     enum { COUNT = 24 };
@@ -137,7 +137,7 @@ static void test_truncation(void **state)
             assert_int_equal(recv.receive.payload_bytes, lengths[i]);
             assert_memory_equal(recv.receive.header, "long", 4);
             for (int k = 0; k < 64; k++) assert_int_equal(in[k], 0x5A);
-            op_recv(&next, net.transports[1], id_of(0), TAG(1), in, 50); /* the stream goes on after it */
+            op_recv(&next, net.transports[1], id_of(0), TAG(1), in, 50); /* the stream continues after it */
             op_send(&send2, net.peers[0][1], TAG(1), NULL, "next", 4);
             PUMP_UNTIL(&net, next.fired && send2.fired);
             assert_int_equal(next.status, WEFT_OK);
@@ -208,7 +208,7 @@ static void test_bad_calls(void **state)
     net_close(&net);
 }
 
-/* Messages out of and into memory that is registered, before and after that ends; one registration ends
+/* Messages from and into registered memory, before and after the registration ends; one registration ends
  * with its endpoint. */
 static void test_registered(void **state)
 {
@@ -239,7 +239,7 @@ static void test_registered(void **state)
         if (round == 0) weft_transport_unregister(in_whole);
         if (round == 1) weft_transport_unregister(out_whole);
     }
-    net_close(&net); /* and with it in_part */
+    net_close(&net); /* with in_part registered */
     free(out);
     free(in);
 }

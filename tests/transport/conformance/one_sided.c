@@ -1,6 +1,5 @@
-/* one_sided.c - windows, put, get, map. A flavour says which of these it must have (flavours.c); what a
- * backend does not have it refuses with WEFT_ERR_UNSUPPORTED, and then the other tests here have nothing
- * to ask. */
+/* one_sided.c - windows, put, get, map. A flavour lists the abilities it must have (flavours.c). A missing
+ * ability returns WEFT_ERR_UNSUPPORTED, and the other tests here are skipped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 
 enum { BYTES = 300001, SMALL = 4096 };
 
-struct pair { /* endpoint 1 owns the memory, endpoint 0 reaches for it */
+struct pair { /* endpoint 1 owns the memory, endpoint 0 accesses it */
     struct net net;
     struct weft_window *window;
     struct weft_remote *remote;
@@ -32,7 +31,7 @@ static void import_window(struct pair *pair)
     assert_int_equal(weft_remote_bytes(pair->remote), pair->bytes);
 }
 
-/* Endpoints that know each other; false: no windows here (and nothing is left open). */
+/* Connected endpoints; false: no windows here, nothing is left open. */
 static bool pair_open(struct pair *pair, size_t bytes, unsigned rights)
 {
     struct weft_error error = {0};
@@ -44,7 +43,7 @@ static bool pair_open(struct pair *pair, size_t bytes, unsigned rights)
         net_close(&pair->net);
         return false;
     }
-    op_recv(&recv, pair->net.transports[1], id_of(0), TAG(77), in, 2); /* they have met when this is over */
+    op_recv(&recv, pair->net.transports[1], id_of(0), TAG(77), in, 2); /* connected when this completes */
     op_send(&send, pair->net.peers[0][1], TAG(77), NULL, "hi", 2);
     PUMP_UNTIL(&pair->net, send.fired && recv.fired);
     pair->bytes = bytes;
@@ -139,7 +138,7 @@ static void test_put_and_get(void **state)
                              WEFT_IN_PROGRESS);
             assert_true(op_taken(put(&pair, &written, offset, out + shift, bytes, "told")));
             PUMP_UNTIL(&pair.net, told.fired);
-            /* the notification comes behind the bytes; none beside them changed */
+            /* the notification follows the bytes; bytes around them are unchanged */
             assert_memory_equal(pair.memory, expected, pair.bytes);
             assert_int_equal(told.receive.payload_bytes, 0);
             assert_memory_equal(told.receive.header, "told", 4);
@@ -176,8 +175,8 @@ static void test_bounds_and_rights(void **state)
     pair_close(&pair);
 }
 
-/* Keys are hostile bytes: every shorter one, and the key of another peer's window, is refused; a changed
- * one gives no access beyond the window it names (this process goes on). */
+/* Keys are untrusted: every shorter key and a key of another peer's window is refused; a changed key gives
+ * no access beyond its window. */
 static void test_broken_keys(void **state)
 {
     struct pair pair;
@@ -192,7 +191,7 @@ static void test_broken_keys(void **state)
         assert_int_equal(weft_transport_import(pair.net.peers[0][1], copy, cut, &remote), WEFT_ERR_MALFORMED);
     assert_int_equal(weft_transport_import(pair.net.peers[0][1], copy, bytes + 1, &remote),
                      WEFT_ERR_MALFORMED);
-    /* not a window of 0 */
+    /* not a window of endpoint 0 */
     assert_int_equal(weft_transport_import(pair.net.peers[1][0], copy, bytes, &remote), WEFT_ERR_MALFORMED);
     for (size_t i = 0; i < bytes; i++) {
         memcpy(copy, key, bytes);
@@ -203,7 +202,7 @@ static void test_broken_keys(void **state)
     pair_close(&pair);
 }
 
-/* More puts than a backend queues; each completes once, and each notification comes behind its own bytes. */
+/* More puts than a backend queues; each completes once, and each notification follows its bytes. */
 static void test_many_puts(void **state)
 {
     enum { COUNT = 2000, WINDOW = COUNT * 8 };
@@ -239,7 +238,7 @@ static void test_many_puts(void **state)
     free(writes), free(tolds), free(values);
 }
 
-/* A closed window is not written any more, however many puts were under way; its user is told. */
+/* A closed window is not written any more, whatever was in flight; the user gets an error. */
 static void test_window_closes(void **state)
 {
     enum { LARGE = 4 << 20, COUNT = 8 };
@@ -268,8 +267,7 @@ static void test_window_closes(void **state)
     free(source);
 }
 
-/* The owner closes his window at every moment of a put: when that is complete, nobody writes there any
- * more. */
+/* The owner closes its window at every step of a put: after the completion nothing writes there. */
 static void test_close_under_put(void **state)
 {
     unsigned char *out = malloc(BYTES);
@@ -331,9 +329,9 @@ static void test_release_is_busy(void **state)
 
 static void count_down(struct weft_completion *completion, enum weft_status status) {}
 
-/* What is over when its call returns leaves nothing behind: the bytes are there, the remote is not busy,
- * no completion runs later (op_done of net.c watches that), and who counts several operations on one
- * completion counts it himself. */
+/* An operation that completes inside its call leaves nothing behind: the bytes have arrived, the remote is
+ * idle and no completion runs later (checked by op_done of net.c). A completion that counts several
+ * operations is decremented by the caller. */
 static void test_over_in_the_call(void **state)
 {
     enum { ROUNDS = 300 };
@@ -380,7 +378,7 @@ static void test_over_in_the_call(void **state)
     pair_close(&pair);
 }
 
-/* In place: what the one stores the other loads, ordered by a message. */
+/* In place: one side stores, the other loads, ordered by a message. */
 static void test_map(void **state)
 {
     struct pair pair;
@@ -401,7 +399,7 @@ static void test_map(void **state)
     pair_close(&pair);
 }
 
-/* Closing the endpoint with windows, remotes and puts open ends everything once. */
+/* Close with open windows, remotes and puts ends everything once. */
 static void test_endpoint_closes(void **state)
 {
     unsigned char *out = calloc(1, BYTES);

@@ -1,4 +1,5 @@
-/* receive.c - who gets a message: posted receives, cancelled ones, handlers of channels, refused tags. */
+/* receive.c - the receiver of a message: posted receives, cancelled ones, channel handlers, discarded
+ * tags. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +24,13 @@ static void test_cancel(void **state)
     assert_int_equal(second.status, WEFT_OK);
     assert_memory_equal(in[1], "abc", 3);
     assert_int_equal(in[0][0], 0);
-    op_send(&send, net.peers[0][1], TAG(2), NULL, "def", 3); /* one that has matched completes normally */
+    op_send(&send, net.peers[0][1], TAG(2), NULL, "def", 3); /* a matched one completes normally */
     for (int i = 0; i < 20; i++) net_pump(&net);
     op_recv(&matched, net.transports[1], id_of(0), TAG(2), in[2], 8);
     weft_transport_cancel(net.transports[1], &matched.receive);
     PUMP_UNTIL(&net, matched.fired && send.fired);
     if (matched.status == WEFT_OK) assert_memory_equal(in[2], "def", 3);
-    else assert_int_equal(matched.status, WEFT_ERR_CANCELLED); /* it had not arrived yet */
+    else assert_int_equal(matched.status, WEFT_ERR_CANCELLED); /* it had not arrived */
     weft_transport_cancel(net.transports[1], &matched.receive);
     for (int i = 0; i < 3; i++) net_pump(&net);
     assert_int_equal(matched.fired, 1);
@@ -40,7 +41,7 @@ static void test_cancel(void **state)
 static void test_handler(void **state)
 {
     const size_t lengths[] = {0, 40, NET_EAGER, 300001};
-    for (int late = 0; late < 2; late++) { /* 1: the handler comes after the messages */
+    for (int late = 0; late < 2; late++) { /* 1: the handler is set after the messages */
         struct net net;
         net_open(&net, flavour, 2);
         struct handled handled = {.count = 0};
@@ -59,7 +60,7 @@ static void test_handler(void **state)
         for (int i = 0; i < 30; i++) net_pump(&net);
         if (late) weft_transport_handler(net.transports[1], WEFT_CHANNEL_PUSH, on_arrival, &handled);
         PUMP_UNTIL(&net, handled.count == 8);
-        /* nobody named a buffer yet */
+        /* no buffer was named */
         for (int i = 0; i < 8; i++) assert_true(lengths[i % 4] <= NET_EAGER || !sends[i].fired);
         struct op accepts[8];
         for (int i = 0; i < 8; i++) { /* accept the first four, discard the others */
@@ -96,7 +97,7 @@ static void test_handler(void **state)
     }
 }
 
-/* A posted receive goes before the handler of its channel. */
+/* A posted receive has precedence over the handler of its channel. */
 static void test_posted_before_handler(void **state)
 {
     struct net net;
@@ -117,8 +118,8 @@ static void test_posted_before_handler(void **state)
     net_close(&net);
 }
 
-/* A refused tag: what waits and what comes is dropped, its sender is told OK; a posted receive still gets
- * its message. */
+/* A discarded tag: waiting and later messages are dropped and their sends complete; a posted receive still
+ * gets its message. */
 static void test_refuse(void **state)
 {
     struct net net;
@@ -147,8 +148,7 @@ static void test_refuse(void **state)
     net_close(&net);
 }
 
-/* Of very many rules the newest count: they are kept in bounded memory, and one that is forgotten may be
- * made again. */
+/* Of many rules the newest count: memory is bounded, and a dropped rule can be set again. */
 static void test_many_refusals(void **state)
 {
     struct net net;

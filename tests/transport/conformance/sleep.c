@@ -1,4 +1,4 @@
-/* sleep.c - an endpoint with nothing to do is silent, and anything that happens wakes it. */
+/* sleep.c - an idle endpoint stays quiet, and every event wakes it. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,12 +6,12 @@
 
 #include "tests/transport/conformance/conformance.h"
 
-/* With nothing to do the endpoint arms its descriptor and it stays quiet; a message makes it readable. */
+/* An idle endpoint arms its descriptor, which stays quiet; a message makes it readable. */
 static void test_sleep(void **state)
 {
     struct net net;
     net_open(&net, flavour, 2);
-    if (net_is_sim(flavour)) { /* nothing sleeps in virtual time */
+    if (net_is_sim(flavour)) { /* no sleep in virtual time */
         assert_int_equal(net.transports[1]->ops->fd(net.transports[1]), -1);
         net_close(&net);
         return;

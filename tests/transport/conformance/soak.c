@@ -1,20 +1,19 @@
-/* soak.c - a thousand endpoints for minutes, with faults all the time, in memory that does not grow:
+/* soak.c - a thousand endpoints for minutes, with continuous faults, in constant memory:
  *
  *     soak [--flavour NAME] [--endpoints N] [--seconds S | --minutes M] [--seed X]
  *
- * Residents talk along random edges: messages of every size, receives posted early, late, or cancelled and
- * posted again; they put into and get from each other's windows (soak_access.h). Meanwhile residents are
- * killed (fall silent), edges are cut, residents leave in order with work in flight, and each time somebody
- * new moves in under a new id. Checked all the time:
- *   - every operation completes, once; what arrives is what was sent;
- *   - nothing waits for ever: an operation between two that can hear each other ends within a minute and a
- *     thousand rounds;
- *   - a life that ends leaves no operation behind;
- *   - memory: allocations alive, resident pages and open descriptors in the last quarter are those of the
- *     second. An endpoint remembers the dead it has known, so that holds once everybody has been replaced
- *     LIVES_TO_JUDGE times; a shorter run says so. (The simulator keeps a record of every endpoint and window
- *     that ever was, until the simulation ends: allowed for.) At the end nothing is left.
- * The flavour's backend is wrapped in fault:, which is how one process kills and cuts. */
+ * Members exchange messages of every size along random edges, with receives posted early, late, or
+ * cancelled and posted again. They put into and get from each other's windows (soak_access.h). Meanwhile
+ * members are killed (silent), edges are cut, members close with work in flight, and each is replaced
+ * under a new id. Checked all the time:
+ * - every operation completes once, with the bytes that were sent;
+ * - an operation between two connected members ends within a minute and a thousand rounds;
+ * - a member that ends leaves no operation behind;
+ * - memory: live allocations, resident pages and open descriptors of the last quarter equal those of the
+ *   second. An endpoint remembers dead peers, so this holds once every member was replaced LIVES_TO_JUDGE
+ *   times; a shorter run reports that. (The simulator keeps a record of every endpoint and window until
+ *   its end, which is accounted for.) At the end nothing is left. The backend is wrapped in fault:, which
+ *   kills and cuts inside one process. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,15 +30,15 @@ enum {
     ACCESSES_PER_ROUND = 3,
     LARGE = 150000,
     LIVES_TO_JUDGE = 8,
-    DESCRIPTORS_KEPT = 24 /* a library may keep some of its first opening */
+    DESCRIPTORS_KEPT = 24 /* a library may keep descriptors of its first open */
 };
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
 struct edge {
     int slots[2];
     uint32_t ids[2];
-    struct weft_peer *peers[2]; /* the other one, as each side sees him */
-    int work;                   /* under way */
+    struct weft_peer *peers[2]; /* the peer, as each side sees it */
+    int work;                   /* in flight */
     bool cut;
 };
 
@@ -50,7 +49,7 @@ struct work { /* one side of one message */
     struct op op;
     enum work_state state;
     int slot;            /* where it runs */
-    uint32_t id;         /* of that life, and of the other side's */
+    uint32_t id;         /* of this member; of the peer */
     uint32_t other_id;
     uint64_t tag, born_ns, born_round;
     uint32_t bytes, seed;
@@ -60,12 +59,12 @@ struct work { /* one side of one message */
 static struct soak {
     struct endpoint_set endpoint_set;
     struct soak_accesses accesses;
-    struct fail_env memory; /* counts what is alive; fails nothing */
+    struct fail_env memory; /* counts live allocations; never fails */
     struct edge *edges;
     int edge_count;
-    struct weft_list works, quarantine; /* completed ones wait a while: nobody may complete them again */
+    struct weft_list works, quarantine; /* completed ones wait in quarantine, to detect a second completion */
     int quarantined;
-    struct { uint32_t at, about; } news[4096]; /* peer_failed: at whom, about whom */
+    struct { uint32_t at, about; } news[4096]; /* peer_failed: at which member, about which */
     int news_count;
     uint64_t random, next_tag;
     uint64_t lives, messages, cancels, cuts, kills, leaves, failed_operations;
@@ -87,9 +86,9 @@ static void on_failed(struct set_member *set_member, uint32_t peer_id)
     soak.news[soak.news_count++].about = peer_id;
 }
 
-/* ---- residents and edges ---- */
+/* ---- members and edges ---- */
 
-/* Also of old: two lives that have lost each other do not meet again. */
+/* Also in the past: two members that lost each other do not connect again. */
 static bool know_each_other(const struct set_member *a, const struct set_member *b)
 {
     return weft_transport_peer(a->transport, b->id) || weft_transport_peer(b->transport, a->id);
@@ -115,7 +114,7 @@ static void move_in(int slot)
     for (int i = 0; i < EDGES_PER_ENTRY; i++) add_edge(slot);
 }
 
-/* Both sides are told, as a coordinator would; those who know already do not mind. */
+/* Informs both sides, as a coordinator would; a repeated report has no effect. */
 static void end_edge(int index)
 {
     struct edge edge = soak.edges[index];
@@ -180,7 +179,7 @@ static void work_retire(struct work *work)
     soak.quarantined--;
 }
 
-/* False: the peer is gone (or will be): the receive is not owed any more. */
+/* False: the peer is or will be lost: its receive is not required. */
 static bool post(struct work *work)
 {
     struct set_member *set_member = &soak.endpoint_set.members[work->slot];
@@ -216,7 +215,7 @@ static void start_message(void)
     }
     receiver->state = POSTED;
     if (when > 1) return;
-    receiver->state = CANCELLED_ONCE; /* and posted again when that is through */
+    receiver->state = CANCELLED_ONCE; /* posted again after the cancellation */
     weft_transport_cancel(soak.endpoint_set.members[receiver->slot].transport, &receiver->op.receive);
     soak.cancels++;
 }
@@ -265,7 +264,7 @@ static void look_at_all(void)
     weft_list_foreach(node, spare, &soak.works) look_at(weft_container_of(node, struct work, link), now_ns);
 }
 
-/* A life is over: each of its operations has been completed. */
+/* A member has ended: all its operations must be complete. */
 static void expect_nothing_of(uint32_t id)
 {
     struct weft_list *node, *spare;
@@ -294,7 +293,7 @@ static void do_fault(void)
     int slot = (int)random_below((uint64_t)soak.endpoint_set.count);
     struct set_member *set_member = &soak.endpoint_set.members[slot];
     switch (random_below(3)) {
-    case 0: /* silent at once; the others are told; then its process is gone */
+    case 0: /* silent at once; the others are informed; then its process ends */
         assert_int_equal(weft_transport_fault_kill(set_member->transport), WEFT_OK);
         for (int i = 0; i < 3; i++) endpoint_set_pump(&soak.endpoint_set);
         end_edges_of(slot);
@@ -314,7 +313,7 @@ static void do_fault(void)
         edge->cut = true;
         soak.cuts++;
     }
-    /* a cut is noticed by somebody's deadline, some rounds later */
+    /* a deadline detects the cut some rounds later */
     for (int i = soak.edge_count - 1; i >= 0; i--)
         if (soak.edges[i].cut && random_below(4) == 0) end_edge(i);
 }
@@ -323,8 +322,7 @@ static void do_fault(void)
 
 struct memory_use {
     double allocations, pages, descriptors; /* means */
-    double ours, heap, kept;                /* bytes: of the endpoints' env, of everybody's mallocs, free
-                                             * in the heap */
+    double ours, heap, kept; /* bytes: of the endpoints' env, of all mallocs, free in the heap */
     uint64_t lives, accesses;               /* so far */
     int samples;
 };
@@ -366,10 +364,10 @@ static void print_memory(const struct memory_use *uses)
 #define PAGES_TELL_NOTHING true
 #endif
 #ifndef PAGES_TELL_NOTHING
-#define PAGES_TELL_NOTHING false /* a sanitizer keeps what was freed for a while */
+#define PAGES_TELL_NOTHING false /* a sanitizer delays the reuse of freed memory */
 #endif
 
-/* The first quarter fills the tables; from the second on the means stay. */
+/* The first quarter fills the tables; from the second on the means are constant. */
 static void judge_memory(const struct memory_use *uses, bool is_sim)
 {
     double records =

@@ -1,7 +1,6 @@
-/* soak_access.c - see soak_access.h. One access is: put, and a notification behind it; get it back; close.
- * A quarter of the windows are closed while the put is on its way. What must hold: the owner reads what
- * was put when the notification is there, the user gets back what he has put, and once the closing is
- * complete nobody writes there any more. */
+/* soak_access.c - see soak_access.h. One access: put with notification, get, close. A quarter of the
+ * windows close during the put. Required: the owner reads what was put when the notification arrives, the
+ * user gets back what it put, and after the close nothing writes to the memory. */
 #include "tests/transport/conformance/soak_access.h"
 
 #include <stdlib.h>
@@ -17,14 +16,14 @@ struct access {
     enum stage stage;
     int owner, user; /* slots */
     uint32_t owner_id, user_id;
-    struct weft_window *window; /* NULL: closed, or gone with its endpoint */
-    struct weft_remote *remote; /* NULL: released, or gone with its endpoint */
+    struct weft_window *window; /* NULL: closed, or freed with its endpoint */
+    struct weft_remote *remote; /* NULL: released, or freed with its endpoint */
     bool of_transport;          /* the owner's memory is from weft_memory_alloc */
     bool closed_early;
     unsigned char *memory, *source, *back;
     uint32_t bytes, seed;
     struct op put, got, told, closing;
-    bool put_asked, got_asked, told_asked, closing_asked; /* was it started? */
+    bool put_asked, got_asked, told_asked, closing_asked; /* whether each step was started */
     uint64_t tag, born_ns, born_round;
 };
 
@@ -51,7 +50,7 @@ static void access_free(struct access *access)
     free(access);
 }
 
-/* Handles die with the endpoints they belong to. */
+/* Handles end with their endpoints. */
 static void forget_the_dead(const struct soak_accesses *accesses, struct access *access)
 {
     if (!living(accesses, access->owner, access->owner_id)) access->window = NULL;
@@ -126,7 +125,7 @@ void soak_access_start(struct soak_accesses *accesses, int owner, int user, stru
     weft_list_append(&accesses->going, &access->link);
 }
 
-/* The put is over: get it back, unless something came between. */
+/* The put is complete: gets it back, unless something failed. */
 static void after_put(struct soak_accesses *accesses, struct access *access)
 {
     access->stage = CLOSING;
@@ -143,7 +142,7 @@ static void check_told(struct access *access)
         fail_msg("endpoint %u was told of %u bytes that are not there", access->owner_id, access->bytes);
 }
 
-/* True: nothing of it is under way any more. */
+/* True: nothing of it is in flight. */
 static bool wind_up(struct soak_accesses *accesses, struct access *access)
 {
     struct weft_transport *owner = living(accesses, access->owner, access->owner_id);
@@ -151,7 +150,7 @@ static bool wind_up(struct soak_accesses *accesses, struct access *access)
         assert_int_equal(weft_remote_release(access->remote), WEFT_OK);
         access->remote = NULL;
     }
-    /* then the notification comes */
+    /* then the notification arrives */
     bool hears = access->put_asked && access->put.status == WEFT_OK && !access->closed_early;
     if (access->told_asked && !access->told.fired) {
         if (!hears && owner) weft_transport_cancel(owner, &access->told.receive);
@@ -241,7 +240,7 @@ void soak_accesses_check(struct soak_accesses *accesses, uint32_t id)
 
 void soak_accesses_fini(struct soak_accesses *accesses)
 {
-    for (int i = 0; i < 3; i++) soak_accesses_look(accesses); /* nobody lives any more: each stage passes */
+    for (int i = 0; i < 3; i++) soak_accesses_look(accesses); /* no endpoint lives: every step passes */
     assert_int_equal(accesses->alive, 0);
     while (accesses->quarantined > 0) release_oldest(accesses);
 }

@@ -1,12 +1,13 @@
-/* soak_access.h - the one-sided half of the soak: windows opened, put into, read back and closed at any
- * moment, by residents who die meanwhile. */
+/* soak_access.h - the one-sided part of the soak: windows opened, written, read back and closed at any
+ * time, by members that end meanwhile. */
 #ifndef WEFT_TESTS_TRANSPORT_SOAK_ACCESS_H
 #define WEFT_TESTS_TRANSPORT_SOAK_ACCESS_H
 
 #include "tests/transport/conformance/endpoint_set.h"
 
 #define SOAK_STUCK_NS WEFT_SECONDS(60)
-#define SOAK_STUCK_ROUNDS 1000 /* and it had its turns: on a busy machine a minute may be a dozen rounds */
+/* rounds before it counts as stuck: on a busy machine a minute may have a dozen rounds only */
+#define SOAK_STUCK_ROUNDS 1000
 
 struct soak_accesses {
     struct endpoint_set *endpoint_set;
@@ -20,11 +21,11 @@ struct soak_accesses {
 
 void soak_accesses_init(struct soak_accesses *accesses, struct endpoint_set *endpoint_set,
                         uint64_t (*random_below)(uint64_t limit));
-/* `user` (who sees the owner as `peer`) reaches into memory of `owner`; nothing where the flavour has no
+/* `user` (which sees the owner as `peer`) accesses memory of `owner`; no effect if the flavour has no
  * windows. */
 void soak_access_start(struct soak_accesses *accesses, int owner, int user, struct weft_peer *peer);
 void soak_accesses_look(struct soak_accesses *accesses);
-/* The endpoint `id` was freed: fails when an operation of its own has not completed, once. */
+/* The endpoint `id` was freed: fails if one of its operations has not completed once. */
 void soak_accesses_check(struct soak_accesses *accesses, uint32_t id);
 /* After the last endpoint was freed. */
 void soak_accesses_fini(struct soak_accesses *accesses);

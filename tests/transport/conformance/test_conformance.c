@@ -2,7 +2,7 @@
  *
  *     test_conformance [--flavour] NAME [--part NAME] [--test PATTERN] [--endpoints N]
  *
- * Without a name: the simulator. Exits with 77 (skipped) where a flavour needs a device and there is none. */
+ * Default: the simulator. Exit status 77 (skipped): the flavour needs a device that is absent. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ void on_arrival(void *context, struct weft_arrival *arrival)
     weft_list_append(&handled->held, &arrival->link);
 }
 
-/* The device that this flavour needs; false and a sentence: it is not here. */
+/* The device that this flavour needs; false and a sentence: absent. */
 static bool machine_has_it(void)
 {
     struct weft_transport_options options;
@@ -36,7 +36,7 @@ static bool machine_has_it(void)
     weft_transport_options_init(&options);
     options.backend = flavour->backend;
     options.wrap = flavour->wrap;
-    options.tune = flavour->odd_tune; /* of auto: the part that needs the device */
+    options.tune = flavour->odd_tune; /* of auto: the child that needs the device */
     if (flavour->lanes) options.lanes = flavour->lanes;
     if (net_devices(0)) options.devices = net_devices(0);
     options.id = 1;
@@ -85,7 +85,7 @@ int main(int argc, char **argv)
         if (part && strcmp(part, parts[i]->name) != 0) continue;
         char title[64];
         snprintf(title, sizeof title, "%s %s", flavour->name, parts[i]->name);
-        /* By its inner name: the macro wants the array itself. */
+        /* Called by its internal name: the macro needs the array itself. */
         failed += _cmocka_run_group_tests(title, parts[i]->tests, parts[i]->count, NULL, NULL);
         ran++;
     }

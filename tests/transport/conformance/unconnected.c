@@ -1,5 +1,4 @@
-/* unconnected.c - address blobs that are broken, endpoints of another job, and connections of who knows
- * whom. */
+/* unconnected.c - malformed address blobs, endpoints of another job, and stray connections. */
 #include <dirent.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -25,7 +24,7 @@ static void test_malformed_address(void **state)
         memcpy(copy, blob, bytes);
         assert_true(weft_transport_connect(net.transports[0], 7, copy, cut, &peer) < 0);
     }
-    for (size_t i = 0; i < bytes && i < 24; i++) { /* every broken byte of our own part */
+    for (size_t i = 0; i < bytes && i < 24; i++) { /* every byte of the backend's own part changed */
         memcpy(copy, blob, bytes);
         copy[i] ^= 0x40;
         assert_true(weft_transport_connect(net.transports[0], 7, copy, bytes, &peer) < 0);
@@ -43,11 +42,11 @@ static void test_malformed_address(void **state)
     net_close(&net);
 }
 
-/* A message of another job is dropped and counted, and disturbs nobody. */
+/* A message of another job is dropped and counted, and affects no peer. */
 static void test_wrong_nonce(void **state)
 {
     struct net net;
-    net_stranger = 0; /* the smallest id: where endpoints meet first, it is the one that dials */
+    net_stranger = 0; /* the smallest id: it dials */
     net_open(&net, flavour, 3);
     net_stranger = -1;
     char in[8];
@@ -55,7 +54,7 @@ static void test_wrong_nonce(void **state)
     struct weft_transport_stats stats;
     op_recv(&recv, net.transports[1], id_of(2), TAG(1), in, 8);
     weft_transport_stats(net.transports[1], &stats);
-    /* NULL: his forged address was refused */
+    /* NULL: its forged address was refused */
     if (net.peers[0][1]) op_send(&stray, net.peers[0][1], TAG(1), NULL, "stray", 5);
     while (net.peers[0][1] && stats.refused_count == 0) {
         net_pump(&net);
@@ -70,11 +69,11 @@ static void test_wrong_nonce(void **state)
     net_close(&net);
 }
 
-/* One without the job's secret is told so, gets nothing through, and delays nobody: those who hold it talk
- * at once. He is the one who dials (the smallest id), and then the one who is dialled. */
+/* An endpoint without the job's secret gets an error and delays no peer. It dials once (the smallest id)
+ * and is dialled once. */
 static void test_wrong_secret(void **state)
 {
-    if (net_is_sim(flavour)) return; /* nobody proves anything in a simulation */
+    if (net_is_sim(flavour)) return; /* a simulation does not authenticate */
     for (int impostor = 0; impostor < 3; impostor += 2) {
         struct net net;
         struct op stray, good, recv, never;
@@ -90,7 +89,7 @@ static void test_wrong_secret(void **state)
         op_send(&good, net.peers[honest][1], TAG(1), NULL, "good", 4);
         PUMP_UNTIL(&net, recv.fired && good.fired);
         assert_memory_equal(in, "good", 4);
-        int dialler = impostor == 0 ? impostor : 1; /* it learns why; the other one only closes the door */
+        int dialler = impostor == 0 ? impostor : 1; /* it gets the reason; the other side only closes */
         if (net.peers[dialler][dialler == 1 ? impostor : 1]) {
             PUMP_UNTIL(&net, net.failed_count[dialler] > 0);
             assert_int_equal(net.failed_status[dialler], WEFT_ERR_AUTH);
@@ -113,7 +112,7 @@ struct listener {
     socklen_t bytes;
 };
 
-/* All sockets at which this process listens: TCP, or of the Unix domain. */
+/* All sockets on which this process listens: TCP, or Unix domain. */
 static int find_listeners(struct listener *listeners)
 {
     int count = 0;
@@ -140,7 +139,7 @@ static int find_listeners(struct listener *listeners)
     return count;
 }
 
-/* Connected, or on its way there; -1: refused. */
+/* Connected or connecting; -1: refused. */
 static int dial(const struct listener *listener)
 {
     int fd = socket(listener->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -158,8 +157,8 @@ static void dribble(int fd, uint32_t seed, size_t bytes)
         if (fd >= 0 && send(fd, garbage + i, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
 }
 
-/* Before anybody has met, each door is full of callers who say nothing, or nonsense, or leave: the
- * endpoints meet all the same, and talk while it goes on, drop by drop. */
+/* Before any bootstrap each listener is full of connections that are silent, send garbage or close: the
+ * endpoints connect nevertheless and exchange messages meanwhile. */
 static void test_stray_connections(void **state)
 {
     struct listener listeners[LISTENERS_MAX];
@@ -167,7 +166,7 @@ static void test_stray_connections(void **state)
     struct net net;
     net_open(&net, flavour, 2);
     int count = find_listeners(listeners) * STRAYS;
-    if (count == 0) { /* nobody can call: the simulator, UCX over shared memory */
+    if (count == 0) { /* no listener: the simulator, UCX over shared memory */
         net_close(&net);
         skip();
     }

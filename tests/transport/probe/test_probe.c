@@ -1,5 +1,5 @@
-/* test_probe.c - the link table keeps what it is given and refuses what it is not; the tournament pairs
- * everybody once; the prober finds the truth that the simulator was given. */
+/* test_probe.c - the link table stores rows and refuses malformed ones; the tournament pairs all endpoints
+ * once; the prober measures the values of the simulator. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,8 +65,8 @@ static void rows_are_found_and_the_best_depends_on_the_size(void **state)
     assert_null(weft_link_table_find(table, 1, 0, "verbs"));
     assert_string_equal(weft_link_table_best(table, 0, 1, 0)->lane, "slow");
     assert_string_equal(weft_link_table_best(table, 0, 1, 1 << 20)->lane, "verbs");
-    assert_null(weft_link_table_best(table, 0, 2, 8)); /* tried, does not work */
-    assert_null(weft_link_table_best(table, 2, 0, 8)); /* never tried */
+    assert_null(weft_link_table_best(table, 0, 2, 8)); /* measured, does not work */
+    assert_null(weft_link_table_best(table, 2, 0, 8)); /* not measured */
     assert_int_equal(weft_link_time_ns(weft_link_table_find(table, 0, 1, "verbs"), 12000), 4000);
     assert_true(weft_link_time_ns(weft_link_table_find(table, 0, 2, "verbs"), 0) == WEFT_NEVER);
     struct weft_link again = link_of(0, 1, "verbs", 4000, 11000000000ull);
@@ -83,16 +83,16 @@ static void a_group_is_known_by_its_worst_pair(void **state)
     struct weft_link_cost cost;
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0, 1}, 2, 1 << 20, &cost), WEFT_OK);
     assert_true(cost.pairs == 2 && cost.unknown == 0);
-    /* the way back has tcp alone */
+    /* the way back has only tcp */
     assert_true(cost.latency_ns == 20000 && cost.bytes_per_second == 1000000000);
     /* two ranks of one host */
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0, 0}, 2, 1 << 20, &cost), WEFT_OK);
     assert_true(cost.pairs == 2 && cost.latency_ns == 300 && cost.bytes_per_second == 20000000000ull);
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0, 0, 1}, 3, 0, &cost), WEFT_OK);
-    /* no payload: the slow lane is soonest */
+    /* no payload: the lane with the lowest latency */
     assert_true(cost.pairs == 6 && cost.latency_ns == 20000 && cost.bytes_per_second == 1000000);
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0, 1, 2}, 3, 8, &cost), WEFT_OK);
-    assert_true(cost.pairs == 6 && cost.unknown == 4); /* one tried in vain, three never */
+    assert_true(cost.pairs == 6 && cost.unknown == 4); /* one failed, three not measured */
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0, 2}, 2, 8, &cost), WEFT_OK);
     assert_true(cost.unknown == 2 && cost.bytes_per_second == 0);
     assert_int_equal(weft_link_cost_among(table, (uint32_t[]){0}, 1, 8, &cost), WEFT_ERR_INVALID);
@@ -107,7 +107,7 @@ static uint32_t random_below(uint64_t *state, uint32_t below)
     *state = *state * 6364136223846793005ull + 1442695040888963407ull;
     return (uint32_t)((*state >> 33) % below);
 }
-/* Hosts of some sites, in any order: near ones take about 10, others a hundred times as long. */
+/* Hosts of several sites, in any order: near links take about 10, others a hundred times as long. */
 static void make_sites(uint32_t hosts, uint32_t sites, uint64_t *state, uint32_t *site_of, uint32_t *times)
 {
     for (uint32_t i = 0; i < hosts; i++) site_of[i] = i < sites ? i : random_below(state, sites);
@@ -120,8 +120,7 @@ static void make_sites(uint32_t hosts, uint32_t sites, uint64_t *state, uint32_t
             times[i * hosts + j] = (site_of[i] == site_of[j] ? 1000 : 100000) + random_below(state, 80);
 }
 
-/* Between sites with slow links a ring crosses as often as there are sites, and no more; where all links
- * are alike it is what it was. */
+/* Between sites with slow links a ring crosses once per site; with equal links the order stays as given. */
 static void a_ring_uses_slow_links_least(void **state)
 {
     static uint32_t times[RING_MAX * RING_MAX], site_of[RING_MAX], order[RING_MAX];
@@ -145,8 +144,7 @@ static void a_ring_uses_slow_links_least(void **state)
     }
 }
 
-/* Hosts that are near each other are one site, whatever their order; where all are alike, or one is alone
- * far away, there are none. */
+/* Near hosts form a site in any order; equal links, or a single distant host, give no sites. */
 static void sites_are_found(void **state)
 {
     static uint32_t times[RING_MAX * RING_MAX], site_of[RING_MAX], found[RING_MAX];
@@ -158,7 +156,7 @@ static void sites_are_found(void **state)
         for (uint32_t i = 0; i < hosts; i++) members[site_of[i]]++;
         for (uint32_t s = 0; s < sites; s++) least = members[s] < least ? members[s] : least;
         assert_int_equal(weft_link_sites(hosts, times, found), least < 2 ? 1 : sites);
-        for (uint32_t i = 0; i < hosts; i++) { /* numbered by their first hosts */
+        for (uint32_t i = 0; i < hosts; i++) { /* numbered by first host */
             assert_true(found[i] <= next);
             next += found[i] == next;
             for (uint32_t j = 0; j < i; j++)
@@ -171,8 +169,8 @@ static void sites_are_found(void **state)
     assert_int_equal(weft_link_sites(3, times, found), 1);
 }
 
-/* From a table: nothing where a link is not known; a link is as fast as its slower direction, a host as
- * the best of its links. */
+/* From a table: NOT_FOUND if a link is unknown; a link counts by its slower direction, a host by its best
+ * link. */
 static void a_ring_from_a_table(void **state)
 {
     struct weft_link_table *table;
@@ -181,7 +179,7 @@ static void a_ring_from_a_table(void **state)
     for (uint32_t h = 0; h < 5; h++)
         assert_int_equal(weft_link_table_host(table, (char[]){(char)('a' + h), 0}, h + 1, &index), WEFT_OK);
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t j = 0; j < 4; j++) { /* 0 2 | 1 3; the way from 3 is slow */
+        for (uint32_t j = 0; j < 4; j++) { /* 0 2 | 1 3; the links from 3 are slow */
             uint64_t rate = i == 3 ? 250000000 : i % 2 == j % 2 ? 1000000000 : 10000000;
             struct weft_link link = link_of(i, j, "verbs", 4000, rate);
             if (i != j) assert_int_equal(weft_link_table_set(table, &link), WEFT_OK);
@@ -199,8 +197,7 @@ static void a_ring_from_a_table(void **state)
     weft_link_table_free(table);
 }
 
-/* What machines take: of several hosts the slowest counts; it survives the text form, and a changed host
- * loses it. */
+/* Machine costs: the slowest host counts; they survive the text form, and a changed host loses them. */
 static void machines_are_in_the_table(void **state)
 {
     struct weft_link_table *table = sample_table(), *again;
@@ -224,7 +221,7 @@ static void machines_are_in_the_table(void **state)
                 cost.incast_milli == 40 && cost.eager_bytes == 8192);
     assert_true(cost.memory.words_ns == 370 && cost.memory.slices_ns == 500 && cost.memory.said_ps == 260 &&
                 cost.memory.cached_ps == 13 && cost.memory.passed_ps == 51 && cost.memory.past_ps == 40);
-    /* the smallest caches; 0 is not known */
+    /* the smallest caches; 0 means unknown */
     assert_true(cost.memory.core_kib == 1024 && cost.memory.last_kib == 491520);
     assert_int_equal(weft_link_table_host(again, "node-a", 4711, &index), WEFT_OK);
     assert_int_equal(weft_link_table_machine(again, index)->sum_ps, 0);
@@ -233,7 +230,7 @@ static void machines_are_in_the_table(void **state)
     assert_null(weft_link_table_memory(again, 99));
     char *line = strstr(text, "machine 1");
     assert_non_null(line);
-    line[8] = '7'; /* a host that is not there */
+    line[8] = '7'; /* no such host */
     struct weft_link_table *wrong;
     assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
     weft_free_bytes(weft_env_system(), text);
@@ -241,8 +238,8 @@ static void machines_are_in_the_table(void **state)
     weft_link_table_free(table);
 }
 
-/* What messages of one host's ranks take counts where all share it, survives the text form, and is refused
- * as a whole where it is anything else. */
+/* Message costs of one host count if all ranks share it, survive the text form, and are refused completely
+ * if malformed. */
 static void runs_are_in_the_table(void **state)
 {
     static const struct weft_link_runs runs = {
@@ -281,7 +278,7 @@ static void runs_are_in_the_table(void **state)
     assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
     line[12] = '3', line[14] = '0'; /* on no processors */
     assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
-    line[14] = '2', *strchr(line, '\n') = ' '; /* more numbers than there are */
+    line[14] = '2', *strchr(line, '\n') = ' '; /* too many numbers */
     assert_int_equal(weft_link_table_read(weft_env_system(), text, bytes, &wrong, NULL), WEFT_ERR_MALFORMED);
     uint32_t index;
     assert_int_equal(weft_link_table_host(again, weft_link_table_host_name(again, 1), 4711, &index), WEFT_OK);
@@ -569,7 +566,7 @@ static void a_dead_and_a_cut_off_host_cost_time_and_nothing_else(void **state)
     sim.host_count = 5;
     world_open(&world, 5, &sim, "sim", NULL);
     weft_sim_partition(world.sim, 0, 3, true);
-    weft_sim_kill_at(world.sim, 2, 300000); /* in the middle of somebody's measurement */
+    weft_sim_kill_at(world.sim, 2, 300000); /* during a measurement */
     for (uint32_t i = 0; i < 5; i++) start_probe(&world, i);
     world.expected = 4;
     assert_int_equal(weft_sim_run(world.sim, &world.all_done, WEFT_SECONDS(60)), WEFT_OK);
@@ -671,7 +668,7 @@ static void nonsense_from_a_peer_is_dropped(void **state)
     }
     start_probe(&world, 1);
     assert_int_equal(weft_sim_run(world.sim, &world.all_done, WEFT_SECONDS(60)), WEFT_OK);
-    weft_probe_results(world.probes[0], &found); /* whatever it says: it has ended */
+    weft_probe_results(world.probes[0], &found); /* any status: the probe has ended */
     world_close(&world);
 }
 

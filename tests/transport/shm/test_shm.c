@@ -1,5 +1,5 @@
-/* test_shm.c - what is the shared memory backend's own: memory of weft_memory_alloc, windows on every way,
- * the closing of a window under a slow user, copies counted, and a ring that somebody scribbles into. */
+/* test_shm.c - specific to the shared memory backend: weft_memory_alloc, windows by every copy method,
+ * close under a slow user, copy counts, and a corrupted ring. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
-/* tune; do the window's memory and the user's come from weft_memory_alloc? */
+/* tune; whether the memory of window and user is from weft_memory_alloc */
 static const struct flavour ways[] = {
     {"mapped", "shm", NULL, NULL, NULL, true},     {"cma", "shm", NULL, NULL, "maps=off"},
     {"staged", "shm", NULL, NULL, "cma=off"},      {"neither", "shm", NULL, NULL, "cma=off,maps=off"},
@@ -75,7 +75,7 @@ static void test_put_and_get(void **state)
             op_recv(&told, net.transports[1], 100, TAG(9), NULL, 0);
             fill(mine, sizes[i], (uint32_t)i);
             memset(memory, 0, BYTES);
-            /* such a put or get is over when its call returns */
+            /* such a put or get completes inside its call */
             bool at_once = ways[w].memory && sizes[i] < SHM_DIRECT_BYTES;
             assert_int_equal(put(&wrote, remote, 13, mine, sizes[i], true),
                              at_once ? WEFT_OK : WEFT_IN_PROGRESS);
@@ -101,7 +101,7 @@ static void test_put_and_get(void **state)
         assert_int_equal(put(&late, remote, 0, mine, 64, true), WEFT_IN_PROGRESS);
         PUMP_UNTIL(&net, late.fired);
         assert_int_equal(late.status, WEFT_ERR_CANCELLED);
-        /* held mapped: its owner waits for the release */
+        /* held mapped: the close waits for the release */
         assert_int_equal(closing.fired, ways[w].memory ? 0 : 1);
         assert_int_equal(weft_remote_release(remote), WEFT_OK);
         PUMP_UNTIL(&net, closing.fired);
@@ -112,7 +112,7 @@ static void test_put_and_get(void **state)
     }
 }
 
-/* A key that was changed, or belongs to somebody else, opens nothing. */
+/* A changed key, or a key of another window, opens nothing. */
 static void test_keys(void **state)
 {
     struct net net;
@@ -135,7 +135,7 @@ static void test_keys(void **state)
     net_close(&net);
 }
 
-/* Who is inside is waited for; the others are not. */
+/* The close waits for a user that is inside, not for others. */
 static void test_close_under_a_user(void **state)
 {
     struct net net;
@@ -159,7 +159,7 @@ static void test_close_under_a_user(void **state)
     net_give(&net, memory);
 }
 
-/* The fence for the users was refused: who may have been inside unseen is waited for. */
+/* membarrier was refused: the close waits for users that may be inside unseen. */
 static void test_close_without_fence(void **state)
 {
     struct net net;
@@ -175,7 +175,7 @@ static void test_close_without_fence(void **state)
         weft_window_close(window, &closing.completion);
         for (int i = 0; i < 50; i++) net_pump(&net);
         assert_int_equal(closing.fired, 0);
-        pair->endpoint->uncertain_until_ns = 1; /* long ago */
+        pair->endpoint->uncertain_until_ns = 1; /* in the past */
         PUMP_UNTIL(&net, closing.fired);
         assert_int_equal(closing.status, WEFT_OK);
     }
@@ -183,8 +183,7 @@ static void test_close_without_fence(void **state)
     net_give(&net, memory);
 }
 
-/* One copy where the memory is mapped or CMA is allowed, two where it is staged or travels through the
- * ring. */
+/* One copy if the memory is mapped or CMA is allowed; two if staged or through the ring. */
 static void test_copies(void **state)
 {
     enum { BYTES = 1 << 20 };
@@ -218,8 +217,8 @@ static void test_copies(void **state)
     }
 }
 
-/* Large payloads by CMA are copied from both ends, each byte once; what the sender cannot write the
- * receiver reads, and what the receiver cannot read is staged. */
+/* Large CMA payloads are copied from both ends, each byte once. The receiver reads what the sender cannot
+ * write; what the receiver cannot read is staged. */
 static void test_share(void **state)
 {
     enum { BYTES = (3 << 20) + 777, FINE = 0, SENDER_FAILS, RECEIVER_FAILS, SENDER_IS_AWAY, CASES };
@@ -237,7 +236,7 @@ static void test_share(void **state)
         for (int i = 0; i < 2; i++) weft_transport_stats(net.transports[i], &before[i]);
         op_recv(&recv, net.transports[1], 100, TAG(1), in, BYTES);
         op_send(&send, net.peers[0][1], TAG(1), NULL, out, BYTES);
-        if (how == SENDER_FAILS) to_receiver->pid = INT32_MAX; /* there is no such process */
+        if (how == SENDER_FAILS) to_receiver->pid = INT32_MAX; /* no such process */
         if (how == RECEIVER_FAILS) {
             assert_int_equal(mprotect(out, 2 << 20, PROT_NONE), 0);
             for (int i = 0; i < 20; i++) weft_transport_progress(net.transports[1], 64);
@@ -245,7 +244,7 @@ static void test_share(void **state)
             assert_int_equal(mprotect(out, 2 << 20, PROT_READ), 0);
         }
         for (int i = 0; i < 20 && how == SENDER_IS_AWAY; i++) weft_transport_progress(net.transports[1], 64);
-        if (how == SENDER_IS_AWAY) assert_int_equal(recv.fired, 1); /* nobody has waited for it */
+        if (how == SENDER_IS_AWAY) assert_int_equal(recv.fired, 1); /* the receiver has not waited for it */
         PUMP_UNTIL(&net, send.fired && recv.fired);
         assert_int_equal(send.status | recv.status, WEFT_OK);
         assert_true(filled(in, BYTES, (uint32_t)how));
@@ -263,7 +262,7 @@ static void test_share(void **state)
     }
 }
 
-/* Of an exchange each reads its own: nobody helps, and nobody waits for help. */
+/* In an exchange each side reads its own payload: no split, no wait. */
 static void test_exchange(void **state)
 {
     enum { BYTES = (2 << 20) + 77 };
@@ -299,8 +298,8 @@ static uint32_t slots_of(const struct shm_pair *pair)
     return count;
 }
 
-/* A receiver that is stopped while it stores into the lines of a staged piece: the sender gives the slot
- * to nobody else before it has left, though it has given it up. */
+/* A receiver stops while it stores into the lines of a staged piece: the slot is not reused before the
+ * receiver has left, although the sender has lost it. */
 static void test_slot_of_a_stopped_peer(void **state)
 {
     enum { BYTES = 1 << 20 };
@@ -330,11 +329,11 @@ static void test_slot_of_a_stopped_peer(void **state)
     net_give(&net, in);
 }
 
-/* ---- a ring under a hostile hand ---- */
+/* ---- a corrupted ring ---- */
 
 static void scribble(struct net *net, uint64_t *seed)
 {
-    struct shm_pair *pair = net->peers[0][1]->backend; /* 0 writes, 1 must bear it */
+    struct shm_pair *pair = net->peers[0][1]->backend; /* 0 writes, 1 must survive */
     uint8_t *shared = (uint8_t *)pair->out.shared;
     for (int i = 0; i < 8; i++) {
         *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
@@ -342,7 +341,7 @@ static void scribble(struct net *net, uint64_t *seed)
         if (at < 128) continue; /* the reader's own lines */
         shared[at] = (uint8_t)(*seed >> 56);
     }
-    struct ring_cell *cell = ring_writer_cell(&pair->out); /* and one that will be looked at */
+    struct ring_cell *cell = ring_writer_cell(&pair->out); /* and a cell that will be read */
     for (size_t i = 4; i < sizeof *cell; i++) {
         *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
         if (*seed >> 62 == 0) ((uint8_t *)cell)[i] = (uint8_t)(*seed >> 40);
@@ -352,8 +351,8 @@ static void scribble(struct net *net, uint64_t *seed)
     shm_doorbell_ring(pair);
 }
 
-/* Whatever is in a peer's ring, this endpoint lives, loses that peer at most, and still talks to the
- * other. */
+/* Whatever is in a peer's ring, this endpoint survives, loses at most that peer, and still exchanges
+ * messages with the other. */
 static void test_scribbled_ring(void **state)
 {
     int lost = 0;
@@ -380,7 +379,7 @@ static void test_scribbled_ring(void **state)
         net_give(&net, in);
         net_give(&net, window_memory);
     }
-    assert_true(lost > 50); /* random bytes are hardly ever a protocol */
+    assert_true(lost > 50); /* random bytes are rarely valid */
 }
 
 /* ---- memory ---- */
@@ -419,7 +418,7 @@ static void test_memory(void **state)
     assert_true(memory_offset(&elsewhere, 1) == MEMORY_NO_OFFSET);
 }
 
-/* Around the caches: any length and alignment, nothing else is touched. */
+/* Non-temporal copy: any length and alignment, no other byte is changed. */
 static void test_copy_past_cache(void **state)
 {
     enum { MOST = 70000, SLACK = 256 };
@@ -437,7 +436,7 @@ static void test_copy_past_cache(void **state)
         }
 }
 
-/* Nothing changes, in it or beside it. */
+/* Claiming lines changes no byte, in the range or beside it. */
 static void test_take_lines(void **state)
 {
     enum { MOST = 70000, SLACK = 256 };

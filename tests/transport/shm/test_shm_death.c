@@ -1,10 +1,10 @@
-/* test_shm_death.c - a process that dies or is stopped after each of its steps: `test_shm_death WAY`.
+/* test_shm_death.c - a process dies or stops after each of its steps: `test_shm_death METHOD`.
  *
- * Two processes send to each other, put into and get from each other's windows and close them, without
- * end. The child kills or stops itself after its n-th call of progress that did something, for n = 1, 2,
- * ... The survivor must notice by itself, every operation of his must end exactly once, his memory must be
- * his again, no mapping, descriptor or name may be left; and all the while he talks to a bystander. A
- * stopped one delays only those who wait for it. */
+ * Two processes send to each other, put into and get from each other's windows and close them, in a loop.
+ * The child kills or stops itself after its n-th effective progress, n = 1, 2, ... The survivor must
+ * detect it. Each of its operations must end exactly once, its memory must be free, and no mapping,
+ * descriptor or name may be left. Meanwhile it exchanges messages with a bystander. A stopped peer delays
+ * only operations that wait for it. */
 #include <dirent.h>
 #include <limits.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ enum {
     SMALL = 3000,
     SURVIVOR_ID = 11,
     BYSTANDER_ID = 12,
-    CHILD_ID = 13 /* the larger id: the survivor dials, and learns if nobody listens */,
+    CHILD_ID = 13 /* the larger id: the survivor dials and detects a closed listener */,
     STEPS = 48
 };
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
@@ -36,9 +36,9 @@ static const struct way {
     {"granted", "cma=off", false, true}, {"neither", "cma=off,maps=off", false, false},
 }, *way;
 
-/* ---- one end of a conversation ---- */
+/* ---- one end of an exchange ---- */
 
-enum { KEY, EAGER, LARGE, NEWS, MESSAGES }; /* tags, one of each a round in each direction */
+enum { KEY, EAGER, LARGE, NEWS, MESSAGES }; /* tags, one of each per round and direction */
 
 struct end {
     struct weft_transport *transport;
@@ -50,7 +50,7 @@ struct end {
     struct op recv[MESSAGES], send[MESSAGES], put, get, close;
     bool posted[MESSAGES], sent[MESSAGES], put_on, get_on, close_on;
     uint32_t rounds;
-    bool over; /* something answered that the peer is gone */
+    bool over; /* an operation reported that the peer is lost */
 };
 
 static unsigned char *memory_take(bool from_transport)
@@ -109,7 +109,7 @@ static void end_start(struct end *end)
     }
 }
 
-/* What follows from what has ended; true: the round is complete. */
+/* Handles what has ended; true: the round is complete. */
 static bool end_step(struct end *end)
 {
     if (end->over) return false;
@@ -128,7 +128,7 @@ static bool end_step(struct end *end)
         end->remote && !end->close_on) {
         weft_remote_release(end->remote);
         end->remote = NULL;
-        end->recv[KEY].status = WEFT_ERR_STATE; /* not once more */
+        end->recv[KEY].status = WEFT_ERR_STATE; /* not again */
         op_init(&end->close);
         weft_window_close(end->window, &end->close.completion);
         end->window = NULL;
@@ -171,7 +171,7 @@ static int failed_count;
 static void on_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
     failed_count++;
-    /* the latter before they had met */
+    /* the latter before they connected */
     bool fine = status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_UNREACHABLE;
     if (!fine || peer_id != CHILD_ID) fail_msg("peer %u: %s: %s", peer_id, weft_status_name(status), text);
 }
@@ -229,7 +229,7 @@ static void child(int fd, int steps, int signal_number)
     end_start(&end);
     for (int step = 0;;) {
         if (end_step(&end)) end_next_round(&end);
-        if (weft_transport_progress(transport, 1) == 0) continue; /* waiting is no step */
+        if (weft_transport_progress(transport, 1) == 0) continue; /* waiting is not a step */
         if (++step == steps) kill(getpid(), signal_number);
         if (end.over) _exit(3);
     }
@@ -256,7 +256,7 @@ static int count_entries(const char *path)
     return count;
 }
 
-struct held { /* by this process, of what the transport takes */
+struct held { /* resources of the transport in this process */
     int mappings, descriptors, names;
 };
 
@@ -313,7 +313,7 @@ static void run_case(int steps, int signal_number)
     scene.to_child.peer = connect_over(scene.survivor, CHILD_ID, fds[0]);
     end_start(&scene.to_child);
 
-    if (signal_number == SIGSTOP) { /* the others go on, windows and all */
+    if (signal_number == SIGSTOP) { /* the others continue, also with windows */
         siginfo_t news = {0};
         while (waitid(P_PID, (id_t)pid, &news, WSTOPPED | WNOHANG | WNOWAIT) == 0 && news.si_pid == 0)
             scene_step(&scene);
@@ -337,7 +337,7 @@ static void run_case(int steps, int signal_number)
         mine->close_on = true;
     }
     SCENE_UNTIL(&scene, end_is_quiet(mine));
-    memset(mine->window_memory, 0xEE, BIG); /* it is ours again */
+    memset(mine->window_memory, 0xEE, BIG); /* the memory is free again */
     memset(mine->in, 0xEE, BIG);
     uint32_t rounds = scene.to_bystander.rounds;
     SCENE_UNTIL(&scene, scene.to_bystander.rounds > rounds);
@@ -373,7 +373,7 @@ static void test_stopped_at_every_step(void **state)
     for (int steps = 1; steps <= STEPS; steps += 3) run_case(steps, SIGSTOP);
 }
 
-/* Given up while it is stopped, it may go on at any time; only its end makes it harmless. */
+/* Lost while it is stopped, it may continue at any time; only its end detaches it. */
 static void test_given_up_before_its_end(void **state)
 {
     int fds[2], status;

@@ -1,12 +1,11 @@
-/* test_shm_fence.c - a window is closed while another thread's endpoint writes into it without a pause, again
- * and again: once its owner has it back, nothing is written there any more. `test_shm_fence light [ROUNDS]`
- * and `test_shm_fence full [ROUNDS]`: the two ways in which transport/shm/shm_fence.c orders that.
+/* test_shm_fence.c - a window is closed repeatedly while the endpoint of another thread writes into it
+ * without pause: after the close nothing is written. `test_shm_fence light [ROUNDS]` and `test_shm_fence
+ * full [ROUNDS]`: the two fences of transport/shm/shm_fence.c.
  *
  *   user (thread)                           owner (main)
- *                                  ◄─────   opens a window, gives its key
- *   puts, puts, puts ...           ─────►   sees the first bytes, waits a random moment, closes
- *   a put is cancelled: releases            has it back: scribbles, and finds its scribbles untouched
- */
+ *                                  ◄─────   opens a window, sends its key
+ *   puts, puts, puts ...           ─────►   sees the first bytes, waits a random time, closes
+ *   a put is cancelled: releases            owns the memory: writes a pattern and finds it unchanged */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -30,8 +29,8 @@ struct scene {
     unsigned char key[WEFT_WINDOW_KEY_BYTES_MAX];
     size_t key_bytes;
     uint64_t deadline_ns;
-    _Atomic uint32_t opened, ended; /* rounds: key is valid; the user has let go */
-    _Atomic bool failed;            /* somebody gives up: the other must not wait */
+    _Atomic uint32_t opened, ended; /* rounds: the key is valid; the user has released */
+    _Atomic bool failed;            /* one side failed: the other must not wait */
     const char *why;                /* of the user */
     uint64_t put_count, at_once_count, waited_count;
 };
@@ -43,7 +42,7 @@ static bool give_up(struct scene *scene, const char *why)
     return false;
 }
 
-/* Until *word is `round`. A core may be all there is. */
+/* Waits until *word is `round`. There may be one core only. */
 static bool await(struct scene *scene, _Atomic uint32_t *word, uint32_t round)
 {
     for (uint32_t i = 0; atomic_load_explicit(word, memory_order_acquire) != round; i++) {
@@ -141,7 +140,7 @@ static void owner_round(struct scene *scene, uint32_t round, uint64_t *seed)
     }
     *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
     for (uint32_t i = 0; i < (*seed >> 40) % 400; i++)
-        (void)memory[i % LINES * 64]; /* what it writes is slow to get out of its processor */
+        (void)memory[i % LINES * 64]; /* delays the visibility of its stores */
     op_init(&closing);
     weft_window_close(window, &closing.completion);
     while (!closing.fired) {
@@ -175,7 +174,7 @@ static void test_nothing_after_the_close(void **state)
     for (uint32_t round = 1; round <= rounds; round++) owner_round(&scene, round, &seed);
     pthread_join(user, NULL);
     if (scene.why) fail_msg("%s", scene.why);
-    assert_true(scene.at_once_count >= (uint64_t)rounds * LINES); /* it is about these */
+    assert_true(scene.at_once_count >= (uint64_t)rounds * LINES); /* most rounds must test this */
     printf("%s: %u windows closed under %llu puts, %llu of them over in the call; %llu looks found somebody "
            "inside\n",
            way->name, rounds, (unsigned long long)scene.put_count, (unsigned long long)scene.at_once_count,

@@ -1,6 +1,5 @@
-/* test_shm_peers.c - shared memory between many: more peers than are looked at by themselves, each with
- * more than one step may copy; what a peer costs in descriptors; and that a writer makes a system call
- * only to wake one that sleeps. */
+/* test_shm_peers.c - many peers: more than are polled, each with more than one step may copy; descriptors
+ * per peer; system calls of a writer only to wake a sleeping reader. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +74,7 @@ static int descriptor_count(void)
     return count;
 }
 
-/* Everybody to the centre at once, and the answer. */
+/* All send to the centre at once, which answers. */
 static void exchange(struct star *star, const unsigned char *out, unsigned char *in)
 {
     static struct op send[PEERS], recv[PEERS], answer[PEERS], answered[PEERS];
@@ -107,7 +106,7 @@ static void run_star(const char *tune)
         star.to_centre[i] = connect_one(star.around[i], star.centre);
         star.from_centre[i] = connect_one(star.centre, star.around[i]);
     }
-    assert_true(descriptor_count() - before <= PEERS); /* those that dial: a socket each */
+    assert_true(descriptor_count() - before <= PEERS); /* diallers: a socket each */
     for (int round = 0; round < 3; round++) {
         memset(in, 0, (size_t)PEERS * BYTES);
         exchange(&star, out, in);
@@ -157,14 +156,14 @@ static void test_system_calls(void **state)
     deliver(peer, writer, reader, 1);
 
     uint64_t before = calls_of(writer);
-    deliver(peer, writer, reader, 1000); /* nobody sleeps: not one call, on neither side */
+    deliver(peer, writer, reader, 1000); /* no sleeper: no system call on either side */
     assert_int_equal(calls_of(writer), before);
 
     struct op send[3], recv[3];
     char in[8];
     for (int i = 0; i < 3; i++) op_recv(&recv[i], reader, 1, TAG(6), in, sizeof in);
     while (core_arm(reader) == WEFT_ERR_AGAIN) weft_transport_progress(reader, 64);
-    /* the first one wakes it, the others find it awake */
+    /* the first message wakes it, the others find it awake */
     for (int i = 0; i < 3; i++) op_send(&send[i], peer, TAG(6), NULL, "wake", 4);
     assert_int_equal(calls_of(writer), before + 1);
     while (!recv[2].fired) weft_transport_progress(reader, 64), weft_transport_progress(writer, 64);

@@ -1,4 +1,4 @@
-/* test_sim.c - the simulated world: time, determinism, death, partition, and 64 hosts at once. */
+/* test_sim.c - the simulator: time, determinism, death, partition, and 64 hosts at once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ struct world {
     struct weft_transport *transports[RANKS];
     int failed[RANKS];
     int done_count;
-    uint64_t trace; /* of the order of completions and their times */
+    uint64_t trace; /* hash of the order and times of completions */
 };
 
 struct work {
@@ -123,7 +123,7 @@ static void receive(struct world *world, struct work *work, uint32_t at, uint32_
     assert_int_equal(weft_transport_recv(world->transports[at], from, tag, &work->receive), WEFT_IN_PROGRESS);
 }
 
-/* All to all on 64 hosts, some die on the way: everything with the dead ends, everything else arrives. */
+/* All to all on 64 hosts, some die meanwhile: operations with dead hosts end, all others arrive. */
 static uint64_t all_to_all(uint64_t seed, bool deaths, uint64_t *events_out)
 {
     struct world world;
@@ -187,7 +187,7 @@ static void test_deaths(void **state)
     for (uint64_t seed = 10; seed < 20; seed++) all_to_all(seed, true, &events[0]);
 }
 
-/* Where memory comes from changes nothing that happens. */
+/* The source of memory changes no result. */
 static void test_slabs(void **state)
 {
     uint64_t events[3], traces[3];
@@ -203,7 +203,7 @@ static void test_slabs(void **state)
     }
 }
 
-/* Payloads that cannot be touched travel all the same, and as long as others. */
+/* Payloads at invalid addresses travel, and take as long as others. */
 static void test_timing_only(void **state)
 {
     static char real[2][50000], real_in[2][50000];
@@ -270,7 +270,7 @@ static void test_windows(void **state)
         open_window(&world, 0, memory, sizeof memory, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE, 1);
     struct weft_remote *remote, *none;
     assert_int_equal(import(&world, 2, 0, window, &none), WEFT_ERR_AUTH);      /* it is for endpoint 1 */
-    assert_int_equal(import(&world, 1, 2, window, &none), WEFT_ERR_MALFORMED); /* and of endpoint 0 */
+    assert_int_equal(import(&world, 1, 2, window, &none), WEFT_ERR_MALFORMED); /* it belongs to endpoint 0 */
     assert_int_equal(import(&world, 1, 0, window, &remote), WEFT_OK);
     struct work puts[2], got, told, closed, late;
     receive(&world, &told, 0, 1, TAG(9), NULL, 0);
@@ -290,7 +290,7 @@ static void test_windows(void **state)
     work_init(&got, &world);
     assert_int_equal(weft_transport_get(remote, 50001, back, 50000, &got.completion), WEFT_ERR_INVALID);
 
-    /* What is under way when the window closes changes nothing any more. */
+    /* Operations in flight when the window closes change nothing. */
     memset(data, 0, sizeof data);
     put(&world, &late, remote, 0, data, sizeof data, true);
     work_init(&closed, &world);
@@ -315,8 +315,8 @@ static void test_windows(void **state)
     world_close(&world);
 }
 
-/* Each reading of a host's clock is later than the one before, and the simulation's own time stays; unless
- * the clock is to stand still. */
+/* Each reading of a host's clock is later than the previous one, and the simulation's time is unchanged;
+ * unless still_clock is set. */
 static void test_clock(void **state)
 {
     for (int still = 0; still < 2; still++) {
@@ -355,7 +355,7 @@ static void test_partition(void **state)
     world_close(&world);
 }
 
-/* What left shortly before the heal does not overtake what waited behind the cut. */
+/* A message sent shortly before the heal does not overtake messages that waited behind the cut. */
 static void test_order_after_heal(void **state)
 {
     for (uint64_t late_ns = 0; late_ns <= 7000; late_ns += 500) {
@@ -367,7 +367,7 @@ static void test_order_after_heal(void **state)
         receive(&world, &receives[0], 1, 0, TAG(1), in[0], 3);
         receive(&world, &receives[1], 1, 0, TAG(1), in[1], 3);
         send(&world, &sends[0], 0, 1, TAG(1), "one", 3);
-        uint64_t second_ns = weft_sim_now_ns(world.sim) + 20000; /* the first has come as far as the cut */
+        uint64_t second_ns = weft_sim_now_ns(world.sim) + 20000; /* the first message has reached the cut */
         weft_sim_run(world.sim, NULL, second_ns);
         send(&world, &sends[1], 0, 1, TAG(1), "two", 3);
         weft_sim_run(world.sim, NULL, second_ns + late_ns);
@@ -380,8 +380,8 @@ static void test_order_after_heal(void **state)
     }
 }
 
-/* It says two things and closes behind a cut: after the heal the other hears both, then that it has
- * closed. The third is told at once. */
+/* An endpoint sends two messages and closes behind a cut. After the heal the peer gets both, then the
+ * notice of the close. A third endpoint gets the notice at once. */
 static void test_close_behind_cut(void **state)
 {
     struct world world;
@@ -437,7 +437,7 @@ static void test_run_answers(void **state)
     struct world world;
     world_open(&world, 2, 1);
     bool done = false;
-    /* nothing will ever happen */
+    /* no event will occur */
     assert_int_equal(weft_sim_run(world.sim, &done, WEFT_SECONDS(1)), WEFT_ERR_STATE);
     struct weft_timer timer;
     weft_timer_init(&timer, timer_fired);

@@ -1,8 +1,8 @@
-/* test_topology.c - the network model against closed formulas, the reliable layer against hurt links, and the
- * file's grammar.
+/* test_topology.c - the network model against closed formulas, the reliable layer over faulty links, and
+ * the grammar of the file.
  *
- * Tolerances: a lone flow is exact to a burst's rounding (0.1 %); shares of a link are fair to a window of
- * bytes. */
+ * Tolerances: a single flow is exact to a burst's rounding (0.1 %); shares of a link are fair to a window
+ * of bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,8 +142,8 @@ static void receive(struct work *work, uint32_t at, uint32_t from, uint64_t tag,
 
 static void run(void) { assert_int_equal(weft_sim_run(world.sim, NULL, WEFT_SECONDS(1000)), WEFT_ERR_STATE); }
 
-/* One message each from from[i] to to[i], all at once; when each was there, in seconds. Three trips of
- * latency are taken off: announcement, acceptance, data. */
+/* One message from from[i] to to[i] each, all at once; returns arrival times in seconds, less three
+ * latencies: announcement, acceptance, data. */
 static void transfers(uint32_t count, const uint32_t *from, const uint32_t *to, const size_t *bytes,
                       double latency, double *seconds_out)
 {
@@ -178,13 +178,13 @@ static void test_one_flow(void **state)
         double seconds;
         open_world(parse(cable), 1, NULL, 2);
         transfers(1, (uint32_t[]){0}, (uint32_t[]){1}, &sizes[i], 2e-6, &seconds);
-        /* 96 bytes of announcement beside it */
+        /* plus 96 bytes of announcement */
         assert_near(seconds, (double)sizes[i] / 12.5e9, i == 0 ? 0.01 : 0.001);
         close_world();
     }
 }
 
-/* Three links of different rates: the slowest counts, wherever it stands. */
+/* Three links of different rates: the slowest counts, in any position. */
 static void test_path(void **state)
 {
     static const char *const rates[3][3] = {
@@ -206,7 +206,7 @@ static void test_path(void **state)
     }
 }
 
-/* n flows on one cable: together they fill it, and each has its n-th part. */
+/* n flows on one cable fill it and get equal shares. */
 static void test_fair_share(void **state)
 {
     enum { FLOWS = 16 };
@@ -219,14 +219,14 @@ static void test_fair_share(void **state)
     transfers(FLOWS, from, to, bytes, 2e-6, seconds);
     double total = (double)(FLOWS - 1) * 40 * MIB + 20 * MIB;
     for (uint32_t i = 0; i < FLOWS; i++) {
-        /* half as long: over when all have had so much */
+        /* half as long: completes when all have had so much */
         if (i == 3) assert_near(seconds[i], FLOWS * 20.0 * MIB / 12.5e9, 0.02);
         else assert_near(seconds[i], total / 12.5e9, 0.02);
     }
     close_world();
 }
 
-/* n to one: the receiver's link is full from beginning to end, what waits is queued before it. */
+/* n to one: the receiver's link is full all the time; the rest is queued before it. */
 static void test_incast(void **state)
 {
     enum { SENDERS = 32 };
@@ -245,7 +245,7 @@ static void test_incast(void **state)
     }
     assert_near(last, SENDERS * 8.0 * MIB / 12.5e9, 0.002);
     weft_sim_traffic(world.sim, &traffic);
-    /* all windows but one burst stand in that queue */
+    /* all windows except one burst are in that queue */
     assert_true(traffic.queue_max_ns > WEFT_MS(0.5));
     assert_int_equal(traffic.lost, 0);
     close_world();
@@ -269,7 +269,7 @@ static void test_over_subscription(void **state)
     close_world();
 }
 
-/* ---- hurt links ---- */
+/* ---- faulty links ---- */
 
 static const char hurt[] =
     "[topology]\nburst = 1KiB\n[host node]\ncount = 2\n[switch s]\ncount = 1\n[link l]\nfrom = node\nto = "
@@ -308,7 +308,7 @@ static uint64_t exchange_hurt(uint64_t seed)
     return trace;
 }
 
-/* Loss, doubles and reordering below are time above; equal seeds give equal runs, for any size of slabs. */
+/* Loss, duplicates and reordering become delay; equal seeds give equal runs, for any slab size. */
 static void test_hurt_links(void **state)
 {
     uint64_t first = exchange_hurt(1);
@@ -320,7 +320,7 @@ static void test_hurt_links(void **state)
     for (uint64_t seed = 2; seed < 12; seed++) assert_true(exchange_hurt(seed) != first);
 }
 
-/* A switch with small buffers drops what does not fit; everything arrives all the same. */
+/* A switch with small buffers drops what does not fit; everything arrives nevertheless. */
 static void test_small_buffer(void **state)
 {
     static const char star[] = "[host node]\ncount = 9\n[switch s]\ncount = 1\n[link l]\nfrom = node\nto = "
@@ -335,7 +335,7 @@ static void test_small_buffer(void **state)
     transfers(8, from, to, bytes, 2e-6, seconds);
     weft_sim_traffic(world.sim, &traffic);
     assert_true(traffic.overflowed > 0 && traffic.retried >= traffic.overflowed);
-    /* the buffer and a burst, at 12.5 bytes a ns */
+    /* the buffer and a burst, at 12.5 bytes per ns */
     assert_true(traffic.queue_max_ns <= 256 * 1024 * 2 / 25 + 64 * 1024 * 2 / 25);
     close_world();
 }
@@ -367,7 +367,7 @@ static void test_partition(void **state)
     }
 }
 
-/* What the file says breaks: a line that is down for 3 ms, a host that is slow, one that dies. */
+/* Faults of the file: a link down for 3 ms, a slow host, a dying host. */
 static void test_faults(void **state)
 {
     char text[500];
@@ -402,7 +402,7 @@ static void test_faults(void **state)
     close_world();
 }
 
-/* ---- ways ---- */
+/* ---- paths ---- */
 
 static struct weft_topology *load(const char *name)
 {
@@ -415,7 +415,7 @@ static struct weft_topology *load(const char *name)
     return topology;
 }
 
-/* In the fat tree equal ways are used about equally, and the same flow always takes the same. */
+/* In a fat tree equal paths get about equal load, and a flow always uses the same path. */
 static void test_ways(void **state)
 {
     struct weft_topology *tree = load("fat-tree");
@@ -445,7 +445,7 @@ static void test_ways(void **state)
 
     struct weft_topology *rails = load("rails");
     for (uint32_t rail = 0; rail < 4; rail++) {
-        /* to rail 2 of another host: from rail 2, as the rails never meet */
+        /* to rail 2 of another host: from rail 2, because rails are separate */
         assert_int_equal(topology_route(rails, 3, rail, 9, 2, 0, path), 2);
         assert_int_equal(rails->links[path[1]].from, rails->host_count + 2);
     }
@@ -454,7 +454,7 @@ static void test_ways(void **state)
     for (int i = 0; i < 3; i++) weft_topology_free(load(others[i]));
 }
 
-/* A one-sided transfer and a message on one host, and across the wide line with all its faults. */
+/* A one-sided transfer and a message on one host, and across the wide-area link with all its faults. */
 static void test_wide_area(void **state)
 {
     struct weft_topology *line = load("wide-area");
@@ -492,7 +492,8 @@ static void test_wide_area(void **state)
     close_world();
 }
 
-/* Three hosts in a row without a switch: neighbours talk, the ends have no way, and hosts forward nothing. */
+/* Three hosts in a row without a switch: neighbours are connected, the ends have no path, and hosts do not
+ * forward. */
 static void test_no_way(void **state)
 {
     struct weft_sim_options options;
@@ -603,7 +604,7 @@ static void test_mistakes(void **state)
     assert_non_null(strstr(error.text, "/nonexistent/net.ini"));
 }
 
-/* Every beginning of a good file is either good itself or a clean refusal; so is every damaged one. */
+/* Every prefix of a valid file is valid or refused; so is every corrupted file. */
 static void test_damage(void **state)
 {
     size_t bytes = strlen(hurt);

@@ -1,6 +1,5 @@
-/* test_tcp.c - what the tcp backend's sockets add to the conformance suite: hosts that fall silent and
- * processes that only stand still, settings, what is counted. In a network namespace of its own, whose
- * loopback can be switched off: a host that says nothing any more. */
+/* test_tcp.c - specific to the tcp backend: silent hosts and stopped processes, settings, statistics. Runs
+ * in its own network namespace, whose loopback can be switched off to make a host silent. */
 #include <errno.h>
 #include <net/if.h>
 #include <sched.h>
@@ -30,7 +29,7 @@ static void switch_loopback(bool on)
     close(fd);
 }
 
-/* Nothing under way: the system's own probes find out. */
+/* Idle: the kernel's keepalive probes detect it. */
 static void test_silent_while_idle(void **state)
 {
     struct net net;
@@ -44,7 +43,7 @@ static void test_silent_while_idle(void **state)
     net_close(&net);
 }
 
-/* With bytes under way the system would try for a quarter of an hour. */
+/* With bytes in flight the kernel alone would retry for a quarter of an hour. */
 static void test_silent_while_busy(void **state)
 {
     struct net net;
@@ -64,7 +63,7 @@ static void test_silent_while_busy(void **state)
     net_close(&net);
 }
 
-/* A process that stands still for longer than that is not lost: its host still answers. */
+/* A process that is stopped for longer is not lost: its host still acknowledges. */
 static void test_standing_still(void **state)
 {
     struct net net;
@@ -75,7 +74,7 @@ static void test_standing_still(void **state)
     fill(out, BIG, 3);
     op_recv(&recv, net.transports[1], 100, TAG(2), in, BIG);
     op_send(&send, net.peers[0][1], TAG(2), NULL, out, BIG);
-    /* until it is granted: then the other one stands still in the middle */
+    /* until it is granted: then the peer stops in the middle */
     while (recv.receive.payload_bytes == 0) net_pump(&net);
     for (uint64_t end_ns = net_now_ns() + WEFT_MS(4500); net_now_ns() < end_ns;)
         weft_transport_progress(net.transports[0], 64);
@@ -89,7 +88,7 @@ static void test_standing_still(void **state)
     free(in);
 }
 
-/* What nobody takes is bounded: the rest is announced, and comes when it is received. */
+/* Unconsumed messages are bounded: the rest is announced and arrives when received. */
 static void test_budget(void **state)
 {
     enum { MESSAGES = 400, BYTES = 4000 };
@@ -145,8 +144,8 @@ static void test_settings(void **state)
     weft_transport_free(transport);
 }
 
-/* What a long payload is best cut to is the same for all endpoints, so that ranks agree on it: whatever
- * they were opened with, and seen through a wrapper. */
+/* The message size for long payloads is equal for all endpoints, so that ranks agree on it: with all
+ * options, and through a wrapper. */
 static void test_message_bytes(void **state)
 {
     static const char *const backends[] = {"tcp", "trace:tcp", "tcp"};

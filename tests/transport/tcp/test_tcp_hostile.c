@@ -1,6 +1,5 @@
-/* test_tcp_hostile.c - a peer of the tcp backend that has proven itself and then says more than it may, in
- * frames that are in order: it is given up, with what it has done, before it costs more memory than it was
- * promised. (fuzz_tcp.c: anything at all, and nothing breaks.) */
+/* test_tcp_hostile.c - an authenticated peer exceeds its limits in well-formed frames: it is lost, with
+ * its operations, before it costs more memory than the budget. (fuzz_tcp.c sends arbitrary frames.) */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,14 +17,14 @@ enum {
     BUDGET = TCP_BUDGET_MIN,
     PAYLOAD = 1000,
     STEPS_MAX = 200000,
-    ANNOUNCED_MAX = 8192 /* as a sender has operations */
+    ANNOUNCED_MAX = 8192 /* as many as a sender has operations */
 };
 
 static struct weft_transport *endpoint;
-static char why[200]; /* the peer was given up */
-static enum weft_status loss = WEFT_ERR_MALFORMED; /* as what */
+static char why[200]; /* reason of the loss */
+static enum weft_status loss = WEFT_ERR_MALFORMED; /* its status */
 static bool throws_away;
-static uint32_t held_count; /* or thrown away */
+static uint32_t held_count; /* or discarded */
 static struct weft_list held;
 
 static void on_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
@@ -35,7 +34,7 @@ static void on_failed(void *context, uint32_t peer_id, enum weft_status status, 
     snprintf(why, sizeof why, "%s", text);
 }
 
-/* Nobody takes it, or it is thrown away. */
+/* Holds it, or discards it. */
 static void on_arrival(void *context, struct weft_arrival *arrival)
 {
     if (throws_away) {
@@ -112,7 +111,7 @@ static void open_both(struct hostile *hostile)
     }
 }
 
-/* The frame, and so many bytes of a payload; a peer that has been given up is told nothing more. */
+/* Sends the frame and payload bytes; no effect after the peer is lost. */
 static void say(const struct hostile *hostile, struct tcp_frame frame, size_t payload_bytes)
 {
     uint8_t words[TCP_FRAME_BYTES + PAYLOAD] = {0};
@@ -145,7 +144,7 @@ static struct tcp_frame message(uint64_t bytes)
     return (struct tcp_frame){.kind = TCP_MESSAGE, .number = WEFT_TAG(WEFT_CHANNEL_TEST, 1), .bytes = bytes};
 }
 
-/* Short of the budget all is kept; one more is too much. */
+/* Up to the budget everything is kept; one more byte is too much. */
 static void more_than_is_kept(void **state)
 {
     struct hostile hostile;
@@ -160,7 +159,7 @@ static void more_than_is_kept(void **state)
     assert_int_equal(held_count, fit);
 }
 
-/* What is thrown away is free again, also for a peer that has used all it may many times over. */
+/* Discarded bytes are free again, also for a peer that uses its whole budget many times. */
 static void what_is_thrown_away_is_free(void **state)
 {
     struct hostile hostile;
@@ -176,7 +175,7 @@ static void what_is_thrown_away_is_free(void **state)
     expect(&hostile, "sent what is no frame");
 }
 
-/* It claims that there is room for what was never sent. */
+/* It returns credit for bytes that were never sent. */
 static void more_room_than_there_was(void **state)
 {
     struct hostile hostile;
@@ -217,7 +216,7 @@ static void what_nobody_has_announced_or_granted(void **state)
 static enum weft_status received;
 static void on_received(struct weft_completion *completion, enum weft_status status) { received = status; }
 
-/* A receive that the beginning of a message has met ends with the peer that says no more. */
+/* A receive that matched the start of a message ends with its peer. */
 static void cut_off_in_a_message(void **state)
 {
     static const size_t sent[] = {0, 1, PAYLOAD / 2, PAYLOAD - 1};
@@ -243,8 +242,7 @@ static void cut_off_in_a_message(void **state)
     loss = WEFT_ERR_MALFORMED;
 }
 
-/* Who leaves says that nothing follows before it closes the socket; and it does not wait for ever for one
- * that never goes. */
+/* A closing endpoint sends LEAVE before it closes the socket, and waits for the peer for a bounded time. */
 static bool says_so_first(void)
 {
     struct hostile hostile;

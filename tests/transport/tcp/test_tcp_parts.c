@@ -1,6 +1,5 @@
-/* test_tcp_parts.c - the tcp backend where the system takes and gives less than it is asked for: frames
- * and payloads cut at every byte, and an endpoint that closes with a frame partly in its socket. The
- * system calls are this file's, so that it decides where the cuts lie. */
+/* test_tcp_parts.c - partial system calls: frames and payloads cut at every byte, and an endpoint that
+ * closes with a partly sent frame. This file replaces the system calls to control the cuts. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +14,9 @@ enum { LONG = NET_EAGER + 1000, SHORT = 700 };
 
 static const struct flavour tight = {"tcp", "tcp", .tune = "budget=64k"};
 static size_t sent_at_once = SIZE_MAX, got_at_once = SIZE_MAX; /* bytes of one call */
-/* bytes that sockets take, all calls together */
+/* bytes that sockets accept, over all calls */
 static size_t room = SIZE_MAX;
-/* who reads is as fast as who writes: nothing is ever full */
+/* the reader is as fast as the writer: buffers never fill */
 static bool swallows;
 static size_t swallowed;
 
@@ -72,7 +71,7 @@ ssize_t recv(int fd, void *buffer, size_t bytes, int flags)
 
 static const char header[] = "of a message";
 
-/* Announced and not, with headers and without, into posted receives and before them, both ways. */
+/* Announced and eager, with and without headers, receives posted before and after, in both directions. */
 static void exchange(struct net *net, size_t sent, size_t got)
 {
     enum { MESSAGES = 6 };
@@ -120,14 +119,13 @@ static void test_pieces(void **state)
     net_close(&net);
 }
 
-/* A long payload to somebody who takes it as fast as it is written: progress ends all the same, for the
- * sake of the others. */
+/* A long payload to a fast reader: progress still returns, so that others get a turn. */
 static void test_others_get_their_turn(void **state)
 {
     enum { LONGEST = 256 << 20 };
     struct net net;
     struct op send, receive;
-    char *out = calloc(1, LONGEST), *in = malloc(LONGEST); /* of which nothing is touched */
+    char *out = calloc(1, LONGEST), *in = malloc(LONGEST); /* never touched */
     net_open(&net, &tight, 2);
     net_meet_each_other(&net);
     op_recv(&receive, net.transports[1], 100, TAG(1), in, LONGEST);
@@ -152,7 +150,7 @@ enum begun { MESSAGE, ANNOUNCEMENT, DATA, GRANT, REFUSAL, BEGUN };
 static struct weft_transport *refuser;
 static void refuse(void *context, struct weft_arrival *arrival) { weft_transport_discard(refuser, arrival); }
 
-/* Endpoint 1 begins such a frame, of which the socket takes so many bytes. */
+/* Endpoint 1 begins such a frame, of which the socket accepts so many bytes. */
 static void begin(struct net *net, enum begun what, size_t bytes, struct op *ours, struct op *theirs)
 {
     static unsigned char out[LONG], in[LONG];
@@ -198,7 +196,7 @@ static void close_with(enum begun what, size_t bytes)
     for (int i = 0; i < 10; i++) weft_transport_progress(net.transports[1], 64);
     room = SIZE_MAX;
     PUMP_UNTIL(&net, weft_transport_drained(net.transports[1]) && net.failed_count[0] > 0);
-    /* all frames before were whole ones */
+    /* all earlier frames were complete */
     assert_string_equal(net.failed_text[0], "it has closed its endpoint");
     assert_int_equal(ours.fired, what != REFUSAL);
     assert_int_equal(theirs.fired, what >= DATA);

@@ -1,5 +1,5 @@
-/* test_ucx.c - what is special about the UCX backend: the job's secret, ports, devices, the user's own
- * UCX_* settings, strangers on the listening port, sleeping, and what the lines about its peers say. */
+/* test_ucx.c - specific to the UCX backend: the job's secret, ports, devices, UCX_* variables of the user,
+ * stray connections to its port, sleep, and peer descriptions. */
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -91,7 +91,7 @@ static enum weft_status bootstrap(struct place *from, struct place *to, uint32_t
     return weft_transport_connect(from->transport, to_id, blob, bytes, peer_out);
 }
 
-/* Both ways, an eager and an announced message each; ids 1 and 2. */
+/* An eager and an announced message in each direction; ids 1 and 2. */
 static void talk(struct place *places, struct weft_peer *peers[2])
 {
     enum { BYTES = 300000 };
@@ -120,7 +120,7 @@ static void meet_both(struct place *places, struct weft_peer *peers[2])
     assert_int_equal(bootstrap(&places[1], &places[0], 1, &peers[1]), WEFT_OK);
 }
 
-/* Two endpoints that have met and talked. lanes NULL: UCX's choice. */
+/* Two connected endpoints that have exchanged messages. lanes NULL: UCX's choice. */
 static void open_two(struct place *places, struct weft_peer *peers[2], const char *lanes)
 {
     for (uint32_t i = 0; i < 2; i++) {
@@ -186,7 +186,8 @@ static void test_blob_is_sealed(void **state)
     close_all(places, 2);
 }
 
-/* A program that unpacks our address without proof gets through to us; nothing of what it sends is taken. */
+/* A program that unpacks the address without proof reaches this endpoint; nothing of its messages is
+ * accepted. */
 static void test_forger(void **state)
 {
     struct place places[2];
@@ -218,7 +219,7 @@ static void test_forger(void **state)
     assert_true(refused >= 3);
     assert_int_equal(recv.fired, 0);
     assert_int_equal(stats.received_count, 0);
-    assert_int_equal(places[0].transport->early_peer_count, 0); /* and no memory is spent on him */
+    assert_int_equal(places[0].transport->early_peer_count, 0); /* and no memory is spent on it */
     close_all(places, 2);
 }
 
@@ -233,7 +234,7 @@ static int listen_somewhere(uint16_t port)
     return -1;
 }
 
-/* Two free ports in a row, below what the system gives out by itself. */
+/* Two adjacent free ports, below the system's ephemeral range. */
 static uint16_t free_ports(void)
 {
     for (uint16_t port = (uint16_t)(20000 + (unsigned)getpid() % 10000); port < 32000; port += 2) {
@@ -246,7 +247,7 @@ static uint16_t free_ports(void)
     return 0;
 }
 
-/* A connection to the port on this host, -1: nobody listens. */
+/* A connection to the port on this host; -1: refused. */
 static int dial(uint16_t port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -275,7 +276,7 @@ static void test_port_range(void **state)
         assert_true(fd >= 0);
         close(fd);
     }
-    assert_false(place_open(&options, &places[2])); /* does not look for ever */
+    assert_false(place_open(&options, &places[2])); /* does not search without end */
     assert_int_equal(places[2].status, WEFT_ERR_EXISTS);
     assert_non_null(strstr(places[2].error.text, ports));
     assert_non_null(strstr(places[2].error.text, "0 are free"));
@@ -382,7 +383,7 @@ static void test_user_settings(void **state)
     assert_true(fd >= 0);
     close(fd);
     place_init(&options, &places[1], 2);
-    assert_false(place_open(&options, &places[1])); /* and is exhausted by a sentence, too */
+    assert_false(place_open(&options, &places[1])); /* a range in use is reported by a sentence, too */
     unsetenv("UCX_TCP_PORT_RANGE");
     assert_non_null(strstr(places[1].error.text, "UCX_TCP_PORT_RANGE"));
     close_all(places, 1);
@@ -393,7 +394,7 @@ static void test_user_settings(void **state)
     expect_refusal("UCX_TCP_PORT_RANGE", "many");
 }
 
-/* ---- strangers on the port ---- */
+/* ---- stray connections ---- */
 
 static void scribble(int fd, uint32_t seed, size_t bytes)
 {
@@ -419,17 +420,17 @@ static void test_strangers(void **state)
         options.ports = ports;
         must_open(&options, &places[i]);
     }
-    for (int i = 0; i < STRANGERS; i++) { /* before anybody has met */
+    for (int i = 0; i < STRANGERS; i++) { /* before any connect */
         fds[i] = dial((uint16_t)(first + i % 2));
         assert_true(fds[i] >= 0);
         if (i % 3 == 0) scribble(fds[i], (uint32_t)i, 1 + (size_t)i * 8); /* a word or a page */
         if (i % 5 == 0) {
-            close(fds[i]); /* and gone */
+            close(fds[i]); /* closed */
             fds[i] = -1;
         }
     }
     meet_both(places, peers);
-    for (int round = 0; round < 20; round++) { /* the others stay, silent or drop by drop */
+    for (int round = 0; round < 20; round++) { /* the others stay, silent or sending slowly */
         for (int i = 0; i < STRANGERS; i++) {
             if (fds[i] >= 0 && i % 3 == 1) scribble(fds[i], (uint32_t)(i + round), 1);
         }
@@ -453,8 +454,8 @@ static double processor_seconds(void)
            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-/* A third of a second of nothing after the last message costs nearly nothing: both endpoints sleep on
- * their descriptors. */
+/* After the last message a third of a second costs nearly no processor time: both endpoints sleep on their
+ * descriptors. */
 static void sleeps(const char *lanes)
 {
     struct place places[2];
@@ -482,7 +483,7 @@ static void sleeps(const char *lanes)
     close_all(places, 2);
 }
 
-/* An endpoint that is polled does not listen to UCX, which would cost each sender; armed, it does. */
+/* A polled endpoint does not listen to UCX's descriptor, which would cost each sender; an armed one does. */
 static void test_listens_when_armed(void **state)
 {
     enum { TAG_LISTENS = 7 };
@@ -518,8 +519,7 @@ static void test_sleeps_shm(void **state) { sleeps("shm"); }
 
 /* ---- the end ---- */
 
-/* Others write when an endpoint closes: they hear that it has closed, not that something broke, and
- * everything ends. */
+/* Peers send while an endpoint closes: they see a close, not an error, and everything ends. */
 static void test_close_while_written(void **state)
 {
     enum { COUNT = 12, BYTES = 1 << 20 };
@@ -608,9 +608,8 @@ static enum weft_status put(struct op *op, struct weft_remote *remote, const voi
 
 static size_t gathered_bytes(int i) { return i == 0 ? 8 : i % 10 == 9 ? 16 << 10 : (size_t)i * 7; }
 
-/* Small messages that follow each other between two calls of progress leave together: in order, each
- * whole, to receives that are posted and to those that come later. The first of them alone is not copied:
- * it waits for nobody. */
+/* Small messages between two calls of progress leave together: in order, complete, to receives posted
+ * before and after. The first is sent at once, without a copy. */
 static void test_gathered(void **state)
 {
     enum { COUNT = 300, LARGEST = 16 << 10 };
@@ -631,7 +630,7 @@ static void test_gathered(void **state)
             fill(i == 0 ? lead : out, bytes, (uint32_t)i);
             assert_int_equal(op_send(&sends[i], peers[0], TAG(5), header, i == 0 ? lead : out, bytes),
                              WEFT_IN_PROGRESS);
-            memset(out, 0xEE, bytes); /* all but the first have been copied */
+            memset(out, 0xEE, bytes); /* all but the first were copied */
             if (i > 0) gathered += bytes;
         }
         assert_int_equal(copied(&places[0]) - before, gathered);
@@ -650,9 +649,9 @@ static void test_gathered(void **state)
     close_all(places, 2);
 }
 
-/* More than the eager window of messages that nobody waits for, of all sizes around what is kept in small
- * and large buffers and what is announced: each comes whole when it is asked for, small ones do not take
- * the room of the largest, and the room is used again. */
+/* More unconsumed messages than the eager window, of sizes around the small and large buffers and the
+ * announcement limit: each arrives complete when received, small ones do not use the largest buffers, and
+ * the buffers are reused. */
 static void test_kept(void **state)
 {
     enum { COUNT = 60, LARGEST = 300 << 10 };
@@ -686,9 +685,8 @@ static void test_kept(void **state)
     close_all(places, 2);
 }
 
-/* Over verbs lanes (in the virtual machine): the owner's processor touches nothing of what is put into or
- * got from its window, the notification comes behind the bytes, and a window closes only when nobody has
- * its key any more. */
+/* Over verbs lanes (in the virtual machine): the owner's processor copies nothing, the notification
+ * follows the bytes, and a window closes only when every key was released. */
 static void test_remote_access(void **state)
 {
     enum { BYTES = 1 << 20, COUNT = 16 };
@@ -719,7 +717,7 @@ static void test_remote_access(void **state)
     static unsigned char memory[BYTES], source[BYTES], back[BYTES];
     struct weft_remote *remotes[2];
     struct weft_window *window = open_window(&places[1], peers[0], memory, BYTES, remotes);
-    talk(places, peers); /* the key is asked for and given meanwhile */
+    talk(places, peers); /* meanwhile the key is requested and sent */
     uint64_t before = copied(&places[1]), own_before = copied(&places[0]);
     for (uint32_t round = 0; round < 4; round++) {
         size_t bytes = round == 0 ? 8 : BYTES >> (3 - round);
@@ -748,7 +746,7 @@ static void test_remote_access(void **state)
         assert_int_equal(put(&puts[i], remotes[0], source, BYTES, false), WEFT_IN_PROGRESS);
     op_init(&closed);
     weft_window_close(window, &closed.completion);
-    /* the importer has not heard of it */
+    /* the importer has not received it */
     for (int i = 0; i < 20; i++) weft_transport_progress(places[1].transport, 64);
     assert_int_equal(closed.fired, 0);
     UNTIL(places, 2, closed.fired);
@@ -760,7 +758,7 @@ static void test_remote_access(void **state)
     for (int i = 0; i < BYTES; i++) assert_int_equal(memory[i], 0xEE);
     for (int i = 0; i < 2; i++) assert_int_equal(weft_remote_release(remotes[i]), WEFT_OK);
 
-    /* released before and after the key has come */
+    /* released before and after the key has arrived */
     window = open_window(&places[1], peers[0], memory, BYTES, remotes);
     assert_int_equal(weft_remote_release(remotes[0]), WEFT_OK);
     talk(places, peers);
@@ -770,7 +768,7 @@ static void test_remote_access(void **state)
     UNTIL(places, 2, closed.fired);
     assert_int_equal(places[0].failed + places[1].failed, 0);
 
-    /* its user leaves without letting go */
+    /* its user closes without releasing */
     window = open_window(&places[1], peers[0], memory, BYTES, remotes);
     talk(places, peers);
     assert_int_equal(put(&puts[0], remotes[0], source, BYTES, false), WEFT_IN_PROGRESS);
@@ -799,7 +797,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_gathered),
         cmocka_unit_test(test_kept),
     };
-    /* nobody answers him: it takes two seconds */
+    /* no peer answers: takes two seconds */
     if (argc > 1 && strcmp(argv[1], "quick") == 0) cmocka_set_skip_filter("test_forger");
     else if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("ucx", tests, NULL, NULL);

@@ -1,7 +1,6 @@
-/* test_ucx_pair.c - two processes, each in a network namespace of its own, talk over UCX's tcp lanes:
- * `test_ucx_pair NAMESPACE NAMESPACE DEVICE`; test_ucx_networks.py makes the namespaces and the link
- * between them. Messages of all ways and sizes, put and get, ports of a fixed range, and the two ends: one
- * side closes in order, then one is killed. */
+/* test_ucx_pair.c - two processes in separate network namespaces use UCX's tcp lanes: `test_ucx_pair
+ * NAMESPACE NAMESPACE DEVICE`; test_ucx_networks.py creates the namespaces and their link. Messages of all
+ * protocols and sizes, put and get, a fixed port range, and both ends: close in order, then kill. */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -54,7 +53,7 @@ static void enter(const char *name)
     MUST(umount2("/sys", MNT_DETACH) == 0 && mount("sysfs", "/sys", "sysfs", 0, NULL) == 0);
 }
 
-/* What one side has to say to the other about itself. */
+/* Exchanges a blob with the other process. */
 static size_t swap(int fd, const void *ours, size_t bytes, void *theirs)
 {
     ssize_t got;
@@ -129,7 +128,7 @@ static void windows(int fd)
     MUST(weft_transport_get(remote, 0, source, BYTES, &got.completion) == WEFT_IN_PROGRESS);
     UNTIL(got.fired);
     MUST(got.status == WEFT_OK && filled(source, BYTES, 50 + (uint32_t)side));
-    messages(); /* the other has read, too */
+    messages(); /* the other process has read, too */
 }
 
 static int run(int fd, const char *name, const char *device, bool killed)

@@ -1,21 +1,21 @@
-/* sim_verbs_stream.c - two verbs streams over modelled queue pairs and a modelled link; one seed, one world.
+/* sim_verbs_stream.c - two verbs streams over modelled queue pairs and a modelled link; one world per
+ * seed.
  *
  *     sim_verbs_stream [--seeds N] [--first S] [--verbose] [--expect-caught]
  *
- * The model is the worst a reliable queue pair may do: writes land in any order, only an immediate waits for
- * the writes before it; bytes are read from the sender's memory when they land, not when they are posted;
- * acknowledgements come late, or never because the queue pair breaks after landing; what was posted on a
- * broken queue pair may still land until the *receiver* has fenced his; windows are closed under puts and
- * gets; making, joining and posting fail now and then; a peer dies.
+ * The model permits the worst behaviour of a reliable queue pair. Writes land in any order; only an
+ * immediate waits for earlier writes. Bytes are read from the sender's memory when they land, not when
+ * they are posted. Acknowledgements are late, or lost because the queue pair breaks after landing. Works
+ * of a broken queue pair may land until the *receiver* has fenced its own. Windows close under puts and
+ * gets; create, join and post fail at times; a peer dies.
  *
- * Safety, in every world: messages arrive once, in the order sent, with the right bits; a send's source is
- * scribbled over as soon as the send has ended and a receive's buffer is poisoned as soon as it has ended, so
- * whoever touches them later is found; no write lands outside the ring, a granted buffer or a window; small
- * payloads lying at the receiver stay below the budget. Liveness: every operation ends, with WEFT_OK unless
- * somebody died or all rails did. A failing seed prints the command that replays it.
+ * Safety, in every world: messages arrive once, in order, with the right bits. A send's source is
+ * overwritten after its completion and a receive's buffer is poisoned, so a late access is detected. No
+ * write lands outside the ring, a granted buffer or a window. Unconsumed eager bytes stay below the
+ * budget. Liveness: every operation ends, with WEFT_OK unless a peer or all rails died. A failing seed
+ * prints the command that replays it.
  *
- * --expect-caught turns the verdict round, for the deliberately broken variants of stream.h
- * (STREAM_MUTANT). */
+ * --expect-caught inverts the result, for the deliberately broken variants of stream.h (STREAM_MUTANT). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,14 +38,14 @@ struct posted {
     bool landed, done;
 };
 
-/* One queue pair and what it has sent. */
+/* One queue pair and its works. */
 struct qp {
     int side;
     uint32_t lane, epoch;
     struct qp *peer;
     bool joined, error, told_error, fence_asked, fenced;
-    struct posted works[WORKS_MAX]; /* a ring: those told are forgotten */
-    uint32_t count, acked;          /* works posted; how far the sender has been told */
+    struct posted works[WORKS_MAX]; /* a ring: reported works are dropped */
+    uint32_t count, acked;          /* works posted; acknowledged to the sender */
 };
 
 enum event_kind { EVENT_JOINED, EVENT_IMM, EVENT_ACKED, EVENT_REFUSED, EVENT_BROKE, EVENT_FENCED };
@@ -79,9 +79,9 @@ struct side {
     uint8_t *ring, *staging;
     struct event events[EVENTS_MAX];
     uint32_t event_first, event_count;
-    struct letter letters[LETTERS_MAX]; /* on their way to this side */
+    struct letter letters[LETTERS_MAX]; /* in flight to this side */
     uint32_t letter_first, letter_count;
-    struct item items[MESSAGES]; /* those it sends */
+    struct item items[MESSAGES]; /* operations that it starts */
     uint32_t started, next_arrival; /* next_arrival: of the peer's messages */
     bool dead, told_lost, ended, left, rails_dead;
 };
@@ -96,7 +96,7 @@ static struct world {
     struct qp *newest[2][LANES];
     struct weft_env env;
     bool failed, verbose;
-    bool deaf; /* queue pairs come up, but nothing posted on them arrives */
+    bool deaf; /* queue pairs connect, but nothing posted on them arrives */
     char what[200];
     uint64_t breaks;
     int dying;
@@ -154,7 +154,7 @@ static bool poisoned(const uint8_t *bytes, uint32_t count)
 /* a real clock is later at each reading */
 static uint64_t sim_now(struct weft_env *env) { return world.now_ns++; }
 
-/* ---- what the streams ask for ---- */
+/* ---- requests of the streams ---- */
 
 static struct posted *work_of(struct qp *qp, uint32_t number) { return &qp->works[number % WORKS_MAX]; }
 static struct side *other(struct side *side) { return &world.sides[1 - side->index]; }
@@ -202,7 +202,7 @@ static enum weft_status lane_join(void *context, uint32_t lane, uint32_t epoch, 
     if (world.trouble != CALM && chance(4)) return WEFT_ERR_UNREACHABLE;
     memcpy(&number, blob, 4);
     qp->peer = world.qps[number];
-    qp->joined = true; /* a connection manager may be done before it says so */
+    qp->joined = true; /* a connection manager may finish before it reports so */
     if (chance(70)) return WEFT_OK;
     event_add(side, (struct event){.kind = EVENT_JOINED, .qp = qp});
     return WEFT_IN_PROGRESS;
@@ -329,7 +329,7 @@ static const struct stream_ops ops = {lane_make, lane_join, lane_fence, post,   
 
 /* ---- the wire ---- */
 
-/* Is this a put into (a get from) a window that was closed? The device says no and the queue pair breaks. */
+/* Whether this accesses a closed window: the device refuses it and the queue pair breaks. */
 static bool refused(const struct side *owner, const struct posted *posted)
 {
     const uint8_t *at = (const uint8_t *)(uintptr_t)posted->work.remote;
@@ -341,7 +341,7 @@ static bool refused(const struct side *owner, const struct posted *posted)
     return false;
 }
 
-/* May these bytes of the peer's memory be written? */
+/* Whether these bytes of the peer's memory may be written. */
 static uint8_t *target(struct side *owner, uint64_t address, uint32_t bytes, bool read)
 {
     uint8_t *at = (uint8_t *)(uintptr_t)address;
@@ -367,7 +367,7 @@ static void land(struct qp *qp, struct posted *posted)
     else memcpy(at, work->local, work->bytes);
 }
 
-/* Something of this queue pair's happens at the other side; false: nothing can. */
+/* Executes one step of this queue pair at the peer; false: none is possible. */
 static bool wire_step(struct qp *qp)
 {
     if (!qp->joined || !qp->peer) return false;
@@ -388,7 +388,7 @@ static bool wire_step(struct qp *qp)
     bool reaches = qp->peer->joined && !qp->peer->fenced && !qp->peer->error && !to->dead && !world.deaf;
     if (STREAM_MUTANT == STREAM_MUTANT_LATE_WRITES && posted->work.kind == STREAM_WORK_WRITE)
         reaches = !to->dead && !world.deaf;
-    if (!reaches) { /* dropped on the floor, for ever */
+    if (!reaches) { /* dropped for ever */
         if (qp->peer->joined || to->dead) qp->error = true;
         return false;
     }
@@ -415,7 +415,7 @@ static bool wire_step(struct qp *qp)
     return true;
 }
 
-/* Acknowledgements reach the sender, for some of what has landed. */
+/* Acknowledges some of the executed works. */
 static bool ack_step(struct qp *qp)
 {
     if (qp->error || qp->fenced) return false;
@@ -442,7 +442,7 @@ static bool error_step(struct qp *qp)
 static bool fence_step(struct qp *qp)
 {
     if (!qp->fence_asked || qp->fenced) return false;
-    qp->fenced = true; /* completions before it are in the queue: told first */
+    qp->fenced = true; /* earlier completions are in the queue and reported first */
     event_add(&world.sides[qp->side], (struct event){.kind = EVENT_FENCED, .qp = qp});
     return true;
 }
@@ -493,7 +493,7 @@ static void start_access(struct side *side, struct item *item)
 {
     struct stream_send *send = &item->send;
     item->bytes = 1 + (uint32_t)draw(BYTES_MAX);
-    item->buffer_live = true; /* a window for ever, */
+    item->buffer_live = true; /* a window that stays open, */
     item->closed = world.trouble == BREAKS && chance(15); /* or one that was closed before */
     if (item->kind == ITEM_GET) fill(item->buffer, item->bytes, 9, item->number);
     else fill(item->source, item->bytes, side->index, item->number);
@@ -521,7 +521,7 @@ static bool start_step(struct side *side)
     return true;
 }
 
-/* Our user accepts, discards or takes one of the messages that arrived. */
+/* The user accepts, discards or consumes one arrival. */
 static bool take_step(struct side *side)
 {
     struct item *items = other(side)->items;
@@ -584,7 +584,7 @@ static void trouble_strikes(uint32_t step)
     if (world.trouble == LEAVE) stream_leave(world.sides[world.dying].stream, false);
 }
 
-/* What the layer above does with what the stream reports. */
+/* Reacts to the reports of the stream, as the backend does. */
 static void react(struct side *side)
 {
     struct side *peer = other(side);
@@ -669,7 +669,7 @@ static bool side_over(const struct side *side)
     return !side->told_lost && peer->started == MESSAGES;
 }
 
-/* Mostly one in use, else any that ever was: it may have writes on their way. */
+/* Mostly one in use, else any earlier one: it may have writes in flight. */
 static struct qp *any_qp(void)
 {
     if (world.qp_count == 0) return NULL;
@@ -677,7 +677,7 @@ static struct qp *any_qp(void)
     return world.newest[draw(2)][draw(LANES)];
 }
 
-/* One thing happens, to whom is drawn. */
+/* One random event at a random place. */
 static bool something(void)
 {
     struct side *side = &world.sides[draw(2)];
@@ -743,7 +743,7 @@ static bool play(uint64_t seed, bool verbose)
         trouble_strikes(step);
         if (idle > 30 || step % 16 == 0) tick(idle > 30);
         bool over = side_over(&world.sides[0]) && side_over(&world.sides[1]);
-        if (over && ++after > 400) break; /* late writes have their chance */
+        if (over && ++after > 400) break; /* late writes get a chance */
     }
     if (step == STEPS_MAX) violation("it never ends");
     check_end();

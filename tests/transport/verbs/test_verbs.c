@@ -1,9 +1,9 @@
-/* test_verbs.c - what only the verbs backend has: queue pairs forced into error under load, several lanes and
- * rails, windows over real keys, what the work costs. Runs in the virtual machine (tests/vm), skipped where
- * there is no device.
+/* test_verbs.c - specific to the verbs backend: queue pairs forced into error under load, several lanes
+ * and rails, windows with real keys, cost of the work. Runs in the virtual machine (tests/vm); skipped
+ * without a device.
  *
  *     test_verbs                                   all tests; WEFT_TEST_DEVICES as in net.c
- *     test_verbs --cost BYTES [DEVICE]             work requests, doorbells, ... for each MiB of messages that large */
+ *     test_verbs --cost BYTES [DEVICE]             work requests, doorbells, ... per MiB of messages */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static uint64_t draw(uint64_t *random)
     return *random >> 33;
 }
 
-/* A stream of messages of all sizes both ways; `trouble` is called between them. */
+/* Messages of all sizes in both directions; `trouble` is called between them. */
 struct endpoint_set {
     struct net *net;
     struct op sends[2][64], recvs[2][64];
@@ -85,8 +85,8 @@ static void endpoint_set_check(struct endpoint_set *endpoint_set)
     }
 }
 
-/* Queue pairs go into error again and again, at either side, under traffic: every message once, in order,
- * right; and the lanes come back. */
+/* Queue pairs go into error repeatedly, on either side, under traffic: every message arrives once, in
+ * order, intact; and the lanes return. */
 static void break_under_load(const char *tune, uint32_t lanes, int breaks, uint64_t seed)
 {
     struct net net;
@@ -113,7 +113,7 @@ static void break_under_load(const char *tune, uint32_t lanes, int breaks, uint6
 static void test_break_one_lane(void **state) { break_under_load(NULL, 1, 3, 1); }
 static void test_break_of_four_lanes(void **state) { break_under_load("lanes=4,chunk=16k", 4, 6, 2); }
 
-/* Small windows everywhere: rings, chunks, depth, budget. */
+/* Small limits everywhere: rings, chunks, depth, budget. */
 static void test_small_everything(void **state)
 {
     struct net net;
@@ -159,8 +159,8 @@ static struct weft_remote *import_at(struct net *net, int from, int to, struct w
     return remote;
 }
 
-/* Put with notification and get, while queue pairs break; then the window is closed and the next access is
- * refused, the peer lives on. */
+/* Put with notification and get while queue pairs break. Then the window is closed and the next access is
+ * refused; the peer lives on. */
 static void test_windows_and_breaks(void **state)
 {
     enum { BYTES = 500000 };
@@ -219,7 +219,7 @@ static void test_windows_and_breaks(void **state)
     net_close(&net);
 }
 
-/* GPU memory goes by its dma-buf; where there is no CUDA driver that is said, and nothing else happens. */
+/* GPU memory uses its dma-buf; without a CUDA driver an error is reported and nothing else happens. */
 static void test_window_of_gpu_memory(void **state)
 {
     struct net net;
@@ -236,7 +236,7 @@ static void test_window_of_gpu_memory(void **state)
     assert_int_equal(weft_window_open(net.transports[0], &options, &window, &error), WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(error.text, "CUDA driver"));
     assert_null(window);
-    options.kind = WEFT_MEMORY_PINNED; /* ordinary memory to this device */
+    options.kind = WEFT_MEMORY_PINNED; /* ordinary memory for this device */
     struct op closed;
     op_init(&closed);
     assert_int_equal(weft_window_open(net.transports[0], &options, &window, &error), WEFT_OK);
@@ -245,10 +245,10 @@ static void test_window_of_gpu_memory(void **state)
     net_close(&net);
 }
 
-/* The connection manager makes the queue pairs, the first ones and those after breaks. */
+/* The connection manager creates the queue pairs, the first ones and those after breaks. */
 static void test_connection_manager(void **state) { break_under_load("connect=cm,lanes=2", 2, 3, 5); }
 
-/* ---- what it costs ---- */
+/* ---- cost ---- */
 
 static void exchange(struct net *net, unsigned char *out, unsigned char *in, size_t bytes, int count)
 {
@@ -260,8 +260,8 @@ static void exchange(struct net *net, unsigned char *out, unsigned char *in, siz
     }
 }
 
-/* Work requests and doorbells of both ends together for messages of `bytes`, against what one RDMA write
- * of a chunk each would take; payload is never copied. */
+/* Work requests and doorbells of both ends for messages of `bytes`, compared with one RDMA write per
+ * chunk; payload is never copied. */
 static void test_cost(void **state)
 {
     enum { BYTES = 16 << 20, CHUNK = 64 << 10 };

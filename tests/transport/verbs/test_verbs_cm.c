@@ -1,5 +1,5 @@
-/* test_verbs_cm.c - queue pairs connected by librdmacm, on a real (soft-RoCE) device: run in the virtual
- * machine. WEFT_TEST_DEVICES names one device, or two joined by a wire. */
+/* test_verbs_cm.c - queue pairs connected by librdmacm, on a soft-RoCE device, in the virtual machine.
+ * WEFT_TEST_DEVICES names one device, or two joined by a wire. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -163,8 +163,7 @@ static void test_disconnect_and_again(void **state)
     }
 }
 
-/* A request without the right token leaves nothing behind, and the one that is expected still comes
- * through. */
+/* A request without the right token leaves nothing behind, and the expected one still succeeds. */
 static void test_strangers(void **state)
 {
     uint8_t token[VERBS_CM_TOKEN_BYTES], wrong[VERBS_CM_TOKEN_BYTES] = {0};
@@ -189,7 +188,7 @@ static void test_strangers(void **state)
     assert_int_equal(sides[DIALS].event.kind, VERBS_CM_CONNECTED);
     assert_int_equal(sides[ACCEPTS].event.kind, VERBS_CM_CONNECTED);
     write_across(DIALS);
-    /* A token is good once. */
+    /* A token is valid once. */
     struct verbs_queue_pair *second, *first = sides[DIALS].pair;
     OK_(verbs_queue_pair_create(&sides[DIALS].rail, "endpoint 8", NULL, &second, &why));
     sides[DIALS].pair = second;
@@ -203,7 +202,7 @@ static void test_strangers(void **state)
     write_across(ACCEPTS);
 }
 
-/* Nobody listens there any more; an address that is none. */
+/* A closed listener; an invalid address. */
 static void test_nobody(void **state)
 {
     uint8_t address[VERBS_CM_ADDRESS_BYTES], token[VERBS_CM_TOKEN_BYTES] = {0};

@@ -1,8 +1,8 @@
-/* test_verbs_device.c - the device half of the verbs backend on a real (soft-RoCE) device: run in the virtual
+/* test_verbs_device.c - the device part of the verbs backend on a soft-RoCE device, in the virtual
  * machine.
  *
  * WEFT_TEST_DEVICES names one device, or two joined by a wire; WEFT_TEST_WIRE the interfaces of that wire,
- * which some tests hurt. Exit status 77 where there is no device. */
+ * which some tests disturb. Exit status 77: no device. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ struct side {
     struct verbs_region region;
     unsigned char *buffer;
     struct verbs_queue_pair *pair;
-    struct verbs_completion got[512]; /* every completion, in the order they came */
+    struct verbs_completion got[512]; /* every completion, in order of arrival */
     int count;
 };
 
@@ -54,7 +54,7 @@ static void side_open(struct side *side, const char *device, const char *tune)
     struct verbs_options options;
     uint32_t count = 0;
     verbs_options_init(&options);
-    options.timeout = 14; /* errors come soon */
+    options.timeout = 14; /* errors are reported soon */
     snprintf(options.devices, sizeof options.devices, "%s", device);
     OK_(verbs_options_parse(tune, false, &options, &why));
     OK_(verbs_rails_open(weft_env_system(), &options, &side->rail, &count, &why));
@@ -116,7 +116,7 @@ static void pump(struct both *both)
         side->count += got;
         count += got;
     }
-    if (count == 0) usleep(100); /* two pollers starve the soft wire */
+    if (count == 0) usleep(100); /* two pollers starve the soft-RoCE wire */
 }
 
 static void never(const struct both *both, const char *expression)
@@ -224,7 +224,7 @@ static void test_overrides(void **state)
     uint32_t count;
     char text[160];
     assert_int_equal(opens("", "gid=0,mtu=1024,tc=104,sl=3", rails, &count, &error), WEFT_OK);
-    assert_int_equal(rails[0].port.gid.raw[0], 0xfe); /* link-local, as asked for */
+    assert_int_equal(rails[0].port.gid.raw[0], 0xfe); /* link-local, as requested */
     assert_int_equal(rails[0].port.mtu_bytes, 1024);
     uint64_t own, each;
     verbs_rail_memory(&rails[0], &own, &each);
@@ -256,7 +256,7 @@ static void test_refusals(void **state)
         const char *words;
     } cases[] = {
         {"mlx5_9", NULL, WEFT_ERR_NOT_FOUND, "mlx5_9"},
-        {"mlx5_9", NULL, WEFT_ERR_NOT_FOUND, "rxe0"}, /* what there is */
+        {"mlx5_9", NULL, WEFT_ERR_NOT_FOUND, "rxe0"}, /* lists what there is */
         {"rxe0:2", NULL, WEFT_ERR_NOT_FOUND, "rxe0:2"},
         {"rxe0", "gid=77", WEFT_ERR_NOT_FOUND, "no GID 77"},
         {"rxe0", "mtu=1000", WEFT_ERR_INVALID, "mtu"},
@@ -297,7 +297,7 @@ static void test_blobs(void **state)
     close_both(both);
 }
 
-/* ---- moving ---- */
+/* ---- transfer ---- */
 
 static void test_write(void **state)
 {
@@ -336,7 +336,7 @@ static void test_inline_and_read(void **state)
     fill(small, sizeof small, 5);
     struct verbs_work one = work(both, VERBS_WRITE_IMMEDIATE, 0, 100, sizeof small, 1);
     one.local = small;
-    one.lkey = 0; /* not registered at all */
+    one.lkey = 0; /* not registered */
     one.inlined = true;
     one.immediate = 1;
     assert_int_equal(verbs_queue_pair_post(both->sides[A].pair, &one, 1), WEFT_OK);
@@ -353,8 +353,7 @@ static void test_inline_and_read(void **state)
     close_both(both);
 }
 
-/* Nobody asks for signals: they come by themselves, the queue never fills for good, and nothing is counted
- * twice. */
+/* No signal is requested: completions arrive regularly, the queue drains, and nothing is counted twice. */
 static void test_signals_and_room(void **state)
 {
     struct both *both = open_both("depth=32");
@@ -421,7 +420,7 @@ static void test_sleep(void **state)
         verbs_rail_woken(&b->rail);
         assert_int_equal(poll(&fd, 1, 0), 0);
         PUMP_UNTIL(both, b->count == 1 && both->sides[A].count == 1);
-        /* What came before the arming is found by the arming. */
+        /* arm finds completions before it. */
         assert_int_equal(verbs_queue_pair_post(both->sides[A].pair, &one, 1), WEFT_OK);
         while (both->sides[A].count < 2)
             both->sides[A].count += verbs_rail_poll(&both->sides[A].rail, both->sides[A].got, 1);
@@ -468,10 +467,10 @@ static void test_errors(void **state)
                                       work(both, VERBS_WRITE, 0, 0, 64, 2),
                                       work(both, VERBS_WRITE, 0, 0, 64, 3)};
         if (kind == 0) works[1].rkey ^= 0x5500;
-        if (kind == 1) works[1].remote += BYTES - 32; /* past its end */
+        if (kind == 1) works[1].remote += BYTES - 32; /* beyond its end */
         if (kind == 2) works[1].lkey ^= 0x5500;
         forget(both);
-        /* The first may complete as well; the others end with an error, each once, in order. */
+        /* The first may complete; the others end with an error, each once, in order. */
         assert_int_equal(verbs_queue_pair_post(both->sides[A].pair, works, 3), WEFT_OK);
         PUMP_UNTIL(both, both->sides[A].pair->state == VERBS_FLUSHED);
         assert_int_equal(both->sides[A].count, 3);
@@ -493,8 +492,8 @@ static void test_errors(void **state)
     close_both(both);
 }
 
-/* Broken in the middle of work, many times: every work request ends exactly once, in order, and the next
- * life is clean. */
+/* Broken during work, many times: every work request ends exactly once, in order, and the next queue pair
+ * starts clean. */
 static void test_break_in_flight(void **state)
 {
     struct both *both = open_both("depth=64");
@@ -561,7 +560,7 @@ static void test_many_and_limit(void **state)
     }
     close_both(both);
 
-    struct side side = {0}; /* more work requests than its completion queue may ever hold */
+    struct side side = {0}; /* more work requests than its completion queue can hold */
     side_open(&side, names[A], "depth=16000");
     struct verbs_queue_pair *deep[8];
     struct weft_error error = {0};
@@ -617,7 +616,8 @@ static void test_cache_hits(void **state)
     assert_ptr_not_equal(one, two);
     assert_int_equal(stats_of(a).misses, 2);
     verbs_memory_put(a->memory, two);
-    get(a, memory + 65536, 1 << 19, VERBS_LOCAL, &one); /* the bound: the idle ones go when it does not fit */
+    /* the bound: idle regions are dropped if it does not fit */
+    get(a, memory + 65536, 1 << 19, VERBS_LOCAL, &one);
     get(a, memory + 65536 + (1 << 19), 400000, VERBS_LOCAL, &two);
     assert_true(stats_of(a).evictions >= 1);
     assert_true(stats_of(a).cached_bytes <= 1 << 20);
@@ -627,8 +627,7 @@ static void test_cache_hits(void **state)
     close_both(both);
 }
 
-/* The mistake this cache is about: other memory at the same address. The bytes that arrive are those of
- * the new one. */
+/* Other memory at the same address: the bytes of the new mapping arrive. */
 static void test_cache_unmaps(void **state)
 {
     struct both *both = open_both(NULL);
@@ -651,13 +650,13 @@ static void test_cache_unmaps(void **state)
             assert_int_equal(b->buffer[65535], 16 * (unsigned)way + round + 1);
             uint64_t unmaps = stats_of(a).unmaps;
             if (way == 0) munmap(memory, 1 << 20);
-            if (way == 0 || way == 1) map(memory, 1 << 20); /* 1: mapped over */
+            if (way == 0 || way == 1) map(memory, 1 << 20); /* 1: replaced by a new mapping */
             if (way == 2) madvise(memory, 1 << 20, MADV_DONTNEED);
             assert_int_equal(stats_of(a).unmaps, unmaps + 1);
         }
     }
     assert_int_equal(stats_of(a).hits, 0);
-    /* Used while it is unmapped: the old key stays good for its user, and is nobody else's. */
+    /* Unmapped during use: the old key stays valid for its user and is not given to others. */
     struct verbs_region *old, *fresh;
     get(a, memory, 65536, VERBS_LOCAL, &old);
     map(memory, 1 << 20);
@@ -665,13 +664,14 @@ static void test_cache_unmaps(void **state)
     assert_ptr_not_equal(old, fresh);
     verbs_memory_put(a->memory, old);
     verbs_memory_put(a->memory, fresh);
-    verbs_memory_forget(a->memory, memory + 4096, 1); /* told by its owner */
+    verbs_memory_forget(a->memory, memory + 4096, 1); /* reported by its owner */
     assert_int_equal(stats_of(a).region_count, 0);
     munmap(memory, 1 << 20);
     close_both(both);
 }
 
-/* Many ranges, much mapping: the bytes that arrive are always those of now; and nothing stays registered. */
+/* Many ranges with frequent remapping: the bytes of the present mapping arrive; and no registration is
+ * left. */
 static void test_cache_random(void **state)
 {
     struct both *both = open_both("cache=2m");
@@ -719,7 +719,7 @@ static void test_memory_refusals(void **state)
     struct verbs_region *region, own;
     struct weft_error error = {0};
     assert_false(stats_of(a).watching);
-    get(a, a->buffer, 4096, VERBS_LOCAL, &region); /* without a cache: for this use */
+    get(a, a->buffer, 4096, VERBS_LOCAL, &region); /* without a cache: for this use only */
     assert_int_equal(stats_of(a).region_count, 0);
     verbs_memory_put(a->memory, region);
     assert_int_equal(verbs_memory_get(a->memory, (void *)0x10000, 4096, VERBS_LOCAL, &region, &error),
@@ -735,8 +735,8 @@ static void test_memory_refusals(void **state)
     close_both(both);
 }
 
-/* As an ordinary user with little locked memory: one sentence. In a child, which gives up its rights once
- * the device is open. */
+/* As an ordinary user with little locked memory: one sentence. In a child process, which drops its
+ * privileges once the device is open. */
 static int little_memory(void)
 {
     struct side side = {0};
@@ -777,7 +777,7 @@ static void shell_wire(const char *format)
     run_shell(command);
 }
 
-/* Packets are lost, late, doubled, out of order and damaged: everything arrives as it was. */
+/* Packets are lost, delayed, duplicated, reordered and corrupted: all data arrives intact. */
 static void test_netem(void **state)
 {
     if (!wire) skip();
@@ -847,7 +847,7 @@ static void test_link_cut(void **state)
     shell_wire("ip link set %s up");
     assert_int_equal(next_async(a, text, sizeof text), VERBS_ASYNC_PORT_UP);
     assert_false(a->rail.broken);
-    /* Neighbours and routes of the interface went with it. */
+    /* Neighbours and routes of the interface were lost with it. */
     run_shell(getenv("WEFT_TEST_WIRE_REPAIR") ? getenv("WEFT_TEST_WIRE_REPAIR") : "true");
     both->sides[B].rail.broken = false;
     rebuild(both);

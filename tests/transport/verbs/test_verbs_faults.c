@@ -1,12 +1,11 @@
-/* test_verbs_faults.c - the verbs backend while queue pairs break and the wire is hurt: run in the virtual
- * machine.
+/* test_verbs_faults.c - the verbs backend while queue pairs break and the wire is disturbed, in the
+ * virtual machine.
  *
- * Two endpoints of this process, on the devices of WEFT_TEST_DEVICES, send each other messages of all
- * sizes the whole time. Whatever happens underneath, every message arrives once, whole, and in the order
- * of its tag; or, where nothing can come through any more, every operation ends once, with a status and a
- * sentence that name the peer. WEFT_TEST_WIRE: an interface of the wire between the two, to be hurt;
- * WEFT_TEST_WIRE_REPAIR: a command after it was down. With several rails ("rxe0,rxe2 rxe1,rxe3") it is the
- * wire of the first, WEFT_TEST_SECOND_WIRE of the second. */
+ * Two endpoints of this process, on the devices of WEFT_TEST_DEVICES, continuously send messages of all
+ * sizes. Every message arrives once, complete, in the order of its tag. If nothing can pass any more,
+ * every operation ends once, with a status and a sentence that name the peer. WEFT_TEST_WIRE: an interface
+ * of the wire between the two; WEFT_TEST_WIRE_REPAIR: a command after it was down. With several rails
+ * ("rxe0,rxe2 rxe1,rxe3") it is the wire of the first, WEFT_TEST_SECOND_WIRE of the second. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,7 @@ static const char *wire;
 
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
-/* One message on its way, from `from` to the other, and its receive. */
+/* One message in flight and its receive. */
 struct flight {
     struct op send, recv;
     uint32_t number;
@@ -84,8 +83,8 @@ static void traffic_close(struct traffic *traffic)
     free(traffic);
 }
 
-/* The slot of a message decides its tag, so order per tag is seen by its content: each has its number as
- * seed. */
+/* The slot of a message determines its tag, so the order per tag shows in the content: each message has
+ * its number as seed. */
 static bool start(struct traffic *traffic, struct flight *flight, int from, int slot)
 {
     struct net *net = &traffic->net;
@@ -130,8 +129,8 @@ static void check(struct traffic *traffic, struct flight *flight)
     assert_int_equal(flight->in[flight->bytes], 0);
 }
 
-/* One look at everything; start new messages where `more`. Messages of one slot follow each other, slots
- * of one tag overlap. */
+/* Checks everything once; starts new messages if `more`. Messages of one slot are sequential, slots of one
+ * tag overlap. */
 static void step(struct traffic *traffic, bool more)
 {
     net_pump(&traffic->net);
@@ -142,7 +141,7 @@ static void step(struct traffic *traffic, bool more)
             if (!flight->flying && more) start(traffic, flight, from, i);
         }
     }
-    usleep(50); /* the soft wire needs the processor as well */
+    usleep(50); /* the soft-RoCE wire needs the processor, too */
 }
 
 static bool quiet(const struct traffic *traffic)
@@ -174,13 +173,13 @@ static void never(const struct traffic *traffic, const char *expression)
     fail_msg("never true: %s (%u messages ended)", expression, ended(traffic));
 }
 
-#define STEP_UNTIL(traffic, more, expression)                                                                   \
-    do {                                                                                                        \
-        uint64_t limit_ = net_now_ns() + WEFT_SECONDS(120);                                                     \
-        while (!(expression)) {                                                                                 \
-            step(traffic, more);                                                                                \
-            if (net_now_ns() > limit_) never(traffic, #expression);                                             \
-        }                                                                                                       \
+#define STEP_UNTIL(traffic, more, expression) \
+    do { \
+        uint64_t limit_ = net_now_ns() + WEFT_SECONDS(120); \
+        while (!(expression)) { \
+            step(traffic, more); \
+            if (net_now_ns() > limit_) never(traffic, #expression); \
+        } \
     } while (0)
 
 static void nothing_lost(struct traffic *traffic)
@@ -206,7 +205,7 @@ static void shell(const char *format)
     if (system(command) != 0) fail_msg("'%s' failed", command);
 }
 
-/* Queue pairs break again and again on either side, with everything in flight. */
+/* Queue pairs break repeatedly on either side, with operations in flight. */
 static void test_forced_errors(void **state)
 {
     struct traffic *traffic = traffic_open(1);
@@ -252,7 +251,7 @@ static void mend(void)
         fail_msg("the wire was not repaired");
 }
 
-/* Down in the middle of transfers, up again before patience ends: nothing is lost. */
+/* Down during transfers, up again before the timeout: nothing is lost. */
 static void test_cut_and_mended(void **state)
 {
     if (!wire) skip();
@@ -272,8 +271,8 @@ static void test_cut_and_mended(void **state)
     traffic_close(traffic);
 }
 
-/* Nothing can come through any more (the control link neither, unless said): every operation ends, once,
- * and both sides are told who is lost, by which device and why. */
+/* Nothing can pass any more (nor the control link, unless stated): every operation ends once, and both
+ * sides get the peer, the device and the reason. */
 static void both_are_told(struct traffic *traffic)
 {
     STEP_UNTIL(traffic, true, traffic->net.failed_count[0] == 1 && traffic->net.failed_count[1] == 1);
@@ -300,7 +299,7 @@ static void test_cut_for_good(void **state)
     traffic_close(traffic);
 }
 
-/* The link is up, queue pairs can be made, but no packet arrives: as behind a broken switch. */
+/* The link is up and queue pairs connect, but no packet arrives, as behind a broken switch. */
 static void test_black_hole(void **state)
 {
     if (!wire) skip();
@@ -313,7 +312,8 @@ static void test_black_hole(void **state)
     traffic_close(traffic);
 }
 
-/* The control link goes another way than the packets: who finds out first tells the other. */
+/* The control link uses another path than the packets: the side that detects the failure informs the
+ * other. */
 static void test_cut_beside_the_link(void **state)
 {
     if (!wire) skip();
@@ -336,8 +336,7 @@ static bool lanes_up(struct traffic *traffic, uint32_t count)
     return true;
 }
 
-/* Two rails, the wire of one cut: what was on it moves to the other, and it is taken again when it is
- * mended. */
+/* Two rails, the wire of one is cut: its work moves to the other, and it is used again after the repair. */
 static void cut_rail(const char *tune, uint32_t seed)
 {
     flavour.tune = tune;
@@ -363,7 +362,7 @@ static bool several_rails(void)
     return wire && devices && strchr(devices, ',');
 }
 
-/* The control link shares no wire with it: on the first rail's network it would end with that. */
+/* The control link uses another wire: on the first rail's network it would be cut, too. */
 static void test_rail_first_cut(void **state)
 {
     if (!several_rails()) skip();

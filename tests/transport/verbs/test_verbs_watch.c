@@ -1,5 +1,5 @@
-/* test_verbs_watch.c - the watch sees memory leave under a registration, whoever takes it away: needs no
- * RDMA device. */
+/* test_verbs_watch.c - the watch sees registered memory being unmapped, by any caller; needs no RDMA
+ * device. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 #include "transport/verbs/device/verbs_watch.h"
 
 struct range {
-    uintptr_t start, end; /* what is watched */
+    uintptr_t start, end; /* the watched range */
     int unmapped;             /* events that touch it */
 };
 
@@ -46,7 +46,7 @@ static void look_for(const void *memory, size_t bytes)
     verbs_watch_unlock();
 }
 
-/* The address sanitizer keeps freed memory to itself for a while. */
+/* AddressSanitizer delays the unmapping of freed memory. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { FREE_UNMAPS = false };
 #else
@@ -61,7 +61,7 @@ static int join_watch(void **state)
     if (verbs_watch_join(&watcher, &error) == WEFT_OK) return 0;
     print_message("cannot watch here: %s\n", error.text);
     assert_true(strlen(error.text) > 10);
-    *state = &watcher; /* says: nothing to leave */
+    *state = &watcher; /* nothing to leave */
     return 0;
 }
 
@@ -85,8 +85,8 @@ static char *watched(void **state)
     char *memory = map();
     look_for(memory, BYTES);
     assert_true(verbs_watch_range(range.start, range.end));
-    assert_true(verbs_watch_range(range.start, range.end)); /* again is fine */
-    memset(memory, 8, BYTES);                               /* and nothing is taken over */
+    assert_true(verbs_watch_range(range.start, range.end)); /* repeated calls are fine */
+    memset(memory, 8, BYTES);                               /* and faults are not intercepted */
     assert_int_equal(memory[BYTES - 1], 8);
     assert_int_equal(seen(&range), 0);
     return memory;
@@ -107,7 +107,7 @@ static void test_part(void **state)
     memory[0] = memory[BYTES - 1] = 1;
     verbs_watch_release(range.start, range.end);
     munmap(memory, BYTES);
-    assert_int_equal(seen(&range), 2); /* the release itself tells; after it nothing is seen */
+    assert_int_equal(seen(&range), 2); /* the release itself reports; after it nothing is reported */
 }
 
 static void test_mapped_over(void **state)
@@ -134,7 +134,7 @@ static void test_given_back(void **state)
     char *memory = watched(state);
     madvise(memory, BYTES, MADV_DONTNEED);
     assert_int_equal(seen(&range), 1);
-    assert_int_equal(memory[5], 0); /* reads and writes go on as ever, system calls too */
+    assert_int_equal(memory[5], 0); /* reads, writes and system calls work as before */
     int ends[2];
     assert_int_equal(pipe(ends), 0);
     assert_int_equal(write(ends[1], "hello", 5), 5);
@@ -148,7 +148,7 @@ static void test_given_back(void **state)
 static void test_heap(void **state)
 {
     if (*state || !FREE_UNMAPS) skip();
-    char *memory = malloc(8 << 20); /* a mapping of its own; free unmaps it */
+    char *memory = malloc(8 << 20); /* its own mapping; free unmaps it */
     memset(memory, 1, 8 << 20);
     look_for(memory, 8 << 20);
     assert_true(verbs_watch_range(range.start, range.end));
@@ -156,7 +156,7 @@ static void test_heap(void **state)
     assert_true(seen(&range) >= 1);
 }
 
-/* What cannot be watched is said so: a mapped file. */
+/* Memory that cannot be watched is refused: a mapped file. */
 static void test_file(void **state)
 {
     if (*state) skip();
@@ -167,18 +167,18 @@ static void test_file(void **state)
     assert_int_equal(ftruncate(fd, BYTES), 0);
     char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
     assert_ptr_not_equal(memory, MAP_FAILED);
-    (void)verbs_watch_range((uintptr_t)memory, (uintptr_t)memory + BYTES); /* either answer, and no harm */
+    (void)verbs_watch_range((uintptr_t)memory, (uintptr_t)memory + BYTES); /* either result is harmless */
     memory[0] = 1;
     munmap(memory, BYTES);
-    /* nothing is mapped there */
+    /* not mapped */
     assert_false(verbs_watch_range((uintptr_t)memory, (uintptr_t)memory + BYTES));
     fclose(file);
 }
 
-/* A thread that maps, registers, checks and unmaps while another takes its own memory away all the time:
- * the mark is there when munmap has returned, in every round. An address that the other has just unmapped
- * may be mapped here before the news of it is read, which then marks this range, too: once too often does
- * no harm, so marks are counted from before the munmap. */
+/* One thread maps, registers, checks and unmaps while another unmaps its own memory all the time: in every
+ * round the mark is set when munmap returns. An address that the other thread has just unmapped may be
+ * mapped here before its event is read, which marks this range, too. That is harmless, so marks are
+ * counted from before the munmap. */
 static atomic_bool stop_other;
 
 static void *other_thread(void *unused)
@@ -209,7 +209,7 @@ static void test_mark_before_return(void **state)
     pthread_join(thread, NULL);
 }
 
-/* Two users: each hears of everything; one leaves, the other still hears. */
+/* Two users: each gets every event; one leaves, the other still gets them. */
 static void test_two_watchers(void **state)
 {
     char *memory = watched(state);

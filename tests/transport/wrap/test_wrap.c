@@ -1,4 +1,4 @@
-/* test_wrap.c - what the wrappers are for: lost messages, silent peers, shaped links; on the simulator. */
+/* test_wrap.c - lost messages, silent peers and shaped links, on the simulator. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 
-/* A cut peer: nothing completes, nobody is told, until somebody above gives up; the third endpoint is not
- * touched. */
+/* A cut peer: nothing completes and nothing is reported, until the caller gives up; the third endpoint is
+ * not affected. */
 static void test_cut(void **state)
 {
     static const struct flavour fault = {"fault-sim", "fault:sim", NULL, NULL};
@@ -81,7 +81,7 @@ static void test_drop_is_seeded(void **state)
     }
 }
 
-/* 20 messages of 100,000 bytes at 10 MB/s last 0.2 s of virtual time, not much more and not less. */
+/* 20 messages of 100,000 bytes at 10 MB/s take 0.2 s of virtual time. */
 static void test_rate(void **state)
 {
     static const struct flavour shaped = {"delay-sim", "delay:sim", NULL,
@@ -175,7 +175,7 @@ static void test_windows(void **state)
     }
 }
 
-/* A cut: the put is taken and nothing comes of it, until somebody gives up. */
+/* A cut: the put is accepted and does not complete until the caller gives up. */
 static void test_windows_cut(void **state)
 {
     static const struct flavour fault = {"fault-sim", "trace:fault:sim", NULL, "file=/dev/null"};
@@ -194,7 +194,7 @@ static void test_windows_cut(void **state)
     net_close(&access.net);
 }
 
-/* A break is noticed: the operation ends and the peer is reported. */
+/* A break is detected: the operation ends and the peer is reported. */
 static void test_break(void **state)
 {
     static const struct flavour fault = {"fault-sim", "fault:sim", NULL, "break=1"};
@@ -246,7 +246,7 @@ static void test_trace(void **state)
                 i ? 30000 : 1);
     weft_transport_cancel(access.net.transports[1], &recvs[1].receive);
     PUMP_UNTIL(&access.net, access.got.fired && sends[0].fired && recvs[0].fired && recvs[1].fired);
-    net_drop(&access.net, 1); /* with an announcement unreceived */
+    net_drop(&access.net, 1); /* with an unreceived announcement */
     PUMP_UNTIL(&access.net, sends[1].fired && access.net.failed_count[0]);
     net_close(&access.net);
     static const struct {
@@ -278,8 +278,8 @@ static void test_trace(void **state)
     }
 }
 
-/* A put and a get that are over when their calls return are in the trace like any other, and a wrapper
- * that waits ends them later. */
+/* A put and a get that complete inside their calls are traced like others, and a delaying wrapper
+ * completes them later. */
 static void test_over_in_the_call(void **state)
 {
     static const struct flavour traced = {"trace-shm", "trace:shm", NULL, "file=test_wrap_over.json"},
@@ -335,7 +335,7 @@ static void listen(struct weft_env *env, enum weft_log_level level, const char *
     snprintf(said + at, sizeof said - at, "%s\n", text);
 }
 
-/* A file that cannot be written, or no more: one sentence, and the messages go on. */
+/* A file that cannot be written, at the start or later: one log line, and messages continue. */
 static void test_trace_refused(void **state)
 {
     static const struct {
@@ -365,7 +365,7 @@ static void test_trace_refused(void **state)
         net_close(&net);
         weft_env_system()->log = spoke;
         if (!strstr(said, cases[i].words)) fail_msg("not said: %s; but: %s", cases[i].words, said);
-        assert_int_equal(occurrences(said, "the job goes on"), 2); /* each endpoint once */
+        assert_int_equal(occurrences(said, "the job goes on"), 2); /* once per endpoint */
     }
     size_t bytes;
     char *text = slurp("test_wrap_limit-100.json", &bytes);
@@ -427,7 +427,7 @@ static void test_names_of_users(void **state)
                 {"delay:delay_us=5", "delay:sim", "delay_us=5"},
                 {"fault:drop=0.1;trace:file=a:b.json", "fault:trace:sim", "drop=0.1;trace:file=a:b.json"},
                 {"fault;delay:delay_us=1;", "fault:delay:sim", ";delay:delay_us=1;"},
-                {":drop=1", ":sim", "drop=1"}}; /* a name that opening refuses */
+                {":drop=1", ":sim", "drop=1"}}; /* a name that open refuses */
     struct weft_transport_options options;
     char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX], longer[200];
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
