@@ -137,7 +137,8 @@ static bool cost_ok(const Weft__Control__LinkCost *cost)
     bool ring_ok = cost->ring.len % WEFT_RING_HOST_BYTES == 0 &&
                    cost->ring.len / WEFT_RING_HOST_BYTES <= WEFT_LIMIT_WORKERS;
     bool runs_ok = cost->runs.len == 0 || cost->runs.len == WEFT_RUNS_BYTES;
-    return ring_ok && runs_ok && cost->unknown <= cost->pairs;
+    bool calibration_ok = cost->calibration.len <= WEFT_LIMIT_CALIBRATION_BYTES;
+    return ring_ok && runs_ok && calibration_ok && cost->unknown <= cost->pairs;
 }
 
 static bool declare_ok(const Weft__Control__Declare *declare)

@@ -6,6 +6,7 @@
 #define WEFT_LIMIT_WORKERS 4096u
 #define WEFT_RING_HOST_BYTES 12u          /* bytes per host in LinkCost.ring */
 #define WEFT_RUNS_BYTES 256u              /* bytes of LinkCost.runs if present */
+#define WEFT_LIMIT_CALIBRATION_BYTES 1024u /* bytes of LinkCost.calibration, in every version of the blob */
 #define WEFT_LIMIT_SHARDS 1024u
 #define WEFT_LIMIT_ENGINES 64u            /* endpoints of one member */
 #define WEFT_LIMIT_ENDPOINTS ((WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS) * WEFT_LIMIT_ENGINES)

@@ -541,6 +541,7 @@ uint32_t weft_sim_rails(const struct weft_sim *sim, uint32_t host);
 uint64_t weft_sim_trace(const struct weft_sim *sim);
 
 /* ---- link measurements ---- */
+#include "transport/probe/calibration.h"
 #include "transport/probe/link_cost.h"
 #include "transport/probe/link_ring.h"
 #include "transport/probe/link_sites.h"

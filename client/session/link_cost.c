@@ -91,28 +91,42 @@ static ProtobufCBinaryData ring_of(struct weft_session *session, const struct we
     return ring;
 }
 
-/* LinkCost.runs, to be freed with weft_free_bytes; empty where they were not measured, or there is no
+/* LinkCost.calibration, to be freed with weft_free_bytes; empty if nothing was measured, or without
  * memory. */
-static ProtobufCBinaryData runs_of(struct weft_session *session, const struct weft_link_runs *runs)
+static ProtobufCBinaryData calibration_of(struct weft_session *session, const struct weft_link_cost *cost)
 {
-    uint32_t numbers[WEFT_LINK_RUNS_NUMBERS];
-    uint8_t *out = runs->ranks > 0 ? weft_alloc_bytes(session->env, WEFT_RUNS_BYTES) : NULL;
-    if (!out) return (ProtobufCBinaryData){0, NULL};
-    memcpy(numbers, runs, sizeof numbers);
-    for (size_t i = 0; i < WEFT_LINK_RUNS_NUMBERS; i++) put_le32(out + 4 * i, numbers[i]);
-    return (ProtobufCBinaryData){WEFT_RUNS_BYTES, out};
+    _Static_assert(WEFT_LIMIT_CALIBRATION_BYTES == WEFT_CALIBRATION_BYTES_MAX, "control messages carry every blob");
+    uint8_t *out = weft_alloc_bytes(session->env, WEFT_CALIBRATION_BYTES_MAX);
+    return (ProtobufCBinaryData){out ? weft_calibration_encode(&cost->memory, &cost->runs, out) : 0, out};
 }
 
-/* UNTRUSTED: numbers that no table holds are none. All ranks are told the same and take the same. */
-static struct weft_link_runs runs_from_wire(const ProtobufCBinaryData *wire)
+/* LinkCost.runs of a release before LinkCost.calibration. UNTRUSTED: invalid numbers are none. */
+static struct weft_link_runs old_runs(const ProtobufCBinaryData *sent)
 {
     uint32_t numbers[WEFT_LINK_RUNS_NUMBERS] = {0};
     struct weft_link_runs runs;
     _Static_assert(WEFT_RUNS_BYTES == sizeof runs, "the wire has all numbers");
-    for (size_t i = 0; wire->len == WEFT_RUNS_BYTES && i < WEFT_LINK_RUNS_NUMBERS; i++)
-        numbers[i] = get_le32(wire->data + 4 * i);
+    for (size_t i = 0; sent->len == WEFT_RUNS_BYTES && i < WEFT_LINK_RUNS_NUMBERS; i++)
+        numbers[i] = get_le32(sent->data + 4 * i);
     memcpy(&runs, numbers, sizeof runs);
     return weft_link_runs_are_valid(&runs) ? runs : (struct weft_link_runs){0};
+}
+
+/* The figures of the one-host plans in rank 0's message. UNTRUSTED: invalid ones count as not measured.
+ * All ranks get the same message and use the same figures. */
+static void read_calibration(const struct weft_session *session, const Weft__Control__LinkCost *sent,
+                             struct weft_link_cost *cost)
+{
+    const enum weft_status status =
+        weft_calibration_decode(sent->calibration.data, sent->calibration.len, &cost->memory, &cost->runs);
+    if (status < 0)
+        weft_log(session->env, WEFT_LOG_WARN, "client",
+                 "the calibration of rank 0 cannot be read (%s): plans for one host are chosen without it",
+                 weft_status_text(status));
+    if (sent->calibration.len > 0) return;
+    cost->memory = (struct weft_link_memory){sent->words_ns, sent->slices_ns, sent->said_ps, sent->cached_ps,
+                                             sent->passed_ps, sent->core_kib, sent->last_kib, sent->past_ps};
+    cost->runs = old_runs(&sent->runs);
 }
 
 enum weft_status client_link_cost_read(struct weft_session *session, const Weft__Control__Roster *roster,
@@ -139,15 +153,7 @@ enum weft_status client_link_cost_read(struct weft_session *session, const Weft_
     cost_out->sum_ps = cost.sum_ps;
     cost_out->pass_ps = cost.pass_ps;
     cost_out->incast_milli = cost.incast_milli;
-    cost_out->words_ns = cost.memory.words_ns;
-    cost_out->slices_ns = cost.memory.slices_ns;
-    cost_out->said_ps = cost.memory.said_ps;
-    cost_out->cached_ps = cost.memory.cached_ps;
-    cost_out->passed_ps = cost.memory.passed_ps;
-    cost_out->core_kib = cost.memory.core_kib;
-    cost_out->last_kib = cost.memory.last_kib;
-    cost_out->past_ps = cost.memory.past_ps;
-    cost_out->runs = runs_of(session, &cost.runs);
+    cost_out->calibration = calibration_of(session, &cost);
     *known_out = cost.pairs > 0;
     return WEFT_OK;
 }
@@ -163,10 +169,8 @@ enum weft_status client_link_cost_set(struct weft_session *session, const Weft__
                                 .inject_ns = cost->inject_ns,
                                 .sum_ps = cost->sum_ps,
                                 .pass_ps = cost->pass_ps,
-                                .incast_milli = cost->incast_milli,
-                                .memory = {cost->words_ns, cost->slices_ns, cost->said_ps, cost->cached_ps,
-                                           cost->passed_ps, cost->core_kib, cost->last_kib, cost->past_ps},
-                                .runs = runs_from_wire(&cost->runs)};
+                                .incast_milli = cost->incast_milli};
+    read_calibration(session, cost, &session->cost);
     uint8_t *ring = cost->ring.len > 0 ? weft_alloc_bytes(session->env, cost->ring.len) : NULL;
     if (cost->ring.len > 0 && !ring) return WEFT_ERR_NO_MEMORY;
     if (ring) memcpy(ring, cost->ring.data, cost->ring.len);

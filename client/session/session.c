@@ -94,7 +94,7 @@ static enum weft_status send_ready(struct weft_session *session, const Weft__Con
     message.ready = &ready;
     enum weft_status status = client_control_send(session, &message);
     weft_free_bytes(session->env, cost.ring.data);
-    weft_free_bytes(session->env, cost.runs.data);
+    weft_free_bytes(session->env, cost.calibration.data);
     return status;
 }
 

@@ -641,12 +641,33 @@ static void send_go(struct weft_coordinator *coordinator, const struct coordinat
     else coordinator_broadcast(coordinator, &message, NULL);
 }
 
-/* If there is no memory for the ring order, no member gets it. */
-static void copy_ring(struct weft_coordinator *coordinator, const ProtobufCBinaryData *ring)
+/* A copy for Go. Without memory it is empty for all members. */
+static ProtobufCBinaryData copy_of(const struct weft_coordinator *coordinator,
+                                   const ProtobufCBinaryData *data)
 {
-    uint8_t *copy = ring->len > 0 ? weft_alloc_bytes(coordinator->env, ring->len) : NULL;
-    if (copy) memcpy(copy, ring->data, ring->len);
-    coordinator->cost.ring = (ProtobufCBinaryData){.len = copy ? ring->len : 0, .data = copy};
+    uint8_t *copy = data->len > 0 ? weft_alloc_bytes(coordinator->env, data->len) : NULL;
+    if (copy) memcpy(copy, data->data, data->len);
+    return (ProtobufCBinaryData){.len = copy ? data->len : 0, .data = copy};
+}
+
+static void cost_fini(struct weft_coordinator *coordinator)
+{
+    weft_free_bytes(coordinator->env, coordinator->cost.ring.data);
+    weft_free_bytes(coordinator->env, coordinator->cost.runs.data);
+    weft_free_bytes(coordinator->env, coordinator->cost.calibration.data);
+    coordinator->cost = (Weft__Control__LinkCost)WEFT__CONTROL__LINK_COST__INIT;
+}
+
+/* Keeps the link cost that rank 0 sent, for Go. Its numbers and blobs are not interpreted here. */
+static void keep_cost(struct weft_coordinator *coordinator, const Weft__Control__LinkCost *sent)
+{
+    cost_fini(coordinator);
+    coordinator->cost = *sent;
+    coordinator->cost.base = (ProtobufCMessage)PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor);
+    coordinator->cost.ring = copy_of(coordinator, &sent->ring);
+    coordinator->cost.runs = copy_of(coordinator, &sent->runs);
+    coordinator->cost.calibration = copy_of(coordinator, &sent->calibration);
+    coordinator->cost_known = true;
 }
 
 static void on_ready(struct weft_coordinator *coordinator, struct coordinator_member *member,
@@ -664,34 +685,8 @@ static void on_ready(struct weft_coordinator *coordinator, struct coordinator_me
         send_go(coordinator, member);
         return;
     }
-    if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0) {
-        const Weft__Control__LinkCost *received = ready->cost;
-        coordinator->cost =
-            (Weft__Control__LinkCost){.base = PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor),
-                                      .pairs = received->pairs,
-                                      .unknown = received->unknown,
-                                      .latency_ns = received->latency_ns,
-                                      .bytes_per_second = received->bytes_per_second,
-                                      .eager_bytes = received->eager_bytes,
-                                      .inject_ns = received->inject_ns,
-                                      .sum_ps = received->sum_ps,
-                                      .pass_ps = received->pass_ps,
-                                      .incast_milli = received->incast_milli,
-                                      .words_ns = received->words_ns,
-                                      .slices_ns = received->slices_ns,
-                                      .said_ps = received->said_ps,
-                                      .cached_ps = received->cached_ps,
-                                      .passed_ps = received->passed_ps,
-                                      .core_kib = received->core_kib,
-                                      .last_kib = received->last_kib,
-                                      .past_ps = received->past_ps};
-        coordinator->cost_known = true;
-        copy_ring(coordinator, &received->ring);
-        if (received->runs.len == sizeof coordinator->runs) {
-            memcpy(coordinator->runs, received->runs.data, sizeof coordinator->runs);
-            coordinator->cost.runs = (ProtobufCBinaryData){sizeof coordinator->runs, coordinator->runs};
-        }
-    }
+    if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0)
+        keep_cost(coordinator, ready->cost);
     if (!all_members_at(coordinator, MEMBER_READY)) return;
     enter(coordinator, COORDINATOR_RUNNING);
     send_go(coordinator, NULL);
@@ -1006,7 +1001,7 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
         weft_free_bytes(env, coordinator->members[i]);
     }
     coordinator_tensors_free(coordinator);
-    weft_free_bytes(env, coordinator->cost.ring.data);
+    cost_fini(coordinator);
     weft_free_bytes(env, coordinator->endpoints);
     weft_free_bytes(env, coordinator->connections);
     weft_free_bytes(env, coordinator->members);

@@ -127,8 +127,7 @@ struct weft_coordinator {
     uint32_t endpoint_count;
 
     bool cost_known; /* rank 0 has sent its link costs in Ready */
-    Weft__Control__LinkCost cost; /* forwarded in Go; ring is owned, runs points to the next field */
-    uint8_t runs[WEFT_RUNS_BYTES];
+    Weft__Control__LinkCost cost; /* forwarded in Go; its byte fields are owned */
 
     enum weft_status end_status;
     struct weft_error end; /* why the job ended */

@@ -67,6 +67,7 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t room)
         cost.pairs = cost.unknown = 6, cost.latency_ns = NUMBER, cost.incast_milli = 40, cost.words_ns = 370,
         cost.last_kib = 491520, cost.past_ps = 40, cost.ring = BYTES("abcdefgh\1\0\0\0ijklmnop\0\1\0\0");
         cost.runs = (ProtobufCBinaryData){sizeof runs, runs};
+        cost.calibration = BYTES("any bytes");
         go.epoch = 1, go.cost = &cost, go.committed = NUMBER, go.codec_steps = 12, go.tensors = 3;
         return PACK(GO, &go);
     default:

@@ -75,7 +75,8 @@ static const char *const readings[BODIES + 1] = {
     "    eager_bytes 8192\n    inject_ns 640\n    sum_ps 125\n    pass_ps 90\n    incast_milli 40\n"
     "    ring 616263646566676801000000\n    words_ns 370\n    slices_ns 480\n    said_ps 260\n    cached_ps "
     "12\n    passed_ps 51\n    core_kib 2048\n    last_kib 491520\n    past_ps 40\n    runs " READ_16 READ_16
-        READ_16 READ_16 "\n  committed 41\n  codec_steps 12\n  tensors 2\n",
+        READ_16 READ_16 "\n    calibration 616e79206279746573\n  committed 41\n  codec_steps 12\n"
+        "  tensors 2\n",
     "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  "
     "optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims "
@@ -152,6 +153,7 @@ static void fill(struct samples *s)
     s->cost.core_kib = 2048, s->cost.last_kib = 491520, s->cost.past_ps = 40;
     s->cost.runs =
         (ProtobufCBinaryData){WEFT_RUNS_BYTES, (uint8_t *)NUMBERS_16 NUMBERS_16 NUMBERS_16 NUMBERS_16};
+    s->cost.calibration = BIN("any bytes");
     weft__control__declare__init(&s->declare);
     s->declare.ordinal = 3, s->declare.name = (char *)"fc1", s->declare.dtype = WEFT_F32,
     s->declare.n_dims = 2, s->declare.dims = s->dims;
@@ -314,6 +316,8 @@ static void limits(void **state)
     REFUSED(7, s.cost.unknown = 7);
     REFUSED(7, s.cost.ring.len = 11);
     REFUSED(7, s.cost.runs.len = WEFT_RUNS_BYTES - 4);
+    static uint8_t calibration[WEFT_LIMIT_CALIBRATION_BYTES + 1];
+    REFUSED(7, s.cost.calibration = ((ProtobufCBinaryData){sizeof calibration, calibration}));
     static uint8_t ring[12 * (WEFT_LIMIT_WORKERS + 1)];
     REFUSED(7, s.cost.ring = ((ProtobufCBinaryData){sizeof ring, ring}));
     REFUSED(6, (s.ready.cost = &s.cost, s.cost.pairs = 5));

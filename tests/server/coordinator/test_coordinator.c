@@ -45,6 +45,13 @@ static void whole_life(void **state)
         cost.pairs = 2;
         /* every rank sends another one: rank 0's is used, although it joined second */
         cost.latency_ns = 100 + (uint64_t)i;
+        /* blobs travel unread: no valid calibration, and figures of an earlier release */
+        uint8_t blob[WEFT_LIMIT_CALIBRATION_BYTES], runs[WEFT_RUNS_BYTES];
+        memset(blob, 0xf0 + i, sizeof blob);
+        memset(runs, 0x10 + i, sizeof runs);
+        cost.calibration = (ProtobufCBinaryData){sizeof blob, blob};
+        cost.runs = (ProtobufCBinaryData){sizeof runs, runs};
+        cost.words_ns = 200 + (uint32_t)i;
         harness_ready_with(h, c[i], &cost);
     }
     for (int i = 0; i < 4; i++) {
@@ -52,6 +59,12 @@ static void whole_life(void **state)
         assert_non_null(go->cost);
         assert_int_equal(go->cost->pairs, 2);
         assert_int_equal(go->cost->latency_ns, 101);
+        assert_int_equal(go->cost->words_ns, 201);
+        assert_int_equal(go->cost->calibration.len, WEFT_LIMIT_CALIBRATION_BYTES);
+        for (size_t k = 0; k < go->cost->calibration.len; k++)
+            assert_int_equal(go->cost->calibration.data[k], 0xf1);
+        assert_int_equal(go->cost->runs.len, WEFT_RUNS_BYTES);
+        assert_int_equal(go->cost->runs.data[0], 0x11);
     }
 
     struct harness_declare declare;
