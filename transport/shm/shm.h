@@ -17,8 +17,8 @@
  *   up to eager bytes       any                     eager    2       sender into the ring, receiver out of it
  *   from weft_memory_alloc  any                     mapped   1       receiver, from the mapping; then DONE
  *   any                     from weft_memory_alloc  granted  1       GRANT, sender into the mapping, DONE
- *   any                     any, CMA allowed        CMA      1       receiver, process_vm_readv; if large, also an
- *                                                                    awake sender; then DONE
+ *   any                     any, CMA allowed        CMA      1       receiver, process_vm_readv; if large,
+ *                                                                    also an awake sender; then DONE
  *   any                     any                     staged   2       STAGE, sender into slots, receiver out
  *
  * The caller of a put or get copies itself, mapped or by CMA. Without both, the request is a message and

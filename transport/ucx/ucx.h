@@ -21,8 +21,8 @@
  * Protocols of a message
  *   eager       up to eager_bytes_max, within the receiver's credit: one UCX active message
  *   announced   otherwise: ANNOUNCE ─► GRANT (a buffer is named) or TAKEN (not needed) ─► DATA fragments,
- *               each one active message of at most a TCP segment of UCX. Over tcp faster than UCX's rendezvous,
- *               which writes the whole payload into the socket at once and misses the caches.
+ *               each one active message of at most a TCP segment of UCX. Over tcp faster than UCX's
+ *               rendezvous, which writes the whole payload into the socket at once and misses the caches.
  *   by UCX      if the kernel copies between processes (shared memory): UCX's rendezvous
  *
  * UCX callbacks only record events (an arrival, a finished operation, a failed peer). Everything else runs
