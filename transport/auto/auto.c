@@ -244,7 +244,7 @@ static enum weft_status make_address(struct auto_endpoint *auto_endpoint, struct
     if (auto_endpoint->address_bytes > 0) return WEFT_OK;
     return weft_error_set(
         error, WEFT_ERR_LIMIT,
-        "the addresses of all transports are longer than %d bytes together: say tune use=... with fewer",
+        "the addresses of all transports are longer than %d bytes together: set tune use=... with fewer",
         WEFT_TRANSPORT_ADDRESS_BYTES_MAX);
 }
 

@@ -20,9 +20,9 @@ const char *bootstrap_refusal_text(enum bootstrap_refusal reason)
     case BOOTSTRAP_VERSION: return "another version of the protocol, or a job secret on one side only";
     case BOOTSTRAP_WRONG_JOB: return "an endpoint of another job";
     case BOOTSTRAP_WRONG_ID: return "not the endpoint that was asked for";
-    case BOOTSTRAP_REFLECTED: return "an echo of what was said";
+    case BOOTSTRAP_REFLECTED: return "an echo of our own bytes";
     case BOOTSTRAP_WRONG_SECRET: return "the job secrets differ";
-    case BOOTSTRAP_BAD_MAC: return "bytes were changed, repeated or left out on the way";
+    case BOOTSTRAP_BAD_MAC: return "bytes were changed, repeated or lost on the way";
     case BOOTSTRAP_DESCRIPTORS: return "descriptors that belong to no frame, or are missing";
     case BOOTSTRAP_WRONG_USER: return "another user or host, and the job has no secret";
     case BOOTSTRAP_TIMED_OUT: return "not proven in time";
@@ -57,7 +57,7 @@ enum weft_status bootstrap_options_ports(struct bootstrap_options *options, cons
     if (got == 1) last = first;
     if (got < 1 || got > 2 || first == 0 || last < first || last > 65535)
         return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
-                                                "the port range '%s' is none: say first-last", text);
+                                                "the port range '%s' is not first-last with ports from 1 to 65535", text);
     options->port_first = (uint16_t)first;
     options->port_last = (uint16_t)last;
     return WEFT_OK;
@@ -117,7 +117,7 @@ enum weft_status bootstrap_open(struct weft_env *env, const struct bootstrap_opt
                                 struct bootstrap **meet_out, struct weft_error *error)
 {
     if (!options_are_fine(options))
-        return weft_error_set(error, WEFT_ERR_INVALID, "an option of meeting is missing or out of its range");
+        return weft_error_set(error, WEFT_ERR_INVALID, "a bootstrap option is missing or out of its range");
     struct bootstrap *bootstrap = weft_alloc_zero(env, sizeof *bootstrap);
     if (!bootstrap) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for an endpoint");
     bootstrap->env = env;

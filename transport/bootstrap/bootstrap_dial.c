@@ -23,7 +23,7 @@ static void cannot_dial(struct bootstrap_peer *peer, int reason)
     if (reason == ECONNREFUSED && (peer->socket_address.storage.ss_family == AF_UNIX ||
                                    ++peer->refused_dial_count >= REFUSED_DIALS_MAX)) {
         snprintf(peer->text, sizeof peer->text,
-                 "nobody listens for endpoint %u on %s: its process has ended%s", peer->id, socket_address,
+                 "no process listens for endpoint %u on %s: it has ended%s", peer->id, socket_address,
                  peer->socket_address.storage.ss_family == AF_UNIX ? "" : ", or a firewall refuses");
         peer_fail(peer, WEFT_ERR_UNREACHABLE, peer->text);
     } else {

@@ -96,7 +96,7 @@ static void accept_connection(struct bootstrap *bootstrap, int fd, uint64_t now_
 {
     struct connection *connection = connection_create(bootstrap, fd, HANDSHAKE_ACCEPTER, 0);
     if (!connection) {
-        bootstrap_count_refusal(bootstrap, BOOTSTRAP_NO_RESOURCE, "a stranger");
+        bootstrap_count_refusal(bootstrap, BOOTSTRAP_NO_RESOURCE, "an unknown peer");
         return;
     }
     connection->since_ns = now_ns;
@@ -120,7 +120,7 @@ int bootstrap_accept(struct bootstrap *bootstrap)
             accept_connection(bootstrap, fd, now_ns);
             count++;
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            bootstrap_count_refusal(bootstrap, BOOTSTRAP_NO_RESOURCE, "a stranger");
+            bootstrap_count_refusal(bootstrap, BOOTSTRAP_NO_RESOURCE, "an unknown peer");
             bootstrap_listen_pause(bootstrap, true, now_ns + LISTENER_PAUSE_NS);
             break;
         } else if (errno == EAGAIN) {

@@ -284,9 +284,9 @@ int peer_timers(struct bootstrap *bootstrap, uint64_t now_ns)
         char text[200], last[120];
         if (peer->deadline_ns > now_ns) break;
         snprintf(last, sizeof last, "%.100s", peer->text);
-        snprintf(text, sizeof text, "no meeting within %.1f s%s%s",
+        snprintf(text, sizeof text, "no connection within %.1f s%s%s",
                  (double)bootstrap->options.connect_timeout_ns / 1e9,
-                 last[0] ? "; the last attempt: " : ", it was not heard of", last);
+                 last[0] ? "; the last attempt: " : ", it sent nothing", last);
         peer_fail(peer, WEFT_ERR_UNREACHABLE, text);
         count++;
     }

@@ -54,7 +54,7 @@ struct connection *connection_create(struct bootstrap *bootstrap, int fd, enum h
     connection->process_fd = -1;
     weft_list_init(&connection->link);
     weft_list_init(&connection->out_frames);
-    snprintf(connection->name, sizeof connection->name, "a stranger");
+    snprintf(connection->name, sizeof connection->name, "an unknown peer");
     weft_random_bytes(bootstrap->env, challenge, sizeof challenge);
     handshake_init(&connection->handshake, &bootstrap->self, role, peer_id, challenge);
     if (bootstrap->options.family == BOOTSTRAP_TCP) set_liveness(connection);

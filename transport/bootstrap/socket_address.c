@@ -85,7 +85,7 @@ enum weft_status socket_address_local(struct bootstrap *bootstrap, uint16_t port
                               host);
     if (is_wildcard(socket_address_out) && !bootstrap->options.advertise)
         return weft_error_set(error, WEFT_ERR_INVALID,
-                              "%.100s is every address of this host; say which one others should connect to",
+                              "%.100s is every address of this host; name the one that peers connect to",
                               host);
     return WEFT_OK;
 }

@@ -208,7 +208,7 @@ static void keep_text(struct weft_transport *transport, struct weft_peer *peer, 
 const char *core_peer_text(const struct weft_peer *peer)
 {
     if (peer->text) return peer->text;
-    return peer->status < 0 ? "the connection to the peer is gone" : "";
+    return peer->status < 0 ? "the connection to the peer is lost" : "";
 }
 
 static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status,

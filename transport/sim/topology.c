@@ -180,7 +180,7 @@ static enum weft_status read_pattern(struct topology_text *text, const struct to
     if (join->to_host && !join->from_host)
         return topology_bad(text, line, "write the host as `from` and the switch as `to`");
     if (join->pattern == PATTERN_PAIR && ports != join->to.count) {
-        return topology_bad(text, line, "pattern pair joins as many to as many: here %u ends meet %u", ports,
+        return topology_bad(text, line, "pattern pair joins equal numbers of ends: here %u and %u", ports,
                             join->to.count);
     }
     if (join->pattern == PATTERN_RAIL && join->to.count % join->rails != 0) {
@@ -307,7 +307,7 @@ static enum weft_status add_fault(struct builder *builder, const struct topology
         }
     }
     if (!fault->kind)
-        return topology_bad(text, section->line, "a fault says what breaks: kill, slow, cut or down");
+        return topology_bad(text, section->line, "a fault needs one of kill, slow, cut, down");
     WEFT_TRY(topology_time(text, section, "at", &fault->at_ns));
     WEFT_TRY(topology_time(text, section, "until", &fault->until_ns));
     WEFT_TRY(topology_count(text, section, "factor", 1, 1000000, &factor));
@@ -341,7 +341,7 @@ static enum weft_status read_sections(struct builder *builder, struct topology_l
         }
     }
     if (builder->topology->host_count == 0)
-        return topology_bad(text, 1, "there is no [host NAME]: nobody could send anything");
+        return topology_bad(text, 1, "there is no [host NAME]: a topology needs at least one");
     return WEFT_OK;
 }
 

@@ -129,7 +129,7 @@ static void on_data(struct tcp_peer *tcp_peer, const struct tcp_frame *frame)
         if (frame->bytes == 0) placed(tcp_peer, 0);
         return;
     }
-    tcp_peer_fail_malformed(tcp_peer, "sent what nobody has asked for");
+    tcp_peer_fail_malformed(tcp_peer, "sent data that was not requested");
 }
 
 static size_t on_frame(struct tcp_peer *tcp_peer, const struct tcp_frame *frame, const uint8_t *header,

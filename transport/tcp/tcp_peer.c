@@ -70,7 +70,7 @@ static void connected(void *owner, struct bootstrap_peer *link, const void *para
     }
     int fd = bootstrap_detach_socket(link, &rest, &rest_bytes);
     if (fd < 0 || !adopt(tcp_peer, fd)) {
-        core_peer_lost(transport, tcp_peer->peer, WEFT_ERR_NO_MEMORY, "there is no room for its connection");
+        core_peer_lost(transport, tcp_peer->peer, WEFT_ERR_NO_MEMORY, "no memory for its connection");
         return;
     }
     tcp_peer->credit += budget - tcp_peer->credit_max;

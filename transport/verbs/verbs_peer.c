@@ -303,7 +303,7 @@ enum weft_status verbs_connect(struct weft_transport *transport, struct weft_pee
                                  &address, &address_bytes));
     struct verbs_peer *verbs_peer = peer_new(endpoint, peer, &error);
     if (!verbs_peer) {
-        weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: no room for it: %s",
+        weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: no memory for it: %s",
                  transport->id, peer->id, error.text);
         return WEFT_ERR_NO_MEMORY;
     }

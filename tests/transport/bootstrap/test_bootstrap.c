@@ -246,7 +246,7 @@ static void nobody_listens(void **state)
     assert_int_equal(of_a.disconnected, 0); /* never inside the call */
     STEP_UNTIL(one, 1, of_a.disconnected);
     assert_int_equal(of_a.status, WEFT_ERR_UNREACHABLE);
-    assert_non_null(strstr(of_a.text, "nobody listens"));
+    assert_non_null(strstr(of_a.text, "no process listens"));
     place_close(&a);
 }
 

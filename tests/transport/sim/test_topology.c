@@ -567,7 +567,7 @@ static void test_mistakes(void **state)
         {"[host a]\n[switch s]\n[link x]\nfrom = a\nto = s\nbuffer = 1\n", 6, "64KiB"},
         {"[host a]\n[switch s]\n[link x]\nfrom = a\nto = s\npattern = mesh\n", 6,
          "block, spread, rail, pair or full"},
-        {"[host a]\ncount = 2\n[switch s]\n[link x]\nfrom = a\nto = s\npattern = pair\n", 7, "2 ends meet 1"},
+        {"[host a]\ncount = 2\n[switch s]\n[link x]\nfrom = a\nto = s\npattern = pair\n", 7, "2 and 1"},
         {"[host a]\n[switch s]\ncount = 3\n[link x]\nfrom = a\nto = s\npattern = rail\nrails = 2\n", 7,
          "2 rails divide, not 3"},
         {"[host a]\n[switch s]\ncount = 2\n[link x]\nfrom = s[0]\nto = s[1]\nrails = 2\n", 4,

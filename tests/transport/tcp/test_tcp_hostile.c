@@ -207,7 +207,7 @@ static void what_nobody_has_announced_or_granted(void **state)
     expect(&hostile, "granted what was not announced");
     open_both(&hostile);
     say(&hostile, (struct tcp_frame){.kind = TCP_DATA, .number = 0, .bytes = 10}, 10);
-    expect(&hostile, "sent what nobody has asked for");
+    expect(&hostile, "sent data that was not requested");
     open_both(&hostile);
     say(&hostile, (struct tcp_frame){.kind = TCP_KINDS}, 0);
     expect(&hostile, "sent what is no frame");

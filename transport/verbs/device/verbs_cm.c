@@ -96,7 +96,7 @@ enum weft_status verbs_cm_open(struct verbs_rail *rail, struct verbs_cm **out, s
     enum weft_status status;
     if (!cm)
         return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY,
-                                                "no memory for the connection manager's part");
+                                                "no memory for the connection manager");
     cm->rail = rail;
     weft_list_init(&cm->dialogues);
     if (!rail->port.roce) {
@@ -364,7 +364,7 @@ static bool on_event(struct verbs_cm *cm, struct dialogue *dialogue, enum rdma_c
     case RDMA_CM_EVENT_DISCONNECTED:
         dialogue->connected = false;
         return tell(out, VERBS_CM_DISCONNECTED, dialogue, WEFT_ERR_PEER_LOST,
-                    "the connection manager says that the peer has disconnected");
+                    "the connection manager reports that the peer has disconnected");
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
         cm->rail->broken = true;
         return tell(out, VERBS_CM_DISCONNECTED, dialogue, WEFT_ERR_PEER_LOST, "the device was removed");

@@ -14,7 +14,7 @@ static const struct {
     {IBV_WC_SUCCESS, WEFT_OK, false, "done"},
     {IBV_WC_WR_FLUSH_ERR, WEFT_ERR_CANCELLED, true, "flushed: the queue pair had broken before"},
     {IBV_WC_RETRY_EXC_ERR, WEFT_ERR_PEER_LOST, true,
-     "no acknowledgement came after all retries: the peer's process, its host or the link is down, or the "
+     "no acknowledgement after all retries: the peer's process, its host or the link is down, or the "
      "path's MTU or "
      "priority does not fit"},
     {IBV_WC_RNR_RETRY_EXC_ERR, WEFT_ERR_PEER_LOST, true,

@@ -22,7 +22,7 @@ enum weft_status verbs_gpu_dmabuf(const void *address, size_t bytes, int *descri
     if (!driver) {
         return (enum weft_status)weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
-            "%p is said to be CUDA memory, but this process has no CUDA driver loaded", address);
+            "%p is declared as CUDA memory, but this process has no CUDA driver loaded", address);
     }
     *(void **)&get = dlsym(driver, "cuMemGetHandleForAddressRange");
     int failed = get ? get(&descriptor, start, end - start, RANGE_IS_DMABUF, 0) : 0;
