@@ -57,7 +57,8 @@ enum weft_status bootstrap_options_ports(struct bootstrap_options *options, cons
     if (got == 1) last = first;
     if (got < 1 || got > 2 || first == 0 || last < first || last > 65535)
         return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
-                                                "the port range '%s' is not first-last with ports from 1 to 65535", text);
+                                                "the port range '%s' must be first-last, ports 1 to 65535",
+                                                text);
     options->port_first = (uint16_t)first;
     options->port_last = (uint16_t)last;
     return WEFT_OK;
@@ -128,7 +129,7 @@ enum weft_status bootstrap_open(struct weft_env *env, const struct bootstrap_opt
     bootstrap->timer.kind = SOURCE_TIMER;
     bootstrap->timer_ns = bootstrap->listen_again_ns = WEFT_NEVER;
     weft_list_init(&bootstrap->waiting);
-    weft_list_init(&bootstrap->resting);
+    weft_list_init(&bootstrap->backing_off);
     weft_list_init(&bootstrap->ending);
     weft_list_init(&bootstrap->unproven);
     weft_list_init(&bootstrap->dialling);

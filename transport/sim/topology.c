@@ -307,7 +307,7 @@ static enum weft_status add_fault(struct builder *builder, const struct topology
         }
     }
     if (!fault->kind)
-        return topology_bad(text, section->line, "a fault needs one of kill, slow, cut, down");
+        return topology_bad(text, section->line, "a fault needs one of kill, slow, cut or down");
     WEFT_TRY(topology_time(text, section, "at", &fault->at_ns));
     WEFT_TRY(topology_time(text, section, "until", &fault->until_ns));
     WEFT_TRY(topology_count(text, section, "factor", 1, 1000000, &factor));
