@@ -154,7 +154,8 @@ enum weft_status bootstrap_send(struct bootstrap_peer *peer, const void *data, s
  * Those bytes are valid until the callback returns. Callable from `connected` only, BOOTSTRAP_TCP only.
  * Afterwards the bootstrap does not know the connection, and bootstrap_send returns WEFT_ERR_STATE.
  * Returns the descriptor, or -1 if our parameters are not in the socket yet (nothing was done). */
-int bootstrap_detach_socket(struct bootstrap_peer *peer, const void **rest_out, size_t *rest_bytes_out);
+int bootstrap_detach_socket(struct bootstrap_peer *peer, const void **unconsumed_out,
+                            size_t *unconsumed_bytes_out);
 /* True if every queued byte is in the socket, or the connection has ended. */
 bool bootstrap_is_flushed(const struct bootstrap_peer *peer);
 /* Closes the connection, if there is one, and frees the peer. No callback follows. Unsent messages are

@@ -41,7 +41,7 @@ void peer_back_off(struct bootstrap_peer *peer)
     /* Random spread: endpoints that were refused together must not dial again together. */
     peer->retry_ns = weft_now_ns(bootstrap->env) + peer->backoff_ns / 2 +
                      weft_random_u64(bootstrap->env) % (peer->backoff_ns / 2);
-    weft_list_append(&bootstrap->resting, &peer->resting);
+    weft_list_append(&bootstrap->backing_off, &peer->backing_off);
     bootstrap_set_timer(bootstrap, peer->retry_ns);
 }
 
@@ -114,10 +114,10 @@ int dial_timers(struct bootstrap *bootstrap, uint64_t now_ns)
         connection_refuse(oldest, BOOTSTRAP_TIMED_OUT);
         count++;
     }
-    weft_list_foreach (node, spare, &bootstrap->resting) {
-        struct bootstrap_peer *peer = weft_container_of(node, struct bootstrap_peer, resting);
+    weft_list_foreach (node, spare, &bootstrap->backing_off) {
+        struct bootstrap_peer *peer = weft_container_of(node, struct bootstrap_peer, backing_off);
         if (peer->retry_ns > now_ns) continue;
-        weft_list_remove(&peer->resting);
+        weft_list_remove(&peer->backing_off);
         peer_dial(peer);
         count++;
     }
@@ -130,8 +130,8 @@ uint64_t dial_next_ns(const struct bootstrap *bootstrap)
     if (!weft_list_empty(&bootstrap->dialling))
         next_ns = weft_list_first(&bootstrap->dialling, struct connection, link)->deadline_ns;
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &bootstrap->resting) {
-        const struct bootstrap_peer *peer = weft_container_of(node, struct bootstrap_peer, resting);
+    weft_list_foreach (node, spare, &bootstrap->backing_off) {
+        const struct bootstrap_peer *peer = weft_container_of(node, struct bootstrap_peer, backing_off);
         if (peer->retry_ns < next_ns) next_ns = peer->retry_ns;
     }
     return next_ns;

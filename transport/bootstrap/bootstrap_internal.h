@@ -83,7 +83,7 @@ struct bootstrap_peer {
     struct bootstrap_peer *next;        /* next in the hash bucket */
     /* in bootstrap->waiting until connected; in bootstrap->ending while `disconnected` is pending */
     struct weft_list link;
-    struct weft_list resting;      /* in bootstrap->resting while PEER_BACKING_OFF */
+    struct weft_list backing_off;      /* in bootstrap->resting while PEER_BACKING_OFF */
     uint64_t deadline_ns, retry_ns, backoff_ns;
     uint32_t attempts, refused_dial_count; /* dials; dials in a row that were refused */
     struct socket_address socket_address;       /* where to dial */
@@ -109,13 +109,13 @@ struct bootstrap {
 
     struct bootstrap_peer **buckets;
     uint32_t bucket_count;
-    struct weft_list waiting, resting, ending;   /* struct bootstrap_peer */
+    struct weft_list waiting, backing_off, ending;   /* struct bootstrap_peer */
     struct weft_list unproven, dialling, dead;  /* struct connection; the first two ordered by deadline */
     bool progressing;
     /* set while `connected` of this peer runs; bootstrap_detach_socket is legal then */
     struct bootstrap_peer *connecting_peer;
-    const uint8_t *rest;         /* bytes read behind the parameters of connecting_peer */
-    size_t rest_bytes;
+    const uint8_t *unconsumed;         /* bytes read behind the parameters of connecting_peer */
+    size_t unconsumed_bytes;
 
     struct bootstrap_stats stats;
     uint64_t logged_ns;      /* time of the last log line about a refusal */
@@ -145,7 +145,7 @@ int bootstrap_accept(struct bootstrap *bootstrap);
 /* Closes expired unproven connections; resumes a paused listener. */
 int bootstrap_listen_timers(struct bootstrap *bootstrap, uint64_t now_ns);
 uint64_t bootstrap_listen_next_ns(const struct bootstrap *bootstrap);
-void bootstrap_listen_pause(struct bootstrap *bootstrap, bool rest, uint64_t again_ns);
+void bootstrap_listen_pause(struct bootstrap *bootstrap, bool pause, uint64_t again_ns);
 
 /* connection.c */
 /* NULL: no memory, and fd is closed */

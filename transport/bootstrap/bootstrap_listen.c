@@ -70,12 +70,12 @@ enum weft_status bootstrap_listen(struct bootstrap *bootstrap, struct weft_error
     return WEFT_ERR_INTERNAL;
 }
 
-void bootstrap_listen_pause(struct bootstrap *bootstrap, bool rest, uint64_t again_ns)
+void bootstrap_listen_pause(struct bootstrap *bootstrap, bool pause, uint64_t again_ns)
 {
-    struct epoll_event interest = {.events = rest ? 0 : EPOLLIN, .data.ptr = &bootstrap->listener};
-    bootstrap->listen_again_ns = rest ? again_ns : WEFT_NEVER;
-    if (bootstrap->is_listener_paused == rest) return;
-    bootstrap->is_listener_paused = rest;
+    struct epoll_event interest = {.events = pause ? 0 : EPOLLIN, .data.ptr = &bootstrap->listener};
+    bootstrap->listen_again_ns = pause ? again_ns : WEFT_NEVER;
+    if (bootstrap->is_listener_paused == pause) return;
+    bootstrap->is_listener_paused = pause;
     epoll_ctl(bootstrap->epoll_fd, EPOLL_CTL_MOD, bootstrap->listen_fd, &interest);
 }
 

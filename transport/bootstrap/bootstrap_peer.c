@@ -55,7 +55,7 @@ static struct bootstrap_peer *peer_add(struct bootstrap *bootstrap, uint32_t id,
     peer->id = id;
     peer->state = state;
     weft_list_init(&peer->link);
-    weft_list_init(&peer->resting);
+    weft_list_init(&peer->backing_off);
     struct bootstrap_peer **bucket = bucket_of(bootstrap, id);
     peer->next = *bucket;
     *bucket = peer;
@@ -80,7 +80,7 @@ static void peer_remove(struct bootstrap_peer *peer)
     if (peer->connection) connection_close(peer->connection);
     drop_parameters(peer);
     weft_list_remove(&peer->link);
-    weft_list_remove(&peer->resting);
+    weft_list_remove(&peer->backing_off);
     struct bootstrap_peer **at = bucket_of(bootstrap, peer->id);
     while (*at != peer) at = &(*at)->next;
     *at = peer->next;
@@ -219,7 +219,7 @@ void peer_fail(struct bootstrap_peer *peer, enum weft_status status, const char 
     if (text != peer->text) snprintf(peer->text, sizeof peer->text, "endpoint %u: %s", peer->id, text);
     if (peer->connection) connection_close(peer->connection);
     drop_parameters(peer);
-    weft_list_remove(&peer->resting);
+    weft_list_remove(&peer->backing_off);
     weft_list_remove(&peer->link);
     weft_list_append(&bootstrap->ending, &peer->link);
     bootstrap_set_timer(bootstrap, 0);
@@ -328,14 +328,15 @@ enum weft_status bootstrap_send(struct bootstrap_peer *peer, const void *data, s
     return connection_send(peer->connection, data, (uint32_t)bytes, descriptors, count);
 }
 
-int bootstrap_detach_socket(struct bootstrap_peer *peer, const void **rest_out, size_t *rest_bytes_out)
+int bootstrap_detach_socket(struct bootstrap_peer *peer, const void **unconsumed_out,
+                            size_t *unconsumed_bytes_out)
 {
     struct bootstrap *bootstrap = peer->bootstrap;
     WEFT_ASSERT(bootstrap->options.family == BOOTSTRAP_TCP && peer->state == PEER_CONNECTED &&
                 bootstrap->connecting_peer == peer);
     if (!bootstrap_is_flushed(peer)) return -1;
-    *rest_out = bootstrap->rest;
-    *rest_bytes_out = bootstrap->rest_bytes;
+    *unconsumed_out = bootstrap->unconsumed;
+    *unconsumed_bytes_out = bootstrap->unconsumed_bytes;
     return connection_detach_socket(peer->connection);
 }
 

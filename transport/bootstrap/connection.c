@@ -223,7 +223,7 @@ static bool take_descriptors(struct connection *connection, uint32_t count,
 }
 
 static void hand_over(struct connection *connection, enum handshake_event event,
-                      const struct handshake_frame *frame, const uint8_t *rest, size_t rest_bytes)
+                      const struct handshake_frame *frame, const uint8_t *unconsumed, size_t unconsumed_bytes)
 {
     struct bootstrap_peer *peer = connection->peer;
     const struct bootstrap_callbacks *callbacks = &connection->bootstrap->options.callbacks;
@@ -236,8 +236,8 @@ static void hand_over(struct connection *connection, enum handshake_event event,
         struct bootstrap *bootstrap = connection->bootstrap;
         peer_connected(peer);
         bootstrap->connecting_peer = peer;
-        bootstrap->rest = rest;
-        bootstrap->rest_bytes = rest_bytes;
+        bootstrap->unconsumed = unconsumed;
+        bootstrap->unconsumed_bytes = unconsumed_bytes;
         callbacks->connected(peer->owner, peer, frame->data, frame->bytes, descriptors, frame->descriptors);
         bootstrap->connecting_peer = NULL;
     } else if (callbacks->message) {

@@ -54,8 +54,8 @@ struct weft_peer {
     bool connected;           /* false: known only by its messages, see CORE_ARRIVAL_EARLY */
     bool early;               /* connected, but early arrivals wait for the next progress */
     enum weft_status status;  /* WEFT_OK, or why it is lost */
-    bool told;                /* lost, and the watcher was called */
-    bool left;                /* closed in order: its complete messages can still be received */
+    bool watcher_notified;    /* lost, and the watcher was called */
+    bool has_left;            /* closed in order: its complete messages can still be received */
     uint32_t operations;      /* sends and accepts in flight */
     char *text;               /* reason of the loss: core_peer_text */
     struct weft_peer *next;   /* next in the hash bucket */

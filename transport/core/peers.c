@@ -216,7 +216,7 @@ static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, 
 {
     if (transport->closed || !peer->connected || peer->status < 0) return;
     peer->status = status < 0 ? status : WEFT_ERR_PEER_LOST;
-    peer->left = in_order;
+    peer->has_left = in_order;
     keep_text(transport, peer, text);
     weft_log(transport->env, WEFT_LOG_INFO, "transport", "endpoint %u peer %u lost: %s", transport->id,
              peer->id, core_peer_text(peer));
@@ -273,8 +273,8 @@ void core_peers_notify_watcher(struct weft_transport *transport)
     transport->has_unreported_loss = false;
     weft_list_foreach(node, spare, &transport->peers) {
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
-        if (peer->status == WEFT_OK || peer->told) continue;
-        peer->told = true;
+        if (peer->status == WEFT_OK || peer->watcher_notified) continue;
+        peer->watcher_notified = true;
         if (transport->watcher) transport->watcher(transport->watcher_context, peer->id, peer->status);
     }
 }

@@ -170,17 +170,17 @@ static enum weft_status open_descriptors(struct shm_endpoint *endpoint, struct w
 static enum weft_status open_meet(struct shm_endpoint *endpoint, const struct weft_transport_options *options,
                                   struct weft_error *error)
 {
-    struct bootstrap_options meeting;
-    bootstrap_options_init(&meeting);
-    meeting.family = BOOTSTRAP_UNIX;
-    meeting.id = options->id;
-    meeting.nonce = options->nonce;
-    meeting.secret = options->secret;
-    meeting.secret_bytes = options->secret_bytes;
-    meeting.callbacks = (struct bootstrap_callbacks){.connected = shm_pair_connected,
+    struct bootstrap_options socket_options;
+    bootstrap_options_init(&socket_options);
+    socket_options.family = BOOTSTRAP_UNIX;
+    socket_options.id = options->id;
+    socket_options.nonce = options->nonce;
+    socket_options.secret = options->secret;
+    socket_options.secret_bytes = options->secret_bytes;
+    socket_options.callbacks = (struct bootstrap_callbacks){.connected = shm_pair_connected,
                                                      .message = shm_pair_on_message,
                                                      .disconnected = shm_pair_disconnected};
-    return bootstrap_open(endpoint->transport->env, &meeting, &endpoint->bootstrap, error);
+    return bootstrap_open(endpoint->transport->env, &socket_options, &endpoint->bootstrap, error);
 }
 
 static void endpoint_free(struct shm_endpoint *endpoint)
@@ -305,10 +305,10 @@ static void shm_count(struct weft_transport *transport)
         kept += mine;
         if (mine > most) most = mine;
     }
-    struct bootstrap_stats meeting;
-    bootstrap_stats(endpoint->bootstrap, &meeting);
-    stats->refused_count += meeting.refused_count - endpoint->refused_seen;
-    endpoint->refused_seen = meeting.refused_count;
+    struct bootstrap_stats socket_stats;
+    bootstrap_stats(endpoint->bootstrap, &socket_stats);
+    stats->refused_count += socket_stats.refused_count - endpoint->refused_seen;
+    endpoint->refused_seen = socket_stats.refused_count;
     stats->memory_bytes = kept + (endpoint->staging ? (uint64_t)SHM_SLOTS * SHM_SLOT_BYTES : 0);
     stats->memory_peer_bytes = most;
 }

@@ -139,7 +139,7 @@ static void go(struct shm_op *op)
 static bool peer_can_read(const struct shm_pair *pair)
 {
     const struct weft_list *node = pair->ops.prev;
-    for (int is_polling = 0; is_polling < 8 && node != &pair->ops; is_polling++, node = node->prev) {
+    for (int steps = 0; steps < 8 && node != &pair->ops; steps++, node = node->prev) {
         const struct shm_op *op = weft_container_of(node, struct shm_op, of_pair);
         if (!op->is_arrival && (op->phase == SHM_ANNOUNCED || op->phase == SHM_AT_OWNER) &&
             op->bytes >= SHM_SPLIT_MIN)

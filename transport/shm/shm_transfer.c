@@ -43,11 +43,11 @@ static void grant(struct shm_arrival *arrival, uint64_t offset)
 }
 
 /* Ends a receive, or a put that this owner copies. `tell`: report to the sender. */
-static void receive_finish(struct shm_arrival *arrival, enum weft_status status, bool tell)
+static void receive_finish(struct shm_arrival *arrival, enum weft_status status, bool notify_sender)
 {
     struct shm_op *op = &arrival->op;
     bool notify = arrival->notify && status == WEFT_OK;
-    if (tell) {
+    if (notify_sender) {
         op->cell.body.done.status = status;
         shm_answer(op, RING_DONE, arrival->sender_op);
     }

@@ -17,7 +17,7 @@
 #define KEY_MAGIC 0x794b4d53u
 
 struct key {
-    uint32_t magic, owner, has_user, window, generation, rights;
+    uint32_t magic, owner, peer_id, window, generation, rights;
     uint64_t bytes, address, offset, check;
 };
 
@@ -55,7 +55,7 @@ enum weft_status shm_window_open(struct weft_transport *transport, struct weft_w
     struct key key = {
         .magic = KEY_MAGIC,
         .owner = transport->id,
-        .has_user = options->peer_id,
+        .peer_id = options->peer_id,
         .window = number,
         .generation = mine->generation,
         .rights = options->rights,
@@ -155,7 +155,7 @@ enum weft_status shm_import(struct weft_transport *transport, struct weft_remote
     memcpy(&key, data, sizeof key);
     if (key.magic != KEY_MAGIC || key.check != key_check(&key) || key.owner != remote->peer->id)
         return WEFT_ERR_MALFORMED;
-    if (key.has_user != WEFT_ANY_PEER && key.has_user != transport->id) return WEFT_ERR_MALFORMED;
+    if (key.peer_id != WEFT_ANY_PEER && key.peer_id != transport->id) return WEFT_ERR_MALFORMED;
     if (key.window >= RING_WINDOWS || key.bytes == 0 || (key.rights & ~3u)) return WEFT_ERR_MALFORMED;
     struct shm_remote *mine = weft_alloc_zero(transport->env, sizeof *mine);
     if (!mine) return WEFT_ERR_NO_MEMORY;

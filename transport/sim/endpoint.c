@@ -46,9 +46,9 @@ static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->peers) {
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
-        struct sim_peer *known = peer->backend;
-        if (!known || peer->status < 0) continue;
-        struct sim_endpoint *remote = known->remote;
+        struct sim_peer *sim_peer = peer->backend;
+        if (!sim_peer || peer->status < 0) continue;
+        struct sim_endpoint *remote = sim_peer->remote;
         char text[120];
         if (remote->host->death_known) {
             snprintf(text, sizeof text, "host %u of endpoint %u died", remote->host->index, remote->id);
@@ -173,10 +173,10 @@ static enum weft_status sim_connect(struct weft_transport *transport, struct wef
     struct sim_endpoint *remote = sim->endpoint_table[words[5]];
     if (remote->id != peer->id || remote->host->index != words[4]) return WEFT_ERR_MALFORMED;
     if (!has_way(sim, endpoint, remote) || !has_way(sim, remote, endpoint)) return WEFT_ERR_UNREACHABLE;
-    struct sim_peer *known = sim_pool_take(&sim->peer_pool, sim->env, sim->options.slab_bytes);
-    if (!known) return WEFT_ERR_NO_MEMORY;
-    *known = (struct sim_peer){.remote = remote};
-    peer->backend = known;
+    struct sim_peer *sim_peer = sim_pool_take(&sim->peer_pool, sim->env, sim->options.slab_bytes);
+    if (!sim_peer) return WEFT_ERR_NO_MEMORY;
+    *sim_peer = (struct sim_peer){.remote = remote};
+    peer->backend = sim_peer;
     if ((remote->gone_known || remote->host->death_known) && endpoint->look.index == SIM_IDLE) {
         sim_schedule(sim, &endpoint->look, sim->now_ns + sim->options.latency_ns);
     }
@@ -193,13 +193,13 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct weft_sim *sim = endpoint->sim;
-    struct sim_peer *known = peer->backend;
+    struct sim_peer *sim_peer = peer->backend;
     if (endpoint->sending_count >= SIM_SENDING_MAX) return WEFT_ERR_AGAIN;
     bool eager = sent->payload_bytes <= transport->eager_bytes_max,
          copied = eager && sent->payload_bytes > 0 && !sim->options.timing_only;
     void *copy = copied ? sim_copy_take(sim, sent->payload_bytes) : NULL;
     if (copied && !copy) return WEFT_ERR_NO_MEMORY;
-    struct sim_message *message = sim_message_new(endpoint, known->remote, !eager);
+    struct sim_message *message = sim_message_new(endpoint, sim_peer->remote, !eager);
     if (!message) {
         if (copy) sim_copy_give(sim, copy, sent->payload_bytes);
         return WEFT_ERR_NO_MEMORY;
@@ -219,7 +219,7 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
     }
     message->send_done =
         (struct core_done){.peer = peer, .completion = completion, .recycle = sim_recycle_send};
-    sim_message_start(message, SIM_ANNOUNCE, known);
+    sim_message_start(message, SIM_ANNOUNCE, sim_peer);
     return WEFT_IN_PROGRESS;
 }
 
@@ -256,8 +256,8 @@ static void end_operations(struct sim_endpoint *endpoint, const struct sim_endpo
 
 static void sim_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
 {
-    struct sim_peer *known = peer->backend;
-    end_operations(endpoint_of(transport), known->remote, status);
+    struct sim_peer *sim_peer = peer->backend;
+    end_operations(endpoint_of(transport), sim_peer->remote, status);
 }
 
 static int sim_progress(struct weft_transport *transport, int budget)

@@ -391,10 +391,10 @@ static void retry_fire(struct weft_sim *sim, struct sim_due *due)
 {
     struct sim_burst *burst = weft_container_of(due, struct sim_burst, retry);
     struct sim_flow *flow = burst->flow;
-    bool gone = flow->sink->host->dead && flow->sink->host->death_known;
+    bool is_dead = flow->sink->host->dead && flow->sink->host->death_known;
     if (burst->acknowledged || flow->broken || flow->source->host->dead) {
         burst_maybe_over(burst);
-    } else if (gone || burst->attempts == sim->options.topology->retry_count) {
+    } else if (is_dead || burst->attempts == sim->options.topology->retry_count) {
         break_flow(flow);
     } else {
         burst->attempts++;

@@ -75,8 +75,8 @@ enum weft_status sim_import(struct weft_transport *transport, struct weft_remote
     if (words[2] != core_nonce_hash(transport->nonce)) return WEFT_ERR_MALFORMED;
     if (words[3] != remote->peer->id || words[4] >= sim->window_count) return WEFT_ERR_MALFORMED;
     struct sim_window *window = sim->window_table[words[4]];
-    const struct sim_peer *known = remote->peer->backend;
-    if (window->owner != known->remote || window->secret != secret) return WEFT_ERR_MALFORMED;
+    const struct sim_peer *sim_peer = remote->peer->backend;
+    if (window->owner != sim_peer->remote || window->secret != secret) return WEFT_ERR_MALFORMED;
     if (window->peer_id != WEFT_ANY_PEER && window->peer_id != transport->id) return WEFT_ERR_AUTH;
     remote->bytes = window->bytes;
     remote->rights = window->rights;

@@ -13,10 +13,10 @@
 
 void tcp_frame_put(struct tcp_peer *tcp_peer, struct tcp_out *out, const struct tcp_frame *frame)
 {
-    struct tcp_frame told = *frame;
-    told.taken = (uint32_t)tcp_peer->unreported_taken; /* at most the budget */
+    struct tcp_frame reported = *frame;
+    reported.taken = (uint32_t)tcp_peer->unreported_taken; /* at most the budget */
     tcp_peer->unreported_taken = 0;
-    tcp_frame_encode(&told, out->frame);
+    tcp_frame_encode(&reported, out->frame);
     out->frame_bytes = TCP_FRAME_BYTES + frame->header_bytes;
     out->sent = 0;
 }
@@ -133,11 +133,11 @@ void tcp_out_push(struct tcp_peer *tcp_peer, struct tcp_out *out)
 
 void tcp_send_control(struct tcp_peer *tcp_peer, enum tcp_kind kind)
 {
-    struct tcp_out *word = &tcp_peer->controls[kind == TCP_LEAVE];
-    if (!weft_list_empty(&word->link)) return; /* queued already */
-    word->kind = TCP_OUT_CONTROL;
-    tcp_frame_put(tcp_peer, word, &(struct tcp_frame){.kind = kind});
-    tcp_out_push(tcp_peer, word);
+    struct tcp_out *control = &tcp_peer->controls[kind == TCP_LEAVE];
+    if (!weft_list_empty(&control->link)) return; /* queued already */
+    control->kind = TCP_OUT_CONTROL;
+    tcp_frame_put(tcp_peer, control, &(struct tcp_frame){.kind = kind});
+    tcp_out_push(tcp_peer, control);
 }
 
 static void drop(struct tcp_peer *tcp_peer, struct tcp_out *out, enum weft_status status)
@@ -160,13 +160,13 @@ static void drop(struct tcp_peer *tcp_peer, struct tcp_out *out, enum weft_statu
  * written. */
 static void copy_payload_aside(struct tcp_peer *tcp_peer, struct tcp_out *grant)
 {
-    struct tcp_out *word = &tcp_peer->controls[0]; /* free to carry the rest: no control frame follows */
-    *word = (struct tcp_out){.kind = TCP_OUT_CONTROL,
+    struct tcp_out *control = &tcp_peer->controls[0]; /* free to carry the rest: no control frame follows */
+    *control = (struct tcp_out){.kind = TCP_OUT_CONTROL,
                              .frame = tcp_peer->control_frames[0],
                              .frame_bytes = grant->frame_bytes,
                              .sent = grant->sent};
-    memcpy(word->frame, grant->frame, TCP_FRAME_BYTES);
-    weft_list_insert_before(&grant->link, &word->link);
+    memcpy(control->frame, grant->frame, TCP_FRAME_BYTES);
+    weft_list_insert_before(&grant->link, &control->link);
     weft_list_remove(&grant->link);
 }
 

@@ -84,27 +84,28 @@ static int open_watch(struct ucx_endpoint *endpoint, struct ucx_process *process
     return answer;
 }
 
-static struct ucx_process *find(struct ucx_endpoint *endpoint, const struct ucx_wire_process *who)
+static struct ucx_process *find(struct ucx_endpoint *endpoint, const struct ucx_wire_process *identity)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->processes) {
         struct ucx_process *process = weft_container_of(node, struct ucx_process, link);
-        if (process->identity.pid == who->pid && process->identity.start == who->start) return process;
+        if (process->identity.pid == identity->pid && process->identity.start == identity->start)
+            return process;
     }
     return NULL;
 }
 
-static struct ucx_process *make(struct ucx_endpoint *endpoint, const struct ucx_wire_process *who)
+static struct ucx_process *make(struct ucx_endpoint *endpoint, const struct ucx_wire_process *identity)
 {
     struct weft_env *env = endpoint->transport->env;
     struct ucx_process *process = weft_alloc_zero(env, sizeof *process);
     if (!process) return NULL;
-    process->identity = *who;
+    process->identity = *identity;
     process->fd = open_watch(endpoint, process);
     if (process->fd == -2) {
         weft_log(env, WEFT_LOG_WARN, "transport",
                  "endpoint %u cannot watch process %llu (%s): its death is seen by UCX alone",
-                 endpoint->transport->id, (unsigned long long)who->pid, strerror(errno));
+                 endpoint->transport->id, (unsigned long long)identity->pid, strerror(errno));
         weft_free_bytes(env, process);
         return NULL;
     }
@@ -112,12 +113,12 @@ static struct ucx_process *make(struct ucx_endpoint *endpoint, const struct ucx_
     return process;
 }
 
-void ucx_process_watch(struct ucx_peer *ucx_peer, const struct ucx_wire_process *who)
+void ucx_process_watch(struct ucx_peer *ucx_peer, const struct ucx_wire_process *identity)
 {
     struct ucx_endpoint *endpoint = ucx_peer->endpoint;
-    if (!can_watch(&endpoint->self, who)) return;
-    struct ucx_process *process = find(endpoint, who);
-    if (!process) process = make(endpoint, who);
+    if (!can_watch(&endpoint->self, identity)) return;
+    struct ucx_process *process = find(endpoint, identity);
+    if (!process) process = make(endpoint, identity);
     if (!process) return;
     process->peers++;
     ucx_peer->process = process;

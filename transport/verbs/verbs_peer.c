@@ -198,7 +198,7 @@ static void link_message(void *owner, struct bootstrap_peer *link, const void *d
 }
 
 /* "over rxe0 port 1 and rxe2 port 1: " and the cause, unless the cause names the device. */
-static void say_where(const struct verbs_peer *verbs_peer, const char *cause, char *out, size_t bytes)
+static void describe_location(const struct verbs_peer *verbs_peer, const char *cause, char *out, size_t bytes)
 {
     const struct verbs_endpoint *endpoint = verbs_peer->endpoint;
     size_t at = 0;
@@ -223,7 +223,7 @@ static void link_disconnected(void *owner, struct bootstrap_peer *link, enum wef
     bootstrap_forget(link);
     verbs_dirty(verbs_peer);
     if (trouble) snprintf(cause, sizeof cause, "%s, after this: %s", text, trouble);
-    say_where(verbs_peer, trouble ? cause : text, where, sizeof where);
+    describe_location(verbs_peer, trouble ? cause : text, where, sizeof where);
     if (transport->closed) stream_end(verbs_peer->stream, WEFT_ERR_CLOSED);
     else core_peer_lost(transport, verbs_peer->peer, status < 0 ? status : WEFT_ERR_PEER_LOST, where);
 }
@@ -412,7 +412,7 @@ void verbs_peer_check(struct verbs_peer *verbs_peer, uint64_t now_ns)
     stream_pump(stream);
     if (stream->failure < 0 && stream->phase == STREAM_RUNNING) {
         char where[300];
-        say_where(verbs_peer, stream->failure_text, where, sizeof where);
+        describe_location(verbs_peer, stream->failure_text, where, sizeof where);
         if (transport->closed) stream_end(stream, WEFT_ERR_CLOSED);
         else core_peer_lost(transport, verbs_peer->peer, stream->failure, where);
     }

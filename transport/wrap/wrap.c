@@ -74,27 +74,28 @@ static void inner_peer_failed(void *context, uint32_t peer_id, enum weft_status 
     struct wrap *wrap = context;
     struct weft_peer *peer = core_peer_find(wrap->outer, peer_id);
     if (!peer) return;
-    struct wrap_peer *known = peer->backend;
-    if (wrap->killed || known->cut) return; /* a silent peer reports nothing */
-    if (wrap->trace) trace_mark(wrap->trace, known->inner->left ? "peer left" : "peer lost", peer_id, text);
+    struct wrap_peer *wrap_peer = peer->backend;
+    if (wrap->killed || wrap_peer->cut) return; /* a silent peer reports nothing */
+    if (wrap->trace)
+        trace_mark(wrap->trace, wrap_peer->inner->has_left ? "peer left" : "peer lost", peer_id, text);
     wrap_flush_arriving(wrap, peer);
-    if (known->inner->left) core_peer_left(wrap->outer, peer, text);
+    if (wrap_peer->inner->has_left) core_peer_left(wrap->outer, peer, text);
     else core_peer_lost(wrap->outer, peer, status, text);
 }
 
 static enum weft_status wrap_connect(struct weft_transport *transport, struct weft_peer *peer,
                                      const void *blob, size_t bytes)
 {
-    struct wrap_peer *known = weft_alloc_zero(transport->env, sizeof *known);
-    if (!known) return WEFT_ERR_NO_MEMORY;
-    weft_list_init(&known->vanished);
+    struct wrap_peer *wrap_peer = weft_alloc_zero(transport->env, sizeof *wrap_peer);
+    if (!wrap_peer) return WEFT_ERR_NO_MEMORY;
+    weft_list_init(&wrap_peer->vanished);
     enum weft_status status =
-        weft_transport_connect(wrap_of(transport)->inner, peer->id, blob, bytes, &known->inner);
+        weft_transport_connect(wrap_of(transport)->inner, peer->id, blob, bytes, &wrap_peer->inner);
     if (status < 0) {
-        weft_free_bytes(transport->env, known);
+        weft_free_bytes(transport->env, wrap_peer);
         return status;
     }
-    peer->backend = known;
+    peer->backend = wrap_peer;
     if (wrap_of(transport)->trace) trace_mark(wrap_of(transport)->trace, "connect", peer->id, NULL);
     return WEFT_OK;
 }
@@ -102,11 +103,11 @@ static enum weft_status wrap_connect(struct weft_transport *transport, struct we
 static void wrap_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
 {
     struct wrap *wrap = wrap_of(transport);
-    struct wrap_peer *known = peer->backend;
+    struct wrap_peer *wrap_peer = peer->backend;
     if (wrap->trace && peer->status < 0)
         trace_mark(wrap->trace, "disconnect", peer->id, core_peer_text(peer));
     wrap_end_ops(transport, &wrap->leaving, peer, status);
-    wrap_end_ops(transport, &known->vanished, NULL, status);
+    wrap_end_ops(transport, &wrap_peer->vanished, NULL, status);
     weft_transport_fail_peer(wrap->inner, peer->id, status,
                              core_peer_text(peer)); /* ends its operations with the same status */
 }
@@ -119,9 +120,9 @@ static int report_broken(struct wrap *wrap)
     wrap->break_pending = false;
     weft_list_foreach (node, spare, &wrap->outer->peers) {
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
-        struct wrap_peer *known = peer->backend;
-        if (!known || !known->broken) continue;
-        known->broken = false;
+        struct wrap_peer *wrap_peer = peer->backend;
+        if (!wrap_peer || !wrap_peer->broken) continue;
+        wrap_peer->broken = false;
         core_peer_lost(wrap->outer, peer, WEFT_ERR_PEER_LOST, "the fault wrapper broke the connection");
         count++;
     }

@@ -555,7 +555,7 @@ static void test_close_while_written(void **state)
         weft_transport_close(places[1].transport);
         UNTIL(places, 2, places[0].failed);
         assert_int_equal(weft_peer_status(peers[0]), WEFT_ERR_PEER_LOST);
-        assert_true(peers[0]->left);
+        assert_true(peers[0]->has_left);
         assert_string_equal(peers[0]->text, "it has closed its endpoint");
         UNTIL(places, 2, weft_transport_drained(places[1].transport));
         for (int i = 0; i < COUNT; i++) UNTIL(places, 2, ops[i].fired);

@@ -43,10 +43,10 @@ enum weft_status ucx_seal_token(const struct ucx_seal *seal,
                                 uint32_t receiver, uint64_t *token_out)
 {
     static const char label[] = "weft ucx token";
-    uint32_t who[2] = {htole32(sender), htole32(receiver)};
+    uint32_t ids[2] = {htole32(sender), htole32(receiver)};
     uint8_t mac[WEFT_HMAC_BYTES];
     const struct weft_bytes_view parts[] = {
-        {label, sizeof label}, {challenge, UCX_SEAL_CHALLENGE_BYTES}, {who, sizeof who}};
+        {label, sizeof label}, {challenge, UCX_SEAL_CHALLENGE_BYTES}, {ids, sizeof ids}};
     WEFT_TRY(weft_hmac_sha256(seal->key, sizeof seal->key, parts, 3, mac));
     memcpy(token_out, mac, sizeof *token_out);
     *token_out = le64toh(*token_out);

@@ -288,7 +288,7 @@ static struct dialogue *find_token(struct verbs_cm *cm, const uint8_t *token)
 
 /* ---- events ---- each returns whether there is an event to report, in *out */
 
-static bool tell(struct verbs_cm_event *out, enum verbs_cm_kind kind, struct dialogue *dialogue,
+static bool report(struct verbs_cm_event *out, enum verbs_cm_kind kind, struct dialogue *dialogue,
                  enum weft_status status, const char *cause)
 {
     const struct verbs_queue_pair *queue_pair = dialogue->queue_pair;
@@ -304,18 +304,18 @@ static bool fail(struct verbs_cm_event *out, struct dialogue *dialogue, enum wef
 {
     char text[160];
     snprintf(text, sizeof text, "the connection manager could not connect: %s", cause);
-    return tell(out, VERBS_CM_FAILED, dialogue, status, text);
+    return report(out, VERBS_CM_FAILED, dialogue, status, text);
 }
 
 /* Handles a connection request. Each request has a new id, which this side destroys. */
 static bool on_request(struct verbs_cm *cm, struct rdma_cm_id *id, const uint8_t *token,
-                       struct verbs_cm_event *out, struct rdma_cm_id **stranger)
+                       struct verbs_cm_event *out, struct rdma_cm_id **unexpected)
 {
     struct dialogue *dialogue = token ? find_token(cm, token) : NULL;
     if (!dialogue || !same_port(cm, id)) {
         cm->refused++;
         rdma_reject(id, NULL, 0);
-        *stranger = id;
+        *unexpected = id;
         return false;
     }
     dialogue->id = id;
@@ -334,7 +334,7 @@ static bool on_progress(struct dialogue *dialogue, enum rdma_cm_event_type type,
     if (!fine) return fail(out, dialogue, WEFT_ERR_IO, strerror(errno));
     if (type != RDMA_CM_EVENT_CONNECT_RESPONSE) return false;
     dialogue->connected = true;
-    return tell(out, VERBS_CM_CONNECTED, dialogue, WEFT_OK, "connected");
+    return report(out, VERBS_CM_CONNECTED, dialogue, WEFT_OK, "connected");
 }
 
 static bool on_event(struct verbs_cm *cm, struct dialogue *dialogue, enum rdma_cm_event_type type, int status,
@@ -350,7 +350,7 @@ static bool on_event(struct verbs_cm *cm, struct dialogue *dialogue, enum rdma_c
     case RDMA_CM_EVENT_CONNECT_RESPONSE: return on_progress(dialogue, type, out);
     case RDMA_CM_EVENT_ESTABLISHED:
         dialogue->connected = true;
-        return tell(out, VERBS_CM_CONNECTED, dialogue, WEFT_OK, "connected");
+        return report(out, VERBS_CM_CONNECTED, dialogue, WEFT_OK, "connected");
     case RDMA_CM_EVENT_ADDR_ERROR:
         return fail(out, dialogue, WEFT_ERR_UNREACHABLE, "its address is not found from here");
     case RDMA_CM_EVENT_ROUTE_ERROR:
@@ -363,11 +363,11 @@ static bool on_event(struct verbs_cm *cm, struct dialogue *dialogue, enum rdma_c
         return fail(out, dialogue, WEFT_ERR_IO, strerror(status < 0 ? -status : status));
     case RDMA_CM_EVENT_DISCONNECTED:
         dialogue->connected = false;
-        return tell(out, VERBS_CM_DISCONNECTED, dialogue, WEFT_ERR_PEER_LOST,
+        return report(out, VERBS_CM_DISCONNECTED, dialogue, WEFT_ERR_PEER_LOST,
                     "the connection manager reports that the peer has disconnected");
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
         cm->rail->broken = true;
-        return tell(out, VERBS_CM_DISCONNECTED, dialogue, WEFT_ERR_PEER_LOST, "the device was removed");
+        return report(out, VERBS_CM_DISCONNECTED, dialogue, WEFT_ERR_PEER_LOST, "the device was removed");
     default: return false;
     }
 }
@@ -377,19 +377,19 @@ bool verbs_cm_next(struct verbs_cm *cm, struct verbs_cm_event *event_out)
     struct rdma_cm_event *event;
     while (rdma_get_cm_event(cm->channel, &event) == 0) {
         enum rdma_cm_event_type type = event->event;
-        struct rdma_cm_id *id = event->id, *stranger = NULL;
+        struct rdma_cm_id *id = event->id, *unexpected = NULL;
         struct dialogue *dialogue = find_id(cm, id);
-        bool told = false;
+        bool has_event = false;
         if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
             const struct rdma_conn_param *param = &event->param.conn;
             bool whole = param->private_data && param->private_data_len >= VERBS_CM_TOKEN_BYTES;
-            told = on_request(cm, id, whole ? param->private_data : NULL, event_out, &stranger);
+            has_event = on_request(cm, id, whole ? param->private_data : NULL, event_out, &unexpected);
         } else if (dialogue) {
-            told = on_event(cm, dialogue, type, event->status, event_out);
+            has_event = on_event(cm, dialogue, type, event->status, event_out);
         }
         rdma_ack_cm_event(event); /* destroying an id waits for it */
-        if (stranger) rdma_destroy_id(stranger);
-        if (told) return true;
+        if (unexpected) rdma_destroy_id(unexpected);
+        if (has_event) return true;
     }
     return false;
 }

@@ -100,7 +100,8 @@ static bool of_other_port(const struct verbs_rail *rail, const struct ibv_async_
            event->element.port_num != rail->port.port;
 }
 
-static void say(const struct verbs_rail *rail, const struct ibv_async_event *event, struct verbs_async *out)
+static void describe_event(const struct verbs_rail *rail, const struct ibv_async_event *event,
+                           struct verbs_async *out)
 {
     const char *advice = out->kind == VERBS_ASYNC_PORT_DOWN ? ": the link is down (cable, switch, interface)"
                          : out->kind == VERBS_ASYNC_DEVICE
@@ -121,7 +122,7 @@ bool verbs_rail_async(struct verbs_rail *rail, struct verbs_async *out)
             out->queue_pair = verbs_queue_pair_find(rail, event.element.qp->qp_num);
         ibv_ack_async_event(&event); /* destroying a queue pair waits for this */
         if (other || event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) continue;
-        say(rail, &event, out);
+        describe_event(rail, &event, out);
         if (out->kind == VERBS_ASYNC_PORT_DOWN || out->kind == VERBS_ASYNC_DEVICE) rail->broken = true;
         if (out->kind == VERBS_ASYNC_PORT_UP) rail->broken = false;
         if (out->kind == VERBS_ASYNC_QUEUE_PAIR && out->queue_pair) verbs_queue_pair_break(out->queue_pair);

@@ -31,7 +31,7 @@ void verbs_watch_unlock(void) { pthread_mutex_unlock(&watch.lock); }
 
 static uintptr_t page_bytes(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
 
-static void tell(uintptr_t start, uintptr_t end)
+static void report_unmapped(uintptr_t start, uintptr_t end)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &watch.watchers) {
@@ -48,9 +48,9 @@ static void take_events(void)
     verbs_watch_lock();
     while (read(watch.fd, &message, sizeof message) == (ssize_t)sizeof message) {
         if (message.event == UFFD_EVENT_UNMAP || message.event == UFFD_EVENT_REMOVE) {
-            tell((uintptr_t)message.arg.remove.start, (uintptr_t)message.arg.remove.end);
+            report_unmapped((uintptr_t)message.arg.remove.start, (uintptr_t)message.arg.remove.end);
         } else if (message.event == UFFD_EVENT_REMAP) {
-            tell((uintptr_t)message.arg.remap.from,
+            report_unmapped((uintptr_t)message.arg.remap.from,
                  (uintptr_t)(message.arg.remap.from + message.arg.remap.len));
         }
     }
@@ -155,6 +155,6 @@ void verbs_watch_release(uintptr_t start_address, uintptr_t end)
         }
     }
     verbs_watch_lock();
-    tell(range.start, range.start + range.len);
+    report_unmapped(range.start, range.start + range.len);
     verbs_watch_unlock();
 }

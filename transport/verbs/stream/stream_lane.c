@@ -6,8 +6,8 @@
 
 enum { BACKOFF_MAX = 7, BREAKS_WITHOUT_PROGRESS_MAX = 3 };
 
-static void say(struct stream *stream, enum stream_control_kind kind, uint32_t lane_at, uint64_t value,
-                const void *body, uint32_t bytes)
+static void send_lane_control(struct stream *stream, enum stream_control_kind kind, uint32_t lane_at,
+                              uint64_t value, const void *body, uint32_t bytes)
 {
     uint8_t out[STREAM_CONTROL_BYTES_MAX];
     struct stream_control control = {.kind = kind,
@@ -46,7 +46,7 @@ void stream_lane_joined(struct stream *stream, uint32_t lane_at, uint32_t epoch)
     struct stream_lane *lane = &stream->lanes[lane_at];
     if (epoch != lane->epoch || lane->state != STREAM_LANE_OFFERED || !lane->peer_offered) return;
     lane->state = STREAM_LANE_JOINED;
-    say(stream, STREAM_CONTROL_READY, lane_at, 0, NULL, 0);
+    send_lane_control(stream, STREAM_CONTROL_READY, lane_at, 0, NULL, 0);
     if (lane->peer_ready) lane_up(stream, lane);
 }
 
@@ -79,7 +79,7 @@ static void lane_make(struct stream *stream, uint32_t lane_at, uint64_t now_ns)
     }
     WEFT_ASSERT(bytes <= STREAM_BLOB_BYTES_MAX);
     lane->state = STREAM_LANE_OFFERED;
-    say(stream, STREAM_CONTROL_OFFER, lane_at, 0, blob, bytes);
+    send_lane_control(stream, STREAM_CONTROL_OFFER, lane_at, 0, blob, bytes);
     if (lane->peer_offered) lane_join(stream, lane_at);
 }
 
@@ -231,7 +231,7 @@ void stream_lane_stop(struct stream *stream, uint32_t lane_at, const char *cause
     if (lane->posted > lane->acked && stream->breaks_without_progress++ == 0)
         stream->no_progress_since_ns = now_ns;
     if (STREAM_MUTANT == STREAM_MUTANT_NO_FENCE)
-        say(stream, STREAM_CONTROL_BROKEN, lane_at, lane->imm_received, lane->cause,
+        send_lane_control(stream, STREAM_CONTROL_BROKEN, lane_at, lane->imm_received, lane->cause,
             (uint32_t)strlen(lane->cause));
     stream->ops->lane_fence(stream->context, lane_at, lane->epoch);
 }
@@ -263,7 +263,7 @@ void stream_lane_fenced(struct stream *stream, uint32_t lane_at, uint32_t epoch)
         return;
     }
     if (STREAM_MUTANT != STREAM_MUTANT_NO_FENCE)
-        say(stream, STREAM_CONTROL_BROKEN, lane_at, lane->imm_received, lane->cause,
+        send_lane_control(stream, STREAM_CONTROL_BROKEN, lane_at, lane->imm_received, lane->cause,
             (uint32_t)strlen(lane->cause));
     if (lane->peer_broken) lane_settle(stream, lane_at);
 }
@@ -275,7 +275,7 @@ void stream_on_lane_broken(struct stream *stream, const struct stream_control *c
     lane->peer_broken = true;
     lane->peer_received = control->value;
     if (lane->state == STREAM_LANE_IDLE) {
-        say(stream, STREAM_CONTROL_BROKEN, control->lane, 0, NULL, 0);
+        send_lane_control(stream, STREAM_CONTROL_BROKEN, control->lane, 0, NULL, 0);
         lane_settle(stream, control->lane);
     } else if (lane->state == STREAM_LANE_FENCED) {
         lane_settle(stream, control->lane);
