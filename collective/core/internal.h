@@ -1,17 +1,14 @@
-/* internal.h - what the files of this room share: the group, one posted operation, one message header.
+/* internal.h - what the files of core/ share: the group, one posted operation, the message header.
  *
- *      weft_coll_post (op.c)          validates, takes all memory, queues; nothing runs yet
- *            │ ready
- *      group_pump (group.c, the group's timer)  ──►  coll_advance (step.c): window of steps of the plan
- *            ▲ ready                                      │ weft_transport_send / _recv
- *      slot_completed (step.c)  ◄──── transport progress ◄┘      sums: sum.c, reduce_buffer.c
+ *     weft_coll_post (op.c)            validates the arguments, allocates all memory, queues the operation
+ *           │ ready
+ *     timer of the group (group.c) ──► coll_advance (interpreter.c): a window of steps of the plan
+ *           ▲ ready                              │ weft_transport_send / _recv
+ *     slot_completed (interpreter.c) ◄── transport progress       sums: reduce.c, reduce_buffer.c
  *
- * Beside the operations there is *news* between ranks (control.c, brought by control_router.c): another
- * rank's operation failed, questions before a deadline's verdict (deadline.c), a farewell, the death of a
- * peer.
- *
- * A failure other than a cancel is the group's: ranks no longer agree which operations happened, so the
- * group ends everywhere with one status and text, and a new one (next epoch) must be made. */
+ * Control messages between ranks belong to no operation (group_control.c, dispatched by control_router.c).
+ * Invariant: a failure other than a cancel ends the group on all ranks with one status and one text. After it
+ * the ranks may disagree on which operations completed, so the caller makes a new group in the next epoch. */
 #ifndef WEFT_COLLECTIVE_CORE_INTERNAL_H
 #define WEFT_COLLECTIVE_CORE_INTERNAL_H
 
@@ -19,72 +16,77 @@
 #include "kernels/kernels.h"
 
 #define GROUP_TEXT_BYTES 480
-#define GROUP_POLL_INTERVAL_NS WEFT_MS(500)        /* own polls while operations are posted */
-#define GROUP_STALL_MIN_NS WEFT_SECONDS(1)      /* a longer silence of our own does not count as waiting */
+#define GROUP_POLL_INTERVAL_NS WEFT_MS(500)        /* interval of the timer while operations are posted */
+#define GROUP_STALL_MIN_NS WEFT_SECONDS(1) /* a longer interval between two polls of this rank does not
+                                            * count as waiting */
 #define GROUP_WARN_AFTER_NS WEFT_SECONDS(30)
-#define GROUP_STATUS_TIMEOUT_NS WEFT_MS(500)         /* how long a verdict waits for answers */
-/* after a failure, for peers to let go of our send buffers */
+#define GROUP_STATUS_TIMEOUT_NS WEFT_MS(500) /* a rank that requests status waits this long for the replies */
+/* after a failure: time for peers to release the send buffers */
 #define GROUP_RELEASE_TIMEOUT_NS WEFT_SECONDS(2)
-#define GROUP_RELEASE_POLL_NS WEFT_MS(1)          /* between looks whether a peer is out of our buffers */
-/* for operations that may finish without a rank that is gone */
+#define GROUP_RELEASE_POLL_NS WEFT_MS(1) /* between two checks whether a peer still accesses the buffers */
+/* after a peer is lost: time for operations that can complete without it */
 #define GROUP_LOST_DELAY_NS WEFT_MS(200)
 #define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
-/* of our answers in flight at once, of all groups that share records */
+/* status replies of this rank in flight, in all groups of one op pool */
 #define GROUP_REPLIES_MAX 16
 #define GROUP_RANK_NONE UINT32_MAX
-/* in place of steps: the operation asked about is none of this rank's, or over */
+/* in place of steps: the operation in question is not active in this group */
 #define REPLY_NOT_ACTIVE UINT32_MAX
 #define GROUP_ID_MAX 0xffffffu
-#define GROUP_INLINE_BYTES_MAX 64u              /* of a news message that travel behind its header */
-#define COLL_COMPUTE_UNIT_BYTES (64u << 10)       /* of them at a time */
-#define GROUP_PROGRESS_BYTES_MAX (1u << 18)       /* summed per loop step */
+#define GROUP_INLINE_BYTES_MAX 64u /* a control payload up to this size travels behind the header */
+#define COLL_COMPUTE_UNIT_BYTES (64u << 10)       /* bytes reduced or copied at a time */
+#define GROUP_PROGRESS_BYTES_MAX (1u << 18)       /* bytes reduced or copied in one loop step */
 
-/* ---- the header of every message (wire.c) ---- */
+/* ---- the header of every message (header.c) ---- */
 #define COLL_HEADER_BYTES 80u
 enum coll_message_type {
     COLL_MESSAGE_DATA = 1,
-    COLL_MESSAGE_FAIL = 2,  /* status + text: the group has ended at the sender; count 1: for want of a
-                             * rank that had left in order */
-    COLL_MESSAGE_STATUS_REQUEST = 3,   /* "how far are you?": sequence in question */
-    COLL_MESSAGE_STATUS_REPLY = 4,/* sequence in question, count = operations posted so far, chunk = the
-                                   * one it waits in, root = whom it waits for there, lanes = its steps */
-    COLL_MESSAGE_LEAVE = 5, /* the sender has left after `sequence` operations; count: how it had voted
-                             * (enum onehost_vote) */
-    COLL_MESSAGE_ONEHOST_SEGMENT = 6,  /* payload: where the sender's segment lies (onehost.h) */
-    COLL_MESSAGE_ONEHOST_VOTE = 7, /* status: WEFT_OK, or the ranks cannot meet in memory */
-    COLL_MESSAGE_RETUNE_REPORT = 8, /* cuts: cell, sequence: its version, count: nanoseconds (retune.h) */
-    COLL_MESSAGE_RETUNE_TABLE = 9,  /* sequence: version, cuts: cell, root: plan */
-    COLL_MESSAGE_RETUNE_ACK = 10,   /* sequence: version, count: operations posted so far, status */
-    COLL_MESSAGE_RETUNE_COMMIT = 11,/* sequence: version, count: the operation from which it is in force,
-                                     * status */
+    /* status and text: the group has ended at the sender. count 1: an operation needs a rank that left */
+    COLL_MESSAGE_FAIL = 2,
+    COLL_MESSAGE_STATUS_REQUEST = 3,   /* sequence: the operation in question */
+    /* sequence: the operation in question. count: operations posted so far. chunk: the operation that the
+     * sender waits in. root: the rank that it waits for there. lanes: its completed steps */
+    COLL_MESSAGE_STATUS_REPLY = 4,
+    /* the sender has left after `sequence` operations. count: its vote (enum onehost_vote) */
+    COLL_MESSAGE_LEAVE = 5,
+    COLL_MESSAGE_ONEHOST_SEGMENT = 6,  /* payload: address of the sender's segment (onehost.h) */
+    COLL_MESSAGE_ONEHOST_VOTE = 7, /* status: WEFT_OK, or this rank cannot use the one-host path */
+    /* cuts: cell; sequence: version of the cell; count: nanoseconds (retune.h) */
+    COLL_MESSAGE_RETUNE_REPORT = 8,
+    COLL_MESSAGE_RETUNE_TABLE = 9,  /* sequence: version; cuts: cell; root: plan */
+    COLL_MESSAGE_RETUNE_ACK = 10,   /* sequence: version; count: operations posted so far; status */
+    /* sequence: version; count: first operation that uses the version; status */
+    COLL_MESSAGE_RETUNE_COMMIT = 11,
 };
 
 struct coll_header {
     uint8_t type, kind, dtype, op, plan;
-    uint16_t plan_version; /* version by which the plan was chosen (retune.h); 0: by the model */
-    uint32_t group, epoch, rank, root, lanes, message; /* root: kinds without a root carry the subject here */
-    int32_t status; /* of data messages: microseconds for which late ranks held the sender up
-                     * (straggler_time.c) */
+    /* version of the table that chose the plan (retune.h). 0: the cost model chose it */
+    uint16_t plan_version;
+    uint32_t group, epoch, rank, root, lanes, message; /* root of a kind without a root: the subject */
+    /* of a data message: microseconds that the operation waited for stragglers at the sender
+     * (straggler_time.c) */
+    int32_t status;
     uint64_t sequence, count, chunk, piece_bytes, cuts;
 };
 void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header *header);
-/* UNTRUSTED bytes; false: not a header of this version. */
+/* The bytes are UNTRUSTED. Returns false if they are not a header of this version. */
 bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out);
-/* In what two calls differ ("count"), or NULL. */
+/* Returns the name of the first field in which two calls differ ("the count"), or NULL. */
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b);
-#define COLL_CALL_BYTES 256u /* for group_describe_call */
-/* "all_reduce of 100 f32, sum, plan ring"; group_describe_call adds the subject */
+#define COLL_CALL_BYTES 256u /* output of group_describe_call */
+/* Formats "all_reduce of 100 f32, sum, plan ring". group_describe_call adds the subject. */
 void coll_header_describe(const struct coll_header *header, char *out, size_t out_bytes);
 
-/* ---- the arithmetic of one operation (sum.c) ---- */
+/* ---- the arithmetic of one operation (reduce.c) ---- */
 struct reduce_spec {
     enum weft_dtype dtype;
     enum weft_op op;
     uint32_t ranks;
-    double total; /* the finished sum is divided by it: AVG by the ranks, SCALED_SUM by what its caller
-                   * says; 0: it is not */
-    float prescale;   /* factor of each contribution when it is widened; a power of two, 1 except for means
-                       * of bf16 */
+    /* divisor of the finished sum: ranks for AVG, set by the caller for SCALED_SUM. 0: no division */
+    double total;
+    /* factor of each contribution when it is widened. A power of two; 1 except for means of bf16 */
+    float prescale;
 };
 /* The sum of bf16 numbers can exceed f32 although their mean does not. The factor is a power of two at or
  * below 1/ranks. Up to 65,536 ranks all products are exact, also of the smallest bf16, so no bit of a mean
@@ -99,14 +101,14 @@ static inline struct reduce_spec reduce_spec_of(const struct weft_coll_args *arg
     double total = args->op == WEFT_SCALED_SUM ? args->total : args->op == WEFT_AVG && ranks > 1 ? ranks : 0;
     return (struct reduce_spec){args->dtype, args->op, ranks, total, reduce_prescale(args, ranks, total)};
 }
-/* of floats but f64 */
+/* for all float types but f64 */
 static inline float reduce_scale_factor(const struct reduce_spec *sum)
 {
     return 1.0f / (float)sum->total / sum->prescale;
 }
 struct reduce_src {
     const void *data;
-    bool wide; /* partials, else elements */
+    bool wide; /* true: partials; false: elements */
 };
 struct reduce_dst {
     void *data;
@@ -120,30 +122,30 @@ struct slot {
     struct weft_coll *coll;
     struct weft_action action;
     enum slot_state state;
-    uint64_t computed; /* elements of the sum or copy done so far */
+    uint64_t computed; /* elements of the sum or copy that are done */
     struct weft_completion completion;
     struct weft_receive receive;
-    bool is_first_message; /* a peer's first message is not there: straggler_time.c */
+    bool is_first_message; /* a receive of a peer's first message, not completed (straggler_time.c) */
 };
 
-/* Where the contributions to one chunk meet (reduce_buffer.c). */
+/* The contributions of all ranks to one chunk (reduce_buffer.c). */
 struct reduce_buffer {
-    bool open;            /* between the first receive of a chunk and the end of its fold */
+    bool open;            /* from the first receive of a chunk to the end of its fold */
     uint64_t offset_in, count;
-    uint32_t next;        /* rank to be folded next */
-    uint64_t done;        /* elements of it that are folded; of the sum that are written when all ranks are
-                           * in */
-    float *partial;       /* 16-bit types: where they are widened to */
-    uint8_t *present;     /* (ranks,) contribution has arrived */
+    uint32_t next;        /* index of the next contribution to fold */
+    /* elements of that contribution that are folded. After the last one: elements of the sum that are
+     * written */
+    uint64_t done;
+    float *partial;       /* the widened contribution; types narrower than f32 */
+    uint8_t *present;     /* (ranks,) 1: the contribution has arrived */
     uint8_t *raw;         /* (ranks, raw_bytes) contributions as received */
     size_t raw_bytes;
-    float *free_partials[34]; /* 16-bit types: buffers not in use by the fold */
+    float *free_partials[34]; /* widened buffers that the fold does not use */
     uint32_t free_count;
     struct weft_tree_reduce fold;
 };
 
-/* onehost.h: where an operation is that may be done in the memory of one host. AWAY: by messages, as all
- * others. */
+/* Phase of an operation on the one-host path (onehost.h). BY_MESSAGES: the interpreter runs it. */
 enum onehost_phase {
     ONEHOST_BY_MESSAGES = 0,
     ONEHOST_VOTE_PENDING,
@@ -161,39 +163,41 @@ enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
 
 struct weft_coll {
     struct weft_group *group;
-    struct weft_list link;       /* group->active in the order posted, or group->records->idle */
-    struct weft_list ready_link; /* group->ready, or itself */
+    struct weft_list link;       /* group->active in post order, or op_pool->idle */
+    struct weft_list ready_link; /* group->ready, or linked to itself */
     enum coll_phase phase;
-    enum weft_status status;     /* of an ending operation */
-    const char *text;            /* static, or the group's */
+    enum weft_status status;     /* final status of an ending operation */
+    const char *text;            /* static, or owned by the group */
     struct weft_coll_args args;
-    struct coll_header header;   /* what every message of it says */
-    const uint8_t *in;           /* what the plan calls input; args.in, but where contributions are scaled
-                                  * first, from */
+    struct coll_header header;   /* header of each message of the operation */
+    /* input of the plan: args.in, or a copy that coll_scale_input makes from `unscaled` */
+    const uint8_t *in;
     const uint8_t *unscaled;
-    struct reduce_spec sum;              /* its arithmetic */
+    struct reduce_spec sum;
     size_t elem_bytes;
-    size_t scratch_elem_bytes;   /* of a partial in a wide plan, else of an element */
-    bool wide;                   /* the plan's scratch holds partials */
-    /* elements of the input to be scaled before the plan starts, and how many are */
+    /* bytes of an element in scratch: a partial in a wide plan, else an element */
+    size_t scratch_elem_bytes;
+    bool wide;                   /* scratch holds partials */
+    /* input elements that coll_scale_input copies or scales before the first step, and how many are done */
     uint64_t input_elems_to_prepare, input_elems_prepared;
     uint64_t sequence, deadline_ns, posted_ns;
-    bool warned, is_sendrecv;       /* pairwise: send or recv */
-    bool is_counted;                /* sendrecv_count_add has counted it */
-    bool is_plan_pending;                   /* posted, but by which plan is not known yet (retune.h) */
+    bool warned, is_sendrecv;       /* is_sendrecv: a send or recv */
+    bool is_counted;                /* sendrecv_count_add has counted the operation */
+    bool is_plan_pending;                   /* posted, but a change of the plan table is pending (retune.h) */
     struct {                     /* straggler_time.c */
-        bool counts;             /* it lacks a rank, since: */
+        bool counts;             /* the operation waits for a rank that has not begun it, since since_ns */
         uint64_t since_ns;
-        uint64_t late_ns;        /* so long it was held up by ranks that had not begun it */
-        uint64_t asked;          /* peers from which a receive was posted, a bit each, by rank modulo 64 */
-        uint32_t awaited;        /* receives that are not there, of peers' first messages */
+        uint64_t late_ns;        /* time that it waited for such ranks */
+        /* one bit for each peer from which a receive was posted, by rank modulo 64 */
+        uint64_t asked;
+        uint32_t awaited;        /* receives of peers' first messages that have not completed */
     } straggler_time;
-    bool is_alone;                  /* no other was active when it was launched, */
-    uint64_t launch_number;             /* so many had been in the group's life */
-    uint32_t retune_key;           /* its cell; 0: none */
-    struct weft_record record;   /* what the flight recorder says of it, under `record_number` */
+    bool is_alone;                  /* no other operation was active at its launch */
+    uint64_t launch_number;             /* launch_count of the group at its launch */
+    uint32_t retune_key;           /* cell of the plan table; 0: none */
+    struct weft_record record;   /* its entry `record_number` in the flight recorder */
     uint64_t record_number;
-    weft_coll_done_fn done;      /* NULL: has run */
+    weft_coll_done_fn done;      /* NULL: it has run */
     void *context;
 
     struct {
@@ -228,28 +232,29 @@ struct weft_coll {
 
     struct weft_plan_cursor cursor;
     bool plan_ended;
-    uint64_t head, tail;         /* steps [tail, head) are in the window */
+    uint64_t head, tail;         /* the window holds steps [tail, head) */
     uint32_t outstanding;        /* transport operations of it in flight */
 
-    uint8_t *scratch;            /* owned; kept with the record for the next operation */
+    uint8_t *scratch;            /* owned; stays with the operation in the pool */
     size_t scratch_bytes;
-    uint8_t *plan_scratch;       /* what the plan's steps name */
+    uint8_t *plan_scratch;       /* scratch that the steps address */
     struct reduce_buffer *reduce_buffers;
     uint32_t reduce_buffer_count;
-    uint32_t reduce_buffer_ranks;         /* whose contributions meet in one: all, or those of this host */
+    /* contributions of one fold: of all ranks, or of the ranks of this host */
+    uint32_t reduce_buffer_ranks;
     uint64_t *cuts;              /* elements before each piece; NULL: equal pieces */
     struct slot slots[];         /* (group->window,) */
 };
 
 /* ---- the group ---- */
-/* peer_table.c: the ranks of groups that have the same ones in the same order. */
+/* Peers of all groups that have the same ranks in the same order (peer_table.c). */
 struct onehost_method_table;
 struct peer_table {
-    struct peer_table *next;         /* records->rosters */
-    struct onehost_method_table *method_table;      /* onehost_method_stats.c, at rank 0; NULL: none was
-                                                     * measured yet */
+    struct peer_table *next;         /* op_pool->peer_tables */
+    /* copy_method.c; written by rank 0. NULL: nothing is measured yet */
+    struct onehost_method_table *method_table;
     uint32_t groups, ranks;
-    struct weft_peer *peers[];   /* (ranks,) NULL: this rank */
+    struct weft_peer *peers[];   /* (ranks,); NULL: this rank */
 };
 
 /* Sends to a rank, and recvs from it. */
@@ -257,89 +262,91 @@ struct coll_sendrecv_counts {
     uint64_t sent, received;
 };
 
-/* The operations with a root of one rank, as its LEAVE carries them. digest 0: none. */
+/* Digest of the operations with a root that one rank has called; part of its LEAVE. digest 0: none. */
 struct call_digest_state {
-    uint64_t digest, count, sequence; /* count, sequence and the next fields describe the last one */
+    uint64_t digest, count, sequence; /* count, sequence, root, kind, dtype, op: of the last operation */
     uint32_t root;
     uint8_t kind, dtype, op;
 };
 struct call_digest {
-    uint64_t next; /* one more than the sequence of the last; 0: none */
+    uint64_t next; /* sequence of the last operation with a root, plus one. 0: none */
     struct call_digest_state last;
 };
-/* Values of `lanes` in a LEAVE. 0, of older releases: no trail. NO_PAIRS: the counts of sends and recvs
- * are not valid. */
+/* Values of `lanes` in a LEAVE. 0: the sender is an older release without a digest. NO_PAIR_COUNTS: the
+ * counts of sends and recvs are not valid. */
 enum { CALL_DIGEST_VERSION = 1, CALL_DIGEST_NO_PAIR_COUNTS = 2 };
 
-/* State that a group keeps of another rank, from the first event about it on. */
+/* State of another rank in this group. Allocated with the first event of any rank. */
 struct peer_state {
-    bool has_left, has_replied, reply_is_wanted;  /* has left; has answered our question; waits for our
-                                                   * answer */
-    uint32_t reply_queue_next;         /* rank that waits for our answer behind it */
+    /* has_left: its LEAVE arrived. has_replied: to the last status request. reply_is_wanted: it waits for
+     * a reply */
+    bool has_left, has_replied, reply_is_wanted;
+    uint32_t reply_queue_next;         /* next rank in the queue of replies */
     uint64_t reply_for_seq;
-    bool call_digest_known, pair_counts_known; /* its LEAVE carried `trail`; carried `pair_counts` */
-    uint64_t left_after_seq;         /* operations it took part in */
+    bool call_digest_known, pair_counts_known; /* its LEAVE carried a call digest; carried pair_counts */
+    uint64_t left_after_seq;         /* operations that it took part in before it left */
     struct call_digest_state call_digest;
-    struct coll_sendrecv_counts pair_counts;  /* modulo 2^32 */
-    struct coll_sendrecv_counts message_counts; /* our own with it, that did not go by memory
-                                                 * (onehost_channel.c) */
-    uint64_t reply_posted_ops;      /* from its last answer: operations it has posted, */
-    uint64_t reply_op_seq;   /* the one in question, or an earlier one that it waits in, */
-    uint32_t reply_waits_for;        /* whom it waits for there (GROUP_RANK_NONE: nobody), */
-    uint32_t reply_steps;       /* and how many of its steps are over (REPLY_NOT_ACTIVE: it is in none of
-                                 * this group's) */
+    struct coll_sendrecv_counts pair_counts;  /* counts at that rank, modulo 2^32; from its LEAVE */
+    /* counts at this rank of sends and recvs with that rank by messages */
+    struct coll_sendrecv_counts message_counts;
+    uint64_t reply_posted_ops;      /* from its last status reply: operations posted */
+    /* sequence of the operation in question, or of an earlier one that it waits in */
+    uint64_t reply_op_seq;
+    uint32_t reply_waits_for;        /* rank that it waits for there; GROUP_RANK_NONE: none */
+    /* completed steps of that operation; REPLY_NOT_ACTIVE: it is not active in this group */
+    uint32_t reply_steps;
 };
 
-/* An answer on its way. */
+/* A status reply in flight. */
 struct status_reply {
     struct weft_group *group;
     struct weft_completion completion;
     bool busy;
 };
 
-/* One message to everybody. What it carries lies in the group (control.c), which has five of these. */
+/* One message to all other ranks. The payload lies in the group (group_control.c). */
 struct broadcast {
     struct weft_group *group;
-    const struct coll_header *header; /* borrowed; NULL: made of what follows */
+    const struct coll_header *header; /* borrowed; NULL: built from the fields below */
     uint64_t sequence;
     struct weft_completion completion;
     int32_t status;
-    uint32_t next_rank;          /* not yet handed to the transport */
+    uint32_t next_rank;          /* first rank that the transport has not accepted yet */
     uint8_t type;                /* enum coll_message_type */
     bool busy;
 };
 
-/* The text of the end that another rank tells of, on its way. */
+/* Text of a FAIL while it is received. */
 struct remote_failure {
     struct weft_group *group;
     struct weft_completion completion;
     enum weft_status status;
-    bool by_leave;                 /* it had ended for want of a rank that left */
+    /* the group ended at the sender because an operation needs a rank that left */
+    bool by_leave;
     char text[GROUP_TEXT_BYTES];
 };
 
-/* The plan that was chosen last for one kind, and for what. */
+/* The last choice of a plan for one kind, and its inputs. */
 struct plan_choice {
     uint64_t bytes;
-    uint8_t plan; /* enum weft_plan_id; AUTO: none yet */
-    uint8_t forced_plan; /* by the table */
+    uint8_t plan; /* enum weft_plan_id; AUTO: no choice yet */
+    uint8_t forced_plan; /* from the plan table */
     uint8_t dtype;
     bool reproducible, unequal, averages, keeps_order;
 };
-enum { GROUP_KINDS_CACHED = 16 };    /* kinds below it are remembered */
+enum { GROUP_KINDS_CACHED = 16 };    /* kinds below it have an entry */
 
-/* Records of operations that are over, with their scratch, and what else groups need now and then, kept
- * for all that share them. */
+/* Memory that groups keep between operations. One pool serves all groups that share it. */
 struct op_pool {
     struct weft_list idle; /* struct weft_coll.link */
     void *idle_stages;          /* staged.c */
-    void *idle_buffers;         /* onehost/pool.c: those that nobody has */
+    void *idle_buffers;         /* onehost/pool.c: free buffers */
     struct onehost_slot_pool {    /* onehost/pool.c, by enum onehost_slot_class */
-        void *idle;        /* those that nobody has */
+        void *idle;        /* free slots */
         struct weft_list holders; /* struct onehost_copyin_slots.link */
-        uint32_t count;    /* of both */
+        uint32_t count;    /* free and held slots */
     } copyin_slots[2];
-    struct weft_list idle_codec_ops;  /* all_reduce.c: memory kept for the next one */
+    struct weft_list idle_codec_ops;  /* compressed/all_reduce.c: free operations */
     struct peer_table *peer_tables;
     struct status_reply replies[GROUP_REPLIES_MAX];
     uint32_t groups, window;
@@ -353,156 +360,160 @@ struct weft_group {
     struct weft_event_ring *events;
     struct weft_recorder *recorder;
     uint32_t rank, ranks, group_id, epoch, inflight_max, window, operations_max;
-    uint32_t members_hash;           /* of the endpoints' ids, in order: with id and epoch it names this
-                                      * group in a record */
+    /* hash of the endpoint ids in rank order. With id and epoch it names the group in a record */
+    uint32_t members_hash;
     size_t chunk_bytes;
     uint64_t deadline_ns;
     uint32_t sparse_shared_ranks;
     bool timing_only;
-    bool keeps_affinity, ids_increase;        /* see weft_group_options */
-    uint32_t rank_modulus;             /* 0: every rank is itself */
+    bool keeps_affinity, ids_increase;        /* as in weft_group_options */
+    uint32_t rank_modulus;             /* 0: off; as in weft_group_options */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
     void (*describe_subject)(void *context, uint32_t subject, char *out, size_t out_bytes);
-    struct weft_link_cost cost, local_cost; /* of its worst link, and of the worst inside a host; the same
-                                             * on all ranks */
+    /* of its worst link, and of the worst link inside a host. Equal on all ranks */
+    struct weft_link_cost cost, local_cost;
     const struct weft_plan_hosts *hosts; /* borrowed, may be NULL */
-    struct plan_choice *choices; /* (GROUP_KINDS_CACHED,) by kind; what follows from `cost` and the call.
-                                  * NULL: none yet */
+    /* (GROUP_KINDS_CACHED,) by kind; derived from `cost` and the call. NULL: no call yet */
+    struct plan_choice *choices;
 
-    struct peer_table *peer_table;       /* perhaps with other groups */
-    struct peer_state *peer_states;          /* (ranks,); NULL: nothing to note yet (peer_table.c) */
+    struct peer_table *peer_table;       /* may be shared with other groups */
+    struct peer_state *peer_states;          /* (ranks,); NULL: no event yet (peer_table.c) */
     struct weft_list active, ready;
-    struct op_pool *op_pool;     /* perhaps with other groups */
-    struct weft_list computing;   /* codec operations whose task is at the compute thread, or whose device
-                                   * encodes */
+    struct op_pool *op_pool;     /* may be shared with other groups */
+    /* codec operations whose task runs on the compute thread, or whose device encodes */
+    struct weft_list computing;
     uint32_t active_count;
-    uint32_t prepared_count;     /* later rounds of active codec operations */
-    uint64_t sequence;           /* operations posted so far = number of the next */
-    struct call_digest call_digest;          /* call_digest.c */
-    bool pair_counts_lost;          /* sends and recvs are not counted: out of memory */
+    uint32_t prepared_count;     /* prepared operations of the later rounds of active codec operations */
+    uint64_t sequence;           /* operations posted so far, so the sequence of the next one */
+    struct call_digest call_digest;
+    bool pair_counts_lost;          /* sends and recvs are not counted: no memory */
     bool last_op_is_send;             /* no collective operation was posted after the last send by messages */
-    uint32_t outstanding;        /* transport operations that point into the group's memory */
-    uint64_t launch_count;           /* operations that have been launched */
+    uint32_t outstanding;        /* transport operations that point into memory of the group */
+    uint64_t launch_count;           /* operations launched so far */
     struct retune *retune;           /* owned; NULL: plans are not re-tuned */
 
     struct weft_timer timer;
     bool is_scheduled, needs_retry, is_progressing, is_closing;
-    uint64_t seen_ns;            /* our last poll */
-    uint64_t recorded_ns;        /* the flight recorder learned last who waits for whom */
+    uint64_t seen_ns;            /* time of the last poll */
+    uint64_t recorded_ns;        /* time of the last update of the flight recorder */
 
     enum weft_status fail_status;
-    bool failed_remotely;              /* a FAIL message ended the group; fail_text is its sender's
-                                        * sentence */
+    bool failed_remotely;              /* a FAIL ended the group; fail_text is the sender's text */
     uint32_t fail_rank;          /* sender of that FAIL */
-    const char *fail_text;       /* owned where it is not a word of weft_status_text */
+    const char *fail_text;       /* owned, unless it is the text of weft_status_text */
     uint64_t grace_ns, release_timeout_ns;
-    uint32_t left_count;         /* ranks that have left in good order */
-    bool ended_by_leave;          /* one of them was needed still: the group's end */
-    bool leaving;                /* the others are told so (weft_group_leave) */
-    bool lost;                   /* a peer was found dead while nothing had ended yet: the first one, */
+    uint32_t left_count;         /* ranks whose LEAVE arrived */
+    bool ended_by_leave;          /* the group ended because an operation needs a rank that left */
+    bool leaving;                /* this rank has sent its LEAVE (weft_group_leave) */
+    bool lost;                   /* a peer failed before the group ended; lost_rank is the first one */
     uint32_t lost_rank;
     enum weft_status lost_status;
     uint64_t lost_until_ns;
-    struct control_router *control_router;           /* of the endpoint; NULL: no news any more */
+    /* of the endpoint; NULL: the group receives no control messages */
+    struct control_router *control_router;
     struct weft_list control_router_link;
-    uint32_t reply_queue_first, reply_queue_last; /* ranks that wait for an answer, by reply_queue_next;
-                                                   * GROUP_RANK_NONE */
-    struct remote_failure *remote_failure;           /* NULL: no rank has told of its end */
+    /* queue of ranks that wait for a status reply, linked by reply_queue_next; GROUP_RANK_NONE: empty */
+    uint32_t reply_queue_first, reply_queue_last;
+    struct remote_failure *remote_failure;           /* NULL: no FAIL is being received */
     struct broadcast fail, status_request, leave, offer, vote;
-    struct onehost *onehost;           /* onehost.h; NULL: not yet (may_open_onehost), or the ranks do not
-                                        * share a host's memory */
-    bool may_open_onehost;               /* there is no `host` yet, and nobody has said that he cannot */
+    /* onehost.h; NULL: not set up yet (may_open_onehost), or the ranks cannot map each other's memory */
+    struct onehost *onehost;
+    /* the one-host path is not set up yet, and no rank has voted against it */
+    bool may_open_onehost;
 
-    /* deadline.c: the question before a verdict */
+    /* deadline.c: status request before a deadline error */
     enum { DIAGNOSIS_NONE, DIAGNOSIS_REQUESTING, DIAGNOSIS_DEFERRED } diagnosis;
-    bool diagnosis_is_sendrecv; /* of a send or recv; diagnosis_seq is not its number then */
+    /* the late operation is a send or recv; diagnosis_seq is then not its sequence */
+    bool diagnosis_is_sendrecv;
     uint64_t diagnosis_seq, diagnosis_until_ns;
 };
 
 /* group.c */
 uint64_t group_tag(const struct weft_group *group, uint64_t sequence);
 uint64_t group_control_tag(const struct weft_group *group);
-/* sends and recvs of a pair match in the order posted */
+/* sends and recvs of a pair match in post order */
 uint64_t group_pair_tag(const struct weft_group *group);
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes);
-/* "all_reduce of 100 f32, sum, plan ring, of tensor 'fc1'" */
+/* Formats "all_reduce of 100 f32, sum, plan ring, of tensor 'fc1'". */
 void group_describe_call(const struct weft_group *group, const struct coll_header *header, char *out,
                          size_t out_bytes);
-/* as kick, but only for deadlines */
+/* Starts the timer for the next deadline check. Returns false if the loop has no memory for a timer. */
 bool group_schedule_at(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns);
-bool group_schedule(struct weft_group *group); /* false: the loop has no memory for a timer */
+/* Starts the timer now. Returns false if the loop has no memory for a timer. */
+bool group_schedule(struct weft_group *group);
 void coll_mark_ready(struct weft_coll *coll);
-/* End the group; `tell`: the other ranks too. */
+/* Ends the group. tell: sends a FAIL to the other ranks if operations were active. */
 void group_end(struct weft_group *group, enum weft_status status, bool retune_message, const char *format,
                ...) __attribute__((format(printf, 4, 5)));
-void group_transport_op_done(struct weft_group *group); /* a transport operation has ended */
+/* A transport operation of the group has completed. */
+void group_transport_op_done(struct weft_group *group);
 
 /* peer_table.c */
 enum weft_status peer_table_acquire(struct weft_group *group, const uint32_t *endpoint_ids,
                                     struct weft_error *error);
-void peer_table_release(struct weft_group *group); /* and the notes */
-struct peer_state *peer_state_get(struct weft_group *group, uint32_t rank); /* to write; NULL: no memory */
+void peer_table_release(struct weft_group *group); /* also frees the peer states */
+struct peer_state *peer_state_get(struct weft_group *group, uint32_t rank); /* for writing; NULL: no memory */
 static inline struct peer_state peer_state_of(const struct weft_group *group, uint32_t rank)
 {
     return group->peer_states ? group->peer_states[rank] : (struct peer_state){0};
 }
 
-/* control.c */
+/* group_control.c */
 enum weft_status group_control_start(struct weft_group *group, bool defers_peer_loss,
                                      struct weft_error *error);
-void group_control_receive(struct weft_group *group, struct weft_arrival *arrival); /* ends the arrival */
+void group_control_receive(struct weft_group *group, struct weft_arrival *arrival); /* consumes the arrival */
 void group_control_peer_lost(struct weft_group *group, uint32_t peer_id, enum weft_status status);
 void group_control_broadcast(struct broadcast *broadcast, struct weft_group *group,
                              enum coll_message_type type, uint64_t sequence, enum weft_status status);
-/* The header alone, which stays until the broadcast is not busy; it must not be. */
+/* Sends a header without payload. The header must stay valid while the broadcast is busy. The broadcast
+ * must not be busy. */
 void group_control_broadcast_header(struct broadcast *broadcast, struct weft_group *group,
                                     const struct coll_header *header);
 void group_control_retry(struct weft_group *group);
-/* what the transport has not taken yet is not sent */
+/* drops what the transport has not accepted */
 void group_control_drop_unsent(struct weft_group *group);
 void group_control_end_lost(struct weft_group *group);
-/* Fail the group if an operation of number `sequence` cannot happen as a peer has left. */
+/* Ends the group if operation `sequence` needs a rank that has left. Returns false if the group has ended. */
 bool group_control_require_all(struct weft_group *group, uint64_t sequence);
-/* likewise for a send or recv, which needs that rank alone */
+/* the same for a send or recv, which needs that rank only */
 bool group_control_require_peer(struct weft_group *group, uint32_t rank, enum weft_coll_kind kind);
 
-/* control_router.c: join before anything is sent, catch up with what came before, leave when nothing more
- * is wanted */
+/* control_router.c. add: before the group sends. deliver_early: messages that arrived before the group was
+ * made. remove: the group receives no more messages. */
 enum weft_status control_router_add(struct weft_group *group);
 void control_router_deliver_early(struct weft_group *group);
 void control_router_remove(struct weft_group *group);
-/* of its endpoint */
+/* groups of the same endpoint */
 void control_router_each_group(const struct weft_group *group,
                                void (*fn)(void *context, const struct weft_group *group), void *context);
 
 /* deadline.c */
-uint64_t deadline_check(struct weft_group *group, uint64_t now_ns); /* returns when to look again */
+uint64_t deadline_check(struct weft_group *group, uint64_t now_ns); /* returns the time of the next check */
 void deadline_request_received(struct weft_group *group, uint64_t sequence);
 void deadline_reply_received(struct weft_group *group, uint32_t rank, const struct coll_header *header);
-/* How far this rank is with the operation in question, into the header of an answer. */
+/* Writes this rank's progress in the operation in question into a status reply. */
 void deadline_fill_reply(const struct weft_group *group, uint64_t sequence, struct coll_header *header);
 
-/* step.c */
+/* interpreter.c */
 void coll_advance(struct weft_coll *coll, size_t *budget);
-bool coll_scale_input(struct weft_coll *coll, size_t *budget); /* before the first step; true: it is done */
+bool coll_scale_input(struct weft_coll *coll, size_t *budget); /* runs before the first step; true: done */
 bool coll_is_complete(const struct weft_coll *coll);
 void coll_abort(struct weft_coll *coll, enum weft_status status, const char *text);
-/* The rank that the oldest waiting step waits for; false: none. */
+/* Returns the rank that the oldest waiting step waits for. false: none. */
 bool coll_waits_for(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
-/* "operation 12"; a send or recv has no number */
+/* "operation 12"; "a send" or "a recv" without a number */
 const char *coll_title(const struct weft_coll *coll, uint64_t sequence, char out[48]);
-/* End the group: `peer` called otherwise. */
-/* `own`: what this rank called there; of `coll`, or of an operation that was over here before the others
- * had called it. */
+/* Ends the group with WEFT_ERR_MISMATCH: `peer` called another operation. own: this rank's call, of `coll`
+ * or of an operation that completed here before the peers called it. */
 void coll_report_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32_t peer,
                           const struct coll_header *theirs, const char *what);
-/* End the group: of a piece that goes between `peer` and this rank each has another length in mind. Bytes. */
+/* Ends the group: `peer` and this rank expect different lengths of a piece, in bytes. */
 void coll_report_lengths(struct weft_coll *coll, uint32_t peer, bool peer_sends, uint64_t sent,
                          uint64_t expected);
 
 /* op_record.c */
-/* What every record of the group says; the call itself is the caller's to add. */
+/* Returns the fields that every record of the group has. The caller adds the call. */
 static inline struct weft_record coll_record_of(const struct weft_group *group, uint64_t sequence,
                                                 uint64_t posted_ns, bool starts)
 {
@@ -518,7 +529,8 @@ static inline struct weft_record coll_record_of(const struct weft_group *group, 
                                 .peer = WEFT_RECORD_NO_PEER,
                                 .status = WEFT_IN_PROGRESS};
 }
-void coll_record_post(struct weft_coll *coll, bool starts); /* starts: at once, so that one entry says both */
+/* starts: the operation starts in this call, so one record covers post and start */
+void coll_record_post(struct weft_coll *coll, bool starts);
 static inline uint64_t coll_event_id(const struct weft_group *group, uint64_t sequence)
 {
     return (uint64_t)group->group_id << 40 | (sequence & ((1ull << 40) - 1));
@@ -526,7 +538,8 @@ static inline uint64_t coll_event_id(const struct weft_group *group, uint64_t se
 void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum weft_event_phase phase,
                 uint64_t sequence, uint64_t bytes, enum weft_status status, uint64_t now_ns);
 void coll_record_start(struct weft_coll *coll, uint64_t now_ns);
-void coll_record_phase(struct weft_coll *coll); /* how far it is and whom it waits for */
+/* updates the step count and the rank that the operation waits for */
+void coll_record_phase(struct weft_coll *coll);
 void coll_record_end(struct weft_coll *coll, uint64_t now_ns);
 
 static inline bool coll_is_reduction(enum weft_coll_kind kind)
@@ -540,7 +553,7 @@ static inline bool coll_has_root(enum weft_coll_kind kind)
            kind == WEFT_COLL_SCATTER;
 }
 
-/* A piece for or of each rank, its length said by its sender. */
+/* Kinds whose pieces have lengths that only the sender knows. */
 static inline bool coll_is_sendrecv(enum weft_coll_kind kind)
 {
     return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV;
@@ -555,26 +568,27 @@ static inline bool coll_has_byte_pieces(enum weft_coll_kind kind)
 void call_digest_add(struct weft_group *group, const struct coll_header *called);
 /* counts a send or recv by messages */
 void sendrecv_count_add(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank);
-void sendrecv_count_remove(struct weft_group *group, uint32_t rank); /* uncounts a recv that is cancelled */
-/* ---- straggler_time.c: has every rank begun the operation? ---- */
-enum { STRAGGLER_MESSAGE_BYTES_MAX = 256 << 10 }; /* a longer first message takes too much time of its own */
+void sendrecv_count_remove(struct weft_group *group, uint32_t rank); /* for a cancelled recv */
+/* ---- straggler_time.c ---- */
+/* the transfer time of a longer first message would count as waiting */
+enum { STRAGGLER_MESSAGE_BYTES_MAX = 256 << 10 };
 void straggler_wait_begin(struct weft_coll *coll);
-void straggler_wait_end(struct weft_coll *coll); /* fine if it lacks none */
-/* a receive is posted: is it a peer's first message? */
+void straggler_wait_end(struct weft_coll *coll); /* may be called if the operation does not wait */
+/* a receive was posted. Returns whether it is a peer's first message */
 bool straggler_recv_posted(struct weft_coll *coll, const struct weft_action *action);
-void straggler_recv_arrived(struct weft_coll *coll); /* such a one is there */
-/* for its messages: how long it was held up, in us */
+void straggler_recv_arrived(struct weft_coll *coll); /* such a receive has completed */
+/* us that the operation waited for stragglers; for its messages */
 int32_t straggler_delay_us(const struct weft_coll *coll);
-/* takes the delay that a peer's message carries. UNTRUSTED: it changes figures only */
+/* merges the delay in a peer's message. UNTRUSTED: it changes the counter only */
 void straggler_merge_delay(struct weft_coll *coll, int32_t late_us);
 
-/* step.c: has any of its messages been matched? */
+/* interpreter.c: returns whether a message of the operation has matched. */
 bool coll_has_received(const struct weft_coll *coll);
 /* into the LEAVE to `rank` */
 void call_digest_write(const struct weft_group *group, uint32_t rank, struct coll_header *header);
 /* from the LEAVE of another rank */
 void call_digest_read(struct peer_state *peer_state, const struct coll_header *header);
-/* the left `rank` sent more than this rank received */
+/* `rank` has left and sent more than this rank received */
 bool peer_has_unreceived_sends(const struct weft_group *group, uint32_t rank);
 
 /* op_args.c */
@@ -584,8 +598,8 @@ struct coll_elem_counts {
 };
 struct coll_elem_counts coll_elem_counts_of(const struct weft_coll_caller *cell,
                                             const struct weft_coll_args *args);
-/* Permitted layouts of the two buffers of a call: disjoint, or in place. Bytes; all 0 if the call has one
- * buffer. */
+/* Permitted layouts of the two buffers of a call: disjoint or in place. In bytes; all 0 if the call has
+ * one buffer. */
 struct coll_buffer_layout {
     uint64_t in_bytes, out_bytes, in_place; /* in_place: offset of `in` from `out`, modulo 2^64 */
 };
@@ -611,55 +625,56 @@ static inline enum weft_status coll_check(const struct weft_group *group, const 
     return weft_coll_check(&cell, args, error);
 }
 
-/* op.c: prepare takes the number and all memory, launch starts it (perhaps much later), unprepare gives
- * up. The lengths of all_gather_bytes and exchange_bytes pieces, and where they lie, may still be set
- * before the launch. */
-/* For a send or recv, `pair`, or else for an operation of all. */
+/* op.c. prepare takes the sequence and all memory; launch starts the operation, at any later time; discard
+ * undoes prepare. The piece lengths and buffers of all_gather_bytes and exchange_bytes may change before
+ * launch. */
+/* Checks that the group can run an operation: a send or recv `pair`, or an operation of all ranks (pair
+ * NULL). */
 enum weft_status coll_check_group(struct weft_group *group, const struct weft_coll_args *pair,
                                   struct weft_error *error);
-/* What an operation is, without memory for it, its buffers and numbers left out; returned: bytes of
- * scratch that one needs. */
+/* Fills in an operation without its memory, buffers and sequence. Returns the bytes of scratch that it
+ * needs. */
 size_t coll_init_template(struct weft_coll *coll, struct weft_group *group,
                           const struct weft_coll_args *args);
-/* with which coll_prepare allocates nothing */
+/* true: coll_prepare allocates nothing */
 bool op_pool_has_scratch(struct weft_group *group, size_t scratch_bytes);
 enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_onehost,
                               uint32_t retune_key, weft_coll_done_fn done, void *context,
                               struct weft_coll **coll_out, struct weft_error *error);
-/* on_onehost: in memory, if the ranks agree (onehost.h) */
+/* on_onehost: on the one-host path, if the ranks agree */
 void coll_launch(struct weft_coll *coll, bool on_onehost, uint64_t now_ns);
 void coll_discard_prepared(struct weft_coll *coll);
-void coll_resume(struct weft_coll *coll); /* the table in force says the plan; it starts */
-/* done, and the record back to the group. pumped_ns: the clock as this round of the pump began; 0: there
- * is none. */
+void coll_resume(struct weft_coll *coll); /* the plan table is in force; starts the operation */
+/* Runs done and returns the operation to the pool. pumped_ns: clock at the begin of this timer callback;
+ * 0: none. */
 void coll_finish(struct weft_coll *coll, uint64_t pumped_ns);
 void group_ops_free(struct weft_group *group);
-/* Those of `with` (NULL: nobody's) where its operations have a window of the same size, else new ones.
- * NULL: no memory. */
+/* Returns the pool of `with` if its window has the same size, else a new one. with may be NULL. NULL: no
+ * memory. */
 struct op_pool *op_pool_acquire(struct weft_env *env, const struct weft_group *with, uint32_t window);
-/* the last one frees them; NULL is fine */
+/* the last user frees it; NULL is fine */
 void op_pool_release(struct weft_env *env, struct op_pool *op_pool);
 void onehost_stages_free(struct weft_env *env, struct op_pool *op_pool);
 void onehost_pools_free(struct weft_env *env, struct op_pool *op_pool);
 
-/* all_reduce.c */
+/* compressed/all_reduce.c */
 void op_pool_free_codec_ops(struct weft_env *env, struct op_pool *op_pool);
-/* Those whose arithmetic is under way: it ends (may block for the length of it), then they do. */
+/* Ends the operations whose codec arithmetic runs. May block until the arithmetic ends. */
 void codec_close(struct weft_group *group, enum weft_status status, const char *text);
 
-/* sum.c */
-bool reduce_is_widened(enum weft_dtype dtype);          /* a float narrower than its partial */
+/* reduce.c */
+bool reduce_is_widened(enum weft_dtype dtype);          /* true: partials are f32 */
 size_t reduce_partial_bytes(enum weft_dtype dtype);
 bool reduce_supports(enum weft_dtype dtype, enum weft_op op);
-/* out = left (op) right, then scaled if `last` asks. */
+/* out = left (op) right; scaled if out.last. */
 void reduce_pair(const struct reduce_spec *sum, struct reduce_dst out, struct reduce_src left,
                  struct reduce_src right, size_t count);
-/* out = in, widened or narrowed, and scaled if `last` asks. */
+/* out = in, widened or rounded; scaled if out.last. */
 void reduce_copy(const struct reduce_spec *sum, struct reduce_dst out, struct reduce_src in, size_t count);
 void reduce_widen(enum weft_dtype dtype, float *out, const void *in, size_t count);
-/* widens a narrow float and multiplies it by sum->lift */
+/* widens the elements and multiplies them by sum->prescale */
 void reduce_load(const struct reduce_spec *sum, float *out, const void *in, size_t count);
-/* floats; elements */
+/* float types; count in elements */
 void reduce_scale(enum weft_dtype dtype, double factor, void *out, const void *in, size_t count);
 
 /* reduce_buffer.c */
@@ -668,16 +683,16 @@ void reduce_buffer_init(struct reduce_buffer *area, uint8_t *memory, uint32_t ra
                         uint64_t chunk_elems);
 void reduce_buffer_open(struct weft_coll *coll, struct reduce_buffer *area, uint64_t offset_in,
                         uint64_t count);
-/* The place of a rank's contribution in the fold; and where it comes in. */
+/* Index of a rank's contribution in the fold, and its receive buffer. */
 uint32_t reduce_buffer_index(const struct weft_coll *coll, uint32_t rank);
 static inline uint8_t *reduce_buffer_slot(struct reduce_buffer *area, uint32_t cell)
 {
     return area->raw + cell * area->raw_bytes;
 }
-/* Fold what is next in rank order while the budget lasts; true when all are in. */
+/* Folds contributions in rank order within the budget of bytes. Returns true when all are folded. */
 bool reduce_buffer_advance(struct weft_coll *coll, struct reduce_buffer *area, size_t *budget);
-/* All in: round and scale as `out` says, and write while the budget lasts; true when all is written and
- * the area closed. */
+/* After all contributions: rounds, scales and writes the sum within the budget. Returns true when all is
+ * written; the buffer is then closed. */
 bool reduce_buffer_finish(struct weft_coll *coll, struct reduce_buffer *area, struct reduce_dst out,
                           size_t *budget);
 
