@@ -19,6 +19,7 @@
 
 #include "base/base.h"
 #include "collective/flight_recorder.h"
+#include "collective/kind_info.h"
 #include "compress/compress.h"
 #include "transport/transport.h"
 
@@ -42,29 +43,6 @@ enum weft_plan_id {
     WEFT_PLAN_BINOMIAL = 11,   /* broadcast, reduce, gather, scatter over the binomial tree; T */
 };
 #define WEFT_PLAN_COUNT 12
-
-enum weft_coll_kind {
-    WEFT_COLL_ALL_REDUCE = 1,
-    WEFT_COLL_REDUCE_SCATTER = 2,
-    WEFT_COLL_ALL_GATHER = 3,
-    WEFT_COLL_BROADCAST = 4,
-    WEFT_COLL_BARRIER = 5,
-    WEFT_COLL_ALL_GATHER_BYTES = 6, /* all_gather of unequal pieces: used by sparse and compressed
-                                     * all_reduce */
-    WEFT_COLL_REDUCE = 7,
-    WEFT_COLL_GATHER = 8,
-    WEFT_COLL_SCATTER = 9,
-    WEFT_COLL_ALL_TO_ALL = 10,
-    WEFT_COLL_SEND = 11,            /* to `peer`: meets the recv of the same place in the order posted
-                                     * between the two */
-    WEFT_COLL_RECV = 12,
-    WEFT_COLL_EXCHANGE_BYTES = 13,  /* all_to_all of pieces whose lengths only their sender knows: used by
-                                     * sparse all_reduce */
-};
-#define WEFT_COLL_KIND_COUNT 14
-const char *weft_coll_kind_name(enum weft_coll_kind kind); /* "all_reduce"; "?" for none; static text */
-/* by its name, `bytes` long; 0: there is none */
-enum weft_coll_kind weft_coll_kind_parse(const char *name, size_t bytes);
 
 /* The public call that posted an operation as a part of its work. Kinds without a reduction carry it in
  * the field of the reduction. Ranks compare it, and mismatch sentences name it. */
@@ -497,6 +475,11 @@ struct weft_coll_caller {
     const struct weft_plan_hosts *hosts; /* NULL: not known, and there is no plan hierarchy */
     bool skips_buffer_checks;                      /* timing_only: addresses of buffers are not checked */
 };
+/* Elements of the two buffers of this rank. The counts of args must be valid at this rank. Pure. */
+struct coll_elem_counts {
+    uint64_t in, out;
+};
+struct coll_elem_counts coll_elem_counts_of(const struct weft_coll_caller *caller, const struct weft_coll_args *args);
 /* Validates all arguments of a call that one rank can check. A post of a call that passes does not fail
  * for its arguments. Reads no buffer. Any thread. WEFT_ERR_INVALID or WEFT_ERR_UNSUPPORTED; the sentence
  * names the call and the argument. */

@@ -113,71 +113,35 @@ static uint32_t ranks_in(const struct weft_session *session, const struct weft_c
     return comm ? comm->ranks : session->ranks;
 }
 
-static bool reduces(enum weft_coll_kind kind)
+/* The counts and their sums in bytes fit into memory. */
+static bool counts_fit(const uint64_t *counts, uint32_t ranks)
 {
-    return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
+    for (uint32_t r = 0; counts && r < ranks; r++)
+        if (counts[r] > SIZE_MAX / 8 / ranks) return false;
+    return true;
 }
 
-/* Sums of unequal pieces; UINT64_MAX: more than memory holds. */
-static uint64_t total_of(const uint64_t *counts, uint32_t ranks)
-{
-    uint64_t total = 0;
-    for (uint32_t r = 0; r < ranks; r++) {
-        if (counts[r] > SIZE_MAX / 8 / ranks) return UINT64_MAX;
-        total += counts[r];
-    }
-    return total;
-}
-
-/* Elements that the call reads and writes on this rank. false: more than memory holds. */
+/* Elements that the call reads and writes on this rank. false: they do not fit into memory. */
 static bool extents_of(const struct client_call *call, uint32_t rank, uint32_t ranks,
                        struct client_extents *extents)
 {
-    bool at_root = rank == call->root;
-    bool pieces = call->counts != NULL;
-    uint64_t in = pieces ? total_of(call->counts, ranks) : call->count;
-    uint64_t out = call->counts_out ? total_of(call->counts_out, ranks) : in;
-    if (in == UINT64_MAX || out == UINT64_MAX) return false;
-    bool whole = !pieces; /* `count` is that of one piece where ranks have one each */
-    switch (call->kind) {
-    case WEFT_COLL_BARRIER: in = out = 0; break;
-    case WEFT_COLL_REDUCE_SCATTER:
-        out = pieces ? call->counts[rank] : out;
-        in = whole ? in * ranks : in;
-        break;
-    case WEFT_COLL_ALL_GATHER:
-        in = pieces ? call->counts[rank] : in;
-        out = whole ? out * ranks : out;
-        break;
-    case WEFT_COLL_ALL_TO_ALL:
-        in = whole ? in * ranks : in;
-        out = whole ? out * ranks : out;
-        break;
-    case WEFT_COLL_BROADCAST:
-        in = at_root ? in : 0;
-        out = at_root ? 0 : out;
-        break;
-    case WEFT_COLL_REDUCE: out = at_root ? out : 0; break;
-    case WEFT_COLL_GATHER:
-        out = at_root ? (whole ? out * ranks : out) : 0;
-        in = pieces && at_root ? call->counts[rank] : call->count;
-        break;
-    case WEFT_COLL_SCATTER:
-        in = at_root ? (whole ? in * ranks : in) : 0;
-        out = pieces && at_root ? call->counts[rank] : call->count;
-        break;
-    case WEFT_COLL_SEND: out = 0; break;
-    case WEFT_COLL_RECV: in = 0; break;
-    default: break;
-    }
-    *extents = (struct client_extents){in, out};
+    if (!counts_fit(call->counts, ranks) || !counts_fit(call->counts_out, ranks)) return false;
+    const struct weft_coll_caller caller = {.rank = rank, .ranks = ranks};
+    const struct weft_coll_args args = {.kind = call->kind,
+                                        .count = call->count,
+                                        .counts = call->counts,
+                                        .counts_out = call->counts_out,
+                                        .root = call->root};
+    const struct coll_elem_counts elems = coll_elem_counts_of(&caller, &args);
+    const bool reads_out = rank == call->root && coll_kind_info_of(call->kind)->root_reads_out;
+    *extents = reads_out ? (struct client_extents){elems.out, 0} : (struct client_extents){elems.in, elems.out};
     return true;
 }
 
 static enum weft_status check_weight(struct weft_session *session, const struct client_call *call,
                                      const char *name)
 {
-    if (!reduces(call->kind) || call->op != WEFT_AVG)
+    if (!coll_is_reduction(call->kind) || call->op != WEFT_AVG)
         return client_error(session, WEFT_ERR_INVALID,
                             "%s: a weight is for WEFT_AVG of all_reduce, reduce and reduce_scatter", name);
     bool floats = call->dtype == WEFT_F32 || call->dtype == WEFT_F64 || call->dtype == WEFT_F16 ||

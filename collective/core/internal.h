@@ -542,27 +542,6 @@ void coll_record_start(struct weft_coll *coll, uint64_t now_ns);
 void coll_record_phase(struct weft_coll *coll);
 void coll_record_end(struct weft_coll *coll, uint64_t now_ns);
 
-static inline bool coll_is_reduction(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
-}
-
-static inline bool coll_has_root(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_GATHER ||
-           kind == WEFT_COLL_SCATTER;
-}
-
-/* Kinds whose pieces have lengths that only the sender knows. */
-static inline bool coll_is_sendrecv(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV;
-}
-static inline bool coll_has_byte_pieces(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_ALL_GATHER_BYTES || kind == WEFT_COLL_EXCHANGE_BYTES;
-}
-
 /* call_digest.c */
 /* counts an operation with a root, once */
 void call_digest_add(struct weft_group *group, const struct coll_header *called);
@@ -592,12 +571,6 @@ void call_digest_read(struct peer_state *peer_state, const struct coll_header *h
 bool peer_has_unreceived_sends(const struct weft_group *group, uint32_t rank);
 
 /* op_args.c */
-/* Elements of the two buffers of this rank. */
-struct coll_elem_counts {
-    uint64_t in, out;
-};
-struct coll_elem_counts coll_elem_counts_of(const struct weft_coll_caller *cell,
-                                            const struct weft_coll_args *args);
 /* Permitted layouts of the two buffers of a call: disjoint or in place. In bytes; all 0 if the call has
  * one buffer. */
 struct coll_buffer_layout {

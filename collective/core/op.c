@@ -25,8 +25,8 @@ static uint64_t max_count(const uint64_t *counts, uint32_t ranks)
 /* Each pair of ranks has lengths of its own, which only the messages themselves can compare. */
 static bool own_lengths(const struct weft_coll_args *args)
 {
-    bool at_root = args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER;
-    return at_root ? args->unequal : args->kind == WEFT_COLL_ALL_TO_ALL && args->counts;
+    const struct coll_kind_info *kind = coll_kind_info_of(args->kind);
+    return kind->has_root_counts ? args->unequal : kind->has_counts_out && args->counts;
 }
 
 /* Returns whether the finished sum is divided. */
@@ -260,8 +260,7 @@ static void input_init(struct weft_coll *coll, const struct scratch *scratch)
         coll->in = coll->args.out;
         coll->input_elems_to_prepare = coll->args.count;
     }
-    if (coll->args.kind != WEFT_COLL_REDUCE && coll->args.kind != WEFT_COLL_REDUCE_SCATTER &&
-        coll->args.kind != WEFT_COLL_ALL_REDUCE)
+    if (!coll_is_reduction(coll->args.kind))
         coll->args.op = WEFT_SUM; /* copied, not scaled */
 }
 
@@ -339,10 +338,6 @@ void group_ops_free(struct weft_group *group)
 }
 
 /* ---- post ---- */
-static bool is_untyped(enum weft_coll_kind kind)
-{
-    return coll_has_byte_pieces(kind) || kind == WEFT_COLL_BARRIER;
-}
 
 /* Do measured links enter into what this plan does? */
 static bool depends_on_links(enum weft_plan_id plan)
@@ -357,10 +352,10 @@ static uint64_t layout_hash(const struct weft_group *group, const struct weft_co
                             enum weft_plan_id plan)
 {
     uint64_t links = group->hosts && depends_on_links(plan) ? group->hosts->number : 0;
-    if (args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER) return args->unequal;
+    if (coll_kind_info_of(args->kind)->has_root_counts) return args->unequal;
     if (!args->counts) return links;
     uint64_t number = WEFT_FNV_BASIS ^ links;
-    for (uint32_t r = 0; r < group->ranks && args->kind != WEFT_COLL_ALL_TO_ALL; r++)
+    for (uint32_t r = 0; r < group->ranks && !coll_kind_info_of(args->kind)->has_counts_out; r++)
         number = weft_fnv(number, args->counts[r]) + r;
     return number;
 }
@@ -384,7 +379,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->wide = is_wide(plan);
     coll->is_sendrecv = coll_is_sendrecv(args->kind);
     coll->scratch_elem_bytes = coll->wide ? reduce_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
-    coll->elem_bytes = is_untyped(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
+    coll->elem_bytes = !coll_kind_info_of(args->kind)->has_dtype ? 1 : weft_dtype_bytes(args->dtype);
     coll->sequence = coll->is_sendrecv ? WEFT_COLL_SEQUENCE_PAIR : group->sequence;
     coll->posted_ns = args->posted_ns ? args->posted_ns : weft_now_ns(group->env);
     coll->deadline_ns =
@@ -398,7 +393,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
         .type = COLL_MESSAGE_DATA,
         .kind = (uint8_t)(coll->is_sendrecv ? WEFT_COLL_SEND : args->kind),
         .plan = (uint8_t)plan->plan,
-        .dtype = (uint8_t)(is_untyped(args->kind) ? 0 : args->dtype),
+        .dtype = (uint8_t)(!coll_kind_info_of(args->kind)->has_dtype ? 0 : args->dtype),
         .op = (uint8_t)(coll_is_reduction(args->kind) ? (unsigned)args->op : (unsigned)args->label),
         .group = group->group_id,
         .epoch = group->epoch,
@@ -591,7 +586,7 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
 {
     WEFT_ASSERT(group && given && done);
     struct weft_coll_args call = *given, *args = &call;
-    bool at_root = call.kind == WEFT_COLL_GATHER || call.kind == WEFT_COLL_SCATTER;
+    const bool at_root = coll_kind_info_of(call.kind)->has_root_counts;
     /* the root's alone are heeded */
     if (at_root && call.unequal && call.root != group->rank) call.counts = NULL;
     if (!onehost_send_has_arrived(group, args))

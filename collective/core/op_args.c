@@ -8,20 +8,6 @@
 
 #define BUFFER_BYTES_MAX (1ull << 56) /* above the address space of a process */
 
-static bool is_gather_or_scatter(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER;
-}
-static bool has_one_buffer(enum weft_coll_kind kind)
-{
-    return coll_is_sendrecv(kind) || kind == WEFT_COLL_BROADCAST;
-}
-static bool allows_unequal(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER || is_gather_or_scatter(kind) ||
-           kind == WEFT_COLL_ALL_TO_ALL;
-}
-
 static uint64_t total_of(const uint64_t *counts, uint64_t count, uint32_t ranks)
 {
     if (!counts) return count * ranks;
@@ -30,36 +16,33 @@ static uint64_t total_of(const uint64_t *counts, uint64_t count, uint32_t ranks)
     return total;
 }
 
+static uint64_t elems_of(enum coll_extent extent, const struct weft_coll_caller *caller,
+                         const struct weft_coll_args *args)
+{
+    switch (extent) {
+    case COLL_EXTENT_NONE: return 0;
+    case COLL_EXTENT_COUNT: return args->count;
+    case COLL_EXTENT_PIECE: return args->counts ? args->counts[caller->rank] : args->count;
+    case COLL_EXTENT_PIECES: return total_of(args->counts, args->count, caller->ranks);
+    case COLL_EXTENT_OUT_PIECES: return total_of(args->counts_out, args->count, caller->ranks);
+    case COLL_EXTENT_BYTES_MAX: return args->piece_bytes_max;
+    }
+    return 0;
+}
+
 struct coll_elem_counts coll_elem_counts_of(const struct weft_coll_caller *caller,
                                             const struct weft_coll_args *args)
 {
-    uint64_t count = args->count, whole = total_of(args->counts, count, caller->ranks);
-    bool root = args->root == caller->rank;
-    uint64_t piece = args->counts ? args->counts[caller->rank] : count;
-    switch (args->kind) {
-    case WEFT_COLL_ALL_REDUCE: return (struct coll_elem_counts){count, count};
-    case WEFT_COLL_REDUCE_SCATTER: return (struct coll_elem_counts){whole, piece};
-    case WEFT_COLL_ALL_GATHER: return (struct coll_elem_counts){piece, whole};
-    case WEFT_COLL_BROADCAST: return (struct coll_elem_counts){0, count};
-    case WEFT_COLL_BARRIER: return (struct coll_elem_counts){0, 0};
-    case WEFT_COLL_ALL_GATHER_BYTES: return (struct coll_elem_counts){count, args->piece_bytes_max};
-    case WEFT_COLL_REDUCE: return (struct coll_elem_counts){count, root ? count : 0};
-    case WEFT_COLL_GATHER: return (struct coll_elem_counts){root ? piece : count, root ? whole : 0};
-    case WEFT_COLL_SCATTER: return (struct coll_elem_counts){root ? whole : 0, root ? piece : count};
-    case WEFT_COLL_ALL_TO_ALL:
-        return (struct coll_elem_counts){whole, total_of(args->counts_out, count, caller->ranks)};
-    case WEFT_COLL_SEND: return (struct coll_elem_counts){count, 0};
-    case WEFT_COLL_RECV: return (struct coll_elem_counts){0, count};
-    case WEFT_COLL_EXCHANGE_BYTES:
-        return (struct coll_elem_counts){args->piece_bytes_max, args->piece_bytes_max};
-    }
-    return (struct coll_elem_counts){0, 0};
+    const struct coll_kind_info *kind = coll_kind_info_of(args->kind);
+    const bool root = kind->has_root && args->root == caller->rank;
+    return (struct coll_elem_counts){elems_of(root ? kind->root_in : kind->in, caller, args),
+                                     elems_of(root ? kind->root_out : kind->out, caller, args)};
 }
 
 static enum weft_status check_types(const struct weft_coll_args *args, const char *kind,
                                     struct weft_error *error)
 {
-    if (!coll_has_byte_pieces(args->kind) && weft_dtype_bytes(args->dtype) == 0)
+    if (coll_kind_info_of(args->kind)->has_dtype && weft_dtype_bytes(args->dtype) == 0)
         return weft_error_set(error, WEFT_ERR_INVALID,
                               "%s: dtype %d is not a valid weft_dtype (WEFT_F32 .. WEFT_F8_E5M2)", kind,
                               (int)args->dtype);
@@ -95,8 +78,9 @@ static enum weft_status check_count_tables(const struct weft_coll_caller *caller
                                            const struct weft_coll_args *args, const char *kind,
                                            struct weft_error *error)
 {
-    bool exchanges = args->kind == WEFT_COLL_ALL_TO_ALL, at_root = is_gather_or_scatter(args->kind);
-    if (args->counts && !allows_unequal(args->kind))
+    const struct coll_kind_info *info = coll_kind_info_of(args->kind);
+    const bool exchanges = info->has_counts_out, at_root = info->has_root_counts;
+    if (args->counts && !info->has_pieces)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s takes one count, not one for each rank", kind);
     if (args->unequal && !at_root)
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: `unequal` is for gather and scatter", kind);
@@ -140,9 +124,9 @@ static enum weft_status check_buffers(const struct weft_coll_caller *caller,
     if ((counts_of_buffers.out > 0 && !args->out) || (counts_of_buffers.in > 0 && !args->in) ||
         (pieces && !args->piece_bytes_out) || (exchanges && !args->piece_bytes_in))
         return weft_error_set(error, WEFT_ERR_INVALID, "%s: %s is NULL", kind,
-                              has_one_buffer(args->kind)        ? "the buffer"
+                              coll_kind_info_of(args->kind)->has_one_buffer ? "the buffer"
                               : counts_of_buffers.in > 0 && !args->in ? "buffer `in`"
-                                                            : "buffer `out`");
+                                                                      : "buffer `out`");
     if (pieces && args->count > args->piece_bytes_max)
         return weft_error_set(error, WEFT_ERR_INVALID,
                               "%s: this rank's piece has %llu bytes, at most %llu were agreed", kind,
@@ -164,10 +148,11 @@ struct coll_buffer_layout coll_buffer_layout_of(const struct weft_coll_caller *c
                                         .out_bytes = counts_of_buffers.out * elem_bytes};
     if (layout.in_bytes == 0 || layout.out_bytes == 0 || coll_has_byte_pieces(args->kind))
         return (struct coll_buffer_layout){0, 0, 0};
-    if (args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_GATHER)
-        layout.in_place = elems_before(caller, args) * elem_bytes;
-    if (args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_SCATTER)
-        layout.in_place = -(elems_before(caller, args) * elem_bytes);
+    switch (coll_kind_info_of(args->kind)->in_place) {
+    case COLL_IN_PLACE_SAME: break;
+    case COLL_IN_PLACE_IN_IS_PIECE: layout.in_place = elems_before(caller, args) * elem_bytes; break;
+    case COLL_IN_PLACE_OUT_IS_PIECE: layout.in_place = -(elems_before(caller, args) * elem_bytes); break;
+    }
     return layout;
 }
 
@@ -177,17 +162,15 @@ static enum weft_status check_overlap(const struct weft_coll_caller *caller,
 {
     const struct coll_buffer_layout layout = coll_buffer_layout_of(caller, args);
     if (caller->skips_buffer_checks || coll_buffers_are_valid(&layout, args->in, args->out)) return WEFT_OK;
-    const bool gathers = args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_GATHER;
-    const bool scatters = args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_SCATTER;
+    static const char *const in_place[] = {[COLL_IN_PLACE_SAME] = "in == out",
+                                           [COLL_IN_PLACE_IN_IS_PIECE] = "`in` is this rank's piece of `out`",
+                                           [COLL_IN_PLACE_OUT_IS_PIECE] = "`out` is this rank's piece of `in`"};
     const long long apart = (long long)((uint64_t)(uintptr_t)args->out - (uint64_t)(uintptr_t)args->in);
     return weft_error_set(error, WEFT_ERR_INVALID,
                           "%s: `in` of %llu bytes and `out` of %llu, %lld bytes behind it, overlap; let them "
                           "lie apart, or in place: %s",
                           kind, (unsigned long long)layout.in_bytes, (unsigned long long)layout.out_bytes,
-                          apart,
-                          gathers    ? "`in` is this rank's piece of `out`"
-                          : scatters ? "`out` is this rank's piece of `in`"
-                                     : "in == out");
+                          apart, in_place[coll_kind_info_of(args->kind)->in_place]);
 }
 
 /* The forced plan, if there is one. */

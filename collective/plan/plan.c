@@ -149,8 +149,7 @@ bool weft_plan_reproducible(enum weft_plan_id plan, const struct weft_plan_hosts
 }
 bool weft_plan_wide(enum weft_plan_id plan, enum weft_coll_kind kind)
 {
-    bool sums = kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_REDUCE;
-    return sums && plan_of(plan)->wide;
+    return coll_is_reduction(kind) && plan_of(plan)->wide;
 }
 const char *weft_plan_name(enum weft_plan_id plan)
 {
@@ -389,33 +388,4 @@ struct plan_block plan_block_of(uint32_t ranks, uint32_t rank)
     }
     if (block.size > 0) block.log2 = (uint32_t)__builtin_ctz(block.size);
     return block;
-}
-
-const char *weft_coll_kind_name(enum weft_coll_kind kind)
-{
-    switch (kind) {
-    case WEFT_COLL_ALL_REDUCE: return "all_reduce";
-    case WEFT_COLL_REDUCE_SCATTER: return "reduce_scatter";
-    case WEFT_COLL_ALL_GATHER: return "all_gather";
-    case WEFT_COLL_BROADCAST: return "broadcast";
-    case WEFT_COLL_BARRIER: return "barrier";
-    case WEFT_COLL_ALL_GATHER_BYTES: return "all_gather_bytes";
-    case WEFT_COLL_REDUCE: return "reduce";
-    case WEFT_COLL_GATHER: return "gather";
-    case WEFT_COLL_SCATTER: return "scatter";
-    case WEFT_COLL_ALL_TO_ALL: return "all_to_all";
-    case WEFT_COLL_SEND: return "send";
-    case WEFT_COLL_RECV: return "recv";
-    case WEFT_COLL_EXCHANGE_BYTES: return "exchange_bytes";
-    }
-    return "?";
-}
-
-enum weft_coll_kind weft_coll_kind_parse(const char *name, size_t bytes)
-{
-    for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) {
-        const char *known = weft_coll_kind_name((enum weft_coll_kind)kind);
-        if (strlen(known) == bytes && memcmp(known, name, bytes) == 0) return (enum weft_coll_kind)kind;
-    }
-    return (enum weft_coll_kind)0;
 }

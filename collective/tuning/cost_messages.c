@@ -60,17 +60,11 @@ static enum weft_link_pattern pattern_of(enum weft_plan_id plan, enum weft_coll_
     }
 }
 
-static bool has_pieces(enum weft_coll_kind kind)
-{
-    return kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_ALL_GATHER || kind == WEFT_COLL_GATHER ||
-           kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
-}
-
 double cost_messages_byte_ns(const struct weft_link_runs *runs, const struct weft_plan_question *question,
                              enum weft_plan_id plan)
 {
     const uint32_t *ps = runs->byte_ps[pattern_of(plan, question->kind)];
-    double n = (double)question->bytes * (has_pieces(question->kind) ? question->ranks : 1);
+    double n = (double)question->bytes * (coll_kind_info_of(question->kind)->has_pieces ? question->ranks : 1);
     uint32_t i = 0;
     while (i < WEFT_LINK_LENGTHS && (double)weft_link_length(i) < n) i++;
     if (i == 0) return 1e-3 * ps[0];

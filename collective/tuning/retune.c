@@ -10,12 +10,9 @@ enum { KEY_REPRODUCIBLE = 1 << 16, KEY_ORDERED = 1 << 17, KEY_WIDENED = 1 << 18 
 /* ---- cells ---- */
 uint32_t retune_key(const struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes)
 {
-    bool sums = args->kind == WEFT_COLL_ALL_REDUCE || args->kind == WEFT_COLL_REDUCE_SCATTER ||
-                args->kind == WEFT_COLL_REDUCE;
-    bool moves = args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_BROADCAST ||
-                 args->kind == WEFT_COLL_GATHER || args->kind == WEFT_COLL_SCATTER ||
-                 args->kind == WEFT_COLL_ALL_TO_ALL;
-    if (!group->retune || (!sums && !moves) || args->plan != WEFT_PLAN_AUTO || args->counts ||
+    const struct coll_kind_info *kind = coll_kind_info_of(args->kind);
+    const bool sums = kind->is_reduction;
+    if (!group->retune || !kind->is_retunable || args->plan != WEFT_PLAN_AUTO || args->counts ||
         args->unequal || bytes == 0)
         return 0;
     uint32_t key = (uint32_t)args->kind | (uint32_t)(63 - __builtin_clzll(bytes)) << 8;
