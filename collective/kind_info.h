@@ -1,7 +1,7 @@
 /* kind_info.h - the properties of each kind of operation, in one table.
  *
- * Checks, plans, costs and the client read the table instead of a switch of their own. A new kind needs a line
- * in kind_info.c and its steps in a plan. */
+ * Checks, plans, costs and the client read the table instead of a switch of their own. A new kind needs a
+ * line in kind_info.c and its steps in a plan. */
 #ifndef WEFT_COLLECTIVE_KIND_INFO_H
 #define WEFT_COLLECTIVE_KIND_INFO_H
 
@@ -16,14 +16,16 @@ enum weft_coll_kind {
     WEFT_COLL_ALL_GATHER = 3,
     WEFT_COLL_BROADCAST = 4,
     WEFT_COLL_BARRIER = 5,
-    WEFT_COLL_ALL_GATHER_BYTES = 6, /* all_gather of pieces whose lengths only the sender knows; compressed all_reduce */
+    /* all_gather of pieces whose lengths only the sender knows; compressed all_reduce */
+    WEFT_COLL_ALL_GATHER_BYTES = 6,
     WEFT_COLL_REDUCE = 7,
     WEFT_COLL_GATHER = 8,
     WEFT_COLL_SCATTER = 9,
     WEFT_COLL_ALL_TO_ALL = 10,
     WEFT_COLL_SEND = 11, /* sends and recvs of two ranks match in post order */
     WEFT_COLL_RECV = 12,
-    WEFT_COLL_EXCHANGE_BYTES = 13, /* all_to_all of pieces whose lengths only the sender knows; sparse all_reduce */
+    /* all_to_all of pieces whose lengths only the sender knows; sparse all_reduce */
+    WEFT_COLL_EXCHANGE_BYTES = 13,
 };
 #define WEFT_COLL_KIND_COUNT 14
 

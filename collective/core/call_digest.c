@@ -15,7 +15,7 @@
 void call_digest_add(struct weft_group *group, const struct coll_header *called)
 {
     struct call_digest *call_digest = &group->call_digest;
-    if (called->sequence < call_digest->next) return; /* counted on the fast path, which then fell back */
+    if (called->sequence < call_digest->next) return; /* counted by the fast path before it fell back */
     uint64_t digest = call_digest->next > 0 ? call_digest->last.digest : WEFT_FNV_BASIS;
     digest = weft_fnv(digest, called->sequence);
     digest = weft_fnv(digest, called->kind | (uint64_t)called->dtype << 8 | (uint64_t)called->op << 16 |
@@ -45,7 +45,7 @@ void sendrecv_count_remove(struct weft_group *group, uint32_t rank)
     if (peer_state && peer_state->message_counts.received > 0) peer_state->message_counts.received--;
 }
 
-/* Sends to that rank and recvs from it, by memory and by messages. */
+/* Sends to the rank and recvs from it, on the one-host path and by messages. */
 static struct coll_sendrecv_counts counts_with_peer(const struct weft_group *group, uint32_t rank)
 {
     struct coll_sendrecv_counts counts = group->onehost
@@ -142,7 +142,7 @@ bool weft_group_has_unverified_calls(const struct weft_group *group)
     return group->ranks > 1 && group->sequence > 0 && group->call_digest.next == group->sequence;
 }
 
-/* Finds a send that completed when it was copied and that the peer never received. */
+/* Finds a send that completed by a copy and that the peer never received. */
 static enum weft_status compare_pairs(const struct weft_group *group, uint32_t rank,
                                       const struct peer_state *peer_state, struct weft_error *error)
 {

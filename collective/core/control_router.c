@@ -1,18 +1,13 @@
-/* control_router.c - brings news between ranks (control.c) to the group they belong to: one handler and one
- * watcher per endpoint, whatever the number of its groups and their ranks.
+/* control_router.c - dispatches control messages to their groups: one handler and one watcher per endpoint.
  *
  *     arrival on WEFT_CHANNEL_GROUP_CONTROL ──► group of its tag ──► group_control_receive
- *                                 └──► nobody has made that group yet: it waits here, up to
- *                                 EARLY_MESSAGES_MAX
+ *                                           └──► no such group yet: held here, up to EARLY_MESSAGES_MAX
  *     a peer is lost ──► every group ──► group_control_peer_lost
  *
- * Groups that have ended refuse their tags at the transport, so what comes here is for a live group or for
- * one to come. Where groups are made in the order of their ids (weft_group_options.ids_increase) which of
- * both an unknown one is follows from its id: nothing is kept of those that have gone, however many. A tag
- * has eight bits of the epoch, which say it as long as this rank is within a hundred of the others: one
- * that takes no part in their groups is told which they are at (weft_groups_set_epoch). (A posted receive
- * for each pair of ranks would do the same, with a kilobyte for each: 4,096 ranks in the simulator would
- * hold 15 GB, and a rank of a large job several megabytes for every group.) */
+ * Groups that have ended refuse their tags at the transport. With ids_increase the id tells whether an
+ * unknown group has ended or will be made, so nothing is stored for ended groups. A tag has eight bits of the
+ * epoch: they are unambiguous while this rank is within 127 epochs of its peers (weft_groups_set_epoch keeps
+ * it there). A posted receive for each pair of ranks would need about a kilobyte for each of them. */
 #include "collective/core/internal.h"
 
 enum { EARLY_MESSAGES_MAX = 1024, BUCKETS = 64 };
@@ -23,14 +18,14 @@ struct control_router {
     struct weft_transport *transport;
     struct weft_list buckets[BUCKETS]; /* struct weft_group.control_router_link, by id */
     uint32_t group_count;
-    bool ids_increase;              /* some group said that ids rise: */
-    uint32_t epoch, last_group_id;   /* those of that epoch up to that id, and of epochs before, are not
-                                      * made any more */
+    bool ids_increase;              /* a group was made with ids_increase: */
+    /* groups of earlier epochs, and of this epoch up to last_group_id, are not made any more */
+    uint32_t epoch, last_group_id;
     struct weft_list early;   /* struct weft_arrival.link, oldest first */
     uint32_t early_count;
 };
 
-/* By how much it is newer than the last one here. */
+/* Epochs by which the tag is newer than `epoch`. */
 static int8_t epochs_newer(const struct control_router *control_router, uint64_t tag)
 {
     return (int8_t)(uint8_t)((tag >> 24 & 0xff) - control_router->epoch);
@@ -55,7 +50,7 @@ static struct weft_group *group_of(const struct control_router *control_router, 
     return NULL;
 }
 
-/* Of tags of both channels: nobody will receive under it any more. */
+/* For tags of both channels: no group will receive with this tag. */
 static bool has_ended(void *context, uint64_t tag)
 {
     const struct control_router *control_router = context;
@@ -80,8 +75,7 @@ static void arrived(void *context, struct weft_arrival *arrival)
     }
 }
 
-/* A group that hears of it may end, but its operations are over, and its owner told, only with its own
- * timer: none is freed here. */
+/* A group that ends here runs the done callbacks from its own timer, so no group is freed in this loop. */
 static void peer_lost(void *context, uint32_t peer_id, enum weft_status status)
 {
     struct control_router *control_router = context;
@@ -113,7 +107,7 @@ static void set_handlers(struct control_router *control_router, bool on)
                                       on ? control_router : NULL);
 }
 
-/* While there is no group of those whose ids rise any more, and before there is one. */
+/* Before the first group and after the last one if ids increase. */
 static void refuse_all(struct weft_transport *transport, bool on)
 {
     (void)weft_transport_discard_tags(transport, WEFT_TAG(WEFT_CHANNEL_COLLECTIVE, 0), CHANNEL_MASK, on);
@@ -162,7 +156,7 @@ enum weft_status control_router_add(struct weft_group *group)
     return WEFT_OK;
 }
 
-/* What came before the group was made. */
+/* Delivers the messages that arrived before the group was made. */
 void control_router_deliver_early(struct weft_group *group)
 {
     struct control_router *control_router = group->control_router;

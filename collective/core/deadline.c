@@ -1,18 +1,16 @@
-/* deadline.c - no operation waits for ever, and the error names whom it waited for.
+/* deadline.c - deadlines of operations; the error names the rank that the operation waited for.
  *
- * A rank that waits for its neighbour seldom waits for the culprit: in a ring everybody waits for the one
- * before him. So the first rank whose deadline passes asks all others how many operations they have posted,
- * waits a moment for the answers, and gives one verdict that ends the group everywhere:
+ * A rank that waits for its neighbour seldom waits for the culprit: in a ring every rank waits for the one
+ * before it. So the first rank whose deadline passes requests the status of all others and reports one
+ * diagnosis:
  *
- *     deadline ─► ASK to all ─► ANSWERs (or half a second) ─► "rank 5 has not called it; rank 9 does not
- *     answer"
+ *     deadline ─► STATUS_REQUEST to all ─► replies, or GROUP_STATUS_TIMEOUT_NS ─► "rank 5 has not called it"
  *
- * A rank that is asked holds its own question back for two such moments: normally one verdict is enough.
- * An answer also says whom that rank itself waits for, and how far it is, in this operation or, where it
- * has not called that, in its oldest, or else in its oldest of another group: if nobody is late by
- * himself, the verdict follows the waits to their end. So it does for a send or recv, from the rank that
- * has not met it on. All late ranks are named: a few with their hosts, many by their numbers. A rank of
- * whom nobody hears (and there are several) cannot know whether they are gone or it is; it says both. */
+ * A rank that gets a request defers its own for two such timeouts, so one diagnosis is normally enough. A
+ * reply names the rank that its sender waits for and its progress: in the operation in question, else in its
+ * oldest one, else in its oldest one of another group. If no rank is late by itself, the diagnosis follows
+ * this chain. If all other ranks are silent, the text also names this rank: it may be the one that is cut
+ * off. */
 #include "collective/core/internal.h"
 
 #include <inttypes.h>
@@ -40,7 +38,7 @@ static struct weft_coll *expired_sendrecv(const struct weft_group *group, uint64
     return NULL;
 }
 
-/* ---- who is late ---- */
+/* ---- late ranks ---- */
 enum lateness { NOT_LATE, NOT_CALLED, NO_REPLY };
 
 static enum lateness lateness_of(const struct weft_group *group, const struct weft_coll *coll, uint32_t rank)
@@ -62,7 +60,7 @@ static size_t put(char *out, size_t out_bytes, size_t used, const char *format, 
     return used + (n > 0 ? (size_t)n : 0);
 }
 
-/* A few, by their whole names: "host b does not answer; rank 3 has not called it". */
+/* Up to three ranks by their full names: "host b does not answer; rank 3 has not called it". */
 static void name_few(const struct weft_group *group, const struct weft_coll *coll, char *out,
                      size_t out_bytes)
 {
@@ -77,9 +75,8 @@ static void name_few(const struct weft_group *group, const struct weft_coll *col
     }
 }
 
-/* It has not called this, but waits in an earlier operation: then it is not the one that is late. One of
- * another group need not be what keeps it from calling this: then it is named, and so is the one it waits
- * for. */
+/* The rank has not called the operation but waits in an earlier one, so it is not the culprit. A wait in
+ * another group may be unrelated: the text then names the rank and the rank that it waits for. */
 static bool is_waiting_in_earlier_op(const struct weft_group *group, const struct weft_coll *coll,
                                      uint32_t rank)
 {
@@ -93,7 +90,8 @@ static bool is_waiting_in_other_group(const struct weft_group *group, const stru
            peer_state_of(group, rank).reply_steps == REPLY_NOT_ACTIVE;
 }
 
-/* Of many late ranks most only wait for an earlier operation: whoever has called the fewest holds them up. */
+/* Most late ranks only wait in an earlier operation. The culprit is among those that posted the fewest
+ * operations. */
 static size_t name_least_advanced(const struct weft_group *group, const struct weft_coll *coll, char *out,
                                   size_t out_bytes)
 {
@@ -128,8 +126,8 @@ static uint32_t count_late(const struct weft_group *group, const struct weft_col
     return count;
 }
 
-/* Many, by number: "ranks 3, 7-90 have not called it; ranks 1, 2 and 40 more do not answer"; of one: "rank
- * 3 does not answer". */
+/* Many ranks by number: "ranks 3, 7-90 have not called it; ranks 1, 2 and 40 more do not answer". One
+ * rank: "rank 3 does not answer". */
 static void name_many(const struct weft_group *group, const struct weft_coll *coll, char *out,
                       size_t out_bytes)
 {
@@ -168,7 +166,7 @@ static void name_many(const struct weft_group *group, const struct weft_coll *co
     }
 }
 
-/* How far a rank is. */
+/* Progress of a rank. */
 struct progress {
     uint64_t operation, steps;
 };
@@ -177,10 +175,9 @@ static bool is_behind(struct progress a, struct progress b)
     return a.operation < b.operation || (a.operation == b.operation && a.steps < b.steps);
 }
 
-/* A rank waits for its neighbour, and he for his: whoever waits for nobody holds all up; where the waits
- * go round (a link that lost something) it is who has done the fewest steps, of the earliest operation, of
- * those that are in the round: others only wait for one of them. `before`: it is what they wait for that
- * have not called this. */
+/* Follows the chain of waits. Its end is the culprit. If the chain is a cycle (a link lost a message), the
+ * culprit is the rank of the cycle with the earliest operation and the fewest completed steps. before:
+ * text on the ranks that wait for the chain and have not called the operation; may be NULL. */
 static void name_wait_chain_end(const struct weft_group *group, const struct weft_coll *coll, uint32_t from,
                                 const char *before, char *out, size_t out_bytes)
 {
@@ -199,7 +196,7 @@ static void name_wait_chain_end(const struct weft_group *group, const struct wef
         const struct progress done = at == group->rank
                                          ? (struct progress){coll->sequence, coll->tail}
                                          : (struct progress){peer_state.reply_op_seq, peer_state.reply_steps};
-        /* by now it goes round */
+        /* after group->ranks hops the walk is inside the cycle */
         if (hops >= group->ranks && is_behind(done, fewest)) fewest = done, least = at;
     }
     if (next == GROUP_RANK_NONE) {
@@ -255,8 +252,8 @@ static void name_late_ranks(const struct weft_group *group, const struct weft_co
     }
 }
 
-/* The oldest operation under way in another group that has waited for half its time: younger ones may be
- * what hides behind a computation. */
+/* The oldest running operation of another group that has waited for half its deadline. A younger one may
+ * overlap with a computation. */
 struct other_group {
     const struct weft_group *group;
     const struct weft_coll *oldest;
@@ -271,7 +268,7 @@ static void find_oldest_in_group(void *context, const struct weft_group *group)
     if (!other_group->oldest || coll->posted_ns < other_group->oldest->posted_ns) other_group->oldest = coll;
 }
 
-/* Whom this rank waits for there, as a rank of `group`; GROUP_RANK_NONE: it is not in it. */
+/* The rank that this rank waits for in another group, as a rank of `group`; GROUP_RANK_NONE: not a member. */
 static uint32_t other_group_wait(const struct weft_group *group)
 {
     struct other_group other_group = {group, NULL};
@@ -295,20 +292,20 @@ void deadline_fill_reply(const struct weft_group *group, uint64_t sequence, stru
         const struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->sequence == sequence && !coll->is_sendrecv) found = coll;
     }
-    /* not called yet, perhaps because of that one */
+    /* not called yet; the oldest operation may be the reason */
     if (!found && sequence >= group->sequence) found = oldest_running(group);
     const char *phase;
     uint32_t awaited;
     if (found) header->root = coll_waits_for(found, &awaited, &phase) ? awaited : GROUP_RANK_NONE;
     else header->root = sequence >= group->sequence ? other_group_wait(group) : GROUP_RANK_NONE;
     header->chunk = found ? found->sequence : sequence;
-    /* not there: it is over */
+    /* not found: it has completed */
     header->lanes = !found                     ? REPLY_NOT_ACTIVE
                     : found->tail < UINT32_MAX ? (uint32_t)found->tail
                                                : UINT32_MAX - 1;
 }
 
-/* ---- the verdict ---- */
+/* ---- the diagnosis ---- */
 static void report_deadline(struct weft_group *group, const struct weft_coll *coll)
 {
     char late[360], call[COLL_CALL_BYTES];
@@ -323,8 +320,7 @@ static void report_deadline(struct weft_group *group, const struct weft_coll *co
               call, waited_ms / 1000, waited_ms % 1000, phase, late);
 }
 
-/* A send or recv waits for one rank, which may itself wait in an operation of all, and so may whom it
- * waits for: to their end. */
+/* Follows the chain of waits from the peer of a late send or recv to its end. */
 static uint32_t wait_chain_end(const struct weft_group *group, uint32_t rank)
 {
     for (uint32_t hops = 0; hops < group->ranks; hops++) {
@@ -359,8 +355,8 @@ static void report_sendrecv_deadline(struct weft_group *group, const struct weft
               weft_coll_kind_name(coll->args.kind), call, waited_ms / 1000, waited_ms % 1000, name, why);
 }
 
-/* Of a pair: for the operation of all that this rank would call next, so that whoever waits in one that
- * this one has called says so. */
+/* For a send or recv: asks about the next operation of all ranks. A rank that waits in an operation that
+ * this rank has called then reports it. */
 static void request_status(struct weft_group *group, const struct weft_coll *coll, uint64_t now_ns)
 {
     group->diagnosis = DIAGNOSIS_REQUESTING;
@@ -381,8 +377,8 @@ void deadline_request_received(struct weft_group *group, uint64_t sequence)
     group->diagnosis_until_ns = weft_now_ns(group->env) + 2 * GROUP_STATUS_TIMEOUT_NS;
 }
 
-/* UNTRUSTED: the rank that answers is known, what it says of others may be anything. Without memory to
- * note it, it counts as silent. */
+/* The sender is authenticated, its content is UNTRUSTED. Without memory for the peer state the rank counts
+ * as silent. */
 void deadline_reply_received(struct weft_group *group, uint32_t rank, const struct coll_header *header)
 {
     if (group->diagnosis != DIAGNOSIS_REQUESTING || header->sequence != group->diagnosis_seq) return;
@@ -395,7 +391,7 @@ void deadline_reply_received(struct weft_group *group, uint32_t rank, const stru
     peer_state->reply_steps = header->lanes;
     for (uint32_t other = 0; other < group->ranks; other++)
         if (other != group->rank && !group->peer_states[other].has_replied) return;
-    group->diagnosis_until_ns = weft_now_ns(group->env); /* all heard: no need to wait longer */
+    group->diagnosis_until_ns = weft_now_ns(group->env); /* all replies are here */
     group_schedule(group);
 }
 
@@ -413,8 +409,8 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
              (uint64_t)(GROUP_WARN_AFTER_NS / WEFT_SECONDS(1)), phase);
 }
 
-/* When this rank asks. Ranks that post together expire together: a little later by rank, and the first
- * one's question finds the others still listening. */
+/* Ranks that post together expire together. The delay grows with the rank, so the first request finds the
+ * others before their own. */
 static uint64_t query_time_ns(const struct weft_coll *coll)
 {
     uint64_t rank = coll->group->rank, later_ns = rank < 20000 ? rank * 10000 : WEFT_MS(200);
@@ -449,7 +445,7 @@ uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->phase != COLL_RUNNING) continue;
-        /* it may be younger than now_ns */
+        /* the post may be later than now_ns */
         if (!coll->warned && now_ns >= coll->posted_ns + GROUP_WARN_AFTER_NS) warn(group, coll);
         if (now_ns >= query_time_ns(coll)) {
             request_status(group, coll, now_ns);

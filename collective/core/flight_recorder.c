@@ -1,5 +1,5 @@
-/* flight_recorder.c - see flight_recorder.h. A slot's version is odd while the owner writes it; readers
- * copy and look again. */
+/* flight_recorder.c - see flight_recorder.h. Each slot is a seqlock: its version is odd while the owner
+ * writes it, and a reader drops a copy whose version has changed. */
 #include "collective/flight_recorder.h"
 
 #include <inttypes.h>
@@ -15,11 +15,11 @@ _Static_assert(sizeof(struct weft_record) % 8 == 0, "whole words");
 
 struct slot {
     _Atomic uint64_t version;
-    _Atomic uint64_t number; /* of the record that lies here */
+    _Atomic uint64_t number; /* of the record in this slot */
     _Atomic uint64_t words[RECORD_WORDS];
 };
 
-/* Where the lengths of a record lie in the ring, which goes on for ever: number i is words[i % room]. */
+/* Position of the lengths of a record. The ring is endless: number i is words[i % room]. */
 struct pieces {
     _Atomic uint64_t number; /* of their record, plus one; 0: none, or being written */
     _Atomic uint64_t first;
@@ -27,7 +27,7 @@ struct pieces {
 };
 
 struct lengths {
-    _Atomic uint64_t written; /* numbers that were ever begun to be written */
+    _Atomic uint64_t written; /* numbers whose write has begun, since the start */
     uint64_t room;
     struct pieces *of; /* (capacity,) */
     _Atomic uint64_t words[];
@@ -36,9 +36,9 @@ struct lengths {
 struct weft_recorder {
     struct weft_env *env;
     _Atomic uint64_t count;
-    struct lengths *lengths; /* NULL: not kept */
+    struct lengths *lengths; /* NULL: lengths are not kept */
     uint32_t capacity;
-    uint32_t last; /* the owner's: the slot of the newest record; a division takes as long as the rest */
+    uint32_t last; /* slot of the newest record; written by the owner. Avoids a division */
     struct slot slots[];
 };
 
@@ -90,8 +90,8 @@ void weft_recorder_lengths(struct weft_recorder *recorder, uint64_t number, cons
     struct pieces *pieces = &lengths->of[number % recorder->capacity];
     uint64_t first = atomic_load_explicit(&lengths->written, memory_order_relaxed);
     atomic_store_explicit(&pieces->number, 0, memory_order_relaxed);
-    /* Release on what follows, as in write_slot: who sees any of it sees the 0 above, and how far the ring
-     * is being written. */
+    /* Release on the stores below, as in write_slot: a reader that sees any of them sees the 0 above and
+     * the extent of the write. */
     atomic_store_explicit(&lengths->written, first + total, memory_order_release);
     for (uint64_t i = 0; i < total; i++)
         atomic_store_explicit(&lengths->words[(first + i) % lengths->room],
@@ -102,7 +102,7 @@ void weft_recorder_lengths(struct weft_recorder *recorder, uint64_t number, cons
     atomic_store_explicit(&pieces->number, number + 1, memory_order_release);
 }
 
-/* Those of record `number`, (in_count + out_count,), to be freed; NULL: it has none, or they are
+/* Copies the lengths of record `number`, (in_count + out_count,). The caller frees them. NULL: none, or
  * overwritten. */
 static uint64_t *take_lengths(struct weft_recorder *recorder, uint64_t number, uint32_t *in_count,
                               uint32_t *out_count)
@@ -139,12 +139,12 @@ static __attribute__((noinline)) void write_slot(struct slot *slot, uint64_t num
 {
     uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
     atomic_store_explicit(&slot->version, version + 1, memory_order_relaxed);
-    /* Release on each word: who sees a new word sees the odd version, too (event_ring.c does the same). */
+    /* Release on each word: a reader that sees a new word also sees the odd version (as in event_ring.c). */
     atomic_store_explicit(&slot->number, number, memory_order_release);
 #pragma GCC unroll 16
     for (size_t i = 0; i < RECORD_WORDS; i++) {
-        uint64_t word; /* by itself: of a vector, a part of which was stored just now, the processor waits
-                        * for all stores before it */
+        /* one word at a time: a vector load of bytes that were just stored would wait for these stores */
+        uint64_t word;
         memcpy(&word, (const char *)record + i * sizeof word, sizeof word);
         atomic_store_explicit(&slot->words[i], word, memory_order_release);
     }
@@ -168,7 +168,7 @@ void weft_recorder_update(struct weft_recorder *recorder, uint64_t number, const
 }
 
 #define WORD_OF(field) (offsetof(struct weft_record, field) / 8)
-struct word_of_status { /* as in struct weft_record */
+struct word_of_status { /* layout as in struct weft_record */
     uint32_t peer;
     int32_t status;
 };
@@ -245,7 +245,7 @@ static void dump_record(struct weft_recorder *recorder, uint64_t number, const s
             "{\"group\":%" PRIu32 ",\"epoch\":%" PRIu32 ",\"rank\":%" PRIu32 ",\"ranks\":%" PRIu32
             ",\"members\":%" PRIu32,
             r->group, r->epoch, r->rank, r->ranks, r->members_hash);
-    /* sends and recvs have no place among the others */
+    /* sends and recvs have no sequence */
     if (r->sequence <= INT64_MAX) fprintf(out, ",\"sequence\":%" PRIu64, r->sequence);
     fprintf(out,
             ",\"kind\":\"%s\",\"count\":%" PRIu64 ",\"dtype\":\"%s\",\"op\":\"%s\",\"root\":%" PRIu32

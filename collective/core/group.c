@@ -1,15 +1,15 @@
-/* group.c - a group's life: created over connected peers, pumped by one timer, ended once.
+/* group.c - life of a group: created over connected peers, driven by one timer, ended once.
  *
- * The timer is the group's only entry from the loop beside transport completions. Completions and posts
- * mark an operation ready and pull the timer to "now"; it then advances ready operations within a budget
- * of summed bytes, looks at deadlines, and sleeps until the next tick (none while nothing is posted).
+ * The timer and the transport completions are the only entries from the loop. A completion or a post marks an
+ * operation ready and starts the timer now. The timer advances ready operations within a budget of bytes,
+ * checks deadlines and starts itself for the next check. It does not run while no operation is posted.
  *
- * Ending (group_end): the first cause wins; every operation ends with it, messages of the group that
- * nobody will receive any more are refused at the transport (so that their senders' buffers come
- * free), the other ranks are told. A peer that does not let go of a send buffer within a grace time is
- * given up at the transport: then its operations complete as lost, and nothing can hang.
+ * Ending (group_end): the first cause wins and every operation ends with it. The transport refuses later
+ * messages of the group, so their senders' buffers become free. The other ranks get a FAIL. If a peer holds a
+ * send buffer longer than release_timeout_ns, its connection is closed and the operation completes as lost:
+ * nothing hangs.
  *
- * Freeing: operations end with WEFT_ERR_CLOSED at once; the memory goes when the last transport
+ * Freeing: operations complete with WEFT_ERR_CLOSED at once. The memory is freed when the last transport
  * operation that points into it has completed. */
 #include "collective/onehost/onehost.h"
 #include "collective/tuning/retune.h"
@@ -18,7 +18,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SEQUENCE_TAGS 0xfffffeull /* tags repeat after this many operations; then the one of pairs */
+#define SEQUENCE_TAGS 0xfffffeull /* tags repeat after this many operations; the last value is the tag of
+                                   * sends and recvs */
 #define TAG_MASK 0xffffffull
 
 void weft_group_options_init(struct weft_group_options *options)
@@ -54,8 +55,8 @@ static enum weft_status refuse_tags(struct weft_group *group, bool on)
     return weft_transport_discard_tags(group->transport, group_control_tag(group), UINT64_MAX, on);
 }
 
-/* Where ids rise control_router.c says what has ended, and there are no rules to keep: they go when what
- * waits here is gone. */
+/* If ids increase, control_router.c knows which groups have ended. The transport then needs no rule: it
+ * keeps one only to drop the messages that wait for this group. */
 static void refuse_messages(struct weft_group *group, bool on)
 {
     enum weft_status status = refuse_tags(group, on);
@@ -66,7 +67,7 @@ static void refuse_messages(struct weft_group *group, bool on)
     if (on && group->ids_increase) (void)refuse_tags(group, false);
 }
 
-/* ---- pump ---- */
+/* ---- progress ---- */
 bool group_schedule(struct weft_group *group)
 {
     if (group->is_scheduled || group->is_closing) return true;
@@ -90,7 +91,7 @@ void coll_mark_ready(struct weft_coll *coll)
     group_schedule(coll->group);
 }
 
-/* Time in which we ourselves were not polled (a debugger, a paused machine) is nobody's delay. */
+/* The time in which this process did not run (a debugger, a paused machine) does not count as waiting. */
 static void extend_deadlines(struct weft_group *group, uint64_t now_ns)
 {
     uint64_t gap_ns = weft_elapsed_ns(group->seen_ns, now_ns);
@@ -100,7 +101,7 @@ static void extend_deadlines(struct weft_group *group, uint64_t now_ns)
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         coll->deadline_ns = weft_deadline_ns(coll->deadline_ns, gap_ns);
-        /* an operation posted inside the gap */
+        /* posted inside the gap */
         coll->posted_ns =
             weft_elapsed_ns(coll->posted_ns, now_ns) > gap_ns ? coll->posted_ns + gap_ns : now_ns;
     }
@@ -140,7 +141,7 @@ static bool poll_held_buffers(struct weft_group *group)
     return buffers_are_held;
 }
 
-/* Peers that hold on to a send buffer of an ended operation for too long. */
+/* Closes the connections of peers that hold a send buffer of an ended operation. */
 static void fail_holding_peers(struct weft_group *group)
 {
     struct weft_list *node, *spare;
@@ -340,8 +341,7 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
         weft_group_free(group);
         return status;
     }
-    control_router_deliver_early(group); /* offers of its segment among it. It may end the group; the first
-                                          * post will say so */
+    control_router_deliver_early(group); /* may end the group; the first post then returns the error */
     *group_out = group;
     return WEFT_OK;
 }
@@ -384,8 +384,8 @@ void weft_group_free(struct weft_group *group)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active)
         coll_abort(weft_container_of(node, struct weft_coll, link), WEFT_ERR_CLOSED, "the group was freed");
-    /* One that has ended did so then; by now the same eight bits of an epoch may be those of a group that
-     * is there. */
+    /* A group with increasing ids that has ended refused its messages then. By now the eight epoch bits of
+     * its tag may belong to a live group. */
     if (!group->ids_increase || group->fail_status == WEFT_OK) refuse_messages(group, true);
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);

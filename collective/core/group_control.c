@@ -1,18 +1,17 @@
-/* control.c - news between the ranks of a group that belong to no operation's data.
+/* group_control.c - control messages between the ranks of a group, and the loss of a peer.
  *
- * FAIL (the sender's group has ended: end too, with its status and text), ASK and ANSWER (deadline.c), LEAVE
- * (the sender freed its group in good order), and the death of a peer, of which every rank learns at once,
- * also those that exchange nothing with the dead. They come through control_router.c. What is kept for each
- * other rank is small, as there may be thousands, and only once there is something to keep (peer_table.c); of
- * the texts of FAILs the first counts.
+ * FAIL: the group has ended at the sender; this rank ends with its status and text. STATUS_REQUEST and
+ * STATUS_REPLY: deadline.c. LEAVE: the sender has freed its group. They arrive through control_router.c.
+ * Every rank learns of a lost peer, also a rank that exchanges no data with it.
  *
- * A peer that left is not missed by operations it has taken part in; one it has not makes the group end. */
+ * The state of a peer is small and is allocated with the first event (peer_table.c). The first FAIL wins. A
+ * peer that left is not needed by operations that it took part in. Any later operation ends the group. */
 #include "collective/onehost/onehost.h"
 #include "collective/tuning/retune.h"
 
 #include <string.h>
 
-/* ---- to everybody ---- */
+/* ---- broadcasts ---- */
 static void broadcast_sent(struct weft_completion *completion, enum weft_status status)
 {
     struct broadcast *broadcast = weft_container_of(completion, struct broadcast, completion);
@@ -35,7 +34,7 @@ static struct coll_header header_of(const struct broadcast *broadcast)
     return header;
 }
 
-/* Both stay while the broadcast is busy. */
+/* Both stay valid while the broadcast is busy. */
 static size_t payload_of(const struct broadcast *broadcast, const void **payload_out)
 {
     const struct weft_group *group = broadcast->group;
@@ -56,7 +55,7 @@ static void broadcast_continue(struct broadcast *broadcast)
     coll_header_write(bytes, &header);
     struct weft_message message = {
         .tag = group_control_tag(group), .header = bytes, .header_bytes = COLL_HEADER_BYTES};
-    if (payload_bytes <= GROUP_INLINE_BYTES_MAX) { /* short ones travel behind the header */
+    if (payload_bytes <= GROUP_INLINE_BYTES_MAX) { /* inline: behind the header */
         if (payload_bytes > 0) memcpy(bytes + COLL_HEADER_BYTES, payload, payload_bytes);
         message.header_bytes += (uint32_t)payload_bytes;
     } else {
@@ -78,7 +77,7 @@ static void broadcast_continue(struct broadcast *broadcast)
                 return;
             }
             if (status < 0) {
-                broadcast->next_rank = rank + 1; /* before finish: it may be the last one */
+                broadcast->next_rank = rank + 1; /* before finish, which may be the last one */
                 weft_completion_finish(&broadcast->completion, WEFT_OK);
                 if (!broadcast->busy) return;
                 continue;
@@ -149,7 +148,7 @@ void group_control_drop_unsent(struct weft_group *group)
             if (all[i]->next_rank++ != group->rank) weft_completion_finish(&all[i]->completion, WEFT_OK);
 }
 
-/* ---- answers, a few in flight at a time ---- */
+/* ---- status replies, GROUP_REPLIES_MAX in flight ---- */
 static void reply_sent(struct weft_completion *completion, enum weft_status status)
 {
     struct status_reply *status_reply = weft_container_of(completion, struct status_reply, completion);
@@ -159,7 +158,7 @@ static void reply_sent(struct weft_completion *completion, enum weft_status stat
     group_transport_op_done(group);
 }
 
-/* false: later. Any other trouble counts as no answer. */
+/* Returns false if the transport must be retried. After any other error the rank gets no reply. */
 static bool reply_send(struct weft_group *group, struct status_reply *status_reply, uint32_t rank)
 {
     struct coll_header header = {.type = COLL_MESSAGE_STATUS_REPLY,
@@ -200,11 +199,11 @@ static void replies_send(struct weft_group *group)
         }
     }
     if (group->reply_queue_first == GROUP_RANK_NONE) return;
-    group->needs_retry = true; /* all are on their way, perhaps for other groups */
+    group->needs_retry = true; /* all replies are in flight, perhaps for other groups */
     group_schedule(group);
 }
 
-/* Without memory to note it there is no answer. */
+/* Without memory for the peer state no reply is sent. */
 static void handle_status_request(struct weft_group *group, uint32_t rank, uint64_t sequence)
 {
     deadline_request_received(group, sequence);
@@ -221,10 +220,10 @@ static void handle_status_request(struct weft_group *group, uint32_t rank, uint6
     replies_send(group);
 }
 
-/* ---- what comes in ---- */
+/* ---- received messages ---- */
 bool group_control_require_all(struct weft_group *group, uint64_t sequence)
 {
-    if (group->lost && sequence >= group->sequence) { /* a new operation needs everybody */
+    if (group->lost && sequence >= group->sequence) { /* a new operation needs all ranks */
         group_control_end_lost(group);
         return false;
     }
@@ -243,12 +242,12 @@ bool group_control_require_all(struct weft_group *group, uint64_t sequence)
 
 bool group_control_require_peer(struct weft_group *group, uint32_t rank, enum weft_coll_kind kind)
 {
-    if (group->lost) { /* which ends the group, whoever it is */
+    if (group->lost) { /* the loss of any rank ends the group */
         group_control_end_lost(group);
         return false;
     }
     if (!peer_state_of(group, rank).has_left) return true;
-    /* its earlier send can still be received */
+    /* the earlier send can still be received */
     if (kind == WEFT_COLL_RECV && peer_has_unreceived_sends(group, rank)) return true;
     char name[128];
     group_describe(group, rank, name, sizeof name);
@@ -277,11 +276,11 @@ static void handle_leave(struct weft_group *group, const struct coll_header *hea
     call_digest_read(peer_state, header);
     retune_peer_left(group, rank);
     onehost_peer_left(group, rank, header->count);
-    /* every posted number needs it */
+    /* every posted operation needs the rank */
     if (group->active_count > 0 && group->sequence > 0) group_control_require_all(group, group->sequence - 1);
 }
 
-/* `text` may be anything, of another rank. */
+/* text is UNTRUSTED. */
 static void end_with_remote_failure(struct weft_group *group, enum weft_status status, bool by_leave,
                                     char *text)
 {
@@ -305,7 +304,7 @@ static void remote_failure_received(struct weft_completion *completion, enum wef
     group_transport_op_done(group);
 }
 
-/* The text follows the header. false: there is none, or no memory for it. */
+/* Receives the text behind the header. Returns false if there is none, or no memory for it. */
 static bool remote_failure_receive_text(struct weft_group *group, struct weft_arrival *arrival,
                                         enum weft_status status, bool by_leave)
 {
@@ -329,7 +328,7 @@ static bool remote_failure_receive_text(struct weft_group *group, struct weft_ar
 static void handle_fail(struct weft_group *group, struct weft_arrival *arrival,
                         const struct coll_header *header, const uint8_t *tail, size_t tail_bytes)
 {
-    if (group->remote_failure) { /* another's text is on its way */
+    if (group->remote_failure) { /* another FAIL is being received */
         weft_transport_discard(group->transport, arrival);
         return;
     }
@@ -381,8 +380,8 @@ void group_control_receive(struct weft_group *group, struct weft_arrival *arriva
     }
 }
 
-/* A rank may be gone because it has finished and closed: operations that wait for it fail by themselves
- * (their transfers do), the others get a moment to finish without it. */
+/* A peer may be lost because it completed and closed. Operations that need it fail by their transfers. The
+ * others get GROUP_LOST_DELAY_NS to complete without it. */
 static void note_lost_rank(struct weft_group *group, uint32_t rank, enum weft_status status)
 {
     if (peer_state_of(group, rank).has_left || group->lost || group->is_closing || group->fail_status < 0)

@@ -1,16 +1,14 @@
-/* wire.c - the header of every message between the ranks of a group: little-endian, fixed, checked.
+/* header.c - the header of every message between the ranks of a group: little-endian, fixed size, checked.
  *
- *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  table
+ *      0  magic "WFTC"      4  version   5  type   6  kind   7  dtype   8  op   9  plan  10  plan version
  *     12  group            16  epoch    20  rank (sender)   24  root   28  lanes  32  message  36  status
- *     40  sequence         48  count    56  chunk elements  64  piece bytes (pieces whose lengths only their sender or their pair knows)
- *     24  kinds without a root: the subject of the call, a tensor (weft_coll_args.subject)
- *     72  cuts: 0, or a number made of the lengths of unequal pieces and of the measured links that the plan follows
+ *     40  sequence         48  count    56  chunk elements  64  piece bytes (of unequal pieces)
+ *     72  cuts: hash of the unequal piece lengths and of the measured links; 0: none
  *
- * op: the reduction; kinds without a reduction carry the public call that posted the operation (enum
- * weft_coll_label).
- *
- * A data message says how its sender called the operation. The receiver compares: that is how calls that
- * do not match are found and named, instead of being summed or waited for. */
+ * op: the reduction; for other kinds the public call that posted the operation (enum weft_coll_label). root:
+ * for kinds without a root the subject, a tensor (weft_coll_args.subject). A data message carries the call of
+ * its sender. The receiver compares it with its own call and reports a difference, so calls that differ are
+ * neither summed nor waited for. */
 #include "collective/core/internal.h"
 
 #include <stdio.h>
@@ -92,8 +90,8 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     return NULL;
 }
 
-/* Name of the public call that posted the operation as a part of its work; NULL: the user called the
- * operation itself. */
+/* Name of the public call that posted the operation as part of its work. NULL: the user called the
+ * operation. */
 static const char *label_of(const struct coll_header *header)
 {
     static const char *const labels[WEFT_COLL_LABEL_COUNT] = {

@@ -1,17 +1,15 @@
-/* step.c - the interpreter: runs one operation's plan through a window of steps over the transport.
+/* interpreter.c - runs the plan of one operation through a window of steps over the transport.
  *
  *     plan cursor ─► [tail ... head) of at most `window` steps ─► retired in order
  *
- * A step in the window starts when the step it depends on is over (older than the window: it is) and no
- * older step of the window still has to send to, or receive from, the same peer: messages of a pair all
- * carry the operation's tag and meet in the order posted. Receives that need a sum go on as COMPUTING.
+ * A step starts when two conditions hold: the step that it depends on is done or older than the window, and
+ * no older step of the window still waits for the same peer and direction. Messages of a pair carry the
+ * operation's tag and match in post order. A receive with a sum continues in state COMPUTING.
  *
- * Nothing here allocates, waits or reads the clock. Sums are cut into units and paid from the budget of
- * the group's loop step, so that no step of the loop gets long. A completion only marks its step and
- * makes the operation ready; all work happens in coll_advance, called by the group's pump.
+ * Nothing here allocates, blocks or reads the clock. Sums run in units within the byte budget of the loop
+ * step. A completion only marks its step and makes the operation ready; coll_advance does the work.
  *
- * Ending early (coll_abort): receives are cancelled, sends run out; the operation is over, and its buffers
- * are the caller's again, when nothing of it is in the transport any more. */
+ * coll_abort cancels the receives and lets the sends complete. The caller's buffers are free after that. */
 #include "collective/onehost/onehost.h"
 
 #include <stdio.h>
@@ -21,7 +19,7 @@
 static struct slot *slot_at(const struct weft_coll *coll, uint64_t number)
 {
     const uint32_t window = coll->group->window;
-    /* a division takes longer than the rest of a short step */
+    /* avoids the division, which is slower than the rest of a short step */
     return (struct slot *)&coll->slots[number < window ? number : number % window];
 }
 
@@ -30,7 +28,7 @@ static bool is_receive(enum weft_action_kind kind)
     return kind == WEFT_ACTION_RECV || kind == WEFT_ACTION_RECV_FOLD || kind == WEFT_ACTION_RECV_SUM;
 }
 
-/* ---- where a step's bytes are ---- */
+/* ---- addresses ---- */
 static const uint8_t *input_at(const struct weft_coll *coll, uint64_t elem)
 {
     return coll->in + elem * coll->elem_bytes;
@@ -49,15 +47,15 @@ static size_t message_elem_bytes(const struct weft_coll *coll, const struct weft
     return action->wide ? coll->scratch_elem_bytes : coll->elem_bytes;
 }
 
-/* Elements that come into wide scratch lie at the end of their place, so that widening them forward never
- * overtakes. */
+/* Elements received into wide scratch lie at the end of their space, so widening them forward overwrites
+ * none unread. */
 static uint8_t *scratch_received(const struct weft_coll *coll, const struct weft_action *action)
 {
     return scratch_at(coll, action->scratch) +
            action->count * (coll->scratch_elem_bytes - message_elem_bytes(coll, action));
 }
 
-/* A piece of its own length: how much of the part [first, first+count) of a piece really exists. */
+/* Elements of [first, first+count) that a piece of piece_bytes has. */
 static uint64_t clip(uint64_t piece_bytes, uint64_t first, uint64_t count)
 {
     if (first >= piece_bytes) return 0;
@@ -80,7 +78,7 @@ static const uint8_t *send_buffer(const struct weft_coll *coll, const struct wef
 {
     if (action->place == WEFT_PLACE_INPUT) return input_at(coll, action->offset_in);
     if (action->place == WEFT_PLACE_OUTPUT) return output_at(coll, action->offset);
-    return scratch_received(coll, action); /* the partials, or the elements that came in here */
+    return scratch_received(coll, action); /* partials, or elements as received */
 }
 
 static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action *action)
@@ -137,7 +135,7 @@ static bool same_rank(const struct weft_group *group, uint32_t a, uint32_t b)
     return a == b || (group->rank_modulus && a % group->rank_modulus == b % group->rank_modulus);
 }
 
-/* The message belongs here and has the announced length; else the group ends with the reason. */
+/* Checks that the message belongs to this operation and has the expected length. Otherwise ends the group. */
 static bool message_fits(struct slot *slot, enum weft_status status)
 {
     struct weft_coll *coll = slot->coll;
@@ -165,7 +163,7 @@ static bool message_fits(struct slot *slot, enum weft_status status)
             expected = clip(header.piece_bytes, first, action->count);
         }
         if (coll->cursor.args.own_lengths && action->message > 0) {
-            /* longer or shorter by whole messages, too */
+            /* also compares lengths that differ by whole messages */
             uint64_t whole = weft_plan_piece(&coll->cursor.args, action->peer, false) * coll->elem_bytes;
             if (header.piece_bytes != whole) {
                 coll_report_lengths(coll, action->peer, true, header.piece_bytes, whole);
@@ -236,7 +234,7 @@ static uint64_t tag_of(const struct weft_coll *coll)
     return coll->is_sendrecv ? group_pair_tag(coll->group) : group_tag(coll->group, coll->sequence);
 }
 
-/* A send or receive of the same pair was posted before and has not been handed to the transport. */
+/* Returns whether an older send or recv of the same pair is not yet with the transport. */
 static bool sendrecv_would_overtake(const struct weft_coll *coll)
 {
     if (!coll->is_sendrecv) return false;
@@ -253,7 +251,8 @@ static bool sendrecv_would_overtake(const struct weft_coll *coll)
     return false;
 }
 
-/* A send or receive. It stays WAITING when the transport says later, or when the group has ended. */
+/* Posts a send or receive. The step stays WAITING if the transport returns WEFT_ERR_AGAIN or the group has
+ * ended. */
 static void start_transfer(struct weft_coll *coll, struct slot *slot)
 {
     struct weft_group *group = coll->group;
@@ -307,7 +306,7 @@ static bool dependencies_are_done(const struct weft_coll *coll, uint64_t number)
     return slot_at(coll, number - depends)->state == SLOT_DONE;
 }
 
-/* An older step has still to use the same pair and direction. */
+/* Returns whether an older step of the window still waits for the same peer and direction. */
 static bool would_overtake(const struct weft_coll *coll, uint64_t number)
 {
     const struct weft_action *action = &slot_at(coll, number)->action;
@@ -388,14 +387,14 @@ static void pack_unit(struct weft_coll *coll, const struct weft_action *action, 
     reduce_copy(&coll->sum, out, in, count);
 }
 
-/* Some more of a COMPUTING step. */
+/* Runs part of a COMPUTING step within the budget. */
 static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
 {
     const struct weft_action *action = &slot->action;
     if (*budget == 0) return;
     if (action->kind == WEFT_ACTION_FOLD) {
         struct reduce_buffer *area = &coll->reduce_buffers[action->area];
-        /* else it still serves an earlier chunk */
+        /* otherwise the buffer still serves an earlier chunk */
         bool mine = area->open && area->offset_in == action->offset_in;
         if (!mine || !reduce_buffer_advance(coll, area, budget)) return;
         struct reduce_dst out = {output_at(coll, action->offset), false, action->last};
@@ -440,16 +439,16 @@ static void window_fill(struct weft_coll *coll)
         slot->computed = 0;
         slot->state = SLOT_WAITING;
         if (slot->action.kind == WEFT_ACTION_NONE && dependencies_are_done(coll, coll->head)) {
-            slot->state = SLOT_DONE; /* short cut: vectors with fewer elements than ranks are mostly empty
-                                      * places */
+            /* a vector with fewer elements than ranks consists mostly of empty steps */
+            slot->state = SLOT_DONE;
             if (coll->head == coll->tail) coll->tail++;
         }
         coll->head++;
     }
 }
 
-/* Before the first step: contributions with a factor of their own (SCALED_SUM) are multiplied into a copy,
- * the input of an exchange in place is copied aside. */
+/* Runs before the first step: scales the contribution (SCALED_SUM) or copies the input of an in-place
+ * exchange. */
 bool coll_scale_input(struct weft_coll *coll, size_t *budget)
 {
     while (coll->input_elems_prepared < coll->input_elems_to_prepare && *budget > 0) {
@@ -475,8 +474,8 @@ void coll_advance(struct weft_coll *coll, size_t *budget)
     bool again = coll->phase == COLL_RUNNING && coll_scale_input(coll, budget);
     while (again && coll->phase == COLL_RUNNING) {
         window_fill(coll);
-        again = false; /* steps wait for older ones only: one more round is needed when some are over and
-                        * make room */
+        /* steps depend on older steps only: repeat only if one completed and freed its place */
+        again = false;
         for (uint64_t number = coll->tail; number < coll->head && coll->phase == COLL_RUNNING; number++) {
             struct slot *slot = slot_at(coll, number);
             if (slot->state == SLOT_DONE || slot->state == SLOT_POSTED) continue;
@@ -486,7 +485,7 @@ void coll_advance(struct weft_coll *coll, size_t *budget)
             if (slot->state == SLOT_COMPUTING) compute(coll, slot, budget);
             again |= slot->state == SLOT_DONE;
         }
-        /* Folds go on while their last contributions are still to come. */
+        /* Folds advance while their last contributions are in flight. */
         for (uint32_t a = 0; a < coll->reduce_buffer_count && coll->phase == COLL_RUNNING; a++)
             if (coll->reduce_buffers[a].open) reduce_buffer_advance(coll, &coll->reduce_buffers[a], budget);
     }
@@ -504,7 +503,7 @@ bool coll_is_complete(const struct weft_coll *coll)
 void coll_abort(struct weft_coll *coll, enum weft_status status, const char *text)
 {
     if (coll->phase == COLL_ENDING) return;
-    coll_record_phase(coll); /* while it can still be seen whom it waited for */
+    coll_record_phase(coll); /* while the waiting step is still known */
     coll->phase = COLL_ENDING;
     coll->status = status;
     coll->text = text;

@@ -1,9 +1,8 @@
-/* op.c - the door: checks a call, chooses its plan, takes all its memory, queues it.
+/* op.c - entry point of an operation: validates the call, chooses its plan, allocates its memory, queues it.
  *
- * Everything that can be refused is refused here (op_args.c has the rules for arguments): a posted
- * operation only waits for its peers. A record (window of steps, and scratch for sums) is kept by the
- * group when its operation is over and serves the next one, so a training loop stops allocating after its
- * first step. */
+ * All refusals happen here (op_args.c has the rules for arguments): a posted operation only waits for its
+ * peers. The memory of a completed operation (window of steps, scratch) returns to the pool of the group and
+ * serves the next operation. So a training loop allocates nothing after its first step. */
 #include "collective/onehost/onehost.h"
 #include "collective/plan/algorithm.h"
 #include "collective/tuning/retune.h"
@@ -11,7 +10,7 @@
 #include <string.h>
 
 #define REDUCE_CHUNK_BYTES_MIN 4096u
-/* what is done with so much takes less than to look at the clock tells */
+/* below this the time of the computation is shorter than one clock reading */
 #define TIMED_EXACTLY_BYTES_MIN 4096u
 
 static uint64_t max_count(const uint64_t *counts, uint32_t ranks)
@@ -22,7 +21,7 @@ static uint64_t max_count(const uint64_t *counts, uint32_t ranks)
     return longest;
 }
 
-/* Each pair of ranks has lengths of its own, which only the messages themselves can compare. */
+/* Each pair of ranks has its own lengths, so only the messages can compare them. */
 static bool own_lengths(const struct weft_coll_args *args)
 {
     const struct coll_kind_info *kind = coll_kind_info_of(args->kind);
@@ -57,12 +56,12 @@ static struct weft_plan_question question_of(const struct weft_group *group,
         .local_cost = &group->local_cost};
 }
 
-/* The choice for this call; a training loop asks the same again and again, so the last answer for each
- * kind is kept. */
+/* Returns the plan of this call. The last choice of each kind is cached, because a training loop repeats
+ * its calls. */
 static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll_args *args, uint64_t bytes,
                                 size_t elem_bytes, enum weft_plan_id forced_plan, bool keeps_order)
 {
-    /* else each call asks anew */
+    /* no memory: each call evaluates the model */
     if (!group->choices)
         group->choices = weft_alloc_zero(group->env, GROUP_KINDS_CACHED * sizeof *group->choices);
     struct plan_choice *last =
@@ -88,7 +87,7 @@ static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll
     return plan;
 }
 
-/* Slices that follow links, where that pays. */
+/* Uses slice weights if the model gives a shorter time with them. */
 static void apply_slice_weights(const struct weft_group *group, const struct weft_coll_args *args,
                                 struct weft_plan_args *plan, size_t *chunk_bytes)
 {
@@ -103,8 +102,8 @@ static void apply_slice_weights(const struct weft_group *group, const struct wef
     *chunk_bytes = plan_weighted_chunk((uint64_t)(longest * (double)question.bytes), *chunk_bytes);
 }
 
-/* Chunks that travel as a group. Two ranks of one host have no wire whose latency more of them would hide:
- * there each sum is sent on while it lies in the cache. */
+/* Chunks in flight together. Two ranks of one host have no wire latency to hide: one chunk at a time keeps
+ * each sum in the cache. */
 static uint32_t lanes_of(const struct weft_group *group, const struct weft_coll_args *args)
 {
     bool near = group->ranks == 2 && group->hosts && group->hosts->count == 1;
@@ -127,15 +126,15 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     plan.plan = args->plan;
     if (plan.plan == WEFT_PLAN_AUTO)
         plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, forced_plan, keeps_order);
-    /* The direct plan holds all ranks' contributions to a chunk, twice; the hierarchy those of a host:
-     * shorter chunks keep that bounded. */
+    /* The direct plan holds two chunks of all ranks' contributions, the hierarchy those of a host. Shorter
+     * chunks bound that memory. */
     size_t longest = plan_link_chunk(plan.plan, &group->cost, group->chunk_bytes,
                                      weft_transport_message_bytes(group->transport));
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, longest);
     if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, longest);
     if (coll_is_reduction(args->kind) &&
         (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
-        /* each of so many lanes, or slices */
+        /* contributions that meet: lanes or slices */
         size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->hosts->lanes;
         if (plan.plan == WEFT_PLAN_HIERARCHY && args->kind == WEFT_COLL_REDUCE_SCATTER)
             meet += group->hosts->count;
@@ -151,7 +150,8 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
     return plan;
 }
 
-/* ---- memory: one block, laid out as folds | their contributions | the plan's scratch | cuts | a copy of the input ---- */
+/* ---- memory: one block: reduce buffers | their contributions | scratch of the plan | displacements | a
+ * copy of the input ---- */
 static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
 static bool is_wide(const struct weft_plan_args *plan)
@@ -173,7 +173,8 @@ static uint32_t reduce_buffer_ranks(const struct weft_plan_args *plan)
     return first[1] - first[0];
 }
 
-/* all_reduce multiplies into its output; the others' outputs are too short or not theirs. */
+/* all_reduce scales into its output. The outputs of the other kinds are shorter, or do not exist on this
+ * rank. */
 static bool copies_scaled_input(const struct weft_coll_args *args)
 {
     return args->op == WEFT_SCALED_SUM &&
@@ -206,7 +207,7 @@ static struct scratch scratch_of(const struct weft_group *group, const struct we
     return scratch;
 }
 
-/* Of what is said in the announcement, and never goes by messages. */
+/* Scratch of a copy-in operation, which never falls back to messages. */
 static struct scratch scratch_of_copyin(const struct weft_group *group, const struct weft_coll_args *args)
 {
     struct scratch scratch = {.copy_elems = copies_scaled_input(args) ? input_elems(group, args) : 0};
@@ -248,7 +249,7 @@ static void scratch_lay_out(struct weft_coll *coll, const struct scratch *scratc
         plan->displs_out = cuts_fill(cuts + plan->ranks + 1, coll->args.counts_out, plan->ranks);
 }
 
-/* Where the plan's input is: the caller's, or a copy made before the first step. */
+/* The input of the plan: the caller's buffer, or a copy that is made before the first step. */
 static void input_init(struct weft_coll *coll, const struct scratch *scratch)
 {
     coll->in = coll->unscaled = coll->args.in;
@@ -261,10 +262,10 @@ static void input_init(struct weft_coll *coll, const struct scratch *scratch)
         coll->input_elems_to_prepare = coll->args.count;
     }
     if (!coll_is_reduction(coll->args.kind))
-        coll->args.op = WEFT_SUM; /* copied, not scaled */
+        coll->args.op = WEFT_SUM; /* no reduction */
 }
 
-/* A record with enough scratch: one that has it, else one that grows, else a new one. */
+/* Takes an operation from the pool: one with enough scratch, else one whose scratch grows, else a new one. */
 static struct weft_coll *op_alloc(struct weft_group *group, size_t scratch_bytes)
 {
     struct weft_env *env = group->env;
@@ -339,15 +340,14 @@ void group_ops_free(struct weft_group *group)
 
 /* ---- post ---- */
 
-/* Do measured links enter into what this plan does? */
+/* Returns whether the steps of the plan depend on measured links. */
 static bool depends_on_links(enum weft_plan_id plan)
 {
     return plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE ||
            plan == WEFT_PLAN_DIRECT || plan == WEFT_PLAN_HIERARCHY;
 }
 
-/* Unequal pieces that all ranks know, and the links that all were told of: one number that differs when
- * they do. */
+/* Hash of the piece lengths that all ranks know and of the measured links. Ranks compare it. */
 static uint64_t layout_hash(const struct weft_group *group, const struct weft_coll_args *args,
                             enum weft_plan_id plan)
 {
@@ -420,7 +420,7 @@ enum weft_status coll_check_group(struct weft_group *group, const struct weft_co
     return WEFT_OK;
 }
 
-/* Memory for either plan, where it is not known yet which it will be. */
+/* Scratch for both plans while a change of the plan table is pending. */
 static size_t scratch_for_both(struct weft_group *group, const struct weft_coll_args *args,
                                uint32_t retune_key, size_t bytes)
 {
@@ -488,8 +488,8 @@ size_t coll_init_template(struct weft_coll *coll, struct weft_group *group, cons
     return scratch.total_bytes > on_onehost ? scratch.total_bytes : on_onehost;
 }
 
-/* Asked with each call that may be over at once: there may be hundreds, so the one that was found is the
- * first from then on. */
+/* Runs with each call on the fast path. An operation that fits moves to the front of the list, so the next
+ * search ends at once. */
 bool op_pool_has_scratch(struct weft_group *group, size_t scratch_bytes)
 {
     struct weft_list *node, *spare, *idle = &group->op_pool->idle;
@@ -587,7 +587,7 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     WEFT_ASSERT(group && given && done);
     struct weft_coll_args call = *given, *args = &call;
     const bool at_root = coll_kind_info_of(call.kind)->has_root_counts;
-    /* the root's alone are heeded */
+    /* only the root's counts are used */
     if (at_root && call.unequal && call.root != group->rank) call.counts = NULL;
     if (!onehost_send_has_arrived(group, args))
         WEFT_TRY(coll_check_group(group, coll_is_sendrecv(call.kind) ? args : NULL, error));
@@ -617,13 +617,13 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
                               "no memory for %s: what this host's ranks see of it, or a timer",
                               weft_coll_kind_name(call.kind));
     }
-    coll_launch(coll, on_onehost, coll->posted_ns); /* the clock was read for it a moment ago */
+    coll_launch(coll, on_onehost, coll->posted_ns); /* the clock was read at the begin of this call */
     retune_sequence_advanced(group);
     if (coll_out) *coll_out = coll;
     return WEFT_IN_PROGRESS;
 }
 
-/* When it ended, as records and tuning have it. */
+/* End time for the flight recorder and for re-tuning. */
 static uint64_t ended_ns(const struct weft_coll *coll, uint64_t pumped_ns)
 {
     const struct weft_group *group = coll->group;
@@ -639,7 +639,7 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
     weft_coll_done_fn done = coll->done;
     coll->done = NULL;
     straggler_wait_end(coll);
-    /* a cancel from inside done changes nothing */
+    /* a cancel inside done changes nothing */
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING;
     const uint64_t now_ns = ended_ns(coll, pumped_ns);
     if (group->retune && coll->status == WEFT_OK && coll->onehost.phase == ONEHOST_BY_MESSAGES &&
@@ -654,7 +654,7 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
     if (coll->onehost.expects_message) onehost_recv_drop_message(coll);
     group->active_count--;
     if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
-    /* the last one that was used is the next: the caches have it */
+    /* the next operation reuses this memory while it is in the caches */
     weft_list_prepend(&group->op_pool->idle, &coll->link);
 }
 

@@ -1,7 +1,7 @@
 /* op_args.c - validates the arguments of a call, as far as one rank can.
  *
- * The client applies the rules on the caller's thread, before anything is sent. The group applies the same
- * rules when an operation is posted. No buffer is read. */
+ * The client applies these rules on the caller's thread, the group when an operation is posted. Which
+ * arguments a kind has is in kind_info.c. No buffer is read. */
 #include "collective/core/internal.h"
 
 #include <math.h>
@@ -96,7 +96,7 @@ static enum weft_status check_count_tables(const struct weft_coll_caller *caller
     return WEFT_OK;
 }
 
-/* Bounds the counts, so that lengths and their sums in bytes fit into 64 bits. */
+/* Bounds the counts, so that sums in bytes fit into 64 bits. */
 static enum weft_status check_counts(const struct weft_coll_caller *caller, const struct weft_coll_args *args,
                                      const char *kind, struct weft_error *error)
 {
@@ -162,9 +162,10 @@ static enum weft_status check_overlap(const struct weft_coll_caller *caller,
 {
     const struct coll_buffer_layout layout = coll_buffer_layout_of(caller, args);
     if (caller->skips_buffer_checks || coll_buffers_are_valid(&layout, args->in, args->out)) return WEFT_OK;
-    static const char *const in_place[] = {[COLL_IN_PLACE_SAME] = "in == out",
-                                           [COLL_IN_PLACE_IN_IS_PIECE] = "`in` is this rank's piece of `out`",
-                                           [COLL_IN_PLACE_OUT_IS_PIECE] = "`out` is this rank's piece of `in`"};
+    static const char *const in_place[] = {
+        [COLL_IN_PLACE_SAME] = "in == out",
+        [COLL_IN_PLACE_IN_IS_PIECE] = "`in` is this rank's piece of `out`",
+        [COLL_IN_PLACE_OUT_IS_PIECE] = "`out` is this rank's piece of `in`"};
     const long long apart = (long long)((uint64_t)(uintptr_t)args->out - (uint64_t)(uintptr_t)args->in);
     return weft_error_set(error, WEFT_ERR_INVALID,
                           "%s: `in` of %llu bytes and `out` of %llu, %lld bytes behind it, overlap; let them "

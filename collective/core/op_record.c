@@ -1,6 +1,5 @@
-/* op_record.c - what a group tells the flight recorder of its operations. Nothing here is on the way of a
- * message: a record is written when an operation is posted, begins, ends, and with the group's tick while
- * it waits. */
+/* op_record.c - writes the operations of a group into the flight recorder: at the post, the start, the
+ * end, and every GROUP_POLL_INTERVAL_NS while an operation waits. No message depends on it. */
 #include "collective/core/internal.h"
 
 void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum weft_event_phase phase,
@@ -10,7 +9,7 @@ void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum w
                            coll_event_id(group, sequence), UINT32_MAX, bytes, status);
 }
 
-/* A gather's or scatter's root knows all lengths, the others their own. */
+/* The root of a gather or scatter records all lengths, the other ranks their own. */
 static void keep_lengths(const struct weft_coll *coll)
 {
     const struct weft_coll_args *args = &coll->args;
@@ -26,7 +25,7 @@ void coll_record_post(struct weft_coll *coll, bool starts)
 {
     struct weft_group *group = coll->group;
     const struct coll_header *header = &coll->header;
-    bool pair = coll_is_sendrecv(coll->args.kind); /* their header is the same on both sides */
+    bool pair = coll_is_sendrecv(coll->args.kind); /* send and recv have equal headers */
     struct weft_record *record = &coll->record;
     *record = coll_record_of(group, coll->sequence, coll->posted_ns, starts);
     record->kind = coll->args.kind, record->count = header->count, record->dtype = header->dtype,

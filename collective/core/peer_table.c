@@ -1,10 +1,8 @@
-/* peer_table.c - the other ranks of a group: their peers, once for all groups of the same ranks in the same
- * order; and what a group notes of each of them, from the first note on.
+/* peer_table.c - the other ranks of a group: their peers, and the state that the group keeps of each.
  *
- * A mesh has several groups over the same ranks, a library makes one of all ranks for itself: what is
- * known of the ranks, and what was measured between them (onehost_method_stats.c), does not depend on the
- * group. Notes are of a group: who has left it, who has answered. Most groups never note anything before
- * they end. */
+ * Groups with the same ranks in the same order share one peer table: the peers and the measurements between
+ * them (onehost/copy_method.c) do not depend on the group. The peer states (has left, has replied) belong to
+ * one group. Most groups end before the first event, so the states are allocated with it. */
 #include "collective/onehost/onehost.h"
 
 #include <string.h>
@@ -14,7 +12,7 @@ static bool are_equal(const struct peer_table *a, const struct peer_table *b)
     return a->ranks == b->ranks && memcmp(a->peers, b->peers, a->ranks * sizeof a->peers[0]) == 0;
 }
 
-/* Takes `fresh`; of an older group, if it has the same. */
+/* Takes ownership of `candidate`. Returns the table of an older group if it is equal. */
 static struct peer_table *find_or_add(struct weft_group *group, struct peer_table *candidate)
 {
     for (struct peer_table *peer_table = group->op_pool->peer_tables; peer_table;

@@ -1,11 +1,10 @@
-/* sum.c - element arithmetic of the plans, by type and reduction.
+/* reduce.c - element arithmetic of the plans, by type and reduction.
  *
- * A *partial* is what sums are made of: f32 for the narrower floats, else the element type itself.
- * Narrower floats are widened to f32, combined there and rounded to nearest even when written as elements.
- * A finished sum is scaled first where the reduction asks: AVG is one multiplication by 1/ranks in the
- * partial's type, for integers a division that truncates toward zero; a scaled sum with a total (an
- * average weighted by samples) is one multiplication by 1/total. Any `out` may equal an input, and a
- * narrow input may lie at the end of the wide output (weft_action.wide). */
+ * A *partial* is an intermediate sum: f32 for floats narrower than f32, else the element type. Narrower
+ * floats are widened to f32, combined, and rounded to nearest even when they are written as elements. A
+ * finished sum is scaled before the rounding: AVG multiplies floats by 1/ranks and divides integers with
+ * truncation toward zero; SCALED_SUM multiplies by 1/total. `out` may equal an input. A narrow input may lie
+ * at the end of the wide output. */
 #include "collective/core/internal.h"
 
 #include <string.h>
@@ -71,11 +70,12 @@ static void combine(enum weft_dtype dtype, enum weft_op op, void *out, const voi
     do {                                                                                                  \
         for (size_t i = 0; i < count; i++) ((type *)out)[i] = (type)(((const type *)in)[i] / (type)ranks); \
     } while (0)
-/* With more ranks than a type can count, the mean of what it can hold is 0 (or its sign is lost): divide
- * wider. */
+/* If the type cannot represent the number of ranks, a division in the type would be wrong: divide in 64
+ * bits. */
 #define DIVIDE_SHORT(type)                                                                                  \
     do {                                                                                                    \
-        for (size_t i = 0; i < count; i++) ((type *)out)[i] = (type)((int64_t)((const type *)in)[i] / ranks); \
+        for (size_t i = 0; i < count; i++)                                                                  \
+            ((type *)out)[i] = (type)((int64_t)((const type *)in)[i] / ranks);                              \
     } while (0)
 
 static void divide(const struct reduce_spec *sum, enum weft_dtype dtype, void *out, const void *in,
@@ -96,7 +96,7 @@ static void divide(const struct reduce_spec *sum, enum weft_dtype dtype, void *o
     }
 }
 
-/* The partial type as a dtype. */
+/* Type of the partials. */
 static enum weft_dtype partial_type(enum weft_dtype dtype)
 {
     return reduce_is_widened(dtype) ? WEFT_F32 : dtype;
@@ -154,7 +154,7 @@ void reduce_scale(enum weft_dtype dtype, double factor, void *out, const void *i
 {
     float tile[TILE];
     size_t element = weft_dtype_bytes(dtype);
-    if (factor == 0) /* contributes nothing, not even what is infinite or no number */
+    if (factor == 0) /* the contribution is zero even for infinities and NaN */
         memset(out, 0, count * element);
     else if (dtype == WEFT_F64)
         for (size_t i = 0; i < count; i++) ((double *)out)[i] = ((const double *)in)[i] * factor;

@@ -1,15 +1,11 @@
-/* reduce_buffer.c - the owner's side of the direct plan: contributions of all ranks to one chunk, folded by
- * T; of the hierarchy: those of the ranks of its host.
+/* reduce_buffer.c - contributions of all ranks (hierarchy: of the ranks of a host) to one chunk, folded by T.
  *
- * Contributions arrive in any order and are folded in rank order as far as they are there, so most of the sum
- * is done when the last one comes. Each has its own buffer: whoever comes first is never held up by the order
- * of the fold. Types that are their own partials are folded in the receive buffers themselves; narrower
- * floats are widened into log2(ranks)+1 f32 partials and rounded once, after scaling.
- *
- * All of it in units of COLL_COMPUTE_UNIT_BYTES, paid from the budget of the engine's step: a contribution's
- * unit goes up the tree as far as it can while it is in the cache.
- *
- * Memory of one area: ranks * chunk elements, and for narrower floats the partials. */
+ * Contributions arrive in any order, each into its own buffer, and are folded in rank order as far as they
+ * are present. So most of the sum is done when the last one arrives, and no sender waits for the order of the
+ * fold. Types that are their own partials are folded in the receive buffers. Narrower floats are widened into
+ * log2(ranks)+1 f32 partials and rounded once, after scaling. The work runs in units of
+ * COLL_COMPUTE_UNIT_BYTES within the budget of the loop step. A unit passes as far up the tree as it can
+ * while it is in the cache. Memory: ranks * chunk elements, and the partials of narrower floats. */
 #include "collective/core/internal.h"
 
 #include <string.h>
@@ -64,7 +60,7 @@ static void release_partials(struct reduce_buffer *area, float *const *freed, ui
     for (uint32_t i = 0; i < freed_count; i++) area->free_partials[area->free_count++] = freed[i];
 }
 
-/* Widened a little at a time: what is merged at once is never written to memory. */
+/* Widens in tiles: a tile that is merged at once is never written to memory. */
 static void reduce_widen_and_merge(const struct weft_coll *coll, struct reduce_buffer *area,
                                    const uint8_t *in, uint64_t count)
 {
@@ -76,7 +72,7 @@ static void reduce_widen_and_merge(const struct weft_coll *coll, struct reduce_b
     }
 }
 
-/* Elements from area->done on, of the contribution that is next. */
+/* Folds elements from area->done on of the next contribution. */
 static void add_unit(struct weft_coll *coll, struct reduce_buffer *area, uint64_t count)
 {
     const bool is_own = area->next == reduce_buffer_index(coll, coll->group->rank),
@@ -110,7 +106,7 @@ static void contribution_end(struct weft_coll *coll, struct reduce_buffer *area)
     area->done = 0;
 }
 
-/* The next piece of the chunk's `count` elements, paid for. */
+/* The next unit of the chunk, taken from the budget. */
 static uint64_t next_unit(const struct weft_coll *coll, const struct reduce_buffer *area, size_t *budget)
 {
     uint64_t unit = COLL_COMPUTE_UNIT_BYTES / coll->elem_bytes;

@@ -1,17 +1,15 @@
-/* straggler_time.c - how long operations lacked a rank that had not begun them.
+/* straggler_time.c - time that operations wait for ranks that have not begun them.
  *
- *     operation posted ──── lacks a rank ────► all whose first message it waits for have begun ────► done
- *                           counted here                    not counted: the network and the work of the ranks
+ *     operation posted ── waits for stragglers ──► first messages of all awaited ranks are here ──► done
+ *                         counted here                       not counted: network and computation
  *
- * In the memory of one host an operation lacks a rank until all have announced it. By messages it lacks the
- * rank behind until the greeting is there, and each rank whose first message is short until that is there:
- * with plans direct, doubling and halving, and of those whose partial sums it receives. For a rank farther
- * away, a delayed rank puts the length of its delay into each message that it sends later (coll_header.status
- * of data messages). The receiver counts as much of the time that it has waited. Durations alone travel, so
- * no clocks are compared. A first message counts with the time that it travels. A long one does not count: if
- * the slow rank sends no other to this rank or its predecessors, the figure is too low.
- *
- * Time in which several operations lack a rank counts once. */
+ * One-host path: the wait ends when all ranks have published the operation. By messages: it ends with the
+ * message of the previous rank, and with the first message (up to STRAGGLER_MESSAGE_BYTES_MAX) of each rank
+ * that direct, doubling, halving or a partial sum receives from. A delayed rank puts its delay into its later
+ * messages (coll_header.status of data messages), and the receiver counts as much of it as it has waited.
+ * Only durations travel, so clocks need no synchronization. The transfer time of a first message counts. If
+ * the straggler sends only longer messages to this rank and its predecessors, the counter is too low.
+ * Overlapping waits count once. */
 #include "collective/core/internal.h"
 
 static void account(struct weft_straggler_time *straggler_time, uint64_t from_ns, uint64_t to_ns)
@@ -22,7 +20,7 @@ static void account(struct weft_straggler_time *straggler_time, uint64_t from_ns
     straggler_time->accounted_until_ns = to_ns;
 }
 
-/* Readers on other threads see total and since of one moment. */
+/* Seqlock: readers on other threads see total_ns and since_ns of one moment. */
 static void write_begin(struct weft_straggler_time *straggler_time)
 {
     atomic_fetch_add_explicit(&straggler_time->version, 1, memory_order_relaxed);
@@ -124,7 +122,7 @@ void straggler_merge_delay(struct weft_coll *coll, int32_t late_us)
     if (late_ns <= coll->straggler_time.late_ns) return;
     const uint64_t more_ns = late_ns - coll->straggler_time.late_ns;
     coll->straggler_time.late_ns = late_ns;
-    if (straggler_time->waiting_ops > 0) return; /* that time is being counted */
+    if (straggler_time->waiting_ops > 0) return; /* the interval is being counted */
     write_begin(straggler_time);
     account(straggler_time, now_ns - more_ns, now_ns);
     write_end(straggler_time);
