@@ -1,9 +1,9 @@
-/* barrier.c - dissemination: in round t signal rank + 2^t and hear from rank - 2^t.
+/* barrier.c - dissemination: in round t send a signal to rank + 2^t and receive one from rank - 2^t.
  *
- * Round 0 is the greeting that opens every plan. A rank starts round t only when it has heard all rounds
- * before, so after round t it knows that 2^(t+1) ranks have arrived: done in ceil(log2(ranks)) rounds for
- * any number of ranks. A signal waits for everything before it (after 1); receives wait for nothing, so that
- * whoever is through the barrier and leaves at once finds all its signals awaited.
+ * Round 0 is the header check of plan.c. A rank starts round t after it received the signals of all earlier
+ * rounds, so after round t it knows that 2^(t+1) ranks have arrived: ceil(log2(ranks)) rounds for any number
+ * of ranks. A signal waits for all steps before it (after 1). Receives wait for nothing, so a rank that
+ * completes and leaves at once finds all its signals matched.
  * Source: Hensgen, Finkel, Manber, IJPP 1988. */
 #include "collective/plan/algorithm.h"
 

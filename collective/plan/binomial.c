@@ -1,15 +1,14 @@
-/* binomial.c - the tree T itself as a tree of messages: reduce in log2(p) message times, any number of ranks.
+/* binomial.c - the canonical tree T as a tree of messages: reduce in log2(p) message times, any number of
+ * ranks.
  *
- * Rank r's parent is r without its lowest set bit b, its children are r + 1, r + 2, r + 4 ... below r + b.
- * Child r + q brings T(r+q, r+2q), what is behind the last rank left out; added in rising order the sums are
- * T(r, r+2q) in turn. So rank 0 ends with T(0, p) and, if it is not the root, sends it on. Broadcast is the
- * same tree from the root down (broadcast.c); gather and scatter are gather_tree.c.
+ * The parent of rank r is r without its lowest set bit b; its children are r + 1, r + 2, r + 4 ... below r +
+ * b. Child r + q sends T(r+q, r+2q), without ranks past the last one. Added in ascending order the sums are
+ * T(r, r+2q). So rank 0 gets T(0, p) and sends it to the root. Broadcast: the same tree downward
+ * (broadcast.c). Gather and scatter: gather_tree.c.
  *
- * Order: T. Partials are f32 for narrower floats, also on the wire; a leaf's contribution travels as it is.
- *
- * No deadlock: order messages by (chunk, distance), the one to the root last; both ends walk them in this
- * order. Per rank: log2(p) messages of the vector at most. Scratch: three parts, twice if there are
- * several chunks. */
+ * Order: T. Partials are f32 for narrower floats, also in messages; a leaf sends its contribution unchanged.
+ * No deadlock: messages ordered by (chunk, distance), the one to the root last; both ends walk this order.
+ * Per rank: at most log2(p) messages of the vector. Scratch: three chunks, six with several chunks. */
 #include "collective/plan/algorithm.h"
 
 static uint64_t part_at(const struct weft_plan_args *args, uint64_t chunk, uint64_t part)

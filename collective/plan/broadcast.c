@@ -1,12 +1,12 @@
-/* broadcast.c - a binomial tree from the root, cut into chunks that follow each other down.
+/* broadcast.c - a binomial tree from the root, pipelined in chunks.
  *
- * Ranks count from the root (place v = rank - root). v's parent is v without its lowest set bit; its
- * children are v + 2^j for each 2^j below that bit (any 2^j for the root), the largest first because it has
- * the longest way below it. Chunk c is passed on as soon as it is here.
+ * Ranks count from the root (place v = rank - root). The parent of v is v without its lowest set bit. Its
+ * children are v + 2^j for each 2^j below that bit (any 2^j for the root), the largest first because its
+ * subtree is deepest. A rank forwards chunk c as soon as it has received it.
  *
- * Messages ordered by (chunk, depth, child) are walked in this order by both ends: no deadlock.
- * Per rank: at most log2(ranks) sends a chunk; depth log2(ranks). Good for what a broadcast carries here
- * (first weights, small agreements); a scatter + all_gather would serve very long vectors better. */
+ * No deadlock: messages ordered by (chunk, depth, child); both ends walk this order.
+ * Per rank: at most log2(ranks) sends of a chunk; depth log2(ranks). A scatter with an all_gather would serve
+ * very long vectors better. */
 #include "collective/plan/algorithm.h"
 
 static uint32_t children_of(const struct weft_plan_args *args, uint32_t place)

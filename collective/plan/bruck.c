@@ -1,13 +1,13 @@
 /* bruck.c - all_gather in ceil(log2 p) message times for any number of ranks.
  *
- * Before round t rank r holds the pieces of ranks r .. r + 2^t - 1 (modulo p). It sends them, or as many as
- * are still missing, to rank r - 2^t and receives those behind its own from r + 2^t. A range that goes past
- * the last rank is two stretches of the output, hence two messages; nothing is rotated and there is no
- * scratch.
+ * Before round t rank r has the pieces of ranks r .. r + 2^t - 1 (modulo p). It sends them, or as many as are
+ * still missing, to rank r - 2^t and receives the next ones from r + 2^t. A range past the last rank is two
+ * ranges of the output, so two messages. Nothing is rotated, and there is no scratch.
  *
- * No deadlock: messages ordered by (round, stretch). Per rank: up to 2 messages a round, bytes (p-1)/p of
- * the result. A message has up to half the result: this is a plan for short pieces. Source: Bruck et al.,
- * IEEE TPDS 1997. */
+ * No deadlock: messages ordered by (round, range).
+ * Per rank: up to 2 messages a round, (p-1)/p of the result in bytes. A message has up to half the result: a
+ * plan for short pieces. Source: Bruck et al., IEEE TPDS
+ * 1997. */
 #include "collective/plan/algorithm.h"
 
 bool plan_bruck_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
@@ -33,7 +33,7 @@ bool plan_bruck_step(const struct weft_plan_args *args, uint64_t index, struct w
     else if (end > ranks) end = ranks;
     action->offset = weft_plan_slice_first(args, (uint32_t)start);
     action->count = weft_plan_slice_first(args, (uint32_t)end) - action->offset;
-    if (sends) action->after = index % 4 + 1; /* all rounds before */
+    if (sends) action->after = index % 4 + 1; /* all earlier rounds */
     if (action->count == 0) return true;
     action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
     action->place = WEFT_PLACE_OUTPUT;

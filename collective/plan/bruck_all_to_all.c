@@ -1,19 +1,20 @@
-/* bruck_all_to_all.c - all_to_all in ceil(log2 p) messages for any number of ranks: for pieces so short that
- * a message costs more than its bytes.
+/* bruck_all_to_all.c - all_to_all in ceil(log2 p) messages, any number of ranks, for pieces whose message
+ * costs more than their bytes.
  *
- *     turn      block i of scratch = the piece for rank + i
- *     round t   the blocks whose number has bit t set travel together to rank + 2^t: packed, sent, received, put back
- *     finish    block i, which has come i ranks far, is the piece of rank - i
+ *     rotate    block i of scratch = the piece for rank + i
+ *     round t   the blocks whose number has bit t set travel to rank + 2^t: packed, sent, received, unpacked
+ *     finish    block i, which has moved i ranks, is the piece of rank - i
  *
- * No deadlock: messages ordered by round. Per rank: log2(p) messages of half the vector. Blocks of a round
- * lie in runs of 2^t, so packing takes about p copies in all. Scratch: the vector, and half of it twice.
+ * No deadlock: messages ordered by round.
+ * Per rank: log2(p) messages of half the vector. The blocks of a round are runs of 2^t blocks, so packing
+ * takes about p copies. Scratch: the vector, and half of it twice.
  * Source: Bruck et al., IEEE TPDS 1997. */
 #include "collective/plan/algorithm.h"
 
 struct round {
     uint32_t log2;    /* t */
-    uint64_t at;      /* its first step */
-    uint64_t runs;    /* stretches of blocks with bit t */
+    uint64_t at;      /* first step of the round */
+    uint64_t runs;    /* runs of blocks with bit t */
     uint64_t blocks;
 };
 
@@ -52,8 +53,8 @@ static void round_step(const struct weft_plan_args *args, const struct round *ro
                        struct weft_action *action)
 {
     action->place = WEFT_PLACE_SCRATCH;
-    action->depends = 1; /* packs one after the other, the send after the last; the unpacks likewise after
-                          * the receive */
+    /* packs in sequence, the send after the last; unpacks in sequence after the receive */
+    action->depends = 1;
     if (at == round->runs || at == round->runs + 1) {
         bool sends = at == round->runs;
         action->kind = sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
@@ -62,7 +63,7 @@ static void round_step(const struct weft_plan_args *args, const struct round *ro
         action->message = round->log2 + 1;
         action->scratch = sends ? send_at(args) : recv_at(args);
         action->count = round->blocks * args->count;
-        if (!sends) action->depends = 2, action->after = at + 1; /* the round before has been put back */
+        if (!sends) action->depends = 2, action->after = at + 1; /* the previous round is unpacked */
         return;
     }
     bool packs = at < round->runs;

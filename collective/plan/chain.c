@@ -1,17 +1,17 @@
-/* chain.c - one link after the other, chunks behind each other: broadcast and reduce of long vectors.
+/* chain.c - a pipeline along a chain of ranks: broadcast and reduce of long vectors.
  *
- *     broadcast   root -> root+1 -> ... -> root+p-1: each passes on what it got
- *     reduce      root+1 -> root+2 -> ... -> root: each adds its own contribution
+ *     broadcast   root -> root+1 -> ... -> root+p-1: each rank forwards what it received
+ *     reduce      root+1 -> root+2 -> ... -> root: each rank adds its own contribution
  *
- * Order of a reduce (declared): ((x[root+1] + x[root+2]) + ... + x[root-1]) + x[root], along the way round
- * (by number, or host by host as links give it: ring.c), modulo p: it depends on that and root alone.
- * Partials are f32 for narrower floats, also on the wire.
+ * Order of a reduce: ((x[root+1] + x[root+2]) + ... + x[root-1]) + x[root] in ring order modulo p (ring.c):
+ * it depends on the ring and the root only. Partials are f32 for narrower floats, also in messages.
  *
- * No deadlock: messages ordered by (chunk, link). Per rank: one message a chunk each way; time
- * (p-2+chunks) message times. Scratch of a reduce: 2 `lanes` chunks. */
+ * No deadlock: messages ordered by (chunk, link).
+ * Per rank: one message of a chunk each way; time (p-2+chunks) message times. Scratch of a reduce: 2 `lanes`
+ * chunks. */
 #include "collective/plan/algorithm.h"
 
-/* How far behind `first` on the way round this rank stands, and its neighbours there. */
+/* Distance of this rank from `first` in the ring, and its neighbours. */
 static uint32_t ring_distance(const struct weft_plan_args *args, uint32_t first_turn)
 {
     return (uint32_t)(((uint64_t)plan_ring_position(args) + args->ranks - first_turn) % args->ranks);
@@ -62,7 +62,7 @@ static uint64_t slots(const struct weft_plan_args *args)
 bool plan_chain_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     if (args->kind == WEFT_COLL_BROADCAST) return broadcast_step(args, index, action);
-    uint32_t place = ring_distance(args, (root_position(args) + 1) % args->ranks); /* root is the last */
+    uint32_t place = ring_distance(args, (root_position(args) + 1) % args->ranks); /* the root is the last */
     bool receives = place > 0, sends = place + 1 < args->ranks;
     uint64_t steps = receives + sends, chunk = index / steps;
     if (chunk >= plan_vector_chunks(args)) return false;
@@ -85,7 +85,7 @@ bool plan_chain_step(const struct weft_plan_args *args, uint64_t index, struct w
     action->place = WEFT_PLACE_INPUT;
     action->wide = place > 1;
     action->last = !sends;
-    /* The step that used this part of scratch last: the send of an earlier chunk, or at the root its sum. */
+    /* The last user of this scratch: the send of an earlier chunk, or the sum at the root. */
     if (chunk >= slots(args)) action->depends = sends ? slots(args) * steps - 1 : slots(args);
     return true;
 }

@@ -1,27 +1,25 @@
-/* plan/direct.c - all pairs: slice i of everybody goes straight to rank i, which folds and hands out.
+/* plan/direct.c - all pairs: slice i of each rank goes directly to rank i, which folds it and sends the
+ * result.
  *
- *     contribute (C)  r -> r+s: chunk c of slice r+s       s = 1 .. ranks-1, so that at each s every rank
- *     fold       (F)  T over ranks 0..ranks-1, rounded once      sends to one and receives from one
+ *     contribute (C)  r -> r+s: chunk c of slice r+s       s = 1 .. ranks-1: at each s every rank
+ *     fold       (F)  T over ranks 0..ranks-1, rounded once      sends to one rank and receives from one
  *     result     (R)  r -> r+s: chunk c of slice r
  *
  *     all_reduce      C0 | C1 F0 R0 | C2 F1 R1 | ... | F(k-1) R(k-1)
  *     reduce_scatter  C0 | C1 F0    | C2 F1    | ... | F(k-1)
  *     all_gather           K0 R0    | K1 R1    | ...               K: the copy of the own chunk
  *     reduce          as all_reduce, R only to the root
+ *     weighted        C0 | F0 C1R0 | F1 C2R1 | ... | F(k-1) R(k-1)     C1R0: interleaved by distance
  *
- *     with shares     C0 | F0 C1R0 | F1 C2R1 | ... | F(k-1) R(k-1)     C1R0: in turn, distance by distance
+ * The contributions of the next chunk travel while this one is folded; two reduce buffers alternate. With
+ * weighted slices C and R of a rank differ in bytes, so they are interleaved to use both directions of its
+ * link.
+ * Order: each element evaluates T (reproducible), so the cut into slices does not change the bits.
  *
- * The contributions of the next chunk travel while this one is folded and handed out; two fold areas
- * alternate. With unequal shares a rank sends in C what it receives in R, or the other way round: its link
- * works in both directions all the time only when the two are mixed. Order: every element of every slice
- * evaluates T (reproducible), so the cut does not show.
- *
- * No deadlock: order all messages by (phase as above, s; mixed: group, s, C before R); sender and receiver
- * walk them in this order, a send before the receive of the same key. The least unfinished message has its
- * send first, and its receive at most second, among what its two ranks have still to do: a window of two
- * steps suffices.
- *
- * Per rank: 2(ranks-1) messages a chunk; bytes 2(ranks-1)/ranks of the vector each way. */
+ * No deadlock: messages ordered by (phase as above, s; weighted: group, s, C before R). Both ends walk this
+ * order, a send before the receive of the same key. The least unfinished message has its send first and its
+ * receive at most second among the remaining steps of its two ranks, so a window of two steps suffices.
+ * Per rank: 2(ranks-1) messages of a chunk; 2(ranks-1)/ranks of the vector in bytes each way. */
 #include "collective/plan/algorithm.h"
 
 struct layout {
@@ -29,7 +27,7 @@ struct layout {
     uint64_t contribute; /* steps of one C */
     uint64_t result;     /* steps of one R */
     uint64_t group;      /* steps of one group C F R */
-    bool is_interleaved;          /* F, then C of the next chunk and R in turn */
+    bool is_interleaved;          /* F, then C of the next chunk and R interleaved */
 };
 
 static bool all_gather(const struct weft_plan_args *args)
@@ -52,7 +50,7 @@ static struct layout layout_of(const struct weft_plan_args *args)
     return layout;
 }
 
-/* Where they stand: step `place` of C, F, and step `place` of R. */
+/* Step number of step `place` of C, of F, and of step `place` of R. */
 static uint64_t contribute_at(const struct layout *layout, uint64_t chunk, uint64_t place)
 {
     if (chunk == 0) return place;
@@ -61,7 +59,7 @@ static uint64_t contribute_at(const struct layout *layout, uint64_t chunk, uint6
 }
 static uint64_t fold_at(const struct layout *layout, uint64_t chunk)
 {
-    bool behind = chunk + 1 < layout->chunks && !layout->is_interleaved; /* C of the next chunk */
+    bool behind = chunk + 1 < layout->chunks && !layout->is_interleaved; /* C of the next chunk comes first */
     return layout->contribute + chunk * layout->group + (behind ? layout->contribute : 0);
 }
 static uint64_t result_at(const struct layout *layout, uint64_t chunk, uint64_t place)
@@ -90,7 +88,7 @@ static void contribute_step(const struct weft_plan_args *args, const struct layo
         action->depends = contribute_at(layout, chunk, place) - fold_at(layout, chunk - 2);
 }
 
-/* reduce: only the root has an output; the others fold into scratch and send it from there. */
+/* reduce: only the root has an output; other ranks fold into scratch and send from there. */
 static bool folds_into_scratch(const struct weft_plan_args *args)
 {
     return args->kind == WEFT_COLL_REDUCE && args->rank != args->root;
@@ -106,7 +104,7 @@ static void fold_step(const struct weft_plan_args *args, const struct layout *la
     if (folds_into_scratch(args)) {
         action->place = WEFT_PLACE_SCRATCH;
         action->scratch = (chunk & 1) * plan_chunk_elems_padded(args);
-        /* its send */
+        /* the send of that fold */
         if (chunk >= 2) action->depends = fold_at(layout, chunk) - (fold_at(layout, chunk - 2) + 1);
     }
     action->area = chunk & 1;

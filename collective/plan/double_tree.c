@@ -1,28 +1,25 @@
-/* double_tree.c - two binary trees that are complements, each carries every other chunk: all_reduce in 2
- * log2(p) message times at nearly the ring's bandwidth, for any number of ranks.
+/* double_tree.c - two complementary binary trees, each for every other chunk: all_reduce in 2 log2(p) message
+ * times at nearly the bandwidth of the ring, for any number of ranks.
  *
- * First tree, over places 0 .. p-1, b the lowest set bit of a place: its parent is the place with b cleared
- * and the next bit set, or with b cleared alone if that is past the last; its children are place - b/2 and
- * place + b/2, the latter halved until it exists; place 0 is the root, with the largest power of two below p
- * as its only child. Second tree: the mirror image for an even p, the first shifted by one rank for an odd
- * one. No rank (for an odd p: one) has children in both, so over two chunks a rank sends and receives about
- * two chunks up and two down.
+ * First tree, places 0 .. p-1, b the lowest set bit of a place: the parent clears b and sets the next bit, or
+ * only clears b if that is past the last place. The children are place - b/2 and place + b/2, the latter
+ * halved until it exists. Place 0 is the root; its only child is the largest power of two below p. Second
+ * tree: the mirror image for an even p, the first tree shifted by one rank for an odd p. No rank (odd p: one
+ * rank) has children in both trees, so over two chunks a rank sends and receives about two chunks up and two
+ * down.
  *
- *     up    (U)  add the lower child's partial, the own contribution and the upper child's; send to the parent
+ *     up    (U)  lower child's partial + own contribution + upper child's partial; send to the parent
  *     down  (D)  receive the finished chunk from the parent, send it to the children
  *
- *     U0 U1 ... U(e-1) | D0 U(e) | D1 U(e+1) | ...      e: about twice the depth, so that a chunk is back when it is asked for
+ *     U0 U1 ... U(e-1) | D0 U(e) | D1 U(e+1) | ...      e: about twice the depth
  *
- * The p ranks stand in a row as a ring goes round them (ring.c): by number, or host by host as measured links
- * give it, so that few edges cross from one part of the row to another.
+ * Places follow the ring order (ring.c), so few edges connect distant hosts.
  *
- * Order (declared): at each place (lower child + own) + upper child, in the tree of the element's chunk: it
- * depends on p and on which chunk the element falls into. Partials are f32 for narrower floats, also on the
- * wire upwards.
- *
- * No deadlock: order messages by (position above, up: height, down: depth); both ends walk them in this
- * order. Per rank: up to 3 messages a chunk each way. Scratch: 8 chunks. Source: Sanders, Speck, Traff,
- * Parallel Computing 2009. */
+ * Order: at each place (lower child + own) + upper child, in the tree of the element's chunk: it depends on p
+ * and on the chunk. Partials are f32 for narrower floats, also in messages upward.
+ * No deadlock: messages ordered by (position above, up: height, down: depth); both ends walk this order.
+ * Per rank: up to 3 messages of a chunk each way. Scratch: 8 chunks. Source: Sanders, Speck, Traff, Parallel
+ * Computing 2009. */
 #include "collective/plan/algorithm.h"
 
 #define SLOTS 4u /* chunks on their way up */
@@ -89,7 +86,7 @@ static uint64_t steps_before(const struct layout *layout, uint64_t chunk)
 static uint64_t up_at(const struct layout *layout, uint64_t chunk)
 {
     if (chunk < layout->ahead) return steps_before(layout, chunk);
-    uint64_t pair = chunk - layout->ahead; /* the D it stands behind */
+    uint64_t pair = chunk - layout->ahead; /* the D before it */
     return steps_before(layout, layout->ahead) + steps_before(layout, pair) + steps_before(layout, pair + 1) +
            (steps_before(layout, chunk) - steps_before(layout, layout->ahead) - steps_before(layout, pair));
 }
@@ -152,7 +149,7 @@ static void down_step(const struct layout *layout, uint64_t chunk, uint64_t at, 
     action->depends = receives ? at : down_at(layout, chunk) + at - (up_at(layout, chunk) + node->steps - 1);
 }
 
-/* Does this child send its contribution itself, or a partial? */
+/* Returns whether the child sends its contribution, not a partial. */
 static bool is_leaf(const struct weft_plan_args *args, uint32_t tree, uint32_t rank)
 {
     struct weft_plan_args other = *args;
@@ -160,8 +157,8 @@ static bool is_leaf(const struct weft_plan_args *args, uint32_t tree, uint32_t r
     return node_of(&other, tree).children == 0;
 }
 
-/* The chunk whose steps in a row of D or U (each counted `times` times) hold index *at; *at becomes the
- * rest. */
+/* Returns the chunk that contains step *at of a sequence of D or U, each counted `times` times. *at
+ * becomes the step in the chunk. */
 static uint64_t chunk_of(const struct layout *layout, uint64_t first, uint64_t times, uint64_t *at)
 {
     uint64_t steps[2] = {times * layout->nodes[first & 1].steps, times * layout->nodes[~first & 1].steps};
@@ -180,7 +177,7 @@ bool plan_double_tree_step(const struct weft_plan_args *args, uint64_t index, st
     if (at < steps_before(&layout, layout.ahead)) {
         chunk = chunk_of(&layout, 0, 1, &at);
     } else if (at -= steps_before(&layout, layout.ahead), at < 2 * steps_before(&layout, paired)) {
-        chunk = chunk_of(&layout, 0, 2, &at); /* e is even: D and U beside each other are of one tree */
+        chunk = chunk_of(&layout, 0, 2, &at); /* e is even, so D and U of one group belong to one tree */
         uint64_t steps = layout.nodes[chunk & 1].steps;
         up = at >= steps;
         if (up) at -= steps, chunk += layout.ahead;

@@ -1,33 +1,32 @@
 /* doubling.c - recursive doubling for any number of ranks: the fewest message times for a short vector.
  *
- * Ranks are cut into blocks of powers of two, the largest first, as T cuts them: T(0,p) = B1 + (B2 + (B3 +
- * ...)). A block of 2^k ranks exchanges whole partials, halves of 2, 4, 8 ... ranks with each other: after k
- * rounds each of its ranks holds the block's T. The tail R = B(m+1) + ... of a block comes from the block
- * behind it:
+ * Ranks are cut into blocks of powers of two, the largest first, as in T: T(0,p) = B1 + (B2 + (B3 + ...)). In
+ * a block of 2^k ranks the halves of 2, 4, 8 ... ranks exchange partials: after k rounds each rank has the
+ * block's T. The tail R = B(m+1) + ... of a block comes from the next block:
  *
- *     rounds   t = 0 .. k-1     i <-> i xor (2^(t+1) - 1) within the block: the halves of 2^(t+1) places, one the other's mirror image
- *     tail     rank j of the block behind sends R to place j of this one; place j passes it on to j + q for each
- *              power of two q > j from the smaller block's length up (binomial); everybody adds: own + R
- *     up       rank j sends own + R to place j of the block before
- *     result   place j of the first block sends the finished vector to rank j + its length, if there is one
+ *     rounds   t = 0 .. k-1     i <-> i xor (2^(t+1) - 1) in the block: halves as mirror images
+ *     tail     rank j of the next block sends R to place j of this one; place j forwards it to j + q for each
+ *              power of two q > j from the smaller block's length up (binomial); each rank adds: own + R
+ *     up       rank j sends own + R to place j of the previous block
+ *     result   place j of the first block sends the finished vector to rank j + its length, if it exists
  *
- * Mirrored so that every rank of a power of two sends to the one ahead in some round (t: the ones at the end
- * of i): these messages are the greeting. Proof that ranks which called otherwise are found: let a half and
- * its mirror image, A before B, each be all alike, but not like the other. If both call this, all rounds
- * inside them end, and they meet in the next. If only A does, its last rank ends its rounds, all inside A,
- * and sends to the first of B, which waits for a greeting; if only B does, its first rank comes to wait for
- * A's last, whose greeting is there. The smallest such halves exist wherever not all ranks are alike.
+ * These messages are the header check: with mirror images each rank of a power of two sends to the next rank
+ * in some round (t: number of trailing ones of i). Proof that a differing call is found. Take the smallest
+ * adjacent halves A, B that are mirror images, where all ranks of A made one call and all ranks of B another.
+ * They exist whenever not all calls are equal.
+ * 1. Both call this plan: the rounds inside each half complete, and the halves exchange in the next round.
+ * 2. Only A calls it: its last rank completes its rounds inside A, and then sends to the first rank of B,
+ *    which waits for a header check.
+ * 3. Only B calls it: its first rank comes to wait for the last rank of A, whose header check has been sent.
  *
- * Order: T. Partials are f32 for narrower floats, also on the wire; a single rank's contribution travels as
- * it is.
- *
- * No deadlock: order messages by (rounds of all blocks, tails from the last block to the first by hop,
- * results); both ends walk them in this order.
- *
- * Per rank: log2(p) messages of the whole vector for a power of two; up to two more times, and the hops of
- * the tail, which run beside the rounds of the larger block, for other numbers. Scratch: three parts,
- * twice if there are several chunks. Source: Thakur, Rabenseifner, Gropp, IJHPCA 2005 (power of two); the
- * blocks keep T for the others. */
+ * Order: T. Partials are f32 for narrower floats, also in messages; a single rank sends its contribution
+ * unchanged.
+ * No deadlock: messages ordered by (rounds of all blocks, tails from the last block to the first by hop,
+ * results); both ends walk this order.
+ * Per rank: log2(p) messages of the vector for a power of two; for other numbers up to two more, and the hops
+ * of the tail, which overlap with the rounds of the larger block.
+ * Scratch: three chunks, six with several chunks. Source: Thakur, Rabenseifner, Gropp, IJHPCA 2005 (power of
+ * two); the blocks keep T for other numbers. */
 #include "collective/plan/algorithm.h"
 
 struct layout {
@@ -35,12 +34,12 @@ struct layout {
     uint32_t place;    /* within the block */
     uint32_t rounds;   /* 2 * log2: a send and a receive each */
     uint32_t tail;     /* 1: this rank adds a tail */
-    uint32_t passes;   /* to how many places it passes the tail on */
-    uint32_t first_pass; /* the nearest of them is this far */
-    bool raw_tail;     /* the block behind is one rank: its contribution itself */
-    bool receives, hands_out; /* the result from, or to, another block */
-    bool copies;       /* two ranks: the input is still being sent when the sum is made, and may be the
-                        * output */
+    uint32_t passes;   /* places that it forwards the tail to */
+    uint32_t first_pass; /* distance to the nearest of them */
+    bool raw_tail;     /* the next block is one rank: the tail is its contribution */
+    bool receives, hands_out; /* result from, or to, another block */
+    /* two ranks: the input, which may be the output, is still being sent when the sum is made */
+    bool copies;
     uint64_t steps;    /* of one chunk */
 };
 
@@ -69,15 +68,15 @@ static struct layout layout_of(const struct weft_plan_args *args)
 
 enum { STAGE_TAIL = 40, STAGE_RESULT = 41, STAGES = 64 }; /* rounds are stages 0..31 */
 
-/* Three parts of scratch, other ones for every second chunk: two take turns in the rounds, the third gets
- * the tail. */
+/* Three chunks of scratch, other ones for every second chunk: the rounds alternate between two, the third
+ * gets the tail. */
 static uint64_t part_at(const struct weft_plan_args *args, uint64_t chunk, uint32_t part)
 {
     uint64_t longest = args->count < args->chunk_elems ? args->count : args->chunk_elems;
     return ((chunk & 1) * 3 + part) * ((longest + 63) & ~63ull);
 }
 
-/* The own partial after `rounds` rounds: the contribution itself, or what is in scratch. */
+/* Sends the own partial after `rounds` rounds: the contribution, or what is in scratch. */
 static void own_send(const struct weft_plan_args *args, uint64_t chunk, uint32_t rounds,
                      struct weft_action *action)
 {
@@ -95,7 +94,7 @@ static void round_step(const struct weft_plan_args *args, const struct layout *l
     action->peer = layout->block.first + (layout->place ^ ((2u << t) - 1));
     action->message = (uint32_t)(chunk * STAGES + t + 1);
     if (at % 2 == 0) {
-        if (t > 0) action->depends = 1; /* the sum of the round before */
+        if (t > 0) action->depends = 1; /* the sum of the previous round */
         return;
     }
     action->kind = WEFT_ACTION_RECV_SUM;
@@ -103,7 +102,7 @@ static void round_step(const struct weft_plan_args *args, const struct layout *l
     action->scratch = part_at(args, chunk, t & 1);
     action->own_first = !(layout->place >> t & 1);
     action->last = layout->block.size == args->ranks && 2 * (t + 1) == layout->rounds && !layout->copies;
-    if (t > 0) action->after = 2; /* that sum, and before it the send that emptied this part */
+    if (t > 0) action->after = 2; /* that sum, and the send that last used this scratch */
 }
 
 static void tail_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t chunk,
@@ -120,14 +119,14 @@ static void tail_step(const struct weft_plan_args *args, const struct layout *la
         action->depends = at;
         return;
     }
-    uint32_t from = block->next_size; /* place j's parent: without its highest bit */
+    uint32_t from = block->next_size; /* parent of place j: without its highest bit */
     while (from * 2 <= layout->place) from *= 2;
     action->kind = WEFT_ACTION_RECV_SUM;
     action->peer =
         layout->place < block->next_size ? block->first + block->size + layout->place : args->rank - from;
     action->scratch_own = part_at(args, chunk, (block->log2 - 1) & 1);
     action->own_first = true;
-    action->into_own = true; /* the tail itself is still to be passed on */
+    action->into_own = true; /* the tail itself is still to be forwarded */
     action->last = block->first == 0;
     action->after = 1;
 }

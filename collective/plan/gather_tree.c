@@ -1,17 +1,17 @@
 /* gather_tree.c - gather and scatter over a binomial tree: log2(p) message times for short pieces, any root.
  *
- * Ranks are counted from the root on: v = rank - root modulo p. v's parent is v without its lowest set bit b,
- * and v's subtree are the min(b, p - v) ranks from v on, whose pieces lie one behind the other. An inner rank
- * collects (or hands out) them in scratch; a leaf uses its own buffer. At the root a subtree that goes past
- * the last rank is two stretches of the vector, hence two messages.
+ * Ranks count from the root: v = rank - root modulo p. The parent of v is v without its lowest set bit b. The
+ * subtree of v are the min(b, p - v) ranks from v on; their pieces are consecutive. An inner rank stores them
+ * in scratch, a leaf uses its own buffer. At the root a subtree past the last rank is two ranges of the
+ * vector, so two messages.
  *
  * No deadlock: messages go one way, up or down a tree. A message is as long as its subtree, up to half the
- * vector: a plan for short pieces of one length. Scratch: the subtree's pieces. */
+ * vector: a plan for short pieces of equal length. Scratch: the pieces of the subtree. */
 #include "collective/plan/algorithm.h"
 
 struct layout {
     uint32_t place;    /* v */
-    uint32_t subtree;  /* ranks of it */
+    uint32_t subtree;  /* number of ranks in it */
     uint32_t children;
     bool gathers;
 };
@@ -31,7 +31,7 @@ static struct layout layout_of(const struct weft_plan_args *args)
     return layout;
 }
 
-/* Stretch 0 or 1 of the subtree at `place`, a child of the root: absolute pieces. */
+/* Range 0 or 1 of the subtree at `place`, a child of the root, in pieces of the vector. */
 struct stretch {
     uint64_t first, count;
 };
@@ -57,7 +57,7 @@ static uint32_t rank_at(const struct weft_plan_args *args, uint32_t place)
     return (uint32_t)(((uint64_t)args->root + place) % args->ranks);
 }
 
-/* The root: its own piece, then two stretches of each child. */
+/* The root: its own piece, then two ranges of each child. */
 static bool root_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t index,
                       struct weft_action *action)
 {
@@ -79,7 +79,7 @@ static bool root_step(const struct weft_plan_args *args, const struct layout *la
     return true;
 }
 
-/* To or from the parent; scratch starts with the own piece. */
+/* To or from the parent. Scratch begins with the own piece. */
 static void parent_step(const struct weft_plan_args *args, const struct layout *layout, uint32_t which,
                         struct weft_action *action)
 {
@@ -108,9 +108,9 @@ bool plan_gather_tree_step(const struct weft_plan_args *args, uint64_t index, st
     bool leaf = layout.subtree == 1;
     if (args->count == 0) return false;
     if (layout.place == 0) return root_step(args, &layout, index, action);
-    uint64_t own = leaf ? 0 : 1; /* a step that moves the own piece between its buffer and scratch */
+    uint64_t own = leaf ? 0 : 1; /* step that moves the own piece between its buffer and scratch */
     if (index >= own + layout.children + 2) return false;
-    /* a scatter walks the other way */
+    /* a scatter runs in reverse order */
     uint64_t at = layout.gathers ? index : layout.children + own + 1 - index;
     if (at < own) {
         action->kind = layout.gathers ? WEFT_ACTION_PACK : WEFT_ACTION_COPY;

@@ -1,38 +1,36 @@
-/* halving.c - recursive halving, then doubling, over binary blocks: log2(p) message times and the ring's
- * bytes.
+/* halving.c - recursive halving, then doubling, over binary blocks: log2(p) message times, bytes of the ring.
  *
- * Blocks as in doubling.c. At distance 1, 2, 4 ... two ranks halve what they hold in common: each sends one
- * half and adds the other's contribution to the half it keeps, chosen by its bit of the distance. So after k
- * rounds place j of a block holds the block's T of one 2^k-th of the vector, picked by the bits of j from the
- * lowest up; the piece of a place in a larger block lies inside the piece of the place with the same low bits
- * in a smaller one.
+ * Blocks as in doubling.c. At distance 1, 2, 4 ... two ranks halve the range that both hold: each sends one
+ * half and adds the peer's contribution to the half that its bit of the distance selects. After k rounds
+ * place j of a block has the block's T of one 2^k-th of the vector, selected by the bits of j from the lowest
+ * up. So the piece of a place in a larger block is inside the piece of the place with the same low bits in a
+ * smaller block.
  *
- *     halve    t = 0 .. k-1     send one half to i xor 2^t, receive the other's half of mine and add
- *     up       from the last block to the first: the piece, cut for the ranks of the larger block before; own + R there
- *     down     the finished pieces go back the same way, first block to last
- *     double   t = k-1 .. 0     exchange all that is finished with i xor 2^t
+ *     halve    t = 0 .. k-1     send one half to i xor 2^t, receive the own half from it and add
+ *     up       last block to first: the piece, cut for the ranks of the larger previous block; own + R
+ *     down     the finished pieces return the same way, first block to last
+ *     double   t = k-1 .. 0     exchange all finished elements with i xor 2^t
  *
- * The vector goes in segments of two chunks, so that no message is longer than a chunk (of many ranks a
- * longer one: plan_halving_chunk); two segments travel together.
+ * The vector is cut into segments of two chunks, so no message is longer than a chunk (with many ranks
+ * longer: plan_halving_chunk). Two segments are in flight.
  *
- * Order: T. Partials are f32 for narrower floats, also on the wire; a single rank's contribution travels as
- * it is.
- *
- * No deadlock: order messages by (segment, halve, up from the last block, down from the first, double); both
- * ends walk them in this order.
- *
- * Per rank of a power of two: 2 log2(p) messages and 2n(p-1)/p elements each way a segment. A smaller
- * block's rank sends and receives its whole piece once more, in as many messages as the larger block has
- * ranks to one of its own. Scratch: a segment and a little, twice if there are several. Source:
- * Rabenseifner, ICCS 2004; blocks ordered and distances rising so that T comes out. */
+ * Order: T. Partials are f32 for narrower floats, also in messages; a single rank sends its contribution
+ * unchanged.
+ * No deadlock: messages ordered by (segment, halve, up from the last block, down from the first, double);
+ * both ends walk this order.
+ * Per rank of a power of two: 2 log2(p) messages and 2n(p-1)/p elements each way in a segment. A rank of a
+ * smaller block also sends and receives its whole piece once.
+ * Scratch: about a segment, twice if there are several. Source: Rabenseifner, ICCS 2004; ordered blocks and
+ * ascending distances give T. */
 #include "collective/plan/algorithm.h"
 
 struct layout {
     struct plan_block block;
     uint32_t place, log2;
-    uint32_t fan;          /* ranks of the block before to one of this; 0: this is the first block */
-    bool next;             /* there is a block behind */
-    uint64_t halve, up, down; /* where the phases end */
+    /* ranks of the previous block for each rank of this one; 0: this is the first block */
+    uint32_t fan;
+    bool next;             /* there is a next block */
+    uint64_t halve, up, down; /* end of each phase, in steps */
     uint64_t steps;        /* of one segment */
 };
 
@@ -63,9 +61,9 @@ static uint64_t segments_of(const struct weft_plan_args *args)
     return args->count / segment_elems(args) + (args->count % segment_elems(args) != 0);
 }
 
-/* Where the sums of round t are in a segment's scratch: after those of the rounds before, each half as
- * long, rounded up. What comes up from the block behind lies after all of them and is as long as the last:
- * together one segment and the roundings. */
+/* Position of the sums of round t in a segment's scratch: after those of earlier rounds, each half as
+ * long, rounded up. Data from the next block lies after all of them and is as long as the last one.
+ * Together: one segment and the roundings. */
 static uint64_t round_at(uint64_t count, uint32_t t)
 {
     uint64_t at = 0;
@@ -73,7 +71,7 @@ static uint64_t round_at(uint64_t count, uint32_t t)
     return at;
 }
 
-/* What the low `rounds` bits of a place pick out of the segment. */
+/* The range of the segment that the low `rounds` bits of a place select. */
 struct range {
     uint64_t first, count;
 };
@@ -94,7 +92,7 @@ static void cover(struct weft_action *action, const struct segment *segment, str
     action->count = range.count;
 }
 
-/* Send `range` out of the partial that `rounds` rounds made (0: the contribution itself). */
+/* Sends `range` of the partial after `rounds` rounds (0: the contribution). */
 static void partial_send(const struct layout *layout, const struct segment *segment, uint32_t rounds,
                          uint32_t held_rounds, struct range range, struct weft_action *action)
 {
@@ -116,7 +114,7 @@ static void halve_step(const struct weft_plan_args *args, const struct layout *l
                  action);
     action->peer = layout->block.first + other;
     action->message = (uint32_t)(segment->number * STAGES + t + 1);
-    if (t > 0) action->depends = sends ? 1 : 2; /* the sum of the round before */
+    if (t > 0) action->depends = sends ? 1 : 2; /* the sum of the previous round */
     if (sends) return;
     action->kind = WEFT_ACTION_RECV_SUM;
     action->scratch_own = action->scratch;
@@ -135,7 +133,7 @@ static void up_step(const struct weft_plan_args *args, const struct layout *layo
         partial_send(layout, segment, layout->log2, layout->log2, mine, action);
         action->kind = WEFT_ACTION_RECV_SUM;
         action->peer = block->first + block->size + layout->place % block->next_size;
-        action->wide = block->next_size > 1; /* one rank is the last block: its contribution itself */
+        action->wide = block->next_size > 1; /* the last block is one rank: it sends its contribution */
         action->scratch_own = action->scratch;
         action->scratch = segment->scratch + round_at(segment->count, layout->log2);
         action->own_first = true;
@@ -143,7 +141,7 @@ static void up_step(const struct weft_plan_args *args, const struct layout *layo
         action->after = 1;
         return;
     }
-    uint32_t target = layout->place + (at - layout->next) * block->size; /* place in the block before */
+    uint32_t target = layout->place + (at - layout->next) * block->size; /* place in the previous block */
     uint32_t target_log2 = layout->log2;
     while (1u << target_log2 < block->prev_size) target_log2++;
     uint32_t rounds = layout->next ? layout->log2 + 1 : layout->log2;
@@ -184,7 +182,7 @@ static void double_step(const struct layout *layout, const struct segment *segme
     action->place = WEFT_PLACE_OUTPUT;
     action->peer = layout->block.first + other;
     action->message = (uint32_t)(segment->number * STAGES + STAGE_DOUBLE + t);
-    if (sends) action->after = 1; /* all of the range is here */
+    if (sends) action->after = 1; /* the whole range is here */
 }
 
 static uint64_t segment_scratch(const struct weft_plan_args *args)
@@ -207,7 +205,8 @@ bool plan_halving_step(const struct weft_plan_args *args, uint64_t index, struct
     else if (at < layout.up) up_step(args, &layout, &segment, (uint32_t)(at - layout.halve), action);
     else if (at < layout.down) down_step(args, &layout, &segment, (uint32_t)(at - layout.up), action);
     else double_step(&layout, &segment, (uint32_t)(at - layout.down), action);
-    if (action->count == 0) action->kind = WEFT_ACTION_NONE; /* fewer elements than ranks; both ends see it */
+    /* fewer elements than ranks; both ends compute the same */
+    if (action->count == 0) action->kind = WEFT_ACTION_NONE;
     plan_wait_after(action, plan_after_chunk(segment.number, layout.steps, at));
     return true;
 }

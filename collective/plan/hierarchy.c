@@ -1,48 +1,43 @@
-/* hierarchy.c - all_reduce and broadcast in two levels: inside each host, and between hosts on all its lanes
- * at once.
+/* hierarchy.c - all_reduce and broadcast in two levels: inside each host, and between hosts on all lanes at
+ * once.
  *
- * The vector is cut into as many lanes as the largest host has ranks. Lane l belongs, in each host, to the
- * rank at place l modulo the number of its ranks; so every rank drives lanes of its own, in a smaller host
- * several, and each host moves the same bytes over its links however many ranks it has.
+ * The vector is cut into as many lanes as the largest host has ranks. In each host, lane l belongs to the
+ * rank at place l modulo the number of its ranks. So every rank owns lanes, in a smaller host several, and
+ * each host moves the same bytes over its links. Lanes have equal lengths, or lengths in proportion to
+ * measured links.
  *
- * Lanes are of equal length, or as measured links give it: one that goes over links half as fast (a slower
- * rail) is half as long.
- *
- *     contribute (C)  to the owner of the lane in the own host      (broadcast: from the root to the owners of its host)
+ *     contribute (C)  to the lane's owner in the own host (broadcast: from the root to the owners)
  *     fold       (F)  T over the ranks of the host
- *     across     (X)  the owners of a lane: halving, for short or two parts doubling, over hosts (broadcast: a binomial tree)
- *     result     (R)  from the owner of the lane to the others of its host
+ *     across     (X)  over hosts: halving; doubling for short chunks or two hosts (broadcast: binomial)
+ *     result     (R)  from the owner of the lane to the other ranks of its host
  *
  *     C0 | C1 F0 X0 R0 | C2 F1 X1 R1 | ... | F(k-1) X(k-1) R(k-1)         k chunks of each lane
  *
- * X is the steps of another plan (halving.c ...) with hosts for ranks: what it calls input is the fold's
- * result in scratch, and partials are what it sends.
+ * X runs the steps of another plan with hosts as ranks: its input is the result of the fold in scratch, and
+ * it sends partials.
  *
- * Order: T over hosts of T over the ranks of each, hosts in the order of their first ranks. Where hosts are
- * subtrees of T (all of one power of two of consecutive ranks, the last perhaps smaller) that is T. Partials
- * are f32 for narrower floats between hosts.
- *
- * No deadlock: order messages by (stage as above, within C and R by distance in the host, within X by lane
- * and as the plan across says); all ranks walk them in this order.
- *
- * Per rank with g ranks a host and N hosts: 2(g-1) messages in the host a chunk, and those of the plan
- * across. Scratch: for each lane of a rank two parts and what the plan across takes; folds: g
- * contributions to each. */
+ * Order: T over hosts of T over the ranks of each, hosts in the order of their first ranks. That equals T if
+ * hosts are subtrees of T (one power of two of consecutive ranks each, the last may have fewer). Partials
+ * between hosts are f32 for narrower floats.
+ * No deadlock: messages ordered by (stage as above; in C and R by distance in the host; in X by lane and by
+ * the order of the plan across); all ranks walk this order.
+ * Per rank with g ranks on a host: 2(g-1) messages of a chunk in the host, and those of X. Scratch: for each
+ * own lane two chunks and the scratch of X; folds of g contributions. */
 #include "collective/plan/algorithm.h"
 
-#define SHORT_ELEMS 4096u /* a part so short goes across in one message time a round */
-#define MESSAGES 256u     /* numbers of one lane and chunk */
+#define SHORT_ELEMS 4096u /* up to this length X takes one message time a round */
+#define MESSAGES 256u     /* message numbers of one lane and chunk */
 enum { MESSAGE_CONTRIBUTE = 1, MESSAGE_RESULT = 2, MESSAGE_ACROSS = 3 };
 
 struct layout {
     const struct weft_plan_hosts *hosts;
-    uint32_t host, place, size; /* this rank's host, place in it, and how many it has */
-    uint32_t lanes, mine;       /* all; at most so many of a rank of this host */
+    uint32_t host, place, size; /* host of this rank, its index there, ranks of the host */
+    uint32_t lanes, mine;       /* all lanes; the most that a rank of this host owns */
     bool sums;
-    struct weft_plan_args cut;    /* the vector as lanes: slices of so many ranks */
-    struct weft_plan_args across; /* of X, for the longest part */
+    struct weft_plan_args cut;    /* the vector cut into lanes, as slices of so many ranks */
+    struct weft_plan_args across; /* arguments of X, for the longest chunk */
     uint64_t chunks;
-    uint64_t contribute, fold, steps_across, result, group; /* steps; steps_across of one lane */
+    uint64_t contribute, fold, steps_across, result, group; /* in steps; steps_across of one lane */
     uint64_t part_max, across_scratch;
 };
 
@@ -116,12 +111,12 @@ static uint64_t across_at(const struct layout *layout, uint64_t chunk, uint64_t 
     return fold_at(layout, chunk) + layout->fold + mine * layout->steps_across;
 }
 
-/* Steps before `at` are over when the one at `index` starts. */
+/* The step at `index` waits for all steps before `at`. */
 static void wait_for_steps_before(struct weft_action *action, uint64_t index, uint64_t at)
 {
     if (at > 0) plan_wait_after(action, index + 1 - at);
 }
-/* Scratch and folds are used again by every second chunk. */
+/* Every second chunk uses the same scratch and folds. */
 static void wait_for_chunk(const struct layout *layout, struct weft_action *action, uint64_t index,
                            uint64_t chunk)
 {
@@ -133,14 +128,14 @@ static uint32_t member(const struct layout *layout, uint32_t host, uint32_t plac
     return layout->hosts->members[layout->hosts->first[host] + place];
 }
 
-/* Who drives a lane in a host. */
+/* The owner of a lane in a host. */
 static uint32_t owner(const struct layout *layout, uint32_t host, uint64_t lane)
 {
     return member(layout, host,
                   (uint32_t)(lane % (layout->hosts->first[host + 1] - layout->hosts->first[host])));
 }
 
-/* A chunk of a lane: the step's place in the vector, and its length. False: nothing there. */
+/* Sets the position and the length of a chunk of a lane. false: it has no elements. */
 static bool cover(const struct layout *layout, uint64_t lane, uint64_t chunk, uint32_t message,
                   struct weft_action *action)
 {
@@ -157,10 +152,10 @@ static uint64_t scratch_at(const struct layout *layout, uint64_t chunk, uint64_t
     return ((chunk & 1) * layout->mine + mine) * (layout->part_max + layout->across_scratch);
 }
 
-/* C and R: at each distance in the host, for each lane of a rank, a message to one and from one. */
+/* C and R: at each distance in the host and for each own lane one message sent and one received. */
 struct exchange {
     bool sends;
-    uint32_t place, peer; /* the other's */
+    uint32_t place, peer; /* of the other rank */
     uint64_t mine;
 };
 static struct exchange exchange_of(const struct layout *layout, uint64_t at)
@@ -202,7 +197,7 @@ static void fold_step(const struct layout *layout, uint64_t chunk, uint64_t mine
     wait_for_chunk(layout, action, index, chunk);
 }
 
-/* A step of the plan across, with ranks for hosts and the fold's result for its input. */
+/* Translates a step of X: ranks for hosts, and the result of the fold as input. */
 static void translate(const struct layout *layout, uint64_t lane, uint64_t first, uint64_t value_at,
                       struct weft_action *action)
 {
@@ -245,8 +240,7 @@ static void across_step(const struct layout *layout, uint64_t chunk, uint64_t mi
         translate(layout, lane, where.offset, value_at, action);
         wait_for_chunk(layout, action, index, chunk);
         uint64_t fold_back = index - (fold_at(layout, chunk) + mine);
-        /* It needs its fold alone: what went before may still go on, the end of the chunk before above
-         * all. */
+        /* It waits for its fold only, so the end of the previous chunk may still run. */
         if (first && action->depends == 0) action->depends = fold_back;
         else if (first) wait_for_steps_before(action, index, fold_at(layout, chunk) + mine + 1);
     } else {
@@ -262,7 +256,8 @@ static void result_step(const struct weft_plan_args *args, const struct layout *
     struct exchange exchange = exchange_of(layout, at);
     uint64_t lane = (exchange.sends ? layout->place : exchange.place) + exchange.mine * layout->size;
     if (!cover(layout, lane, chunk, MESSAGE_RESULT, action)) return;
-    if (!layout->sums && (exchange.sends ? exchange.peer : args->rank) == args->root) return; /* has it all */
+    /* the root has all elements */
+    if (!layout->sums && (exchange.sends ? exchange.peer : args->rank) == args->root) return;
     action->kind = exchange.sends ? WEFT_ACTION_SEND : WEFT_ACTION_RECV;
     action->place = WEFT_PLACE_OUTPUT;
     action->peer = exchange.peer;

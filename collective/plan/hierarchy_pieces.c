@@ -1,47 +1,43 @@
-/* hierarchy_pieces.c - the hierarchy for operations on pieces: reduce_scatter and all_gather in two levels.
+/* hierarchy_pieces.c - the hierarchy for kinds with pieces: reduce_scatter and all_gather in two levels.
  *
  * Lane l is the pieces of the ranks at place l of each host. In a host it belongs to the rank at place l
- * modulo the number of its ranks: every rank drives lanes of its own between hosts, in a smaller host
- * several, and a byte passes between two hosts once, for all ranks of the host that it comes to or from.
+ * modulo the number of its ranks. So every rank owns lanes, in a smaller host several, and a byte passes
+ * between two hosts once for all ranks of the other host.
  *
- * Stage (c, s): chunk c of the pieces of the host s ahead (reduce_scatter), or behind (all_gather); s = 0:
- * the own host.
+ * Stage (c, s): chunk c of the pieces of the host at distance s after (reduce_scatter) or before (all_gather)
+ * this host.
  *
  *     reduce_scatter   contribute (C)  to the owner of the lane in the own host
  *                      fold       (F)  T over the ranks of the host
  *                      across     (X)  partials to the rank whose piece it is
  *                      sum        (S)  T over hosts, rounded once
+ *         C0 | C1 F0 X0 | C2 F1 X1 | ... with S after the X of the last stage of a chunk
  *
- *         C0 | C1 F0 X0 | C2 F1 X1 | ... and S behind the X of the last stage of a chunk
- *
- *     all_gather       across     (X)  the own piece (s = 0: K, its copy) to the owner of its lane in the host s ahead
- *                      result     (R)  what came across to the others of the own host
- *
+ *     all_gather       across     (X)  the own piece (s = 0: K, its copy) to the lane's owner in the host
+ *                      result     (R)  what came across to the other ranks of the own host
  *         X0 | X1 R0 | X2 R1 | ... | R(last)
  *
- * So what happens inside hosts and what happens between them is under way at the same time.
+ * Transfers inside hosts and between hosts overlap.
  *
- * Order: T over hosts of T over the ranks of each, as in hierarchy.c: the same bits, and T where hosts are
- * subtrees of it. Partials are f32 for narrower floats between hosts.
- *
- * No deadlock: order messages by (stage as above; within C and R lane by lane, by distance in the host;
- * within X by the lane's turn at its owner, t below). Both ends walk them in this order, the send of a key
- * before the receive of the same key.
- *
- * Per rank with g ranks a host and N hosts: N-1 messages across a chunk each way, N(g-1) in the host.
- * Scratch of reduce_scatter: two chunks of N partials, and 2L/g for those that go out (L: ranks of the
- * largest host); folds: 2L/g of g contributions. */
+ * Order: T over hosts of T over the ranks of each, so the bits equal hierarchy.c, and T if hosts are subtrees
+ * of it. Partials between hosts are f32 for narrower floats.
+ * No deadlock: messages ordered by (stage as above; in C and R by lane, then distance in the host; in X by
+ * the turn of the lane at its owner). Both ends walk this order, the send of a key before the receive of the
+ * same key.
+ * Per rank with g ranks on a host and N hosts: N-1 messages of a chunk across each way, N(g-1) in the host.
+ * Scratch of reduce_scatter: two chunks of N partials and 2L/g outgoing ones (L: ranks of the largest host);
+ * folds: 2L/g. */
 #include "collective/plan/algorithm.h"
 
 enum { MESSAGE_CONTRIBUTE = 0, MESSAGE_ACROSS = 1, MESSAGE_RESULT = 2, MESSAGES = 3 };
 
 struct layout {
     const struct weft_plan_hosts *hosts;
-    uint32_t host, place, size; /* this rank's host, place in it, and how many it has */
-    uint32_t lanes, mine;       /* all; at most so many of a rank of this host */
+    uint32_t host, place, size; /* host of this rank, its index there, ranks of the host */
+    uint32_t lanes, mine;       /* all lanes; the most that a rank of this host owns */
     bool sums;
     uint64_t chunks, stages;            /* stages: of all chunks */
-    uint64_t inside, fold, across, sum; /* steps of one C or R, F, X, S (K counts with X) */
+    uint64_t inside, fold, across, sum; /* steps of one C or R, F, X, S (K counts as X) */
     uint64_t part_max;
 };
 
@@ -73,7 +69,7 @@ static struct layout layout_of(const struct weft_plan_args *args)
     return l;
 }
 
-/* ---- where steps lie ---- */
+/* ---- step numbers ---- */
 static uint64_t chunk_of(const struct layout *l, uint64_t stage)
 {
     return stage / l->hosts->count;
@@ -91,7 +87,7 @@ static uint32_t previous_host(const struct layout *l, uint32_t distance)
     return (uint32_t)(((uint64_t)l->host + l->hosts->count - distance) % l->hosts->count);
 }
 
-/* reduce_scatter: C of stage 0, then groups of C of the stage after, F, X and, after a whole chunk, S. */
+/* reduce_scatter: C of stage 0, then groups: C of the next stage, F, X and, after a whole chunk, S. */
 static uint64_t group_at(const struct layout *l, uint64_t stage)
 {
     return l->inside + stage * (l->inside + l->fold + l->across) + chunk_of(l, stage) * l->sum;
@@ -104,7 +100,7 @@ static uint64_t fold_at(const struct layout *l, uint64_t stage)
 {
     return group_at(l, stage) + (stage + 1 < l->stages ? l->inside : 0);
 }
-/* all_gather: X of stage 0, then groups of X of the stage after and R. */
+/* all_gather: X of stage 0, then groups: X of the next stage and R. */
 static uint64_t across_at(const struct layout *l, uint64_t stage)
 {
     return l->sums      ? fold_at(l, stage) + l->fold
@@ -112,15 +108,15 @@ static uint64_t across_at(const struct layout *l, uint64_t stage)
                         : l->across + (stage - 1) * (l->across + l->inside);
 }
 
-/* Steps before `at` are over when the one at `index` starts. */
+/* The step at `index` waits for all steps before `at`. */
 static void wait_for_steps_before(struct weft_action *action, uint64_t index, uint64_t at)
 {
     if (at > 0) plan_wait_after(action, index + 1 - at);
 }
 
 /* ---- pieces ---- */
-/* The piece of the rank at place `lane` of a host: the step's place in the vectors and its length. False:
- * nothing there. */
+/* Sets the position and the length of the piece of the rank at place `lane` of a host. false: it has no
+ * elements. */
 static bool cover(const struct weft_plan_args *args, const struct layout *l, uint32_t host, uint64_t lane,
                   uint64_t stage, uint32_t message, struct weft_action *action)
 {
@@ -134,7 +130,7 @@ static bool cover(const struct weft_plan_args *args, const struct layout *l, uin
     return part.count > 0;
 }
 
-/* Scratch of reduce_scatter: partials on their way out, of two stages, then those of the own piece, of two
+/* Scratch of reduce_scatter: outgoing partials of two stages, then partials of the own piece of two
  * chunks. */
 static uint64_t outgoing_at(const struct layout *l, uint64_t stage, uint64_t turn)
 {
@@ -145,10 +141,10 @@ static uint64_t own_at(const struct layout *l, uint64_t chunk, uint32_t host)
     return (2ull * l->mine + (chunk & 1) * l->hosts->count + host) * l->part_max;
 }
 
-/* C and R: for each turn, at each distance in the host, a message to one and from one. */
+/* C and R: for each turn and distance in the host one message sent and one received. */
 struct exchange {
     bool sends;
-    uint32_t place, peer; /* the other's */
+    uint32_t place, peer; /* of the other rank */
     uint64_t turn;
 };
 static struct exchange exchange_of(const struct layout *l, uint64_t at)
@@ -161,9 +157,9 @@ static struct exchange exchange_of(const struct layout *l, uint64_t at)
     return exchange;
 }
 
-/* X: of the rank that sends (receives) one piece, and receives (sends) one a turn: the one stands beside
- * the turn in which its other end has it, before it if `one_first`. True: step `at` is the one; else
- * *turn_out. */
+/* X: a rank sends one piece and receives one a turn, or the reverse. The single message stands next to the
+ * turn in which its other end has it, before it if one_first. true: step `at` is the single message;
+ * otherwise sets *turn_out. */
 static bool is_single_message(const struct layout *l, uint32_t other_host, bool one_first, uint64_t at,
                        uint64_t *turn_out)
 {
@@ -197,7 +193,7 @@ static void fold_step(const struct weft_plan_args *args, const struct layout *l,
     if (stage >= 2)
         wait_for_steps_before(
             action, index,
-            group_at(l, stage - 1)); /* also where there is nothing: who comes after it waits for it alone */
+            group_at(l, stage - 1)); /* also for an empty fold, because later steps wait for this step only */
     if (own && chunk >= 2) wait_for_steps_before(action, index, group_at(l, (chunk - 1) * l->hosts->count));
     if (!cover(args, l, next_host(l, distance_of(l, stage)), l->place + turn * l->size, stage, 0, action))
         return;
@@ -226,7 +222,7 @@ static void partial_step(const struct weft_plan_args *args, const struct layout 
         if (chunk >= 2)
             wait_for_steps_before(
                 action, index,
-                group_at(l, (chunk - 1) * l->hosts->count)); /* its sums have read what lies there */
+                group_at(l, (chunk - 1) * l->hosts->count)); /* its sums have read that scratch */
     } else {
         action->peer = member(l, to, (uint32_t)(l->place + turn * l->size));
         action->scratch = outgoing_at(l, stage, turn);
@@ -234,8 +230,8 @@ static void partial_step(const struct weft_plan_args *args, const struct layout 
     }
 }
 
-/* T over the partials of the hosts, in place: at distances 1, 2, 4 each sum takes in the one so far behind
- * it. */
+/* T over the partials of the hosts, in place: at distances 1, 2, 4 each sum adds the partial at that
+ * distance. */
 static void sum_step(const struct weft_plan_args *args, const struct layout *l, uint64_t chunk, uint64_t at,
                      struct weft_action *action)
 {
@@ -301,7 +297,7 @@ static void piece_step(const struct weft_plan_args *args, const struct layout *l
                              : member(l, from, (uint32_t)(l->place + turn * l->size));
 }
 
-/* Which step of X brought the piece of a turn. */
+/* The step of X that received the piece of a turn. */
 static uint64_t received_at(const struct layout *l, uint64_t stage, uint64_t turn)
 {
     uint64_t beside = l->place / host_size(l, next_host(l, distance_of(l, stage)));

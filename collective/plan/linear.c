@@ -1,9 +1,9 @@
 /* linear.c - gather and scatter, the root directly with each rank; pieces may differ in length.
  *
- * The root walks the others by distance, root+1, root+2 ..., all chunks of one after the other. It alone
- * knows all lengths; the others know their own; so each pair's first message travels even when the piece
- * is empty. No deadlock: every other rank has one peer. Per rank one message a chunk, ranks-1 at the root,
- * whose link carries all bytes whatever the tree. No scratch. */
+ * The root walks the ranks by distance, root+1, root+2 ..., all chunks of one rank after the other. Only the
+ * root knows all lengths, so the first message of each pair travels even if the piece is empty.
+ * No deadlock: every other rank has one peer.
+ * Per rank one message of a chunk, ranks-1 at the root, whose link carries all bytes. No scratch. */
 #include "collective/plan/algorithm.h"
 
 bool plan_linear_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)

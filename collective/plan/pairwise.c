@@ -1,15 +1,13 @@
-/* pairwise.c - all_to_all, every pair of ranks directly: at distance s send to rank + s and receive from rank
- * - s.
+/* pairwise.c - all_to_all, all pairs: at distance s send to rank + s and receive from rank - s.
  *
- * At each s every rank sends to one and receives from one, so no link has two senders. Piece i of the input
- * goes to rank i and lies there as piece `rank` of the output; pieces may differ in length, and be cut into
- * as many chunks as the longest that this rank sends or receives needs: the numbers need not agree between
- * ranks, since a pair counts its own chunks. The first chunk of such a piece travels even when it is empty:
- * its header says how long the piece is.
+ * At each s a rank sends to one rank and receives from one, so no link has two senders. Piece i of the input
+ * goes to rank i and becomes piece `rank` of its output. Pieces may differ in length. The number of chunks
+ * follows the longest piece of this rank; a pair counts its own chunks, so the numbers of two ranks may
+ * differ. The first chunk of a piece travels even if it is empty: its header has the length of the piece.
  *
- * No deadlock: order messages by (s, chunk); both ends walk them in this order, a send before the receive
- * of the same key. Per rank: ranks-1 messages a chunk; bytes (ranks-1)/ranks of the vector each way. No
- * scratch. */
+ * No deadlock: messages ordered by (s, chunk); both ends walk this order, a send before the receive of the
+ * same key.
+ * Per rank: ranks-1 messages of a chunk; (ranks-1)/ranks of the vector in bytes each way. No scratch. */
 #include "collective/plan/algorithm.h"
 
 static struct plan_range piece_chunk_range(const struct weft_plan_args *args, const uint64_t *cuts,

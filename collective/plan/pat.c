@@ -1,41 +1,40 @@
 /* pat.c - reduce_scatter and all_gather over one binomial tree per rank: log2(p) message times, any number of
  * ranks.
  *
- * The piece of rank o is summed (or spread) over a tree of distances from o: at distance d lies rank o + d
- * (modulo p), its parent is d without its lowest set bit. So the near links carry most messages and the
- * farthest one piece. All ranks walk the same distances: what rank r sends for d goes to r - b (all_gather:
- * to r + b, from the parent of d), b the lowest set bit.
+ * The piece of rank o is summed (or spread) over a tree of distances from o: at distance d is rank o + d
+ * (modulo p); its parent is d without its lowest set bit b. So near links carry most messages and the
+ * farthest link one piece. All ranks walk the same distances: the message of rank r for d goes to r - b
+ * (all_gather: to r + b, from the parent of d).
  *
- * Aggregation. With B = 2^low, the distances l, l + B, l + 2B ... of one l < B travel in one message; as many
+ * Aggregation: with B = 2^low, the distances l, l + B, l + 2B ... of one l < B travel in one message, as many
  * as fit into a chunk.
  *
- *     reduce_scatter   low part: l in the order of a walk that visits children before parents, nearest child first
- *                      top part: l = 0, whose distances 0, B, 2B ... are halved in rounds at distances B, 2B,
- *                      4B ...
- *     all_gather       the same backwards
+ *     reduce_scatter   low part: l in post order of the tree, nearest child first
+ *                      top part: l = 0; distances 0, B, 2B ... are halved in rounds at B, 2B, 4B ...
+ *     all_gather       the same in reverse
  *
- * Pieces so short that half of all fit into a chunk take log2(p) messages; pieces of a chunk p - 1 messages,
- * never more than a few buffers for each bit of p. Longer pieces go chunk by chunk, one after the other.
+ * If half of all pieces fit into a chunk, log2(p) messages suffice; pieces of a chunk take p - 1 messages,
+ * with a few buffers for each bit of p. Longer pieces go chunk by chunk.
  *
  * Order of a sum: T over the ranks from the owner on, T(x[o], x[o+1] ... x[o+p-1]), indices modulo p:
- * deterministic. Partials travel and are kept as f32 for narrower floats.
- *
+ * deterministic. Partials are f32 for narrower floats, in scratch and in messages.
  * No deadlock: messages ordered by their place in the walk; every rank sends, then receives, the one of a
- * place. Scratch: 4 low + 3 messages. Source: Jeaugey, arXiv 2506.20252; the order of the walk is our own. */
+ * place. Scratch: 4 low + 3 messages.
+ * Source: Jeaugey, arXiv 2506.20252; the order of the walk differs. */
 #include "collective/plan/algorithm.h"
 
 struct layout {
     uint32_t low, top; /* B = 2^low, rounds of the top part */
     uint64_t stride;   /* B */
     uint64_t held;     /* distances of l = 0, the most of any l */
-    uint64_t pairs;    /* the low part goes by pairs of an odd l and the even one below */
+    uint64_t pairs;    /* the low part runs in pairs of an odd l and the even one below */
     uint64_t top_steps, low_steps, steps; /* of one chunk */
     uint64_t buffer;   /* elements */
     uint64_t chunks;
 };
 
-/* Steps before pair m of the low part: 2 * held copies a pair, and two for each l that is complete with
- * it, 1 + the number of zeros m + 1 ends with. */
+/* Steps before pair m of the low part: 2 * held copies for each pair, and two for each l that is complete
+ * with it: 1 + the number of trailing zeros of m + 1. */
 static uint64_t pair_at(const struct layout *layout, uint64_t m)
 {
     return 2 * layout->held * m + 2 * (2 * m - (uint64_t)__builtin_popcountll(m));
@@ -60,20 +59,21 @@ static struct layout layout_of(const struct weft_plan_args *args)
     return layout;
 }
 
-/* How many distances l, l + B ... there are. */
+/* Number of distances l, l + B ... */
 static uint64_t held_at(const struct weft_plan_args *args, const struct layout *layout, uint64_t l)
 {
     return l >= args->ranks ? 0 : (args->ranks - 1 - l) / layout->stride + 1;
 }
 
-/* Those of round `round` of the top part: odd multiples of 2^round below `held`; and of all rounds before
- * it. */
+/* Pieces of round `round` of the top part: odd multiples of 2^round below `held`; and of all earlier
+ * rounds. */
 static uint64_t round_pieces(const struct layout *layout, uint32_t round)
 {
     return ((layout->held - (1ull << round) - 1) >> (round + 1)) + 1;
 }
 
-/* ---- scratch: for each level of l two buffers that take turns, as many for what comes in; then those of the top part ---- */
+/* ---- scratch: two alternating send buffers for each level of l, as many for receives; then the buffers
+ * of the top part ---- */
 static uint64_t buffer_of(const struct layout *layout, uint64_t l)
 {
     if (l == 0) return 4ull * layout->low * layout->buffer;
@@ -100,7 +100,7 @@ struct place {
     uint64_t chunk, index; /* within the chunk */
 };
 
-/* The piece at distance d, where it lies in the long vector. */
+/* Position of the piece at distance d in the long vector. */
 static uint64_t piece_at(const struct weft_plan_args *args, const struct place *place, uint64_t distance)
 {
     return plan_rank_before(args, (uint32_t)distance) * args->count + place->part.first;
@@ -119,8 +119,8 @@ static void message_step(const struct weft_plan_args *args, const struct layout 
     action->message = (uint32_t)(place->chunk * 2 * layout->stride + number);
 }
 
-/* A round of the top part moves every second of the pieces 0, 2^round B, 2 * 2^round B ... : copied
- * together, sent; what comes is added to, or lies between, the others. */
+/* A round of the top part moves every second one of the pieces 0, 2^round B, 2 * 2^round B ...: packed,
+ * sent. The received pieces are added to the others, or stored between them. */
 static void top_step(const struct weft_plan_args *args, const struct layout *layout,
                      const struct place *place, uint64_t at, struct weft_action *action)
 {
@@ -150,7 +150,7 @@ static void top_step(const struct weft_plan_args *args, const struct layout *lay
     action->place = WEFT_PLACE_SCRATCH;
     action->count = elems;
     action->depends = 1;
-    if (x == 0) action->after = at - start + 1; /* all that came before this round */
+    if (x == 0) action->after = at - start + 1; /* all steps before this round */
     if (packs) {
         action->kind = WEFT_ACTION_PACK;
         action->scratch = out_at + x * elems;
@@ -170,7 +170,7 @@ static void top_step(const struct weft_plan_args *args, const struct layout *lay
 }
 
 /* ---- the low part of a reduce_scatter ---- */
-/* Buffers are used again by every second pair: this one waits until the one two before it is over. */
+/* Every second pair uses the same buffers: this pair waits for the pair two before it. */
 static uint64_t after_pair(const struct layout *layout, const struct place *place, uint64_t m)
 {
     if (m >= 2) return place->index + 1 - pair_at(layout, m - 1);
@@ -215,7 +215,7 @@ static void reduce_low_step(const struct weft_plan_args *args, const struct layo
     if (action->kind != WEFT_ACTION_NONE) action->kind = WEFT_ACTION_RECV_SUM;
     action->own_first = action->into_own = true;
     action->last = parent == 0 && layout->top == 0 && level + 1 == layout->low;
-    /* the copies, or the sum before it */
+    /* the copies, or the previous sum */
     action->depends = level == 0 ? 2 : level == 1 ? pair_at(layout, m) - pair_at(layout, m - 1) + 2 : 0;
     action->after = after_pair(layout, place, m);
 }
@@ -285,7 +285,7 @@ static void spread_low_step(const struct weft_plan_args *args, const struct layo
     if (at >= 2 * levels) {
         at -= 2 * levels;
         uint64_t l = 2 * m + 1 - at / layout->held;
-        if (l > 0) unpack_step(args, layout, place, l, at % layout->held, action); /* l = 0 has been */
+        if (l > 0) unpack_step(args, layout, place, l, at % layout->held, action); /* l = 0 is done */
         return;
     }
     uint32_t level = (uint32_t)(levels - 1 - at / 2);

@@ -1,22 +1,17 @@
-/* plan.c - what all plans share: the greeting, the cut into slices and chunks, names, dispatch.
+/* plan.c - what all plans share: the header check, slices and chunks, names, dispatch.
  *
- * A plan is a pure function (arguments, step number) -> step. Nothing is stored but the number of the
- * next step, so a ring over thousands of ranks costs no memory and any step can be looked at alone.
+ * A plan is a pure function (arguments, step number) -> step. Only the number of the next step is stored, so
+ * a ring of thousands of ranks needs no memory, and a step can be computed alone.
  *
- * Every plan opens with the greeting: a message without payload to the rank ahead, and one from the rank
- * behind. Each message carries a header that says how its sender called (wire.c). If not all ranks called
- * alike, some rank differs from the one behind it on the circle and finds out from the greeting at once,
- * whatever the two plans would have sent. It also makes operations without elements real. Where a plan itself
- * sends something ahead and receives from behind before all else (weft_plan_checks_headers), these messages
- * are the greeting: an empty one beside them would cost as much as the operation. Whoever called otherwise is
- * met by them, or by the other's greeting, in the same way; so by those of doubling, though some of them
- * leave later (doubling.c has the proof). The circle must be the same for all plans: ranks on two different
- * ones could wait for each other without a message between them.
+ * Header check: each plan begins with an empty message to the next rank and one from the previous rank. Each
+ * message carries the call of its sender (core/header.c). If two calls differ, some rank differs from its
+ * predecessor in the ring and finds out, whatever the plans send later. All plans use the same ring; with two
+ * rings ranks could wait for each other without a message between them. Where the first messages of the plan
+ * itself go to the next rank (weft_plan_checks_headers), they are the check. doubling.c has the proof for its
+ * messages.
  *
- * Slices: rank i owns slice i of the vector. For all_reduce and reduce slice i is [count*i/ranks,
- * count*(i+1)/ranks), so lengths differ by at most one, or as `shares` say; for the operations on pieces
- * it is piece i, of `count` elements or of unequal lengths. A slice longer than chunk_elems is cut into
- * chunks. */
+ * Slices: rank i owns slice i. all_reduce and reduce: [count*i/ranks, count*(i+1)/ranks), or as slice_weights
+ * say. Kinds with pieces: piece i. A slice longer than chunk_elems is cut into chunks. */
 #include "collective/plan/algorithm.h"
 
 #include <string.h>
@@ -33,7 +28,7 @@ void weft_plan_begin(struct weft_plan_cursor *cursor, const struct weft_plan_arg
     cursor->next = 0;
 }
 
-/* One rank has nobody to talk to: its contribution, chunk by chunk, is the result. */
+/* With one rank the contribution, chunk by chunk, is the result. */
 static bool alone_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     bool copies = args->kind != WEFT_COLL_BROADCAST && args->kind != WEFT_COLL_BARRIER;
@@ -47,7 +42,7 @@ static bool alone_step(const struct weft_plan_args *args, uint64_t index, struct
     return true;
 }
 
-/* One message from one rank to another, whatever its length: the transport cuts it. */
+/* A send or recv is one message of any length: the transport cuts it. */
 static bool pair_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
     if (index > 0) return false;
@@ -94,9 +89,9 @@ static uint64_t hierarchy_scratch(const struct weft_plan_args *args)
 
 struct plan {
     const char *name;
-    uint32_t kinds, unequal_kinds;     /* kinds it has; those of them with unequal pieces */
+    uint32_t kinds, unequal_kinds;     /* kinds that it supports; the ones with unequal pieces */
     bool reproducible;        /* evaluates T */
-    bool wide;                /* partials in scratch and on the wire */
+    bool wide;                /* partials in scratch and in messages */
     bool (*step)(const struct weft_plan_args *args, uint64_t index, struct weft_action *action_out);
     uint64_t (*scratch)(const struct weft_plan_args *args);
 };
@@ -129,7 +124,7 @@ static const struct plan plans[WEFT_PLAN_COUNT] = {
                             true, true, plan_binomial_step, plan_binomial_scratch},
 };
 
-/* A number that no plan has (yet) is none. */
+/* A number without a plan returns the entry of AUTO, which supports nothing. */
 static const struct plan *plan_of(enum weft_plan_id plan)
 {
     return (unsigned)plan < WEFT_PLAN_COUNT ? &plans[plan] : &plans[0];
@@ -188,7 +183,7 @@ bool weft_plan_checks_headers(const struct weft_plan_args *args)
         return false;
     if (args->plan == WEFT_PLAN_DOUBLING) return args->count > 0 && (args->ranks & (args->ranks - 1)) == 0;
     if (args->count < (slices ? args->ranks : 1)) return false; /* no slice and no piece is empty */
-    /* else it goes round in another order */
+    /* otherwise the ring of the plan has another order */
     if (args->plan == WEFT_PLAN_RING) return !args->hosts || args->hosts->ring_is_identity;
     if (args->plan == WEFT_PLAN_DIRECT) return true;
     return args->ranks == 2 && args->plan == WEFT_PLAN_HALVING;
@@ -311,8 +306,8 @@ struct plan_range plan_chunk_range(const struct weft_plan_args *args, uint32_t s
              chunks = plan_slice_chunks(args);
     if (!plan_is_sliced(args) || !args->slice_weights || chunks == 0)
         return part_of(length, args->chunk_elems, chunk);
-    /* Of unequal slices each is cut into as many parts: at every moment of the operation links carry what
-     * they are to carry in all. */
+    /* Weighted slices are all cut into the same number of chunks, so each link carries its share at any
+     * time. */
     uint64_t each = length / chunks, left = length % chunks, first = each * chunk + left * chunk / chunks;
     if (chunk >= chunks) return (struct plan_range){length, 0};
     return (struct plan_range){first, each * (chunk + 1) + left * (chunk + 1) / chunks - first};

@@ -1,31 +1,27 @@
-/* ring.c - everybody sends ahead, receives from behind; bandwidth-optimal for long vectors.
+/* ring.c - each rank sends to the next rank and receives from the previous one; bandwidth-optimal for long
+ * vectors.
  *
- *     reduce (S), s = 0 .. ranks-2:  send slice r-s-1 ahead, receive slice r-s-2 from behind and add:
+ *     reduce (S), s = 0 .. ranks-2:  send slice r-s-1 to the next rank, receive slice r-s-2 and add:
  *                                    partial = received + own input; at s = ranks-2 slice r is complete
- *     gather (G), s = 0 .. ranks-2:  send slice r-s ahead, receive slice r-s-1
+ *     gather (G), s = 0 .. ranks-2:  send slice r-s, receive slice r-s-1
  *
- * Order of sums (declared, the same in every run): slice k is
- *     ((x[k+1] + x[k+2]) + ... + x[k+ranks-1]) + x[k]          ranks taken modulo `ranks`
- * so an element's bits depend on which slice it falls into, hence on count and ranks: deterministic, not
- * reproducible. Sums of narrower floats round at every hop, since partials travel in the element type. Means
- * (args.wide) send partials as f32: the sum of numbers whose mean fits into an element may not fit into one.
+ * Order of sums: slice k is ((x[k+1] + x[k+2]) + ... + x[k+ranks-1]) + x[k], ranks modulo `ranks`. The bits
+ * of an element depend on its slice, so on count and ranks: deterministic, not reproducible. Narrower floats
+ * round at every hop, because partials travel in the element type. Means (args.wide) send partials as f32,
+ * because the sum may not fit.
  *
- * `lanes` chunks of a slice travel as a group: for each s all lanes of the group move, so a rank has
- * always `lanes` messages under way while the sum of one is computed. A lane has two scratch chunks that
- * alternate with s: one is being sent while the next partial arrives in the other.
+ * `lanes` chunks of a slice travel as a group, so `lanes` messages are in flight while a sum is computed. A
+ * lane has two scratch chunks that alternate with s: one is sent while the next partial arrives in the other.
  *
- * No deadlock: order messages by (group, phase, s, lane); both ends walk them in this order, the send of
- * a key before the receive of the same key, and depend only on smaller keys.
- *
- * Per rank: 2(ranks-1) messages a chunk; bytes 2(ranks-1)/ranks of the vector each way. Where ranks are known
- * to share hosts, the ring goes round host by host (the ranks of each rising), whatever their numbers: k+1 is
- * then the rank behind k in this order. So each host's link carries one message of a hop, not one for every
- * rank of the host. The order of hosts follows measured links: slow ones are crossed as seldom as can be.
- *
+ * No deadlock: messages ordered by (group, phase, s, lane). Both ends walk this order, the send of a key
+ * before the receive of the same key, and depend on smaller keys only.
+ * Per rank: 2(ranks-1) messages of a chunk; 2(ranks-1)/ranks of the vector in bytes each way. If hosts are
+ * known, the ring goes host by host (ranks of a host ascending), so each host's link carries one message of a
+ * hop. The order of hosts follows measured links: it crosses slow ones as seldom as possible.
  * Source: Patarasuk & Yuan, JPDC 2009. */
 #include "collective/plan/algorithm.h"
 
-/* The rank so many places on in the ring, or back. */
+/* The rank `places` after this one in the ring, or before it. */
 static uint32_t ring_rank_after(const struct weft_plan_args *args, uint32_t places)
 {
     return plan_ring_rank(args, plan_ring_position(args) + places);
@@ -68,14 +64,14 @@ static void reduce_step(const struct weft_plan_args *args, const struct layout *
     bool sends = place % 2 == 0;
     uint32_t slice = ring_rank_before(args, (uint32_t)s + (sends ? 1 : 2));
     struct plan_range part = plan_chunk_range(args, slice, group * layout->lanes + lane);
-    /* An empty place (short slice) keeps its `depends`: the chain of users of a scratch chunk runs through
-     * it. */
+    /* An empty step (short slice) keeps its `depends`, because the chain of users of a scratch chunk
+     * includes it. */
     if (sends && s > 0) {
         action->depends = 2 * lanes - 1; /* the sum of hop s-1 of this lane */
     } else if (!sends && s >= 2) {
-        action->depends = 2 * lanes + 1; /* the send of hop s-1: it emptied this scratch chunk */
+        action->depends = 2 * lanes + 1; /* the send of hop s-1, which read this scratch chunk */
     } else if (!sends && group > 0) {
-        /* The group before was full. Its last user of this scratch chunk: the last sum, or the send of the
+        /* The previous group was full. Last user of this scratch chunk: the last sum, or the send of the
          * last hop. */
         uint64_t hop = layout->hops - 1;
         uint64_t user = (hop * layout->lanes + lane) * 2 + ((hop & 1) == (s & 1) ? 1 : 0);
@@ -118,7 +114,7 @@ static void gather_step(const struct weft_plan_args *args, const struct layout *
     action->offset = plan_slice_out(args, slice) + part.first;
     action->count = part.count;
     if (sends && (s > 0 || layout->reduces))
-        action->depends = 2 * lanes - 1; /* what brought this chunk here */
+        action->depends = 2 * lanes - 1; /* the step that received this chunk */
 }
 
 static void copy_step(const struct weft_plan_args *args, const struct layout *layout, uint64_t group,
@@ -144,7 +140,8 @@ bool plan_ring_step(const struct weft_plan_args *args, uint64_t index, struct we
     uint64_t place = index - group * group_steps(&layout, layout.lanes);
     if (place >= group_steps(&layout, lanes)) return false;
     uint32_t message =
-        (uint32_t)(index / 2 + 1); /* both ends of a message stand at the same index but for its lowest bit */
+        /* the two ends of a message have step numbers that differ in the lowest bit only */
+        (uint32_t)(index / 2 + 1);
 
     if (layout.copies) {
         if (place < lanes) {

@@ -1,10 +1,9 @@
-/* plan/topology.c - who shares a host, as the hierarchy needs it: hosts in the order of their first ranks,
- * the ranks of each in rising order; and what follows from how fast their links are: the way round for
- * rings, and shares. Pure functions of what each rank is on and of what all were told, the same for all. */
+/* plan/topology.c - placement of ranks on hosts for the hierarchy, and what follows from measured links: ring
+ * order and weights. Pure functions of values that all ranks share. */
 #include "collective/plan/algorithm.h"
 
-/* T over hosts of T over their ranks is T over all ranks where each host but the last has the same power
- * of two of consecutive ranks and the last no more. */
+/* T over hosts of T over their ranks equals T over all ranks if each host but the last has the same power
+ * of two of consecutive ranks, and the last has no more. */
 static bool are_subtrees(const struct weft_plan_hosts *hosts)
 {
     uint32_t size = hosts->first[1];
@@ -15,7 +14,7 @@ static bool are_subtrees(const struct weft_plan_hosts *hosts)
     return (size & (size - 1)) == 0 || hosts->count == 1;
 }
 
-/* host | place | members | round | turn | speeds | first | shares | lane_weights */
+/* host | place | members | ring_order | ring_position | speeds | first | slice_weights | lane_weights */
 size_t weft_plan_hosts_words(uint32_t ranks) { return 9 * (size_t)ranks + 5; }
 
 static bool is_rising(const uint32_t *ring_order, uint32_t ranks)
@@ -58,7 +57,7 @@ void weft_plan_hosts_init(const uint32_t *host_of, uint32_t ranks, uint32_t *mem
     out->subtrees = out->has_consecutive_ranks && are_subtrees(out);
 }
 
-/* ---- what was measured ---- */
+/* ---- measured links ---- */
 static void set_ring_order(struct weft_plan_hosts *hosts, uint32_t *ring_order, uint32_t *ring_position,
                            const uint32_t *order)
 {
@@ -78,10 +77,10 @@ static bool speeds_are_equal(const uint32_t *speeds, uint32_t count)
         if (speeds[i] < least) least = speeds[i];
         if (speeds[i] > most) most = speeds[i];
     }
-    return (uint64_t)most * 10 <= (uint64_t)least * 11; /* a tenth is what measurements differ by */
+    return (uint64_t)most * 10 <= (uint64_t)least * 11; /* measurements differ by up to a tenth */
 }
 
-/* Parts of the whole as weights that add up to about WEIGHT each. */
+/* Parts of the whole as weights that add up to about WEIGHT_SCALE each. */
 #define WEIGHT_SCALE 16.0
 static void fill_weights(uint32_t *slice_weights, uint32_t count, const uint32_t *speeds, double per_speed,
                          double less)
@@ -97,15 +96,15 @@ static void fill_weights(uint32_t *slice_weights, uint32_t count, const uint32_t
     slice_weights[count + 1] = longest;
 }
 
-/* In a direct all_reduce of n bytes by p ranks, rank i with a part w of the vector moves n (1 + (p-2) w)
- * each way: the contributions of others to its slice, its own to theirs, and the way back. All are ready
- * at the same time t where w = (t speed / n - 1) / (p-2), and those too slow for any have none. */
+/* In a direct all_reduce of n bytes by p ranks, rank i with the fraction w of the vector moves n (1 +
+ * (p-2) w) each way: contributions of the others to its slice, its own to theirs, and the results. All end
+ * at the same time t if w = (t speed / n - 1) / (p-2). Ranks that are too slow get no slice. */
 static double weighted_time(const uint32_t *speeds, uint32_t count)
 {
     double low = 0, high = 0;
     for (uint32_t i = 0; i < count; i++)
         if (speeds[i] > high) high = speeds[i];
-    high = count / high; /* the fastest alone */
+    high = count / high; /* the fastest rank alone */
     for (int turn = 0; turn < 60; turn++) {
         double t = (low + high) / 2, parts = 0;
         for (uint32_t i = 0; i < count; i++) parts += t * speeds[i] > 1 ? t * speeds[i] - 1 : 0;
@@ -115,7 +114,7 @@ static double weighted_time(const uint32_t *speeds, uint32_t count)
     return high;
 }
 
-/* Sites matter to the choice of plans, not to their steps. */
+/* Sites change the choice of plans, not their steps. */
 static void apply_sites(struct weft_plan_hosts *hosts, uint32_t ranks, const struct weft_plan_links *links)
 {
     const uint32_t *sites = links->sites, *host = hosts->host;
@@ -148,7 +147,7 @@ void weft_plan_hosts_apply_links(struct weft_plan_hosts *hosts, uint32_t *memory
         hosts->speeds = speeds;
     }
     if (hosts->speeds && hosts->lanes == 1 && hosts->count > 2) {
-        /* rank by rank: hosts count by their first ranks */
+        /* one rank on each host, so a rank has the speed of its host */
         fill_weights(slice_weights, ranks, speeds, weighted_time(speeds, ranks) / (ranks - 2),
                      1.0 / (ranks - 2));
         hosts->slice_weights = slice_weights;
