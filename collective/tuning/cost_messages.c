@@ -1,31 +1,27 @@
-/* cost_messages.c - what a byte costs ranks of one host that move messages: no one rate holds.
+/* cost_messages.c - cost of a byte in messages between ranks of one host. No single rate fits all lengths.
  *
- * Over sockets a short message costs its calls, a middle one copies in caches, a long one a hand-shake and
- * copies through memory; and where ranks outnumber processors, whether they wait for each other decides. So
- * the rate is measured for five patterns of messages, each by the plan that is nothing else, at a few lengths
- * of the vector:
+ * On sockets a short message costs system calls, a middle one copies in caches, a long one a handshake and
+ * copies through memory. So the rate is measured at several vector lengths for five patterns, each with one
+ * plan:
  *
- *     whole   doubling     the vector, with one other at a time     binomial, bruck, direct's trees
+ *     whole   doubling     the vector, with one peer at a time      binomial, bruck, direct's trees
  *     halves  halving      half of it, then half of that            pat
- *     round   ring         slices, from the one before to the next  chain
- *     all     direct       slices, with all others at once          hierarchy, messages of their own
- *     trees   double_tree  chunks behind each other, up and down
+ *     round   ring         slices, from the previous to the next    chain
+ *     all     direct       slices, with all peers at once           hierarchy, messages of their own
+ *     trees   double_tree  chunks in a pipeline, up and down
  *
- * Between two lengths the time of all bytes is linear, so the model has no cliff; outside the rate is that of
- * the nearest. The rate is what makes the plan's formula (cost_model.c) say the time that was measured, found
- * by bisection: whatever a formula leaves out is in it. A message's time a and its hand-over o come from
- * all_reduces of a few bytes: doubling takes rounds of a + o, direct 2 a and o for each message.
- *
- * All is as so many ranks on so many processors saw it. More of them take turns: everything then takes
- * longer by the ranks a processor has now over those it had. Pure. */
+ * Between two lengths the time of all bytes is linear; outside, the nearest rate applies. Bisection finds the
+ * rate with which the plan's formula (cost_model.c) gives the measured time. Message time a and hand-over
+ * time o come from short all_reduces: doubling takes rounds of a + o, direct 2 a and o for each message. If
+ * more ranks share the cores than in the measurement, all times grow by the ratio of ranks per core. Pure. */
 #include "collective/plan/algorithm.h"
 
 #include <math.h>
 #include <string.h>
 
 #define BISECTIONS 40
-#define WINDOW 16.0        /* that cost_model.c assumes where none is told */
-#define PS_MAX 999999999.0 /* a table has nine digits */
+#define WINDOW 16.0        /* as cost_model.c assumes if none is given */
+#define PS_MAX 999999999.0 /* a link table has nine digits */
 
 static double max_of(double x, double y) { return x > y ? x : y; }
 static uint32_t to_ps(double value)
@@ -64,7 +60,8 @@ double cost_messages_byte_ns(const struct weft_link_runs *runs, const struct wef
                              enum weft_plan_id plan)
 {
     const uint32_t *ps = runs->byte_ps[pattern_of(plan, question->kind)];
-    double n = (double)question->bytes * (coll_kind_info_of(question->kind)->has_pieces ? question->ranks : 1);
+    const bool has_pieces = coll_kind_info_of(question->kind)->has_pieces;
+    double n = (double)question->bytes * (has_pieces ? question->ranks : 1);
     uint32_t i = 0;
     while (i < WEFT_LINK_LENGTHS && (double)weft_link_length(i) < n) i++;
     if (i == 0) return 1e-3 * ps[0];
@@ -91,13 +88,13 @@ static double rounds_of_doubling(uint32_t ranks)
     return ranks & (ranks - 1) ? 2 * floor2 - __builtin_ctz(ranks) : floor2;
 }
 
-/* Of two ranks both plans say the same: then what one message more took in a burst is it, as it was
- * measured before (inject_ns). */
+/* With two ranks both plans take the same time. Then the cost of one more message is inject_ns, measured
+ * before. */
 static void fit_messages(uint32_t ranks, double doubling_ns, double direct_ns,
                          const struct weft_link_cost *cost, struct weft_link_runs *runs)
 {
     double both = doubling_ns / rounds_of_doubling(ranks), inject = cost->inject_ns;
-    /* of direct: each is handed over, and the window holds some */
+    /* direct hands over each message; the window holds some of them */
     double messages = 2.0 * (ranks - 1), trips = max_of(2, 2 * messages / WINDOW);
     if (ranks > 2) inject = (direct_ns - trips * both) / (messages - trips);
     inject = max_of(both / 16, inject < both / 2 ? inject : both / 2);
@@ -128,7 +125,7 @@ static void fit_length(uint32_t ranks, const struct weft_link_cost *cost, enum w
     double least = length > 0 ? (double)runs->byte_ps[pattern][length - 1] *
                                     (double)weft_link_length(length - 1) / (double)weft_link_length(length)
                               : 0;
-    /* longer is never cheaper */
+    /* a longer message never costs less */
     runs->byte_ps[pattern][length] = to_ps(max_of(ceil(least), exp2((low + high) / 2)));
 }
 

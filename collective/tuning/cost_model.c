@@ -1,26 +1,15 @@
-/* cost_model.c - what WEFT_PLAN_AUTO means: the plan whose modelled time is the least.
+/* cost_model.c - the choice of WEFT_PLAN_AUTO: the plan with the least modelled time. In nanoseconds:
  *
- * The model of one operation, in nanoseconds:
+ *     a  latency of a message between two ranks     b  per byte of one link direction (link table;
+ *     o  hand-over of a message to the transport       without one: a 10 Gbit/s network)
+ *     d  per byte of a pass over memory             g  per byte of sums, in cache
+ *     e  incast: each sender beyond the eighth on a link adds this fraction to b
+ * Ranks of one host have a, b and o of cost_messages.c.
  *
- *     a  latency of a message between two ranks          b  per byte of one link direction, both from the link table of the
- *                                                           group (weft_group_options.cost), else of a 10
- *                                                           Gbit/s network
- *     o  handing one message to the transport            g  per byte of sums, in cache
- *                                                           (of ranks that share a host both, and o, as
- *                                                           cost_messages.c has them)
- *     d  per byte of memory passed over beyond that      e  incast: what each sender beyond the eighth that shares a link adds
- *                                                           to b, in parts of it
- *
- * Every plan has one function below; docs/collectives.md has them as formulas. Bytes of plans that send
- * partials grow by the width of an f32 over the element. A plan that needs pieces of one length is out where
- * they differ, one that does not evaluate T where `reproducible` is asked. Of equal times the plan of lower
- * number wins.
- *
- * Where the group knows its hosts, the ranks of one share its links: adjust_for_hosts says what that does to
- * each flat plan. Where it knows how fast the links of each are, direct's slices may follow them
- * (hosts->shares): the better of both counts.
- *
- * Pure, and made only of what all ranks of a matching call share: every rank chooses alike. */
+ * Each plan has one function (docs/collectives.md has the formulas). A plan that sends partials moves more
+ * bytes, by the width of f32 over the element. Plans that do not support the call (unequal pieces, T) are
+ * out. On equal times the plan with the lower number wins. Pure, from values that all ranks share: every rank
+ * chooses the same plan. */
 #include "collective/plan/algorithm.h"
 
 #include <inttypes.h>
@@ -29,33 +18,31 @@
 
 #define LATENCY_NS 25000.0
 #define BYTE_NS 0.8
-#define INJECT_SHARE 0.08   /* o as a part of a ... */
+#define INJECT_SHARE 0.08   /* o as a fraction of a */
 #define INJECT_NS_MAX 2000.0
 #define INJECT_NS_MIN 150.0
 #define SUM_NS 0.12         /* three streams in cache */
 #define PASS_NS 0.10
 #define INCAST 0.04
-#define INCAST_FREE 8.0     /* senders that a link takes without loss */
+#define INCAST_FREE 8.0     /* senders on one link without loss */
 #define CACHE_BYTES 1048576.0
 #define LOCAL_LATENCY_NS 2000.0
 #define LOCAL_BYTE_NS 0.2
-#define STEP_NS 60.0        /* of a short copy, beside its bytes */
+#define STEP_NS 60.0        /* of a short copy, without its bytes */
 
 struct model {
-    double p, n, a, b, o, g, d; /* n: bytes of the longest vector: all_gather, reduce_scatter, ...: of one
-                                 * piece */
-    double wide;                /* bytes of a partial over those of an element */
+    double p, n, a, b, o, g, d; /* n: bytes of the longest vector; of one piece for kinds with pieces */
+    double wide;                /* bytes of a partial over bytes of an element */
     double chunk, log2;
-    double eager;               /* bytes of the longest message that needs no grant */
+    double eager;               /* longest message without rendezvous, in bytes */
     double crowd;               /* e */
     uint64_t window;
-    double hosts, host_ranks;        /* hosts of the group, and ranks of the largest; 1, 1 where that is
-                                      * not known */
-    double meet;                /* of them, those that share one link */
+    double hosts, host_ranks;        /* hosts of the group, ranks of the largest; 1, 1 if unknown */
+    double meet;                /* ranks of a host that share one link */
     double local_a, local_b;    /* inside a host */
-    double line;                /* a of the line between sites, where `a` is not that; else 0 */
-    double near_rounds, near_a, near_b; /* so many of halving's distances stay inside a site, where a
-                                         * message and a byte take this */
+    double line;                /* latency of the line between sites if `a` is not that; else 0 */
+    /* rounds of halving whose distance stays inside a site; latency and byte time there */
+    double near_rounds, near_a, near_b;
 };
 
 static double log2_up(uint32_t ranks)
@@ -71,37 +58,35 @@ static double incast(const struct model *m, double senders)
 {
     return senders > INCAST_FREE ? 1 + m->crowd * (senders - INCAST_FREE) : 1;
 }
-/* From a message's start to its end, but for its bytes: a longer one is announced and granted first. */
+/* Time of a message without its bytes. A message above `eager` takes a rendezvous: three latencies. */
 static double message_time(const struct model *m, double bytes) { return bytes > m->eager ? 3 * m->a : m->a; }
-/* One direction of a rank's link: bytes on the wire, and messages handed over. */
+/* One direction of a rank's link: hand-over of the messages and bytes on the wire. */
 static double link_time(const struct model *m, double messages, double bytes)
 {
     return messages * m->o + bytes * m->b;
 }
 
-/* plan_pipeline_chunk, without its steps. */
+/* plan_pipeline_chunk as a continuous function. */
 static double pipeline_chunk(const struct model *m, double stages)
 {
     double least = m->chunk < 4096 ? m->chunk : 4096, best = sqrt(m->n * PLAN_HOP_BYTES / stages);
     return best < least ? least : best > m->chunk ? m->chunk : best;
 }
 
-/* A chain of `links` message times with `bytes` of each link's load cut into chunks that follow each
- * other. */
+/* A chain of `links` messages, with the bytes of each link cut into pipelined chunks. */
 static double pipelined(const struct model *m, double links, double bytes, double per_byte)
 {
     double most = pipeline_chunk(m, links), chunk = bytes < most ? bytes : most;
     double fill = links * (message_time(m, chunk) + chunk * (m->b + per_byte)),
            pieces = chunk_count(bytes, most);
-    /* What is granted first goes back and forth between chunks, the grant behind the data that the same
-     * link carries. */
+    /* The grant of a rendezvous travels behind the data on the same link, between chunks. */
     double grants =
         links > 1 && chunk > m->eager ? (pieces - 1) * (message_time(m, chunk) + chunk * m->b) : 0;
     return fill + grants + link_time(m, pieces, bytes) + bytes * per_byte;
 }
 
-/* Halving's far rounds are its short ones. Of the bytes that it moves the part 1 - 2^-k goes in its first
- * k rounds. */
+/* The far rounds of halving have short messages. Its first k rounds move the fraction 1 - 2^-k of the
+ * bytes. */
 static double halving_byte(const struct model *m, double rounds)
 {
     double far = exp2(-m->near_rounds) - exp2(-rounds);
@@ -113,11 +98,11 @@ static double halving_trip(const struct model *m, double round, double bytes)
     return message_time(m, bytes) * (round < m->near_rounds ? m->near_a / m->a : 1);
 }
 
-/* Binary blocks that a number of ranks is cut into. */
+/* Binary blocks of a number of ranks. */
 static uint32_t blocks_of(uint32_t ranks) { return (uint32_t)__builtin_popcount(ranks); }
 
-/* Everybody with everybody: the window holds some of the messages, and links cross (both as weft sim has
- * it). */
+/* All pairs of ranks: the window holds some of the messages, and messages collide on links (constants from
+ * weft sim). */
 static double all_pairs_time(const struct model *m, double phases, double chunks, double piece)
 {
     double others = m->p - 1, trips = max_of(phases, 2 * phases * others * chunks / (double)m->window);
@@ -126,8 +111,7 @@ static double all_pairs_time(const struct model *m, double phases, double chunks
            link_time(m, phases * others * chunks, phases * others * piece * crossed * incast(m, others));
 }
 
-/* An all_reduce whose slices are as hosts->shares: rank i moves n (1 + (p-2) w) each way, w its part of
- * the vector. */
+/* All_reduce with weighted slices: rank i moves n (1 + (p-2) w) each way; w is its fraction of the vector. */
 static double time_weighted_slices(const struct weft_plan_question *q, const struct model *m)
 {
     const uint32_t *slice_weights = q->hosts->slice_weights, *speeds = q->hosts->speeds;
@@ -143,7 +127,7 @@ static double time_weighted_slices(const struct weft_plan_question *q, const str
     double most = m->chunk * min_of(1, (double)m->window / (2 * m->p)), others = m->p - 1,
            slice = longest * m->n;
     double chunks = chunk_count(slice, (double)plan_weighted_chunk((uint64_t)slice, (uint64_t)most));
-    /* the first C and the last R are */
+    /* the first C and the last R do not overlap */
     double again = m->n > CACHE_BYTES ? m->d * 2 * (1 - CACHE_BYTES / m->n) : 0, alone = 1 / chunks;
     double trips = max_of(2, 4 * others * chunks / (double)m->window);
     return trips * message_time(m, slice / chunks) + link_time(m, 2 * others * chunks, 0) +
@@ -158,8 +142,7 @@ static double time_equal_slices(const struct model *m)
 {
     double others = m->p - 1, slice = m->n / m->p,
            chunks = chunk_count(slice, m->chunk * (double)m->window / (2 * m->p));
-    /* All contributions of a chunk lie in memory before they are folded: what the cache does not hold is
-     * passed over again. */
+    /* All contributions of a chunk are in memory before the fold: bytes beyond the cache are loaded again. */
     double again = m->n > CACHE_BYTES ? m->d * 2 * (1 - CACHE_BYTES / m->n) : 0;
     return all_pairs_time(m, 2, chunks, slice) + others * slice * (m->g + again);
 }
@@ -197,10 +180,10 @@ static double time_ring(const struct weft_plan_question *q, const struct model *
            phases = all ? 2 : 1;
     double sums = q->kind == WEFT_COLL_ALL_GATHER ? 0 : hops * slice * m->g,
            trips = phases * hops * message_time(m, min_of(slice, m->chunk));
-    double wide = q->averages ? m->wide - 1 : 0; /* extra bytes of the hops that add */
-    /* All slices go over a line one behind the other. What is announced first and added up waits for
-     * scratch before it is granted, which is there when the one before has come; results go into their
-     * places, a window of them at a time (as weft sim has it). */
+    double wide = q->averages ? m->wide - 1 : 0; /* extra bytes of the hops with sums */
+    /* All slices pass a line in sequence. A rendezvous message with a sum waits for scratch, which is free
+     * when the previous one has arrived. Results arrive in place, a window of them at a time (constants
+     * from weft sim). */
     if (min_of(slice, m->chunk) > m->eager)
         trips = max_of(trips,
                        m->line *
@@ -212,23 +195,22 @@ static double time_ring(const struct weft_plan_question *q, const struct model *
 
 static double time_doubling(const struct weft_plan_question *q, const struct model *m)
 {
-    /* Blocks behind the first send up while it still works, but their results go down, one rank to many,
-     * after it. */
+    /* Later blocks send up while the first block works. Their results go down after it, from one rank to
+     * many. */
     uint32_t blocks = blocks_of(q->ranks), fan = 0;
     double floor2 = blocks > 1 ? m->log2 - 1 : m->log2, rounds = 2 * floor2 - __builtin_ctz(q->ranks);
     for (uint32_t rest = q->ranks, before; before = rest & (~rest + 1), rest ^= before;)
         if ((rest & (~rest + 1)) / before > fan) fan = (rest & (~rest + 1)) / before;
     double bytes = m->n * (1 + (1.1 * floor2 - 1 + (blocks > 1 ? 2.6 + 0.9 * fan : 0)) * m->wide);
-    /* Scratch holds a few chunks: on links of long latency each but the first waits for all but one of its
-     * rounds (as weft sim has it). */
+    /* Scratch holds a few chunks. With a long latency each chunk but the first waits for all but one of
+     * its rounds (constants from weft sim). */
     double pieces = chunk_count(m->n, m->chunk),
            moved = link_time(m, rounds * pieces, bytes) + rounds * m->n * m->wide * (m->g + m->d);
     double one = message_time(m, min_of(m->n, m->chunk)),
            stall = (pieces - 1) * (rounds - 1) * one * (blocks > 1 ? 1.6 : 1);
-    /* What is announced first goes up, down and out one after the other, a block at a time (as weft sim
-     * has it). */
+    /* Rendezvous messages go up, down and out in sequence, one block at a time (constants from weft sim). */
     double alone = blocks > 1 && m->n > m->eager ? floor2 + 1 + 4.0 / 3 * blocks : 0;
-    /* what goes over a line is not hidden behind rounds that do not: the third round waits for it */
+    /* rounds inside a site do not hide a header check that passes the line: the third round waits for it */
     double greeting = m->log2 > 2 && blocks > 1 ? m->line : 0;
     return greeting + max_of(rounds, alone) * one + sqrt(moved * moved + stall * stall);
 }
@@ -238,11 +220,12 @@ static double time_halving(const struct weft_plan_question *q, const struct mode
     double first = (double)(1u << (31 - __builtin_clz(q->ranks))),
            last = (double)(q->ranks & (~q->ranks + 1));
     double rounds = 2 * (blocks_of(q->ranks) > 1 ? m->log2 - 1 : m->log2);
-    /* the first half of the halving travels as elements */
+    /* the first half of the halving sends elements */
     double spread = 1 - 1 / first, bytes = m->n * (spread * (1 + m->wide) / 2 + spread);
     double fan = 0;
-    if (blocks_of(q->ranks) > 1) { /* what they send up comes while the first block still halves */
-        /* The smallest block's ranks carry the most: their own phases, and the piece up and down. */
+    if (blocks_of(q->ranks) > 1) { /* their messages up overlap with the halving of the first block */
+        /* The ranks of the smallest block move the most bytes: their own phases, and their piece up and
+         * down. */
         double up = m->n / last * m->wide + m->n / last, own = m->n * (1 - 1 / last) * (1 + m->wide);
         bytes = max_of(bytes + m->n / first * (1 + m->wide), own + up);
         bytes += 1.5 * m->n / last;
@@ -252,8 +235,8 @@ static double time_halving(const struct weft_plan_question *q, const struct mode
     double segments = chunk_count(m->n, 2 * m->chunk);
     double piece = min_of(m->n, 2 * m->chunk), latency = 0;
     for (double t = 0; t < rounds / 2; t++) latency += 2 * halving_trip(m, t, piece /= 2);
-    bytes *= 1 + 0.2 * (1 - 1 / sqrt(segments)); /* two segments at a time do not quite fill the link, */
-    /* and wait for each other's turn */
+    bytes *= 1 + 0.2 * (1 - 1 / sqrt(segments)); /* two segments in flight do not fill the link */
+    /* and wait for each other */
     latency += 2 * (segments - 1) / max_of(1, segments / 2) * message_time(m, min_of(m->n, 2 * m->chunk) / 2);
     struct model mixed = *m;
     mixed.b = halving_byte(m, rounds / 2);
@@ -261,7 +244,7 @@ static double time_halving(const struct weft_plan_question *q, const struct mode
            m->n * m->wide * (m->g + m->d);
 }
 
-/* Of all ranks, not between hosts: there chunks are the hierarchy's. */
+/* For all ranks. Between hosts the hierarchy sets the chunk. */
 static double time_halving_of_ranks(const struct weft_plan_question *q, const struct model *m)
 {
     struct model of_plan = *m;
@@ -271,9 +254,9 @@ static double time_halving_of_ranks(const struct weft_plan_question *q, const st
 
 static double time_double_tree(const struct weft_plan_question *q, const struct model *m)
 {
-    /* Up in partials, down in elements; a rank moves each byte about once each way a phase, most of it at
-     * the same time. A chunk's way up and down takes the whole depth twice, and the window holds a few
-     * chunks: a deep tree waits for it (the constants are those that weft sim gives: docs/simulator.md). */
+    /* Partials go up, elements go down. A rank moves each byte about once each way in a phase, mostly in
+     * parallel. A chunk passes the depth twice, and the window holds a few chunks, so a deep tree waits
+     * (constants from weft sim: docs/simulator.md). */
     double most = pipeline_chunk(m, 2 * m->log2), chunk = m->n < most ? m->n : most,
            pieces = chunk_count(m->n, most);
     double wire = chunk * m->b * (1 + m->wide) / 2, granted = chunk > m->eager;
@@ -286,21 +269,20 @@ static double time_double_tree(const struct weft_plan_question *q, const struct 
 
 static double time_bruck(const struct weft_plan_question *q, const struct model *m)
 {
-    if (q->kind == WEFT_COLL_ALL_TO_ALL) { /* each round half of the vector, packed and put back */
+    if (q->kind == WEFT_COLL_ALL_TO_ALL) { /* each round packs, sends and unpacks half of the vector */
         double bytes = m->log2 * m->p / 2 * m->n;
         return m->log2 * m->a + link_time(m, m->log2, bytes) + 3 * m->p * STEP_NS +
                2 * (bytes + m->p * m->n) * m->d;
     }
-    double trips = m->a, reach = 1; /* what wraps around travels as a message of its own */
+    double trips = m->a, reach = 1; /* a range that wraps around is a message of its own */
     for (double t = 0; t < m->log2; t++, reach *= 2) trips += message_time(m, min_of(reach * m->n, m->chunk));
-    /* What is announced first stands still while it is granted: rounds do not overlap (as weft sim has
-     * it). */
+    /* A rendezvous stops the pipeline: rounds do not overlap (constants from weft sim). */
     double granted = m->p / 2 * m->n > m->eager ? 1.3 : 1;
     return trips + link_time(m, 2 * m->log2, (m->p - 1) * m->n * granted);
 }
 
-/* log2(p) message times; where pieces do not fit into few messages, two of which are under way at a time,
- * half of the others too. */
+/* log2(p) message times. If pieces need more messages, two are in flight, and half of the others add a
+ * message time. */
 static double time_pat(const struct weft_plan_question *q, const struct model *m)
 {
     bool sums = q->kind == WEFT_COLL_REDUCE_SCATTER;
@@ -324,13 +306,13 @@ static double time_binomial(const struct weft_plan_question *q, const struct mod
     /* gather, scatter */
     if (q->kind != WEFT_COLL_REDUCE)
         return m->log2 * m->a + link_time(m, 2 * m->log2, (m->p - 1) * m->n) + m->p * m->n / 2 * m->d;
-    double hops = m->log2 + 1; /* the root need not be rank 0 */
+    double hops = m->log2 + 1; /* the root may be a rank other than 0 */
     return hops * m->a + link_time(m, hops * chunk_count(m->n, m->chunk), m->log2 * m->n * m->wide) +
            m->log2 * m->n * m->wide * m->g;
 }
 
-/* reduce_scatter, all_gather: what passes between hosts and what passes inside them goes on at the same
- * time, one host further a stage; short pieces wait for the window, which holds about one stage. */
+/* reduce_scatter, all_gather: transfers between hosts and inside hosts overlap, one stage for each host.
+ * Short pieces wait for the window, which holds about one stage. */
 static double time_hierarchy_pieces(const struct weft_plan_question *q, const struct model *m)
 {
     bool sums = q->kind == WEFT_COLL_REDUCE_SCATTER;
@@ -347,8 +329,7 @@ static double time_hierarchy_pieces(const struct weft_plan_question *q, const st
            (sums ? m->hosts * m->n * m->wide * m->g : 0);
 }
 
-/* Lanes as long as their links are fast end together: how much sooner than equal ones, which wait for the
- * slowest. */
+/* Weighted lanes end at the same time; equal lanes wait for the slowest. Returns the ratio. */
 static double lane_speedup(const struct weft_plan_hosts *hosts)
 {
     uint32_t least = UINT32_MAX;
@@ -360,8 +341,8 @@ static double lane_speedup(const struct weft_plan_hosts *hosts)
     return (double)least * hosts->lanes / hosts->lane_weights[hosts->lanes];
 }
 
-/* Hosts of several sites, each joined to the others by one line: how often a plan goes over it. What many
- * send over it at a time shares it where it is slower than the hosts' own links. */
+/* Hosts in several sites, each with one line to the others: how often a plan passes the line. Concurrent
+ * transfers share a line that is slower than the links of the hosts. */
 static struct model adjust_for_sites(const struct weft_plan_question *q, const struct model *m,
                                      double of_site, enum weft_plan_id plan)
 {
@@ -381,7 +362,7 @@ static struct model adjust_for_sites(const struct weft_plan_question *q, const s
     } else if (tree) {
         flat.a = (log2_sites * m->a + log2_near * near_a) / m->log2;
         flat.b = (log2_sites * m->b + log2_near * near_b) / m->log2;
-        flat.line = m->a; /* the hierarchy's broadcast waits for its greeting */
+        flat.line = m->a; /* the broadcast of the hierarchy waits for its header check */
     } else if (plan == WEFT_PLAN_DOUBLING && hosts->sites_aligned) {
         flat.a = (log2_sites * m->a + log2_near * near_a) / m->log2;
         flat.b = (log2_sites * line + log2_near * near_b) / m->log2;
@@ -395,8 +376,7 @@ static struct model adjust_for_sites(const struct weft_plan_question *q, const s
     return flat;
 }
 
-/* The own lanes of a host together carry the vector once, whatever their number; two exchanges inside the
- * host around it. */
+/* The lanes of a host together carry the vector once. Around it are two exchanges inside the host. */
 static double time_hierarchy(const struct weft_plan_question *q, const struct model *m)
 {
     if (q->kind == WEFT_COLL_REDUCE_SCATTER || q->kind == WEFT_COLL_ALL_GATHER)
@@ -423,13 +403,13 @@ static double time_hierarchy(const struct weft_plan_question *q, const struct mo
                     (sums ? others * across.n * (m->g + 2 * m->d) : 0);
     if (!sums) return inside + across.line + time_direct(&hosts, &across);
     double between = shorts ? time_doubling(&hosts, &across) : time_halving(&hosts, &across);
-    /* Of several chunks one is inside hosts while the one before is between them: half of the shorter way
-     * hides, as weft sim has it. */
+    /* While one chunk is inside the hosts the previous one is between them: half of the shorter phase is
+     * hidden (constant from weft sim). */
     return max_of(inside, between) + min_of(inside, between) * (0.5 + 0.5 / chunks);
 }
 
-/* A plan that knows nothing of hosts, in a group that has several with several ranks each: what of its
- * messages stays inside a host, and how many ranks send through the same link at a time. */
+/* A plan without host levels on hosts with several ranks: the share of its messages that stay inside a
+ * host, and the ranks that send through one link at the same time. */
 static struct model adjust_for_hosts(const struct weft_plan_question *q, const struct model *m,
                                      enum weft_plan_id plan)
 {
@@ -439,7 +419,7 @@ static struct model adjust_for_hosts(const struct weft_plan_question *q, const s
     if (m->host_ranks <= 1) return flat;
     double log2_hosts = log2_up(q->hosts->count), log2_share = max_of(0, m->log2 - log2_hosts),
            near = (m->host_ranks - 1) / (m->p - 1);
-    /* they go host by host */
+    /* their order is host by host */
     bool in_line = plan == WEFT_PLAN_RING || plan == WEFT_PLAN_CHAIN || plan == WEFT_PLAN_DOUBLE_TREE;
     bool by_distance =
         plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING || plan == WEFT_PLAN_BINOMIAL ||
@@ -449,14 +429,14 @@ static struct model adjust_for_hosts(const struct weft_plan_question *q, const s
         flat.b *= m->host_ranks;
     } else if (by_distance) {
         flat.a = (log2_hosts * m->a + log2_share * m->local_a) / m->log2;
-        /* near halves are large, far ones small */
+        /* near halves are long, far ones short */
         if (plan == WEFT_PLAN_HALVING && q->hosts->subtrees) flat.b += m->local_b;
         else if (plan == WEFT_PLAN_DOUBLING || plan == WEFT_PLAN_HALVING)
             flat.b = (log2_hosts * m->b * m->meet + log2_share * m->local_b) / m->log2;
-        /* far links carry least, as weft sim has it */
+        /* far links carry least (constant from weft sim) */
         else if (plan == WEFT_PLAN_PAT) flat.b *= 1 + 0.3 * (m->host_ranks - 1);
         else flat.b = (log2_hosts * m->b + log2_share * m->local_b) / m->log2;
-    } else if (in_line) { /* most neighbours share a host; the slower kind of link sets the pace */
+    } else if (in_line) { /* most neighbours share a host; the slower link sets the pace */
         double hops_across = m->hosts / m->p;
         flat.a = m->a * hops_across + m->local_a * (1 - hops_across);
         flat.b = max_of(m->b, m->local_b);
@@ -480,7 +460,7 @@ static const time_fn times[WEFT_PLAN_COUNT] = {
     [WEFT_PLAN_BINOMIAL] = time_binomial,
 };
 
-/* Ranks of one host, whose messages were measured as plans send them. */
+/* Ranks of one host: message costs measured with the plans themselves. */
 static void apply_measured_messages(const struct weft_plan_question *q, enum weft_plan_id plan,
                                     struct model *m)
 {
@@ -531,7 +511,7 @@ static struct model model_of(const struct weft_plan_question *q, enum weft_plan_
 static bool is_candidate(const struct weft_plan_question *q, enum weft_plan_id plan)
 {
     if (!weft_plan_supports(plan, q->kind) || !times[plan]) return false;
-    /* else the hierarchy is only taken where it is told */
+    /* otherwise the hierarchy is taken only if it is forced */
     bool levels = q->hosts && q->hosts->count > 1 && q->hosts->lanes > 1;
     if (plan == WEFT_PLAN_HIERARCHY && !levels && !(q->hosts && q->forced_plan == plan)) return false;
     return (!q->reproducible || weft_plan_reproducible(plan, q->hosts)) &&

@@ -1,8 +1,6 @@
-/* plan_spec.c - which plan each operation is told to take: "auto", "ring",
- * "all_reduce=halving,broadcast=chain".
- *
- * A plan alone is meant for every operation it has; the others choose. A list changes the operations it
- * names. */
+/* plan_spec.c - parses forced plans: "auto", "ring", "all_reduce=halving,broadcast=chain". A single plan
+ * applies to every operation that supports it; the other operations choose. A list changes the operations
+ * that it names. */
 #include "collective/plan/algorithm.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
-/* retune.c - see retune.h: what each rank measures, and how all change a cell's plan at the same
- * operation. */
+/* retune.c - see retune.h: measurements of each rank, and the protocol that changes a plan on all ranks at
+ * the same operation. */
 #include "collective/tuning/retune.h"
 
 #include <string.h>
 
-#define NO_TIME UINT64_MAX /* a report of a rank that could measure nothing */
+#define NO_TIME UINT64_MAX /* report of a rank without a measurement */
 enum { KEY_REPRODUCIBLE = 1 << 16, KEY_ORDERED = 1 << 17, KEY_WIDENED = 1 << 18 };
 
 /* ---- cells ---- */
@@ -75,11 +75,12 @@ void retune_op_posted(struct weft_group *group, uint32_t key, const struct weft_
     cell->question.forced_plan = WEFT_PLAN_AUTO;
     cell->candidates = retune_candidates(&cell->question, group->retune->policy, key & KEY_ORDERED);
     if (cell->settled == WEFT_PLAN_AUTO) return;
-    if (!(cell->candidates >> cell->settled & 1)) { /* not for this job: begin anew */
+    /* the seed is no candidate in this job: start from the model */
+    if (!(cell->candidates >> cell->settled & 1)) {
         cell->settled = WEFT_PLAN_AUTO;
         return;
     }
-    for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) /* another job has found them slower */
+    for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) /* the earlier job found them slower */
         if (plan != (int)cell->settled) cell->times_ns[plan] = NO_TIME;
 }
 
@@ -95,7 +96,7 @@ static void retune_message_sent(struct weft_completion *completion, enum weft_st
     group_transport_op_done(group);
 }
 
-/* Any trouble but "later" counts as told: a connection that is gone is news of its own. */
+/* Errors other than WEFT_ERR_AGAIN count as sent: a lost connection is reported elsewhere. */
 static void retune_message_send(struct weft_group *group, struct retune_message *retune_message)
 {
     if (!retune_message->is_wanted || retune_message->busy) return;
@@ -150,7 +151,7 @@ static void retune_messages_send(struct weft_group *group)
     retune_message_send(group, &retune->ack);
 }
 
-/* ---- a change comes into force ---- */
+/* ---- a change takes effect ---- */
 static void version_start(struct retune_cell *cell, uint32_t version, enum weft_plan_id plan, uint64_t from)
 {
     cell->version_before = cell->version;
@@ -221,7 +222,7 @@ static void handle_ack(struct weft_group *group, const struct coll_header *heade
 {
     struct retune *retune = group->retune;
     if (!retune->next.open || header->sequence != retune->next.version) return;
-    /* left after its ACK; or says it twice */
+    /* a duplicate, or a leave after the ACK */
     if (retune->acked[header->rank] == retune->next.version) return;
     retune->acked[header->rank] = retune->next.version;
     if (header->count > retune->from) retune->from = header->count;
@@ -241,11 +242,11 @@ static void request_change(struct retune_cell *cell, enum weft_plan_id plan)
     cell->next = plan;
 }
 
-/* UNTRUSTED: a key that retune_key could have made. */
+/* UNTRUSTED: returns whether retune_key can have made the key. */
 static bool is_valid_key(uint64_t key) { return key != 0 && key >> 19 == 0 && (key >> 8 & 0xff) < 64; }
 
-/* A root that waits for nobody may report before rank 0 has posted its first of this cell: that counts,
- * too, and what it is about comes with rank 0's own, without which nothing is decided. */
+/* A root that does not wait may report before rank 0 has posted its first operation of the cell. The
+ * report counts. Rank 0 decides after its own report, which has the question. */
 static void has_reported(struct weft_group *group, uint64_t key, uint64_t version, uint64_t time_ns)
 {
     if (!is_valid_key(key)) return;
@@ -267,7 +268,7 @@ void retune_seed(struct weft_group *group, const struct retune_cell *seed)
 {
     struct retune_cell *cell = cell_get_or_add(group, seed->key);
     if (!cell) return;
-    cell->settled = seed->settled; /* published when all have reported what the model's plan takes */
+    cell->settled = seed->settled; /* published when all ranks have reported the time of the model's plan */
     cell->times_ns[cell->settled] = seed->times_ns[cell->settled];
 }
 
@@ -302,8 +303,8 @@ void retune_op_completed(struct weft_coll *coll, uint64_t now_ns)
     }
 }
 
-/* ---- news ---- */
-/* UNTRUSTED: a key that retune_key could have made, and a plan of its kind. */
+/* ---- received messages ---- */
+/* UNTRUSTED: returns whether retune_key can have made the key, and the plan supports its kind. */
 static bool is_valid_change(uint64_t key, uint32_t plan)
 {
     uint32_t kind = key & 0xff;
@@ -331,8 +332,7 @@ void retune_receive(struct weft_group *group, const struct coll_header *header)
 {
     struct retune *retune = group->retune;
     if (!retune)
-        return; /* where one rank does not tune, the reports of no cell are complete, and nothing is ever
-                 * published */
+        return; /* if one rank does not re-tune, no cell gets all reports and no change is published */
     bool leads = group->rank == 0;
     if (header->type == COLL_MESSAGE_RETUNE_REPORT && leads)
         has_reported(group, header->cuts, header->sequence, header->count);
@@ -342,7 +342,7 @@ void retune_receive(struct weft_group *group, const struct coll_header *header)
         header->sequence == retune->next.version)
         close_change(group, header->count, header->status < 0);
     else if (header->type == COLL_MESSAGE_RETUNE_COMMIT && header->status < 0)
-        retune->is_disabled = true; /* this rank was the one that refused */
+        retune->is_disabled = true; /* this rank refused */
     if (header->type != COLL_MESSAGE_RETUNE_TABLE || retune->next.open ||
         !is_valid_change(header->cuts, header->root))
         return;
@@ -355,7 +355,7 @@ void retune_peer_left(struct weft_group *group, uint32_t rank)
     struct retune *retune = group->retune;
     if (!retune) return;
     retune->is_disabled = true;
-    if (rank == 0) { /* a COMMIT would have come before this */
+    if (rank == 0) { /* rank 0 sends a COMMIT before it leaves */
         retune->deferred_table.type = 0;
         if (retune->next.open) close_change(group, 0, true);
     } else if (group->rank == 0) {
@@ -372,7 +372,7 @@ void retune_retry(struct weft_group *group)
     if (group->rank == 0) publish_next(group);
 }
 
-/* ---- life ---- */
+/* ---- create, free ---- */
 enum weft_status retune_create(struct weft_group *group, enum weft_retune policy)
 {
     if (policy == WEFT_RETUNE_OFF || group->ranks < 2) return WEFT_OK;

@@ -1,13 +1,13 @@
-/* retune_file.c - what a group has learned of plans, as text, for the next job of the same ranks on the same
+/* retune_file.c - the settled plans of a group as text, for a later job with the same numbers of ranks and
  * hosts:
  *
  *     weft-plans 1
  *     ranks 16 hosts 2
- *     cell all_reduce 18 2 ring 624573        kind, octave of bytes, what is asked of the sum (retune.c), plan, nanoseconds
+ *     cell all_reduce 18 2 ring 624573        kind, octave of bytes, flags (retune.c), plan, nanoseconds
  *     end 1
  *
- * Whole or refused; at most RETUNE_CELLS_MAX cells. Rank 0 reads it and publishes each cell as any other
- * change. */
+ * A text is taken as a whole or refused; at most RETUNE_CELLS_MAX cells. Rank 0 reads it and publishes each
+ * cell as any other change. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ size_t weft_group_plans_write(const struct weft_group *group, char *out, size_t 
     return used;
 }
 
-/* One line without its end; false: none. */
+/* Copies the next line without its end. false: none. */
 static bool next_line(const char **at, const char *end, char line[LINE_BYTES_MAX])
 {
     const char *stop = *at < end ? memchr(*at, '\n', (size_t)(end - *at)) : NULL;

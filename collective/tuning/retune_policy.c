@@ -1,9 +1,10 @@
-/* retune_pick.c - which plan a cell tries next, and which it keeps: rank 0's part of retune.h. Pure.
+/* retune_policy.c - the plan that a cell tries next and the plan that it keeps; rank 0's part of retune.h.
+ * Pure.
  *
- * Each candidate is tried once, the one that the model holds for best first; then the one that took least
- * is kept. What is kept gives way only to what took a tenth less, so that noise changes nothing; when it
- * takes half as long again as it did, all are tried anew. How often that can happen is bounded by the
- * caller, who measures a settled cell ever more rarely. */
+ * Each candidate is tried once, in the order of the modelled time; then the fastest one is kept. It is
+ * replaced only by a plan that took at least a tenth less, so noise changes nothing. If the kept plan takes
+ * 1.5 times its earlier time, all candidates are tried again. The caller bounds how often that happens: it
+ * measures a settled cell less and less often. */
 #include "collective/plan/algorithm.h"
 #include "collective/tuning/retune.h"
 
