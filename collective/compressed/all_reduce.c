@@ -1,33 +1,16 @@
-/* all_reduce.c - a compressed all-reduce: the rounds of a codec (compress.h) over a group.
+/* compressed/all_reduce.c - a compressed all-reduce: the rounds of a codec (compress.h) over a group.
  *
  *     sum rounds     encode ─► all_reduce of f32 by T, in place ─► sum_to_aggregate on every rank ─► take
  *     gather rounds  encode ─► all_gather_bytes ─► a local combiner adds 0..ranks-1 ─► take
- *     sparse, shared encode ─► two exchanges that share the sum out by regions (codec_sparse.c) ─► take
+ *     regions        encode ─► two exchanges that split a sparse sum by regions (sparse.c) ─► take
  *     slices         encode ─► each rank combines one slice of the elements (slices.c) ─► take
  *
- * All evaluate what a shard's combiner would, in the same order, so all ranks (and a server, given the same
- * contributions) end with the same bits. One or two rounds, then finish writes the gradient.
- *
- * Gradients of one shape whose rounds are all sums may go together: the contributions lie one behind the
- * other, and T does not ask where an element lies.
- *
- * A round is one operation of the group, or the exchanges of a shared or sliced round: the stages of the
- * all-reduce. A gather round is sliced where that sends fewer bytes. All numbers and all memory are taken at
- * the post, because a later stage starts at a different moment on every rank and must still be the same
- * operation.
- *
- * A rank whose gradient is not finite still takes part, with a marker instead of a contribution (NaN in a
- * sum, an empty piece in a gather): every rank sees it in the result and ends with WEFT_ERR_INVALID, the
- * group lives on, and a trainer may skip the step. Nothing of the codec's state is committed here.
- *
- * The codec's arithmetic on more than a slice of elements is a task of the loop's compute thread: until the
- * task is done the operation is nobody's but the task's, and stands in group->computing instead of having a
- * collective.
- *
- * A codec on a device (weft_codec_create_on) answers an encode with WEFT_IN_PROGRESS until its bytes have
- * come. The operation then stays in group->computing and looks again by a timer, soon at first, then after
- * an eighth of the time that it has waited; an encode that was done before gives its bytes again, so the
- * arithmetic is simply called again when all are there. */
+ * Invariant: each way adds in the order of a shard's combiner, so all ranks (and a server) get the same bits.
+ * A round is one or more *stages*, each one operation of the group. The post prepares all of them, because a
+ * later stage starts at a different time on every rank and must still have the same sequence. A rank whose
+ * gradient is not finite sends a marker (NaN in a sum, an empty piece in a gather). All ranks then return
+ * WEFT_ERR_INVALID, and the group stays usable. The codec's state is not committed here. While a compute task
+ * or a device works, the operation is in group->computing; a timer polls the device (device_poll). */
 #include "collective/compressed/sparse.h"
 #include "collective/compressed/slices.h"
 #include "collective/core/internal.h"
@@ -35,14 +18,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLICED_ROUNDS_MAX 2u /* int8 and int4 have two rounds that can be sliced; all others one */
+#define SLICED_ROUNDS_MAX 2u /* int8 and int4 have two such rounds, other codecs one */
 #define STAGES_MAX WEFT_CODEC_ROUNDS_MAX
 _Static_assert(STAGES_MAX >= 3 * SLICED_ROUNDS_MAX, "a sliced round has at most three exchanges");
 
 enum stage_kind {
     STAGE_SUM,       /* all_reduce */
     STAGE_GATHER,    /* all_gather_bytes of contributions */
-    STAGE_REGIONS,   /* codec_sparse.c: exchange of pieces */
+    STAGE_REGIONS,   /* sparse.c: exchange of pieces */
     STAGE_REGION_SUMS,
     STAGE_PIECES,    /* slices.c: enum codec_slices_exchange, in this order */
     STAGE_PEAKS,
@@ -57,30 +40,31 @@ struct stage {
 
 struct codec_op {
     struct weft_group *group;
-    struct weft_list link;        /* records->idle_codec_ops while idle, group->computing while a task runs */
+    struct weft_list link;        /* op_pool->idle_codec_ops while free, group->computing while a task runs */
     struct weft_task task;
     struct weft_timer timer;      /* while a device encodes */
-    uint64_t device_wait_since_ns, until_ns; /* it has not answered since; until when it may take */
-    struct weft_coll_codec_member members[WEFT_CODEC_BATCH_MAX]; /* codecs and buffers borrowed */
+    /* the device has not answered since the first; the second is the deadline */
+    uint64_t device_wait_since_ns, until_ns;
+    struct weft_coll_codec_member members[WEFT_CODEC_BATCH_MAX]; /* codecs and buffers are borrowed */
     uint32_t count;               /* of members; above 1 all rounds are sums */
     struct weft_codec_spec spec;
     struct weft_shape shape;
     struct weft_combiner *combiner; /* gather rounds; owned while active */
     bool is_sparse;
-    struct codec_sparse sparse;     /* open while active and `shares` */
+    struct codec_sparse sparse;     /* open while active and is_sparse */
     struct codec_slices slices[SLICED_ROUNDS_MAX]; /* of round r; open while active and the round is sliced */
     float result_scale;
     weft_coll_done_fn done;
     void *context;
     struct stage stages[STAGES_MAX];
     uint32_t stage, stage_count;
-    struct weft_coll *colls[STAGES_MAX]; /* of each stage: prepared and not launched; else NULL */
+    struct weft_coll *colls[STAGES_MAX]; /* prepared operation of each stage until its launch; else NULL */
     bool poisoned;                /* this rank's gradient is not finite */
-    bool result_is_taken;                   /* this stage's result: what is left of the task is its next
-                                             * encode */
-    enum weft_status computed;    /* what the arithmetic answered ... */
-    uint32_t at_rank;             /* ... and whose contribution was at fault; UINT32_MAX: not known */
-    bool not_finite;              /* some rank's gradient */
+    /* the result of this stage is taken; the task continues with the next encode */
+    bool result_is_taken;
+    enum weft_status computed;    /* status of the arithmetic */
+    uint32_t at_rank;             /* rank whose contribution caused it; UINT32_MAX: unknown */
+    bool not_finite;              /* the gradient of some rank is not finite */
     char text[GROUP_TEXT_BYTES];
     uint8_t *memory;              /* owned: contribution | gathered pieces, or the slices of a round |
                                    * lengths */
@@ -184,7 +168,7 @@ static void plan_pipeline_stages(struct codec_op *op)
     }
 }
 
-/* Sizes of an operation's memory. The rounds follow each other, so they share it. */
+/* Sizes of an operation's memory. Rounds run one after the other and share it. */
 struct op_layout {
     size_t contribution_bytes, gathered_bytes, behind_bytes;
     bool is_sparse;
@@ -217,7 +201,7 @@ static struct op_layout layout_of(const struct weft_group *group, const struct w
     return layout;
 }
 
-/* Opens what the stages need beside the operations of the group. */
+/* Opens what the stages need in addition to their operations. */
 static enum weft_status open_stages(struct codec_op *op, bool gathers)
 {
     if (op->is_sparse) return codec_sparse_open(&op->sparse, op->group, &op->spec, &op->shape, op->gathered);
@@ -241,7 +225,7 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     op->group = group;
     op->count = count;
     op->spec = *spec;
-    op->spec.global = 0; /* no combiner outlives a step here: none may owe anything */
+    op->spec.global = 0; /* a combiner lives for one step only, so it can keep no residual */
     op->shape = *shape;
     op->combiner = NULL;
     weft_task_init(&op->task);
@@ -334,12 +318,12 @@ static void launch(struct codec_op *op)
 {
     struct weft_coll *coll = op->colls[op->stage];
     op->colls[op->stage] = NULL;
-    coll_launch(coll, false, weft_now_ns(op->group->env)); /* it was prepared with the first */
+    coll_launch(coll, false, weft_now_ns(op->group->env)); /* it was prepared by the post */
 }
 
-/* ---- arithmetic: on either thread, on nothing but the operation's own ---- */
+/* ---- arithmetic: on the loop's or the compute thread; accesses this operation only ---- */
 
-/* Encode a member's contribution to the round of this stage, or its marker. */
+/* Encodes a member's contribution to the round of this stage, or its marker. */
 static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t index)
 {
     const uint32_t round = op->stages[stage].round;
@@ -357,7 +341,7 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t
         return WEFT_OK;
     }
     if (is_sum_round(op, round)) {
-        WEFT_ASSERT(poisoned || bytes == bytes_max); /* sums have one length on all ranks */
+        WEFT_ASSERT(poisoned || bytes == bytes_max); /* sums have equal lengths on all ranks */
         if (poisoned) memset(contribution, 0xff, bytes_max); /* NaN in every element */
     } else {
         op->colls[stage]->args.count = poisoned ? 0 : bytes;
@@ -372,7 +356,7 @@ static enum weft_status encode(struct codec_op *op, uint32_t stage)
     for (uint32_t i = 0; i < op->count; i++) {
         const enum weft_status status = encode_one(op, stage, i);
         WEFT_TRY(status);
-        if (status == WEFT_IN_PROGRESS) all = status; /* the others' kernels go beside it */
+        if (status == WEFT_IN_PROGRESS) all = status; /* the other members' kernels run meanwhile */
     }
     return all;
 }
@@ -435,7 +419,7 @@ static enum weft_status combine(struct codec_op *op)
     return empty != UINT32_MAX ? not_finite(op, empty) : status;
 }
 
-/* Takes in what the stage has brought. *more_out: the round goes on, its next stage has what it sends. */
+/* Takes the result of a stage. *more_out: the next stage of the round has its input. */
 static enum weft_status take_stage(struct codec_op *op, bool *more_out)
 {
     const enum stage_kind kind = op->stages[op->stage].kind;
@@ -458,7 +442,7 @@ static void run_first_encode(struct weft_task *task)
     op->computed = encode(op, 0);
 }
 
-/* The stage's result is here: take it in, then the next contribution, or the gradient. */
+/* Takes the result of the stage, then encodes the next contribution or writes the gradient. */
 static void run_stage(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
@@ -472,9 +456,9 @@ static void run_stage(struct weft_task *task)
     else op->computed = finish(op);
 }
 
-/* ---- and what follows from it, on the loop ---- */
+/* ---- on the loop ---- */
 
-/* In a device's own words, if it is one that has failed. */
+/* The text of a failed device, else of the status. */
 static const char *failure_text(const struct codec_op *op)
 {
     for (uint32_t i = 0; i < op->count; i++)
@@ -483,7 +467,7 @@ static const char *failure_text(const struct codec_op *op)
     return weft_status_text(op->computed);
 }
 
-/* Returns whether at_rank's own sum is unusable, and not its contribution. */
+/* Returns whether the sum of at_rank is unusable, not its contribution. */
 static bool is_sum_at_fault(const struct codec_op *op)
 {
     switch (op->stages[op->stage].kind) {
@@ -517,7 +501,7 @@ static void format_error(struct codec_op *op)
     else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", failure_text(op));
 }
 
-/* A device has work of this operation; nothing here waits for it. WEFT_ERR_NO_MEMORY: nobody will look. */
+/* Polls the device by a timer. WEFT_ERR_NO_MEMORY: no timer. */
 static enum weft_status device_poll_start(struct codec_op *op, bool first)
 {
     struct weft_group *group = op->group;
@@ -563,7 +547,7 @@ static void stage_computed(struct codec_op *op)
     op_end(op, op->computed, op->text);
 }
 
-/* The group may have ended meanwhile. */
+/* The group may have ended while the task ran. */
 static void task_done(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
@@ -574,7 +558,7 @@ static void task_done(struct weft_task *task)
     else stage_computed(op);
 }
 
-/* false: it is short, and done. */
+/* Returns false if the arithmetic ran inside this call. */
 static bool compute_start(struct codec_op *op, void (*run)(struct weft_task *task))
 {
     uint64_t elements = op->count * weft_shape_elems(&op->shape);
@@ -592,8 +576,8 @@ static bool compute_start(struct codec_op *op, void (*run)(struct weft_task *tas
     return true;
 }
 
-/* Have all devices come to what was queued? A failed one is asked again by the encode, which has the
- * words. */
+/* Returns whether all devices have completed the queued work. A failed device counts as ready: the encode
+ * then returns its error. */
 static bool devices_are_ready(const struct codec_op *op)
 {
     for (uint32_t i = 0; i < op->count; i++)
@@ -691,7 +675,7 @@ enum weft_status weft_coll_codec_all_reduce_batch(struct weft_group *group,
         weft_error_set(error, status, "compressed all_reduce: %s", failure_text(op));
     if (status < 0) {
         codec_op_release(op);
-        group->sequence = sequence; /* nothing was posted: the numbers are free again */
+        group->sequence = sequence; /* nothing was posted: the sequences are free again */
         return status;
     }
     launch(op);

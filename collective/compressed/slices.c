@@ -1,20 +1,18 @@
-/* slices.c - one round of a codec in slices: an exchange and an all_gather in place of one
- * all_gather.
+/* slices.c - one round of a codec in slices: an exchange and an all_gather in place of one all_gather.
  *
  *     encode ─► cut ─► exchange_bytes (piece r to rank r) ─► add the pieces of ranks 0.. for the own slice
  *            ─► (f16: all_gather_bytes of peaks) ─► all_gather_bytes of the sums ─► join ─► take
  *
- * A gather of contributions c sends (ranks - 1) c. Slices send (ranks - 1) / ranks (c + a), with a the
- * aggregate. A rank whose gradient is not finite sends empty pieces, so all ranks find it after the first
- * exchange. If a piece cannot be read, only its receiver finds out. The receiver then sends an empty sum
- * or peak, so all ranks fail. */
+ * A gather of contributions of c bytes sends (ranks - 1) c. Slices send (ranks - 1) / ranks (c + a); a: bytes
+ * of the aggregate. A rank whose gradient is not finite sends empty pieces, so all ranks detect it after the
+ * first exchange. If a receiver cannot read a piece, it sends an empty sum or peak, so all ranks fail. */
 #include "collective/compressed/slices.h"
 
 #include <string.h>
 
 #include "collective/core/internal.h"
 
-/* Bytes that a second exchange costs: below this saving the gather's shorter chain of messages wins. */
+/* Cost of a second exchange in bytes. Below this saving the gather's shorter chain of messages is faster. */
 #define SECOND_EXCHANGE_BYTES (4u << 10)
 
 static size_t round_up(size_t bytes)
@@ -39,8 +37,8 @@ bool codec_slices_is_used(const struct weft_codec_spec *spec, const struct weft_
     return codec_slices_traffic(&form) + SECOND_EXCHANGE_BYTES < ((double)ranks - 1) * one;
 }
 
-/* ---- memory: pieces, unless the contribution is them | what arrived | aggregate | own packed sum | 2
- * lengths */
+/* ---- memory: pieces, unless they are the contribution | received pieces | aggregate | own packed sum | 2
+ * length arrays */
 struct layout {
     size_t pieces_bytes, gathered_bytes, aggregate_bytes, packed_bytes, lengths_bytes;
 };
@@ -121,7 +119,7 @@ static void send_next(struct weft_coll *next, const void *data, size_t bytes)
     next->args.count = bytes;
 }
 
-/* The sum of the own slice. */
+/* Adds the pieces of the own slice. */
 static enum weft_status add_all(struct codec_slices *slices, const void **reduce_dst, size_t *bytes_out)
 {
     weft_combiner_begin(slices->combiner, slices->round);
@@ -162,8 +160,8 @@ enum weft_status codec_slices_combine(struct codec_slices *slices, struct weft_c
     return WEFT_OK;
 }
 
-/* WEFT_ERR_MALFORMED: *rank_out sent nothing. If it is this rank, the rank whose piece it could not add is
- * to blame. */
+/* WEFT_ERR_MALFORMED: *rank_out sent nothing. If this rank sent nothing, *rank_out is the rank whose piece
+ * it could not add. */
 static enum weft_status all_present(const struct codec_slices *slices, uint32_t *rank_out)
 {
     for (uint32_t rank = 0; rank < slices->form.ranks; rank++) {

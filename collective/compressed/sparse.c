@@ -1,31 +1,28 @@
-/* codec_sparse.c - a sparse all-reduce shared out by regions: two exchanges in place of one all_gather.
+/* sparse.c - a sparse all-reduce split by regions: two exchanges in place of one all_gather.
  *
  *     encode ─► cut ─► exchange_bytes (piece r to rank r) ─► add the pieces of ranks 0.. for the own region
  *            ─► all_gather_bytes of the regions' sums ─► join ─► take
  *
- * When everybody hands his k pairs to everybody, a rank receives (ranks - 1) k pairs: for many ranks more
- * than the vector itself. Shared out it moves its contribution once and the union once, and the union costs
- * at most the vector, as a region whose sum is no longer sparse travels as a vector (compress/split/region.c
- * says so in the bytes; nobody infers it).
- *
- * Which of the two: codec_sparse_is_used, a pure function of what all ranks share. It takes supports to be
- * independent, the worst case for sharing: where workers agree on what matters the union is smaller.
- *
- * A rank whose gradient is not finite sends empty pieces; all ranks see that after the first exchange. A
- * piece that cannot be read is seen by the region's owner alone: it sends an empty sum, so that the second
- * exchange tells all. */
+ * With an all_gather a rank receives (ranks - 1) k pairs, which for many ranks exceeds the vector. Split by
+ * regions it moves its contribution once and the union once. The union is at most the vector: a region whose
+ * sum is no longer sparse travels as a dense vector, and its header marks that (compress/split/region.c).
+ * codec_sparse_is_used chooses between the two, a pure function of values that all ranks share. It assumes
+ * independent supports, the worst case for regions: if ranks select the same elements, the union is smaller.
+ * A rank whose gradient is not finite sends empty pieces; all ranks detect it after the first exchange. If
+ * the owner of a region cannot read a piece, it sends an empty sum, so all ranks detect it after the second
+ * exchange. */
 #include "collective/core/internal.h"
 
 #include <string.h>
 
 #include "collective/compressed/sparse.h"
 
-/* What a second message time may cost, as bytes (cost_model.c has the same figure). */
+/* cost of a second message time in bytes */
 #define HOP_BYTES (64u << 10)
 
 static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
-/* 1 - (1 - density)^ranks, by squarings alone: the same bits on every machine. */
+/* 1 - (1 - density)^ranks by squaring only: equal bits on every machine. */
 static double union_density(double density, uint32_t ranks)
 {
     double none = 1.0;
@@ -54,7 +51,7 @@ bool codec_sparse_is_used(const struct weft_codec_spec *spec, const struct weft_
            others * one;
 }
 
-/* ---- memory: own pieces | their lengths | what came | its lengths ---- */
+/* ---- memory: own pieces | their lengths | received pieces | their lengths ---- */
 struct layout {
     size_t piece_stride, sum_stride, received_bytes, lengths_bytes, total_bytes;
 };
@@ -154,7 +151,7 @@ enum weft_status codec_sparse_take(struct codec_sparse *sparse, struct weft_code
     size_t bytes;
     for (uint32_t rank = 0; rank < sparse->ranks; rank++) {
         if (sparse->lengths[rank] > 0) continue;
-        *at_rank_out = rank; /* the owner of a region to which somebody sent rubbish */
+        *at_rank_out = rank; /* the owner of a region that received an unreadable piece */
         return WEFT_ERR_MALFORMED;
     }
     WEFT_TRY(weft_regions_join(sparse->regions, sparse->received, sparse->sum_stride, sparse->lengths,

@@ -1,6 +1,7 @@
-/* codec_sparse.h - a sparse all-reduce shared out by regions: what all_reduce.c does in place of one
- * all_gather. Private to the room. Calls in this order: open, prepare 0, prepare 1, cut, (exchange), sum,
- * (all_gather), take, close. */
+/* sparse.h - a sparse all-reduce split by regions, in place of one all_gather of all_reduce.c.
+ *
+ * Private to collective/. Order of calls: open, prepare 0, prepare 1, cut, (exchange), sum, (all_gather),
+ * take, close. */
 #ifndef WEFT_COLLECTIVE_COMPRESSED_SPARSE_H
 #define WEFT_COLLECTIVE_COMPRESSED_SPARSE_H
 
@@ -8,37 +9,37 @@
 
 struct codec_sparse {
     struct weft_regions *regions;      /* owned; NULL: not open */
-    uint32_t ranks, subject;           /* subject: carried by its exchanges; set by the caller after open */
+    uint32_t ranks, subject;           /* subject: of its exchanges; set by the caller after open */
     size_t piece_stride, sum_stride;
     uint8_t *pieces, *received;            /* borrowed from the operation's memory */
-    uint64_t *piece_lengths, *lengths; /* (ranks,) likewise */
+    uint64_t *piece_lengths, *lengths; /* (ranks,) borrowed */
 };
 
-/* Pure: the same on all ranks. from_ranks: the group's option. */
+/* Pure, equal on all ranks. from_ranks: option of the group. */
 bool codec_sparse_is_used(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t ranks,
                           uint32_t from_ranks);
-/* Bytes of the sum of contributions whose elements are independent. */
+/* Bytes of the sum of contributions with independent elements. */
 double codec_sparse_union_bytes(const struct weft_codec_spec *spec, const struct weft_shape *shape,
                                 uint32_t ranks);
 
 size_t codec_sparse_bytes(const struct weft_codec_spec *spec, const struct weft_shape *shape, uint32_t ranks);
-/* `memory` of codec_sparse_bytes, 64-byte aligned. WEFT_ERR_NO_MEMORY. */
+/* memory: codec_sparse_bytes, 64-byte aligned. Returns WEFT_ERR_NO_MEMORY. */
 enum weft_status codec_sparse_open(struct codec_sparse *sparse, struct weft_group *group,
                                    const struct weft_codec_spec *spec, const struct weft_shape *shape,
                                    uint8_t *memory);
-void codec_sparse_close(struct codec_sparse *sparse); /* also of one that is not open */
+void codec_sparse_close(struct codec_sparse *sparse); /* also if it is not open */
 
-/* Exchange 0 or 1. */
+/* exchange: 0 or 1. */
 enum weft_status codec_sparse_prepare(struct codec_sparse *sparse, struct weft_group *group,
                                       uint32_t exchange, uint64_t deadline_ns, weft_coll_done_fn done,
                                       void *context, struct weft_coll **coll_out, struct weft_error *error);
-/* The own contribution into pieces; poisoned: empty ones. */
+/* Cuts the own contribution into pieces. poisoned: empty pieces. */
 enum weft_status codec_sparse_cut(struct codec_sparse *sparse, const void *contribution, size_t bytes,
                                   bool poisoned);
-/* After exchange 0: the own region's sum becomes what `next` (exchange 1) sends. WEFT_ERR_INVALID: the
- * gradient of rank *empty_out is not finite. */
+/* After exchange 0: `next` (exchange 1) sends the sum of the own region. WEFT_ERR_INVALID: the gradient of
+ * rank *empty_out is not finite. */
 enum weft_status codec_sparse_sum(struct codec_sparse *sparse, struct weft_coll *next, uint32_t *empty_out);
-/* After exchange 1. WEFT_ERR_MALFORMED: *at_rank_out, when written, could not sum its region. */
+/* After exchange 1. WEFT_ERR_MALFORMED: *at_rank_out, if set, could not sum its region. */
 enum weft_status codec_sparse_take(struct codec_sparse *sparse, struct weft_codec *codec,
                                    uint32_t *at_rank_out);
 

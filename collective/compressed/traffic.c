@@ -1,5 +1,5 @@
-/* traffic.c - what one compressed all-reduce moves: the arithmetic of all_reduce.c without the
- * network. */
+/* traffic.c - bytes and message times of one compressed all-reduce: the arithmetic of all_reduce.c without
+ * the network. */
 #include "collective/compressed/sparse.h"
 #include "collective/compressed/slices.h"
 #include "collective/core/internal.h"
@@ -22,7 +22,7 @@ void weft_coll_codec_traffic(const struct weft_codec_spec *resolved, const struc
         const double bytes = contribution_bytes ? (double)contribution_bytes[round] : most;
         struct weft_slices slices;
         if (codec_sparse_is_used(resolved, shape, ranks,
-                                0)) { /* a contribution and the union, each less the own part */
+                                0)) { /* a contribution and the union, each without the own part */
             traffic.bytes +=
                 others / (double)ranks * (bytes + codec_sparse_union_bytes(resolved, shape, ranks));
             traffic.hops += 2;
