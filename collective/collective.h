@@ -419,7 +419,7 @@ enum weft_status weft_group_end_status(const struct weft_group *group, const cha
  * the group. */
 uint32_t weft_group_end_rank(const struct weft_group *group);
 
-/* With ids_increase: groups of earlier epochs have ended, groups of this epoch may come. An endpoint that
+/* With ids_increase: groups of earlier epochs have ended, groups of this epoch may be made. An endpoint that
  * joins no group for many epochs calls it, because a tag has eight bits of the epoch. Owner of the loop. */
 void weft_groups_set_epoch(struct weft_transport *transport, uint32_t epoch);
 

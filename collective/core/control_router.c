@@ -4,7 +4,7 @@
  *                                           └──► no such group yet: held here, up to EARLY_MESSAGES_MAX
  *     a peer is lost ──► every group ──► group_control_peer_lost
  *
- * Groups that have ended refuse their tags at the transport. With ids_increase the id tells whether an
+ * Groups that have ended refuse their tags at the transport. With ids_increase the id shows whether an
  * unknown group has ended or will be made, so nothing is stored for ended groups. A tag has eight bits of the
  * epoch: they are unambiguous while this rank is within 127 epochs of its peers (weft_groups_set_epoch keeps
  * it there). A posted receive for each pair of ranks would need about a kilobyte for each of them. */

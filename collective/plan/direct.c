@@ -59,7 +59,7 @@ static uint64_t contribute_at(const struct layout *layout, uint64_t chunk, uint6
 }
 static uint64_t fold_at(const struct layout *layout, uint64_t chunk)
 {
-    bool behind = chunk + 1 < layout->chunks && !layout->is_interleaved; /* C of the next chunk comes first */
+    bool behind = chunk + 1 < layout->chunks && !layout->is_interleaved; /* C of the next chunk is first */
     return layout->contribute + chunk * layout->group + (behind ? layout->contribute : 0);
 }
 static uint64_t result_at(const struct layout *layout, uint64_t chunk, uint64_t place)

@@ -65,7 +65,7 @@ static struct node node_of(const struct weft_plan_args *args, uint32_t tree)
 
 struct layout {
     struct node nodes[2];
-    uint64_t chunks, ahead; /* ahead: e */
+    uint64_t chunks, ahead; /* ahead: the e of the file head */
 };
 
 static struct layout layout_of(const struct weft_plan_args *args)

@@ -2,7 +2,7 @@
  *
  * Ranks are cut into blocks of powers of two, the largest first, as in T: T(0,p) = B1 + (B2 + (B3 + ...)). In
  * a block of 2^k ranks the halves of 2, 4, 8 ... ranks exchange partials: after k rounds each rank has the
- * block's T. The tail R = B(m+1) + ... of a block comes from the next block:
+ * block's T. The tail R = B(m+1) + ... of a block is sent by the next block:
  *
  *     rounds   t = 0 .. k-1     i <-> i xor (2^(t+1) - 1) in the block: halves as mirror images
  *     tail     rank j of the next block sends R to place j of this one; place j forwards it to j + q for each
@@ -17,7 +17,7 @@
  * 1. Both call this plan: the rounds inside each half complete, and the halves exchange in the next round.
  * 2. Only A calls it: its last rank completes its rounds inside A, and then sends to the first rank of B,
  *    which waits for a header check.
- * 3. Only B calls it: its first rank comes to wait for the last rank of A, whose header check has been sent.
+ * 3. Only B calls it: its first rank waits, after its rounds, for the last rank of A, whose header check has been sent.
  *
  * Order: T. Partials are f32 for narrower floats, also in messages; a single rank sends its contribution
  * unchanged.

@@ -14,7 +14,7 @@
  *         C0 | C1 F0 X0 | C2 F1 X1 | ... with S after the X of the last stage of a chunk
  *
  *     all_gather       across     (X)  the own piece (s = 0: K, its copy) to the lane's owner in the host
- *                      result     (R)  what came across to the other ranks of the own host
+ *                      result     (R)  what arrived by X, to the other ranks of the own host
  *         X0 | X1 R0 | X2 R1 | ... | R(last)
  *
  * Transfers inside hosts and between hosts overlap.

@@ -10,8 +10,8 @@
  * itself go to the next rank (weft_plan_checks_headers), they are the check. doubling.c has the proof for its
  * messages.
  *
- * Slices: rank i owns slice i. all_reduce and reduce: [count*i/ranks, count*(i+1)/ranks), or as slice_weights
- * say. Kinds with pieces: piece i. A slice longer than chunk_elems is cut into chunks. */
+ * Slices: rank i owns slice i. all_reduce and reduce: [count*i/ranks, count*(i+1)/ranks), or by
+ * slice_weights. Kinds with pieces: piece i. A slice longer than chunk_elems is cut into chunks. */
 #include "collective/plan/algorithm.h"
 
 #include <string.h>
