@@ -1,5 +1,5 @@
-/* buffers.c - whose buffers lie where, in the one-host plan: what of them the others load and store, its
- * place in the memory that all map, and how many bytes cross between ranks. */
+/* buffers.c - where the buffers of an operation are: extents that peers access, offsets in mapped memory,
+ * bytes moved. */
 #include "collective/onehost/onehost.h"
 
 static uint64_t pieces_of_all(const uint64_t *cuts, uint64_t count, uint32_t ranks)
@@ -19,13 +19,13 @@ uint64_t onehost_vector_elems(const struct weft_coll *coll)
                : coll->args.count;
 }
 
-/* Elements of a rank's buffers that the others load, and into which they store. */
+/* Elements of a rank's buffers that peers load from and store to. */
 static struct touched {
     uint64_t in, out;
 } touched_of(const struct weft_coll *coll, uint32_t rank)
 {
     const struct weft_coll_args *args = &coll->args;
-    /* unequal pieces: for this rank's own buffers only, where ranks do not know all lengths */
+    /* if ranks do not know all lengths: valid for this rank's own buffers only */
     const struct weft_plan_args *plan = &coll->cursor.args;
     uint64_t count = args->count, in = pieces_of_all(plan->displs_in, count, coll->group->ranks),
              out = pieces_of_all(plan->displs_out, count, coll->group->ranks);
@@ -42,7 +42,7 @@ static struct touched {
     }
 }
 
-/* The same with what they need to work on its slice in its place. */
+/* The same, extended by what peers need to work on this rank's slice. */
 static struct touched lent_of(const struct weft_coll *coll, uint32_t rank)
 {
     struct touched elems = touched_of(coll, rank);
@@ -75,7 +75,7 @@ bool onehost_buffers_resolve(const struct onehost *onehost, const struct weft_co
 {
     const struct weft_mapping *mapping = &onehost->peers[rank].memory->mapping;
     uint64_t in = descriptor->in, out = descriptor->out;
-    if (!onehost_is_personalized(coll->args.kind)) { /* onehost_pieces_check has looked at those */
+    if (!onehost_is_personalized(coll->args.kind)) { /* onehost_pieces_check has checked those */
         struct touched elems =
             descriptor->flags & ONEHOST_ALLOWS_STEALING ? lent_of(coll, rank) : touched_of(coll, rank);
         bool holds_in = elems.in == 0 || onehost_peer_memory_contains(onehost->peers[rank].memory, in,
@@ -89,7 +89,7 @@ bool onehost_buffers_resolve(const struct onehost *onehost, const struct weft_co
     return true;
 }
 
-/* Pieces that go to others. */
+/* Pieces for other ranks. */
 static uint64_t moved_pieces(const struct weft_coll *coll)
 {
     uint64_t elems = 0;

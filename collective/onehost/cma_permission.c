@@ -1,15 +1,15 @@
-/* cma_permission.c - checks whether the ranks of a host may still copy each other's ordinary memory.
+/* cma_permission.c - checks whether ranks may still copy each other's unmapped memory (CMA).
  *
- * The ranks agree on it at setup (setup.c). Later a program can drop privileges, become undumpable,
- * or install a filter of system calls. The kernel then refuses process_vm_readv to this rank, or to its
- * peers. An operation cannot recover from a refusal in its middle, since sums in place are half done. Each
- * rank therefore checks before it posts the descriptor of an operation on ordinary memory:
+ * The ranks agree on it at setup (setup.c). Later a program can drop privileges, become undumpable, or
+ * install a filter of system calls. The kernel then refuses process_vm_readv to this rank, or to its peers.
+ * An operation cannot recover from a refusal in its middle, because in-place sums are half done. So each rank
+ * checks before it publishes a descriptor with unmapped buffers:
  *
- *     read a word of each peer                    detects a right that this rank lost
- *     compare own user, group, dumpable flag      detects a right that peers lost, also after their check
+ *   read a word of each peer                    detects a right that this rank lost
+ *   compare own user, group, dumpable flag      detects a right that peers lost, also after their check
  *
- * The descriptor carries the result (ONEHOST_CMA_REFUSED). If it is set, all ranks fall back to staging or
- * messages from then on. */
+ * The descriptor carries the result (ONEHOST_CMA_REFUSED). If it is set, all ranks use staged or messages
+ * from then on. */
 #include <sys/prctl.h>
 #include <unistd.h>
 

@@ -1,16 +1,10 @@
-/* onehost_method_stats.c - ordinary memory goes through stages or is copied by system calls: whichever took
- * less time here.
+/* copy_method.c - chooses CMA or staged for unmapped buffers by measurement.
  *
- * A stage carries each byte over twice more and from one core's cache to the other's; a system call looks
- * pages up, and the copying core keeps what it has copied. Which is faster depends on the processor, the
- * kernel, the kind of operation and its size: 1 MiB summed by two ranks took 52 us through stages and 114 by
- * system calls on one machine, 129 and 59 on another. So rank 0 measures: it tries both in turn, goes on with
- * the faster, and now and then looks whether the other has become faster. The others need not know: an
- * operation goes through stages only if all ranks say that they have one, and rank 0 says so when it wants it
- * (onehost/engine.c).
- *
- * The time is from when all ranks have called until the operation is over: whoever comes late says nothing
- * about the way. */
+ * Staged copies each byte twice more, between caches of two cores. CMA pays a system call and page look-ups.
+ * Which is faster depends on processor, kernel, kind and size. Rank 0 measures: it tries both in turn,
+ * continues with the faster one and probes the other at growing intervals. Other ranks follow: an operation
+ * is staged only if all ranks offer a stage, and rank 0 offers one only when it wants it (engine.c). The time
+ * counts from the last arrival to completion, so a late rank does not distort it. */
 #include "collective/onehost/onehost.h"
 
 enum { TRIES = 3, PROBE_AFTER = 8, BACKOFF_MAX = 3, SIZE_BITS_MIN = 12, PICOSECONDS = 1000 };
@@ -24,7 +18,7 @@ struct onehost_method_stats *onehost_method_stats_of(struct onehost *onehost, en
     _Static_assert(WEFT_COLL_ALL_REDUCE > 0 && WEFT_COLL_BROADCAST < WEFT_COLL_BARRIER &&
                        WEFT_COLL_BARRIER < ONEHOST_METHOD_KINDS,
                    "a row each");
-    /* what was measured in another group of the same ranks serves this one */
+    /* shared by all groups of the same ranks */
     struct peer_table *peer_table = onehost->group->peer_table;
     if (!peer_table->method_table)
         peer_table->method_table = weft_alloc_zero(onehost->group->env, sizeof *peer_table->method_table);
@@ -42,7 +36,7 @@ bool onehost_method_uses_cma(struct onehost_method_stats *method_stats)
     return method_stats->since_probe >= PROBE_AFTER << method_stats->backoff ? !copies : copies;
 }
 
-/* What is faster counts at once; what is slower may have been held up, so it counts little by little. */
+/* A faster sample counts fully; a slower one can be a disturbance and counts by an eighth. */
 void onehost_method_record(struct onehost_method_stats *method_stats, bool uses_cma, uint64_t ns,
                            uint64_t bytes)
 {

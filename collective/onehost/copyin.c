@@ -1,23 +1,18 @@
-/* copyin.c - contributions that a rank says with its announcement, instead of where its buffers lie (how
- * long: copyin_limit.c).
+/* copyin.c - copy-in: a rank publishes its contribution itself instead of the address of its buffer.
  *
- *     up to 16 bytes       in the line itself
- *     up to 4 KiB          in a room of the rank, with places for 32 operations in turn
- *     longer               in a hall, with 16 slots of 64 KiB, in the first that are free: those that the caches hold
+ *   up to 16 B    inline in the descriptor
+ *   up to 4 KiB   in a small slot, one of 32
+ *   longer        in consecutive large slots, of 16 with 64 KiB each
  *
- * Which of them are said at all, copyin_limit.c knows. Who only gives needs not even the one round of words
- * that is left: it goes ahead of the others by as many operations as there are places (sequence.c).
- *
- * Every rank finds the same from the call and from what all know of their processors (setup.c). Those
- * whose buffers are mapped lend them above a length at which others still say theirs
- * (onehost_may_allow_stealing): all find in the announcements whether all lend, or all say. Where some do
- * one and some the other, the operation goes by messages; it has the memory for that, so what is said of
- * these is not tried within its call (onehost/fastpath.c). */
+ * The limits are in tuning/copyin_limit.c. All ranks find the same from the call and the number of cores
+ * (setup.c). A rank that only contributes completes early (sequence.c). If all buffers are mapped,
+ * contributions above a lower limit are read where they are (onehost_may_allow_stealing). The descriptors
+ * show what each rank did. If ranks differ, the operation falls back to messages. */
 #include "collective/onehost/onehost.h"
 
 _Static_assert(3 * PLAN_ONEHOST_COPYIN_BYTES_MAX <= ONEHOST_LARGE_POOL_BYTES,
-               "what is said has a place, whatever is said in the operation before and wherever that lies");
-_Static_assert(PLAN_ONEHOST_COPYIN_SMALL_BYTES <= ONEHOST_SMALL_SLOT_BYTES, "likewise in a room");
+               "a contribution has free slots, whatever the operation before occupies");
+_Static_assert(PLAN_ONEHOST_COPYIN_SMALL_BYTES <= ONEHOST_SMALL_SLOT_BYTES, "it fits into a small slot");
 
 bool onehost_copyin_has_pieces(enum weft_coll_kind kind)
 {
@@ -26,7 +21,7 @@ bool onehost_copyin_has_pieces(enum weft_coll_kind kind)
 
 static uint64_t contribution_bytes(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    /* fits: checked at the door */
+    /* no overflow: weft_coll_check has checked it */
     return args->count * weft_dtype_bytes(args->dtype) *
            (onehost_copyin_has_pieces(args->kind) ? group->ranks : 1);
 }
@@ -64,7 +59,7 @@ size_t onehost_copyin_bytes_of(const struct weft_group *group, const struct weft
         break;
     case WEFT_COLL_REDUCE:
     case WEFT_COLL_GATHER:
-        if (root) return 0; /* it has its own itself */
+        if (root) return 0; /* the root reads its own input */
         break;
     default: break;
     }
@@ -83,7 +78,7 @@ size_t onehost_copyin_bytes(const struct weft_group *group, const struct weft_co
     return onehost_copyin_bytes_of(group, args, group->rank);
 }
 
-/* Before the vote nobody knows whether ranks will take turns: then for the longer of the two. */
+/* Before the vote it is unknown whether ranks are oversubscribed: the larger of both cases. */
 size_t onehost_slot_bytes(const struct onehost *onehost, const struct weft_coll_args *args)
 {
     bool is_oversubscribed = onehost->state != ONEHOST_ENABLED || onehost->is_oversubscribed;
@@ -101,7 +96,7 @@ bool onehost_copyin_reserve(struct onehost *onehost, const struct weft_coll_args
 uint64_t onehost_copyin_moved_bytes(const struct weft_group *group, const struct weft_coll_args *args)
 {
     uint64_t copyin = onehost_copyin_bytes(group, args), others = group->ranks - 1;
-    /* the root reads it */
+    /* read by the root only */
     if (args->kind == WEFT_COLL_REDUCE || args->kind == WEFT_COLL_GATHER) return copyin;
     return onehost_copyin_has_pieces(args->kind) && args->kind != WEFT_COLL_REDUCE_SCATTER
                ? copyin / group->ranks * others

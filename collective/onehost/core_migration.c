@@ -1,22 +1,17 @@
-/* onehost_core_migration.c - ranks that share a processor while another is free part.
+/* core_migration.c - moves a rank away from a core that it shares with another rank, if another core is free.
  *
- * Ranks that wait for each other run in turns, and to the system two such threads look like one: it may start
- * both on one processor and leave them there for longer than many operations take. So a rank that waits for
- * one on its own processor leaves, for a processor that no rank of the group was last seen on, if it may run
- * there. Of those on one processor the rank of the lowest number stays.
- *
- * A thread is moved by taking processors away from it for a moment; it has all of them back before the
- * call returns, and the system may move it as before. Who has bound a rank to one processor has left it
- * none to go to. What another thread or process says of this one's processors in that moment is
- * overwritten: who does such things says so (weft_group_options.stay). */
+ * The scheduler may start two ranks on one core and leave them there. A rank that waits for a rank on its own
+ * core moves to a core without a rank of the group, if its affinity permits. Of the ranks on one core the
+ * lowest stays. A thread is moved by two calls of sched_setaffinity: fewer cores, then all as before. A rank
+ * bound to one core does not move. weft_group_options.stay disables it. */
 #include "collective/onehost/onehost.h"
 
 #include <string.h>
 
-enum { POLLS = 16 }; /* at a rank that shares this processor, before anything is done about it */
-#define WAIT_NS_MIN WEFT_MS(1) /* between two moves; doubles while they come to be needed again soon, */
+enum { POLLS = 16 };           /* polls of a rank on this core before it acts */
+#define WAIT_NS_MIN WEFT_MS(1) /* between two moves; doubles if the next move is needed soon */
 #define WAIT_NS_MAX WEFT_MS(16)
-#define SOON 8 /* waits */
+#define SOON 8 /* in units of the wait */
 
 bool onehost_core_migration_choose(const cpu_set_t *allowed, const uint32_t *processors, uint32_t ranks,
                                    uint32_t rank, cpu_set_t *free_out)
@@ -39,8 +34,8 @@ static uint64_t next_wait_ns(const struct onehost *onehost, uint64_t now_ns)
     return onehost->migration.wait_ns < WAIT_NS_MAX / 2 ? 2 * onehost->migration.wait_ns : WAIT_NS_MAX;
 }
 
-/* Whom nobody has bound is not bound to those that are there today either: the system remembers what a
- * thread asks for, and would keep it there when its cpuset grows or processors come online. */
+/* A thread without affinity must not be bound to the cores of today: the kernel would keep it there when its
+ * cpuset grows or cores come online. */
 bool onehost_core_migration_move(const cpu_set_t *allowed, const cpu_set_t *free)
 {
     cpu_set_t any, whole;
@@ -48,7 +43,7 @@ bool onehost_core_migration_move(const cpu_set_t *allowed, const cpu_set_t *free
     if (sched_setaffinity(0, sizeof *free, free) != 0) return false;
     bool widened =
         sched_setaffinity(0, sizeof any, &any) == 0 && sched_getaffinity(0, sizeof whole, &whole) == 0;
-    /* refused: all are others by now, and it has them */
+    /* refused: the cpuset has changed, and the thread has all of it */
     if (!widened || !CPU_EQUAL(&whole, allowed)) sched_setaffinity(0, sizeof *allowed, allowed);
     return true;
 }

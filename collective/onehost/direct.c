@@ -1,10 +1,10 @@
-/* onehost_direct_work.c - the arithmetic of the one-host plan: a range of elements, everybody's inputs,
- * everybody's outputs.
+/* direct.c - work on one slice: reductions and copies over the buffers of all ranks, and copy-out of copy-in
+ * slots.
  *
- * Every element evaluates T over the ranks, f32 for the 16-bit types, rounded once: the same bits as the
- * direct plan. Up to eight sources are summed in registers in one pass; more are summed eight at a time
- * into a tile that stays in the first cache: eight consecutive ranks are a subtree of T, and so are the
- * last few; T over such groups is T over their sums. */
+ * Every element evaluates the canonical tree T over the ranks, in f32 for the 16-bit types, rounded once: the
+ * same bits as the plan direct. Up to eight sources are summed in registers in one pass. More are summed
+ * eight at a time into a tile that stays in the first-level cache: eight consecutive ranks are a subtree of
+ * T, and so are the last few. */
 #include "collective/onehost/onehost.h"
 
 #include <string.h>
@@ -19,12 +19,13 @@ enum {
 };
 _Static_assert(1 << (LEVELS - 2) >= ONEHOST_RANKS_MAX, "a tile for each level of the tree");
 
-/* ---- who owns what ---- */
+/* ---- slices ---- */
 
-/* The others' contributions where they are not mapped, and the sum before it goes to a root that is not. */
+/* For peers' contributions that are not mapped, and for the sum of an unmapped root. */
 size_t onehost_scratch_bytes(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    bool small = args->kind == WEFT_COLL_REDUCE_SCATTER && args->counts; /* it may be, without being short */
+    /* may be below the copy-in limit without being copied in */
+    bool small = args->kind == WEFT_COLL_REDUCE_SCATTER && args->counts;
     return args->kind == WEFT_COLL_REDUCE || small ? (group->ranks + 1) * (size_t)ONEHOST_CMA_SCRATCH_BYTES
                                                    : 0;
 }
@@ -42,7 +43,7 @@ struct onehost_range onehost_slice_of(const struct weft_coll *coll, uint32_t ran
     uint64_t count = coll->args.count, ranks = coll->group->ranks;
     uint64_t unit = ONEHOST_SLICE_ALIGN_BYTES / coll->elem_bytes;
     while (unit > 1 && count / unit < 8 * ranks) unit /= 2;
-    uint64_t units = count / unit; /* the last slice takes what is left */
+    uint64_t units = count / unit; /* the last slice includes the remainder */
     uint64_t first = units / ranks * rank + units % ranks * rank / ranks,
              next = units / ranks * (rank + 1) + units % ranks * (rank + 1) / ranks;
     return (struct onehost_range){first * unit, (rank + 1 == ranks ? count : next * unit) - first * unit};
@@ -52,20 +53,23 @@ struct onehost_range onehost_slice_of(const struct weft_coll *coll, uint32_t ran
 struct onehost_reduce {
     struct reduce_spec elements;
     uint32_t source_count, out_count;
-    bool stream; /* nobody will find the outputs in a cache */
+    bool stream; /* non-temporal stores */
     const uint8_t *sources[ONEHOST_RANKS_MAX];
     uint8_t *outs[ONEHOST_RANKS_MAX];
 };
 
-/* What the kernels sum many at a time. */
-static bool is_half_float(enum weft_dtype dtype) { return dtype == WEFT_F16 || dtype == WEFT_BF16; }
+/* Types that the kernels sum. */
+static bool is_half_float(enum weft_dtype dtype)
+{
+    return dtype == WEFT_F16 || dtype == WEFT_BF16;
+}
 static bool adds_floats(const struct reduce_spec *sum)
 {
     return (sum->dtype == WEFT_F32 || is_half_float(sum->dtype)) &&
            (sum->op == WEFT_SUM || sum->op == WEFT_AVG || sum->op == WEFT_SCALED_SUM);
 }
 
-/* What the finished sum of floats is multiplied by, as sum.c does it. */
+/* Factor of the finished sum, as in reduce.c. */
 static float factor_of(const struct reduce_spec *sum)
 {
     return sum->total != 0 ? reduce_scale_factor(sum) : 1;
@@ -77,8 +81,8 @@ static void store_all(const struct onehost_reduce *sum, size_t at, const void *f
 }
 
 struct group_of_sources {
-    uint32_t first, count; /* up to eight */
-    float prescale, factor;    /* factor of each contribution; of the sum */
+    uint32_t first, count;  /* up to eight */
+    float prescale, factor; /* factor of each contribution; factor of the sum */
 };
 
 /* T over these sources of the tile into `total`. */
@@ -101,8 +105,8 @@ static void sum_group(const struct onehost_reduce *sum, struct group_of_sources 
     weft_kernels()->sum_tree_f32(&total, 1, sources, count, group.factor, elems);
 }
 
-/* Multiplies the contributions by `lift`. Returns false and stores nothing if a mean of bf16 is not finite
- * and the lift of the operation could make it finite. */
+/* Multiplies the contributions by `prescale`. Returns false and stores nothing if a mean of bf16 is not
+ * finite and the prescale of the operation could make it finite. */
 static bool sum_tile_lifted(const struct onehost_reduce *sum, size_t from, size_t elems, float prescale)
 {
     float partials[GROUPS_MAX][TILE], *total = partials[0];
@@ -130,15 +134,15 @@ static bool sum_tile_lifted(const struct onehost_reduce *sum, size_t from, size_
     return true;
 }
 
-/* The tile is computed again with the lift only if its result is not finite. The bits are the same either
+/* Computes the tile again with prescale only if its result is not finite. The bits are the same either
  * way. */
 static void sum_tile_float(const struct onehost_reduce *sum, size_t from, size_t elems)
 {
     if (!sum_tile_lifted(sum, from, elems, 1)) sum_tile_lifted(sum, from, elems, sum->elements.prescale);
 }
 
-/* Other types and reductions: T from its definition, a tile of partials for each level. `room` has one for
- * each below. */
+/* Other types and reductions: T by definition, one tile of partials per level; `scratch` has one for each
+ * level below. */
 static void sum_tree_tile(const struct onehost_reduce *sum, uint32_t first, uint32_t count, size_t from,
                           size_t elems, double (*scratch)[TILE])
 {
@@ -170,7 +174,7 @@ static void sum_all(const struct onehost_reduce *sum, uint64_t count)
 {
     if (sum->elements.dtype == WEFT_F32 && adds_floats(&sum->elements) &&
         sum->source_count <= SOURCES_AT_ONCE) {
-        /* a few elements: masked vectors take longer than the loop */
+        /* few elements: the loop is faster than masked vectors */
         const struct weft_kernels *kernels =
             count <= SCALAR_ELEMS_MAX ? weft_kernels_by_name("scalar") : weft_kernels();
         (sum->stream ? kernels->sum_tree_stream_f32 : kernels->sum_tree_f32)(
@@ -188,7 +192,7 @@ static void sum_all(const struct onehost_reduce *sum, uint64_t count)
 void onehost_reduce(const struct weft_coll *coll, const uint8_t *const *sources, uint8_t *const *outs,
                     uint32_t out_count, uint64_t count)
 {
-    struct onehost_reduce sum; /* large: only what is used is set */
+    struct onehost_reduce sum; /* large: only used fields are set */
     sum.elements = coll->sum;
     sum.source_count = coll->group->ranks;
     sum.out_count = out_count;
@@ -198,7 +202,7 @@ void onehost_reduce(const struct weft_coll *coll, const uint8_t *const *sources,
     sum_all(&sum, count);
 }
 
-/* ---- short ones: out of the announcements ---- */
+/* ---- copy-in ---- */
 struct copyin_op {
     struct onehost *onehost;
     const struct weft_coll_args *args;
@@ -207,14 +211,14 @@ struct copyin_op {
 
 static const uint8_t *copyin_source(const struct copyin_op *copyin_op, uint32_t rank, size_t bytes)
 {
-    /* what it has announced lies in the others' caches */
+    /* the own slot is in the caches of the peers */
     if (rank == copyin_op->onehost->group->rank) return copyin_op->args->in;
     const uint8_t *source = onehost_copyin_of(copyin_op->onehost, rank, copyin_op->seq, bytes);
-    /* seen to be there before: who changes that gets a sum of nonsense */
+    /* checked before; a peer that changes its descriptor gets a wrong sum */
     return source ? source : copyin_op->args->in;
 }
 
-/* What the root has said into the own output: all of it, or the piece for this rank. */
+/* Copies the root's contribution, or the piece for this rank, to the own output. */
 static void copy_out_from_root(const struct copyin_op *copyin_op, size_t bytes)
 {
     const struct weft_coll_args *args = copyin_op->args;
@@ -223,13 +227,13 @@ static void copy_out_from_root(const struct copyin_op *copyin_op, size_t bytes)
     const uint8_t *source = root ? args->in
                                  : onehost_copyin_of(copyin_op->onehost, args->root, copyin_op->seq,
                                                      pieces ? group->ranks * bytes : bytes);
-    if (!source || (root && !pieces)) return; /* else as in contribution: but here `in` may be nothing */
+    if (!source || (root && !pieces)) return; /* checked before, as in copyin_source; `in` may be NULL here */
     if (pieces) source += group->rank * bytes;
     if (source != args->out) memcpy(args->out, source, bytes);
     if (!root && onehost_has_single_reader(group, args->kind)) weft_claim_lines(source, bytes);
 }
 
-/* A piece of every rank, one behind the other. */
+/* Copies one piece of every rank, one after the other. */
 static void copy_out_from_all(const struct copyin_op *copyin_op, size_t bytes)
 {
     const struct weft_coll_args *args = copyin_op->args;
@@ -259,7 +263,7 @@ void onehost_copyin_work(struct onehost *onehost, const struct weft_coll_args *a
         copy_out_from_all(&copyin_op, bytes);
     } else if (args->kind != WEFT_COLL_REDUCE || args->root == rank) {
         bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER;
-        struct onehost_reduce sum; /* large: only what is used is set */
+        struct onehost_reduce sum; /* large: only used fields are set */
         sum.elements = reduce_spec_of(args, ranks);
         sum.source_count = ranks;
         sum.out_count = 1;
@@ -275,7 +279,7 @@ void onehost_copyin_work(struct onehost *onehost, const struct weft_coll_args *a
     }
 }
 
-/* ---- long ones: in everybody's buffers ---- */
+/* ---- direct and CMA ---- */
 struct job {
     struct onehost *onehost;
     struct weft_coll *coll;
@@ -289,14 +293,14 @@ static enum weft_status cma_copy(const struct job *job, uint32_t rank, bool outw
     return weft_peer_copy(job->coll->group->peer_table->peers[rank], outward, address, local, bytes);
 }
 
-/* What does not stay in the cache anyway is not read before it is written. */
+/* Non-temporal stores if the result does not stay in the cache. */
 static void copy_range(bool uses_nt_stores, uint8_t *to, const uint8_t *from, size_t bytes)
 {
     if (uses_nt_stores) weft_copy_nontemporal(to, from, bytes);
     else memcpy(to, from, bytes);
 }
 
-/* (bytes,) at `from` to the place `to` of all outputs. */
+/* Copies (bytes,) from `from` to offset `to` of all outputs. */
 static enum weft_status copy_to_all(const struct job *job, uint8_t *from, uint64_t to, size_t bytes)
 {
     enum { PIECE = 16384 }; /* read from memory once */
@@ -330,8 +334,8 @@ static enum weft_status broadcast(const struct job *job, size_t at, size_t bytes
     return WEFT_OK;
 }
 
-/* What of the operation's scratch is free for ordinary memory: not the cuts of unequal pieces, nor the
- * products behind them, but the longer part before or behind. */
+/* Part of the operation's scratch that CMA may use: the larger part before or after the cuts of unequal
+ * pieces and the scaled input. */
 struct cma_scratch {
     uint8_t *at;
     size_t bytes;
@@ -339,7 +343,7 @@ struct cma_scratch {
 static struct cma_scratch cma_scratch(const struct weft_coll *coll)
 {
     const uint8_t *cuts = (const uint8_t *)coll->cursor.args.displs_in;
-    bool aside = coll->input_elems_to_prepare > 0 && coll->in != coll->args.out; /* the products */
+    bool aside = coll->input_elems_to_prepare > 0 && coll->in != coll->args.out; /* the scaled input */
     if (!cuts && !aside) return (struct cma_scratch){coll->scratch, coll->scratch_bytes};
     const uint8_t *end = aside ? coll->in + coll->input_elems_to_prepare * coll->elem_bytes
                                : cuts + (coll->group->ranks + 1) * sizeof(uint64_t);
@@ -350,7 +354,7 @@ static struct cma_scratch cma_scratch(const struct weft_coll *coll)
     return (struct cma_scratch){coll->scratch + used, coll->scratch_bytes - used};
 }
 
-/* Elements of ordinary memory taken at a time: all far sources have a place there. */
+/* Elements per step: all CMA sources fit into the scratch. */
 static uint64_t piece_elems(const struct weft_coll *coll, struct cma_scratch scratch, uint32_t cma_count)
 {
     size_t bytes = scratch.bytes / cma_count;
@@ -369,7 +373,7 @@ static enum weft_status reduce_cma(const struct job *job, struct onehost_reduce 
     const struct cma_scratch scratch = cma_scratch(job->coll);
     uint64_t piece = piece_elems(job->coll, scratch, cma_count + (sum->out_count == 0));
     WEFT_ASSERT(piece > 0);
-    bool for_root = sum->out_count == 0; /* of a reduce, in memory that is not mapped */
+    bool for_root = sum->out_count == 0; /* of a reduce, whose root is not mapped */
     for (uint64_t done = 0; done < count; done += piece) {
         uint64_t elems = count - done < piece ? count - done : piece;
         size_t bytes = elems * elem_bytes, offset = done * elem_bytes;
@@ -411,7 +415,7 @@ enum weft_status onehost_direct_work(struct onehost *onehost, struct weft_coll *
                            bytes);
     bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER, is_disjoint = true;
     size_t in_at = at + (piece ? owner_piece : 0);
-    struct onehost_reduce sum; /* large: only what is used is set */
+    struct onehost_reduce sum; /* large: only used fields are set */
     sum.elements = coll->sum;
     sum.source_count = ranks;
     sum.out_count = 0;

@@ -1,22 +1,15 @@
-/* onehost/engine.c - one operation after the other, each through its phases; see onehost.h for the idea.
+/* engine.c - runs queued operations one after the other, each through its phases.
  *
- *     WAITING   for the vote of the ranks
- *     QUEUED    for the operation before it
- *     AHEAD     until all ranks have called, alike, what this one was over with before the others came (sequence.c)
- *     COMING    announced; until all ranks have announced theirs, alike
- *     WORKING   on this rank's slice, in steps of the loop; or
- *     STAGING   on its part of each round (staged.c)
- *     LEAVING   this rank is through; until all are
+ *   VOTE_PENDING   until the vote of the ranks ends
+ *   QUEUED         until the operation before it is finished
+ *   VERIFYING      until all peers have called what completed early here (sequence.c)
+ *   PUBLISHED      descriptor published; until those of all peers are there and match
+ *   WORKING        on this rank's slice, in steps of the loop; or STAGING: on its rounds (staged.c)
+ *   COMPLETING     own slice done; until all slices are
  *
- * The loop polls the first of the queue (a pollable without a descriptor: whoever stores for a rank that
- * sleeps wakes it through the transport). Ordinary buffers of all ranks go through stages or are copied by
- * system calls in pieces, whichever takes less time (onehost_method_stats.c; those of gather and scatter are
- * copied); where only some ranks have them, they are copied, or, where that is not allowed, everybody's go
- * through stages. Only where there is no memory for one does the operation leave for the messages, after the
- * announcements have told all ranks so.
- *
- * Ending early: the rank closes its buffers (segment.c), and the operation is over when nobody is inside
- * any more. */
+ * The loop polls the first operation of the queue. A peer that stores for a sleeping rank wakes it through
+ * the transport. If a rank ends an operation early, it closes its buffers (segment.c) and finishes when no
+ * peer is inside. */
 #include "collective/onehost/onehost.h"
 
 #include <string.h>
@@ -52,15 +45,18 @@ bool weft_group_uses_onehost(const struct weft_group *group, enum weft_coll_kind
            onehost_accepts(group, &(struct weft_coll_args){.kind = kind, .op = WEFT_SUM});
 }
 
-/* ---- the queue ---- */
+/* ---- queue ---- */
 
-static uint64_t loaded_bytes(const struct weft_coll *coll) { return coll->args.count * coll->elem_bytes; }
+static uint64_t loaded_bytes(const struct weft_coll *coll)
+{
+    return coll->args.count * coll->elem_bytes;
+}
 
-/* Ordinary memory that may go by both: does it go through a stage, as far as this rank is asked? */
+/* Unmapped buffers that can go by CMA or staged: does this rank ask for staged? */
 static bool should_stage(struct onehost *onehost, struct weft_coll *coll)
 {
     if (!onehost->all_cma) return true;
-    /* of gather and scatter a stage would carry each byte twice, one call does it once */
+    /* staged would copy each byte twice, one system call copies it once */
     if (!coll->onehost.uses_cma || coll->args.kind == WEFT_COLL_GATHER ||
         coll->args.kind == WEFT_COLL_SCATTER)
         return false;
@@ -70,9 +66,8 @@ static bool should_stage(struct onehost *onehost, struct weft_coll *coll)
     return !coll->onehost.method_stats || !onehost_method_uses_cma(coll->onehost.method_stats);
 }
 
-/* Unequal pieces of ordinary memory that all ranks know: messages share out the system calls for a long
- * piece between its two ranks, which here its owner makes alone. With pieces of one and two thirds
- * all_gather of 64 KiB took 2.8 us here and 3.6 by messages, of 25 MiB 1,797 and 1,441. */
+/* Unequal pieces in unmapped memory, lengths known to all ranks: here the owner makes the system calls of a
+ * piece alone. By messages the two ranks of a piece share them, which pays for long pieces. */
 static bool should_use_messages(const struct weft_coll *coll)
 {
     const struct weft_plan_args *plan = &coll->cursor.args;
@@ -80,7 +75,7 @@ static bool should_use_messages(const struct weft_coll *coll)
            plan->displs_in[plan->ranks] * coll->elem_bytes > ONEHOST_UNEQUAL_CMA_BYTES_MAX;
 }
 
-/* How this rank's buffers are reached, from what is known here; ranks may differ. */
+/* How peers can access this rank's buffers. Ranks may differ. */
 static void select_methods(struct onehost *onehost, struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
@@ -98,7 +93,7 @@ static void select_methods(struct onehost *onehost, struct weft_coll *coll)
     else if (!unequal && should_stage(onehost, coll)) coll->onehost.stage = onehost_stage_acquire(group);
     if (unequal) coll->onehost.flags |= ONEHOST_UNEQUAL;
     if (!onehost->all_cma) coll->onehost.flags |= ONEHOST_CMA_REFUSED;
-    /* says so even where it cannot reach the others: that it does not say its contribution */
+    /* also if it cannot reach the peers' buffers: peers learn that this rank does not copy in */
     if (coll->onehost.allows_stealing) coll->onehost.flags |= ONEHOST_ALLOWS_STEALING;
     if (onehost_is_personalized(coll->args.kind) && onehost_has_local_piece(coll))
         coll->onehost.flags |= ONEHOST_HAS_LOCAL_PIECE;
@@ -111,7 +106,7 @@ static void select_methods(struct onehost *onehost, struct weft_coll *coll)
     coll->onehost.is_reachable = coll->onehost.flags & (ONEHOST_DIRECT | ONEHOST_CMA);
 }
 
-/* false: some have not called yet what this rank was over with before. */
+/* false: some peers have not called what completed here before. */
 static bool try_publish(struct onehost *onehost, struct weft_coll *coll)
 {
     uint64_t seq = coll->onehost.seq;
@@ -122,7 +117,7 @@ static bool try_publish(struct onehost *onehost, struct weft_coll *coll)
     return true;
 }
 
-/* Looking for the others' words is quick; work on a vector is not. */
+/* A poll takes little time; work on a vector does not. */
 static void set_poll_cost(struct onehost *onehost)
 {
     const struct weft_coll *coll = queue_first(onehost);
@@ -135,7 +130,7 @@ static bool needs_scaling(const struct weft_coll *coll)
     return coll_is_reduction(coll->args.kind) && coll->args.op == WEFT_SCALED_SUM;
 }
 
-/* Contributions with a factor of their own are multiplied before the others may see them. */
+/* Contributions with a factor are multiplied before peers may read them. */
 static bool scale_input(struct weft_coll *coll)
 {
     size_t budget = ONEHOST_STEP_BYTES / 2;
@@ -152,7 +147,7 @@ static void start_first(struct onehost *onehost)
     onehost->awaited_rank = 0;
     if (!coll->onehost.is_copyin) select_methods(onehost, coll);
     coll->record.plan = coll->header.plan;
-    coll_record_start(coll, coll->posted_ns); /* the clock is not read for it */
+    coll_record_start(coll, coll->posted_ns); /* without reading the clock */
     (void)try_publish(onehost, coll);
 }
 
@@ -164,11 +159,10 @@ static void queue_append(struct onehost *onehost, struct weft_coll *coll)
     coll->header.plan = WEFT_PLAN_ONE_HOST;
     weft_list_append(&onehost->queue, &coll->onehost.link);
     if (!onehost->is_registered) {
-        /* from now on */
         onehost->pollable = (struct weft_pollable){
             .fd = WEFT_POLLABLE_NO_FD, .progress = onehost_progress, .arm = onehost_arm};
         weft_list_init(&onehost->pollable.link);
-        /* without a descriptor it cannot fail */
+        /* cannot fail without a descriptor */
         onehost->is_registered = weft_loop_add(onehost->group->loop, &onehost->pollable) == WEFT_OK;
     }
     set_poll_cost(onehost);
@@ -177,7 +171,7 @@ static void queue_append(struct onehost *onehost, struct weft_coll *coll)
 static void enqueue(struct onehost *onehost, struct weft_coll *coll)
 {
     coll->onehost.phase = ONEHOST_QUEUED;
-    if (needs_scaling(coll)) coll->args.in = coll->in; /* from now on: where its products lie */
+    if (needs_scaling(coll)) coll->args.in = coll->in; /* the scaled copy */
     coll->onehost.is_copyin = onehost_uses_copyin(coll->group, &coll->args);
     coll->onehost.may_allow_stealing = onehost_may_allow_stealing(coll->group, &coll->args);
     coll->onehost.modes_differ = false;
@@ -192,7 +186,7 @@ bool onehost_starts_immediately(const struct onehost *onehost)
     return onehost->state == ONEHOST_ENABLED && weft_list_empty(&onehost->queue);
 }
 
-/* It is the first, announced, and perhaps more than that (onehost_fastpath_direct.c). */
+/* The operation comes from the fast path: first in the queue and published. */
 static void resume(struct onehost *onehost, struct weft_coll *coll)
 {
     onehost->awaited_rank = 0;
@@ -206,7 +200,7 @@ void onehost_launch(struct weft_coll *coll)
     struct onehost *onehost = coll->group->onehost;
     bool resumes = coll->onehost.phase != ONEHOST_BY_MESSAGES;
     if (!resumes) coll->onehost.phase = ONEHOST_VOTE_PENDING;
-    /* now: it may be cancelled before the vote is over here, and after that on another rank */
+    /* assigned here: it can be cancelled before the vote ends on this rank and after it ends on another */
     coll->onehost.seq = onehost->next_seq++;
     if (resumes) resume(onehost, coll);
     else if (onehost->state == ONEHOST_ENABLED) enqueue(onehost, coll);
@@ -222,14 +216,14 @@ static void fall_back_to_messages(struct weft_coll *coll)
 void onehost_vote_complete(struct onehost *onehost)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &onehost->group->active) {
+    weft_list_foreach (node, spare, &onehost->group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->onehost.phase != ONEHOST_VOTE_PENDING || coll->phase != COLL_RUNNING) continue;
         if (onehost->state != ONEHOST_ENABLED) fall_back_to_messages(coll);
         else if (coll->is_sendrecv) onehost_sendrecv_launch(coll);
         else enqueue(onehost, coll);
     }
-    if (onehost->state != ONEHOST_ENABLED) onehost->next_seq = 0; /* no operation will meet here */
+    if (onehost->state != ONEHOST_ENABLED) onehost->next_seq = 0; /* no operation uses the path */
 }
 
 void onehost_unlink(struct weft_coll *coll)
@@ -260,7 +254,7 @@ void onehost_unlink(struct weft_coll *coll)
 
 /* ---- phases ---- */
 
-/* The peer's announcement as a header, to be compared and described like one that came as a message. */
+/* The descriptor as a message header, for comparison and error text. */
 static struct coll_header header_of_descriptor(const struct weft_coll *coll, uint32_t rank,
                                                const struct onehost_descriptor *descriptor)
 {
@@ -278,7 +272,7 @@ static struct coll_header header_of_descriptor(const struct weft_coll *coll, uin
     return header;
 }
 
-/* What a rank says of its memory cannot be. */
+/* The descriptor names memory that the peer does not map. */
 static bool fail_outside_memory(struct weft_coll *coll, uint32_t rank)
 {
     char name[128];
@@ -289,7 +283,7 @@ static bool fail_outside_memory(struct weft_coll *coll, uint32_t rank)
     return false;
 }
 
-/* Its buffers are where all its memory is, or the group ends. */
+/* Checks that the peer's buffers lie in its memory; else the group ends. */
 static bool accept_buffers(struct onehost *onehost, struct weft_coll *coll, uint32_t rank,
                            const struct onehost_descriptor *descriptor)
 {
@@ -297,7 +291,7 @@ static bool accept_buffers(struct onehost *onehost, struct weft_coll *coll, uint
     struct onehost_stage_info stage = {0};
     bool staged = descriptor->flags & ONEHOST_STAGED;
     if (staged) memcpy(&stage, descriptor->inline_data, sizeof stage);
-    /* what is not there the system will refuse */
+    /* the kernel checks addresses */
     struct onehost_buffers buffers = {.uses_cma = !(descriptor->flags & ONEHOST_DIRECT),
                                       .in_address = descriptor->in,
                                       .out_address = descriptor->out};
@@ -317,14 +311,14 @@ static bool accept_buffers(struct onehost *onehost, struct weft_coll *coll, uint
     return fits || fail_outside_memory(coll, rank);
 }
 
-/* A contribution that is carried by the announcement. */
+/* Checks the location of a contribution by copy-in. */
 static bool accept_copyin(const struct onehost *onehost, struct weft_coll *coll, uint32_t rank)
 {
     size_t bytes = onehost_copyin_bytes_of(coll->group, &coll->args, rank);
     return onehost_copyin_of(onehost, rank, coll->onehost.seq, bytes) || fail_outside_memory(coll, rank);
 }
 
-/* One more rank has come: does it call the same? */
+/* A peer's descriptor is there: compares the call and takes its buffers. */
 static bool accept_descriptor(struct onehost *onehost, struct weft_coll *coll, uint32_t rank)
 {
     const struct onehost_descriptor *descriptor =
@@ -357,7 +351,7 @@ static void begin_completion(struct onehost *onehost, struct weft_coll *coll)
     set_poll_cost(onehost);
 }
 
-/* A slice is done. Is there another? */
+/* One slice is done. Claims another one if slices are shared. */
 static void slice_finish(struct onehost *onehost, struct weft_coll *coll)
 {
     onehost_publish_slice_done(onehost, coll->onehost.slice_owner, coll->onehost.seq);
@@ -365,7 +359,7 @@ static void slice_finish(struct onehost *onehost, struct weft_coll *coll)
         begin_completion(onehost, coll);
 }
 
-/* All ranks are here: the work, or what replaces it. true: the operation is over. */
+/* All descriptors are there: starts the work, or falls back. true: the operation is complete. */
 static bool start_work(struct onehost *onehost, struct weft_coll *coll)
 {
     onehost->awaited_rank = 0;
@@ -380,7 +374,7 @@ static bool start_work(struct onehost *onehost, struct weft_coll *coll)
         return true;
     }
     bool staged = !(coll->onehost.all_flags & ONEHOST_DIRECT) && coll->onehost.all_flags & ONEHOST_STAGED;
-    /* memory that is not mapped cannot be copied */
+    /* the kernel refuses unmapped memory */
     if (coll->onehost.cma_refused && !(coll->onehost.all_flags & ONEHOST_DIRECT))
         coll->onehost.is_reachable = false;
     if (!coll->onehost.is_reachable && !staged) {
@@ -425,7 +419,7 @@ static void work_step(struct onehost *onehost, struct weft_coll *coll)
     uint64_t most = ONEHOST_STEP_BYTES / 2 / coll->group->ranks / coll->elem_bytes;
     struct onehost_range now = {rest->first, rest->count < most ? rest->count : most};
     if (now.count > 0) {
-        /* somebody has ended it: soon we shall know more */
+        /* a peer has ended it; the reason follows by message */
         if (!onehost_buffers_enter(onehost, coll->onehost.seq)) return;
         uint32_t culprit = 0;
         enum weft_status status = onehost_direct_work(onehost, coll, now, &culprit);
@@ -440,7 +434,7 @@ static void work_step(struct onehost *onehost, struct weft_coll *coll)
     if (rest->count == 0) slice_finish(onehost, coll);
 }
 
-/* How the loop waits for a rank: does that need this core? Else as told. */
+/* Sets how the loop waits: on this core if the peer shares it, else as `where`. */
 static void set_wait_hint(struct onehost *onehost, uint32_t rank, enum weft_wait_core where)
 {
     bool shares = rank != onehost->group->rank && onehost_peer_shares_core(onehost, rank);
@@ -458,7 +452,7 @@ static int staging_step(struct onehost *onehost, struct weft_coll *coll)
     return acted;
 }
 
-/* A rank that has not come to a call: has it called this number of the group by messages? */
+/* Has a peer that has not arrived called this number by messages? */
 static bool check_message_call(struct onehost *onehost, struct weft_coll *coll, const struct coll_header *own,
                                uint32_t rank)
 {
@@ -473,8 +467,7 @@ static bool check_message_call(struct onehost *onehost, struct weft_coll *coll, 
     return true;
 }
 
-/* The rank that host->seen names has not called what this one was over with before: has it called
- * otherwise? */
+/* Has awaited_rank called something other than the operation that completed here before? */
 static bool check_waiting_call(struct onehost *onehost, struct weft_coll *coll)
 {
     uint64_t seq = onehost->run_ahead.waiting_seq;
@@ -486,14 +479,14 @@ static bool check_waiting_call(struct onehost *onehost, struct weft_coll *coll)
                                  onehost_descriptor_of(onehost->peers[onehost->awaited_rank].segment, seq));
         const char *what = coll_header_difference(&theirs, &own);
         if (what) coll_report_mismatch(coll, &own, onehost->awaited_rank, &theirs, what);
-        return true; /* or it has come this moment */
+        return true; /* or it has arrived now */
     }
     own.plan = WEFT_PLAN_ONE_HOST;
-    own.cuts = 0; /* its pieces were equal */
+    own.cuts = 0; /* a run-ahead operation has equal pieces */
     return check_message_call(onehost, coll, &own, onehost->awaited_rank);
 }
 
-/* Wait for it. */
+/* Publishes if the peers have called everything before; else waits. */
 static bool verify_step(struct onehost *onehost, struct weft_coll *coll)
 {
     if (try_publish(onehost, coll)) return true;
@@ -518,7 +511,7 @@ static bool peer_is_ready(const struct onehost *onehost, const struct weft_coll 
                : onehost_slice_is_done(onehost, rank, coll->onehost.seq);
 }
 
-/* Who is to announce a rank's call, or is at work on its slice. */
+/* The rank that works on the slice of `rank`, or `rank` itself. */
 static uint32_t awaited_peer(const struct onehost *onehost, const struct weft_coll *coll, uint32_t rank)
 {
     return coll->onehost.phase == ONEHOST_COMPLETING && coll->onehost.is_stealing
@@ -526,8 +519,8 @@ static uint32_t awaited_peer(const struct onehost *onehost, const struct weft_co
                : rank;
 }
 
-/* Where ranks take turns: those of this core have nothing to do but wait for others as well, or else one
- * that was looked for first, elsewhere, may wait for them. */
+/* If ranks are oversubscribed: a rank on this core is waited for first, since a rank on another core can
+ * depend on it. */
 static enum weft_wait_core wait_location(const struct onehost *onehost, const struct weft_coll *coll)
 {
     if (!onehost->is_oversubscribed) return WEFT_WAIT_UNKNOWN;
@@ -540,7 +533,7 @@ static enum weft_wait_core wait_location(const struct onehost *onehost, const st
     return WEFT_WAIT_OTHER_CORE;
 }
 
-/* How many ranks from 0 on have done what the phase waits for. */
+/* Advances awaited_rank past the ranks that have done what the phase waits for. */
 static bool poll_peers(struct onehost *onehost, struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
@@ -575,7 +568,8 @@ void weft_group_add_moved(const struct weft_group *group, struct weft_moved *mov
     onehost_sendrecv_add_moved(onehost->sendrecv, moved);
 }
 
-/* Where some ranks' memory is mapped, stages were not to be had: that is no answer to what was asked. */
+/* If some buffers are mapped, staged was not available: this is no measurement of the method that was asked
+ * for. */
 static void record_method(const struct weft_coll *coll)
 {
     bool staged = !(coll->onehost.all_flags & ONEHOST_DIRECT) && coll->onehost.all_flags & ONEHOST_STAGED;
@@ -612,9 +606,7 @@ static int onehost_progress(struct weft_pollable *pollable, int budget)
         if (!poll_peers(onehost, coll)) return 0;
         if (start_work(onehost, coll)) finish(coll);
         return 1;
-    case ONEHOST_WORKING:
-        work_step(onehost, coll);
-        return 1;
+    case ONEHOST_WORKING: work_step(onehost, coll); return 1;
     case ONEHOST_STAGING: return staging_step(onehost, coll);
     case ONEHOST_COMPLETING:
         if (!poll_peers(onehost, coll)) return 0;
@@ -624,8 +616,7 @@ static int onehost_progress(struct weft_pollable *pollable, int budget)
     }
 }
 
-/* The rank that host->seen names has still not called what it is awaited for, by either way, nor said that
- * it is over. */
+/* awaited_rank has called neither in memory nor by messages, and has not retired the operation. */
 static bool is_still_waiting(const struct onehost *onehost)
 {
     uint64_t seq = onehost->run_ahead.waiting_seq;
@@ -659,7 +650,7 @@ static enum weft_status onehost_arm(struct weft_pollable *pollable)
     return is_ready ? WEFT_ERR_AGAIN : WEFT_OK;
 }
 
-/* ---- questions of the others ---- */
+/* ---- queries of other modules ---- */
 bool onehost_waits_for(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out)
 {
     const struct onehost *onehost = coll->group->onehost;

@@ -1,37 +1,27 @@
-/* onehost/fastpath.c - a short operation of the one-host plan that is announced, found complete and finished
- * within its call.
+/* fastpath.c - completes a copy-in operation inside its call, without the engine thread and the queue.
  *
- *     nothing else posted here ──► announce ──► look, a few microseconds ──► all have come, alike: sum, over
- *                  │ else                          │ else
- *                  ▼                               ▼
- *        WEFT_ERR_AGAIN: nothing happened     an ordinary operation, whose announcement stands already
+ *   nothing else posted ──► publish ──► poll, a few us ──► all arrived and match: reduce or copy, complete
+ *             │ else                          │ else
+ *             ▼                               ▼
+ *   WEFT_ERR_AGAIN: nothing happened     falls back to the queue; the descriptor stays published
  *
- * A rank waits for those alone of whom it needs something: in a broadcast and a scatter for the root, in a
- * reduce and a gather the root for all others. Who needs nothing is over when it has announced, and sees
- * later what the others called (sequence.c).
- *
- * What the others see is the same line as of an ordinary operation, so each rank decides for itself which way
- * it goes. All that is unusual (a rank that is late, dead, or calls otherwise; an abort, a deadline) is the
- * ordinary operation's, which begins where this one stops. Nothing can fail once the line is written: a
- * record for the operation and the group's timer are there before.
- *
- * Where ranks outnumber cores, one that shares this core is given it before anybody elsewhere is looked for:
- * so a core changes hands once an operation for each rank that shares it, less one, which is the least.
- *
- * What is only book-keeping is done while the lines travel between the cores, and before the fence that
- * waits for this rank's own. The caller sees to it that the loop is stepped now and then: news of the
- * group must not wait for ever. */
+ * A rank waits only for the ranks that it depends on: the root, or the contributors. A rank that needs no
+ * peer completes after its publish (sequence.c). Peers see an ordinary descriptor, so each rank decides for
+ * itself. Nothing can fail after the publish: the operation's record and the group's timer exist before it.
+ * Late or dead ranks, differing calls, aborts and deadlines are left to the queue. If ranks are
+ * oversubscribed, a rank on this core is waited for first, by yielding. The caller must step the loop
+ * regularly, so that control messages are handled. */
 #include "collective/onehost/onehost.h"
 
 enum {
-    POLL_TIMEOUT_NS = 5000,          /* as a loop spins before its first yield */
-    POLL_TIMEOUT_OVERSUBSCRIBED_NS = 50000, /* some need this core to come at all: looks are yields then */
+    POLL_TIMEOUT_NS = 5000,                 /* as a loop spins before its first yield */
+    POLL_TIMEOUT_OVERSUBSCRIBED_NS = 50000, /* some ranks need this core to arrive, so polls yield */
     POLLS_PER_CLOCK_READ = 16,
-    POLLS_PER_YIELD = 256, /* at one that runs on another core, before this core is lent all the same */
+    POLLS_PER_YIELD = 256, /* for a rank on another core, before this core is yielded */
     SMALL_RANKS_MAX = 8,
 };
 
-/* Nothing else is under way in the group, and nothing has happened to it. */
+/* No other operation is active in the group, and no failure or departure is known. */
 static bool is_idle(const struct weft_group *group)
 {
     const struct onehost *onehost = group->onehost;
@@ -56,7 +46,7 @@ static bool has_buffers(const struct onehost_prepared *prepared, const void *in,
            coll_buffers_are_valid(&prepared->layout, in, out);
 }
 
-/* Which buffers it has, and whom it needs: nobody else, in the first case, or nobody but the root. */
+/* Which buffers the call has, and which ranks it depends on: none, the root, or all. */
 static void prepare_roles(const struct weft_group *group, struct onehost_prepared *prepared)
 {
     const enum weft_coll_kind kind = prepared->call.kind;
@@ -110,7 +100,7 @@ static void prepare(const struct weft_group *group, struct onehost_prepared *pre
     prepare_records(group, prepared);
 }
 
-/* What nothing follows from before the work is done. */
+/* Arguments that matter only if the call does not complete at once. */
 static bool same_terms(const struct weft_coll_args *a, const struct weft_coll_args *b)
 {
     return a->deadline_ns == b->deadline_ns && a->factor == b->factor && a->total == b->total;
@@ -120,7 +110,7 @@ static bool can_prepare(struct weft_group *group, struct onehost_prepared *prepa
 {
     const struct weft_coll_args *args = &prepared->args;
     struct weft_error error;
-    /* by a factor that is another in each call, mostly */
+    /* its factor usually changes with each call */
     bool scales = coll_is_reduction(args->kind) && args->op == WEFT_SCALED_SUM;
     if (scales || !onehost_accepts(group, args) || args->subject ||
         coll_check(group, args, &error) != WEFT_OK)
@@ -150,11 +140,11 @@ void onehost_prepared_invalidate(struct onehost *onehost)
     for (int kind = 0; kind < WEFT_COLL_KIND_COUNT; kind++) {
         if (!onehost->prepared[kind]) continue;
         onehost->prepared[kind]->is_usable = false;
-        onehost->prepared[kind]->args.kind = WEFT_COLL_KIND_COUNT; /* like no call */
+        onehost->prepared[kind]->args.kind = WEFT_COLL_KIND_COUNT; /* matches no call */
     }
 }
 
-/* Look at a call as the post does. NULL: it is not for this way. */
+/* Validates the call as a post does. NULL: the fast path does not accept it. */
 static struct onehost_prepared *prepared_find(struct weft_group *group, const struct weft_coll_args *args)
 {
     static _Atomic uint64_t last_id;
@@ -166,13 +156,13 @@ static struct onehost_prepared *prepared_find(struct weft_group *group, const st
     prepared->args = *args;
     weft_loop_guard_thread(group->loop);
     if (!same && (prepared->is_usable = can_prepare(group, prepared))) prepare(group, prepared);
-    /* its terms are part of that */
+    /* depends on the deadline, factor and total */
     if (prepared->is_usable && prepared->can_use_direct) onehost_fastpath_direct_prepare(group, prepared);
     return prepared->is_usable ? prepared : NULL;
 }
 
-/* What is always the same in it was written long ago: small fields that are written and then read as a
- * word make the processor wait until all stores before them have left it, the announcement's too. */
+/* Constant fields were written long before. A small field that is written and then read as part of a word
+ * stalls until all earlier stores have left the core, the descriptor's too. */
 static uint64_t record(struct onehost *onehost, struct weft_record *record, uint64_t sequence,
                        uint64_t now_ns, uint64_t ended_ns)
 {
@@ -191,7 +181,7 @@ bool onehost_descriptor_matches(const struct onehost_descriptor *descriptor, con
            !(descriptor->flags & ONEHOST_UNEQUAL);
 }
 
-/* It begins with the first look at the clock. */
+/* The timeout starts at the first reading of the clock. */
 static bool poll_timed_out(struct onehost *onehost)
 {
     uint64_t now_ns = weft_now_ns(onehost->group->env);
@@ -232,7 +222,7 @@ static bool wait_match(struct onehost *onehost, const struct onehost_prepared *p
                               onehost_copyin_bytes_of(onehost->group, &prepared->args, rank)));
 }
 
-/* First those that need this core: a rank elsewhere may wait for just them, and would be looked at in
+/* Ranks on this core first: a rank on another core can depend on them, so polling it first would be in
  * vain. */
 bool onehost_fastpath_wait_core_sharers(struct onehost *onehost, uint64_t seq)
 {
@@ -243,7 +233,7 @@ bool onehost_fastpath_wait_core_sharers(struct onehost *onehost, uint64_t seq)
     return true;
 }
 
-/* The root, or all others, have announced the same, soon; and before it what this rank did. */
+/* Waits until the root or all peers have published the same call, and verifies the calls before it. */
 static bool wait_all(struct onehost *onehost, const struct onehost_prepared *prepared, uint64_t seq,
                      uint64_t sequence)
 {
@@ -260,7 +250,7 @@ static bool wait_all(struct onehost *onehost, const struct onehost_prepared *pre
     return onehost->run_ahead.verified_seq >= seq || onehost_verify(onehost, seq);
 }
 
-/* Those whom it waits for are there, whatever they have called. */
+/* The ranks that it depends on have published something. */
 static bool have_all_arrived(const struct onehost *onehost, const struct onehost_prepared *prepared,
                              uint64_t seq)
 {
@@ -277,14 +267,14 @@ void onehost_fall_back_to_queue(struct weft_group *group, const struct weft_coll
 {
     struct weft_coll_args args = *given;
     struct weft_error error;
-    const uint64_t late_ns = weft_now_ns(group->env); /* its time is measured from now on */
+    const uint64_t late_ns = weft_now_ns(group->env); /* the deadline counts from here */
     args.posted_ns = started->now_ns < late_ns ? started->now_ns : late_ns;
     weft_loop_guard_thread(group->loop);
     group->onehost->next_seq = started->seq;
     group->sequence--;
     enum weft_status status =
         coll_prepare(group, &args, true, 0, after->done, after->context, after->coll_out, &error);
-    WEFT_ASSERT(status == WEFT_OK); /* checked before, and its record lay there */
+    WEFT_ASSERT(status == WEFT_OK); /* validated before, and an idle record was there */
     struct weft_coll *coll = *after->coll_out;
     if (so_far) coll->onehost = so_far->onehost;
     weft_list_init(&coll->onehost.link);
@@ -309,9 +299,12 @@ static void work(struct onehost *onehost, const struct onehost_prepared *prepare
     onehost_copyin_work(onehost, &prepared->args, seq);
 }
 
-static uint64_t later_ns(uint64_t a_ns, uint64_t b_ns) { return a_ns > b_ns ? a_ns : b_ns; }
+static uint64_t later_ns(uint64_t a_ns, uint64_t b_ns)
+{
+    return a_ns > b_ns ? a_ns : b_ns;
+}
 
-/* Nothing was waited for: one entry says that it began and that it is over. */
+/* Completes without a wait: one record for begin and end. */
 static enum weft_status complete_immediately(struct onehost *onehost, struct onehost_prepared *prepared,
                                              uint64_t seq, uint64_t sequence)
 {
@@ -357,7 +350,7 @@ void onehost_fastpath_end(struct onehost *onehost, const struct onehost_prepared
     weft_recorder_end(onehost->group->recorder, started->record_number, ended_ns);
 }
 
-/* Announced, and somebody whom it needs was not there. */
+/* Published, but a rank that it depends on was not there. */
 static enum weft_status wait_and_complete(struct onehost *onehost, struct onehost_prepared *prepared,
                                           uint64_t seq, uint64_t sequence,
                                           const struct onehost_completion *after)
@@ -372,8 +365,8 @@ static enum weft_status wait_and_complete(struct onehost *onehost, struct onehos
     return WEFT_OK;
 }
 
-/* Where others may lend their buffers instead, it may have to go by messages: who is over before it has
- * seen all the others would not hear of it. */
+/* If peers may use their buffers directly instead, the operation may have to go by messages. A rank that
+ * completed before it saw all descriptors would not know. */
 static bool may_copyin(struct weft_group *group, const struct onehost_prepared *prepared)
 {
     if (!prepared->can_use_direct) return true;
@@ -393,7 +386,6 @@ static void trail_call(struct weft_group *group, const struct onehost_call *call
     call_digest_add(group, &called);
 }
 
-/* Said with the announcement. */
 static enum weft_status start_copyin(struct weft_group *group, struct onehost_prepared *prepared,
                                      const void *in, void *out, const struct onehost_completion *after)
 {
@@ -419,10 +411,10 @@ static enum weft_status start_copyin(struct weft_group *group, struct onehost_pr
 static enum weft_status run_prepared(struct weft_group *group, struct onehost_prepared *prepared,
                                      const void *in, void *out, const struct onehost_completion *after)
 {
-    if (!has_buffers(prepared, in, out)) return WEFT_ERR_AGAIN; /* perhaps refused: the post knows */
+    if (!has_buffers(prepared, in, out)) return WEFT_ERR_AGAIN; /* possibly invalid: the post validates it */
     enum weft_status status =
         prepared->can_use_direct ? onehost_fastpath_direct(group, prepared, in, out, after) : WEFT_ERR_AGAIN;
-    /* nor is it said: the others may lend theirs, as this rank will, too */
+    /* no copy-in either: peers may use their buffers directly, and so will this rank */
     if (status == WEFT_ERR_NO_MEMORY) return WEFT_ERR_AGAIN;
     return status == WEFT_ERR_AGAIN && may_copyin(group, prepared)
                ? start_copyin(group, prepared, in, out, after)

@@ -1,18 +1,14 @@
-/* onehost_fastpath_direct.c - an operation on buffers that all ranks map, begun and over within its call
- * (onehost/fastpath.c does so with what is said).
+/* fastpath_direct.c - completes an operation on mapped buffers inside its call.
  *
- *     buffers mapped, all before it settled ──► announce ──► all have come, alike, mapped ──► slices ──► all
- *     are through: over
- *                  │ else                                         │ late, or otherwise           │           │ late
- *                  ▼                                              └──────────────────────────────┴───────────┘
- *     WEFT_ERR_AGAIN: nothing happened                     an ordinary operation, which goes on where this one stops
+ *   mapped, all before verified ──► publish ──► all arrived, match, mapped ──► slices ──► all done: complete
+ *             │ else                                    │ late, or differs        │           │ late
+ *             ▼                                         └─────────────────────────┴───────────┘
+ *   WEFT_ERR_AGAIN: nothing happened               falls back to the queue, which continues where this stops
  *
- * What an ordinary operation takes beside its work, a record of its own, a place in the queue, steps of
- * the loop, and the way from caller to engine and back, was two thirds of a microsecond, as much as to sum
- * 64 KiB: here none of it is touched. The words are those of onehost/engine.c, so each rank decides for
- * itself which way it goes. A shape keeps what an operation is to the functions of the room, without
- * memory for messages; should it become ordinary there is a record that has that. Only what one step of
- * the loop would do goes this way: others may wait for the loop. */
+ * It saves the operation record, the queue, the steps of the loop and the way to the engine thread. Segments
+ * are used as by engine.c, so each rank decides for itself. A prepared call keeps the constant part of the
+ * operation, without memory for messages; a fallback takes an idle record that has it. Only what one step of
+ * the loop would do is accepted: others may wait for the loop. */
 #include "collective/onehost/onehost.h"
 
 enum { VECTOR_BYTES = ONEHOST_STEP_BYTES / 2 };
@@ -33,7 +29,7 @@ static bool is_of_kind(enum weft_coll_kind kind)
 bool onehost_fastpath_direct_accepts(const struct weft_group *group, const struct weft_coll_args *args)
 {
     const struct onehost *onehost = group->onehost;
-    /* who may not copy offers stages as well */
+    /* without CMA a rank also offers a stage */
     if (!is_of_kind(args->kind) || args->counts || args->count == 0 || !onehost->all_cma) return false;
     bool pieces = args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_ALL_GATHER;
     return args->count <= VECTOR_BYTES / weft_dtype_bytes(args->dtype) / (pieces ? group->ranks : 1) &&
@@ -55,8 +51,8 @@ static bool is_mapped(const void *memory)
     return memory && weft_memory_locate(memory, 1, &offset);
 }
 
-/* Kept from the first call on whose buffers may be mapped: of very many groups most sum ordinary memory.
- * AGAIN: they are not; NO_MEMORY: they may be. */
+/* Made at the first call whose buffers may be mapped, because most groups reduce unmapped memory.
+ * WEFT_ERR_AGAIN: not mapped. WEFT_ERR_NO_MEMORY: may be mapped. */
 static enum weft_status outline_ensure(struct weft_group *group, struct onehost_prepared *prepared,
                                        const void *in, const void *out)
 {
@@ -71,7 +67,7 @@ static enum weft_status outline_ensure(struct weft_group *group, struct onehost_
 
 /* ---- the operation ---- */
 
-/* All that could fail later is there. */
+/* Everything that could fail later is reserved. */
 static bool can_begin(struct onehost *onehost, const struct onehost_prepared *prepared, const void *in,
                       void *out)
 {
@@ -103,8 +99,7 @@ static void begin(struct onehost *onehost, struct weft_coll *coll)
         (struct onehost_buffers){.in = coll->args.in, .out = coll->args.out};
 }
 
-/* Its buffers, where it calls the same and has them mapped, as far as all need it. Anything else is for
- * the ordinary operation to say. */
+/* The peer calls the same with mapped buffers, as far as all need them. Other cases are left to the queue. */
 static bool accept_peer(struct onehost *onehost, const struct onehost_prepared *prepared, uint32_t rank)
 {
     struct weft_coll *coll = prepared->direct_coll;
@@ -131,7 +126,7 @@ static bool wait_all(struct onehost *onehost, const struct onehost_prepared *pre
     return true;
 }
 
-/* The slices that are for this rank. false: somebody has ended the operation. */
+/* Works on the slices of this rank. false: a peer has ended the operation. */
 static bool work(struct onehost *onehost, struct weft_coll *coll)
 {
     uint32_t culprit;
@@ -145,7 +140,7 @@ static bool work(struct onehost *onehost, struct weft_coll *coll)
             if (!onehost_buffers_enter(onehost, coll->onehost.seq)) return false;
             enum weft_status status = onehost_direct_work(onehost, coll, coll->onehost.remaining, &culprit);
             onehost_buffers_leave(onehost);
-            WEFT_ASSERT(status == WEFT_OK); /* nothing of it is copied by system calls */
+            WEFT_ASSERT(status == WEFT_OK); /* no system call is involved */
         }
         onehost_publish_slice_done(onehost, coll->onehost.slice_owner, coll->onehost.seq);
     }

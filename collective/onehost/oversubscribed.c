@@ -1,28 +1,21 @@
-/* oversubscribed.c - where ranks take turns on the processors, whoever has one works on the slices of those
- * who have none.
+/* oversubscribed.c - work stealing: if ranks are oversubscribed, a running rank works on the slices of ranks
+ * that are not scheduled.
  *
- *     core 0   A: announces n | B: announces n; all have: own slice, A's | B: n is over; announces n + 1 | A: n is over, announces n + 1; all have ...
+ *   core 0  A: publish n | B: publish n; own slice, slice of A | B: n complete, publish n + 1 | ...
  *
- * Else an operation takes two turns of each rank on a core: one to announce, and, once all have, one to work
- * on its slice. So each slice is taken by a word of its owner's segment, by whoever comes first: each rank
- * its own, then those of ranks that need this core, then the others'. Who comes later finds nothing to do,
- * and the operation over when all slices are through.
- *
- * Who is through tells so in the owner's segment: of the ranks that write `taken` and `through` there the one
- * that has taken the slice alone does, until the next operation, which begins when all have announced it, so
- * when all have left this one. What is stored where is the same whoever does it: a slice has its owner's
- * bounds, and a sum its order.
- *
- * Who has taken a slice is inside the buffers as with its own (segment.c), and is the one that the others
- * wait for. */
+ * Without it an operation needs two time slices of each rank: one to publish, one to work on its slice. Each
+ * slice is claimed by a compare-and-swap on claimed_seq in its owner's segment: the own slice first, then
+ * those of ranks on this core, then the others. The claimer alone writes done_seq there until the next
+ * operation, which starts after all ranks have left this one. The result does not depend on the claimer: a
+ * slice has its owner's bounds, and a sum its order. */
 #include "collective/onehost/onehost.h"
 
-/* Bytes of a vector. A longer one pays for the second turn, and a slice is better in the cache of the core
- * that had it before. Measured by four ranks of two processors (docs/performance.md). */
+/* Bytes of a vector. A longer one pays for the second time slice, and its slice is better in the cache of its
+ * own core. */
 #define STEALING_BYTES_MAX (2u << 20)
 
-/* The same on all ranks, once all have come: every buffer is in memory that all map, and whose slice it is
- * does not matter. */
+/* The same on all ranks after all have arrived: all buffers are mapped, and any rank can work on any
+ * slice. */
 bool onehost_stealing_is_enabled(const struct onehost *onehost, const struct weft_coll *coll)
 {
     const uint8_t all = ONEHOST_DIRECT | ONEHOST_ALLOWS_STEALING;

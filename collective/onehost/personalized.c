@@ -1,25 +1,22 @@
-/* personalized.c - gather, scatter and all_to_all of the one-host plan: each piece has one reader, and goes
- * from its sender's input into its reader's output in one pass.
+/* personalized.c - gather, scatter and all_to_all: each piece has one reader and is copied once, from input
+ * to output.
  *
- * Either of the two can do the copying, so they share it: of each piece between a root and another rank the
- * root copies the last 1/ranks, unless it has a piece of its own to copy; of the two pieces between ranks
- * that exchange the lower rank copies the first halves. So each rank is inside the buffers of one other at a
- * time, and all copy about as much. Where two ranks exchange in place the halves are swapped through a tile
- * that stays in the first cache. Stores do not go past the caches: where a piece has one reader, each byte is
- * stored once, and 25 MiB took twice as long so.
- *
- * Unequal pieces: the root (of an exchange every rank) lays down where its pieces begin in its room, and
- * the others say in their announcement how long theirs is; both sides of a piece compare. Nobody knows all
- * lengths before, so such a call is never short. */
+ * Sender and receiver share the copying. Of a piece between the root and another rank the root copies the
+ * last 1/ranks, unless it has a local piece to copy. Of the two pieces of an all_to_all pair the lower rank
+ * copies the first halves. So a rank accesses the buffers of one peer at a time. In place the halves are
+ * swapped through a tile in the first-level cache. Stores are never non-temporal, because each byte is stored
+ * once. Unequal pieces: the root (in an all_to_all every rank) publishes its cuts in a small slot, the other
+ * ranks publish their length in the descriptor, and both sides compare. No rank knows all lengths, so such a
+ * call never uses copy-in. */
 #include "collective/onehost/onehost.h"
 
 #include <string.h>
 
 enum { SWAP_BYTES = 8192 };
 _Static_assert(2 * (ONEHOST_RANKS_MAX + 1) * sizeof(uint64_t) <= ONEHOST_SMALL_SLOT_BYTES,
-               "the cuts of both vectors fit into a room");
+               "the cuts of both vectors fit into a small slot");
 
-/* ---- whose pieces are where ---- */
+/* ---- pieces ---- */
 static struct onehost_range piece_of(const uint64_t *cuts, uint64_t count, uint32_t rank)
 {
     return cuts ? (struct onehost_range){cuts[rank], cuts[rank + 1] - cuts[rank]}
@@ -31,8 +28,8 @@ struct onehost_range onehost_piece_of(const struct weft_coll *coll, uint32_t ran
     return piece_of(coll->cursor.args.displs_in, coll->args.count, rank);
 }
 
-/* What this rank has for rank `rank`, or of it, in a vector cut so. at_root: the kind whose root has a
- * piece for each rank there; the others have one. */
+/* The piece between this rank and `rank` in a vector with these cuts. at_root: the kind whose root has one
+ * piece per rank; the other ranks have one piece. */
 static struct onehost_range piece_with(const struct weft_coll *coll, enum weft_coll_kind at_root,
                                        const uint64_t *cuts, uint32_t rank)
 {
@@ -74,7 +71,7 @@ uint64_t onehost_publish_lengths(struct onehost *onehost, const struct weft_coll
 {
     const struct weft_plan_args *plan = &coll->cursor.args;
     uint32_t ranks = onehost->group->ranks;
-    /* all ranks know all lengths: one number that differs where they do not agree */
+    /* all ranks know all lengths: a hash that differs if they disagree */
     if (!plan->own_lengths) return coll->header.cuts;
     if (!onehost_publishes_cuts(onehost->group, &coll->args)) return coll->args.count;
     const struct onehost_copyin_slots *copyin_slots = &onehost->copyin_slots[ONEHOST_SMALL];
@@ -88,7 +85,7 @@ uint64_t onehost_publish_lengths(struct onehost *onehost, const struct weft_coll
     return copyin_slots->at + at;
 }
 
-/* The piece in the vector that a rank's cuts are of. false: they lie outside its memory. */
+/* The piece from a peer's cuts. false: the cuts are outside its memory. */
 static bool peer_cut(const struct onehost_peer *peer, uint64_t at, uint32_t ranks, uint32_t index, bool out,
                      struct onehost_range *piece_out)
 {
@@ -100,7 +97,7 @@ static bool peer_cut(const struct onehost_peer *peer, uint64_t at, uint32_t rank
     return true;
 }
 
-/* How a rank sees the pieces between it and this one: the one that it sends, the one that it gets. */
+/* The pieces between `rank` and this rank as `rank` has published them. */
 static bool peer_pieces(const struct onehost *onehost, const struct weft_coll *coll, uint32_t rank,
                         struct onehost_range *sends, struct onehost_range *receives)
 {
@@ -127,7 +124,7 @@ static bool peer_pieces(const struct onehost *onehost, const struct weft_coll *c
     return true;
 }
 
-/* Is that much of a vector at `at` in memory of so many bytes? */
+/* Does the piece fit into (bytes,) of memory from `at`? */
 static bool vector_fits(uint64_t bytes, uint64_t at, struct onehost_range piece, size_t elem_bytes)
 {
     if (piece.count == 0) return true;
@@ -162,9 +159,9 @@ bool onehost_pieces_check(const struct onehost *onehost, struct weft_coll *coll,
     return true;
 }
 
-/* ---- who copies what ---- */
+/* ---- division of work ---- */
 
-/* Of (count,) elements that go between this rank and `rank`, those that this one copies. */
+/* The part that this rank copies, of (count,) elements between it and `rank`. */
 static struct onehost_range share_of(const struct onehost *onehost, const struct weft_coll *coll,
                                      uint32_t rank, uint64_t count)
 {
@@ -207,14 +204,14 @@ struct onehost_range onehost_pieces_slice(const struct onehost *onehost, const s
     return end > 0 ? (struct onehost_range){first, end - first} : (struct onehost_range){0, 0};
 }
 
-/* ---- the copying ---- */
+/* ---- copying ---- */
 struct job {
     struct onehost *onehost;
     struct weft_coll *coll;
-    uint32_t rank; /* the other one */
+    uint32_t rank; /* the peer */
 };
 
-/* From memory of this rank into the other's output, `at` bytes from where that begins. */
+/* From own memory to byte `at` of the peer's output. */
 static enum weft_status put(const struct job *job, uint8_t *from, uint64_t at, size_t bytes)
 {
     const struct onehost_buffers *buffers = &job->onehost->buffers[job->rank];
@@ -235,7 +232,7 @@ static enum weft_status get(const struct job *job, uint8_t *to, uint64_t at, siz
     return WEFT_OK;
 }
 
-/* Both are in place: what is given lies where what is taken goes. */
+/* Both ranks in place: each piece is stored where the other one was. */
 static enum weft_status swap(const struct job *job, uint8_t *own, uint64_t at, size_t bytes)
 {
     uint8_t tile[SWAP_BYTES];
@@ -269,7 +266,7 @@ static enum weft_status exchange(const struct job *job, struct onehost_range ran
         put_range.count && get_range.count &&
         (buffers->uses_cma ? buffers->in_address == buffers->out_address : buffers->in == buffers->out);
     if (in_place && from == to) return swap(job, from, get_at, get_range.count * elem_bytes);
-    if (in_place) { /* before something is written there */
+    if (in_place) { /* before it is overwritten */
         WEFT_TRY(get(job, to, get_at, get_range.count * elem_bytes));
         return put(job, from, put_at, put_range.count * elem_bytes);
     }

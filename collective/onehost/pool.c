@@ -1,14 +1,10 @@
-/* onehost/pool.c - what a group keeps in the memory that peers map, small and for all groups of a process
- * together.
+/* pool.c - memory that peers map, shared by all groups of a process, so that it grows with the traffic and
+ * not with groups.
  *
- *     pieces   segments, the words about calls, rings of sends: a few KiB each, cut from chunks of this process; for the life of a group
- *     places   where the memory of each other process is mapped
- *     rooms    for contributions of short operations that do not fit into an announcement: lent to the groups of a session that use them.
- *              One that is at rest loses its room to the next that needs one, once its peers have read what
- *              lies there.
- *     halls    the same for contributions of some hundred KiB
- *
- * So memory grows with what is under way, and little with the number of groups. */
+ *   blocks          segments, message calls, send rings: a few KiB each, cut from chunks
+ *   peer memories   the mapping of each other process
+ *   copy-in slots   lent to groups; an idle group loses them to the next one that needs them
+ *   buffers         peer buffer tables of operations */
 #include "collective/onehost/onehost.h"
 
 #include <pthread.h>
@@ -27,12 +23,12 @@ _Static_assert(2 * sizeof(struct onehost_segment) <= CHUNK_BYTES &&
                    2 * ONEHOST_SMALL_SLOT_BYTES <= (int)CHUNK_BYTES,
                "pieces of a chunk");
 
-/* ---- pieces ---- */
+/* ---- blocks ---- */
 struct chunk {
     struct chunk *next;
-    uint8_t *memory;   /* (CHUNK_BYTES,) */
+    uint8_t *memory; /* (CHUNK_BYTES,) */
     size_t block_bytes;
-    uint64_t used;     /* a bit each */
+    uint64_t used; /* one bit per block */
 };
 
 static struct {
@@ -46,7 +42,7 @@ static uint64_t full_mask(const struct chunk *chunk)
     return count < BLOCKS_MAX ? ((uint64_t)1 << count) - 1 : UINT64_MAX;
 }
 
-/* With the mutex held. One that a parent process has made is not found in this one's memory. */
+/* Caller holds the mutex. A child after fork does not find the chunks of its parent. */
 static struct chunk *chunk_find(size_t block_bytes)
 {
     uint64_t at;
@@ -109,7 +105,7 @@ void onehost_block_free(void *block)
     weft_free_bytes(weft_env_system(), chunk);
 }
 
-/* ---- places ---- */
+/* ---- peer memories ---- */
 static struct {
     pthread_mutex_t mutex;
     struct onehost_peer_memory *first;
@@ -124,7 +120,7 @@ enum weft_status onehost_peer_memory_acquire(struct weft_peer *peer,
     struct onehost_peer_memory *memory = peer_memories.first;
     while (memory && memory->mapping.view != mapping.view) memory = memory->next;
     if (memory) {
-        weft_mapping_release(&mapping); /* the place has it already */
+        weft_mapping_release(&mapping); /* it is mapped already */
     } else if ((memory = weft_alloc_zero(weft_env_system(), sizeof *memory))) {
         memory->mapping = mapping;
         memory->next = peer_memories.first;
@@ -153,30 +149,30 @@ void onehost_peer_memory_release(const struct onehost_peer_memory *released)
     weft_free_bytes(weft_env_system(), memory);
 }
 
-/* ---- rooms ---- */
+/* ---- copy-in slots ---- */
 struct idle_slots {
     struct idle_slots *next;
 };
 
 static const struct {
     size_t bytes;
-    uint32_t created_min; /* so many are made before a group loses its own */
+    uint32_t created_min; /* created before a group loses its slots to another */
 } slot_classes[ONEHOST_SLOT_CLASSES] = {[ONEHOST_SMALL] = {ONEHOST_SMALL_POOL_BYTES, SMALL_POOLS_MIN},
                                         [ONEHOST_LARGE] = {ONEHOST_LARGE_POOL_BYTES, LARGE_POOLS_MIN}};
 _Static_assert(sizeof((struct op_pool *)0)->copyin_slots / sizeof(struct onehost_slot_pool) ==
                    ONEHOST_SLOT_CLASSES,
                "one each");
 
-/* Has `rank` still to read what this one has said? Who has announced an operation has read what was said
- * in those before it; and of what is said to a root the others read nothing. They need not have said that
- * they are over with it: who went ahead of the others says that with its next operation. */
+/* Can `rank` still read a slot of this rank? A rank that has published an operation has read all before it.
+ * Contributions to a root are read by the root only. retired_seq is not required: a rank that ran ahead
+ * updates it later. */
 static bool may_still_read(const struct onehost *onehost, uint32_t rank)
 {
     const struct onehost_peer *peer = &onehost->peers[rank];
     if (!peer->segment || !peer->memory || !onehost_peer_reads_segment(peer, onehost->next_seq)) return false;
-    const uint64_t last = onehost->next_seq - 1; /* it is not over with all, so there was one */
+    const uint64_t last = onehost->next_seq - 1; /* the peer has not retired all, so there was an operation */
     const struct onehost_descriptor *descriptor = onehost_descriptor_of(onehost->segment, last);
-    /* else the root has said its cuts */
+    /* otherwise the root has published its cuts */
     bool to_root = (descriptor->kind == WEFT_COLL_REDUCE || descriptor->kind == WEFT_COLL_GATHER) &&
                    !(descriptor->flags & ONEHOST_UNEQUAL);
     return !to_root || rank == descriptor->root ||
@@ -193,12 +189,12 @@ static bool is_idle(const struct onehost *onehost)
     return true;
 }
 
-/* The room of a group that has no use for it now; of the few that have had theirs for the longest. */
+/* Takes the slots of an idle group. Tries those that have held theirs longest. */
 static uint8_t *slots_reclaim(struct onehost_slot_pool *pool, enum onehost_slot_class slot_class)
 {
     struct weft_list *node, *spare;
     unsigned tried = 0;
-    weft_list_foreach(node, spare, &pool->holders) {
+    weft_list_foreach (node, spare, &pool->holders) {
         struct onehost_copyin_slots *copyin_slots =
             weft_container_of(node, struct onehost_copyin_slots, link);
         struct onehost *holder =
@@ -215,8 +211,7 @@ static uint8_t *slots_reclaim(struct onehost_slot_pool *pool, enum onehost_slot_
     return NULL;
 }
 
-/* Where the peers can read it, as a segment; NULL: there is no such memory left. Whatever else
- * weft_memory_alloc finds is of no use. */
+/* In memory that peers map; NULL: none is left. */
 static uint8_t *slots_create(size_t bytes)
 {
     void *memory;
@@ -242,11 +237,11 @@ bool onehost_slots_acquire(struct onehost *onehost, enum onehost_slot_class slot
     if (idle) pool->idle = idle->next;
     else if (pool->count >= slot_classes[slot_class].created_min) memory = slots_reclaim(pool, slot_class);
     if (!memory && (memory = slots_create(slot_classes[slot_class].bytes))) pool->count++;
-    /* a child of fork finds none of its parent's */
+    /* a child after fork finds no memory of its parent */
     if (!memory || !weft_memory_locate(memory, slot_classes[slot_class].bytes, &copyin_slots->at))
         return false;
     copyin_slots->memory = memory;
-    /* nobody has anything to read in it */
+    /* no peer reads from it */
     if (slot_class == ONEHOST_LARGE)
         memset(onehost->large_slot_seqs, 0, ONEHOST_LARGE_SLOTS * sizeof *onehost->large_slot_seqs);
     weft_list_append(&pool->holders, &copyin_slots->link);
@@ -274,7 +269,7 @@ void onehost_slots_release(struct op_pool *op_pool, enum onehost_slot_class slot
     pool->count++;
 }
 
-/* ---- what an operation knows of its peers' buffers ---- */
+/* ---- peer buffer tables ---- */
 struct idle_buffers {
     struct idle_buffers *next;
 };

@@ -1,16 +1,14 @@
-/* segment.c - the segments: announcements, sleeping and waking, and who is inside whose buffers.
+/* segment.c - reads and writes of segments: descriptors, counters, sleep and wake, access to buffers.
  *
- * Two pairs of steps, each with a full fence between its halves on both sides, so that one of the two sees
- * the other:
+ * Two pairs of steps. Each side has a full fence between its two halves, so at least one side sees the other:
  *
- *   who stores          who sleeps                 who works in buffers     whose buffer it is
- *   its word            sleeping = 1               inside = 1               closed = number + 1
- *   sleeping? wake      is the word there? stay    closed? go away          inside? wait for it
+ *    publisher               sleeper                     rank in peers' buffers     owner of a buffer
+ *    store the descriptor    sleeping = 1                accesses_buffers = 1       closed_seq = seq + 1
+ *    sleeping? wake it       descriptor stored? stay up  closed_seq > seq? leave    accesses_buffers? wait
  *
- * So a system call happens only when somebody sleeps; and when an owner sees nobody inside, nobody gets in
- * any more, without a message: a rank that computes, sleeps or is stopped elsewhere delays nothing. One
- * that is stopped inside may go on storing when it wakes: its peers' operations end when it leaves or its
- * process has ended. */
+ * So a wake-up costs a system call only if a peer sleeps. After an owner has seen no peer in its buffers,
+ * none can enter again. A rank that is stopped inside can store when it continues: operations of its peers
+ * end when it leaves or dies. */
 #include "collective/onehost/onehost.h"
 
 #include <sched.h>
@@ -18,7 +16,7 @@
 
 void onehost_wake(const struct onehost *onehost, uint32_t rank)
 {
-    weft_loop_guard_thread(onehost->group->loop); /* system calls */
+    weft_loop_guard_thread(onehost->group->loop); /* a system call */
     weft_peer_wake(onehost->group->peer_table->peers[rank]);
 }
 
@@ -32,7 +30,7 @@ static void wake_sleepers(struct onehost *onehost)
     }
 }
 
-/* What the announcement and the word about the call have in common. */
+/* Fields that a descriptor and a message call share. */
 static inline void descriptor_fill(struct onehost_descriptor *descriptor, const struct onehost_call *call,
                                    uint64_t sequence)
 {
@@ -51,8 +49,7 @@ static inline struct onehost_call call_of(const struct weft_coll *coll)
                                  header->dtype, header->op};
 }
 
-/* Whom to yield to: a rank that runs on another core comes by itself, and one that shares this core cannot
- * come before it has it. */
+/* A peer on another core arrives without help; a peer on this core needs this rank to yield. */
 void onehost_publish_processor(struct onehost *onehost)
 {
     int processor = sched_getcpu();
@@ -76,11 +73,11 @@ static inline void descriptor_publish(struct onehost *onehost, struct onehost_de
 
 void onehost_wake_peers(struct onehost *onehost)
 {
-    atomic_thread_fence(memory_order_seq_cst); /* before the looks who sleeps */
+    atomic_thread_fence(memory_order_seq_cst); /* before the loads of `sleeping` */
     wake_sleepers(onehost);
 }
 
-/* Of pieces the own one is left out: this rank takes it from where it was. */
+/* The own piece is left out: this rank reads it from its input. */
 static void copy_in_for_peers(const struct onehost *onehost, enum weft_coll_kind kind, uint8_t *to,
                               const uint8_t *from, size_t bytes)
 {
@@ -97,8 +94,8 @@ static void copy_in_for_peers(const struct onehost *onehost, enum weft_coll_kind
 static size_t large_slot_take(struct onehost *onehost, size_t bytes, uint64_t seq)
 {
     const uint32_t first = onehost_large_slot_find(onehost, bytes);
-    WEFT_ASSERT(first < ONEHOST_LARGE_SLOTS); /* looked for before (onehost_can_publish), or all have
-                                               * called what was before this one */
+    /* onehost_can_publish has found it, or all peers have read all before */
+    WEFT_ASSERT(first < ONEHOST_LARGE_SLOTS);
     for (uint32_t i = 0; i < onehost_large_slots_needed(bytes); i++)
         onehost->large_slot_seqs[first + i] = seq + 1;
     return (size_t)first * ONEHOST_LARGE_SLOT_BYTES;
@@ -118,18 +115,18 @@ void onehost_publish_copyin(struct onehost *onehost, const struct onehost_call *
         copy_in_for_peers(onehost, call->kind, copyin_slots->memory + at, from, bytes);
         descriptor->in = copyin_slots->at + at;
     }
-    /* From here on stores to one line only, and no instruction that waits for them: the others poll this
-     * line, and what is stored in one go moves to them once. */
+    /* From here on: stores to one line, and no instruction that waits for them. Peers poll this line; it
+     * moves to them once. */
     descriptor_fill(descriptor, call, sequence);
     descriptor->flags = 0;
-    if (bytes == sizeof(uint64_t)) memcpy(descriptor->inline_data, from, sizeof(uint64_t)); /* inline */
+    /* compiles to one move */
+    if (bytes == sizeof(uint64_t)) memcpy(descriptor->inline_data, from, sizeof(uint64_t));
     else if (bytes > 0 && bytes <= ONEHOST_INLINE_BYTES) memcpy(descriptor->inline_data, from, bytes);
     descriptor_publish(onehost, descriptor, seq);
 }
 
-/* Of this operation nothing is done. Its number shows in the words by 32 bits only, and they may be older
- * than that, or never written. Nobody looks at them for an operation before this one: that is over here,
- * so all were through with it. */
+/* Resets the round counters. They carry 32 bits of the seq and may be older, or never written. No peer reads
+ * them for an earlier operation: that one is complete here, so all peers were done with it. */
 static void rounds_reset(struct onehost *onehost, uint64_t seq)
 {
     for (int action = 0; action < ONEHOST_STAGE_ACTIONS; action++)
@@ -176,7 +173,7 @@ const uint8_t *onehost_copyin_of(const struct onehost *onehost, uint32_t rank, u
     return onehost_peer_memory_contains(peer->memory, at, bytes) ? peer->memory->mapping.base + at : NULL;
 }
 
-/* Without memory for it nobody is told: a call that differs is then found by who is late. */
+/* Without memory a different call is found only by the deadline. */
 static bool message_calls_create(struct onehost *onehost)
 {
     void *piece;
@@ -193,7 +190,7 @@ void onehost_publish_message_call(struct onehost *onehost, const struct weft_col
     if (!message_calls_create(onehost)) return;
     struct onehost_descriptor *descriptor =
         &onehost->message_calls->descriptors[coll->sequence % ONEHOST_MESSAGE_CALLS];
-    /* not what stood here before */
+    /* invalid until all fields are stored */
     atomic_store_explicit(&descriptor->seq, onehost->salt - 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     struct onehost_call call = call_of(coll);
@@ -202,7 +199,8 @@ void onehost_publish_message_call(struct onehost *onehost, const struct weft_col
     descriptor->out = coll->header.chunk;
     descriptor->flags = coll->header.plan;
     atomic_store_explicit(&descriptor->seq, onehost->salt + coll->sequence + 1, memory_order_seq_cst);
-    if (onehost->state == ONEHOST_ENABLED) wake_sleepers(onehost); /* before the vote nobody waits here */
+    /* before the vote no peer waits in memory */
+    if (onehost->state == ONEHOST_ENABLED) wake_sleepers(onehost);
 }
 
 const struct onehost_descriptor *onehost_message_call_of(const struct onehost *onehost, uint32_t rank,
@@ -257,7 +255,7 @@ void onehost_publish_retired(struct onehost *onehost, uint64_t operations)
     atomic_store_explicit(&onehost->segment->retired_seq, onehost->salt + operations, memory_order_release);
 }
 
-/* ---- inside buffers ---- */
+/* ---- access to buffers ---- */
 
 bool onehost_buffers_enter(struct onehost *onehost, uint64_t seq)
 {
@@ -294,13 +292,13 @@ bool onehost_buffers_have_peer(const struct onehost *onehost)
     return false;
 }
 
-/* ---- sleeping ---- */
+/* ---- sleep ---- */
 
 void onehost_sleep(struct onehost *onehost)
 {
     onehost->sleeping = true;
     atomic_store_explicit(&onehost->segment->sleeping, 1, memory_order_seq_cst);
-    atomic_thread_fence(memory_order_seq_cst); /* before the looks whether the word is there */
+    atomic_thread_fence(memory_order_seq_cst); /* before the loads of what is waited for */
 }
 
 void onehost_sleep_end(struct onehost *onehost)

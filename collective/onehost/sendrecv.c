@@ -1,40 +1,32 @@
-/* onehost_channel.c - sends and recvs between two ranks of a group that meets in memory.
+/* sendrecv.c - sends and recvs between two ranks of a group that uses the one-host path.
  *
- *     sender's ring, one for each rank it has sent to             receiver
- *       slot n % SLOTS: count, type and the bytes themselves, ──►  the n-th recv from there takes slot n, and says so
- *                       or "it comes as a message"                 (`taken`, in its own table)
- *       numbers [from, to): as messages, all slots were full
+ *   sender's ring, one per receiver                      receiver
+ *     slot n % SLOTS: count, type, and the bytes    ──►  the n-th recv from this sender takes slot n
+ *                     or BY_MESSAGE                      and stores acked_seq in its own table
+ *     [from, to): by message, the ring was full
  *
- * A send of up to 16 KiB (32 where ranks take turns), and of memory that is not mapped of up to
- * EAGER_BYTES_MAX, is over once its bytes lie in the ring, within the call (onehost_sendrecv_try_fastpath). A
- * longer one travels as a message, as between hosts; its slot says so, and how it was called. So both ways
- * keep one order, by one number, and a recv that differs is seen from the slot, whatever the lengths. A
- * sender that is ahead by all slots goes on by messages until everything has been taken.
- *
- * A recv looks at the slot of its number: within the call, and from then on whenever the loop is stepped.
- * Several of a pair wait in the order of their calls, and of different pairs for nothing of each other.
- *
- * Memory: a table of a few words as soon as a group sends or receives so at all; a ring of 1 KiB for each
- * rank that it sends to, and with the first contribution that does not fit into a slot a room for that rank,
- * of 8 KiB, from the first one above 4 KiB on of 64, above 8 KiB of 512 for up to eight ranks. All of it goes
- * with the group, once its peers have taken what lies there.
- *
- * Each word has one writer. Numbers are stored with the writer's salt added, as in segments (onehost.h). */
+ * A send completes when its bytes are in the ring: up to 16 KiB (32 KiB if oversubscribed), or up to
+ * EAGER_BYTES_MAX from unmapped memory. A longer send goes by message; its slot carries the call. One
+ * sequence number orders both, so a differing recv is found for every length. A full ring spills to messages
+ * until all of it was received. A recv polls the slot of its number: within the call, then at each step of
+ * the loop. Memory: a table per group, a ring per receiver, and a buffer for payloads above the slot, of 8
+ * KiB, 64 KiB or 512 KiB. It is freed with the group after the peers have read it. Each word has one writer
+ * and carries the salt (onehost.h). */
 #include "collective/onehost/onehost.h"
 
 #include <string.h>
 
 enum { SLOTS = 16, INLINE_BYTES = 40, POLLS = 100 /* a few microseconds */ };
-/* of rooms */
+/* of payload buffers */
 enum {
     BUFFER_SMALL_BYTES = 2 * ONEHOST_SMALL_SLOT_BYTES,
     BUFFER_MIDDLE_BYTES = 64 << 10,
     BUFFER_LARGE_BYTES = 512 << 10,
     BUFFER_HOT_BYTES = 64 << 10
 };
-enum { LARGE_BUFFERS_MAX = 8 }; /* of a group: 4 MiB */
-/* What is copied twice, though the receiver could read it where it lies: from mapped memory that is cheap,
- * from other memory a system call. */
+enum { LARGE_BUFFERS_MAX = 8 }; /* per group: 4 MiB */
+/* Limits for two copies instead of one. The single copy is cheap from mapped memory and a system call from
+ * unmapped memory. */
 enum {
     EAGER_BYTES_MAX = BUFFER_LARGE_BYTES / 2,
     EAGER_MAPPED_BYTES_MAX = 16 << 10,
@@ -43,58 +35,58 @@ enum {
 enum delivery { NOT_ARRIVED = 0, EAGER, BY_MESSAGE };
 
 struct channel_slot {
-    _Alignas(64) _Atomic uint64_t seq; /* salt + number + 1, stored last */
+    _Alignas(64) _Atomic uint64_t seq; /* salt + seq + 1, stored last */
     uint64_t count;
-    uint32_t at;                        /* in the room; of what does not fit into `word` */
+    uint32_t at; /* offset in the buffer, if the bytes do not fit into inline_data */
     uint8_t dtype, delivery;
     uint8_t inline_data[INLINE_BYTES];
 };
 _Static_assert(sizeof(struct channel_slot) == 64, "a slot is one line");
 
 struct channel_ring {
-    _Alignas(64) _Atomic uint64_t from, to; /* salt + number, each: of those that have no slot. `to` is
-                                             * stored last */
-    _Atomic uint64_t buffer_at;               /* salt + offset + 1; another one once all that lay there was
-                                               * taken */
+    _Alignas(64) _Atomic uint64_t from, to; /* salt + seq, each: sends without a slot. `to` is stored last */
+    /* salt + offset + 1; changes only after all sends were received */
+    _Atomic uint64_t buffer_at;
     struct channel_slot slots[SLOTS];
 };
 
-/* What a rank says to one other; (ranks,) of them are its table. */
+/* The words of a rank for one peer; its table has (ranks,) of them. */
 struct channel_entry {
-    _Atomic uint64_t ring_at; /* salt + offset + 1 */
-    _Atomic uint64_t acked_seq;   /* salt + number of the next send of that rank */
+    _Atomic uint64_t ring_at;   /* salt + offset + 1 */
+    _Atomic uint64_t acked_seq; /* salt + seq of the next send that it will receive */
 };
 
 struct onehost_channel {
-    struct weft_list link;   /* pairs->waiting, while it has recvs */
-    struct weft_list recvs;  /* struct weft_coll.host.link */
+    struct weft_list link;  /* sendrecv->waiting, while it has recvs */
+    struct weft_list recvs; /* struct weft_coll.onehost.link */
     uint32_t rank;
-    /* to that rank */
-    struct channel_ring *ring;  /* own; NULL: none yet */
+    /* sends to that rank */
+    struct channel_ring *ring; /* own; NULL: none yet */
     uint8_t *buffer;           /* own; NULL: none yet */
-    size_t buffer_bytes;       /* BUFFER_SMALL_BYTES, BUFFER_MIDDLE_BYTES or BUFFER_LARGE_BYTES */
-    uint64_t send_seq;           /* number of the next one */
-    uint64_t peer_acked_seq;           /* taken, as seen last */
-    uint64_t buffer_tail, buffer_head; /* bytes of the room ever given, and of those that are free again */
-    uint64_t buffer_ends[SLOTS]; /* buffer_head behind each number */
-    bool is_spilling;           /* since all slots were full */
-    /* from that rank */
-    const struct channel_ring *in; /* in its mapping; NULL: not seen yet */
-    uint64_t recv_seq;            /* number of the next one */
-    struct weft_record last_records[2]; /* of the last recv and send that were over at once */
-    uint64_t dropped_messages;           /* messages that were announced to recvs which were cancelled */
+    size_t buffer_bytes;
+    uint64_t send_seq;       /* seq of the next send */
+    uint64_t peer_acked_seq; /* acked_seq of the peer at the last look */
+    /* bytes of the buffer freed again; bytes used; both since its allocation */
+    uint64_t buffer_tail, buffer_head;
+    uint64_t buffer_ends[SLOTS]; /* buffer_head after each send */
+    bool is_spilling;            /* the ring was full, and the peer has not received all yet */
+    /* recvs from that rank */
+    const struct channel_ring *in;      /* in the peer's mapping; NULL: not found yet */
+    uint64_t recv_seq;                  /* seq of the next recv */
+    struct weft_record last_records[2]; /* of the last recv and send that completed at once */
+    uint64_t dropped_messages;          /* messages whose recv was cancelled */
 };
 
 struct onehost_sendrecv {
     struct onehost *onehost;
-    struct channel_entry *table;   /* own */
-    struct weft_list waiting;   /* struct onehost_channel.link */
+    struct channel_entry *table; /* own */
+    struct weft_list waiting;    /* struct onehost_channel.link */
     struct weft_pollable pollable;
     uint64_t salt;
     uint32_t ranks;
     uint32_t large_buffers;
     struct weft_moved moved;
-    struct onehost_channel *of[];     /* (ranks,) NULL: nothing yet */
+    struct onehost_channel *of[]; /* (ranks,); NULL: no send or recv with that rank yet */
 };
 
 bool onehost_sendrecv_is_possible(const struct weft_group *group)
@@ -129,7 +121,7 @@ static struct onehost_sendrecv *sendrecv_create(struct onehost *onehost)
     sendrecv->pollable.fd = WEFT_POLLABLE_NO_FD;
     sendrecv->pollable.progress = progress;
     sendrecv->pollable.arm = arm;
-    (void)weft_loop_add(onehost->group->loop, &sendrecv->pollable); /* without a descriptor it cannot fail */
+    (void)weft_loop_add(onehost->group->loop, &sendrecv->pollable); /* cannot fail without a descriptor */
     atomic_store_explicit(&onehost->segment->sendrecv_at, onehost->salt + at + 1, memory_order_release);
     return sendrecv;
 }
@@ -166,9 +158,9 @@ bool onehost_sendrecv_reserve(struct onehost *onehost, uint32_t rank, bool sends
     return channel && (!sends || ring_create(onehost, channel));
 }
 
-/* ---- what the other one says ---- */
+/* ---- words of the peer ---- */
 
-/* (bytes,) of its memory, where its word says that they lie; NULL: it has said nothing yet. */
+/* (bytes,) of the peer's memory at the offset in `word`; NULL: not published, or outside. */
 static void *locate(const struct onehost_peer *peer, const _Atomic uint64_t *word, size_t bytes, size_t align)
 {
     uint64_t at = atomic_load_explicit(word, memory_order_acquire) - peer->salt - 1;
@@ -177,7 +169,7 @@ static void *locate(const struct onehost_peer *peer, const _Atomic uint64_t *wor
                : NULL;
 }
 
-/* Its words to the rank `own`. */
+/* The peer's entry for rank `own`. */
 static const struct channel_entry *entry_of(const struct onehost_peer *peer, uint32_t ranks, uint32_t own)
 {
     const struct channel_entry *table =
@@ -185,7 +177,7 @@ static const struct channel_entry *entry_of(const struct onehost_peer *peer, uin
     return table ? &table[own] : NULL;
 }
 
-/* How many of this rank's sends it has taken; what cannot be is that of a group which has gone. */
+/* How many of this rank's sends the peer has received. A value out of range belongs to a freed group. */
 static uint64_t acked_by(const struct onehost_channel *channel, const struct onehost_peer *peer,
                          uint32_t ranks, uint32_t own)
 {
@@ -205,7 +197,7 @@ static void update_acked(const struct onehost *onehost, struct onehost_channel *
     channel->buffer_tail = channel->buffer_ends[(acked_seq - 1) % SLOTS];
 }
 
-/* ---- sending ---- */
+/* ---- send ---- */
 
 static uint8_t *buffer_alloc(size_t bytes, uint64_t *at_out)
 {
@@ -223,7 +215,7 @@ static void buffer_free(uint8_t *buffer, size_t bytes)
     else weft_memory_free(weft_env_system(), buffer);
 }
 
-/* For a send of so many bytes: where several fit, so that who sends need not wait for who receives. */
+/* Buffer size for sends of this length: several fit, so that a sender need not wait for the receiver. */
 static size_t buffer_bytes_wanted(const struct onehost_sendrecv *sendrecv, size_t bytes)
 {
     if (bytes <= ONEHOST_SMALL_SLOT_BYTES) return BUFFER_SMALL_BYTES;
@@ -232,7 +224,7 @@ static size_t buffer_bytes_wanted(const struct onehost_sendrecv *sendrecv, size_
                : BUFFER_LARGE_BYTES;
 }
 
-/* As large as such a send wants it, if there is memory for that, and nothing lies in a smaller one. */
+/* Grows the buffer to the wanted size if there is memory and the old one is empty. */
 static void buffer_ensure(struct onehost *onehost, struct onehost_channel *channel, size_t bytes)
 {
     const size_t wanted = buffer_bytes_wanted(onehost->sendrecv, bytes);
@@ -251,14 +243,14 @@ static void buffer_ensure(struct onehost *onehost, struct onehost_channel *chann
     atomic_store_explicit(&channel->ring->buffer_at, onehost->salt + at + 1, memory_order_release);
 }
 
-/* Where the peer keeps up, the room's beginning is enough: it stays in the caches. */
+/* If the peer keeps up, the first part of the buffer suffices and stays in the cache. */
 static bool leaves_hot_part(const struct onehost_channel *channel, size_t bytes)
 {
     return channel->buffer_bytes > BUFFER_HOT_BYTES &&
            channel->buffer_head % channel->buffer_bytes + bytes > BUFFER_HOT_BYTES;
 }
 
-/* In one piece: what is left behind the head may be too short for it. */
+/* Contiguous: the rest of the buffer after the head can be too short. */
 static uint64_t buffer_offset_of(const struct onehost_channel *channel, size_t bytes)
 {
     const uint64_t left = channel->buffer_bytes - channel->buffer_head % channel->buffer_bytes,
@@ -273,7 +265,7 @@ static bool buffer_has_space(const struct onehost_channel *channel, size_t bytes
     return buffer_offset_of(channel, bytes) + bytes - channel->buffer_tail <= channel->buffer_bytes;
 }
 
-/* A slot for the next send, and in the room, where it needs that. */
+/* A free slot for the next send, and space in the buffer if it needs that. */
 static bool has_slot(const struct onehost *onehost, struct onehost_channel *channel, size_t buffer_bytes)
 {
     for (int look = 0; look < 2; look++) {
@@ -302,13 +294,13 @@ static bool can_carry(struct onehost *onehost, struct onehost_channel *channel,
     if (bytes <= INLINE_BYTES) return has_slot(onehost, channel, 0);
     if (!is_eager(onehost, args, bytes)) return false;
     buffer_ensure(onehost, channel, bytes);
-    /* by a message: a room is for sends ahead of their receiver */
+    /* by message: the buffer is for sends that run ahead of the receiver */
     if (2 * bytes > channel->buffer_bytes) return false;
     if (leaves_hot_part(channel, bytes)) update_acked(onehost, channel);
     return has_slot(onehost, channel, bytes);
 }
 
-/* It has a slot. */
+/* Caller has checked has_slot. */
 static void slot_post(struct onehost *onehost, struct onehost_channel *channel,
                       const struct weft_coll_args *args, enum delivery delivery, size_t bytes)
 {
@@ -316,7 +308,7 @@ static void slot_post(struct onehost *onehost, struct onehost_channel *channel,
     struct channel_slot *slot = &channel->ring->slots[seq % SLOTS];
     if (delivery == EAGER && bytes > INLINE_BYTES) {
         uint64_t begin = buffer_offset_of(channel, bytes);
-        /* the room is empty: all of it is free */
+        /* the buffer is empty */
         if (channel->peer_acked_seq == seq) channel->buffer_tail = begin;
         slot->at = (uint32_t)(begin % channel->buffer_bytes);
         memcpy(channel->buffer + slot->at, args->in, bytes);
@@ -327,7 +319,7 @@ static void slot_post(struct onehost *onehost, struct onehost_channel *channel,
     slot->count = args->count;
     slot->dtype = (uint8_t)args->dtype;
     slot->delivery = (uint8_t)delivery;
-    /* inline */
+    /* compiles to one move */
     if (delivery == EAGER && bytes == sizeof(uint64_t)) memcpy(slot->inline_data, args->in, sizeof(uint64_t));
     else if (delivery == EAGER && bytes > 0 && bytes <= INLINE_BYTES)
         memcpy(slot->inline_data, args->in, bytes);
@@ -337,12 +329,12 @@ static void slot_post(struct onehost *onehost, struct onehost_channel *channel,
 
 static void wake(const struct onehost *onehost, uint32_t rank)
 {
-    atomic_thread_fence(memory_order_seq_cst); /* before the look whether it sleeps (segment.c) */
+    atomic_thread_fence(memory_order_seq_cst); /* before the load of `sleeping` (segment.c) */
     if (atomic_load_explicit(&onehost->peers[rank].segment->sleeping, memory_order_seq_cst))
         onehost_wake(onehost, rank);
 }
 
-/* No slot: the number stands beside them. */
+/* No slot: the send is counted in [from, to). */
 static void spill(const struct onehost *onehost, struct onehost_channel *channel)
 {
     uint64_t seq = channel->send_seq++;
@@ -357,13 +349,13 @@ static size_t bytes_of(const struct weft_coll_args *args)
     return args->count * weft_dtype_bytes(args->dtype);
 }
 
-/* ---- receiving ---- */
+/* ---- recv ---- */
 static const struct channel_slot *slot_of(const struct onehost_channel *channel)
 {
     return &channel->in->slots[channel->recv_seq % SLOTS];
 }
 
-/* How the one behind the next `before` comes. */
+/* How the send after the next `before` ones arrives. */
 static enum delivery delivery_behind(const struct onehost *onehost, struct onehost_channel *channel,
                                      uint64_t before)
 {
@@ -385,7 +377,6 @@ static enum delivery delivery_behind(const struct onehost *onehost, struct oneho
     return from <= seq ? BY_MESSAGE : NOT_ARRIVED;
 }
 
-/* The next one. */
 static enum delivery delivery_next(const struct onehost *onehost, struct onehost_channel *channel)
 {
     return delivery_behind(onehost, channel, 0);
@@ -402,7 +393,7 @@ static void publish_acked(const struct onehost *onehost, struct onehost_channel 
                           onehost->salt + channel->recv_seq, memory_order_release);
 }
 
-/* Copy what lies there. false: it says that it lies outside its memory. */
+/* Copies the bytes out. false: they are outside the peer's memory. */
 static bool copy_out(const struct onehost *onehost, struct onehost_channel *channel,
                      const struct weft_coll_args *args)
 {
@@ -412,7 +403,7 @@ static bool copy_out(const struct onehost *onehost, struct onehost_channel *chan
     size_t bytes = bytes_of(args);
     const bool in_buffer = bytes > INLINE_BYTES;
     if (in_buffer) {
-        /* before the slot's turn */
+        /* read before the slot's seq */
         const uint64_t buffer_at = atomic_load_explicit(&channel->in->buffer_at, memory_order_relaxed) -
                                    peer->salt - 1,
                        at = slot->at;
@@ -434,18 +425,18 @@ static bool slot_matches(const struct channel_slot *slot, const struct weft_coll
     return slot->count == args->count && slot->dtype == (uint8_t)args->dtype;
 }
 
-/* ---- recvs that wait ---- */
+/* ---- waiting recvs ---- */
 static struct weft_coll *first_running_recv(const struct onehost_channel *channel)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &channel->recvs) {
+    weft_list_foreach (node, spare, &channel->recvs) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, onehost.link);
         if (coll->phase == COLL_RUNNING) return coll;
     }
     return NULL;
 }
 
-/* One that is cancelled takes none. */
+/* A cancelled recv takes no send. */
 static uint64_t count_running_recvs(const struct onehost_channel *channel)
 {
     struct weft_list *node, *spare;
@@ -488,12 +479,12 @@ static void fall_back_to_message(const struct onehost *onehost, struct onehost_c
     coll->onehost.phase = ONEHOST_BY_MESSAGES;
     coll->onehost.expects_message = true;
     straggler_wait_end(coll);
-    coll->straggler_time.asked = UINT64_MAX; /* its sender has begun: the message is on its way */
+    coll->straggler_time.asked = UINT64_MAX; /* its sender has started: the message is on its way */
     publish_acked(onehost, channel);
     coll_mark_ready(coll);
 }
 
-/* It is dead, or has left in good order, and has sent nothing more before. */
+/* Fails the group if the sender is dead or has left, and has sent nothing more. */
 static void check_sender(struct onehost *onehost, struct onehost_channel *channel)
 {
     struct weft_group *group = onehost->group;
@@ -512,7 +503,7 @@ static void check_sender(struct onehost *onehost, struct onehost_channel *channe
               weft_reason_text(group->lost_status));
 }
 
-/* true: something has happened, and the group may be gone. */
+/* true: something has happened, and the group may be freed. */
 static bool poll_channel(struct onehost *onehost, struct onehost_channel *channel, struct weft_coll *coll)
 {
     enum delivery delivery = delivery_next(onehost, channel);
@@ -538,7 +529,7 @@ static int progress(struct weft_pollable *pollable, int budget)
     bool is_oversubscribed = onehost->is_oversubscribed;
     if (weft_list_empty(&sendrecv->waiting)) return 0;
     onehost_sleep_end(onehost);
-    weft_list_foreach(node, spare, &sendrecv->waiting) {
+    weft_list_foreach (node, spare, &sendrecv->waiting) {
         struct onehost_channel *channel = weft_container_of(node, struct onehost_channel, link);
         struct weft_coll *coll = first_running_recv(channel);
         if (coll && poll_channel(onehost, channel, coll)) return 1;
@@ -558,7 +549,7 @@ static enum weft_status arm(struct weft_pollable *pollable)
     struct weft_list *node, *spare;
     if (weft_list_empty(&sendrecv->waiting)) return WEFT_OK;
     onehost_sleep(sendrecv->onehost);
-    weft_list_foreach(node, spare, &sendrecv->waiting) {
+    weft_list_foreach (node, spare, &sendrecv->waiting) {
         struct onehost_channel *channel = weft_container_of(node, struct onehost_channel, link);
         if (first_running_recv(channel) && delivery_next(sendrecv->onehost, channel) != NOT_ARRIVED)
             return WEFT_ERR_AGAIN;
@@ -566,7 +557,7 @@ static enum weft_status arm(struct weft_pollable *pollable)
     return WEFT_OK;
 }
 
-/* ---- the door ---- */
+/* ---- entry points ---- */
 static void start_send(struct onehost *onehost, struct weft_coll *coll)
 {
     struct onehost_channel *channel = onehost->sendrecv->of[coll->args.root];
@@ -574,7 +565,7 @@ static void start_send(struct onehost *onehost, struct weft_coll *coll)
     coll->onehost.phase = ONEHOST_BY_MESSAGES;
     if (can_carry(onehost, channel, &coll->args, bytes)) {
         slot_post(onehost, channel, &coll->args, EAGER, bytes);
-        coll->plan_ended = true; /* over, but a done runs from the loop */
+        coll->plan_ended = true; /* complete, but `done` runs from the loop */
     } else {
         if (has_slot(onehost, channel, 0)) slot_post(onehost, channel, &coll->args, BY_MESSAGE, bytes);
         else spill(onehost, channel);
@@ -626,7 +617,7 @@ bool onehost_recv_is_matched(const struct weft_coll *coll)
     struct onehost_channel *channel = onehost->sendrecv->of[coll->args.root];
     struct weft_list *node, *spare;
     uint64_t before = 0;
-    weft_list_foreach(node, spare, &channel->recvs) {
+    weft_list_foreach (node, spare, &channel->recvs) {
         const struct weft_coll *other = weft_container_of(node, struct weft_coll, onehost.link);
         if (other == coll) break;
         before += other->phase == COLL_RUNNING;
@@ -643,9 +634,8 @@ static bool can_try_fastpath(const struct weft_group *group, const struct weft_c
            (args->kind == WEFT_COLL_SEND ? args->in : args->out);
 }
 
-/* What the flight recorder and the events say of one that was over at once. Small fields are written only
- * where the last one's differ: what is written in parts and then read as a word makes the processor wait
- * for all stores before it (onehost/fastpath.c). */
+/* Flight recorder and event of a transfer that completed at once. Constant fields are written only if they
+ * change, because a partial write followed by a word read stalls (fastpath.c). */
 static void record(struct onehost *onehost, struct onehost_channel *channel,
                    const struct weft_coll_args *args, size_t bytes)
 {
@@ -665,7 +655,7 @@ static void record(struct onehost *onehost, struct onehost_channel *channel,
     coll_event(group, args->kind, WEFT_EVENT_BOTH, WEFT_COLL_SEQUENCE_PAIR, bytes, WEFT_OK, now_ns);
 }
 
-/* The call may be over at once; *channel_out: with all that it needs. */
+/* Can the call complete at once? *channel_out: allocated. */
 static bool prepare(struct weft_group *group, const struct weft_coll_args *args,
                     struct onehost_channel **channel_out)
 {
@@ -726,7 +716,7 @@ enum weft_status weft_coll_try_recv(struct weft_group *group, const struct weft_
     WEFT_ASSERT(args->kind == WEFT_COLL_RECV);
     if (!prepare(group, args, &channel)) return WEFT_ERR_AGAIN;
     struct onehost *onehost = group->onehost;
-    /* it needs this core to come at all */
+    /* the peer needs this core to arrive */
     if (onehost->is_oversubscribed || onehost_peer_shares_core(onehost, args->root)) should_poll = false;
     for (uint32_t polls = 0; should_poll && polls < POLLS && delivery_next(onehost, channel) == NOT_ARRIVED;
          polls++)
@@ -734,7 +724,7 @@ enum weft_status weft_coll_try_recv(struct weft_group *group, const struct weft_
     return recv_now(onehost, channel, args) ? WEFT_OK : WEFT_IN_PROGRESS;
 }
 
-/* ---- the end ---- */
+/* ---- end ---- */
 bool onehost_sends_are_read_by_peers(const struct onehost_sendrecv *sendrecv,
                                      const struct onehost_peer *peers, uint32_t own)
 {

@@ -1,41 +1,30 @@
-/* sequence.c - who needs nothing of the others does not wait for them: they find its line when they come.
- * What keeps that safe.
+/* sequence.c - run-ahead: a rank that needs no peer completes at once and verifies the peers' calls later.
  *
- *     operation   ... | settled ............ next - 1 | next
- *                     | over here, where this rank    | to be announced where ONEHOST_DESCRIPTORS operations before it was
- *                     | led some; the others' lines   |
- *                     | are not all seen yet          |
+ *   seq   ... | verified_seq ................ next_seq - 1 | next_seq
+ *             | complete here; some peers' descriptors     | can be published when seq - ONEHOST_DESCRIPTORS
+ *             | are not seen yet                           | is retired by all peers
  *
- * In a broadcast and in a scatter the root *leads* and the others follow; in a reduce and in a gather all
- * lead but the root. An operation is settled when all ranks have called it alike. One for which this rank
- * waited for all of them is settled as it ends: the root of a reduce or gather does. Who follows a root has
- * seen its line, which is all it needs to. Who leads goes on at once, and looks later: it may have
- * ONEHOST_RUN_AHEAD_MAX operations that are not settled, and no operation but one of onehost/fastpath.c
- * begins before all have called what was before it. Only what is settled is said to be over, so lines that
- * somebody has yet to look at stay where they are; who would write over one waits.
+ * The root of a broadcast or scatter completes early; so do the other ranks of a reduce or gather. An
+ * operation is verified when all ranks have called the same. Invariants:
  *
- * Who leads sees that all others are over with an operation, by a word of each, or else their lines. The word
- * will do, as of calls that differ not all can be said to be over unseen: who waited for all has seen all
- * lines; who follows has called as its root did, which leads as well; and of those who lead the first to be
- * over saw the lines of all the others that lead, as none had said its word.
- *
- * Nobody waits in a circle: the rank that has announced least asks for nothing that is not there. Others are
- * at most ONEHOST_RUN_AHEAD_MAX operations behind with their words, and lines there are ONEHOST_DESCRIPTORS.
- * So the words are looked at seldom: who has seen an announcement knows how far its writer was over with what
- * was before. (Who leads leaves one line free, so that a receiver who has seen its line may use the next. It
- * looks behind some time before it has to: others who lead, and see no line of it that is new, may wait for
- * its word.)
- *
- * Who sleeps until others have called is woken by their announcement, as always; their words wake nobody, and
- * need not.
- *
- * An operation that was cancelled before it was announced has no line here, and needs none of the others:
- * it is settled with what is before it. Its word is then all that others hear of it, and wakes them. They
- * may wait for just that, so nobody goes ahead of it. */
+ * 1. A rank that waited for all peers verifies the operation at its end. A rank that waited for the root only
+ * has seen all that it depends on.
+ * 2. A rank that completes early has at most ONEHOST_RUN_AHEAD_MAX unverified operations. Only fast-path
+ * operations begin before all peers have called the ones before.
+ * 3. retired_seq counts verified operations only. So a descriptor stays until all peers have read it.
+ * 4. To verify, a rank reads each peer's retired_seq; if a counter lags, it compares that peer's descriptor.
+ * The counter is sufficient: of calls that differ, the first rank to retire has compared the descriptors of
+ * all ranks that complete early.
+ * 5. No deadlock: the rank with the lowest next_seq depends only on descriptors that are already published.
+ * 6. A published descriptor bounds the retired_seq of its writer, so counters are read seldom. A rank that
+ * completes early leaves one descriptor free, so that a receiver may publish its next one.
+ * 7. A descriptor wakes a sleeping rank; a counter does not. Exception: an operation cancelled before it was
+ * published has no descriptor. Its retired_seq is all that peers see of it, so it wakes them, and no rank
+ * runs ahead of it. */
 #include "collective/onehost/onehost.h"
 
 enum {
-    POLL_TIMEOUT_NS = 5000,         /* as for the others' lines (onehost/fastpath.c) */
+    POLL_TIMEOUT_NS = 5000, /* as for descriptors (fastpath.c) */
     POLL_TIMEOUT_OVERSUBSCRIBED_NS = 50000,
     POLLS_PER_CLOCK_READ = 16,
 };
@@ -71,8 +60,8 @@ void onehost_retire(struct onehost *onehost, uint64_t seq)
     if (onehost->run_ahead.verified_seq == seq) set_verified(onehost, seq + 1);
 }
 
-/* Look how far the others say they are over. This rank is over with operations `below`. A word that makes
- * no sense is that of a segment which has gone: its rank has ended the group. */
+/* Reads the peers' retired_seq. Operations `below` are complete here. A value out of range belongs to a freed
+ * segment: its rank has ended the group. */
 static void read_retired_seqs(struct onehost *onehost, uint64_t below)
 {
     uint64_t least = below;
@@ -94,8 +83,7 @@ static bool descriptors_match(const struct onehost_descriptor *a, const struct o
            a->op == b->op && a->root == b->root && !((a->flags ^ b->flags) & ONEHOST_UNEQUAL);
 }
 
-/* All others have called operation `number` as this rank has, or are over with it. Else host->seen has
- * not, or otherwise. */
+/* All peers have called `seq` as this rank did, or have retired it. Else awaited_rank has not, or differs. */
 static bool peers_have_called(struct onehost *onehost, uint64_t seq)
 {
     const struct onehost_descriptor *own = onehost_descriptor_of(onehost->segment, seq);
@@ -112,13 +100,13 @@ static bool peers_have_called(struct onehost *onehost, uint64_t seq)
     return true;
 }
 
-/* Else it was cancelled before. The lines of what is not settled stand. */
+/* Else `seq` was cancelled before. Descriptors of unverified operations are not overwritten. */
 static bool is_published(const struct onehost *onehost, uint64_t seq)
 {
     return onehost_peer_has_arrived(onehost, onehost->group->rank, seq);
 }
 
-/* All others are over with what is below. Else host->seen is not. */
+/* All peers have retired the operations below. Else awaited_rank has not. */
 static bool peers_have_retired(struct onehost *onehost, uint64_t below)
 {
     onehost->run_ahead.waiting_seq = below;
@@ -186,8 +174,8 @@ static bool peers_keep_up(const struct onehost *onehost, uint64_t seq)
     return onehost->run_ahead.peers_read_seq + 1 >= seq;
 }
 
-/* After thousands of millions of operations without any in a room, all is taken for before `origin`: until
- * this rank is followed closely. */
+/* After 2^31 operations without a small slot, small_slots_first_seq is ambiguous: slots then count as used
+ * until the peers keep up. */
 bool onehost_small_slot_is_free(const struct onehost *onehost, uint64_t seq)
 {
     const bool is_before_first = (int32_t)small_slot_offset(onehost, onehost->run_ahead.peers_read_seq) < 0,
@@ -196,7 +184,7 @@ bool onehost_small_slot_is_free(const struct onehost *onehost, uint64_t seq)
            (seq < onehost->run_ahead.peers_read_seq + ONEHOST_SMALL_SLOTS && !hits_limit);
 }
 
-/* As long as the others keep up the first two places are enough: the caches hold them. */
+/* If the peers keep up, slots 0 and 1 alternate, so that they stay in the cache. */
 size_t onehost_small_slot_take(struct onehost *onehost, uint64_t seq)
 {
     WEFT_ASSERT(onehost_small_slot_is_free(onehost, seq));
@@ -209,7 +197,7 @@ size_t onehost_small_slot_take(struct onehost *onehost, uint64_t seq)
     return (size_t)small_slot_of(onehost, seq) * ONEHOST_SMALL_SLOT_BYTES;
 }
 
-/* All others have read what lies at its place. */
+/* All peers have read the slot. */
 static bool slot_is_free(const struct onehost *onehost, size_t bytes)
 {
     if (!onehost_needs_slot(bytes)) return true;
@@ -221,7 +209,8 @@ static bool slot_is_free(const struct onehost *onehost, size_t bytes)
 static bool can_reserve(struct onehost *onehost, bool completes_early, size_t bytes)
 {
     const uint64_t seq = onehost->next_seq, last = seq + completes_early;
-    if (onehost_should_verify(onehost)) read_retired_seqs(onehost, seq); /* a word of each settles many */
+    /* one counter of each peer verifies many operations */
+    if (onehost_should_verify(onehost)) read_retired_seqs(onehost, seq);
     if (onehost_should_verify(onehost) || onehost->run_ahead.verified_seq < onehost->run_ahead.cancelled_seq)
         (void)onehost_verify(onehost, seq);
     if (!slot_is_free(onehost, bytes)) (void)onehost_verify_all_before(onehost, seq);

@@ -1,21 +1,14 @@
-/* setup.c - who maps whom: offers, the vote, and the end.
+/* setup.c - maps the peers' segments, votes on the one-host path, and frees a segment that peers may still
+ * read.
  *
- *     open ──► OFFER to all: "my segment lies there"        ─┐ from everybody: map it
- *              VOTE to all:  "I have mapped everybody", or not ┘ everybody yes: ON, for all ranks alike; else OFF
+ *   onehost_open ──► OFFER to all: address of the own segment   ─┐ all offers received: map the segments
+ *                    VOTE to all:  all mapped, or not            ┘ all votes yes: ENABLED, else DISABLED
  *
- * A group opens as it is made, or (weft_group_options.opens_onehost_later) with its first operation or the
- * first offer of another rank; so a group that is never used has no memory here. Who leaves before it has
- * voted has not voted yes, so nobody meets; who has says so once more as it leaves, as the transport may not
- * have taken its vote to everybody.
- *
- * Operations posted meanwhile wait for the vote (onehost_vote_complete), so all ranks agree from which one on
- * they meet in memory. A rank that cannot take part says so when the first offer reaches it; groups with a
- * rank on another host find that out from their peers' abilities and ask nobody.
- *
- * A segment may be looked at by a slower peer when its own rank has finished the last operation and frees
- * the group. Then it is laid aside, and freed when the peers are over with it: whenever a group of this
- * process comes or goes. Of a peer that has died nothing is kept. (One that is stopped as the group is
- * freed, and then killed, is taken for one that may look, for good.) */
+ * A group opens when it is created, or with opens_onehost_later at its first operation or the first offer of
+ * a peer. A rank that leaves repeats its vote, because the transport may not have delivered it. Without a
+ * vote it counts as no. Operations posted before the end of the vote wait for it (onehost_vote_complete). A
+ * segment that a slower peer can still read is freed later: each time a group of this process opens or
+ * closes. A peer that is stopped while the group is freed, and then killed, keeps the segment allocated. */
 #include "collective/onehost/onehost.h"
 
 #include <pthread.h>
@@ -24,7 +17,7 @@
 
 #define OFFER_MAGIC 0x74736f48u
 
-/* ---- segments laid aside ---- */
+/* ---- deferred frees ---- */
 struct deferred_free {
     struct deferred_free *next;
     struct onehost_segment *segment;
@@ -77,7 +70,7 @@ static void deferred_frees_sweep(void)
     pthread_mutex_unlock(&deferred_frees.mutex);
 }
 
-/* No memory for the record: the segment, and what goes with it, stays for good. */
+/* If there is no memory for the entry, the segment and its blocks stay allocated. */
 static void defer_free(struct onehost *onehost)
 {
     uint32_t ranks = onehost->group->ranks;
@@ -113,7 +106,7 @@ bool onehost_can_map_all(const struct weft_group *group)
     return true;
 }
 
-/* A container, or who started the rank, may have left it fewer than are online. Not known: all. */
+/* The affinity can hold fewer cores than are online. If it is unknown, all count. */
 static void publish_cpus(struct onehost_segment *segment)
 {
     cpu_set_t allowed;
@@ -124,7 +117,7 @@ static void publish_cpus(struct onehost_segment *segment)
     segment->online_cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-/* Ranks of one container share its quota, those of different ones add theirs. UINT32_MAX: some rank has no
+/* Ranks of one container share its limit; the limits of several containers add up. UINT32_MAX: a rank has no
  * limit. */
 static uint32_t quota_total(const struct onehost_peer *peers, uint32_t ranks)
 {
@@ -140,8 +133,8 @@ static uint32_t quota_total(const struct onehost_peer *peers, uint32_t ranks)
     return sum;
 }
 
-/* Of all together: each may be bound to one of its own. From what the ranks have said alone, so that all
- * find the same. */
+/* Cores of all ranks together: each rank can be bound to its own. Uses only what the segments publish, so all
+ * agree. */
 uint32_t onehost_processor_count(const struct onehost_peer *peers, uint32_t ranks)
 {
     uint32_t quota = quota_total(peers, ranks);
@@ -191,12 +184,13 @@ enum weft_status onehost_open(struct weft_group *group)
     enum weft_status status = segment_create(onehost);
     if (status < 0) {
         weft_free_bytes(group->env, onehost);
-        return status == WEFT_ERR_UNSUPPORTED ? WEFT_OK : status; /* who gets an offer answers with a no */
+        /* this rank votes no when an offer arrives */
+        return status == WEFT_ERR_UNSUPPORTED ? WEFT_OK : status;
     }
     onehost->state = ONEHOST_VOTING;
     onehost->all_mappable = onehost->all_cma = true;
     onehost->credentials = onehost_credentials_read();
-    /* the first one: the pace is known with the second */
+    /* the first reading; the second one gives the clock rate */
     weft_timestamp_read_clock(&onehost->stamp, group->env);
     group->onehost = onehost;
     group_control_broadcast(&group->offer, group, COLL_MESSAGE_ONEHOST_SEGMENT, 0, WEFT_OK);
@@ -278,7 +272,8 @@ void onehost_address_received(struct weft_group *group, uint32_t rank, const voi
 void onehost_vote_received(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies)
 {
     struct onehost *onehost = group->onehost;
-    if (!onehost && opinion < 0) group->may_open_onehost = false; /* said to another rank's offer */
+    /* a peer's answer to the offer of another rank */
+    if (!onehost && opinion < 0) group->may_open_onehost = false;
     if (!onehost || onehost->voted_ranks >> rank & 1) return;
     onehost->voted_ranks |= (uint64_t)1 << rank;
     onehost->vote_count++;
@@ -300,10 +295,10 @@ void onehost_peer_left(struct weft_group *group, uint32_t rank, uint64_t last_vo
                           last_vote & ONEHOST_VOTE_CMA);
 }
 
-/* ---- the end ---- */
+/* ---- end ---- */
 
-/* A process that has ended looks at nothing any more, and will not say so. As long as its memory is mapped
- * here the machine keeps all of it. */
+/* A dead process reads nothing more and updates no retired_seq. Its memory stays allocated while it is mapped
+ * here. */
 static void release_dead_peers(struct onehost *onehost)
 {
     struct weft_group *group = onehost->group;

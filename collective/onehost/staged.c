@@ -1,31 +1,18 @@
-/* staged.c - the one-host plan for buffers that peers do not map: through stages, without system calls.
+/* staged.c - the staged method: unmapped buffers go through staging memory that peers map, without system
+ * calls.
  *
- * While its operation is under way each rank has a *stage*, memory that its peers map: SLOTS slots, small
- * enough to stay in the caches between who writes and who reads. The vectors go through them in rounds, each
- * round through the slot of its number:
+ * A stage has STAGE_SLOTS slots, small enough to stay in the caches. Vectors go through them in rounds; round
+ * r uses slot r % STAGE_SLOTS:
  *
- *     fill     what the peers need of this rank's input -> own stage
- *     sum      own share of the round: own input and the peers' stages -> own output and, for the peers, own stage
- *     drain    the peers' stages -> own output
+ *   copy in     own input -> own stage
+ *   reduce      own share of the round: own input and the peers' stages -> own output and own stage
+ *   copy out    the peers' stages -> own output
  *
- * all_reduce does all three, reduce_scatter has nothing to drain, reduce at its root alone; the others have
- * nothing to sum, and of those with a root it fills or drains and the others do the opposite. Each rank
- * counts in its segment how many rounds it has filled, summed and drained; who wants to go on looks there.
- * With more than two slots nobody waits for what a peer does at this moment, but for what it did a round ago.
- *
- * A rank writes into its own memory only, but for the lines that it takes when it has read them
- * (weft_claim_lines). What is loaded from a stage whose owner has ended the operation is never a result:
- * onehost_buffers_enter refuses the next step.
- *
- * A round moves one *block* of the vector, half a slot where ranks have a processor each and a whole one
- * where they take turns: fewer turns. Ranks may see that differently, so each says what it wants and the
- * largest block is taken.
- *
- * In a slot of a sum each rank has a place: the others' contributions to it, or in its owner's stage its
- * sum; and so in one of scatter and all_to_all: the piece for it. Places begin half a page away from where
- * most buffers do: a processor compares addresses within a page first, and a load that seems to touch what
- * was just stored waits until that store is through, which here takes as long as fetching a line from
- * another core. */
+ * Each rank publishes how many rounds of each action it has done. With three slots a rank waits for what a
+ * peer did one round ago. A rank stores to its own memory only, apart from lines that it claims after reading
+ * (weft_claim_lines). A round moves one block: half a slot, or a whole one if ranks are oversubscribed; the
+ * largest wish of all ranks counts. A slot of a sum has one cell per rank. Cells begin half a page off the
+ * usual alignment of buffers: a load stalls behind a store to the same offset within a page. */
 #include "collective/onehost/onehost.h"
 
 #include <string.h>
@@ -39,15 +26,18 @@ enum {
     ACTIONS_AT_ONCE = 8
 };
 _Static_assert(STAGE_SLOTS *STAGE_SLOT_BYTES + SKEW_BYTES <= ONEHOST_STAGE_BYTES && CELL_BYTES % 4096 == 0,
-               "as the peers are told");
+               "all slots fit into a stage");
 
 uint32_t onehost_stage_block(bool is_oversubscribed)
 {
     return is_oversubscribed ? STAGE_SLOT_BYTES : STAGE_SLOT_BYTES / 2;
 }
-bool onehost_stage_block_is_valid(uint64_t block) { return block >= CELL_BYTES && block <= STAGE_SLOT_BYTES; }
+bool onehost_stage_block_is_valid(uint64_t block)
+{
+    return block >= CELL_BYTES && block <= STAGE_SLOT_BYTES;
+}
 
-/* ---- stages that are not in use ---- */
+/* ---- idle stages ---- */
 struct idle_stage_memory {
     struct idle_stage_memory *next;
 };
@@ -81,25 +71,31 @@ void onehost_stages_free(struct weft_env *env, struct op_pool *op_pool)
 }
 
 /* ---- rounds ---- */
-static bool sums(const struct weft_coll *coll) { return coll_is_reduction(coll->args.kind); }
-/* One vector of all ranks, each of which sums a share of it. */
+static bool sums(const struct weft_coll *coll)
+{
+    return coll_is_reduction(coll->args.kind);
+}
+/* One vector, of which each rank reduces a share. */
 static bool shares_vector(const struct weft_coll *coll)
 {
     return coll->args.kind == WEFT_COLL_ALL_REDUCE || coll->args.kind == WEFT_COLL_REDUCE;
 }
-/* The input has a piece for each rank, */
+/* The input has a piece for each rank. */
 static bool has_input_pieces(const struct weft_coll *coll)
 {
     return coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_SCATTER ||
            coll->args.kind == WEFT_COLL_ALL_TO_ALL;
 }
-/* or the output one of each. */
+/* The output has a piece of each rank. */
 static bool has_output_pieces(const struct weft_coll *coll)
 {
     return coll->args.kind == WEFT_COLL_ALL_GATHER || coll->args.kind == WEFT_COLL_GATHER ||
            coll->args.kind == WEFT_COLL_ALL_TO_ALL;
 }
-static bool has_cells(const struct weft_coll *coll) { return sums(coll) || has_input_pieces(coll); }
+static bool has_cells(const struct weft_coll *coll)
+{
+    return sums(coll) || has_input_pieces(coll);
+}
 
 static bool has_action(const struct weft_coll *coll, uint32_t rank, enum onehost_stage_action action)
 {
@@ -114,7 +110,7 @@ static bool has_action(const struct weft_coll *coll, uint32_t rank, enum onehost
     }
 }
 
-/* Several rounds of a vector that is not long, so that ranks work at the same time. */
+/* Several rounds, so that ranks work at the same time. */
 void onehost_stage_begin(struct weft_coll *coll)
 {
     uint64_t ranks = coll->group->ranks, bytes = coll->args.count * coll->elem_bytes,
@@ -133,7 +129,7 @@ void onehost_stage_begin(struct weft_coll *coll)
             has_action(coll, coll->group->rank, (enum onehost_stage_action)action) ? 0 : coll->onehost.rounds;
 }
 
-/* What lies at the place of `rank` in this round: elements of the vector, or of each piece. */
+/* Elements in the cell of `rank` in this round: of the vector, or of each piece. */
 static struct onehost_range cell_range_of(const struct weft_coll *coll, uint64_t round, uint32_t rank)
 {
     uint64_t cell = coll->onehost.cell, ranks = coll->group->ranks, count = coll->args.count;
@@ -142,7 +138,7 @@ static struct onehost_range cell_range_of(const struct weft_coll *coll, uint64_t
         return (struct onehost_range){first, left < cell ? left : cell};
     }
     uint64_t first = round * cell * ranks, left = count - first, share = cell;
-    if (left < cell * ranks) { /* the last round is everybody's, too */
+    if (left < cell * ranks) { /* the last round is split among all ranks */
         uint64_t line = LINE / coll->elem_bytes;
         share = (left + ranks * line - 1) / (ranks * line) * line;
     }
@@ -156,17 +152,17 @@ static uint8_t *cell_of(const struct weft_coll *coll, uint8_t *stage, uint64_t r
            (has_cells(coll) ? rank * coll->onehost.cell * coll->elem_bytes : 0);
 }
 
-/* ---- the three actions ---- */
+/* ---- actions ---- */
 static void store_out(const struct weft_coll *coll, uint8_t *to, const uint8_t *from, size_t bytes)
 {
     bool in_place = coll->args.kind == WEFT_COLL_ALL_TO_ALL || shares_vector(coll);
-    bool is_disjoint = !in_place || coll->args.in != coll->args.out; /* not what was loaded a moment ago */
+    bool is_disjoint = !in_place || coll->args.in != coll->args.out; /* else it was loaded just before */
     if (is_disjoint && onehost_stage_uses_nt_stores(coll->group->onehost, coll))
         weft_copy_nontemporal(to, from, bytes);
     else memcpy(to, from, bytes);
 }
 
-/* What this rank has for itself. */
+/* Copies this rank's piece for itself. */
 static void copy_own(const struct weft_coll *coll, uint64_t round)
 {
     const struct weft_coll_args *args = &coll->args;
@@ -236,9 +232,9 @@ static void copy_out(struct onehost *onehost, struct weft_coll *coll, uint64_t r
     }
 }
 
-/* ---- whose turn it is ---- */
+/* ---- scheduling ---- */
 
-/* Have all ranks that do it done `action` so many times? host->seen: a rank that has not. */
+/* Have all ranks that perform `action` done it `times` times? Else awaited_rank has not. */
 static bool peers_have_done(struct onehost *onehost, const struct weft_coll *coll,
                             enum onehost_stage_action action, uint64_t times)
 {
@@ -264,13 +260,13 @@ static bool can_act(struct onehost *onehost, const struct weft_coll *coll, enum 
     case ONEHOST_REDUCE:
         return (reused == 0 || peers_have_done(onehost, coll, ONEHOST_COPY_OUT, reused)) &&
                peers_have_done(onehost, coll, ONEHOST_COPY_IN, round + 1);
-    default: /* in place a drain takes the place of what it is exchanged for */
+    default: /* in place a copy-out overwrites the input of its copy-in */
         return (coll->args.kind != WEFT_COLL_ALL_TO_ALL || coll->onehost.done[ONEHOST_COPY_IN] > round) &&
                peers_have_done(onehost, coll, sums(coll) ? ONEHOST_REDUCE : ONEHOST_COPY_IN, round + 1);
     }
 }
 
-/* What the peers wait for goes first; then what frees their slots. */
+/* What peers wait for first, then what frees their slots. */
 static enum onehost_stage_action next_action(struct onehost *onehost, const struct weft_coll *coll)
 {
     if (can_act(onehost, coll, ONEHOST_REDUCE)) return ONEHOST_REDUCE;

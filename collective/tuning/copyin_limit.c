@@ -1,19 +1,15 @@
-/* copyin_limit.c - how long a contribution is that a rank of the one-host plan still says with its
- * announcement (copyin.c), and with it where the model of that plan (cost_onehost.c) goes from one to the
- * other: both ask here, so that neither can change without the other.
+/* copyin_limit.c - the longest contribution that a rank copies in (onehost/copyin.c). The cost model
+ * (cost_onehost.c) asks here too, so both always agree. Pure.
  *
- * What is said costs one copy more and the one round of words less by which others tell that they are
- * through. Where each rank has a processor, a round is under a microsecond, and pays for some KiB. Where
- * ranks take turns, a round is several turns of the processor, and pays for as much as these copy
- * meanwhile. Where all ranks need all that is said, the copies of one of them grow with the number of
- * ranks, so it is what all say together that is bounded there. Two ranks with a processor each say more,
- * as nobody else reads it. Measured by two and by four ranks of two processors (docs/performance.md).
- * Pure. */
+ * Copy-in costs one more copy and saves one synchronization. With a core per rank a synchronization pays for
+ * some KiB. If ranks are oversubscribed, it takes several time slices and pays for more. If all ranks read
+ * all contributions, the copies grow with the number of ranks, so the limit bounds their total. Two ranks
+ * with a core each have one reader per byte and copy in more. */
 #include "collective/plan/algorithm.h"
 
 enum { KIB = 1024 };
 
-/* Each byte has one reader, who makes its line his own (weft_claim_lines). */
+/* Each byte has one reader, which claims its line (weft_claim_lines). */
 static uint64_t limit_of_two_ranks(enum weft_coll_kind kind)
 {
     switch (kind) {
@@ -36,9 +32,9 @@ static uint64_t limit_of(enum weft_coll_kind kind, uint32_t ranks, bool is_overs
     case WEFT_COLL_GATHER: return (is_oversubscribed ? 1024 * KIB : 32 * KIB) / ranks;
     case WEFT_COLL_ALL_TO_ALL: return (is_oversubscribed ? 128 : 4) * KIB;
     case WEFT_COLL_REDUCE_SCATTER: return is_oversubscribed ? PLAN_ONEHOST_COPYIN_BYTES_MAX : 8 * KIB;
-    /* everybody reads all */
+    /* all ranks read all */
     case WEFT_COLL_ALL_GATHER: return (is_oversubscribed ? 512 * KIB : 8 * KIB) / ranks;
-    /* what one hears; what all hear */
+    /* bounds what one rank reads; bounds what all ranks read */
     default: return is_oversubscribed ? 128 * KIB / ranks : 16 * KIB / (ranks > 2 ? ranks - 1 : 1);
     }
 }
@@ -55,18 +51,17 @@ uint64_t plan_onehost_copyin_limit(enum weft_coll_kind kind, uint32_t ranks, boo
     return bounded(limit_of(kind, ranks, is_oversubscribed));
 }
 
-/* Buffers that all map are worked on within the call as well (fastpath_direct.c), and each slice once, by
- * who has a processor: less is worth a copy. */
+/* Mapped buffers complete inside the call as well (fastpath_direct.c), so fewer bytes are worth a copy. */
 uint64_t plan_onehost_copyin_limit_direct(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed)
 {
     uint64_t limit = plan_onehost_copyin_limit(kind, ranks, is_oversubscribed), direct_limit = limit;
     switch (kind) {
-    /* by each of all others it would be read */
+    /* each peer would read it */
     case WEFT_COLL_ALL_REDUCE: direct_limit = (is_oversubscribed ? 1 : 2) * KIB; break;
     case WEFT_COLL_ALL_GATHER: direct_limit = 4 * KIB; break;
     case WEFT_COLL_REDUCE_SCATTER: direct_limit = (is_oversubscribed ? 8 : 4) * KIB; break;
     case WEFT_COLL_BROADCAST:
-    /* who only gives goes ahead of the others */
+    /* a rank that only contributes completes early */
     case WEFT_COLL_REDUCE: direct_limit = (is_oversubscribed ? 32 : 8) * KIB; break;
     default: break;
     }

@@ -1,29 +1,20 @@
-/* cost_onehost.c - what the one-host plan takes: its part of the model of cost (cost_model.c has the
- * others').
+/* cost_onehost.c - cost model of the one-host plan.
  *
- *     in the announcements   W h + t B s           W  a round of words               S  what slices take beyond it and their bytes
- *     in slices              (W + S) h + t T c     s  per byte of another's words    c  per byte loaded or stored in buffers
+ *   copy-in    W h + t B s          W  one synchronization of all ranks     S  fixed cost of slices
+ *   in slices  (W + S) h + t T c    s  per byte read from a slot             c  per byte loaded or stored
  *
- * B and T are the bytes that a rank hears, and those that it loads and stores. Where p ranks outnumber the P
- * processors each of those has t = ceil(p/P) of them to serve, and a round of words is h = 2 p/P log2(p)
- * rounds: a rank that waits yields, and what it waits for comes after some of the others had their turn.
- *
- * c is g while the buffers of all ranks, F = pT, fit into the own caches of the processors that work; where
- * ranks take turns there, each of those holds P/p as much of what is needed next. Buffers begin to miss at
- * half of what caches hold, miss always at four times that, and in between by the logarithm; then c is d,
- * what the last cache gives, and beyond that one, likewise, what memory gives: half of what a pass takes that
- * goes through the caches, as was measured of 16 to 64 MiB. Sums are stored past the caches from a length on
- * (nt_store_limit.c) at which the last one still holds all: then c is a rate of its own, e, until it no
- * longer does.
- *
- * All seven figures are measured by all_reduces of a few lengths (`weft bench calibrate`), of which
- * weft_onehost_model_fit makes them: whatever becomes faster in this plan, the model follows. Pure. */
+ * B: bytes that a rank reads. T: bytes that it loads and stores. If p ranks share P cores, each core serves t
+ * = ceil(p/P) ranks, and a synchronization takes h = 2 p/P log2(p) rounds. c is the rate of the private
+ * caches while the buffers of all ranks, F = pT, fit into them; then of the last-level cache, then of memory.
+ * Between half and four times a capacity c is interpolated by the logarithm. Sums with non-temporal stores
+ * (nt_store_limit.c) have a rate of their own until the last-level cache is full. All figures are measured by
+ * `weft bench calibrate`; weft_onehost_model_fit derives them. Pure. */
 #include "collective/plan/algorithm.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* Where nothing was measured. */
+/* If nothing was measured. */
 static const struct weft_link_memory memory_assumed = {.words_ns = 400,
                                                        .slices_ns = 100,
                                                        .said_ps = 100,
@@ -33,16 +24,22 @@ static const struct weft_link_memory memory_assumed = {.words_ns = 400,
                                                        .last_kib = 24576,
                                                        .past_ps = 40};
 
-/* a pass over memory was measured with so many: a last cache that holds them gave it, too */
+/* bytes of the measured pass over memory: a last-level cache of this size would have served it */
 #define MEASURED_PASS_BYTES 134217728.0
 
-static double larger(double x, double y) { return x > y ? x : y; }
-static double smaller(double x, double y) { return x < y ? x : y; }
+static double larger(double x, double y)
+{
+    return x > y ? x : y;
+}
+static double smaller(double x, double y)
+{
+    return x < y ? x : y;
+}
 
 /* The terms of one operation, in nanoseconds. */
 struct terms {
-    double sync, slices, bytes; /* slices: 0 where all is in the announcements */
-    double moved, byte;          /* bytes is turns * moved * byte */
+    double sync, slices, bytes; /* slices: 0 for copy-in */
+    double moved, byte;         /* bytes is ranks_per_core * moved * byte */
 };
 
 static bool is_oversubscribed(double ranks, uint32_t processors)
@@ -58,20 +55,20 @@ static double sync_rounds(double ranks, uint32_t processors)
     return is_oversubscribed(ranks, processors) ? 2 * ranks / processors * log2(ranks) : 1;
 }
 
-/* The part of all bytes that caches of (held,) do not have when they are needed again. */
+/* The part of all bytes that caches of this capacity miss. */
 static double missed(double bytes, double cached_capacity)
 {
     return larger(0, smaller(1, (1 + log2(larger(1, bytes) / cached_capacity)) / 3));
 }
 
-/* What the own caches of those processors that work hold, in bytes. */
+/* Capacity of the private caches of the cores in use, in bytes. */
 static double core_cache_share_bytes(double core_kib, double ranks, uint32_t processors)
 {
     return core_kib * 1024 *
            (is_oversubscribed(ranks, processors) ? processors * (processors / ranks) : ranks);
 }
 
-/* Bytes that each rank loads and stores. n: of the vector; of operations that have pieces, of one piece. */
+/* Bytes that each rank loads and stores. n: bytes of the vector, or of one piece. */
 static double moved_bytes(enum weft_coll_kind kind, double p, double n)
 {
     switch (kind) {
@@ -85,14 +82,14 @@ static double moved_bytes(enum weft_coll_kind kind, double p, double n)
     }
 }
 
-/* Bytes that the one that hears most of the others' words takes out of them. */
+/* Bytes read by the rank that reads most. */
 static double read_bytes(enum weft_coll_kind kind, double p, double n)
 {
     bool of_root = kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_SCATTER;
     return kind == WEFT_COLL_BARRIER ? 0 : of_root ? n : (p - 1) * n;
 }
 
-/* Bytes that a rank says, at most. */
+/* The longest contribution of a rank. */
 static double copyin_bytes(enum weft_coll_kind kind, double p, double n)
 {
     bool pieces =
@@ -100,7 +97,7 @@ static double copyin_bytes(enum weft_coll_kind kind, double p, double n)
     return kind == WEFT_COLL_BARRIER ? 0 : pieces ? p * n : n;
 }
 
-/* A table made before these were measured has none of them. */
+/* Older tables have no cache sizes. */
 static struct weft_link_memory memory_of(const struct weft_plan_question *q)
 {
     struct weft_link_memory memory = q->cost && q->cost->memory.words_ns ? q->cost->memory : memory_assumed;
@@ -114,13 +111,13 @@ static bool is_sum(enum weft_coll_kind kind)
     return kind == WEFT_COLL_ALL_REDUCE || kind == WEFT_COLL_REDUCE || kind == WEFT_COLL_REDUCE_SCATTER;
 }
 
-/* What the own caches of the processors that work hold. */
+/* Capacity of the private caches of the cores in use. */
 static uint64_t core_cache_bytes(double core_kib, double ranks, uint32_t processors)
 {
     return (uint64_t)(core_kib * 1024 * (is_oversubscribed(ranks, processors) ? processors : ranks));
 }
 
-/* c of a byte, all ranks' buffers together (all,) bytes. */
+/* c, in ns, if the buffers of all ranks have (all,) bytes. */
 static double byte_ns(const struct weft_plan_question *q, const struct weft_link_memory *memory, double all,
                       uint32_t processors)
 {
@@ -160,11 +157,14 @@ static struct terms direct_terms(const struct weft_plan_question *q, const struc
                           .moved = moved,
                           .byte = byte};
 }
-static double sum_of_terms(const struct terms *terms) { return terms->sync + terms->slices + terms->bytes; }
+static double sum_of_terms(const struct terms *terms)
+{
+    return terms->sync + terms->slices + terms->bytes;
+}
 
-/* Up to what announcements hold all is said, and beyond nothing. That as much is said as pays is measured
- * elsewhere (copyin_limit.c): no more is taken for it than for twice as much in slices, and no less for
- * the first lengths in slices than for the last one that is said. So longer is never cheaper. */
+/* Copy-in up to the limit, slices beyond. The limit is set elsewhere (copyin_limit.c), so copy-in is capped
+ * at twice the length in slices, and slices cost at least as much as the longest copy-in: a longer vector is
+ * never cheaper. */
 static struct terms terms_of(const struct weft_plan_question *q, uint32_t processors)
 {
     const struct weft_link_memory memory = memory_of(q);
@@ -205,14 +205,13 @@ size_t weft_onehost_model_explain(const struct weft_plan_question *q, uint32_t p
 }
 
 /* ---- calibration ---- */
-/* Lengths of all_reduces: two that are said, the shortest and the longest; then two that caches hold, as
- * far as ranks that take turns leave any, one that they do not, and one that is stored past them. In
- * slices each but the last ones is four times the one before or more: what they take beside their bytes is
- * what two of them differ in least. */
+/* Lengths of all_reduces: the shortest and the longest copy-in, two that private caches hold, one that they
+ * do not, one with non-temporal stores. Consecutive lengths in slices differ by a factor of at least four, so
+ * that the fixed cost can be separated. */
 uint64_t weft_onehost_sample_bytes(enum weft_onehost_sample which, uint32_t ranks, uint32_t processors,
                                    const struct weft_link_memory *caches)
 {
-    /* an input and an output of all */
+    /* an input and an output of each rank */
     double cached_capacity =
         core_cache_share_bytes(caches->core_kib ? caches->core_kib : memory_assumed.core_kib, ranks,
                                processors) /
@@ -244,16 +243,16 @@ static uint32_t rounded(double value)
     return value < 1 ? 1 : value < 1e9 - 1 ? (uint32_t)(value + 0.5) : 999999999u;
 }
 
-#define CORE_CACHE_SPEEDUP_MAX 6 /* own caches are faster than the last one by less */
+#define CORE_CACHE_SPEEDUP_MAX 6 /* upper bound of the speed of private caches over the last-level cache */
 
-/* Of three lengths in slices: what they take beside their bytes, and a byte in caches and beyond. */
+/* Fixed cost, and rate inside and outside of private caches. */
 struct direct {
     double fixed, cached, passed;
 };
 
-/* Time i is fixed + x[i] (cached + m[i] (passed - cached)), m the part that caches do not have. Where the
- * three do not tell cached from passed, as where ranks take turns and all miss, or disagree with what
- * caches can be, both are what the longest took more than the shortest. */
+/* Time i is fixed + x[i] (cached + m[i] (passed - cached)); m is the missed part. If the three lengths do not
+ * separate cached from passed, or contradict what caches can do, both are the slope from the shortest to the
+ * longest. */
 static struct direct direct_fit(const double times[3], const double x[3], const double m[3])
 {
     double near_elems = x[1] - x[0], far_elems = x[2] - x[0], near_missed = x[1] * m[1] - x[0] * m[0],

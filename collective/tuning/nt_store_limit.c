@@ -1,6 +1,5 @@
-/* nt_store_limit.c - from which length on sums of the one-host plan are stored past the caches
- * (cache_policy.c), and with it where the model of that plan (cost_onehost.c) goes from one rate to the
- * other: both ask here, so that neither can change without the other. Pure. */
+/* nt_store_limit.c - buffer total from which sums use non-temporal stores. onehost/cache_policy.c and the
+ * cost model (cost_onehost.c) both ask here, so they always agree. Pure. */
 #include "collective/plan/algorithm.h"
 
 enum { LAST_CACHE_MIN = 32 << 20, LAST_CACHE_MAX = 128 << 20 };

@@ -1,5 +1,4 @@
-/* fork_connect.h - processes forked by a test connect their endpoints, each with all others, by memory
- * that they share. */
+/* fork_connect.h - connects the endpoints of forked processes, through memory that they share. */
 #ifndef TEST_COLLECTIVE_MEETING_H
 #define TEST_COLLECTIVE_MEETING_H
 
@@ -15,12 +14,12 @@ struct fork_connect { /* zeroed, in shared memory */
     size_t bytes[FORK_CONNECT_RANKS_MAX];
 };
 
-/* Leaves the address of this rank's endpoint, waits for those of the others (who end with their parent)
- * and connects. ids_out (ranks,): rank r's endpoint is first_id + r, as opened. NULL, or what failed. */
+/* Publishes the address of this rank's endpoint, waits for those of the other ranks (which end with their
+ * parent) and connects. ids_out (ranks,): rank r has endpoint first_id + r. Returns NULL, or what failed. */
 const char *fork_connect_all(struct fork_connect *fork_connect, struct weft_transport *transport,
                              uint32_t rank, uint32_t ranks, uint32_t first_id, uint32_t *ids_out);
 
-/* In a child: else it says so and ends. */
+/* In a child: prints `what` and exits unless `fine`. */
 void fork_connect_must(bool fine, const char *what);
 
 #endif

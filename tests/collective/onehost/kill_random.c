@@ -1,14 +1,13 @@
-/* kill_random.c - real processes, one of them killed or stopped at a random moment of random collectives:
- * every survivor must end soon, with a status that fits and a text that names the culprit; and none of their
- * buffers may change after that.
+/* kill_random.c - real processes; one is killed or stopped at a random moment of random collectives. Each
+ * survivor must end soon, with a fitting status and a text that names the culprit. No buffer of a survivor
+ * may change afterwards.
  *
- *     build/tests/collective/strike --seeds 500 [--first 1]
+ *   build/tests/collective/kill_random --seeds 500 [--first 1]
  *
- * A seed decides the ranks (2 to 6), the transport (shm, tcp through UCX where it is built), the calls
- * (kind, size, plan, all ranks alike; or each two ranks send to each other), which rank tries a short one
- * at once (weft_coll_try_fastpath), the victim, the signal and the moment. A failure names the seed that
- * repeats it. Nothing asserts a time: what is printed says how long after a death, or after the deadline
- * of one that is stopped, the last survivor knew. */
+ * A seed decides the ranks (2 to 6), the transport (shm, or tcp through UCX if it is built), the calls, which
+ * rank tries the fast path, the victim, the signal and the moment. A failure prints its seed. The test
+ * asserts no times; it prints the longest time from a death, or from the deadline of a stopped rank, to the
+ * end of the last survivor. */
 #include "collective/collective.h"
 
 #include <signal.h>
@@ -57,7 +56,10 @@ static uint64_t draw(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-static uint64_t now_ns(void) { return weft_now_ns(weft_env_system()); }
+static uint64_t now_ns(void)
+{
+    return weft_now_ns(weft_env_system());
+}
 
 /* ---- a rank ---- */
 struct rank {
@@ -66,7 +68,7 @@ struct rank {
     struct weft_transport *transport;
     struct weft_group *group;
     float *in, *out;
-    uint32_t open; /* operations under way */
+    uint32_t open; /* active operations */
     bool done;
     enum weft_status status;
     char text[480];
@@ -79,7 +81,7 @@ static void must(bool fine, const char *what)
     _exit(3);
 }
 
-static void no_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
+static void no_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text) {}
 
 static struct weft_env *quiet_env(void)
 {
@@ -105,7 +107,7 @@ static void open_rank(struct rank *me)
     const char *failed =
         fork_connect_all(&board->fork_connect, me->transport, me->rank, board->ranks, FIRST_ID, ids);
     must(!failed, failed);
-    static struct weft_plan_hosts hosts; /* made up, for the hierarchical plan: two ranks on each */
+    static struct weft_plan_hosts hosts; /* artificial, for the hierarchical plan: two ranks per host */
     static uint32_t hosts_memory[16 * RANKS_MAX];
     uint32_t host_of[RANKS_MAX];
     for (uint32_t r = 0; r < board->ranks; r++) host_of[r] = r / 2;
@@ -123,8 +125,8 @@ static void open_rank(struct rank *me)
     group.chunk_bytes = 65536;
     must(weft_group_create(env, &group, &me->group, NULL) == WEFT_OK, "group");
     void *memory[2];
-    size_t room = sizeof(float) * ELEMS_MAX * RANKS_MAX;
-    for (int i = 0; i < 2; i++) must(weft_memory_alloc(env, room, &memory[i], NULL) == WEFT_OK, "memory");
+    size_t bytes = sizeof(float) * ELEMS_MAX * RANKS_MAX;
+    for (int i = 0; i < 2; i++) must(weft_memory_alloc(env, bytes, &memory[i], NULL) == WEFT_OK, "memory");
     me->in = memory[0];
     me->out = memory[1];
 }
@@ -138,7 +140,7 @@ static void on_done(void *context, enum weft_status status, const char *text)
     snprintf(me->text, sizeof me->text, "%s", text);
 }
 
-/* The call of this number: alike on all ranks. */
+/* The call of this number, the same on all ranks. */
 static struct weft_coll_args call_of(struct rank *me, uint64_t *state)
 {
     static const enum weft_coll_kind kinds[] = {
@@ -152,7 +154,7 @@ static struct weft_coll_args call_of(struct rank *me, uint64_t *state)
                                   .op = WEFT_SUM,
                                   .root = (uint32_t)(draw(state) % board->ranks)};
     args.count = draw(state) >> (46 + draw(state) % 18);
-    if (draw(state) % 2) args.count %= 512; /* those that may be brief */
+    if (draw(state) % 2) args.count %= 512; /* those that can use the fast path */
     enum weft_plan_id plan = 1 + draw(state) % (WEFT_PLAN_COUNT - 1);
     if (draw(state) % 2 && weft_plan_supports(plan, args.kind)) args.plan = plan;
     args.deadline_ns = board->stops && atomic_load(&board->running) == board->ranks
@@ -171,7 +173,7 @@ static void begin(struct rank *me, const struct weft_coll_args *args, bool tries
     if (status != WEFT_IN_PROGRESS) on_done(me, status, error.text);
 }
 
-/* To the other one of two, and from it; of an odd number the last rank has none. */
+/* To and from the partner; of an odd number of ranks the last has none. */
 static void exchange(struct rank *me, const struct weft_coll_args *call, uint64_t *own)
 {
     uint32_t other = me->rank ^ 1;
@@ -180,7 +182,7 @@ static void exchange(struct rank *me, const struct weft_coll_args *call, uint64_
     args.plan = WEFT_PLAN_AUTO;
     me->done = other >= board->ranks;
     if (me->done) return;
-    me->open++; /* until both are begun */
+    me->open++; /* until both are posted */
     bool sends_first = draw(own) % 2;
     for (uint32_t turn = 0; turn < 2; turn++) {
         args.kind = sends_first == (turn == 0) ? WEFT_COLL_SEND : WEFT_COLL_RECV;
@@ -214,7 +216,7 @@ static void rank_run(uint32_t rank)
     snprintf(board->places[rank].text, sizeof board->places[rank].text, "%s", me.text);
     for (size_t i = 0; i < 1000; i++) me.out[i] = (float)(rank + 1);
     atomic_store(&board->places[rank].ended, 1);
-    while (!atomic_load(&board->release)) { /* others may have to be told */
+    while (!atomic_load(&board->release)) { /* peers may still need messages */
         weft_loop_step(me.loop);
         usleep(200);
     }
@@ -244,7 +246,7 @@ static bool complain(const char *what, uint32_t rank, uint32_t victim)
     return false;
 }
 
-/* "rank 3", or "ranks 0, 2-4": where a crowded machine made others late as well, they are listed with it. */
+/* "rank 3", or "ranks 0, 2-4": on a busy machine other late ranks are listed with it. */
 static bool names(const char *text, uint32_t rank)
 {
     for (const char *at = text; (at = strstr(at, "rank")) != NULL;) {
@@ -277,7 +279,7 @@ static bool judge(uint32_t victim)
     return fine;
 }
 
-/* One seed; *took_ms_out: from the signal to the last survivor's end. */
+/* One seed. *took_ms_out: from the signal to the end of the last survivor. */
 static bool strike(uint64_t seed, bool may_tcp, double *took_ms_out)
 {
     pid_t pids[RANKS_MAX];
@@ -301,8 +303,8 @@ static bool strike(uint64_t seed, bool may_tcp, double *took_ms_out)
     uint64_t struck_ns = now_ns(), last_ns = struck_ns;
     kill(pids[victim], board->stops ? SIGSTOP : SIGKILL);
     bool held = fine && !wait_ended(victim, board->stops ? 8000 : PATIENCE_MS);
-    if (board->stops) kill(pids[victim], SIGCONT); /* stopped inside a store it holds its peers' buffers
-                                                    * until it goes on */
+    /* a rank stopped inside a store holds its peers' buffers until it continues */
+    if (board->stops) kill(pids[victim], SIGCONT);
     if (held) wait_ended(victim, PATIENCE_MS);
     usleep(5000);
     atomic_store(&board->release, 1);
@@ -323,7 +325,7 @@ static bool built_with_ucx(void)
 {
     struct weft_transport_options options;
     struct weft_transport *transport;
-    pid_t child = fork(); /* UCX before a fork would be every child's */
+    pid_t child = fork(); /* UCX initialized before a fork would be shared by all children */
     if (child == 0) {
         weft_transport_options_init(&options);
         options.backend = "ucx";

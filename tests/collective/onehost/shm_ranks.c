@@ -8,7 +8,10 @@
 
 enum { FIRST_ID = 100, NOBODY_MS = 20000 };
 
-static uint64_t nonce(void) { return 0x9000 + (uint64_t)getpid(); }
+static uint64_t nonce(void)
+{
+    return 0x9000 + (uint64_t)getpid();
+}
 
 void shm_ranks_group(struct shm_ranks *h, uint32_t group_id, uint64_t deadline_ns)
 {

@@ -1,6 +1,6 @@
-/* test_copyin.c - contributions that fill the places of a hall (collective/onehost/copyin.c): calls that
- * differ are told by all, cancelled ones leave the places of the next alone, and who reads slowly finds
- * what was there when it was said. With a processor each and on one of all. */
+/* test_copyin.c - copy-in with all slots in use (collective/onehost/copyin.c): all ranks report calls that
+ * differ, a cancelled call leaves the slots of the next one alone, and a slow reader finds what was copied
+ * in. With a core per rank and on one core. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static struct shm_ranks shm_ranks;
 static uint8_t *rank_buffers[RANKS_MAX];
 static struct outcome outcomes[RANKS_MAX];
 static cpu_set_t whole;
-/* the rooms are, in every other group: what is mapped is lent from some lengths on */
+/* in every other group the buffers are unmapped: mapped ones are used directly from some lengths on */
 static bool ordinary = SHM_RANKS_PLAIN_ONLY;
 
 static uint64_t draw(uint64_t *state)
@@ -57,7 +57,7 @@ static enum weft_status post(uint32_t rank, const struct weft_coll_args *args, s
     return status;
 }
 
-/* true: it is over. */
+/* true: complete. */
 static bool call(uint32_t rank, const struct weft_coll_args *args, bool tries_fastpath)
 {
     outcomes[rank] = (struct outcome){0};
@@ -70,7 +70,7 @@ static bool call(uint32_t rank, const struct weft_coll_args *args, bool tries_fa
     return outcomes[rank].ended && outcomes[rank].status == WEFT_OK;
 }
 
-/* All meet, and their first operation is behind them. */
+/* All ranks are connected and have completed one operation. */
 static void open_group(uint32_t ranks, bool on_one)
 {
     cpu_set_t one;
@@ -107,9 +107,10 @@ static void close_group(void)
     assert_int_equal(sched_setaffinity(0, sizeof whole, &whole), 0);
 }
 
-/* The longest that is said, or so many elements fewer. In a hall, but for some kinds where each rank has a
- * processor. */
-static struct weft_coll_args said(enum weft_coll_kind kind, uint32_t rank, uint32_t root, uint64_t less)
+/* The longest copy-in, or `less` elements fewer. In large slots, except for some kinds with a core per
+ * rank. */
+static struct weft_coll_args longest_copyin(enum weft_coll_kind kind, uint32_t rank, uint32_t root,
+                                            uint64_t less)
 {
     struct weft_coll_args args = {.kind = kind,
                                   .in = rank_buffers[rank],
@@ -127,10 +128,10 @@ static struct weft_coll_args said(enum weft_coll_kind kind, uint32_t rank, uint3
     return args;
 }
 
-/* The longest that is said whatever memory it is in. */
-static struct weft_coll_args never_lent(enum weft_coll_kind kind, uint32_t rank)
+/* The longest copy-in for any kind of memory. */
+static struct weft_coll_args longest_copyin_always(enum weft_coll_kind kind, uint32_t rank)
 {
-    struct weft_coll_args args = said(kind, rank, 0, 0);
+    struct weft_coll_args args = longest_copyin(kind, rank, 0, 0);
     while (onehost_may_allow_stealing(shm_ranks.groups[rank], &args)) args.count--;
     assert_true(onehost_needs_slot(args.count * 4));
     return args;
@@ -158,35 +159,35 @@ static struct weft_coll_args otherwise(enum difference difference, struct weft_c
     switch (difference) {
     case COUNT_LESS: args.count--; break;
     case COUNT_IN_LINE: args.count = 1; break;
-    case COUNT_LONG: args.count = 100000; break; /* not said */
+    case COUNT_LONG: args.count = 100000; break; /* above the copy-in limit */
     case TYPE: args.dtype = WEFT_I32; break;
     case REDUCTION: args.op = WEFT_MAX; break;
     case ROOT: args.root = (args.root + 1) % shm_ranks.ranks; break;
-    default: args = said(kinds[(k + 1) % KINDS], rank, 0, 0); break;
+    default: args = longest_copyin(kinds[(k + 1) % KINDS], rank, 0, 0); break;
     }
     return args;
 }
 
-/* It needs nothing of the others. */
+/* It depends on no peer. */
 static bool leads(const struct weft_coll_args *args, uint32_t rank)
 {
     return rooted(args->kind) &&
            (args->root == rank) == (args->kind == WEFT_COLL_BROADCAST || args->kind == WEFT_COLL_SCATTER);
 }
 
-/* One rank calls something else, each by either way; who needs nothing of the others is over with it, and
- * hears of it in the next one. */
+/* One rank calls something else; each rank by either way. A rank that depends on no peer completes, and gets
+ * the error from its next call. */
 static void differ(uint32_t k, enum difference difference, uint32_t odd, uint32_t tries_fastpath)
 {
     char name[16];
     snprintf(name, sizeof name, "rank %u called", odd);
     for (uint32_t r = 0; r < shm_ranks.ranks; r++) {
-        struct weft_coll_args args = said(kinds[k], r, 0, 0), next = {.kind = WEFT_COLL_ALL_REDUCE,
-                                                                      .in = rank_buffers[r],
-                                                                      .out = rank_buffers[r],
-                                                                      .count = 2,
-                                                                      .dtype = WEFT_F32,
-                                                                      .op = WEFT_SUM};
+        struct weft_coll_args args = longest_copyin(kinds[k], r, 0, 0), next = {.kind = WEFT_COLL_ALL_REDUCE,
+                                                                                .in = rank_buffers[r],
+                                                                                .out = rank_buffers[r],
+                                                                                .count = 2,
+                                                                                .dtype = WEFT_F32,
+                                                                                .op = WEFT_SUM};
         if (r == odd) args = otherwise(difference, args, r, k);
         if (!call(r, &args, tries_fastpath >> r & 1)) continue;
         const bool of_root =
@@ -198,17 +199,17 @@ static void differ(uint32_t k, enum difference difference, uint32_t odd, uint32_
     }
     bool over = run_all();
     for (uint32_t r = 1; r < shm_ranks.ranks; r++) {
-        /* who follows the root has seen that one alone: it may hear of the other with one more */
+        /* a rank that follows the root has seen the root only: it may get the error from one more call */
         const bool follows = r != odd && (kinds[k] == WEFT_COLL_BROADCAST || kinds[k] == WEFT_COLL_SCATTER);
         if (follows && outcomes[r].status == WEFT_OK && outcomes[r].ended)
             (void)post(r, &(struct weft_coll_args){.kind = WEFT_COLL_BARRIER}, NULL);
     }
     over = over && run_all();
     for (uint32_t r = 0; r < shm_ranks.ranks; r++) {
-        bool told = outcomes[r].status == WEFT_ERR_MISMATCH &&
-                    strstr(outcomes[r].text, "operation 1 differs in ") &&
-                    strstr(outcomes[r].text, words[difference]) && strstr(outcomes[r].text, name);
-        if (!over || !told)
+        bool is_reported = outcomes[r].status == WEFT_ERR_MISMATCH &&
+                           strstr(outcomes[r].text, "operation 1 differs in ") &&
+                           strstr(outcomes[r].text, words[difference]) && strstr(outcomes[r].text, name);
+        if (!over || !is_reported)
             fail_msg("%s of %u ranks, rank %u has %s otherwise, briefly %x: rank %u: %s",
                      weft_coll_kind_name(kinds[k]), shm_ranks.ranks, odd, words[difference], tries_fastpath,
                      r, outcomes[r].ended ? outcomes[r].text : "hangs");
@@ -243,8 +244,7 @@ static void fill(const struct weft_coll_args *args, uint32_t rank, uint32_t numb
         in[i] = (float)(number + 1000 * rank + i % 7);
 }
 
-/* The number of the first element that is wrong, and -1: none is. Pieces are alike but for what `fill`
- * goes on with. */
+/* The first wrong element; -1: none. Pieces differ by the arguments of `fill` only. */
 static int64_t wrong_at(const struct weft_coll_args *args, uint32_t rank, uint32_t number)
 {
     const float *out = args->out;
@@ -282,8 +282,8 @@ static int64_t wrong_at(const struct weft_coll_args *args, uint32_t rank, uint32
     return -1;
 }
 
-/* Each of a few operations in turn is cancelled by those that wait in it, soon or later; the others get
- * what was said in them. */
+/* Each of a few operations is cancelled by the waiting ranks, sooner or later; the other ranks get its
+ * contributions. */
 static void cancelled(void **state)
 {
     enum { IN_A_ROW = 6 };
@@ -296,7 +296,7 @@ static void cancelled(void **state)
             struct weft_coll *colls[RANKS_MAX] = {NULL};
             for (uint32_t i = 0; i < ranks; i++) {
                 const uint32_t r = (i + number) % ranks;
-                args[r] = said(kinds[k], r, 0, number % 5);
+                args[r] = longest_copyin(kinds[k], r, 0, number % 5);
                 fill(&args[r], r, number);
                 (void)post(r, &args[r], &colls[r]);
                 if (later) weft_loop_step(shm_ranks.loops[r]);
@@ -318,25 +318,25 @@ static void cancelled(void **state)
     }
 }
 
-/* Who gives goes ahead as far as there are places; who reads cancels some of those operations, and reads
- * the others. */
+/* A contributor runs ahead as far as slots permit; the reader cancels some of its operations and reads the
+ * others. */
 static void cancelled_by_the_reader(void **state)
 {
     for (uint32_t turn = 0; turn < 4; turn++) {
         const enum weft_coll_kind kind = turn % 2 ? WEFT_COLL_GATHER : WEFT_COLL_REDUCE;
         open_group(2, turn / 2);
         for (uint32_t number = 0; number < 24;) {
-            uint32_t ahead = 0;
-            for (; ahead < 8; ahead++) {
-                struct weft_coll_args args = never_lent(kind, 1);
-                fill(&args, 1, number + ahead);
+            uint32_t run_ahead = 0;
+            for (; run_ahead < 8; run_ahead++) {
+                struct weft_coll_args args = longest_copyin_always(kind, 1);
+                fill(&args, 1, number + run_ahead);
                 if (weft_coll_try_fastpath(shm_ranks.groups[1], &args, outcome_done, &outcomes[1],
                                            &(struct weft_coll *){NULL}) != WEFT_OK)
                     break;
             }
-            assert_in_range(ahead, 1, ONEHOST_LARGE_SLOTS);
-            for (uint32_t i = 0; i < ahead; i++, number++) {
-                struct weft_coll_args args = never_lent(kind, 0);
+            assert_in_range(run_ahead, 1, ONEHOST_LARGE_SLOTS);
+            for (uint32_t i = 0; i < run_ahead; i++, number++) {
+                struct weft_coll_args args = longest_copyin_always(kind, 0);
                 struct weft_coll *coll;
                 fill(&args, 0, number);
                 (void)post(0, &args, &coll);
@@ -353,8 +353,8 @@ static void cancelled_by_the_reader(void **state)
     }
 }
 
-/* Whatever others have read meanwhile: no two contributions that somebody has still to read lie in one
- * place, and once all have called the operation before there is a place. Who is followed closely uses few. */
+/* Whatever peers have read: two unread contributions never share a slot, and a slot is free after all have
+ * called the operation before. If peers keep up, few slots are used. */
 static void slots_are_disjoint(void **state)
 {
     enum { TIMES = 200000 };
@@ -402,7 +402,7 @@ static void slots_are_disjoint(void **state)
     free(onehost);
 }
 
-/* ---- groups one after the other: who has read all lets the next group have the place ---- */
+/* ---- groups in sequence: slots pass to the next group after all were read ---- */
 static void large_slots_are_shared(void **state)
 {
     enum { GROUPS = 8 };
@@ -421,13 +421,13 @@ static void large_slots_are_shared(void **state)
             assert_true(run_all());
             for (uint32_t i = 0; i < RANKS_MAX; i++) { /* the root last */
                 const uint32_t r = last[k] == WEFT_COLL_BROADCAST ? i : RANKS_MAX - 1 - i;
-                struct weft_coll_args args = never_lent(last[k], r);
+                struct weft_coll_args args = longest_copyin_always(last[k], r);
                 fill(&args, r, g);
                 (void)call(r, &args, true);
             }
             assert_true(run_all());
             for (uint32_t r = 0; r < RANKS_MAX; r++) {
-                struct weft_coll_args args = never_lent(last[k], r);
+                struct weft_coll_args args = longest_copyin_always(last[k], r);
                 assert_int_equal(outcomes[r].status, WEFT_OK);
                 assert_int_equal(wrong_at(&args, r, g), -1);
             }
@@ -472,7 +472,7 @@ static void *work(void *context)
     for (uint32_t number = 0; number < OPERATIONS; number++) {
         const uint32_t k = (uint32_t)(draw(&shared) % (2 * KINDS)), less = (uint32_t)(draw(&shared) % 300);
         struct weft_coll_args args =
-            said(k < KINDS ? kinds[k] : kinds[1 + k % 4], worker->rank, k % 5 == 0, less);
+            longest_copyin(k < KINDS ? kinds[k] : kinds[1 + k % 4], worker->rank, k % 5 == 0, less);
         fill(&args, worker->rank, number);
         if (worker->slow && draw(&own) % 4 == 0) usleep((useconds_t)(draw(&own) % 400));
         if (!call_and_wait(worker, &args))

@@ -1,6 +1,6 @@
-/* test_copyin_death.c - a process that has said its contribution with the announcement
- * (collective/onehost/copyin.c), long ones in a hall, and is killed or stopped before the others read it:
- * they find all of it or end with a sentence that names it, and keep nothing of it afterwards. */
+/* test_copyin_death.c - a process is killed or stopped after its copy-in (collective/onehost/copyin.c) and
+ * before the others read it: they get all of it or end with an error that names it, and keep no mapping of
+ * it. */
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -21,14 +21,14 @@ enum { RANKS_MAX = 3, FIRST_ID = 300, BUFFER_BYTES = 4 << 20, PATIENCE_MS = 2000
 /* Shared by parent and children. */
 struct board {
     struct fork_connect fork_connect;
-    _Atomic uint32_t said, fallen, read, released, freed;
+    _Atomic uint32_t published, fallen, read, released, freed;
     struct {
-        int status; /* of the operation that the victim said, and of the next one */
+        int status; /* of the operation that the victim published, and of the next one */
         int next_status;
         char text[480];
         double waited_s; /* in the next one */
         _Atomic int wrong;
-        int views; /* of others' memory, at the end */
+        int views; /* mappings of peers' memory, at the end */
     } ranks[RANKS_MAX];
 };
 static struct board *board;
@@ -54,7 +54,7 @@ struct rank {
 static void await(const _Atomic uint32_t *word, uint32_t least)
 {
     for (int ms = 0; atomic_load(word) < least; ms++) {
-        fork_connect_must(ms < PATIENCE_MS, "another process does not come");
+        fork_connect_must(ms < PATIENCE_MS, "another process does not arrive");
         usleep(1000);
     }
 }
@@ -83,7 +83,7 @@ static void connect_all(struct rank *me, const struct round *round)
     fork_connect_must(weft_transport_open(weft_env_system(), &options, &me->transport, NULL) == WEFT_OK,
                       "open");
     fork_connect_must(weft_transport_attach(me->transport, me->loop) == WEFT_OK, "attach");
-    me->memory = calloc(1, BUFFER_BYTES); /* which nobody maps: it is said whatever its length */
+    me->memory = calloc(1, BUFFER_BYTES); /* unmapped: copied in up to the limit */
     fork_connect_must(me->memory, "memory");
     uint32_t ids[RANKS_MAX];
     const char *failed =
@@ -124,9 +124,12 @@ static enum weft_status call(struct rank *me, const struct weft_coll_args *args,
     return me->status;
 }
 
-static float value_of(uint32_t rank, uint64_t at) { return (float)(1 + rank * 1000 + at % 97); }
+static float value_of(uint32_t rank, uint64_t at)
+{
+    return (float)(1 + rank * 1000 + at % 97);
+}
 
-/* The longest that is said. */
+/* The longest copy-in. */
 static struct weft_coll_args longest(const struct rank *me, const struct round *round)
 {
     struct weft_coll_args args = {.kind = round->kind,
@@ -137,11 +140,11 @@ static struct weft_coll_args longest(const struct rank *me, const struct round *
                                   .root = round->root};
     if (args.kind == WEFT_COLL_BROADCAST) args.in = args.out = me->memory;
     for (args.count = 1 << 17; args.count > 1 && !onehost_uses_copyin(me->group, &args);) args.count--;
-    fork_connect_must(onehost_needs_slot(args.count * 4), "nothing long is said");
+    fork_connect_must(onehost_needs_slot(args.count * 4), "no long contribution is copied in");
     return args;
 }
 
-/* Pieces of scatter, reduce_scatter and all_to_all are alike for all. */
+/* Pieces of scatter, reduce_scatter and all_to_all are the same for all ranks. */
 static bool result_is_right(const struct rank *me, const struct round *round,
                             const struct weft_coll_args *args)
 {
@@ -164,7 +167,7 @@ static bool result_is_right(const struct rank *me, const struct round *round,
     return true;
 }
 
-/* Processes whose memory is still mapped here; of this one, too, as long as anything is allocated of it. */
+/* Processes whose memory is still mapped here, this one included if it has allocated any. */
 static int views(void)
 {
     char line[512];
@@ -199,9 +202,9 @@ static void fall(struct rank *me, const struct round *round, const struct weft_c
     enum weft_status status =
         weft_coll_try_fastpath(me->group, args, on_done, me, &(struct weft_coll *){NULL});
     if (status == WEFT_ERR_AGAIN) (void)post(me, args);
-    atomic_fetch_add(&board->said, 1);
+    atomic_fetch_add(&board->published, 1);
     raise(round->signal_number);
-    await(&board->released, 1); /* it was stopped, and goes on: it touches nothing any more */
+    await(&board->released, 1); /* continues after the stop: must not touch anything */
     _exit(0);
 }
 
@@ -213,8 +216,9 @@ static void child(uint32_t rank, const struct round *round)
     me.rank = rank;
     connect_all(&me, round);
     struct weft_coll_args first = {.kind = WEFT_COLL_BARRIER};
-    fork_connect_must(call(&me, &first, false) == WEFT_OK, "the first one"); /* they meet */
-    fork_connect_must(me.group->onehost && me.group->onehost->state == ONEHOST_ENABLED, "they do not meet");
+    fork_connect_must(call(&me, &first, false) == WEFT_OK, "the first one"); /* connects */
+    fork_connect_must(me.group->onehost && me.group->onehost->state == ONEHOST_ENABLED,
+                      "the one-host path is not enabled");
     struct weft_coll_args args = longest(&me, round);
     uint64_t pieces = args.kind == WEFT_COLL_SCATTER || args.kind == WEFT_COLL_REDUCE_SCATTER ||
                               args.kind == WEFT_COLL_ALL_TO_ALL
@@ -222,7 +226,8 @@ static void child(uint32_t rank, const struct round *round)
                           : 1;
     for (uint64_t i = 0; i < args.count * pieces; i++)
         ((float *)me.memory)[i] = value_of(rank, i % args.count);
-    fork_connect_must(call(&me, &first, false) == WEFT_OK, "the second one"); /* all of it is there */
+    /* all contributions are there */
+    fork_connect_must(call(&me, &first, false) == WEFT_OK, "the second one");
     if (rank == round->victim) fall(&me, round, &args);
     await(&board->fallen, 1);
     board->ranks[rank].status = call(&me, &args, rank % 2 == 0);
@@ -238,15 +243,15 @@ static void child(uint32_t rank, const struct round *round)
     if (board->ranks[rank].status == WEFT_OK)
         snprintf(board->ranks[rank].text, sizeof board->ranks[rank].text, "%s", me.text);
     atomic_fetch_add(&board->read, 1);
-    for (int ms = 0; atomic_load(&board->released) == 0; ms++) { /* others may have to be told */
-        fork_connect_must(ms < PATIENCE_MS, "the parent does not come");
+    for (int ms = 0; atomic_load(&board->released) == 0; ms++) { /* peers may still need messages */
+        fork_connect_must(ms < PATIENCE_MS, "the parent does not arrive");
         weft_loop_step(me.loop);
         usleep(1000);
     }
     weft_group_free(me.group);
     atomic_fetch_add(&board->freed, 1);
     await(&board->freed, round->ranks - 1);
-    if (round->ranks == 3) { /* those that are left go on: what lay aside for them goes with that */
+    if (round->ranks == 3) { /* survivors continue, which frees deferred memory */
         const uint32_t left[] = {FIRST_ID + (round->victim == 0), FIRST_ID + (round->victim == 2 ? 1 : 2)};
         make_group(&me, left[1] == FIRST_ID + rank, 2, left, 10);
         weft_group_free(me.group);
@@ -297,7 +302,7 @@ static void run(const struct round *round)
     pid_t victim = pids[round->victim];
     assert_int_equal(waitpid(victim, &status, WUNTRACED), victim);
     assert_true(round->signal_number == SIGKILL ? WIFSIGNALED(status) : WIFSTOPPED(status));
-    assert_int_equal(atomic_load(&board->said), 1);
+    assert_int_equal(atomic_load(&board->published), 1);
     atomic_store(&board->fallen, 1);
     for (int ms = 0; atomic_load(&board->read) < round->ranks - 1 && ms < 2 * PATIENCE_MS; ms++) usleep(1000);
     assert_int_equal(atomic_load(&board->read), round->ranks - 1);
@@ -337,8 +342,14 @@ static void all_of(int signal_number)
     print_message("the next operation ended after %.3f s at most\n", longest_wait_s);
 }
 
-static void killed(void **state) { all_of(SIGKILL); }
-static void stopped(void **state) { all_of(SIGSTOP); }
+static void killed(void **state)
+{
+    all_of(SIGKILL);
+}
+static void stopped(void **state)
+{
+    all_of(SIGSTOP);
+}
 
 int main(void)
 {

@@ -1,6 +1,5 @@
-/* test_fastpath.c - operations that are over within their call (collective/onehost/fastpath.c), mixed with
- * ordinary ones: bits, the flight recorder, and that nothing unusual is lost on the way from the one to
- * the other. */
+/* test_fastpath.c - operations that complete inside their call (collective/onehost/fastpath.c), mixed with
+ * queued ones: bits, the flight recorder, and every transition from the fast path to the queue. */
 #include "collective/onehost/onehost.h"
 #include "tests/collective/call.h"
 #include "tests/collective/onehost/shm_ranks.h"
@@ -70,7 +69,7 @@ static enum weft_status call_fastpath(uint32_t rank, const struct weft_coll_args
     return status;
 }
 
-/* Briefly, or as an ordinary one where the machine has stopped so long that the group's timer rests. */
+/* By the fast path, or queued if the machine was stopped so long that the group's timer is idle. */
 static enum weft_status start(uint32_t rank, const struct weft_coll_args *args)
 {
     enum weft_status status = call_fastpath(rank, args);
@@ -79,7 +78,7 @@ static enum weft_status start(uint32_t rank, const struct weft_coll_args *args)
     return WEFT_IN_PROGRESS;
 }
 
-/* After an ordinary operation groups have all that a brief one needs. */
+/* After a queued operation a group has all that the fast path needs. */
 static void open_group(uint32_t ranks, uint64_t deadline_ns)
 {
     shm_ranks_open(&shm_ranks, ranks, NULL, false, deadline_ns);
@@ -97,7 +96,7 @@ static void open_group(uint32_t ranks, uint64_t deadline_ns)
     shm_ranks_group(&shm_ranks, 6, deadline_ns);
     for (uint32_t r = 0; r < ranks; r++) {
         struct weft_coll_args args = sum_call(r, 3);
-        assert_int_equal(call_fastpath(r, &args), WEFT_ERR_AGAIN); /* the ranks have not agreed to meet yet */
+        assert_int_equal(call_fastpath(r, &args), WEFT_ERR_AGAIN); /* the vote is not over */
         post_ordinary(r, &args);
     }
     assert_true(run_all(RANKS_MAX));
@@ -117,7 +116,7 @@ static void close_group(void)
 /* ---- bits ---- */
 struct worker {
     pthread_t thread;
-    uint32_t rank, brief;
+    uint32_t rank, fast;
     char trouble[240];
 };
 
@@ -132,15 +131,15 @@ static struct call call_at(uint64_t *state)
                         .dtype = dtypes[draw(state) % 4],
                         .op = draw(state) % 3 ? WEFT_SUM : WEFT_MAX,
                         .ranks = shm_ranks.ranks};
-    /* several of one root in a row */
+    /* several with the same root in sequence */
     call.root = draw(state) % 2 ? 0 : (uint32_t)(draw(state) % shm_ranks.ranks);
     call.seed = draw(state);
-    uint64_t longer = draw(state) % 24; /* once in a while in a room, and in a hall */
+    uint64_t longer = draw(state) % 24; /* sometimes in a small slot, or a large one */
     call.count = 1 + draw(state) % (longer == 0 ? 12000 : longer < 4 ? 1500 : 40);
     return call;
 }
 
-/* One call, by either way. NULL: fine. */
+/* One call, by either way. NULL: correct. */
 static const char *run_one(struct worker *worker, const struct call *call, bool tries, bool in_place)
 {
     struct posted posted;
@@ -157,7 +156,7 @@ static const char *run_one(struct worker *worker, const struct call *call, bool 
         status = weft_coll_try_fastpath(shm_ranks.groups[worker->rank], &args, outcome_done, &posted.outcome,
                                         &posted.coll);
         if (status == WEFT_OK && posted.outcome.ended) return "done has run";
-        if (status == WEFT_OK) worker->brief++;
+        if (status == WEFT_OK) worker->fast++;
     }
     if (status == WEFT_ERR_AGAIN) status = posted_start(&posted, shm_ranks.groups[worker->rank], 0);
     if (status == WEFT_IN_PROGRESS) {
@@ -189,7 +188,7 @@ static void *work(void *context)
     return NULL;
 }
 
-/* Every operation stands in the record once, and they are in order. */
+/* Each operation has one record, in order. */
 static void check_records(uint32_t rank)
 {
     struct weft_record record;
@@ -208,7 +207,7 @@ static void modes_differ(void **state)
 {
     for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks += 2) {
         static struct worker workers[RANKS_MAX];
-        uint32_t brief = 0;
+        uint32_t fast = 0;
         open_group(ranks, 0);
         for (uint32_t r = 0; r < ranks; r++) {
             workers[r] = (struct worker){.rank = r};
@@ -218,20 +217,20 @@ static void modes_differ(void **state)
             void *trouble;
             pthread_join(workers[r].thread, &trouble);
             if (trouble) fail_msg("rank %u: %s", r, (const char *)trouble);
-            brief += workers[r].brief;
+            fast += workers[r].fast;
             check_records(r);
         }
-        assert_true(brief > 0); /* the last to come finds all others */
+        assert_true(fast > 0); /* the last rank to arrive finds all others */
         close_group();
     }
 }
 
-/* ---- the way back ---- */
+/* ---- fallback ---- */
 
-/* Rank 0 is early: an ordinary operation from then on. Rank 1 finds it there. */
+/* Rank 0 is early and falls back to the queue. Rank 1 finds its descriptor. */
 static void early_and_late(void **state)
 {
-    uint32_t brief = 0;
+    uint32_t fast = 0;
     open_group(2, 0);
     for (uint32_t i = 0; i < 20; i++) {
         uint32_t first = i % 2;
@@ -239,16 +238,16 @@ static void early_and_late(void **state)
         ((float *)early.out)[0] = 1.0f + (float)i;
         ((float *)late.out)[0] = 0.5f;
         assert_int_equal(start(first, &early), WEFT_IN_PROGRESS);
-        /* one is under way */
+        /* one is active */
         assert_int_equal(
             weft_coll_try_fastpath(shm_ranks.groups[first], &early, outcome_done, &outcomes[first], NULL),
             WEFT_ERR_AGAIN);
-        brief += start(!first, &late) == WEFT_OK;
+        fast += start(!first, &late) == WEFT_OK;
         assert_true(run_all(RANKS_MAX));
         assert_true(((float *)early.out)[0] == 1.5f + (float)i && ((float *)late.out)[0] == 1.5f + (float)i);
         assert_int_equal(outcomes[first].times, 1);
     }
-    assert_true(brief > 0);
+    assert_true(fast > 0);
     close_group();
 }
 
@@ -265,7 +264,7 @@ static enum weft_status call_again(uint32_t rank, uint64_t shape, void *in, void
                                   &outcomes[rank], &(struct weft_coll *){NULL});
 }
 
-/* Rank 0 sends, rank 1 takes it. */
+/* Rank 0 sends, rank 1 receives. */
 static void broadcast(float value, uint64_t shape, const struct weft_coll_args *args)
 {
     struct weft_coll_args theirs = broadcast_of(1);
@@ -276,8 +275,7 @@ static void broadcast(float value, uint64_t shape, const struct weft_coll_args *
     assert_true(out[0] == value);
 }
 
-/* A call that has the shape of one before; and one that has not, by its number or by what its shape has
- * become since. */
+/* Prepared calls: a valid one, and one invalid by its id or by a later change. */
 static void again(void **state)
 {
     open_group(2, 0);
@@ -288,13 +286,13 @@ static void again(void **state)
              other = weft_coll_prepared_id(shm_ranks.groups[1], WEFT_COLL_BROADCAST);
     assert_true(shape != 0 && other != 0 && shape != other);
     for (int i = 2; i < 20; i++) broadcast((float)i, shape, &args);
-    args.in = args.out = buffer + 100; /* other buffers make no other shape */
+    args.in = args.out = buffer + 100; /* other buffers keep the prepared call */
     broadcast(20, shape, &args);
     broadcast(21, 0, &args);
     broadcast(22, shape, &args);
     assert_int_equal(call_again(0, other, buffer, buffer), WEFT_ERR_AGAIN);
     assert_int_equal(call_again(0, shape, NULL, NULL), WEFT_ERR_AGAIN);
-    later.deadline_ns = WEFT_MS(100000); /* perhaps it is looked at */
+    later.deadline_ns = WEFT_MS(100000); /* may be validated again */
     broadcast(23, 0, &later);
     assert_int_equal(call_again(0, shape, buffer, buffer), WEFT_ERR_AGAIN);
     shape = weft_coll_prepared_id(shm_ranks.groups[0], WEFT_COLL_BROADCAST);
@@ -302,7 +300,7 @@ static void again(void **state)
     close_group();
 }
 
-/* A call that is not short, not of this plan, or refused, is none. */
+/* A call that is too long, of another plan, or invalid, is declined. */
 static void others_are_declined(void **state)
 {
     open_group(2, 0);
@@ -312,7 +310,7 @@ static void others_are_declined(void **state)
     args.plan = WEFT_PLAN_RING;
     assert_int_equal(call_fastpath(0, &args), WEFT_ERR_AGAIN);
     args = sum_call(0, 2);
-    args.kind = WEFT_COLL_GATHER; /* of unequal pieces, whose lengths nobody knows before */
+    args.kind = WEFT_COLL_GATHER; /* unequal pieces, whose lengths no rank knows */
     args.unequal = true;
     assert_int_equal(call_fastpath(0, &args), WEFT_ERR_AGAIN);
     for (int kind = WEFT_COLL_REDUCE; kind <= WEFT_COLL_ALL_TO_ALL; kind++) {
@@ -328,13 +326,13 @@ static void others_are_declined(void **state)
     args.in = NULL;
     assert_int_equal(call_fastpath(0, &args), WEFT_ERR_AGAIN);
     args = sum_call(0, 2);
-    args.op = WEFT_XOR; /* of floats */
+    args.op = WEFT_XOR; /* invalid for floats */
     assert_int_equal(call_fastpath(0, &args), WEFT_ERR_AGAIN);
     assert_int_equal(call_fastpath(0, &args), WEFT_ERR_AGAIN);
     close_group();
 }
 
-/* Calls that differ, by any mixture of the ways: both ranks say so. */
+/* Calls that differ, by any mixture of the ways: both ranks report it. */
 static void mismatch(void **state)
 {
     for (uint32_t i = 0; i < 8; i++) {
@@ -356,12 +354,12 @@ static void mismatch(void **state)
     }
 }
 
-/* ---- who needs nothing of the others goes ahead: the root of a broadcast and of a scatter, the others of a reduce and of a gather ---- */
+/* ---- run-ahead: the root of a broadcast or scatter, the other ranks of a reduce or gather ---- */
 enum {
     OUT_FLOATS = 32768,
     MANY = 100,
     IN_SMALL_SLOT = 300,
-    IN_LARGE_SLOT = 1300 /* floats, by each of three ranks to as many */
+    IN_LARGE_SLOT = 1300 /* floats, of each of three ranks to as many */
 };
 static const enum weft_coll_kind rooted[] = {WEFT_COLL_BROADCAST, WEFT_COLL_SCATTER, WEFT_COLL_REDUCE,
                                              WEFT_COLL_GATHER};
@@ -384,7 +382,7 @@ static struct weft_coll_args of_root(enum weft_coll_kind kind, uint32_t rank, ui
                                    .root = root};
 }
 
-/* What rank `rank` says in its operation i: for rank `to`, where it says something else to each. */
+/* What rank `rank` contributes to its operation i for rank `to`. */
 static float value_of(uint32_t rank, uint32_t i, uint32_t to)
 {
     return (float)(1 + i + 1000 * rank + 10000 * to);
@@ -426,22 +424,22 @@ static uint32_t lead_while_it_goes(enum weft_coll_kind kind, uint32_t rank, uint
     return most;
 }
 
-/* All who lead, by as many operations. */
+/* All ranks that complete early, the same number of operations. */
 static uint32_t all_lead(enum weft_coll_kind kind, uint64_t count, uint32_t most)
 {
-    uint32_t ahead = UINT32_MAX;
+    uint32_t run_ahead = UINT32_MAX;
     for (uint32_t r = 0; r < shm_ranks.ranks; r++) {
         if (!leads(kind, r, 0)) continue;
         uint32_t now = lead_while_it_goes(kind, r, count, most);
-        assert_true(now == ahead || ahead == UINT32_MAX);
-        ahead = now;
+        assert_true(now == run_ahead || run_ahead == UINT32_MAX);
+        run_ahead = now;
     }
-    return ahead;
+    return run_ahead;
 }
 
-static void all_follow(enum weft_coll_kind kind, uint64_t count, uint32_t ahead)
+static void all_follow(enum weft_coll_kind kind, uint64_t count, uint32_t run_ahead)
 {
-    for (uint32_t i = 0; i < ahead; i++) {
+    for (uint32_t i = 0; i < run_ahead; i++) {
         for (uint32_t r = 0; r < shm_ranks.ranks; r++) {
             if (leads(kind, r, 0)) continue;
             struct weft_coll_args args = call_of(kind, r, i, count);
@@ -451,8 +449,8 @@ static void all_follow(enum weft_coll_kind kind, uint64_t count, uint32_t ahead)
     }
 }
 
-/* Who follows finds what the others had when they called. */
-static void ahead(void **state)
+/* A rank that follows finds what the others contributed. */
+static void run_ahead(void **state)
 {
     for (uint32_t k = 0; k < ROOTED; k++) {
         open_group(3, 0);
@@ -467,7 +465,7 @@ static void ahead(void **state)
     }
 }
 
-/* It waited for nobody, and so the clock was read once. */
+/* It waited for no peer, so the clock was read once. */
 static void check_last_record(uint32_t rank)
 {
     struct weft_record record;
@@ -477,7 +475,7 @@ static void check_last_record(uint32_t rank)
                 record.ended_ns == record.posted_ns);
 }
 
-/* By some operations only. */
+/* Run-ahead is bounded. */
 static void ahead_no_further(void **state)
 {
     static const struct {
@@ -491,7 +489,7 @@ static void ahead_no_further(void **state)
         for (uint32_t round = 0; round < 20; round++) {
             uint32_t count_ahead = all_lead(kind, count, MANY);
             assert_in_range(count_ahead, 1, sizes[i % 3].most);
-            /* of a short one before it nothing is left to read */
+            /* of an inline one before it nothing is left to read */
             if (count > 1 && round == 0)
                 assert_in_range(count_ahead, sizes[i % 3].most - 1, sizes[i % 3].most);
             all_follow(kind, count, count_ahead);
@@ -501,8 +499,7 @@ static void ahead_no_further(void **state)
     }
 }
 
-/* Each rank in turn is the root of each kind, and whoever may goes as far as it can: nobody waits in a
- * circle. */
+/* Each rank in turn is the root of each kind, and ranks run ahead as far as possible: no deadlock. */
 static void ahead_in_turns(void **state)
 {
     enum { OPERATIONS = 600 };
@@ -518,7 +515,7 @@ static void ahead_in_turns(void **state)
                 if (next[r] == OPERATIONS) continue;
                 uint32_t i = next[r];
                 struct weft_coll_args args = of_root(rooted[i / 7 % ROOTED], r, i / 5 % 3, count);
-                if (waits[r]) { /* as an ordinary one */
+                if (waits[r]) { /* queued */
                     weft_loop_step(shm_ranks.loops[r]);
                 } else {
                     for (uint32_t e = 0; e < 3 * count; e++) ((float *)rank_buffers[r])[e] = (float)(i + r);
@@ -545,7 +542,7 @@ static void ahead_in_turns(void **state)
     }
 }
 
-/* One that has left the group meanwhile can still be heard. */
+/* The contributions of a rank that has left the group are still readable. */
 static void ahead_and_gone(void **state)
 {
     for (uint32_t turn = 0; turn < 2 * ROOTED; turn++) {
@@ -555,7 +552,7 @@ static void ahead_and_gone(void **state)
         assert_int_equal(lead_while_it_goes(rooted[k], leader, count, 3), 3);
         weft_group_free(shm_ranks.groups[leader]);
         shm_ranks.groups[leader] = NULL;
-        for (int i = 0; i < 100; i++) weft_loop_step(shm_ranks.loops[other]); /* it is told */
+        for (int i = 0; i < 100; i++) weft_loop_step(shm_ranks.loops[other]); /* it is notified */
         for (uint32_t i = 0; i < 3; i++) {
             struct weft_coll_args args = call_of(rooted[k], other, i, count);
             if (start(other, &args) == WEFT_IN_PROGRESS) assert_true(run_all(leader));
@@ -566,7 +563,7 @@ static void ahead_and_gone(void **state)
     }
 }
 
-/* An operation that waits for those it was ahead of is cancelled, unannounced: the group goes on. */
+/* An operation that waits for slower peers is cancelled before it is published: the group continues. */
 static void ahead_and_cancelled(void **state)
 {
     for (uint32_t waits = 0; waits < 2 * ROOTED; waits++) {
@@ -574,7 +571,7 @@ static void ahead_and_cancelled(void **state)
         open_group(3, 0);
         uint32_t count = all_lead(kind, 2, 3);
         for (uint32_t i = 0; i < 3; i++) {
-            uint32_t r = waits % 2 ? i : 2 - i; /* the others' are announced, or not yet either */
+            uint32_t r = waits % 2 ? i : 2 - i; /* the peers' are published, or not yet */
             struct weft_coll_args args = sum_call(r, 3);
             struct weft_coll *coll;
             for (uint32_t b = 0; b < count && !leads(kind, r, 0); b++) {
@@ -600,7 +597,8 @@ static void ahead_and_cancelled(void **state)
     }
 }
 
-/* Others may wait for its word about the cancelled one: it says that before it goes ahead again. */
+/* Peers may wait for the retired_seq of the cancelled one: it is published before the rank runs ahead
+ * again. */
 static void ahead_after_a_cancelled_one(void **state)
 {
     for (uint32_t k = 0; k < ROOTED; k++) {
@@ -629,7 +627,7 @@ static void ahead_after_a_cancelled_one(void **state)
     }
 }
 
-/* It waits for all that it was ahead of, and names who is late: a receiver, or the root. */
+/* It waits for all that it ran ahead of, and names the late rank: a receiver, or the root. */
 static void ahead_of_a_late_rank(void **state)
 {
     for (uint32_t i = 0; i < 2 * ROOTED; i++) {
@@ -656,15 +654,15 @@ static void ahead_of_a_late_rank(void **state)
     }
 }
 
-/* Both lead, as each takes another for the root, or the other calls something by messages, or has another
- * length in mind: seen with the next operation for which they wait, by either way. */
+/* Two ranks complete early with calls that differ: another root, a call by messages, or another length. Found
+ * at the next operation that waits for the other rank, by either way. */
 static void ahead_of_another_call(void **state)
 {
     static const char *const names[] = {"broadcast of 2 f32 from rank 0", "scatter of 2 f32, root 0",
                                         "reduce of 2 f32", "gather of 2 f32, root "};
     for (uint32_t i = 0; i < 4 * ROOTED; i++) {
         enum weft_coll_kind kind = rooted[i / 4];
-        uint32_t root = leads(kind, 0, 0) ? 0 : 1; /* rank 0 leads */
+        uint32_t root = leads(kind, 0, 0) ? 0 : 1; /* rank 0 completes early */
         open_group(2, 0);
         struct weft_coll_args first = of_root(kind, 0, root, 2), other = of_root(kind, 1, !root, 2),
                               next[2] = {sum_call(0, 2), sum_call(1, 2)};
@@ -687,7 +685,7 @@ static void ahead_of_another_call(void **state)
     }
 }
 
-/* Seen while it waits in a recv: it is not the recv that differs. */
+/* Found while it waits in a recv: the error is not about the recv. */
 static void ahead_of_another_call_in_a_recv(void **state)
 {
     open_group(2, 0);
@@ -706,8 +704,8 @@ static void ahead_of_another_call_in_a_recv(void **state)
     close_group();
 }
 
-/* Two lead in the same operation with other lengths: they see each other's lines, though the root has not
- * called. */
+/* Two ranks complete early in one operation with different lengths: they compare descriptors although the
+ * root has not called. */
 static void ahead_of_each_other(void **state)
 {
     for (uint32_t k = 2; k < ROOTED; k++) {
@@ -761,7 +759,7 @@ static void group_fails(void **state)
     outcomes[1].ended = true;
     assert_true(run_all(RANKS_MAX));
     assert_int_equal(outcomes[0].status, WEFT_ERR_ABORTED);
-    for (int i = 0; i < 100; i++) weft_loop_step(shm_ranks.loops[1]); /* it is told */
+    for (int i = 0; i < 100; i++) weft_loop_step(shm_ranks.loops[1]); /* it is notified */
     assert_int_equal(call_fastpath(1, &args), WEFT_ERR_AGAIN);
     assert_int_equal(weft_coll_post(shm_ranks.groups[1], &args, outcome_done, &outcomes[1], NULL, NULL),
                      WEFT_ERR_ABORTED);
@@ -776,7 +774,7 @@ int main(void)
         cmocka_unit_test(again),
         cmocka_unit_test(others_are_declined),
         cmocka_unit_test(mismatch),
-        cmocka_unit_test(ahead),
+        cmocka_unit_test(run_ahead),
         cmocka_unit_test(ahead_no_further),
         cmocka_unit_test(ahead_in_turns),
         cmocka_unit_test(ahead_and_gone),

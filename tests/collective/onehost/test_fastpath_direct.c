@@ -1,6 +1,5 @@
-/* test_fastpath_direct.c - operations on mapped buffers that are over within their call
- * (collective/onehost_fastpath_direct.c): where each rank of a few stops and the operation goes on as an
- * ordinary one, what the others then see, and that calls that are otherwise end as ordinary ones do. */
+/* test_fastpath_direct.c - operations on mapped buffers that complete inside their call
+ * (collective/onehost/fastpath_direct.c): fallback of each rank at each point, and calls that differ. */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +31,7 @@ static uint64_t elems_of(const struct weft_coll_args *args)
     return args->count * (of_own_pieces(args->kind) ? shm_ranks.ranks : 1);
 }
 
-/* Whole numbers whose sums are exact in any order. */
+/* Integers whose sums are exact in any order. */
 static float value(uint32_t rank, uint64_t i, uint64_t seed)
 {
     return (float)((rank * 7919 + i * 31 + seed * 101) % 1000) * (i % 3 ? 1.0f : 4096.0f);
@@ -66,7 +65,7 @@ static void all_right(const struct weft_coll_args *args, uint64_t seed)
     }
 }
 
-/* In place, where the kind has that. */
+/* In place, if the kind permits. */
 static struct weft_coll_args args_of(uint32_t rank, struct weft_coll_args args)
 {
     args.in = rank_buffers[rank] + (args.kind == WEFT_COLL_ALL_GATHER ? rank * args.count : 0);
@@ -84,7 +83,7 @@ static void post(uint32_t rank, struct weft_coll_args given)
     if (status != WEFT_IN_PROGRESS) outcome_done(&outcomes[rank], status, error.text);
 }
 
-static enum weft_status brief(uint32_t rank, struct weft_coll_args given)
+static enum weft_status try_fastpath(uint32_t rank, struct weft_coll_args given)
 {
     struct weft_coll_args args = args_of(rank, given);
     outcomes[rank] = (struct outcome){0};
@@ -94,10 +93,10 @@ static enum weft_status brief(uint32_t rank, struct weft_coll_args given)
     return status;
 }
 
-/* Briefly, or as an ordinary one where the machine has stopped so long that the group's timer rests. */
+/* By the fast path, or queued if the machine was stopped so long that the group's timer is idle. */
 static enum weft_status start(uint32_t rank, struct weft_coll_args args)
 {
-    enum weft_status status = brief(rank, args);
+    enum weft_status status = try_fastpath(rank, args);
     if (status == WEFT_ERR_AGAIN) post(rank, args);
     return status == WEFT_ERR_AGAIN ? WEFT_IN_PROGRESS : status;
 }
@@ -117,8 +116,8 @@ static bool run_all(uint32_t except)
     return false;
 }
 
-/* All have met, and have a record with memory for messages: an ordinary operation of each kind is behind
- * them. */
+/* After a queued operation of each kind: all ranks are connected and have a record with memory for
+ * messages. */
 static void open_group(uint32_t ranks, bool on_one, uint64_t deadline_ns)
 {
     cpu_set_t one;
@@ -165,8 +164,8 @@ static struct weft_coll_args call_at(uint32_t i)
                                    .root = i / (3 * KINDS) % shm_ranks.ranks};
 }
 
-/* Where ranks take turns the last works for all, and is over within its call; each of the others stops
- * where it waits for the next, and is over with its first look. */
+/* Oversubscribed: the last rank works for all and completes inside its call. Each other rank falls back while
+ * it waits, and completes at its first poll. */
 static void the_last_is_over_within(void **state)
 {
     uint32_t within = 0;
@@ -182,12 +181,12 @@ static void the_last_is_over_within(void **state)
         assert_true(run_all(RANKS_MAX));
         all_right(&args, i);
     }
-    assert_in_range(within, 30, 60); /* all, but where the machine stands still */
+    assert_in_range(within, 30, 60); /* all, unless the machine was stopped */
     close_group();
 }
 
-/* With a processor each the second one finds the first one's announcement, works on its own slice, and
- * stops where it waits for the other's. */
+/* With a core each: the second rank finds the first one's descriptor, does its slice, and falls back while it
+ * waits. */
 static void stops_where_it_leaves(void **state)
 {
     uint32_t leaving = 0;
@@ -201,11 +200,11 @@ static void stops_where_it_leaves(void **state)
         assert_true(run_all(RANKS_MAX));
         all_right(&args, i);
     }
-    assert_in_range(leaving, 30, 60); /* all, but where the machine stands still */
+    assert_in_range(leaving, 30, 60); /* all, unless the machine was stopped */
     close_group();
 }
 
-/* Who calls otherwise is told by both, whichever way each of them went. */
+/* Both ranks report calls that differ, by any mixture of the ways. */
 static void calls_that_differ(void **state)
 {
     for (uint32_t i = 0; i < 12; i++) {
@@ -231,7 +230,7 @@ static void calls_that_differ(void **state)
     }
 }
 
-/* Some ranks' buffers are mapped, and others' are not, or only those that the others do not reach. */
+/* Some ranks' buffers are mapped and others' are not, or only those that peers do not access. */
 static void memory_of_both_kinds(void **state)
 {
     for (uint32_t on_one = 0; on_one < 2; on_one++) {
@@ -248,8 +247,8 @@ static void memory_of_both_kinds(void **state)
     }
 }
 
-/* The first has announced it and gives it up: the second finds its buffers closed, stores nothing, and
- * hears why. */
+/* The first rank publishes and cancels: the second finds its buffers closed, stores nothing, and gets the
+ * reason. */
 static void cancelled_by_another(void **state)
 {
     for (uint32_t i = 0; i < 8; i++) {
@@ -268,13 +267,13 @@ static void cancelled_by_another(void **state)
         assert_int_equal(start(1, args), WEFT_IN_PROGRESS);
         assert_true(run_all(RANKS_MAX));
         assert_true(outcomes[1].status < 0);
-        /* the caller's again */
+        /* owned by the caller again */
         for (uint64_t e = 0; e < elems_of(&args); e++) assert_true(rank_buffers[0][e] == value(0, e, i));
         close_group();
     }
 }
 
-/* Who stopped in its call names the one that never comes. */
+/* A rank that fell back names the rank that never arrives. */
 static void a_deadline_names_the_late_one(void **state)
 {
     for (uint32_t i = 0; i < 2; i++) {
@@ -295,7 +294,7 @@ static void a_deadline_names_the_late_one(void **state)
     }
 }
 
-/* What a rank says of its buffers is looked at before anybody goes there. */
+/* A peer's offsets are checked before any access. */
 static void outside_its_memory(void **state)
 {
     for (uint32_t i = 0; i < 4; i++) {
@@ -315,8 +314,7 @@ static void outside_its_memory(void **state)
     }
 }
 
-/* A root that is ahead of the others waits for them as an ordinary operation: they may have called
- * otherwise before. */
+/* A root that has run ahead waits for its peers in the queue: they may have called something else. */
 static void who_is_ahead_posts(void **state)
 {
     struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE,
@@ -325,11 +323,10 @@ static void who_is_ahead_posts(void **state)
                                   .op = WEFT_SUM},
                           few = {.kind = WEFT_COLL_BROADCAST, .count = 2, .dtype = WEFT_F32};
     open_group(2, false, 0);
-    for (uint32_t i = 0; i < 3; i++)
-        /* the machine has stopped so long that the group's timer rests */
-        if (brief(0, few) != WEFT_OK) skip();
+    for (uint32_t i = 0; i < 3; i++) /* the machine was stopped so long that the group's timer is idle */
+        if (try_fastpath(0, few) != WEFT_OK) skip();
     fill(&args, 5);
-    assert_int_equal(brief(0, args), WEFT_ERR_AGAIN);
+    assert_int_equal(try_fastpath(0, args), WEFT_ERR_AGAIN);
     post(0, args);
     for (uint32_t i = 0; i < 3; i++) {
         (void)start(1, few);
@@ -343,8 +340,7 @@ static void who_is_ahead_posts(void **state)
     close_group();
 }
 
-/* The group learns what its links cost, so that a plan by messages may need other memory: shapes are
- * looked at anew. */
+/* New link costs can change the memory for the plan by messages: prepared calls are validated again. */
 static void links_change(void **state)
 {
     struct weft_coll_args args = {
@@ -367,7 +363,7 @@ static void links_change(void **state)
     close_group();
 }
 
-/* Rank 0 has no memory to know such calls by: it does not say what the others expect it to lend. */
+/* Rank 0 has no memory for a prepared call: it must not copy in what its peers expect to access directly. */
 static bool refuses;
 static void *alloc_but_outlines(struct weft_env *env, size_t bytes)
 {
@@ -412,7 +408,7 @@ int main(void)
                                        cmocka_unit_test(who_is_ahead_posts),
                                        cmocka_unit_test(links_change),
                                        cmocka_unit_test(no_memory_for_what_is_lent)};
-    if (SHM_RANKS_PLAIN_ONLY) return 77; /* ranks of one process may not store into each other's memory
-                                          * there */
+    /* ranks of one process may not store into each other's memory there */
+    if (SHM_RANKS_PLAIN_ONLY) return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
-/* test_onehost.c - the one-host plan over the shared memory transport: bits, failures, and which plan is
- * taken. */
+/* test_onehost.c - the one-host path over the shared memory transport: bits, failures, and which plan is
+ * used. */
+#include "collective/onehost/onehost.h" /* the counters of a segment, to make them stale */
 #include "tests/collective/call.h"
 #include "tests/collective/onehost/shm_ranks.h"
-#include "collective/onehost/onehost.h" /* the words of a segment, to make them old */
 
 #include <pthread.h>
 #include <sched.h>
@@ -17,10 +17,10 @@
 static struct shm_ranks shm_ranks;
 static bool thorough; /* --thorough: every number of ranks, every type and count */
 
-/* Memory that peers map, with any alignment: a room for each rank. */
+/* Mapped memory with any alignment: one buffer per rank. */
 static uint8_t *rank_buffers[SHM_RANKS_MAX];
-static bool plain_buffers; /* memory that they do not map */
-static const char *plain_tune; /* "cma=off": such memory goes through stages alone */
+static bool plain_buffers;     /* unmapped memory */
+static const char *plain_tune; /* "cma=off": unmapped memory is staged only */
 enum { RANK_BUFFER_BYTES = 4 << 20 };
 
 static void buffers_open(uint32_t ranks)
@@ -44,7 +44,7 @@ static void buffers_close(uint32_t ranks)
     }
 }
 
-/* The same with rooms that are mapped and with rooms that are not. */
+/* Runs the test with mapped and with unmapped buffers. */
 static void in_both_memories(void (*test)(void))
 {
     test();
@@ -66,9 +66,9 @@ static void with_staging(void (*test)(void))
 
 struct how {
     bool in_place;
-    bool mixed_places;  /* every other rank in place */
-    uint32_t shift;     /* bytes of misalignment of rank r: r * shift */
-    uint32_t unmapped;  /* this rank's buffers are ordinary memory; SHM_RANKS_MAX: nobody's; EVERYBODY */
+    bool mixed_places; /* every other rank in place */
+    uint32_t shift;    /* bytes of misalignment of rank r: r * shift */
+    uint32_t unmapped; /* this rank's buffers are unmapped; SHM_RANKS_MAX: none; EVERYBODY: all */
 };
 
 static void run_call(const struct call *call, const struct how *how, enum weft_plan_id plan)
@@ -152,7 +152,7 @@ static void sweep(const uint64_t *counts, size_t count_count, bool thin)
             }
 }
 
-/* Around the ends of: a line, short and long, steps of the work, tiles, slices. */
+/* Around the limits of: a line, copy-in, steps of the work, tiles, slices. */
 static void bits(void **state)
 {
     for (uint32_t ranks = 2; ranks <= 9; ranks += thorough || ranks == 2 ? 1 : 6) {
@@ -160,7 +160,7 @@ static void bits(void **state)
                                    513, 1023, 1024, 1025, 2049, 2048, 4097, 13001};
         shm_ranks_open(&shm_ranks, ranks, NULL, false, 0);
         buffers_open(ranks);
-        run_barrier(WEFT_PLAN_DIRECT); /* still undecided when it is posted */
+        run_barrier(WEFT_PLAN_DIRECT); /* still voting when it is posted */
         sweep(counts, thorough ? 17 : 14, !thorough);
         run_barrier(WEFT_PLAN_ONE_HOST);
         buffers_close(ranks);
@@ -190,7 +190,7 @@ static void many_ranks_and_long(void **state)
     shm_ranks_close(&shm_ranks);
 }
 
-/* Ordinary memory at one rank, or at all: read and written by system calls, or through stages. */
+/* Unmapped memory at one rank or at all: CMA or staged. */
 static void ordinary_memory(void **state)
 {
     static const char *const tunes[] = {NULL, "cma=off"};
@@ -227,9 +227,8 @@ static void ordinary_memory(void **state)
         }
 }
 
-/* Contributions with a factor of each rank's own: products into the output of an all_reduce, else into
- * memory of the operation's own; said, mapped, through stages and by system calls, and one that is
- * multiplied in several steps of the loop. */
+/* Contributions with a factor per rank: products in the output of an all_reduce, else in the operation's
+ * scratch. By copy-in, direct, staged and CMA, and one that is multiplied in several steps of the loop. */
 static void scaled(void **state)
 {
     static const enum weft_coll_kind sums[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER,
@@ -274,8 +273,8 @@ static void scaled(void **state)
         }
 }
 
-/* Which of the two is taken, from what they took: each a few times, then the faster, and now and then a
- * look at the other. */
+/* The choice of the method: each is tried a few times, then the faster is used, and the other probed now and
+ * then. */
 static void ways(void **state)
 {
     struct onehost_method_stats stats = {0};
@@ -283,13 +282,13 @@ static void ways(void **state)
     for (int i = 0; i < 6; i++) {
         bool uses_cma = onehost_method_uses_cma(&stats);
         tries[uses_cma]++;
-        /* only the first by a stage was undisturbed */
+        /* only the first staged sample was undisturbed */
         onehost_method_record(&stats, uses_cma, uses_cma ? 300 : 200 + i * 1000, 1000);
     }
     assert_int_equal(tries[false], 3);
     assert_int_equal(tries[true], 3);
     for (int round = 0; round < 6; round++) {
-        /* the faster one is held up by whatever else runs: once does not count */
+        /* one disturbed sample of the faster method does not count */
         uint32_t looks = 0;
         for (int i = 0; i < (round < 3 ? 8 << round : 64) + 1; i++) {
             bool uses_cma = onehost_method_uses_cma(&stats);
@@ -320,7 +319,7 @@ static void both_ways(void **state)
         run_barrier(WEFT_PLAN_DIRECT);
         struct onehost *onehost = shm_ranks.groups[0]->onehost;
         for (uint32_t i = 0; i < 6 * 2 * 6 && onehost->all_cma; i++) {
-            /* the system of a container may not allow it */
+            /* a container can refuse CMA */
             struct call call = {.kind = either[i / 12],
                                 .dtype = WEFT_F32,
                                 .op = WEFT_SUM,
@@ -330,7 +329,7 @@ static void both_ways(void **state)
                                 .seed = i};
             bool in_place = i / 6 % 2;
             run_call(&call, &(struct how){.in_place = in_place, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
-            /* what is in place depends on the root */
+            /* which rank is in place depends on the root */
             if (i % 6 < 5 || call.kind == WEFT_COLL_BROADCAST || call.kind == WEFT_COLL_REDUCE) continue;
             const struct onehost_method_stats *stats =
                 onehost_method_stats_of(onehost, call.kind, in_place, call.count * sizeof(float));
@@ -354,7 +353,7 @@ static uint16_t value_at(uint32_t from, uint32_t to, uint64_t i)
     return (uint16_t)(from * 20011 + to * 4001 + i * 7 + 1);
 }
 
-/* Lay out what rank `r` sends, for whom and how much of it, into `in`; returns its length. */
+/* Fills `in` with what rank `r` sends and the counts with its lengths; returns its length. */
 static uint64_t lay_out(enum weft_coll_kind kind, uint32_t r, uint32_t root, uint64_t longest, uint16_t *in,
                         uint64_t counts[], uint64_t counts_out[])
 {
@@ -372,7 +371,7 @@ static uint64_t lay_out(enum weft_coll_kind kind, uint32_t r, uint32_t root, uin
     return at;
 }
 
-/* What rank `r` has got from all, one behind the other. */
+/* What rank `r` has received from all, one piece after the other. */
 static bool got_all(enum weft_coll_kind kind, uint32_t r, uint32_t root, uint64_t longest,
                     const uint16_t *out)
 {
@@ -433,7 +432,7 @@ static void unequal_once(enum weft_coll_kind kind, uint32_t root, uint64_t longe
     for (uint32_t r = 0; r < shm_ranks.ranks; r++) {
         if (outcomes[r].status != WEFT_OK)
             fail_msg("%s: rank %u: %s", weft_coll_kind_name(kind), r, outcomes[r].text);
-        /* what is behind the result may have been input */
+        /* bytes after the result may have been input */
         bool overlaid = in_place && r == root && kind == WEFT_COLL_ALL_TO_ALL;
         if (!overlaid && !got_all(kind, r, root, longest, outs[r]))
             fail_msg("%s, root %u, longest %llu: rank %u has got other", weft_coll_kind_name(kind), root,
@@ -442,9 +441,12 @@ static void unequal_once(enum weft_coll_kind kind, uint32_t root, uint64_t longe
     }
 }
 
-/* all_gather and reduce_scatter of pieces that all ranks know, none, some or most of `longest` long; the
- * others see in the announcement that they agree. */
-static int32_t known_value(uint32_t r, uint64_t i) { return (int32_t)(r * 1000003 + i * 7 + 1); }
+/* all_gather and reduce_scatter of pieces with lengths known to all ranks: none, some or most of
+ * `longest`. */
+static int32_t known_value(uint32_t r, uint64_t i)
+{
+    return (int32_t)(r * 1000003 + i * 7 + 1);
+}
 
 static void known_once(bool gathers, uint64_t longest, uint32_t unmapped, bool in_place)
 {
@@ -488,7 +490,7 @@ static void known_once(bool gathers, uint64_t longest, uint32_t unmapped, bool i
             for (uint32_t p = 0; p < shm_ranks.ranks; p++) sum += known_value(p, at[r] + i);
             assert_int_equal(outs[r][i], sum);
         }
-        /* in place: the input of the pieces behind */
+        /* in place: the input of the pieces after it */
         uint64_t behind = gathers ? at[shm_ranks.ranks] : in_place ? at[shm_ranks.ranks] - at[r] : counts[r];
         assert_int_equal(((const uint8_t *)(outs[r] + behind))[0], FAR);
     }
@@ -511,7 +513,7 @@ static void known_pieces(void **state)
     }
 }
 
-/* Pieces of several steps, long enough to be shared between both of a pair, in place at none, all or some
+/* Pieces of several steps, long enough that both ranks of a pair copy, in place at none, all or some
  * ranks. */
 static void long_pieces(void **state)
 {
@@ -564,13 +566,12 @@ static void unequal_pieces(void **state)
         }
 }
 
-/* The words that count rounds, as an operation 2^32 before this one would have left them: nothing is taken
- * for done by them. */
+/* Round counters as an operation 2^32 before would have left them: no round counts as done. */
 static void rounds_of_long_ago(void **state)
 {
     shm_ranks_open(&shm_ranks, 2, "cma=off", true, 0);
     buffers_open(2);
-    run_barrier(WEFT_PLAN_DIRECT); /* still undecided when it is posted */
+    run_barrier(WEFT_PLAN_DIRECT); /* still voting when it is posted */
     for (uint32_t i = 0; i < 2 * KINDS; i++) {
         struct call call = {.kind = kinds[i % KINDS],
                             .dtype = WEFT_F32,
@@ -592,7 +593,7 @@ static void rounds_of_long_ago(void **state)
     shm_ranks_close(&shm_ranks);
 }
 
-/* A rank that maps nobody: all take messages. */
+/* One rank cannot map its peers: all use messages. */
 static void one_cannot_map(void **state)
 {
     shm_ranks_open(&shm_ranks, 3, "maps=off", true, 0);
@@ -611,7 +612,7 @@ static void one_cannot_map(void **state)
     shm_ranks_close(&shm_ranks);
 }
 
-/* Many posted at once, short and long, ended in order; then groups that come and go. */
+/* Many operations posted at once, of all lengths, end in order; then groups are opened and closed. */
 static void overlapping(void **state)
 {
     enum { CALLS = 60 };
@@ -720,7 +721,7 @@ static void expect_other_counts(void)
     }
 }
 
-/* Another root; another length of one piece, as its sender or as its reader sees it: both ranks say so. */
+/* Another root; another length of one piece at its sender or its reader: both ranks report it. */
 static void mismatch_of_pieces(void **state)
 {
     static const enum weft_coll_kind rooted[] = {WEFT_COLL_REDUCE, WEFT_COLL_GATHER, WEFT_COLL_SCATTER};
@@ -763,7 +764,7 @@ static void mismatch_of_pieces(void **state)
                                           .unequal = !exchanges,
                                           .counts = exchanges || r == (i < 3) ? counts : NULL,
                                           .counts_out = exchanges ? counts_out : NULL};
-            /* the root's: what rank 0 has, or is to have, is other */
+            /* the root's: rank 0's piece differs */
             if (!exchanges) counts[0] = 3, counts[1] = 5;
             if (exchanges && i < 3) counts[!r] = 3 + r;
             outcomes[r] = (struct outcome){.pending = &pending, .all_done = &all_done};
@@ -795,11 +796,11 @@ static void mismatch_of_pieces(void **state)
     failures_close();
 }
 
-/* Of pieces whose lengths all ranks know, other lengths that come to the same. */
+/* Lengths known to all ranks that differ but have the same sum. */
 static void mismatch_of_known_pieces(void **state)
 {
     failures_open(2);
-    for (uint32_t r = 0; r < 2; r++) { /* as long together, and the longest, too */
+    for (uint32_t r = 0; r < 2; r++) { /* the same sum and the same maximum */
         uint64_t counts[2] = {r ? 5 : 9, r ? 9 : 5};
         struct weft_coll_args args = {.kind = WEFT_COLL_ALL_GATHER,
                                       .in = rank_buffers[r],
@@ -814,8 +815,7 @@ static void mismatch_of_known_pieces(void **state)
     failures_close();
 }
 
-/* One rank calls what goes by messages, the others what goes by memory: neither would ever hear of the
- * other there. */
+/* One rank calls by messages, the others in memory: without the message call log neither would find out. */
 static void mismatch_of_ways(void **state)
 {
     static const struct {
@@ -846,7 +846,7 @@ static void mismatch_of_ways(void **state)
                 weft_coll_post(shm_ranks.groups[r], &args, outcome_done, &outcomes[r], NULL, NULL),
                 WEFT_IN_PROGRESS);
         }
-        /* by the header: deadlines are minutes away */
+        /* by comparison: deadlines are minutes away */
         assert_true(shm_ranks_run(&shm_ranks, &all_done, SHM_RANKS_MAX));
         char name[16];
         snprintf(name, sizeof name, "rank %u", who);
@@ -859,7 +859,7 @@ static void mismatch_of_ways(void **state)
     }
 }
 
-/* Rank 2 never calls: the verdict names it. */
+/* Rank 2 never calls: the error names it. */
 static void late_rank(void **state)
 {
     for (int i = 0; i < 2; i++) {
@@ -876,8 +876,8 @@ static void late_rank(void **state)
     }
 }
 
-/* Rank 2 calls, and its loop is stepped no more: it answers nothing, and nobody waits for ever. */
-enum { SILENT_FLOATS = 600000 }; /* so many that the others do not do its part (oversubscribed.c) */
+/* Rank 2 calls, and then its loop is not stepped: it replies to nothing, and no rank waits without limit. */
+enum { SILENT_FLOATS = 600000 }; /* long enough that no slice is stolen (oversubscribed.c) */
 static void silent_once(void)
 {
     failures_open(3);
@@ -889,7 +889,7 @@ static void silent_once(void)
         assert_int_equal(outcomes[r].status, WEFT_ERR_DEADLINE);
         if (!strstr(outcomes[r].text, "rank 2 does not answer")) fail_msg("%s", outcomes[r].text);
     }
-    /* It goes on: no peer's buffer is touched, and it learns what has happened. */
+    /* Rank 2 continues: it stores into no peer's buffer and learns the reason. */
     uint8_t *before = malloc(SILENT_FLOATS * 4);
     memcpy(before, rank_buffers[0], SILENT_FLOATS * 4);
     bool ended = false;
@@ -901,7 +901,10 @@ static void silent_once(void)
     failures_close();
 }
 
-static void silent_rank(void **state) { in_both_memories(silent_once); }
+static void silent_rank(void **state)
+{
+    in_both_memories(silent_once);
+}
 
 static void cancelled_once(void)
 {
@@ -910,7 +913,7 @@ static void cancelled_once(void)
     for (int i = 0; i < 4; i++) {
         pending = 2;
         all_done = false;
-        /* multiplied in part */
+        /* partly multiplied */
         for (uint32_t r = 0; r < 2; r++)
             colls[r] = post_one(r,
                                 i == 1   ? 5000
@@ -921,7 +924,7 @@ static void cancelled_once(void)
         assert_true(shm_ranks_run(&shm_ranks, &all_done, SHM_RANKS_MAX));
         for (uint32_t r = 0; r < 2; r++) assert_int_equal(outcomes[r].status, WEFT_ERR_CANCELLED);
     }
-    run_barrier(WEFT_PLAN_ONE_HOST); /* the group goes on */
+    run_barrier(WEFT_PLAN_ONE_HOST); /* the group continues */
     struct call call = {.kind = WEFT_COLL_ALL_REDUCE,
                         .dtype = WEFT_F32,
                         .op = WEFT_SUM,
@@ -932,7 +935,7 @@ static void cancelled_once(void)
     failures_close();
 }
 
-/* Behind another one, too: nobody has heard of it yet, and nobody waits for it. */
+/* Queued after another one: not published yet, and no rank waits for it. */
 static void cancelled_behind_another(void)
 {
     enum { POSTED = 12 };
@@ -954,7 +957,7 @@ static void cancelled_behind_another(void)
         for (uint32_t r = 0; r < 2; r++)
             for (int i = 0; i < POSTED; i++)
                 assert_int_equal(ends[r][i].status, i < kept ? WEFT_OK : WEFT_ERR_CANCELLED);
-        run_barrier(WEFT_PLAN_ONE_HOST); /* the group goes on */
+        run_barrier(WEFT_PLAN_ONE_HOST); /* the group continues */
     }
     struct call call = {.kind = WEFT_COLL_ALL_REDUCE,
                         .dtype = WEFT_F32,
@@ -966,8 +969,7 @@ static void cancelled_behind_another(void)
     failures_close();
 }
 
-/* Some ranks cancel it before they have agreed that they meet in memory, others after that: the next one
- * is the same for all. */
+/* Some ranks cancel it before the vote ends, others after it: the next operation is the same for all. */
 static void cancelled_before_they_agree(uint32_t quick)
 {
     struct weft_coll *colls[3];
@@ -991,7 +993,7 @@ static void cancelled_before_they_agree(uint32_t quick)
     }
     assert_true(shm_ranks_run(&shm_ranks, &all_done, SHM_RANKS_MAX));
     for (uint32_t r = 0; r < 3; r++) assert_int_equal(outcomes[r].status, WEFT_ERR_CANCELLED);
-    run_barrier(WEFT_PLAN_ONE_HOST); /* the group goes on */
+    run_barrier(WEFT_PLAN_ONE_HOST); /* the group continues */
     struct call call = {.kind = WEFT_COLL_ALL_REDUCE,
                         .dtype = WEFT_F32,
                         .op = WEFT_SUM,
@@ -1009,8 +1011,7 @@ static void cancelled(void **state)
     in_both_memories(cancelled_behind_another);
 }
 
-/* A rank leaves after its last operation, while others have not looked at its announcement yet; then one
- * more call. */
+/* A rank leaves after its last operation, before its peers have read its descriptor; then one more call. */
 static void left_early(void **state)
 {
     failures_open(2);
@@ -1031,8 +1032,8 @@ static void left_early(void **state)
     failures_close();
 }
 
-/* A rank leaves before it has met the others, one of which is slow: its word waits for the connection, and
- * it is not taken for dead. */
+/* A rank leaves before the vote; one peer is slow: its leave message waits for the connection, and it does
+ * not count as dead. */
 static void left_before_they_met(void **state)
 {
     shm_ranks_open(&shm_ranks, 3, NULL, false, WEFT_SECONDS(60));
@@ -1070,8 +1071,7 @@ static void until_they_meet(struct weft_group *const *groups)
     }
 }
 
-/* Many groups, one after the other: what does not fit into an announcement lies in rooms, of which there
- * are fewer than groups. */
+/* Many groups in sequence: there are fewer small slot pools than groups. */
 static void many_groups(void **state)
 {
     (void)state;
@@ -1111,8 +1111,8 @@ static void many_groups(void **state)
     shm_ranks_close(&shm_ranks);
 }
 
-/* Groups whose env has an allocator of its own, of which the peers map nothing: contributions lie where
- * they can be read all the same. */
+/* Groups whose env has its own allocator, of unmapped memory: contributions are in mapped memory
+ * nevertheless. */
 static void *own_alloc(struct weft_env *env, size_t bytes)
 {
     (void)env;
@@ -1148,7 +1148,7 @@ static void own_allocator(void **state)
     shm_ranks_close(&shm_ranks);
 }
 
-/* ---- ranks that share a processor ---- */
+/* ---- ranks that share a core ---- */
 static cpu_set_t set_of(uint64_t mask)
 {
     cpu_set_t set;
@@ -1164,16 +1164,16 @@ static void sharing_a_processor(void **state)
     static const struct {
         uint64_t allowed;
         uint32_t processors[4], rank;
-        uint64_t to; /* 0: stays */
+        uint64_t to; /* 0: does not move */
     } cases[] = {
-        {0x3, {0, 0, 7, 7}, 1, 0x2},               /* ranks 2 and 3 are where this one may not run */
-        {0x3, {0, 0, 7, 7}, 0, 0},                 /* the lowest stays */
+        {0x3, {0, 0, 7, 7}, 1, 0x2}, /* the cores of ranks 2 and 3 are outside its affinity */
+        {0x3, {0, 0, 7, 7}, 0, 0},   /* the lowest rank stays */
         {0xf, {0, 0, 0, 1}, 2, 0xc},
-        {0xf, {0, 1, 2, 3}, 3, 0},                 /* nobody else is here */
+        {0xf, {0, 1, 2, 3}, 3, 0}, /* alone on its core */
         {0xf, {0, 1, 2, 2}, 3, 0x8},
-        {0x2, {1, 1, 0, 0}, 1, 0},                 /* bound */
-        {0x3, {0, 0, 1, 1}, 3, 0},                 /* no processor is free */
-        {0x3, {0, 0, UINT32_MAX, 70000}, 1, 0x2},  /* not known yet; more than a set holds */
+        {0x2, {1, 1, 0, 0}, 1, 0},                /* bound */
+        {0x3, {0, 0, 1, 1}, 3, 0},                /* no core is free */
+        {0x3, {0, 0, UINT32_MAX, 70000}, 1, 0x2}, /* unknown; more than a set holds */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cpu_set_t allowed = set_of(cases[i].allowed), to = set_of(cases[i].to), found;
@@ -1184,7 +1184,7 @@ static void sharing_a_processor(void **state)
     }
 }
 
-/* Who has announced nothing is on no processor yet, so nobody makes room for it. */
+/* A rank that has published nothing has no core yet, so no rank moves away from it. */
 static void no_processor_yet(void **state)
 {
     (void)state;
@@ -1201,7 +1201,7 @@ static void no_processor_yet(void **state)
     shm_ranks_close(&shm_ranks);
 }
 
-/* Two ranks on a thread that may run on `mask`: are they crowded there? */
+/* Are two ranks on a thread with affinity `mask` oversubscribed? */
 static bool crowded_on(const cpu_set_t *mask)
 {
     if (sched_setaffinity(0, sizeof *mask, mask) != 0) return false;
@@ -1213,7 +1213,7 @@ static bool crowded_on(const cpu_set_t *mask)
     return is_oversubscribed;
 }
 
-/* Of however many processors the machine has, only those count that the ranks may run on. */
+/* Only the cores count that the ranks may use. */
 static void *crowd(void *context)
 {
     cpu_set_t whole, one;
@@ -1234,7 +1234,7 @@ static void bound_to_few_processors(void **state)
     assert_int_equal(pthread_create(&thread, NULL, crowd, NULL), 0);
     pthread_join(thread, &wrong);
     if (wrong) fail_msg("%s", (const char *)wrong);
-    /* Each bound to one of its own. */
+    /* Each bound to its own core. */
     static struct onehost_segment segments[3];
     const struct onehost_peer peers[] = {
         {.segment = &segments[0]}, {.segment = &segments[1]}, {.segment = &segments[2]}};
@@ -1242,27 +1242,28 @@ static void bound_to_few_processors(void **state)
     assert_int_equal(onehost_processor_count(peers, 3), 3);
     segments[1].cpu_mask[0] = 1, segments[1].cpu_mask[1] = 0;
     assert_int_equal(onehost_processor_count(peers, 2), 1);
-    /* Containers: on any processor, for the time of fewer. */
+    /* Containers: any core, with a CPU time limit. */
     for (int i = 0; i < 3; i++)
         segments[i].cpu_mask[0] = 7, segments[i].quota = (struct weft_cpu_quota){.group = 5, .processors = 1};
     assert_int_equal(onehost_processor_count(peers, 3), 1);
     segments[1].quota.group = 6;
     assert_int_equal(onehost_processor_count(peers, 3), 2);
     segments[2].quota.processors = 0;
-    assert_int_equal(onehost_processor_count(peers, 3), 4); /* those of the third word, too */
-    segments[2].online_cpus = 2; /* a processor was taken off between two of them */
+    assert_int_equal(onehost_processor_count(peers, 3), 4); /* cores of the third word included */
+    segments[2].online_cpus = 2;                            /* a core went offline between two of them */
     assert_int_equal(onehost_processor_count(peers, 3), 2);
 }
 
-/* The longest of each kind that is said with the announcement, and one element more, of two ranks that
- * take turns on one processor and of three. Where they do not, shorter ones. */
+/* The longest copy-in of each kind and one element more: two ranks on one core, and three; with a core per
+ * rank. */
 static void said(void **state)
 {
     (void)state;
     enum { KIB = 1024 };
     static const struct {
         enum weft_coll_kind kind;
-        uint32_t is_oversubscribed, apart; /* bytes of `count`, by all ranks where `of_all`; apart: of two */
+        /* bytes of `count`, of all ranks together if `of_all`; apart: two ranks with a core each */
+        uint32_t is_oversubscribed, apart;
         bool of_all;
     } most[] = {
         {WEFT_COLL_ALL_REDUCE, 128 * KIB, 128 * KIB, true},
@@ -1290,7 +1291,7 @@ static void said(void **state)
         for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
             uint64_t bytes = is_oversubscribed ? most[i].is_oversubscribed : most[i].apart;
             if (most[i].of_all) bytes /= count_ranks;
-            /* a place in a hall */
+            /* in large slots */
             if (most[i].kind == WEFT_COLL_REDUCE || most[i].kind == WEFT_COLL_GATHER)
                 bytes = bytes < 256 * KIB ? bytes : 256 * KIB;
             for (uint64_t more = 0; more < 2; more++) {
@@ -1320,7 +1321,7 @@ static void said(void **state)
     }
 }
 
-/* On a thread of its own, whose affinity ends with it. */
+/* On a separate thread, whose affinity ends with it. */
 static void *move_bound(void *context)
 {
     (void)context;
@@ -1355,7 +1356,7 @@ static void affinity_is_what_it_was(void **state)
     if (trouble) fail_msg("%s", (const char *)trouble);
 }
 
-/* ---- threads: each rank's loop is its own thread's, asleep between operations ---- */
+/* ---- threads: each rank has a thread and sleeps between operations ---- */
 struct worker {
     pthread_t thread;
     uint32_t rank;
@@ -1371,7 +1372,7 @@ static void worker_done(void *context, enum weft_status status, const char *text
     worker->done = true;
 }
 
-/* Lengths from one round of a stage to all its slots more than once. */
+/* Lengths from one round of a stage to several times all its slots. */
 static void *work(void *context)
 {
     enum { LONGEST = 450001 };
@@ -1407,7 +1408,7 @@ static void *work(void *context)
     return NULL;
 }
 
-/* The operations of which each piece, or the whole result, has one reader. */
+/* Operations with one reader per piece or for the result. */
 static void *work_pieces(void *context)
 {
     struct worker *worker = context;
@@ -1451,9 +1452,15 @@ static void threads_once(uint32_t ranks, void *(*work_of)(void *))
     shm_ranks_close(&shm_ranks);
 }
 
-static void four_threads(void) { threads_once(4, work); }
-/* often a processor each: they part when they begin on one */
-static void two_threads(void) { threads_once(2, work); }
+static void four_threads(void)
+{
+    threads_once(4, work);
+}
+/* often a core each: they migrate if they start on one */
+static void two_threads(void)
+{
+    threads_once(2, work);
+}
 static void threads_of_pieces(void)
 {
     for (uint32_t ranks = 2; ranks <= 3; ranks++) threads_once(ranks, work_pieces);

@@ -1,5 +1,5 @@
-/* test_onehost_death.c - the one-host plan between processes, one of them killed or stopped at a random
- * moment: the others end with a status that names it, and after that nobody writes into their buffers. */
+/* test_onehost_death.c - the one-host path between processes, one killed or stopped at a random moment: the
+ * other ranks end with a status that names it, and nothing stores into their buffers afterwards. */
 #include "collective/collective.h"
 
 #include <signal.h>
@@ -116,7 +116,7 @@ static void child(uint32_t rank, bool lengthy)
     snprintf(board->ranks[rank].text, sizeof board->ranks[rank].text, "%s", me.text);
     atomic_store(&board->ranks[rank].ended, 1);
     while (!atomic_load(&board->release)) {
-        /* others may have to be told; and see whether somebody still writes */
+        /* peers may still need messages; also detects late stores */
         weft_loop_step(me.loop);
         usleep(200);
     }
@@ -156,7 +156,7 @@ static void one_round(unsigned seed, int signal_number, bool lengthy)
     assert_int_equal(atomic_load(&board->running), RANKS);
     usleep(seed * 7919 % 5000);
     kill(pids[victim], signal_number);
-    /* One that was stopped in the midst of a store holds its peers' buffers until it goes on. */
+    /* A rank stopped inside a store holds its peers' buffers until it continues. */
     bool held = !wait_ended(victim, signal_number == SIGSTOP ? 5000 : PATIENCE_MS);
     if (signal_number == SIGSTOP) kill(pids[victim], SIGCONT);
     if (held && signal_number != SIGSTOP)

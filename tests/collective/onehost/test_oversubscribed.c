@@ -1,6 +1,6 @@
-/* test_oversubscribed.c - slices that whoever has the processor works on
- * (collective/onehost/oversubscribed.c): the last rank to come ends the operation for all; one that stands
- * still with a slice is named; and sums are right in whatever order ranks come. */
+/* test_oversubscribed.c - work stealing (collective/onehost/oversubscribed.c): the last rank to arrive
+ * completes the operation for all; a rank stopped with a claimed slice is named; sums are correct in any
+ * order of arrival. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 enum { RANKS = 4, FLOATS = 1 << 20, OPERATIONS = 400 };
 
 static struct shm_ranks shm_ranks;
-/* rooms: what a rank uses now, mapped but where a test says otherwise */
+/* rank_buffers: in use now; mapped unless a test changes it */
 static float *rank_buffers[RANKS], *mapped[RANKS], *ordinary[RANKS];
 static struct outcome outcomes[RANKS];
 static struct weft_coll *colls[RANKS];
@@ -43,13 +43,13 @@ static uint64_t elems_of(const struct weft_coll_args *args)
     return args->count * (of_own_pieces(args->kind) ? RANKS : 1);
 }
 
-/* Whole numbers below 2^24: the sum is exact, in any order. */
+/* Integers below 2^24: the sum is exact in any order. */
 static float wanted(const struct weft_coll_args *args, uint32_t rank, uint64_t i, uint64_t seed)
 {
     float sum = 0;
     if (args->kind == WEFT_COLL_BROADCAST) return value(args->root, i, seed);
     if (args->kind == WEFT_COLL_ALL_GATHER) return value((uint32_t)(i / args->count), i, seed);
-    /* it keeps its own */
+    /* its output is unchanged */
     if (args->kind == WEFT_COLL_REDUCE && rank != args->root) return value(rank, i, seed);
     if (args->kind == WEFT_COLL_REDUCE_SCATTER && i / args->count != rank) return value(rank, i, seed);
     for (uint32_t r = 0; r < RANKS; r++) sum += value(r, i, seed);
@@ -63,7 +63,7 @@ static bool right(const struct weft_coll_args *args, uint32_t rank, uint64_t see
     return true;
 }
 
-static bool tries; /* at once, first */
+static bool tries; /* tries the fast path first */
 
 static void post_apart(uint32_t rank, struct weft_coll_args args)
 {
@@ -138,7 +138,7 @@ static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDU
                                             WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* Two, and one at which contributions of ordinary memory would be said. */
+/* Two lengths, and one below the copy-in limit of unmapped memory. */
 static uint64_t length(enum weft_coll_kind kind, uint32_t which)
 {
     if (which < 2) return (which ? 1 << 19 : 50001) / (of_own_pieces(kind) ? RANKS : 1);
@@ -157,7 +157,7 @@ static void the_last_works_for_all(void **state)
                                             .root = i / KINDS % RANKS};
         for (uint32_t r = 0; r < RANKS; r++) fill(r, elems_of(&args), i);
         for (uint32_t r = 0; r < RANKS; r++) post(r, args);
-        for (int step = 0; step < 4; step++) /* what is behind is settled, and all have announced */
+        for (int step = 0; step < 4; step++) /* all before is verified, and all have published */
             for (uint32_t r = 0; r < RANKS; r++)
                 if (colls[r]->onehost.phase < ONEHOST_PUBLISHED) weft_loop_step(shm_ranks.loops[r]);
         for (int step = 0; step < 1000 && !outcomes[last].ended; step++)
@@ -177,7 +177,7 @@ static void the_last_works_for_all(void **state)
     close_group();
 }
 
-/* A longer one is for each rank itself. */
+/* A longer vector is not stolen. */
 static void long_ones_are_not_taken(void **state)
 {
     open_group();
@@ -192,8 +192,7 @@ static void long_ones_are_not_taken(void **state)
     close_group();
 }
 
-/* One rank's own side of a reduce_scatter or all_gather is in ordinary memory, which nobody else needs but
- * who works in its place. */
+/* One rank's own side of a reduce_scatter or all_gather is unmapped; only a thief would access it. */
 static void what_is_not_lent_is_not_taken(void **state)
 {
     enum { PIECE = 12500 };
@@ -223,8 +222,8 @@ static void what_is_not_lent_is_not_taken(void **state)
     close_group();
 }
 
-/* Rank 1 takes slices, its own and others' or one of rank 2 alone, and does no more: the others name it,
- * and when it goes on nothing is stored. */
+/* Rank 1 claims slices, its own and others or one of rank 2 only, and stops: the others name it, and nothing
+ * is stored when it continues. */
 static void one_stands_still(void **state)
 {
     for (int own = 0; own < 2; own++) {
@@ -240,7 +239,7 @@ static void one_stands_still(void **state)
             for (int slices = 0; slices < 2; slices++)
                 assert_true(onehost_claim_next_slice(shm_ranks.groups[1]->onehost, colls[1]));
         } else {
-            /* as if rank 2 had taken its own with rank 1's name */
+            /* as if rank 2's slice was claimed by rank 1 */
             struct onehost_segment *segment = shm_ranks.groups[1]->onehost->peers[2].segment;
             atomic_store(&segment->claimed_seq,
                          shm_ranks.groups[1]->onehost->peers[2].salt + colls[1]->onehost.seq + 1);
@@ -271,7 +270,7 @@ static void one_stands_still(void **state)
     }
 }
 
-/* ---- each rank a thread, in its own time, with memory of both kinds ---- */
+/* ---- each rank a thread, with mapped and unmapped memory ---- */
 struct worker {
     pthread_t thread;
     uint32_t rank;
@@ -338,7 +337,7 @@ int main(void)
                                        cmocka_unit_test(long_ones_are_not_taken),
                                        cmocka_unit_test(what_is_not_lent_is_not_taken),
                                        cmocka_unit_test(one_stands_still), cmocka_unit_test(in_any_order)};
-    if (SHM_RANKS_PLAIN_ONLY) return 77; /* ranks of one process may not store into each other's memory
-                                          * there */
+    /* ranks of one process may not store into each other's memory there */
+    if (SHM_RANKS_PLAIN_ONLY) return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

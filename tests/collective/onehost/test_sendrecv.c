@@ -1,6 +1,6 @@
-/* onehost/test_sendrecv.c - sends and recvs of ranks of one host (collective/onehost_channel.c): random
- * ones of all lengths over two groups, within the call and posted, ahead of each other and late; and how
- * they end when the two calls differ, or one of them never comes. */
+/* test_sendrecv.c - sends and recvs on one host (collective/onehost/sendrecv.c): random ones of all lengths
+ * in two groups, on the fast path and queued, early and late; and how they end if the two calls differ or one
+ * is missing. */
 #include "tests/collective/call.h"
 #include "tests/collective/onehost/shm_ranks.h"
 
@@ -21,7 +21,7 @@ enum {
     ELEMS_MAX = 50000,
     AHEAD = 100,
     MARGIN = 16,
-    LONG = 100000 /* a message */
+    LONG = 100000 /* goes by message */
 };
 
 static struct shm_ranks shm_ranks;
@@ -36,7 +36,7 @@ static uint64_t draw(uint64_t *state)
 }
 
 /* ---- groups ---- */
-static uint32_t step_not = SHM_RANKS_MAX; /* it stands still */
+static uint32_t step_not = SHM_RANKS_MAX; /* its loop is not stepped */
 static void step_all(int times)
 {
     for (int i = 0; i < times; i++)
@@ -53,7 +53,7 @@ static void open_groups(uint32_t ranks)
     while (!weft_group_uses_onehost(groups[0][0], WEFT_COLL_BARRIER) ||
            !weft_group_uses_onehost(groups[1][ranks - 1], WEFT_COLL_BARRIER))
         step_all(1);
-    step_all(100); /* all have agreed */
+    step_all(100); /* the vote is over */
 }
 
 static void close_groups(void)
@@ -121,15 +121,15 @@ static void free_memory(const struct end *end)
     else free(end->memory);
 }
 
-/* Within the call where it can be and may be, else posted. */
-static enum weft_status start(struct end *end, bool brief)
+/* By the fast path if possible, else posted. */
+static enum weft_status start(struct end *end, bool fast)
 {
     const struct transfer *t = &end->transfer;
     struct weft_group *group = groups[t->group][end->sends ? t->from : t->to];
     struct weft_coll_args args = args_of(end);
     enum weft_status status = WEFT_ERR_AGAIN;
     end->outcome = (struct outcome){0};
-    if (brief) status = weft_coll_try_fastpath(group, &args, outcome_done, &end->outcome, &end->coll);
+    if (fast) status = weft_coll_try_fastpath(group, &args, outcome_done, &end->outcome, &end->coll);
     if (status == WEFT_OK && end->outcome.times == 0)
         end->outcome = (struct outcome){.ended = true, .times = 1, .status = WEFT_OK};
     if (status == WEFT_ERR_AGAIN)
@@ -147,7 +147,7 @@ static bool came_right(const struct end *end)
     return true;
 }
 
-/* NULL: fine. */
+/* NULL: correct. */
 static const char *finish(struct end *end, struct weft_loop *loop)
 {
     if (!end->outcome.ended &&
@@ -164,7 +164,7 @@ static const char *finish(struct end *end, struct weft_loop *loop)
 /* ---- random ones ---- */
 struct worker {
     pthread_t thread;
-    uint32_t rank, brief;
+    uint32_t rank, fast;
     uint64_t seed;
     char trouble[120];
 };
@@ -182,7 +182,7 @@ static struct transfer transfer_at(uint64_t *state)
     return t;
 }
 
-/* All ranks go through the same list, each with as many under way as it likes: nobody waits in a circle. */
+/* All ranks run the same list, each with its own number of active calls: no deadlock. */
 static void *work(void *context)
 {
     struct worker *worker = context;
@@ -194,11 +194,11 @@ static void *work(void *context)
         struct transfer t = transfer_at(&state);
         if (t.from != worker->rank && t.to != worker->rank) continue;
         if (draw(&own) % 64 == 0) most = 1 + (uint32_t)(draw(&own) % WINDOW);
-        if (draw(&own) % 256 == 0) usleep(500); /* others come to be far ahead */
+        if (draw(&own) % 256 == 0) usleep(500); /* peers get far ahead */
         struct end *end = &ends[begun++ % WINDOW];
         prepare_in(end, &t, t.from == worker->rank, bytes_of(&t) > 10000 && draw(&own) % 2);
         enum weft_status status = start(end, draw(&own) % 4 != 0);
-        worker->brief += status == WEFT_OK;
+        worker->fast += status == WEFT_OK;
         if (status < 0) trouble = weft_status_name(status);
         while (!trouble && begun - over >= most)
             trouble = finish(&ends[over++ % WINDOW], shm_ranks.loops[worker->rank]);
@@ -216,7 +216,7 @@ static void modes_differ(void **state)
 {
     for (uint32_t ranks = 2; ranks <= MIXED_RANKS_MAX; ranks++) {
         static struct worker workers[MIXED_RANKS_MAX];
-        uint32_t brief = 0;
+        uint32_t fast = 0;
         open_groups(ranks);
         for (uint32_t r = 0; r < ranks; r++) {
             workers[r] = (struct worker){.rank = r, .seed = 5 + ranks};
@@ -226,9 +226,9 @@ static void modes_differ(void **state)
             void *trouble;
             pthread_join(workers[r].thread, &trouble);
             if (trouble) fail_msg("%u ranks, rank %u: %s", ranks, r, (const char *)trouble);
-            brief += workers[r].brief;
+            fast += workers[r].fast;
         }
-        assert_true(brief > TRANSFERS / 4);
+        assert_true(fast > TRANSFERS / 4);
         close_groups();
     }
 }
@@ -248,15 +248,15 @@ static void must_end(struct end *end)
     assert_true(end->outcome.ended);
 }
 
-/* A sender does not wait, however far it is ahead; what it sent is there, in order, even when it has left
- * the group, and then nothing more. */
+/* A sender never waits for the receiver; its sends arrive in order, also after it has left the group, and
+ * nothing after them. */
 static void ahead(void **state)
 {
     for (uint32_t round = 0; round < 3; round++) {
         static struct end sends[AHEAD], recvs[AHEAD + 1];
         open_groups(2);
         for (uint32_t i = 0; i < AHEAD; i++) {
-            /* rooms of both sizes; longer ones would wait */
+            /* buffers of both sizes; longer ones would wait */
             struct transfer t = short_one(round == 0   ? 1 + i % 10
                                           : round == 1 ? 1 + i % 1000
                                                        : 1 + i * 701 % 2000);
@@ -270,7 +270,7 @@ static void ahead(void **state)
             groups[0][0] = NULL;
             step_all(100);
         }
-        /* messages that nobody has met go with the group they belong to */
+        /* unmatched messages are freed with their group */
         uint32_t most = round == 1 ? 8 : AHEAD;
         for (uint32_t i = 0; i < most; i++) {
             prepare(&recvs[i], &sends[i].transfer, false);
@@ -285,7 +285,7 @@ static void ahead(void **state)
     }
 }
 
-/* Sends `bytes` from rank 0 to `to`: whether it was over within the call. */
+/* Sends `bytes` from rank 0 to `to`: did it complete inside the call? */
 static bool sends_at_once(struct end *end, uint32_t to, size_t bytes, bool mapped)
 {
     struct transfer t = short_one(bytes / 4);
@@ -305,8 +305,7 @@ static void must_come(struct end *send)
     free_memory(&recv), free_memory(send);
 }
 
-/* Up to which length a send is over within the call: other memory than mapped is copied up to 256 KiB, by
- * a sender to eight ranks, else up to 32. */
+/* Lengths up to which a send completes inside the call: unmapped 256 KiB to eight receivers, else 32 KiB. */
 static void at_once(void **state)
 {
     static const struct {
@@ -330,8 +329,8 @@ static void at_once(void **state)
     close_groups();
 }
 
-/* Once the receiver has taken all that lay in a room, all of it is free again, wherever the last one
- * ended; while something lies in a smaller room, a larger one has to wait. */
+/* After all in a buffer was received all of it is free; a larger buffer waits until the smaller one is
+ * empty. */
 static void buffer_of_its_own(void **state)
 {
     enum { BYTES = 48 << 10, FIT = 10 };
@@ -351,8 +350,7 @@ static void buffer_of_its_own(void **state)
     close_groups();
 }
 
-/* Any number of recvs before their sends; those of another pair, and of the other group, wait for none of
- * them. */
+/* Any number of recvs before their sends; other pairs and groups do not wait for them. */
 static void early(void **state)
 {
     static struct end recvs[AHEAD], sends[AHEAD];
@@ -388,7 +386,7 @@ static void early(void **state)
     close_groups();
 }
 
-/* What went through memory is counted, each way on its own. */
+/* Bytes through memory are counted, per direction. */
 static void counted(void **state)
 {
     open_groups(2);
@@ -408,8 +406,8 @@ static void counted(void **state)
     close_groups();
 }
 
-/* Another length or type, short or long, whoever comes first: the receiver says so, and the sender at the
- * latest with its next call. */
+/* Another length or type, in any order: the receiver reports it, and the sender with its next call at the
+ * latest. */
 static void mismatch(void **state)
 {
     static const uint64_t counts[][2] = {{2, 3},    {2, 500},         {500, 2}, {2, LONG},
@@ -431,7 +429,7 @@ static void mismatch(void **state)
             !strstr(recv.outcome.text, ", rank 1 called message of"))
             fail_msg("%s", recv.outcome.text);
         must_end(&send);
-        step_all(100); /* it is told */
+        step_all(100); /* it is notified */
         struct transfer t = short_one(1);
         prepare(&next, &t, true);
         assert_int_equal(start(&next, i & 2), WEFT_ERR_MISMATCH);
@@ -440,7 +438,7 @@ static void mismatch(void **state)
     }
 }
 
-/* Nobody sends: the deadline names who should have. */
+/* No send: the deadline names the sender. */
 static void late(void **state)
 {
     open_groups(3);
@@ -460,8 +458,8 @@ static void late(void **state)
     close_groups();
 }
 
-/* Whom a recv waits for waits itself, for one that has not called an operation of all that both others
- * have: that one is named. */
+/* The sender itself waits for a rank that has not called a collective that both others have called: that rank
+ * is named. */
 static void late_behind_another(void **state)
 {
     for (uint32_t silent = 0; silent < 2; silent++) {
@@ -479,7 +477,7 @@ static void late_behind_another(void **state)
                                             outcome_done, &met[r], NULL, NULL),
                              WEFT_IN_PROGRESS);
         step_all(100);
-        for (uint32_t r = 0; r < 2; r++) { /* rank 0 waits for the others, rank 1 has given what it had */
+        for (uint32_t r = 0; r < 2; r++) { /* rank 0 waits for the others, rank 1 has contributed */
             struct weft_coll_args gather = {.kind = WEFT_COLL_GATHER,
                                             .in = word[r],
                                             .out = word[2],
@@ -508,7 +506,7 @@ static void late_behind_another(void **state)
     }
 }
 
-/* It has left, or the group is ended by hand, while a recv waits. */
+/* The sender leaves, or the group is ended by hand, while a recv waits. */
 static void gone(void **state)
 {
     for (uint32_t by_hand = 0; by_hand < 2; by_hand++) {
@@ -533,8 +531,8 @@ static void gone(void **state)
     }
 }
 
-/* It has sent some and left in order. All recvs of that are called before one of them is looked at; one
- * more is one too many, but where one of them was cancelled. */
+/* It has sent some and left. All recvs are posted before the first is polled; one more fails, unless one was
+ * cancelled. */
 static void gone_behind_several(void **state)
 {
     enum { SENDS = 5 };
@@ -568,8 +566,7 @@ static void gone_behind_several(void **state)
     }
 }
 
-/* A third rank has left: the two others send each other what they like. Sends to it, and recvs from it,
- * are refused. */
+/* A third rank has left: the two others continue. Sends to it and recvs from it are refused. */
 static void others_go_on(void **state)
 {
     static const uint64_t counts[] = {0, 3, 900, LONG};
@@ -615,8 +612,7 @@ static void others_go_on(void **state)
     }
 }
 
-/* A recv that is cancelled takes nothing away: the next one gets what it would have got, whichever way
- * that comes; also when the message was announced to it already. */
+/* A cancelled recv takes no send: the next one gets it, also if its message was announced already. */
 static void cancelled(void **state)
 {
     for (uint32_t i = 0; i < 3; i++) {
@@ -626,7 +622,7 @@ static void cancelled(void **state)
         struct end cancelled, recvs[2], sends[2];
         for (uint32_t k = 0; k < 2; k++)
             prepare(&sends[k], k ? &second : &first, true), prepare(&recvs[k], k ? &second : &first, false);
-        /* and not sent before its loop is stepped */
+        /* not sent before its loop is stepped */
         if (announced) assert_int_equal(start(&sends[0], true), WEFT_IN_PROGRESS);
         prepare(&cancelled, &first, false);
         assert_int_equal(start(&cancelled, !i), WEFT_IN_PROGRESS);
@@ -649,7 +645,7 @@ static void cancelled(void **state)
     }
 }
 
-/* What cannot be is refused, as ever. */
+/* Invalid calls are refused. */
 static void refused(void **state)
 {
     open_groups(2);
@@ -669,9 +665,8 @@ static void refused(void **state)
     close_groups();
 }
 
-/* A group that meets later has no memory to meet in until some of its ranks post; then also the rank that
- * has not posted agrees. One that has left by then has not: what was posted goes by messages, and does not
- * wait for it. */
+/* A group with opens_onehost_later has no segment until a rank posts; then all ranks vote. If a rank has left
+ * by then, the calls go by messages and do not wait for it. */
 static void opens_onehost_later(void **state)
 {
     for (int leaves = 0; leaves < 2; leaves++) {
