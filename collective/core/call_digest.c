@@ -7,8 +7,8 @@
  * message carries both, and the number of sends and recvs between its sender and its receiver. The rank
  * that leaves later compares them with its own. Operations without a root need no digest: they complete on
  * no rank before all ranks have called them. */
-#include "collective/onehost/onehost.h"
 
+#include "collective/core/internal.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -48,9 +48,7 @@ void sendrecv_count_remove(struct weft_group *group, uint32_t rank)
 /* Sends to the rank and recvs from it, on the one-host path and by messages. */
 static struct coll_sendrecv_counts counts_with_peer(const struct weft_group *group, uint32_t rank)
 {
-    struct coll_sendrecv_counts counts = group->onehost
-                                             ? onehost_sendrecv_counts(group->onehost->sendrecv, rank)
-                                             : (struct coll_sendrecv_counts){0, 0};
+    const struct coll_sendrecv_counts counts = coll_path.sendrecv_counts(group, rank);
     const struct peer_state peer_state = peer_state_of(group, rank);
     return (struct coll_sendrecv_counts){counts.sent + peer_state.message_counts.sent,
                                      counts.received + peer_state.message_counts.received};
@@ -137,8 +135,7 @@ static enum weft_status report_difference(const struct weft_group *group, uint32
 
 bool weft_group_has_unverified_calls(const struct weft_group *group)
 {
-    if (group->last_op_is_send || (group->onehost && onehost_has_unreceived_sends(group->onehost)))
-        return true;
+    if (group->last_op_is_send || coll_path.has_unreceived_sends(group)) return true;
     return group->ranks > 1 && group->sequence > 0 && group->call_digest.next == group->sequence;
 }
 

@@ -11,7 +11,7 @@
  *
  * Freeing: operations complete with WEFT_ERR_CLOSED at once. The memory is freed when the last transport
  * operation that points into it has completed. */
-#include "collective/onehost/onehost.h"
+#include "collective/core/internal.h"
 #include "collective/tuning/retune.h"
 
 #include <stdarg.h>
@@ -134,7 +134,7 @@ static bool poll_held_buffers(struct weft_group *group)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        if (coll->phase != COLL_ENDING || coll->onehost.phase == ONEHOST_BY_MESSAGES) continue;
+        if (coll->phase != COLL_ENDING || !coll->path.is_active) continue;
         if (coll_is_complete(coll)) coll_mark_ready(coll);
         else buffers_are_held = true;
     }
@@ -167,14 +167,14 @@ static void timer_fired(struct weft_timer *timer)
     group->outstanding++; /* keeps the group alive while callbacks run */
     extend_deadlines(group, now_ns);
     if (was_retry) group_control_retry(group);
-    bool buffers_are_held = group->onehost && poll_held_buffers(group);
+    bool buffers_are_held = poll_held_buffers(group);
     progress(group, now_ns);
     uint64_t next_ns = WEFT_NEVER;
     if (!group->is_closing && group->active_count > 0) {
         next_ns = now_ns + GROUP_POLL_INTERVAL_NS;
         if (now_ns >= group->recorded_ns + GROUP_POLL_INTERVAL_NS) {
             weft_group_update_records(group);
-            if (group->fail_status == WEFT_OK) onehost_verify_idle(group);
+            if (group->fail_status == WEFT_OK) coll_path.verify(group);
         }
         if (group->fail_status == WEFT_OK) {
             uint64_t look_ns = deadline_check(group, now_ns);
@@ -218,7 +218,7 @@ void group_end(struct weft_group *group, enum weft_status status, bool retune_me
     weft_event_ring_add(group->events, "group_end", WEFT_EVENT_MARK, group->group_id, UINT32_MAX, 0, status);
     group->grace_ns = weft_deadline_ns(weft_now_ns(group->env), group->release_timeout_ns);
     group->diagnosis = DIAGNOSIS_NONE;
-    if (group->onehost) onehost_buffers_close(group->onehost, ONEHOST_SEQ_ENDED);
+    coll_path.fence(group);
     bool had_operations = group->active_count > 0 || !weft_list_empty(&group->computing);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active)
@@ -334,8 +334,8 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     status = retune_create(group, options->retune);
     if (status < 0) weft_error_set(error, status, "no memory for the group's table of plans");
     else status = group_control_start(group, options->defers_peer_loss, error);
-    group->may_open_onehost = onehost_can_map_all(group);
-    if (status == WEFT_OK && !options->opens_onehost_later && onehost_open(group) < 0)
+    group->may_open_onehost = coll_path.is_possible(group);
+    if (status == WEFT_OK && !options->opens_onehost_later && coll_path.open(group) < 0)
         status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
     if (status < 0) {
         weft_group_free(group);
@@ -380,7 +380,7 @@ void weft_group_free(struct weft_group *group)
     group_control_drop_unsent(group);
     control_router_remove(group);
     group->is_closing = true;
-    if (group->onehost) onehost_buffers_close(group->onehost, ONEHOST_SEQ_ENDED);
+    coll_path.fence(group);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &group->active)
         coll_abort(weft_container_of(node, struct weft_coll, link), WEFT_ERR_CLOSED, "the group was freed");
@@ -395,7 +395,7 @@ void weft_group_free(struct weft_group *group)
         if (done) done(coll->context, coll->status, coll->text);
     }
     codec_close(group, WEFT_ERR_CLOSED, "the group was freed");
-    onehost_free(group);
+    coll_path.close(group);
     group_transport_op_done(group);
 }
 
@@ -406,8 +406,7 @@ void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *
 {
     group->cost = *cost;
     if (group->choices) memset(group->choices, 0, GROUP_KINDS_CACHED * sizeof *group->choices);
-    /* they know how much memory a plan by messages needs */
-    if (group->onehost) onehost_prepared_invalidate(group->onehost);
+    coll_path.cost_changed(group);
 }
 
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes)

@@ -6,7 +6,7 @@
  *
  * The state of a peer is small and is allocated with the first event (peer_table.c). The first FAIL wins. A
  * peer that left is not needed by operations that it took part in. Any later operation ends the group. */
-#include "collective/onehost/onehost.h"
+#include "collective/core/internal.h"
 #include "collective/tuning/retune.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ static struct coll_header header_of(const struct broadcast *broadcast)
                                  .status = broadcast->status,
                                  .sequence = broadcast->sequence};
     if (broadcast->type == COLL_MESSAGE_FAIL) header.count = group->ended_by_leave;
-    if (broadcast->type == COLL_MESSAGE_LEAVE && group->onehost) header.count = group->onehost->vote;
+    if (broadcast->type == COLL_MESSAGE_LEAVE) header.count = coll_path.vote(group);
     return header;
 }
 
@@ -41,8 +41,7 @@ static size_t payload_of(const struct broadcast *broadcast, const void **payload
     if (broadcast->header) return 0;
     if (broadcast->type == COLL_MESSAGE_FAIL) return strlen(*payload_out = group->fail_text);
     if (broadcast->type != COLL_MESSAGE_ONEHOST_SEGMENT) return 0;
-    *payload_out = &group->onehost->offer;
-    return sizeof group->onehost->offer;
+    return coll_path.address(group, payload_out);
 }
 
 static void broadcast_continue(struct broadcast *broadcast)
@@ -275,7 +274,7 @@ static void handle_leave(struct weft_group *group, const struct coll_header *hea
     peer_state->left_after_seq = header->sequence;
     call_digest_read(peer_state, header);
     retune_peer_left(group, rank);
-    onehost_peer_left(group, rank, header->count);
+    coll_path.control(group, rank, header, NULL, 0);
     /* every posted operation needs the rank */
     if (group->active_count > 0 && group->sequence > 0) group_control_require_all(group, group->sequence - 1);
 }
@@ -368,14 +367,12 @@ void group_control_receive(struct weft_group *group, struct weft_arrival *arriva
     case COLL_MESSAGE_STATUS_REQUEST: handle_status_request(group, header.rank, header.sequence); break;
     case COLL_MESSAGE_STATUS_REPLY: deadline_reply_received(group, header.rank, &header); break;
     case COLL_MESSAGE_LEAVE: handle_leave(group, &header); break;
-    case COLL_MESSAGE_ONEHOST_SEGMENT: onehost_address_received(group, header.rank, tail, tail_bytes); break;
+    case COLL_MESSAGE_ONEHOST_SEGMENT:
+    case COLL_MESSAGE_ONEHOST_VOTE: coll_path.control(group, header.rank, &header, tail, tail_bytes); break;
     case COLL_MESSAGE_RETUNE_REPORT:
     case COLL_MESSAGE_RETUNE_TABLE:
     case COLL_MESSAGE_RETUNE_ACK:
     case COLL_MESSAGE_RETUNE_COMMIT: retune_receive(group, &header); break;
-    case COLL_MESSAGE_ONEHOST_VOTE:
-        onehost_vote_received(group, header.rank, (enum weft_status)header.status, header.sequence != 0);
-        break;
     default: break;
     }
 }

@@ -13,6 +13,7 @@
 #define WEFT_COLLECTIVE_CORE_INTERNAL_H
 
 #include "collective/collective.h"
+#include "collective/core/path.h"
 #include "kernels/kernels.h"
 
 #define GROUP_TEXT_BYTES 480
@@ -200,6 +201,8 @@ struct weft_coll {
     weft_coll_done_fn done;      /* NULL: it has run */
     void *context;
 
+    struct coll_path_state path;
+    /* private to onehost/ */
     struct {
         enum onehost_phase phase;
         bool uses_cma, is_reachable;    /* own buffers: by address; those of all ranks known so far can be
@@ -210,9 +213,6 @@ struct weft_coll {
                                                    * others say */
         uint8_t flags, all_flags; /* onehost.h: this rank's; what all ranks known so far say */
         bool is_copyin;           /* carried by the announcement itself */
-        bool is_published;          /* before it was posted (onehost/fastpath.c): recorded, and its line
-                                     * stands there */
-        bool expects_message;  /* onehost_channel.c: the other rank counts on a message, or this one does */
         uint64_t seq, in_offset, out_offset;
         struct onehost_range { uint64_t first, count; } remaining; /* of the slice under way, in elements */
         uint32_t slice_owner;       /* this rank's, or, where they are taken in turns, that of */
@@ -611,11 +611,11 @@ size_t coll_init_template(struct weft_coll *coll, struct weft_group *group,
                           const struct weft_coll_args *args);
 /* true: coll_prepare allocates nothing */
 bool op_pool_has_scratch(struct weft_group *group, size_t scratch_bytes);
-enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_onehost,
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_path,
                               uint32_t retune_key, weft_coll_done_fn done, void *context,
                               struct weft_coll **coll_out, struct weft_error *error);
-/* on_onehost: on the one-host path, if the ranks agree */
-void coll_launch(struct weft_coll *coll, bool on_onehost, uint64_t now_ns);
+/* on_path: on the one-host path, if the ranks agree */
+void coll_launch(struct weft_coll *coll, bool on_path, uint64_t now_ns);
 void coll_discard_prepared(struct weft_coll *coll);
 void coll_resume(struct weft_coll *coll); /* the plan table is in force; starts the operation */
 /* Runs done and returns the operation to the pool. pumped_ns: clock at the begin of this timer callback;
@@ -627,8 +627,6 @@ void group_ops_free(struct weft_group *group);
 struct op_pool *op_pool_acquire(struct weft_env *env, const struct weft_group *with, uint32_t window);
 /* the last user frees it; NULL is fine */
 void op_pool_release(struct weft_env *env, struct op_pool *op_pool);
-void onehost_stages_free(struct weft_env *env, struct op_pool *op_pool);
-void onehost_pools_free(struct weft_env *env, struct op_pool *op_pool);
 
 /* compressed/all_reduce.c */
 void op_pool_free_codec_ops(struct weft_env *env, struct op_pool *op_pool);

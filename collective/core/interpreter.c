@@ -10,8 +10,8 @@
  * step. A completion only marks its step and makes the operation ready; coll_advance does the work.
  *
  * coll_abort cancels the receives and lets the sends complete. The caller's buffers are free after that. */
-#include "collective/onehost/onehost.h"
 
+#include "collective/core/internal.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -211,7 +211,7 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
         slot->is_first_message = false;
         straggler_recv_arrived(coll);
     }
-    if (status != WEFT_ERR_CANCELLED) coll->onehost.expects_message = false; /* it has come, or never will */
+    if (status != WEFT_ERR_CANCELLED) coll->path.expects_message = false; /* it has come, or never will */
     if (coll->phase == COLL_RUNNING) {
         bool receive = is_receive(slot->action.kind);
         if (status < 0 && !(receive && status == WEFT_ERR_TRUNCATED)) {
@@ -470,7 +470,7 @@ bool coll_scale_input(struct weft_coll *coll, size_t *budget)
 void coll_advance(struct weft_coll *coll, size_t *budget)
 {
     /* onehost/engine.c runs it; it is not known yet how (retune.h) */
-    if (coll->onehost.phase != ONEHOST_BY_MESSAGES || coll->is_plan_pending) return;
+    if (coll->path.is_active || coll->is_plan_pending) return;
     bool again = coll->phase == COLL_RUNNING && coll_scale_input(coll, budget);
     while (again && coll->phase == COLL_RUNNING) {
         window_fill(coll);
@@ -494,9 +494,7 @@ void coll_advance(struct weft_coll *coll, size_t *budget)
 bool coll_is_complete(const struct weft_coll *coll)
 {
     if (coll->outstanding > 0) return false;
-    if (coll->onehost.phase != ONEHOST_BY_MESSAGES)
-        return coll->phase == COLL_ENDING &&
-               !(coll->onehost.phase >= ONEHOST_PUBLISHED && onehost_buffers_have_peer(coll->group->onehost));
+    if (coll->path.is_active) return coll->phase == COLL_ENDING && !coll_path.has_peer_in_buffers(coll);
     return coll->phase == COLL_ENDING || (coll->plan_ended && coll->head == coll->tail);
 }
 
@@ -507,8 +505,7 @@ void coll_abort(struct weft_coll *coll, enum weft_status status, const char *tex
     coll->phase = COLL_ENDING;
     coll->status = status;
     coll->text = text;
-    if (coll->onehost.phase >= ONEHOST_PUBLISHED)
-        onehost_buffers_close(coll->group->onehost, coll->onehost.seq + 1);
+    if (coll->path.is_active) coll_path.cancel(coll);
     for (uint64_t number = coll->tail; number < coll->head; number++) {
         struct slot *slot = slot_at(coll, number);
         if (slot->state == SLOT_POSTED && is_receive(slot->action.kind))
@@ -530,7 +527,7 @@ bool coll_has_received(const struct weft_coll *coll)
 
 bool coll_waits_for(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out)
 {
-    if (coll->onehost.phase != ONEHOST_BY_MESSAGES) return onehost_waits_for(coll, rank_out, phase_out);
+    if (coll->path.is_active) return coll_path.waits_for(coll, rank_out, phase_out);
     const struct slot *found = NULL;
     for (uint64_t number = coll->tail; number < coll->head && !found; number++) {
         const struct slot *slot = slot_at(coll, number);

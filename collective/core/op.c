@@ -3,7 +3,7 @@
  * All refusals happen here (op_args.c has the rules for arguments): a posted operation only waits for its
  * peers. The memory of a completed operation (window of steps, scratch) returns to the pool of the group and
  * serves the next operation. So a training loop allocates nothing after its first step. */
-#include "collective/onehost/onehost.h"
+#include "collective/core/internal.h"
 #include "collective/plan/algorithm.h"
 #include "collective/tuning/retune.h"
 
@@ -216,11 +216,11 @@ static struct scratch scratch_of_copyin(const struct weft_group *group, const st
 }
 
 /* What the one-host plan needs stands beside a copy of the input. */
-static void scratch_for_onehost(struct scratch *scratch, const struct weft_group *group,
+static void scratch_for_path(struct scratch *scratch, const struct weft_group *group,
                                 const struct weft_coll_args *args)
 {
     size_t bytes =
-        onehost_scratch_bytes(group, args) + (copies_scaled_input(args) ? scratch->total_bytes : 0);
+        coll_path.scratch_bytes(group, args) + (copies_scaled_input(args) ? scratch->total_bytes : 0);
     if (scratch->total_bytes < bytes) scratch->total_bytes = bytes;
 }
 
@@ -281,7 +281,7 @@ static struct weft_coll *op_alloc(struct weft_group *group, size_t scratch_bytes
         if (!coll) return NULL;
         coll->scratch = NULL;
         coll->scratch_bytes = 0;
-        coll->onehost.stage = NULL;
+        coll_path.op_init(coll);
         weft_list_init(&coll->link);
         weft_list_append(&group->op_pool->idle, &coll->link);
     }
@@ -301,7 +301,7 @@ static void ops_free(struct weft_env *env, struct op_pool *op_pool, struct weft_
     while (!weft_list_empty(list)) {
         struct weft_coll *coll = weft_list_first(list, struct weft_coll, link);
         weft_list_remove(&coll->link);
-        onehost_stage_release(op_pool, coll->onehost.stage);
+        coll_path.op_free(op_pool, coll);
         weft_free_bytes(env, coll->scratch);
         weft_free_bytes(env, coll);
     }
@@ -314,7 +314,7 @@ struct op_pool *op_pool_acquire(struct weft_env *env, const struct weft_group *w
         op_pool = weft_alloc_zero(env, sizeof *op_pool);
         if (!op_pool) return NULL;
         weft_list_init(&op_pool->idle);
-        for (int size = 0; size < 2; size++) weft_list_init(&op_pool->copyin_slots[size].holders);
+        coll_path.pool_init(op_pool);
         weft_list_init(&op_pool->idle_codec_ops);
         op_pool->window = window;
     }
@@ -327,8 +327,7 @@ void op_pool_release(struct weft_env *env, struct op_pool *op_pool)
     if (!op_pool || --op_pool->groups > 0) return;
     ops_free(env, op_pool, &op_pool->idle);
     op_pool_free_codec_ops(env, op_pool);
-    onehost_stages_free(env, op_pool);
-    onehost_pools_free(env, op_pool);
+    coll_path.pool_free(env, op_pool);
     weft_free_bytes(env, op_pool);
 }
 
@@ -366,11 +365,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->group = group;
     weft_list_init(&coll->link);
     weft_list_init(&coll->ready_link);
-    weft_list_init(&coll->onehost.link);
-    coll->onehost.phase = ONEHOST_BY_MESSAGES;
-    coll->onehost.stage = NULL;
-    coll->onehost.method_stats = NULL;
-    coll->onehost.is_published = coll->onehost.expects_message = false;
+    coll_path.op_init(coll);
     coll->phase = COLL_RUNNING;
     coll->status = WEFT_OK;
     coll->text = "";
@@ -430,7 +425,7 @@ static size_t scratch_for_both(struct weft_group *group, const struct weft_coll_
     return other > bytes ? other : bytes;
 }
 
-enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_onehost,
+enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_args *args, bool on_path,
                               uint32_t retune_key, weft_coll_done_fn done, void *context,
                               struct weft_coll **coll_out, struct weft_error *error)
 {
@@ -438,25 +433,18 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     if (group->active_count + group->prepared_count >= group->operations_max)
         return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
                               group->active_count + group->prepared_count);
-    if (on_onehost && !onehost_copyin_reserve(group->onehost, args))
-        return weft_error_set(
-            error, WEFT_ERR_NO_MEMORY, "no memory for %s: %u bytes that this host's ranks see",
-            weft_coll_kind_name(args->kind),
-            (unsigned)(onehost_slot_class_of(onehost_slot_bytes(group->onehost, args)) == ONEHOST_LARGE
-                           ? ONEHOST_LARGE_POOL_BYTES
-                           : ONEHOST_SMALL_POOL_BYTES));
+    bool can_fall_back = true;
+    if (on_path) WEFT_TRY(coll_path.prepare(group, args, &can_fall_back, error));
     uint16_t version = 0;
     bool held = retune_is_pending(group, retune_key);
     enum weft_plan_id forced_plan =
         retune_key ? retune_plan_for(group, retune_key, group->sequence, &version) : WEFT_PLAN_AUTO;
     struct weft_plan_args plan =
         plan_args_of(group, args, forced_plan, retune_keeps_order(group, retune_key));
-    bool never_falls_back = on_onehost && group->onehost->state == ONEHOST_ENABLED &&
-                            onehost_uses_copyin(group, args) && !onehost_may_allow_stealing(group, args);
     struct scratch scratch =
-        never_falls_back ? scratch_of_copyin(group, args) : scratch_of(group, &plan, args);
+        can_fall_back ? scratch_of(group, &plan, args) : scratch_of_copyin(group, args);
     if (held) scratch.total_bytes = scratch_for_both(group, args, retune_key, scratch.total_bytes);
-    if (on_onehost && !never_falls_back) scratch_for_onehost(&scratch, group, args);
+    if (on_path && can_fall_back) scratch_for_path(&scratch, group, args);
     struct weft_coll *coll = op_alloc(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch",
@@ -481,11 +469,11 @@ size_t coll_init_template(struct weft_coll *coll, struct weft_group *group, cons
 {
     struct weft_plan_args plan = plan_args_of(group, args, WEFT_PLAN_AUTO, retune_keeps_order(group, 0));
     struct scratch scratch = scratch_of(group, &plan, args);
-    size_t on_onehost = onehost_scratch_bytes(group, args);
+    size_t path_bytes = coll_path.scratch_bytes(group, args);
     coll_init(coll, group, args, &plan);
     weft_plan_begin(&coll->cursor, &plan);
     coll->header.plan = WEFT_PLAN_ONE_HOST;
-    return scratch.total_bytes > on_onehost ? scratch.total_bytes : on_onehost;
+    return scratch.total_bytes > path_bytes ? scratch.total_bytes : path_bytes;
 }
 
 /* Runs with each call on the fast path. An operation that fits moves to the front of the list, so the next
@@ -533,11 +521,11 @@ void coll_discard_prepared(struct weft_coll *coll)
     weft_list_prepend(&coll->group->op_pool->idle, &coll->link);
 }
 
-void coll_launch(struct weft_coll *coll, bool on_onehost, uint64_t now_ns)
+void coll_launch(struct weft_coll *coll, bool on_path, uint64_t now_ns)
 {
     struct weft_group *group = coll->group;
     const struct weft_coll_args *args = &coll->args;
-    bool in_pair = coll->is_sendrecv && onehost_sendrecv_is_possible(group);
+    bool in_pair = coll->is_sendrecv && coll_path.carries_sendrecv(group);
     if (group->active_count == 0) group->seen_ns = now_ns;
     if (coll_has_byte_pieces(args->kind)) {
         bool exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
@@ -551,19 +539,17 @@ void coll_launch(struct weft_coll *coll, bool on_onehost, uint64_t now_ns)
     group->active_count++;
     coll->launch_number = ++group->launch_count;
     coll->is_alone = group->active_count == 1;
-    if (!coll->onehost.is_published)
+    if (!coll->path.is_published)
         coll_event(group, args->kind, WEFT_EVENT_BEGIN, coll->sequence, coll->header.count * coll->elem_bytes,
                    WEFT_OK, now_ns);
-    bool starts = on_onehost && onehost_starts_immediately(group->onehost);
+    bool starts = on_path && coll_path.starts_immediately(group);
     if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll_record_post(coll, starts || in_pair);
-    if (!on_onehost && !coll->is_sendrecv && onehost_open(group) == WEFT_OK && group->onehost)
-        onehost_publish_message_call(group->onehost, coll);
+    if (!on_path && !coll->is_sendrecv) coll_path.launch_by_messages(coll);
     coll->is_counted = coll->is_sendrecv && !in_pair;
     if (coll->is_counted) sendrecv_count_add(group, args->kind, args->root);
-    if (on_onehost || (in_pair && args->kind == WEFT_COLL_RECV)) straggler_wait_begin(coll);
-    if (on_onehost) onehost_launch(coll);
-    else if (in_pair) onehost_sendrecv_launch(coll);
+    if (on_path || (in_pair && args->kind == WEFT_COLL_RECV)) straggler_wait_begin(coll);
+    if (on_path || in_pair) coll_path.launch(coll);
     else if (!coll->is_plan_pending) coll_mark_ready(coll);
 }
 
@@ -589,35 +575,35 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     const bool at_root = coll_kind_info_of(call.kind)->has_root_counts;
     /* only the root's counts are used */
     if (at_root && call.unequal && call.root != group->rank) call.counts = NULL;
-    if (!onehost_send_has_arrived(group, args))
+    if (!coll_path.send_has_arrived(group, args))
         WEFT_TRY(coll_check_group(group, coll_is_sendrecv(call.kind) ? args : NULL, error));
     WEFT_TRY(check_lengths(group, args, error));
-    (void)onehost_open(group); /* else by messages: the others are told when they ask */
-    bool on_onehost = onehost_accepts(group, args),
-         in_pair = coll_is_sendrecv(call.kind) && onehost_sendrecv_is_possible(group);
+    (void)coll_path.open(group); /* else by messages: the others are told when they ask */
+    bool on_path = coll_path.accepts(group, args),
+         in_pair = coll_is_sendrecv(call.kind) && coll_path.carries_sendrecv(group);
     size_t elem_bytes = weft_dtype_bytes(call.dtype);
-    uint32_t key = on_onehost ? 0 : retune_key(group, args, call.count * elem_bytes);
-    if (!on_onehost && !in_pair && !group_schedule(group))
+    uint32_t key = on_path ? 0 : retune_key(group, args, call.count * elem_bytes);
+    if (!on_path && !in_pair && !group_schedule(group))
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     struct weft_coll *coll;
-    WEFT_TRY(coll_prepare(group, args, on_onehost, key, done, context, &coll, error));
+    WEFT_TRY(coll_prepare(group, args, on_path, key, done, context, &coll, error));
     if (key) {
         struct weft_plan_question question = question_of(group, args, call.count * elem_bytes, elem_bytes);
         retune_op_posted(group, key, &question);
     }
-    if (on_onehost && !group_schedule_at(group, coll->posted_ns, coll->deadline_ns)) {
+    if (on_path && !group_schedule_at(group, coll->posted_ns, coll->deadline_ns)) {
         group->sequence--; /* nobody has heard of it */
         coll_discard_prepared(coll);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     }
-    if (in_pair && (!onehost_sendrecv_reserve(group->onehost, call.root, call.kind == WEFT_COLL_SEND) ||
+    if (in_pair && (!coll_path.sendrecv_reserve(group, call.root, call.kind == WEFT_COLL_SEND) ||
                     !group_schedule_at(group, coll->posted_ns, coll->deadline_ns))) {
         coll_discard_prepared(coll);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
                               "no memory for %s: what this host's ranks see of it, or a timer",
                               weft_coll_kind_name(call.kind));
     }
-    coll_launch(coll, on_onehost, coll->posted_ns); /* the clock was read at the begin of this call */
+    coll_launch(coll, on_path, coll->posted_ns); /* the clock was read at the begin of this call */
     retune_sequence_advanced(group);
     if (coll_out) *coll_out = coll;
     return WEFT_IN_PROGRESS;
@@ -642,7 +628,7 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
     /* a cancel inside done changes nothing */
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING;
     const uint64_t now_ns = ended_ns(coll, pumped_ns);
-    if (group->retune && coll->status == WEFT_OK && coll->onehost.phase == ONEHOST_BY_MESSAGES &&
+    if (group->retune && coll->status == WEFT_OK && !coll->path.is_active &&
         group->fail_status == WEFT_OK)
         retune_op_completed(coll, now_ns);
     coll_event(group, coll->args.kind, WEFT_EVENT_END, coll->sequence, coll->header.count * coll->elem_bytes,
@@ -650,8 +636,7 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
     coll_record_end(coll, now_ns);
     weft_list_remove(&coll->ready_link);
     weft_list_remove(&coll->link);
-    if (coll->onehost.phase != ONEHOST_BY_MESSAGES) onehost_unlink(coll);
-    if (coll->onehost.expects_message) onehost_recv_drop_message(coll);
+    if (coll->path.is_active || coll->path.expects_message) coll_path.finish(coll);
     group->active_count--;
     if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
     /* the next operation reuses this memory while it is in the caches */
@@ -661,15 +646,15 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
 void weft_coll_cancel(struct weft_coll *coll)
 {
     /* the other rank counts on it: it is finishing */
-    if (coll->onehost.expects_message && coll->args.kind == WEFT_COLL_SEND) return;
+    if (coll->path.expects_message && coll->args.kind == WEFT_COLL_SEND) return;
     coll_abort(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
 }
 
 bool weft_coll_cancel_recv(struct weft_coll *coll)
 {
-    if (coll->args.kind != WEFT_COLL_RECV || coll->phase != COLL_RUNNING || coll->onehost.expects_message)
+    if (coll->args.kind != WEFT_COLL_RECV || coll->phase != COLL_RUNNING || coll->path.expects_message)
         return false;
-    if (coll->onehost.phase == ONEHOST_RECV_POSTED ? onehost_recv_is_matched(coll) : coll_has_received(coll))
+    if (coll->path.is_active ? coll_path.recv_is_matched(coll) : coll_has_received(coll))
         return false;
     if (coll->is_counted) sendrecv_count_remove(coll->group, coll->args.root);
     coll_abort(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");

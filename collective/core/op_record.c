@@ -31,7 +31,7 @@ void coll_record_post(struct weft_coll *coll, bool starts)
     record->kind = coll->args.kind, record->count = header->count, record->dtype = header->dtype,
     record->op = coll_is_reduction(header->kind) ? header->op : 0, record->plan = header->plan;
     record->root = pair ? coll->args.root : coll_has_root(header->kind) ? header->root : 0;
-    if (coll->onehost.is_published) weft_recorder_update(group->recorder, coll->record_number, &coll->record);
+    if (coll->path.is_published) weft_recorder_update(group->recorder, coll->record_number, &coll->record);
     else coll->record_number = weft_recorder_add(group->recorder, &coll->record);
     keep_lengths(coll);
 }

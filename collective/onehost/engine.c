@@ -113,7 +113,7 @@ static bool try_publish(struct onehost *onehost, struct weft_coll *coll)
     if (!onehost_verify_all_before(onehost, seq)) return false;
     coll->onehost.phase = ONEHOST_PUBLISHED;
     onehost->awaited_rank = 0;
-    if (!coll->onehost.is_published) onehost_publish(onehost, coll, seq);
+    if (!coll->path.is_published) onehost_publish(onehost, coll, seq);
     return true;
 }
 
@@ -199,7 +199,7 @@ void onehost_launch(struct weft_coll *coll)
 {
     struct onehost *onehost = coll->group->onehost;
     bool resumes = coll->onehost.phase != ONEHOST_BY_MESSAGES;
-    if (!resumes) coll->onehost.phase = ONEHOST_VOTE_PENDING;
+    onehost_set_phase(coll, resumes ? coll->onehost.phase : ONEHOST_VOTE_PENDING);
     /* assigned here: it can be cancelled before the vote ends on this rank and after it ends on another */
     coll->onehost.seq = onehost->next_seq++;
     if (resumes) resume(onehost, coll);
@@ -234,7 +234,7 @@ void onehost_unlink(struct weft_coll *coll)
     bool was_published = coll->onehost.phase > ONEHOST_VERIFYING;
     if (!was_published && !coll->is_sendrecv && onehost->run_ahead.cancelled_seq <= coll->onehost.seq)
         onehost->run_ahead.cancelled_seq = coll->onehost.seq + 1;
-    coll->onehost.phase = ONEHOST_BY_MESSAGES;
+    onehost_set_phase(coll, ONEHOST_BY_MESSAGES);
     weft_loop_set_wait_core(coll->group->loop,
                             onehost->is_oversubscribed ? WEFT_WAIT_SAME_CORE : WEFT_WAIT_UNKNOWN);
     weft_list_remove(&coll->onehost.link);

@@ -278,7 +278,7 @@ void onehost_fall_back_to_queue(struct weft_group *group, const struct weft_coll
     struct weft_coll *coll = *after->coll_out;
     if (so_far) coll->onehost = so_far->onehost;
     weft_list_init(&coll->onehost.link);
-    coll->onehost.is_published = true;
+    coll->path.is_published = true;
     coll->record_number = started->record_number;
     group_schedule_at(group, coll->posted_ns, coll->deadline_ns); /* the timer runs already */
     coll_launch(coll, true, coll->posted_ns);

@@ -287,6 +287,7 @@ bool onehost_cma_is_permitted(struct onehost *onehost);
 void onehost_cma_disable(struct onehost *onehost);
 
 /* ---- pool.c ---- */
+void onehost_pools_free(struct weft_env *env, struct op_pool *op_pool);
 enum weft_status onehost_peer_memory_acquire(struct weft_peer *peer,
                                              const struct onehost_peer_memory **memory_out);
 void onehost_peer_memory_release(const struct onehost_peer_memory *memory); /* NULL is allowed */
@@ -488,6 +489,11 @@ enum weft_status onehost_fastpath_direct(struct weft_group *group, struct onehos
                                          const void *in, void *out, const struct onehost_completion *after);
 
 /* ---- engine.c ---- */
+static inline void onehost_set_phase(struct weft_coll *coll, enum onehost_phase phase)
+{
+    coll->onehost.phase = phase;
+    coll->path.is_active = phase != ONEHOST_BY_MESSAGES;
+}
 bool onehost_accepts(const struct weft_group *group, const struct weft_coll_args *args);
 /* a launched operation would start now */
 bool onehost_starts_immediately(const struct onehost *onehost);
@@ -595,8 +601,9 @@ bool onehost_method_uses_cma(struct onehost_method_stats *method_stats);
 void onehost_method_record(struct onehost_method_stats *method_stats, bool uses_cma, uint64_t ns,
                            uint64_t bytes);
 
-/* ---- staged.c; onehost_stages_free is in internal.h ---- */
+/* ---- staged.c ---- */
 /* bytes of the vector that this rank would move in a round */
+void onehost_stages_free(struct weft_env *env, struct op_pool *op_pool);
 uint32_t onehost_stage_block(bool is_oversubscribed);
 bool onehost_stage_block_is_valid(uint64_t block);
 uint8_t *onehost_stage_acquire(struct weft_group *group);            /* NULL: no memory */

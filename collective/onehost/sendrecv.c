@@ -476,8 +476,8 @@ static void fall_back_to_message(const struct onehost *onehost, struct onehost_c
                                  struct weft_coll *coll)
 {
     weft_list_remove(&coll->onehost.link);
-    coll->onehost.phase = ONEHOST_BY_MESSAGES;
-    coll->onehost.expects_message = true;
+    onehost_set_phase(coll, ONEHOST_BY_MESSAGES);
+    coll->path.expects_message = true;
     straggler_wait_end(coll);
     coll->straggler_time.asked = UINT64_MAX; /* its sender has started: the message is on its way */
     publish_acked(onehost, channel);
@@ -562,14 +562,14 @@ static void start_send(struct onehost *onehost, struct weft_coll *coll)
 {
     struct onehost_channel *channel = onehost->sendrecv->of[coll->args.root];
     size_t bytes = bytes_of(&coll->args);
-    coll->onehost.phase = ONEHOST_BY_MESSAGES;
+    onehost_set_phase(coll, ONEHOST_BY_MESSAGES);
     if (can_carry(onehost, channel, &coll->args, bytes)) {
         slot_post(onehost, channel, &coll->args, EAGER, bytes);
         coll->plan_ended = true; /* complete, but `done` runs from the loop */
     } else {
         if (has_slot(onehost, channel, 0)) slot_post(onehost, channel, &coll->args, BY_MESSAGE, bytes);
         else spill(onehost, channel);
-        coll->onehost.expects_message = true;
+        coll->path.expects_message = true;
     }
     wake(onehost, channel->rank);
     coll_mark_ready(coll);
@@ -578,7 +578,7 @@ static void start_send(struct onehost *onehost, struct weft_coll *coll)
 static void start_recv(struct onehost *onehost, struct weft_coll *coll)
 {
     struct onehost_channel *channel = onehost->sendrecv->of[coll->args.root];
-    coll->onehost.phase = ONEHOST_RECV_POSTED;
+    onehost_set_phase(coll, ONEHOST_RECV_POSTED);
     weft_list_append(&channel->recvs, &coll->onehost.link);
     if (weft_list_empty(&channel->link)) weft_list_append(&onehost->sendrecv->waiting, &channel->link);
     onehost->sendrecv->pollable.quick = true;
@@ -587,7 +587,7 @@ static void start_recv(struct onehost *onehost, struct weft_coll *coll)
 void onehost_sendrecv_launch(struct weft_coll *coll)
 {
     struct onehost *onehost = coll->group->onehost;
-    if (onehost->state == ONEHOST_VOTING) coll->onehost.phase = ONEHOST_VOTE_PENDING;
+    if (onehost->state == ONEHOST_VOTING) onehost_set_phase(coll, ONEHOST_VOTE_PENDING);
     else if (coll->args.kind == WEFT_COLL_SEND) start_send(onehost, coll);
     else start_recv(onehost, coll);
 }
