@@ -1,10 +1,15 @@
 /* call.c - weft_call_start and persistent requests: any operation of weft.h, described in a struct. */
+#include "client/call/call.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "client/call/call.h"
-#include "client/comm/comm.h"
+#include "client/call/input_backup.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
+#include "client/session/live.h"
 #include "client/session/session.h"
 #include "client/session/sized.h"
 

@@ -85,18 +85,6 @@ enum weft_status client_call_run_internal(struct weft_session *session, enum wef
                                           const struct client_simple_call *plain, const char *what);
 /* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
 enum weft_status client_call_submit(struct client_request *request);
-#define CLIENT_INLINE_ELEMS_MAX (256u << 10) /* more of anything is not said with an announcement */
-/* Caller's thread, from the submit: is it over already (call/fastpath.c), or on its way? false: nothing
- * has happened. */
-bool client_call_try_inline(struct client_request *request);
-/* Caller's thread, in place of take and submit: is it like the last one of its kind, and over or on its
- * way? false: nothing has happened. */
-bool client_call_try_prepared(struct weft_session *session, const struct client_simple_call *call,
-                              struct weft_request *user_request);
-void client_fastpath_wait_begins(struct client_request *request); /* somebody waits for it */
-void client_fastpath_init(struct weft_session *session); /* before the engine runs */
-/* Holding the loop: what a caller has kept back starts. false: nothing was. */
-bool client_fastpath_post_deferred(struct weft_session *session);
 /* Engine: the letter by which a single call starts. */
 void client_call_start(struct weft_command *command);
 /* Engine: an operation of a call, or of several, has failed: the session ends with that. */
@@ -106,6 +94,7 @@ void client_call_failed(struct client_group_op *op, enum weft_status status, con
 void client_weighted_average_start(struct client_request *request);
 /* What the call then asks of the group: factor and total, in place of the avg. */
 void client_weighted_average_args(const struct client_request *request, struct weft_coll_args *args);
+void client_weighted_averages_free(struct weft_session *session); /* memory only */
 /* Engine: what the group is asked for. */
 void client_call_args(const struct client_request *request, struct weft_coll_args *args);
 struct weft_group *client_request_group(const struct client_request *request);

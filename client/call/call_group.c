@@ -20,9 +20,14 @@
 #include <string.h>
 
 #include "client/call/call.h"
-#include "client/tensor/allreduce_mode.h"
+#include "client/call/calls.h"
+#include "client/call/device_staging.h"
+#include "client/engine/engine.h"
+#include "client/engine/event_fd.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
-#include "client/tensor/tensor.h"
 
 /* longer ones gain nothing: the copies cost what the start of an operation does */
 #define CALL_BYTES_MAX (64u << 10)
@@ -47,14 +52,13 @@ struct client_bucket {
 void client_call_group_init(struct client_call_group *call_group)
 {
     weft_list_init(&call_group->gathered);
-    weft_list_init(&call_group->leaders);
     weft_list_init(&call_group->idle);
     pthread_mutex_init(&call_group->lock, NULL);
 }
 
 void client_call_group_free(struct weft_session *session)
 {
-    struct client_call_group *call_group = &session->call_group;
+    struct client_call_group *call_group = &session->calls->call_group;
     while (!weft_list_empty(&call_group->idle)) {
         struct client_bucket *bucket = weft_list_first(&call_group->idle, struct client_bucket, link);
         weft_list_remove(&bucket->link);
@@ -67,56 +71,8 @@ void client_call_group_free(struct weft_session *session)
 void client_call_group_add(struct client_request *request)
 {
     weft_list_init(&request->link);
-    weft_list_append(&request->session->call_group.gathered, &request->link);
+    weft_list_append(&request->session->calls->call_group.gathered, &request->link);
     atomic_store_explicit(&request->state, CLIENT_REQUEST_GATHERED, memory_order_relaxed);
-}
-
-/* ---- tensors ---- */
-
-static bool has_same_shape_and_codec(const struct weft_tensor *a, const struct weft_tensor *b)
-{
-    return memcmp(&a->codec_spec, &b->codec_spec, sizeof a->codec_spec) == 0 &&
-           a->shape.dim_count == b->shape.dim_count &&
-           memcmp(a->shape.dims, b->shape.dims, a->shape.dim_count * sizeof a->shape.dims[0]) == 0;
-}
-
-struct weft_tensor *client_call_group_leader(struct weft_tensor *tensor)
-{
-    struct client_call_group *call_group = &tensor->session->call_group;
-    struct weft_list *node, *spare;
-    if (call_group->depth == 0 || tensor->mode != WEFT_MODE_ALL_REDUCE || !tensor->codec ||
-        !weft_coll_codec_can_batch(&tensor->codec_spec))
-        return NULL;
-    tensor->call_group_serial = call_group->serial;
-    weft_list_foreach(node, spare, &call_group->leaders) {
-        struct weft_tensor *leader = weft_container_of(node, struct weft_tensor, call_group_link);
-        if (leader->call_group_count >= WEFT_CODEC_BATCH_MAX || !has_same_shape_and_codec(leader, tensor))
-            continue;
-        leader->call_group_count++;
-        return leader;
-    }
-    tensor->call_group_count = 1;
-    weft_list_append(&call_group->leaders, &tensor->call_group_link);
-    return tensor;
-}
-
-bool client_call_group_contains(const struct weft_session *session, const struct weft_tensor *tensor)
-{
-    const struct client_call_group *call_group = &session->call_group;
-    if (call_group->depth == 0) return false;
-    return tensor ? tensor->call_group_serial == call_group->serial : !weft_list_empty(&call_group->leaders);
-}
-
-/* Whoever leads knows all who follow: their letters came before this one. */
-static void send_leaders(struct weft_session *session, bool start)
-{
-    while (!weft_list_empty(&session->call_group.leaders)) {
-        struct weft_tensor *leader =
-            weft_list_first(&session->call_group.leaders, struct weft_tensor, call_group_link);
-        weft_list_remove(&leader->call_group_link);
-        leader->call_group_message.fn = client_allreduce_mode_group_closed;
-        if (start) weft_loop_post(session->engine.loop, &leader->call_group_message);
-    }
 }
 
 /* ---- buckets ---- */
@@ -124,7 +80,7 @@ static void send_leaders(struct weft_session *session, bool start)
 /* The largest idle one, or a new one. NULL: no memory. */
 static struct client_bucket *bucket_alloc(struct weft_session *session)
 {
-    struct client_call_group *call_group = &session->call_group;
+    struct client_call_group *call_group = &session->calls->call_group;
     struct client_bucket *bucket = NULL;
     pthread_mutex_lock(&call_group->lock);
     if (!weft_list_empty(&call_group->idle)) {
@@ -145,10 +101,10 @@ static struct client_bucket *bucket_alloc(struct weft_session *session)
 
 static void bucket_return(struct weft_session *session, struct client_bucket *bucket)
 {
-    pthread_mutex_lock(&session->call_group.lock);
+    pthread_mutex_lock(&session->calls->call_group.lock);
     /* the last one used is in the cache */
-    weft_list_insert_before(session->call_group.idle.next, &bucket->link);
-    pthread_mutex_unlock(&session->call_group.lock);
+    weft_list_insert_before(session->calls->call_group.idle.next, &bucket->link);
+    pthread_mutex_unlock(&session->calls->call_group.lock);
 }
 
 static enum weft_status bucket_reserve(struct weft_session *session, struct client_bucket *bucket)
@@ -259,8 +215,8 @@ static void on_done(struct client_group_op *op, enum weft_status status, const c
     struct client_bucket *bucket = weft_container_of(op, struct client_bucket, op);
     struct weft_session *session = bucket->session;
     struct weft_error error = {0};
-    if (session->engine.failed) {
-        complete_calls(session, bucket, session->engine.failed, session->engine.failed_text);
+    if (session->engine->failed) {
+        complete_calls(session, bucket, session->engine->failed, session->engine->failed_text);
         return;
     }
     if (status == WEFT_OK && (status = copy_out_calls(bucket, &error)) < 0) text = error.text;
@@ -285,7 +241,7 @@ static void start_bucket(struct weft_command *command)
 {
     struct client_bucket *bucket = weft_container_of(command, struct client_bucket, command);
     struct weft_session *session = bucket->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &bucket->calls) {
         struct client_request *request = weft_container_of(node, struct client_request, op.link);
@@ -324,15 +280,15 @@ void client_call_group_remove(struct client_request *request, enum weft_status s
 /* Never started. */
 static void complete_gathered(struct weft_session *session, enum weft_status status, const char *text)
 {
-    struct weft_list *gathered = &session->call_group.gathered;
+    struct weft_list *gathered = &session->calls->call_group.gathered;
     while (!weft_list_empty(gathered))
         client_call_group_remove(weft_list_first(gathered, struct client_request, link), status, text);
 }
 
 void client_call_group_cancel(struct weft_session *session, enum weft_status status, const char *text)
 {
-    session->call_group.depth = 0;
-    send_leaders(session, false);
+    session->calls->call_group.depth = 0;
+    session->calls->tensor_ops->group_ended(session, false);
     complete_gathered(session, status, text);
 }
 
@@ -363,14 +319,14 @@ static enum weft_status fill_buckets(struct weft_session *session)
 {
     struct open_buckets open_buckets = {.count = 0};
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->call_group.gathered) {
+    weft_list_foreach(node, spare, &session->calls->call_group.gathered) {
         struct client_request *request = weft_container_of(node, struct client_request, link);
         if (!can_use_bucket(request)) continue;
         struct client_bucket *bucket = find_bucket(session, &open_buckets, request);
         if (!bucket) return WEFT_ERR_NO_MEMORY;
         bucket_add(bucket, request);
     }
-    weft_list_foreach(node, spare, &session->call_group.gathered) {
+    weft_list_foreach(node, spare, &session->calls->call_group.gathered) {
         struct client_bucket *bucket = weft_container_of(node, struct client_request, link)->bucket;
         if (bucket && has_several_calls(bucket)) WEFT_TRY(bucket_reserve(session, bucket));
     }
@@ -391,7 +347,7 @@ static void send_bucket(struct weft_session *session, struct client_bucket *buck
 
 static void send_all(struct weft_session *session)
 {
-    struct weft_list *gathered = &session->call_group.gathered;
+    struct weft_list *gathered = &session->calls->call_group.gathered;
     while (!weft_list_empty(gathered)) {
         struct client_request *request = weft_list_first(gathered, struct client_request, link);
         struct client_bucket *bucket = request->bucket;
@@ -413,20 +369,20 @@ enum weft_status weft_group_start(struct weft_session *session)
 {
     if (!session) return client_null_argument("group_start", "session");
     WEFT_TRY(client_usable(session));
-    if (session->call_group.depth++ == 0) session->call_group.serial++;
+    if (session->calls->call_group.depth++ == 0) session->calls->call_group.serial++;
     return WEFT_OK;
 }
 
 enum weft_status weft_group_end(struct weft_session *session)
 {
     if (!session) return client_null_argument("group_end", "session");
-    if (session->call_group.depth == 0) {
+    if (session->calls->call_group.depth == 0) {
         WEFT_TRY(client_usable(session));
         return client_error(session, WEFT_ERR_STATE, "group_end without group_start");
     }
     enum weft_status status = client_usable(session);
     if (status == WEFT_ERR_FORKED) return status;
-    if (--session->call_group.depth > 0) return WEFT_OK;
+    if (--session->calls->call_group.depth > 0) return WEFT_OK;
     if (status == WEFT_OK) {
         status = fill_buckets(session);
         if (status < 0) /* the other ranks go on with these calls, and wait for this one */
@@ -436,13 +392,13 @@ enum weft_status weft_group_end(struct weft_session *session)
     if (status < 0) {
         char text[480];
         snprintf(text, sizeof text, "%s", session->error.text);
-        send_leaders(session, false);
+        session->calls->tensor_ops->group_ended(session, false);
         complete_gathered(session, status, text);
         return status;
     }
-    bool any =
-        !weft_list_empty(&session->call_group.gathered) || !weft_list_empty(&session->call_group.leaders);
-    send_leaders(session, true);
+    const bool any = !weft_list_empty(&session->calls->call_group.gathered) ||
+                     session->calls->tensor_ops->group_has_tensors(session);
+    session->calls->tensor_ops->group_ended(session, true);
     send_all(session);
     return any ? WEFT_IN_PROGRESS : WEFT_OK;
 }

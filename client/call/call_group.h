@@ -14,14 +14,12 @@
 #include "base/base.h"
 
 struct weft_session;
-struct weft_tensor;
 struct client_request;
 struct weft_coll;
 
 struct client_call_group {
     uint32_t depth;            /* of weft_group_start; the caller's */
     struct weft_list gathered; /* struct client_request.link in the order of the calls; the caller's */
-    struct weft_list leaders;  /* struct weft_tensor.call_group_link: of the open group, the caller's */
     uint64_t serial;           /* of the outermost group; the caller's */
     pthread_mutex_t lock;      /* guards what follows; a leaf */
     struct weft_list idle;     /* struct client_bucket.link: their memory serves the next group */
@@ -30,10 +28,6 @@ struct client_call_group {
 void client_call_group_init(struct client_call_group *call_group);
 void client_call_group_free(struct weft_session *session);
 
-/* Caller: whom the tensor follows in the open group, perhaps itself; NULL: it goes alone. */
-struct weft_tensor *client_call_group_leader(struct weft_tensor *tensor);
-/* Caller: is it (or anything, tensor NULL) on its way only with weft_group_end? */
-bool client_call_group_contains(const struct weft_session *session, const struct weft_tensor *tensor);
 void client_call_group_add(struct client_request *request);
 /* The caller: one that is gathered ends with this status, and is no part of the group any more. */
 void client_call_group_remove(struct client_request *request, enum weft_status status, const char *text);

@@ -7,9 +7,15 @@
  * Whether a collective operation still waits in this rank's queue depends on time and differs between
  * ranks. So it is not cancelled there: the ranks would disagree about their next operation. */
 #include "client/call/call_group.h"
-#include "client/call/call.h"
+#include "client/call/calls.h"
+#include "client/call/fastpath.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/query.h"
 #include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 
 #define CANCELLED_TEXT "cancelled by weft_cancel"
 
@@ -23,7 +29,7 @@ static bool is_open(const struct client_request *request)
 static void cancel_recv(struct client_request *request)
 {
     (void)client_fastpath_post_deferred(request->session); /* it may be the one that was kept back */
-    if (!is_open(request) || request->session->engine.failed) return;
+    if (!is_open(request) || request->session->engine->failed) return;
     request->cancelled = true;
     if (!request->op.coll) {
         struct weft_list *queue = client_engine_group_queue(&request->op);
@@ -38,11 +44,9 @@ static void cancel_recv(struct client_request *request)
 static void cancel_on_engine(struct weft_command *command)
 {
     struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
-    struct client_engine *engine = &query->session->engine;
-    struct client_request *request = atomic_exchange(&engine->cancel_request, NULL);
+    struct client_request *request = atomic_exchange(&query->session->calls->cancel.request, NULL);
     if (request) cancel_recv(request);
-    atomic_store_explicit(&query->state, 2, memory_order_release);
-    weft_loop_notify(query->session->engine.loop);
+    client_engine_query_answered(query);
 }
 
 /* ---- the caller ---- */
@@ -56,15 +60,15 @@ static bool has_ended(void *context)
 static enum weft_status ask_engine(struct client_request *request)
 {
     struct weft_session *session = request->session;
-    struct client_engine *engine = &session->engine;
-    atomic_store(&engine->cancel_request, request);
-    engine->cancel_query.command.fn = cancel_on_engine;
-    if (client_engine_query_run(session, &engine->cancel_query) == WEFT_OK) return WEFT_OK;
-    if (atomic_exchange(&engine->cancel_request, NULL)) /* the message finds no request to cancel */
+    struct client_calls *calls = session->calls;
+    atomic_store(&calls->cancel.request, request);
+    calls->cancel.query.command.fn = cancel_on_engine;
+    if (client_engine_query_run(session, &calls->cancel.query) == WEFT_OK) return WEFT_OK;
+    if (atomic_exchange(&calls->cancel.request, NULL)) /* the message finds no request to cancel */
         return client_error(session, WEFT_ERR_BUSY,
                             "cancel: the engine is deep in a computation; call again");
     return client_engine_query_run(
-        session, &engine->cancel_query); /* the engine was handling the message: this answer comes after it */
+        session, &calls->cancel.query); /* the engine was handling the message: this answer comes after it */
 }
 
 static enum weft_status cancel_open(struct client_request *request)

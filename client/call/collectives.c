@@ -4,10 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/call/call_group.h"
 #include "client/call/call.h"
-#include "client/comm/comm.h"
+#include "client/call/call_group.h"
+#include "client/call/calls.h"
+#include "client/call/device_staging.h"
+#include "client/call/fastpath.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/session/topology.h"
 
 /* ---- on the engine ---- */
 
@@ -26,7 +33,7 @@ void client_call_done(struct client_group_op *op, enum weft_status status, const
 {
     struct client_request *request = weft_container_of(op, struct client_request, op);
     struct weft_session *session = request->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     /* the last of its pieces comes back to here */
     if (request->stage && !client_stage_ended(request, status, text)) return;
     if (engine->failed) {
@@ -42,7 +49,7 @@ void client_call_done(struct client_group_op *op, enum weft_status status, const
 
 struct weft_group *client_request_group(const struct client_request *request)
 {
-    return request->op.comm ? request->op.comm->group : request->session->engine.group;
+    return request->op.comm ? request->op.comm->group : request->session->engine->group;
 }
 
 void client_call_args(const struct client_request *request, struct weft_coll_args *args)
@@ -78,7 +85,7 @@ enum weft_status client_call_post(struct client_group_op *op, struct weft_error 
                                              client_engine_group_op_done, op, &op->coll, error);
     request->at_once = false; /* should it have to be posted again */
     if (status == WEFT_IN_PROGRESS)
-        atomic_store_explicit(&request->session->last_plan, (int)weft_coll_plan(op->coll),
+        atomic_store_explicit(&request->session->calls->last_plan, (int)weft_coll_plan(op->coll),
                               memory_order_relaxed);
     return status;
 }
@@ -159,14 +166,14 @@ static enum weft_status check_weight(struct weft_session *session, const struct 
 /* The plan that was set for this operation, else the automatic choice. The same on all ranks. */
 static enum weft_plan_id plan_for(const struct weft_session *session, const struct client_call *call)
 {
-    enum weft_plan_id plan = session->plans[call->kind];
+    enum weft_plan_id plan = session->calls->plans[call->kind];
     return (call->counts || call->unequal) && !weft_plan_supports_unequal(plan, call->kind) ? WEFT_PLAN_AUTO
                                                                                             : plan;
 }
 
 enum weft_status client_call_check(struct weft_session *session, const struct client_call *call)
 {
-    const struct client_hosts *hosts = call->comm ? call->comm->hosts : atomic_load(&session->engine.hosts);
+    const struct client_hosts *hosts = call->comm ? call->comm->hosts : atomic_load(&session->hosts);
     const struct weft_coll_caller place = {rank_in(session, call->comm), ranks_in(session, call->comm),
                                            hosts ? &hosts->plan : NULL};
     const struct weft_coll_args args = {
@@ -231,7 +238,7 @@ void client_call_fill_request(struct client_request *request, const struct clien
 static enum weft_status stage(struct client_request *request)
 {
     const struct weft_session *session = request->session;
-    if (request->memory != WEFT_MEMORY_CUDA && !session->staging.cuts_long_calls && !request->counts &&
+    if (request->memory != WEFT_MEMORY_CUDA && !session->calls->staging.cuts_long_calls && !request->counts &&
         !request->counts_out) {
         /* most calls by far */
         request->stage = NULL;
@@ -531,13 +538,13 @@ enum weft_status weft_set_plan(struct weft_session *session, const char *plan)
     if (!plan)
         return client_error(session, WEFT_ERR_INVALID,
                             "set_plan: plan is NULL; give auto, or the name of a plan");
-    enum weft_status status = weft_plans_parse(plan, session->plans, &error);
+    enum weft_status status = weft_plans_parse(plan, session->calls->plans, &error);
     return status < 0 ? client_error(session, status, "set_plan: %.400s", error.text) : WEFT_OK;
 }
 
 const char *weft_plan_taken(const struct weft_session *session)
 {
-    return session ? weft_plan_name(
-                         (enum weft_plan_id)atomic_load_explicit(&session->last_plan, memory_order_relaxed))
+    return session ? weft_plan_name((enum weft_plan_id)atomic_load_explicit(&session->calls->last_plan,
+                                                                            memory_order_relaxed))
                    : "auto";
 }

@@ -14,10 +14,13 @@
 #include <string.h>
 
 #include "client/call/call.h"
-#include "client/tensor/codec_placement.h"
-#include "client/comm/comm.h"
+#include "client/call/calls.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
-#include "client/tensor/tensor.h"
+#include "client/session/wait.h"
 #include "transport/transport.h"
 
 #define WINDOWS 3u
@@ -80,7 +83,7 @@ static enum weft_status enter(const struct client_device *device, int *before_ou
  * there, hundreds of MB of that device's memory for each rank of the host. */
 static void leave(struct weft_session *session, const struct client_device *device, int before)
 {
-    const struct weft_loop *loop = session->engine.loop; /* NULL: the engine has ended */
+    const struct weft_loop *loop = session->loop; /* NULL: the engine has ended */
     if (!weft_loop_is_compute_thread() && (!loop || !weft_loop_is_engine_thread(loop)))
         device->ops->leave(before);
 }
@@ -119,7 +122,7 @@ static enum weft_status device_find_or_create(struct weft_session *session, cons
                                               int number, struct client_device **out,
                                               struct weft_error *error)
 {
-    struct client_staging *staging = &session->staging;
+    struct client_staging *staging = &session->calls->staging;
     pthread_mutex_lock(&staging->lock);
     struct client_device *device = device_lookup(staging, number);
     enum weft_status status = WEFT_OK;
@@ -186,7 +189,7 @@ static enum weft_status make_events(struct client_stage *stage, struct weft_erro
 static enum weft_status stage_alloc(struct weft_session *session, struct client_device *device,
                                     struct client_stage **out, struct weft_error *error)
 {
-    struct client_staging *staging = &session->staging;
+    struct client_staging *staging = &session->calls->staging;
     struct client_stage *stage = NULL;
     struct weft_list *node, *spare;
     pthread_mutex_lock(&staging->lock);
@@ -224,9 +227,9 @@ static enum weft_status stage_alloc(struct weft_session *session, struct client_
 
 static void stage_release(struct weft_session *session, struct client_stage *stage)
 {
-    pthread_mutex_lock(&session->staging.lock);
-    weft_list_insert_before(session->staging.idle.next, &stage->link);
-    pthread_mutex_unlock(&session->staging.lock);
+    pthread_mutex_lock(&session->calls->staging.lock);
+    weft_list_insert_before(session->calls->staging.idle.next, &stage->link);
+    pthread_mutex_unlock(&session->calls->staging.lock);
 }
 
 static size_t round_up_to_line(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -369,10 +372,10 @@ static bool can_be_cut(const struct client_request *request)
 static void choose_pieces(const struct weft_session *session, struct client_stage *stage,
                           const struct client_request *request)
 {
-    uint64_t elems = session->staging.piece_bytes / stage->elem_bytes;
+    uint64_t elems = session->calls->staging.piece_bytes / stage->elem_bytes;
     stage->pieces = 1;
     stage->piece_elems = stage->extents.in > stage->extents.out ? stage->extents.in : stage->extents.out;
-    if (!session->staging.cuts_long_calls || request->tensor || !can_be_cut(request) ||
+    if (!session->calls->staging.cuts_long_calls || request->tensor || !can_be_cut(request) ||
         request->count <= elems)
         return;
     stage->piece_elems = elems;
@@ -417,7 +420,7 @@ static enum weft_status start_on(struct client_request *request, const struct we
                                                 .leave = codec_leave,
                                                 .context = device,
                                                 .hangs = &device->hangs};
-        WEFT_TRY(client_codec_place_on_device(request->tensor, &where, &coded, error));
+        WEFT_TRY(session->calls->tensor_ops->place_codec(request->tensor, &where, &coded, error));
     }
     WEFT_TRY(stage_alloc(session, device, &stage, error));
     stage->coded = coded;
@@ -448,9 +451,9 @@ enum weft_status client_stage_start(struct client_request *request, struct clien
     struct weft_error error = {0};
     request->stage = NULL;
     if (!on_device) {
-        bool is_long =
-            session->staging.cuts_long_calls && can_be_cut(request) &&
-            request->count > session->staging.piece_bytes / weft_dtype_bytes((enum weft_dtype)request->dtype);
+        bool is_long = session->calls->staging.cuts_long_calls && can_be_cut(request) &&
+                       request->count > session->calls->staging.piece_bytes /
+                                            weft_dtype_bytes((enum weft_dtype)request->dtype);
         if (!is_long) return WEFT_OK;
     } else {
         WEFT_TRY(find_device(session, name, (enum weft_memory_kind)request->memory, request->in, request->out,
@@ -471,7 +474,7 @@ enum weft_status client_stage_start_tensor(struct client_request *request, enum 
     const struct weft_memory_ops *ops;
     int number, before;
     struct weft_error error = {0};
-    snprintf(name, sizeof name, "tensor '%s'", request->tensor->name);
+    snprintf(name, sizeof name, "tensor '%s'", session->calls->tensor_ops->name(request->tensor));
     WEFT_TRY(find_device(session, name, memory, request->in, request->out, extents, &ops, &number));
     request->memory = (uint8_t)memory;
     request->stream = stream;
@@ -505,10 +508,10 @@ static enum weft_status on_device(struct client_stage *stage,
 
 static void poll_soon(struct weft_session *session)
 {
-    struct client_staging *staging = &session->staging;
+    struct client_staging *staging = &session->calls->staging;
     if (weft_timer_is_running(&staging->timer)) return;
     staging->idle_since_ns = weft_now_ns(session->env);
-    weft_timer_start(session->engine.loop, &staging->timer, staging->idle_since_ns + weft_memory_look_ns(0));
+    weft_timer_start(session->loop, &staging->timer, staging->idle_since_ns + weft_memory_look_ns(0));
 }
 
 /* WEFT_OK: nothing of the device's touches its windows any more. With the device current. */
@@ -529,7 +532,7 @@ static bool release_copied_out(struct weft_session *session)
 {
     bool any = false;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->staging.copying_out) {
+    weft_list_foreach(node, spare, &session->calls->staging.copying_out) {
         struct client_stage *stage = weft_container_of(node, struct client_stage, link);
         struct weft_error error = {0};
         enum weft_status status = on_device(stage, copies_have_ended, NULL, &error);
@@ -552,9 +555,7 @@ static void try_to_resume(struct client_stage *stage)
     if (status == WEFT_ERR_AGAIN) return;
     void (*resume)(struct client_request *) = stage->resume;
     stage->resume = NULL;
-    if (status < 0)
-        client_tensor_fail(request->tensor, status, "could not copy its gradient from the device: %.200s",
-                           error.text);
+    if (status < 0) request->session->calls->tensor_ops->fail(request->tensor, status, error.text);
     else resume(request);
 }
 
@@ -568,17 +569,17 @@ void client_stage_when_ready(struct client_request *request, void (*resume)(stru
 static void poll_stages(struct weft_timer *timer)
 {
     struct client_staging *staging = weft_container_of(timer, struct client_staging, timer);
-    struct weft_session *session = weft_container_of(staging, struct weft_session, staging);
+    struct weft_session *session = weft_container_of(staging, struct client_calls, staging)->session;
     const uint64_t idle_since_ns = staging->idle_since_ns;
     uint64_t now_ns = weft_now_ns(session->env), posted_before = 0, posted = 0;
     struct weft_list *node, *spare;
     bool waiting = false;
     weft_list_foreach (node, spare, &staging->open)
         posted_before += weft_container_of(node, struct client_stage, link)->posted;
-    if (!session->engine.failed) client_engine_pump_all(session);
+    if (!session->engine->failed) client_engine_pump_all(session);
     weft_list_foreach(node, spare, &staging->open) {
         struct client_stage *stage = weft_container_of(node, struct client_stage, link);
-        if (stage->resume && !session->engine.failed) try_to_resume(stage);
+        if (stage->resume && !session->engine->failed) try_to_resume(stage);
     }
     weft_list_foreach(node, spare, &staging->open) {
         const struct client_stage *stage = weft_container_of(node, struct client_stage, link);
@@ -589,7 +590,7 @@ static void poll_stages(struct weft_timer *timer)
     /* those who still wait have asked for a look, as if they had just begun */
     staging->idle_since_ns = progressed ? now_ns : idle_since_ns;
     if (!waiting && weft_list_empty(&staging->copying_out)) return;
-    weft_timer_start(session->engine.loop, timer,
+    weft_timer_start(session->loop, timer,
                      now_ns + weft_memory_look_ns(weft_elapsed_ns(staging->idle_since_ns, now_ns)));
 }
 
@@ -597,7 +598,7 @@ void client_stage_opened(struct client_request *request)
 {
     struct client_stage *stage = request->stage;
     weft_list_init(&stage->link);
-    weft_list_append(&request->session->staging.open, &stage->link);
+    weft_list_append(&request->session->calls->staging.open, &stage->link);
 }
 
 /* Has the input of the next piece come? */
@@ -667,7 +668,7 @@ void client_stage_done(struct client_request *request)
     }
     on_device(stage, order_after_copies, NULL, NULL); /* if it cannot be told, its stream cannot run any
                                                        * more either */
-    weft_list_append(&session->staging.copying_out, &stage->link);
+    weft_list_append(&session->calls->staging.copying_out, &stage->link);
     poll_soon(session);
 }
 
@@ -676,8 +677,8 @@ static void finish(struct client_stage *stage)
 {
     struct client_request *request = stage->request;
     struct weft_session *session = request->session;
-    if (session->engine.failed)
-        client_request_complete(request, session->engine.failed, session->engine.failed_text);
+    if (session->engine->failed)
+        client_request_complete(request, session->engine->failed, session->engine->failed_text);
     else if (stage->status < 0) client_call_failed(&request->op, stage->status, stage->text);
     else client_request_complete(request, WEFT_OK, NULL);
 }
@@ -725,7 +726,7 @@ static void piece_done(void *context, enum weft_status status, const char *text)
     bool all_posted = stage->posted == stage->pieces || stage->ended;
     struct weft_list *queue = client_engine_group_queue(&request->op);
     if (all_posted && stage->done == stage->posted) finish(stage); /* the request may be gone now */
-    if (!session->engine.failed) client_engine_pump(queue);
+    if (!session->engine->failed) client_engine_pump(queue);
 }
 
 static void *offset_or_null(const void *memory, size_t bytes)
@@ -750,7 +751,7 @@ enum weft_status client_stage_post(struct client_request *request, struct weft_e
         WEFT_TRY(
             weft_coll_post(client_request_group(request), &args, piece_done, window, &window->coll, error));
         request->op.coll = window->coll;
-        atomic_store_explicit(&request->session->last_plan, (int)weft_coll_plan(window->coll),
+        atomic_store_explicit(&request->session->calls->last_plan, (int)weft_coll_plan(window->coll),
                               memory_order_relaxed);
         request->at_once = false;
         window->state = POSTED;
@@ -783,16 +784,16 @@ void client_stage_drop(struct client_request *request)
     request->stage = NULL;
     if (stage->device) on_device(stage, order_after_copies, NULL, NULL);
     /* the engine may be stepping: it is freed with the session */
-    pthread_mutex_lock(&request->session->staging.lock);
-    weft_list_append(&request->session->staging.idle, &stage->link);
-    pthread_mutex_unlock(&request->session->staging.lock);
+    pthread_mutex_lock(&request->session->calls->staging.lock);
+    weft_list_append(&request->session->calls->staging.idle, &stage->link);
+    pthread_mutex_unlock(&request->session->calls->staging.lock);
 }
 
 /* ---- life ---- */
 
 void client_staging_configure(struct weft_session *session, const Weft__Control__Roster *roster)
 {
-    struct client_staging *staging = &session->staging;
+    struct client_staging *staging = &session->calls->staging;
     staging->piece_bytes = weft_config_u64(session->settings.config, "client.piece_bytes");
     staging->cuts_long_calls = false;
     for (size_t i = 0; i < roster->n_members; i++)
@@ -802,7 +803,7 @@ void client_staging_configure(struct weft_session *session, const Weft__Control_
 
 void client_staging_init(struct weft_session *session)
 {
-    struct client_staging *staging = &session->staging;
+    struct client_staging *staging = &session->calls->staging;
     pthread_mutex_init(&staging->lock, NULL);
     weft_list_init(&staging->idle);
     weft_list_init(&staging->devices);
@@ -829,7 +830,7 @@ static void free_all(struct weft_session *session, struct weft_list *stages, uin
 
 void client_staging_free(struct weft_session *session)
 {
-    struct client_staging *staging = &session->staging;
+    struct client_staging *staging = &session->calls->staging;
     uint64_t until_ns = client_deadline(session, LEAVE_NS);
     free_all(session, &staging->open, until_ns);
     free_all(session, &staging->copying_out, until_ns);

@@ -20,9 +20,15 @@
  * The patience is for nothing where the caller goes on computing instead of waiting. So after a call that
  * was late the next ones go to the engine at once, unless somebody has waited for it right away. So do,
  * all but one in CALLS_WITHOUT_SHM, those of a group whose ranks have no memory in common. */
-#include "client/call/call_group.h"
+#include "client/call/fastpath.h"
+
 #include "client/call/call.h"
-#include "client/comm/comm.h"
+#include "client/call/calls.h"
+#include "client/engine/engine.h"
+#include "client/engine/event_fd.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
 
 enum {
@@ -67,22 +73,23 @@ static void fall_back_to_queue(struct client_request *request)
     request->op.done = client_call_done;
     client_request_open(request);
     (void)client_request_begin(request); /* the engine has not failed */
-    atomic_store_explicit(&session->fastpath.queued_calls_left, CALLS_AFTER_FALL_BACK, memory_order_relaxed);
-    atomic_store_explicit(&session->fastpath.fallen_back, request, memory_order_relaxed);
+    atomic_store_explicit(&session->calls->fastpath.queued_calls_left, CALLS_AFTER_FALL_BACK,
+                          memory_order_relaxed);
+    atomic_store_explicit(&session->calls->fastpath.fallen_back, request, memory_order_relaxed);
 }
 
 /* ---- the pocket: all of it holding the loop ---- */
 static struct client_request *deferred_of(const struct weft_session *session)
 {
-    return atomic_load_explicit(&session->fastpath.deferred, memory_order_relaxed);
+    return atomic_load_explicit(&session->calls->fastpath.deferred, memory_order_relaxed);
 }
 
 bool client_fastpath_post_deferred(struct weft_session *session)
 {
     struct client_request *request = deferred_of(session);
     if (!request) return false;
-    atomic_store_explicit(&session->fastpath.deferred, NULL, memory_order_relaxed);
-    weft_loop_guard_thread(session->engine.loop);
+    atomic_store_explicit(&session->calls->fastpath.deferred, NULL, memory_order_relaxed);
+    weft_loop_guard_thread(session->loop);
     uint64_t now_ns = weft_now_ns(session->env);
     /* it was a stamp; from now on its time is measured */
     if (request->started_ns > now_ns) request->started_ns = now_ns;
@@ -92,24 +99,26 @@ bool client_fastpath_post_deferred(struct weft_session *session)
 
 static int deferred_progress(struct weft_pollable *pollable, int budget)
 {
-    return client_fastpath_post_deferred(weft_container_of(pollable, struct weft_session, fastpath.pollable));
+    return client_fastpath_post_deferred(
+        weft_container_of(pollable, struct client_calls, fastpath.pollable)->session);
 }
 
 static enum weft_status deferred_arm(struct weft_pollable *pollable)
 {
-    return deferred_of(weft_container_of(pollable, struct weft_session, fastpath.pollable)) ? WEFT_ERR_AGAIN
-                                                                                            : WEFT_OK;
+    return deferred_of(weft_container_of(pollable, struct client_calls, fastpath.pollable)->session)
+               ? WEFT_ERR_AGAIN
+               : WEFT_OK;
 }
 
 void client_fastpath_init(struct weft_session *session)
 {
-    session->fastpath.pollable =
+    session->calls->fastpath.pollable =
         (struct weft_pollable){.fd = WEFT_POLLABLE_NO_FD, .progress = deferred_progress, .arm = deferred_arm};
-    weft_list_init(&session->fastpath.pollable.link);
+    weft_list_init(&session->calls->fastpath.pollable.link);
     /* the first one: the pace is known with the second */
-    weft_timestamp_read_clock(&session->fastpath.stamp, session->env);
+    weft_timestamp_read_clock(&session->calls->fastpath.timestamp, session->env);
     /* without a descriptor it cannot fail */
-    (void)weft_loop_add(session->engine.loop, &session->fastpath.pollable);
+    (void)weft_loop_add(session->loop, &session->calls->fastpath.pollable);
 }
 
 static void defer_recv(struct client_request *request, uint64_t started_ns)
@@ -118,14 +127,14 @@ static void defer_recv(struct client_request *request, uint64_t started_ns)
     request->started_ns = started_ns;
     client_request_open(request);
     request->deferred_open = true;
-    session->fastpath.deferred_open++;
-    atomic_store_explicit(&session->fastpath.deferred, request, memory_order_relaxed);
+    session->calls->fastpath.deferred_open++;
+    atomic_store_explicit(&session->calls->fastpath.deferred, request, memory_order_relaxed);
 }
 
 /* ---- the call ---- */
 static enum weft_status complete_inline(struct client_request *request)
 {
-    request->session->engine.requests_done++;
+    request->session->engine->requests_done++;
     request->status = WEFT_OK;
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
     client_event_signal(request->session);
@@ -148,13 +157,13 @@ static enum weft_status try_sendrecv_once(struct client_request *request, struct
 {
     struct weft_session *session = request->session;
     uint64_t began_ns = begin_exposed(session);
-    args->posted_ns = weft_timestamp_ns(&session->fastpath.stamp, session->env);
+    args->posted_ns = weft_timestamp_ns(&session->calls->fastpath.timestamp, session->env);
     enum weft_status status = args->kind == WEFT_COLL_RECV
                                   ? weft_coll_try_recv(group, args, false)
                                   : weft_coll_try_fastpath(group, args, client_engine_group_op_done,
                                                            &request->op, &request->op.coll);
     if (status == WEFT_ERR_AGAIN) return status;
-    atomic_store_explicit(&session->last_plan, WEFT_PLAN_DIRECT, memory_order_relaxed);
+    atomic_store_explicit(&session->calls->last_plan, WEFT_PLAN_DIRECT, memory_order_relaxed);
     end_exposed(session, began_ns);
     return status == WEFT_OK ? complete_inline(request) : status;
 }
@@ -175,7 +184,7 @@ static enum weft_status try_sendrecv(struct client_request *request, struct weft
 static _Atomic uint32_t *calls_without_shm_of(const struct client_request *request)
 {
     return request->op.comm ? &request->op.comm->calls_without_shm
-                            : &request->session->fastpath.calls_without_shm;
+                            : &request->session->calls->fastpath.calls_without_shm;
 }
 
 static bool count_down(_Atomic uint32_t *calls)
@@ -190,7 +199,7 @@ static enum weft_status finish_try(struct client_request *request, enum weft_sta
 {
     struct weft_session *session = request->session;
     if (status == WEFT_ERR_AGAIN) return status;
-    atomic_store_explicit(&session->last_plan, WEFT_PLAN_ONE_HOST, memory_order_relaxed);
+    atomic_store_explicit(&session->calls->last_plan, WEFT_PLAN_ONE_HOST, memory_order_relaxed);
     end_exposed(session, began_ns);
     return status == WEFT_OK ? complete_inline(request) : status;
 }
@@ -203,7 +212,7 @@ static void prepare(const struct client_request *request, const struct weft_grou
     uint64_t shape = is_sendrecv(request->kind)
                          ? SENDRECV_SHAPE
                          : weft_coll_prepared_id(group, (enum weft_coll_kind)request->kind);
-    request->session->fastpath.prepared[request->kind] =
+    request->session->calls->fastpath.prepared[request->kind] =
         (struct client_prepared_call){.shape = shape,
                                       .count = request->count,
                                       .dtype = (enum weft_dtype)request->dtype,
@@ -215,7 +224,7 @@ static void prepare(const struct client_request *request, const struct weft_grou
 static enum weft_status try_inline(struct client_request *request)
 {
     struct weft_session *session = request->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     struct weft_group *group = client_request_group(request);
     if (engine->failed || !group || !weft_list_empty(client_engine_group_queue(&request->op)))
         return WEFT_ERR_AGAIN;
@@ -243,13 +252,13 @@ static enum weft_status try_inline(struct client_request *request)
 /* Holding the loop. false: this call is for the engine. */
 static bool step_loop_sometimes(struct weft_session *session)
 {
-    bool open =
-        atomic_load_explicit(&session->open_requests, memory_order_relaxed) > session->fastpath.deferred_open;
-    if (++session->fastpath.calls_since_step < (open ? CALLS_PER_QUEUED_CALL : CALLS_PER_LOOP_STEP))
+    bool open = atomic_load_explicit(&session->open_requests, memory_order_relaxed) >
+                session->calls->fastpath.deferred_open;
+    if (++session->calls->fastpath.calls_since_step < (open ? CALLS_PER_QUEUED_CALL : CALLS_PER_LOOP_STEP))
         return true;
-    session->fastpath.calls_since_step = 0;
+    session->calls->fastpath.calls_since_step = 0;
     if (open) return false;
-    (void)weft_loop_step(session->engine.loop);
+    (void)weft_loop_step(session->loop);
     return true;
 }
 
@@ -258,8 +267,8 @@ static bool step_loop_sometimes(struct weft_session *session)
  * all, the next one wakes it. */
 static enum weft_loop_pending loop_state_after_open(struct weft_session *session)
 {
-    bool at_once = atomic_load_explicit(&session->fastpath.at_once, memory_order_relaxed);
-    atomic_store_explicit(&session->fastpath.at_once, false, memory_order_relaxed);
+    bool at_once = atomic_load_explicit(&session->calls->fastpath.at_once, memory_order_relaxed);
+    atomic_store_explicit(&session->calls->fastpath.at_once, false, memory_order_relaxed);
     return at_once && !client_event_is_enabled(session) ? WEFT_LOOP_PENDING_AWAITED : WEFT_LOOP_PENDING_NEW;
 }
 
@@ -274,13 +283,13 @@ bool client_call_try_inline(struct client_request *request)
 {
     struct weft_session *session = request->session;
     if (!can_complete_inline(request)) return false;
-    if (count_down(calls_without_shm_of(request)) || count_down(&session->fastpath.queued_calls_left))
+    if (count_down(calls_without_shm_of(request)) || count_down(&session->calls->fastpath.queued_calls_left))
         return false;
     request->op.session = session; /* by which its queue is found */
-    if (!weft_loop_try_acquire(session->engine.loop)) return false;
+    if (!weft_loop_try_acquire(session->loop)) return false;
     bool had_deferred = deferred_of(session) != NULL;
     enum weft_status status = step_loop_sometimes(session) ? try_inline(request) : WEFT_ERR_AGAIN;
-    weft_loop_release_pending(session->engine.loop, loop_state_after(session, status, had_deferred));
+    weft_loop_release_pending(session->loop, loop_state_after(session, status, had_deferred));
     return status != WEFT_ERR_AGAIN;
 }
 
@@ -289,9 +298,10 @@ bool client_call_try_inline(struct client_request *request)
  * first call after its ranks have changed. */
 static bool matches_prepared(const struct weft_session *session, const struct client_simple_call *call)
 {
-    const struct client_prepared_call *last = &session->fastpath.prepared[call->kind];
+    const struct client_prepared_call *last = &session->calls->fastpath.prepared[call->kind];
     return last->shape != 0 && call->count == last->count && call->dtype == last->dtype &&
-           call->op == last->op && call->root == last->root && session->plans[call->kind] == WEFT_PLAN_AUTO;
+           call->op == last->op && call->root == last->root &&
+           session->calls->plans[call->kind] == WEFT_PLAN_AUTO;
 }
 
 static bool can_repeat(const struct client_request *request)
@@ -330,11 +340,11 @@ static enum weft_status try_sendrecv_prepared(struct client_request *request, st
 static enum weft_status try_prepared(struct client_request *request, const struct client_simple_call *call)
 {
     struct weft_session *session = request->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     struct weft_group *group = engine->group;
     if (engine->failed || !group || !weft_list_empty(&engine->group_queue)) return WEFT_ERR_AGAIN;
     if (is_sendrecv(call->kind)) return try_sendrecv_prepared(request, group, call);
-    uint64_t began_ns = begin_exposed(session), shape = session->fastpath.prepared[call->kind].shape;
+    uint64_t began_ns = begin_exposed(session), shape = session->calls->fastpath.prepared[call->kind].shape;
     enum weft_status status =
         weft_coll_try_prepared(group, call->kind, shape, call->in, call->out, client_engine_group_op_done,
                                &request->op, &request->op.coll);
@@ -351,17 +361,17 @@ bool client_call_try_prepared(struct weft_session *session, const struct client_
 {
     struct client_request *request = client_request_of(user_request);
     if (!matches_prepared(session, call) || !can_repeat(request) || client_call_group_is_open(session) ||
-        session->staging.cuts_long_calls || client_usable(session) < 0)
+        session->calls->staging.cuts_long_calls || client_usable(session) < 0)
         return false;
-    if (atomic_load_explicit(&session->fastpath.queued_calls_left, memory_order_relaxed) > 0) return false;
+    if (atomic_load_explicit(&session->calls->fastpath.queued_calls_left, memory_order_relaxed) > 0)
+        return false;
     bool had_deferred = deferred_of(session) != NULL; /* which a send does not wait for */
-    if ((had_deferred && call->kind != WEFT_COLL_SEND) || !weft_loop_try_acquire(session->engine.loop))
-        return false;
+    if ((had_deferred && call->kind != WEFT_COLL_SEND) || !weft_loop_try_acquire(session->loop)) return false;
     request->session = request->op.session = session;
     request->op.comm = NULL; /* by these its queue is found */
     request->tensor = NULL;
     enum weft_status status = step_loop_sometimes(session) ? try_prepared(request, call) : WEFT_ERR_AGAIN;
-    weft_loop_release_pending(session->engine.loop, loop_state_after(session, status, had_deferred));
+    weft_loop_release_pending(session->loop, loop_state_after(session, status, had_deferred));
     return status != WEFT_ERR_AGAIN;
 }
 
@@ -369,7 +379,7 @@ bool client_call_try_prepared(struct weft_session *session, const struct client_
 static bool at_once(struct weft_session *session, const struct client_request *request, uint64_t now_ns)
 {
     bool soon = now_ns < request->started_ns + WAIT_AT_ONCE_NS;
-    if (soon) atomic_store_explicit(&session->fastpath.at_once, true, memory_order_relaxed);
+    if (soon) atomic_store_explicit(&session->calls->fastpath.at_once, true, memory_order_relaxed);
     return soon;
 }
 
@@ -377,18 +387,18 @@ static bool at_once(struct weft_session *session, const struct client_request *r
 static void wait_for_deferred(struct client_request *request)
 {
     struct weft_session *session = request->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     if (!weft_loop_try_acquire(engine->loop)) return; /* who steps the loop delivers it */
     bool delivered = false;
     if (deferred_of(session) == request) {
         struct weft_coll_args args;
-        (void)at_once(session, request, weft_timestamp_ns(&session->fastpath.stamp, session->env));
+        (void)at_once(session, request, weft_timestamp_ns(&session->calls->fastpath.timestamp, session->env));
         struct weft_group *group = client_request_group(request);
         client_call_args(request, &args);
         args.posted_ns = request->started_ns;
         bool may = !engine->failed && group && weft_list_empty(client_engine_group_queue(&request->op));
         if (may && weft_coll_try_recv(group, &args, true) == WEFT_OK) {
-            atomic_store_explicit(&session->fastpath.deferred, NULL, memory_order_relaxed);
+            atomic_store_explicit(&session->calls->fastpath.deferred, NULL, memory_order_relaxed);
             client_request_complete(request, WEFT_OK, NULL);
         } else {
             delivered = client_fastpath_post_deferred(session);
@@ -404,8 +414,14 @@ void client_fastpath_wait_begins(struct client_request *request)
         wait_for_deferred(request);
         return;
     }
-    if (atomic_load_explicit(&session->fastpath.fallen_back, memory_order_relaxed) != request) return;
-    atomic_store_explicit(&session->fastpath.fallen_back, NULL, memory_order_relaxed);
+    if (atomic_load_explicit(&session->calls->fastpath.fallen_back, memory_order_relaxed) != request) return;
+    atomic_store_explicit(&session->calls->fastpath.fallen_back, NULL, memory_order_relaxed);
     if (at_once(session, request, weft_now_ns(session->env)))
-        atomic_store_explicit(&session->fastpath.queued_calls_left, 0, memory_order_relaxed);
+        atomic_store_explicit(&session->calls->fastpath.queued_calls_left, 0, memory_order_relaxed);
+}
+
+void client_fastpath_completed(struct client_request *request)
+{
+    if (request->deferred_open) request->session->calls->fastpath.deferred_open--;
+    request->deferred_open = false;
 }

@@ -18,7 +18,11 @@
 #include <stdio.h>
 
 #include "client/call/call.h"
-#include "client/comm/comm.h"
+#include "client/call/calls.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
 
 struct client_weighted_average {
@@ -75,7 +79,7 @@ void client_weighted_average_args(const struct client_request *request, struct w
 
 static void weighted_average_release(struct client_weighted_average *weighing)
 {
-    weft_list_append(&weighing->op.session->weighted_averages, &weighing->link);
+    weft_list_append(&weighing->op.session->calls->weighted_averages, &weighing->link);
     weighing->request = NULL;
 }
 
@@ -84,7 +88,7 @@ static void on_weights(struct client_group_op *op, enum weft_status status, cons
     struct client_weighted_average *weighing = weft_container_of(op, struct client_weighted_average, op);
     struct client_request *request = weighing->request; /* in a session that has failed it may be the
                                                          * caller's again */
-    if (op->session->engine.failed) { /* the call itself is ended by the engine */
+    if (op->session->engine->failed) { /* the call itself is ended by the engine */
         weighted_average_release(weighing);
         return;
     }
@@ -129,7 +133,7 @@ static enum weft_status post_weight(struct client_group_op *op, struct weft_erro
 /* An idle one, or a new one: calls that run together need one each. NULL: no memory. */
 static struct client_weighted_average *weighted_average_alloc(struct weft_session *session)
 {
-    struct weft_list *idle = &session->weighted_averages;
+    struct weft_list *idle = &session->calls->weighted_averages;
     if (weft_list_empty(idle)) return weft_alloc_zero(session->env, sizeof(struct client_weighted_average));
     struct client_weighted_average *weighing = weft_list_first(idle, struct client_weighted_average, link);
     weft_list_remove(&weighing->link);
@@ -160,9 +164,9 @@ void client_weighted_average_start(struct client_request *request)
 
 void client_weighted_averages_free(struct weft_session *session)
 {
-    while (!weft_list_empty(&session->weighted_averages)) {
+    while (!weft_list_empty(&session->calls->weighted_averages)) {
         struct client_weighted_average *weighing =
-            weft_list_first(&session->weighted_averages, struct client_weighted_average, link);
+            weft_list_first(&session->calls->weighted_averages, struct client_weighted_average, link);
         weft_list_remove(&weighing->link);
         weft_free_bytes(session->env, weighing);
     }

@@ -16,7 +16,16 @@
 #include <unistd.h>
 
 #include "client/call/call.h"
+#include "client/call/calls.h"
+#include "client/comm/comms.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/session/topology.h"
+#include "client/session/wait.h"
 
 /* ---- meeting ---- */
 
@@ -29,17 +38,9 @@ enum weft_status client_comm_check_create(struct weft_session *session, const ch
     return WEFT_OK;
 }
 
-enum weft_status client_comm_valid(struct weft_session *session, const struct weft_comm *comm)
-{
-    if (!comm || comm->epoch == session->epoch) return WEFT_OK;
-    return client_error(session, WEFT_ERR_STATE,
-                        "group %u (%s) ended when ranks were lost; make it again with those that are left",
-                        comm->id, comm->name);
-}
-
 static enum weft_status reserve_exchange(struct weft_session *session, size_t elems)
 {
-    struct client_comm_exchange_state *exchange = &session->exchange;
+    struct client_comm_exchange_state *exchange = &session->comms->exchange;
     struct client_request *request = client_request_of(&exchange->request);
     if (request->magic == CLIENT_REQUEST_MAGIC)
         WEFT_TRY(client_request_check_idle(session, request, "split"));
@@ -58,7 +59,7 @@ enum weft_status client_comm_exchange(struct weft_session *session, struct weft_
                                       enum weft_coll_label label, const int64_t *mine, uint32_t words,
                                       const int64_t **all_out)
 {
-    struct client_comm_exchange_state *exchange = &session->exchange;
+    struct client_comm_exchange_state *exchange = &session->comms->exchange;
     struct client_request *request;
     WEFT_ASSERT(words <= CLIENT_COMM_EXCHANGE_WORDS_MAX);
     WEFT_TRY(reserve_exchange(session, (size_t)words * (comm ? comm->ranks : session->ranks)));
@@ -111,7 +112,7 @@ static void describe_rank(void *context, uint32_t rank, char *out, size_t out_by
 static struct client_hosts *find_shared_hosts(const struct weft_comm *comm)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &comm->session->engine.comms) {
+    weft_list_foreach(node, spare, &comm->session->engine->comms) {
         struct weft_comm *other = weft_container_of(node, struct weft_comm, engine_link);
         if (other->ranks != comm->ranks ||
             memcmp(other->members, comm->members, comm->ranks * sizeof *comm->members) != 0)
@@ -126,7 +127,7 @@ static struct client_hosts *find_shared_hosts(const struct weft_comm *comm)
 static bool find_hosts(struct weft_comm *comm)
 {
     struct weft_session *session = comm->session;
-    const struct client_hosts *all = session->engine.hosts;
+    const struct client_hosts *all = session->hosts;
     if ((comm->hosts = find_shared_hosts(comm))) return true;
     uint32_t *host_of = weft_alloc_array(session->env, comm->ranks, sizeof *host_of);
     comm->hosts = client_hosts_alloc(session, comm->ranks);
@@ -151,8 +152,8 @@ static enum weft_status create_group(struct weft_comm *comm)
     struct weft_session *session = comm->session;
     uint32_t *ids = find_hosts(comm) ? weft_alloc_array(session->env, comm->ranks, sizeof *ids) : NULL;
     if (!ids)
-        return weft_error_set(&session->comm_error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks",
-                              comm->ranks);
+        return weft_error_set(&session->comms->create_error, WEFT_ERR_NO_MEMORY,
+                              "no memory for a group of %u ranks", comm->ranks);
     for (uint32_t rank = 0; rank < comm->ranks; rank++)
         ids[rank] = client_rank_endpoint(session, comm->members[rank]);
     struct weft_group_options options;
@@ -163,19 +164,20 @@ static enum weft_status create_group(struct weft_comm *comm)
     options.group_id = comm->id;
     options.hosts = &comm->hosts->plan;
     /* of the worst link of all: the same on all its ranks */
-    options.cost = weft_group_cost(session->engine.group);
-    options.share = session->engine.group; /* memory does not grow with the number of groups */
+    options.cost = weft_group_cost(session->engine->group);
+    options.share = session->engine->group; /* memory does not grow with the number of groups */
     options.opens_onehost_later = true;            /* many groups are never used, or by messages */
     options.describe = describe_rank;
     options.describe_context = comm;
-    enum weft_status status = weft_group_create(session->env, &options, &comm->group, &session->comm_error);
+    enum weft_status status =
+        weft_group_create(session->env, &options, &comm->group, &session->comms->create_error);
     weft_free_bytes(session->env, ids);
     return status;
 }
 
 static void complete_command(struct weft_comm *comm)
 {
-    struct weft_loop *loop = comm->session->engine.loop;
+    struct weft_loop *loop = comm->session->loop;
     atomic_store_explicit(&comm->state, 2, memory_order_release); /* from here on the caller may free it */
     weft_loop_notify(loop);
 }
@@ -183,16 +185,17 @@ static void complete_command(struct weft_comm *comm)
 static void make_on_engine(struct weft_command *command)
 {
     struct weft_comm *comm = weft_container_of(command, struct weft_comm, command);
-    struct client_engine *engine = &comm->session->engine;
-    comm->session->comm_error = (struct weft_error){0};
-    if (engine->failed) weft_error_set(&comm->session->comm_error, engine->failed, "%s", engine->failed_text);
+    struct client_engine *engine = comm->session->engine;
+    comm->session->comms->create_error = (struct weft_error){0};
+    if (engine->failed)
+        weft_error_set(&comm->session->comms->create_error, engine->failed, "%s", engine->failed_text);
     else if (create_group(comm) == WEFT_OK) weft_list_append(&engine->comms, &comm->engine_link);
     complete_command(comm);
 }
 
 static void leave_group(struct weft_comm *comm)
 {
-    struct client_engine *engine = &comm->session->engine;
+    struct client_engine *engine = comm->session->engine;
     weft_list_remove(&comm->engine_link);
     if (comm->group) weft_group_add_moved(comm->group, &engine->left);
     weft_group_free(comm->group);
@@ -202,20 +205,20 @@ static void leave_group(struct weft_comm *comm)
 static void leave_on_engine(struct weft_command *command)
 {
     struct weft_comm *comm = weft_container_of(command, struct weft_comm, command);
-    if (!comm->session->engine.failed) leave_group(comm); /* else what ends the engine does that */
+    if (!comm->session->engine->failed) leave_group(comm); /* else what ends the engine does that */
     complete_command(comm);
 }
 
 void client_comms_leave(struct weft_session *session)
 {
-    struct weft_list *comms = &session->engine.comms;
+    struct weft_list *comms = &session->engine->comms;
     while (!weft_list_empty(comms)) leave_group(weft_list_first(comms, struct weft_comm, engine_link));
 }
 
 void client_comms_send_leave(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->engine.comms) {
+    weft_list_foreach(node, spare, &session->engine->comms) {
         struct weft_group *group = weft_container_of(node, struct weft_comm, engine_link)->group;
         if (group) weft_group_leave(group);
     }
@@ -224,7 +227,7 @@ void client_comms_send_leave(struct weft_session *session)
 bool client_comms_have_left(const struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->engine.comms) {
+    weft_list_foreach(node, spare, &session->engine->comms) {
         const struct weft_group *group = weft_container_of(node, struct weft_comm, engine_link)->group;
         if (group && !weft_group_has_left(group)) return false;
     }
@@ -234,7 +237,7 @@ bool client_comms_have_left(const struct weft_session *session)
 void client_comms_record(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &session->engine.comms)
+    weft_list_foreach (node, spare, &session->engine->comms)
         weft_group_update_records(weft_container_of(node, struct weft_comm, engine_link)->group);
 }
 
@@ -253,7 +256,7 @@ static bool run_on_engine(struct weft_comm *comm, void (*command)(struct weft_co
     struct weft_session *session = comm->session;
     atomic_store(&comm->state, 1);
     comm->command.fn = command;
-    weft_loop_post_lazy(session->engine.loop, &comm->command);
+    weft_loop_post_lazy(session->loop, &comm->command);
     if (client_wait_for(session, command_is_done, comm,
                         client_deadline(session, session->settings.deadline_ns)) < 0)
         return false;
@@ -271,8 +274,8 @@ static void free_memory(struct weft_comm *comm)
 
 void client_comms_free(struct weft_session *session)
 {
-    while (!weft_list_empty(&session->comms))
-        free_memory(weft_list_first(&session->comms, struct weft_comm, session_link));
+    while (!weft_list_empty(&session->comms->list))
+        free_memory(weft_list_first(&session->comms->list, struct weft_comm, session_link));
 }
 
 static struct weft_comm *comm_new(struct weft_session *session, uint32_t *members, uint32_t ranks,
@@ -290,7 +293,7 @@ static struct weft_comm *comm_new(struct weft_session *session, uint32_t *member
     snprintf(comm->name, sizeof comm->name, "%s", name);
     weft_list_init(&comm->engine_link);
     weft_list_init(&comm->queue);
-    weft_list_append(&session->comms, &comm->session_link);
+    weft_list_append(&session->comms->list, &comm->session_link);
     return comm;
 }
 
@@ -308,7 +311,7 @@ enum weft_status client_comm_create(struct weft_session *session, uint32_t *memb
         return client_error(session, WEFT_ERR_BUSY, "%s: the engine is deep in a computation", name);
     }
     /* of this letter: the engine reads them in order */
-    const struct weft_error *error = &session->comm_error;
+    const struct weft_error *error = &session->comms->create_error;
     if (error->status < 0) {
         enum weft_status status =
             client_error(session, (enum weft_status)error->status, "%s: %.400s", name, error->text);

@@ -8,29 +8,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "base/base.h"
-#include "collective/collective.h"
+#include "client/engine/group.h"
 #include "weft/weft.h"
-
-struct weft_comm {
-    struct weft_session *session;
-    struct weft_list session_link; /* session->comms; the caller's */
-    uint32_t rank, ranks, id, epoch; /* epoch: of the membership it was made in; it ends with that */
-    uint32_t *members;             /* (ranks,) their ranks in the job; owned */
-    char name[64];                 /* for sentences: "colour 3 of split 2", "axis dp" */
-    _Atomic uint32_t open;         /* requests on it that have not ended */
-    _Atomic uint32_t calls_without_shm;  /* call/fastpath.c: so many calls go to the engine at once, as its
-                                          * ranks share no memory */
-    /* the engine's */
-    struct weft_list engine_link;  /* engine->comms */
-    struct weft_list queue;        /* struct client_group_op.link: called, not posted */
-    struct weft_group *group;      /* owned; NULL: not made, or left */
-    struct client_hosts *hosts;    /* for the group; of all groups with the same members together. NULL:
-                                    * not known yet */
-    /* one letter at a time to the engine: make the group, or leave it */
-    struct weft_command command;
-    _Atomic int state;             /* 0 none, 1 sent, 2 answered */
-};
 
 /* Caller's thread. Takes `members` (sorted by the new rank, ours among them), also when it fails: a group
  * of those ranks with this id at the engine. Blocks until the engine has made it; the other ranks need not
@@ -48,8 +27,6 @@ enum weft_status client_comm_exchange(struct weft_session *session, struct weft_
  * did not. */
 enum weft_status client_comm_check_all(struct weft_session *session, struct weft_comm *comm,
                                        enum weft_coll_label label, enum weft_status mine);
-/* A group of a membership that has shrunk since is of no use: WEFT_ERR_STATE. NULL is valid. */
-enum weft_status client_comm_valid(struct weft_session *session, const struct weft_comm *comm);
 /* May this session make groups now? */
 enum weft_status client_comm_check_create(struct weft_session *session, const char *call);
 /* Engine, or nobody steps any more: leave all groups in order. */

@@ -7,7 +7,12 @@
  * have been compared (collective/core/call_digest.c). The comparison skips a rank that is lost or that
  * leaves after WAIT_NS. */
 #include "client/comm/comm.h"
+#include "client/comm/comms.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 
 #define POLL_PERIOD_NS WEFT_MS(1)
 #define SLACK_NS WEFT_MS(100)
@@ -36,7 +41,7 @@ static bool poll_group(struct client_leave_check *leave_check, const struct weft
 /* Returns whether a LEAVE that could show a mismatch is still missing. */
 static bool poll_groups(struct client_leave_check *leave_check)
 {
-    struct client_engine *engine = &leave_check->session->engine;
+    struct client_engine *engine = leave_check->session->engine;
     struct weft_list *node, *spare;
     bool waits = poll_group(leave_check, engine->group, NULL);
     weft_list_foreach(node, spare, &engine->comms) {
@@ -51,17 +56,17 @@ static void poll(struct weft_timer *timer)
     struct client_leave_check *leave_check = weft_container_of(timer, struct client_leave_check, timer);
     struct weft_session *session = leave_check->session;
     const uint64_t now_ns = weft_now_ns(session->env);
-    if (!session->engine.failed && poll_groups(leave_check) && now_ns < leave_check->until_ns &&
-        weft_timer_start(session->engine.loop, timer, now_ns + POLL_PERIOD_NS) >= 0)
+    if (!session->engine->failed && poll_groups(leave_check) && now_ns < leave_check->until_ns &&
+        weft_timer_start(session->loop, timer, now_ns + POLL_PERIOD_NS) >= 0)
         return;
     atomic_store_explicit(&leave_check->is_done, true, memory_order_release);
-    weft_loop_notify(session->engine.loop);
+    weft_loop_notify(session->loop);
 }
 
 static void send_leaves(struct weft_command *command)
 {
     struct client_leave_check *leave_check = weft_container_of(command, struct client_leave_check, command);
-    struct client_engine *engine = &leave_check->session->engine;
+    struct client_engine *engine = leave_check->session->engine;
     if (!engine->failed) client_comms_send_leave(leave_check->session);
     if (!engine->failed && engine->group) weft_group_leave(engine->group);
     poll(&leave_check->timer);
@@ -75,16 +80,17 @@ static bool is_over(void *context)
 
 void client_leave_check_run(struct weft_session *session)
 {
-    if (session->is_elastic || session->ranks == 1 || session->engine.is_halted || client_failed(session) < 0)
+    if (session->is_elastic || session->ranks == 1 || session->engine->is_halted ||
+        client_failed(session) < 0)
         return;
-    struct client_leave_check *leave_check = session->leaving =
+    struct client_leave_check *leave_check = session->comms->leave_check =
         weft_alloc_zero(session->env, sizeof *leave_check);
     if (!leave_check) return;
     leave_check->command.fn = send_leaves;
     leave_check->session = session;
     leave_check->until_ns = client_deadline(session, WAIT_NS);
     weft_timer_init(&leave_check->timer, poll);
-    weft_loop_post(session->engine.loop, &leave_check->command);
+    weft_loop_post(session->loop, &leave_check->command);
     if (client_wait_for(session, is_over, leave_check, leave_check->until_ns + SLACK_NS) < 0)
         return; /* the engine is busy; leave without the comparison */
     if (leave_check->error.status < 0)

@@ -11,6 +11,10 @@
 #include <string.h>
 
 #include "client/comm/comm.h"
+#include "client/comm/comms.h"
+#include "client/engine/group.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 
 #define AXES_MAX 8u
@@ -31,7 +35,7 @@ struct axis_group {
 
 struct weft_mesh {
     struct weft_session *session;
-    struct weft_list link;   /* session->meshes */
+    struct weft_list link;   /* session->comms->meshes */
     struct weft_list axis_groups; /* struct plane.link */
     uint32_t axis_count;
     struct axis axes[AXES_MAX];
@@ -133,7 +137,7 @@ static enum weft_status agree(struct weft_mesh *mesh, uint32_t wanted, uint32_t 
 {
     struct weft_session *session = mesh->session;
     struct mesh_entry mine = {
-        .next_id = session->next_group_id, .axis_count = mesh->axis_count, .wanted = wanted};
+        .next_id = session->comms->next_group_id, .axis_count = mesh->axis_count, .wanted = wanted};
     int64_t words[MESH_ENTRY_WORDS];
     const int64_t *answer;
     for (uint32_t i = 0; i < mesh->axis_count; i++) {
@@ -237,7 +241,7 @@ static enum weft_status make_axis_groups(struct weft_mesh *mesh, uint32_t wanted
         if (status == WEFT_OK) status = made;
     }
     if (wanted != 0) status = make_axis_group(mesh, wanted, &id);
-    session->next_group_id = id;
+    session->comms->next_group_id = id;
     return client_comm_check_all(session, NULL, WEFT_COLL_LABEL_MESH, status);
 }
 
@@ -269,7 +273,7 @@ enum weft_status weft_mesh_create(struct weft_session *session, const struct wef
     mesh->session = session;
     mesh->axis_count = axis_count;
     weft_list_init(&mesh->axis_groups);
-    weft_list_append(&session->meshes, &mesh->link);
+    weft_list_append(&session->comms->meshes, &mesh->link);
     enum weft_status status = resolve_sizes(session, axes, axis_count, mesh);
     if (status == WEFT_OK) status = make_axis_groups(mesh, 0);
     if (status < 0) weft_mesh_free(mesh);
@@ -305,8 +309,8 @@ enum weft_status weft_mesh_free(struct weft_mesh *mesh)
 
 void client_meshes_free(struct weft_session *session)
 {
-    while (!weft_list_empty(&session->meshes))
-        free_memory(weft_list_first(&session->meshes, struct weft_mesh, link));
+    while (!weft_list_empty(&session->comms->meshes))
+        free_memory(weft_list_first(&session->comms->meshes, struct weft_mesh, link));
 }
 
 static uint32_t find_axis(const struct weft_mesh *mesh, const char *name, size_t bytes)

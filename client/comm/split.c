@@ -7,6 +7,9 @@
 #include <string.h>
 
 #include "client/comm/comm.h"
+#include "client/comm/comms.h"
+#include "client/engine/group.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
 
 struct split_entry {
@@ -77,7 +80,7 @@ static enum weft_status first_id(struct weft_session *session, const struct spli
             "split: %u more groups would exceed the %lld that a job can make; start the job anew", wanted,
             (long long)GROUP_ID_MAX);
     *id_out = (uint32_t)first;
-    session->next_group_id = (uint32_t)first + wanted;
+    session->comms->next_group_id = (uint32_t)first + wanted;
     return WEFT_OK;
 }
 
@@ -89,7 +92,7 @@ enum weft_status weft_split(struct weft_session *session, struct weft_comm *pare
     if (!comm_out) return client_error(session, WEFT_ERR_INVALID, "split: comm_out is NULL");
     if (parent && parent->session != session)
         return client_error(session, WEFT_ERR_INVALID, "split: the group belongs to another session");
-    const struct split_entry mine = {colour < 0 ? -1 : colour, key, session->next_group_id};
+    const struct split_entry mine = {colour < 0 ? -1 : colour, key, session->comms->next_group_id};
     const int64_t *words;
     uint32_t ranks = parent ? parent->ranks : session->ranks, colours, below, first = 0, count = 0;
     WEFT_TRY(client_comm_exchange(session, parent, WEFT_COLL_LABEL_SPLIT, &mine.colour, SPLIT_ENTRY_WORDS,
@@ -97,13 +100,13 @@ enum weft_status weft_split(struct weft_session *session, struct weft_comm *pare
     const struct split_entry *all = (const struct split_entry *)words;
     count_colours(all, ranks, mine.colour, &colours, &below);
     WEFT_TRY(first_id(session, all, ranks, colours, &first));
-    session->split_count++;
+    session->comms->split_count++;
 
     struct weft_comm *comm = NULL;
     enum weft_status status = WEFT_OK;
     if (colour >= 0) {
         char name[64];
-        snprintf(name, sizeof name, "split %u, colour %d", session->split_count, colour);
+        snprintf(name, sizeof name, "split %u, colour %d", session->comms->split_count, colour);
         uint32_t *members = members_of(session, parent, all, ranks, colour, &count);
         if (!members)
             status =

@@ -9,8 +9,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/call/calls.h"
+#include "client/elastic/elastic.h"
+#include "client/session/control.h"
+#include "client/session/epoch_change.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 static enum weft_status send_join(struct weft_session *session)
 {
@@ -48,7 +56,7 @@ static bool leaving_epoch_or_failed(void *context)
 static enum weft_status has_first_weights(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->mode == WEFT_MODE_SERVER && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE &&
             !tensor->initialised)
@@ -143,7 +151,7 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
                         client_failed(session) < 0 ? client_usable(session) : resume(session, last_out));
 }
 
-bool weft_newcomer(const struct weft_session *session) { return session && session->is_newcomer; }
+bool weft_newcomer(const struct weft_session *session) { return session && session->membership.is_newcomer; }
 
 uint64_t weft_step_next(const struct weft_session *session)
 {
@@ -175,7 +183,7 @@ static void scale_carry(struct weft_tensor *tensor)
 void client_codecs_set_membership(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
         scale_carry(tensor);
@@ -191,7 +199,7 @@ uint64_t client_codecs_steps_max(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     uint64_t most = 0;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         bool free = tensor->codec && !atomic_load_explicit(&tensor->busy, memory_order_acquire);
         uint64_t steps = free ? weft_codec_steps(tensor->codec) : 0;

@@ -13,7 +13,16 @@
 #include <string.h>
 
 #include "client/comm/comm.h"
+#include "client/elastic/elastic.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/session/control.h"
+#include "client/session/epoch_change.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/session/topology.h"
+#include "client/session/wait.h"
 #include "client/tensor/tensor.h"
 
 /* ---- the engine ---- */
@@ -23,7 +32,7 @@ static void leave_epoch_on_engine(struct weft_command *command)
     struct client_epoch_change *epoch_change =
         weft_container_of(command, struct client_epoch_change, command);
     struct weft_session *session = weft_container_of(epoch_change, struct weft_session, epoch_change);
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     atomic_store(&epoch_change->mail_sent, false);
     if (engine->failed && !engine->leaves_epoch) return;
     pthread_mutex_lock(&epoch_change->lock);
@@ -46,7 +55,7 @@ static void enter_epoch_on_engine(struct weft_command *command)
     struct client_epoch_change *epoch_change =
         weft_container_of(command, struct client_epoch_change, enter_mail);
     struct weft_session *session = weft_container_of(epoch_change, struct weft_session, epoch_change);
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     const Weft__Control__Shrunk *shrunk = epoch_change->shrunk_message->shrunk;
     epoch_change->enter_error = (struct weft_error){0};
     if (engine->failed && !engine->leaves_epoch) {
@@ -66,7 +75,7 @@ static void enter_epoch_on_engine(struct weft_command *command)
             client_comms_leave(session);
             if (before) weft_group_add_moved(before, &engine->left);
             weft_group_free(before);
-            weft_group_set_cost(engine->group, &session->cost);
+            weft_group_set_cost(engine->group, &session->link.cost);
         }
         if (status == WEFT_OK) {
             /* if somebody else is lost already, the caller begins again before it starts anything */
@@ -99,9 +108,9 @@ void client_leave_epoch(struct weft_session *session, uint32_t epoch, const char
     if (!atomic_exchange(&epoch_change->mail_sent, true)) {
         /* else the letter is the engine's until it has run */
         epoch_change->command.fn = leave_epoch_on_engine;
-        weft_loop_post(session->engine.loop, &epoch_change->command);
+        weft_loop_post(session->loop, &epoch_change->command);
     }
-    weft_loop_notify(session->engine.loop);
+    weft_loop_notify(session->loop);
 }
 
 void client_newcomer_announced(struct weft_session *session, uint32_t epoch, const char *text)
@@ -176,7 +185,7 @@ enum weft_status client_enter_epoch(struct weft_session *session, uint64_t until
     take_shrunk(session);
     atomic_store(&epoch_change->enter_state, 1);
     epoch_change->enter_mail.fn = enter_epoch_on_engine;
-    weft_loop_post_lazy(session->engine.loop, &epoch_change->enter_mail);
+    weft_loop_post_lazy(session->loop, &epoch_change->enter_mail);
     if (client_wait_for(session, group_is_ready, session, until_ns) < 0)
         client_fail(session, WEFT_ERR_DEADLINE, true,
                     "rank %u: the engine did not make the group of epoch %u in time", session->rank,

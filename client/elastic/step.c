@@ -8,16 +8,28 @@
  * step_end waits for everything of the step, then commits the codecs' state; on an error it abandons it.
  * If a mean is not finite, step_end skips the step: it restores what the step updated, and the next step
  * has the same number (skip_nonfinite.c). */
-#include "client/elastic/step.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "client/tensor/allreduce_mode.h"
+#include "client/call/calls.h"
+#include "client/call/input_backup.h"
+#include "client/elastic/elastic.h"
+#include "client/elastic/step_compare.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
+#include "client/session/open_step.h"
 #include "client/session/session.h"
 #include "client/session/sized.h"
+#include "client/session/wait.h"
+#include "client/tensor/allreduce_mode.h"
+#include "client/tensor/codec_tuner.h"
+#include "client/tensor/skip_nonfinite.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 /* ---- the record: engine ---- */
 
@@ -66,8 +78,8 @@ static void on_records(struct client_group_op *op, enum weft_status status, cons
     struct weft_session *session = request->session;
     struct client_step *step = &session->step;
     char difference[400];
-    if (session->engine.failed) {
-        client_request_complete(request, session->engine.failed, session->engine.failed_text);
+    if (session->engine->failed) {
+        client_request_complete(request, session->engine->failed, session->engine->failed_text);
         return;
     }
     if (status == WEFT_OK) {
@@ -107,7 +119,7 @@ static enum weft_status post_record(struct client_group_op *op, struct weft_erro
         .label = WEFT_COLL_LABEL_STEP_BEGIN,
         .plan = WEFT_PLAN_DIRECT,
     };
-    return weft_coll_post(request->session->engine.group, &args, client_engine_group_op_done, op, &op->coll,
+    return weft_coll_post(request->session->engine->group, &args, client_engine_group_op_done, op, &op->coll,
                           error);
 }
 
@@ -176,13 +188,13 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
         return session->is_elastic && client_failed(session) >= 0 && client_is_leaving_epoch(session)
                    ? weft_shrink(session)
                    : judged;
-    step->recorded = session->reduce_tensor_count > 0 || session->codec_tuner.count > 0;
+    step->recorded = session->tensors->reduce_count > 0 || session->tensors->codec_tuner.count > 0;
     step->records_agree = step->compared = false;
     step->lr = begun->lr;
     step->weight = begun->weight;
     step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight,
-                                              .revision = session->codec_tuner.revision};
-    atomic_store(&session->engine.straggler_time.is_enabled, true);
+                                              .revision = session->tensors->codec_tuner.revision};
+    atomic_store(&session->straggler_time.is_enabled, true);
     if (step->recorded) WEFT_TRY(exchange_records(session));
     client_skip_begin(session);
     step->number = begun->step;
@@ -234,7 +246,7 @@ static enum weft_status wait_requests(struct weft_session *session)
 static void close_codecs(struct weft_session *session, bool commit)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         bool touched = (tensor->codec || tensor->carry) && tensor->last_step == session->step.number;
         /* A codec the engine may still be at (failed session) is nobody's to change. */
@@ -253,7 +265,7 @@ static void close_codecs(struct weft_session *session, bool commit)
 static void restore_last_step(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step == session->step.number) tensor->last_step = tensor->step_before;
     }
@@ -369,16 +381,16 @@ enum weft_status weft_step_end(struct weft_session *session)
     client_backup_close(session, repeats);
     if (session->is_elastic && client_failed(session) >= 0) client_codecs_set_membership(session);
     step->open = false;
-    atomic_store(&session->engine.straggler_time.is_enabled, false);
+    atomic_store(&session->straggler_time.is_enabled, false);
     if (repeats || skipped) step->number--;
     if (status == WEFT_OK) {
         const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;
-        session->steps_ended++;
-        session->step_ns += step_ns;
+        session->totals.steps_ended++;
+        session->totals.step_ns += step_ns;
         const uint64_t exposed_ns = step->exposed_ns, peers_ns = step->exposed_peers_ns;
-        session->exposed_ns += exposed_ns;
+        session->totals.exposed_ns += exposed_ns;
         /* another thread may be adding to both */
-        session->exposed_peers_ns += peers_ns < exposed_ns ? peers_ns : exposed_ns;
+        session->totals.exposed_peers_ns += peers_ns < exposed_ns ? peers_ns : exposed_ns;
         client_codec_tuner_step_end(session, step_ns, step->exposed_ns);
     }
     return status;

@@ -19,14 +19,22 @@
 #include <string.h>
 
 #include "client/call/call.h"
+#include "client/elastic/elastic.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 #define BITS 64u
 
 static enum weft_status reserve(struct weft_session *session, uint32_t words)
 {
-    struct client_compare *compare = &session->compare;
+    struct client_compare *compare = &session->elastic->compare;
     const size_t wanted = (size_t)words * (session->ranks + 1u);
     compare->words = words;
     if (compare->capacity >= wanted) return WEFT_OK;
@@ -47,7 +55,7 @@ static uint64_t *words_of(const struct client_compare *compare, uint32_t rank)
 static const char *name_of(const struct weft_session *session, uint32_t id)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->id == id) return tensor->name;
     }
@@ -58,7 +66,7 @@ static const char *name_of(const struct weft_session *session, uint32_t id)
 
 static enum weft_status compare_pushed(struct weft_session *session, char *text, size_t text_bytes)
 {
-    const struct client_compare *compare = &session->compare;
+    const struct client_compare *compare = &session->elastic->compare;
     for (uint32_t rank = 0; rank < session->ranks; rank++)
         for (uint32_t word = 0; word < compare->words; word++) {
             const uint64_t theirs = words_of(compare, rank)[word], differ = theirs ^ compare->mine[word];
@@ -84,8 +92,8 @@ static void on_pushed(struct client_group_op *op, enum weft_status status, const
     struct client_request *request = weft_container_of(op, struct client_request, op);
     struct weft_session *session = request->session;
     char difference[480];
-    if (session->engine.failed) {
-        client_request_complete(request, session->engine.failed, session->engine.failed_text);
+    if (session->engine->failed) {
+        client_request_complete(request, session->engine->failed, session->engine->failed_text);
         return;
     }
     if (status == WEFT_OK) {
@@ -102,14 +110,14 @@ static enum weft_status post_pushed(struct client_group_op *op, struct weft_erro
     struct weft_session *session = request->session;
     struct weft_coll_args args = {
         .kind = WEFT_COLL_ALL_GATHER,
-        .in = session->compare.mine,
-        .out = words_of(&session->compare, 0),
-        .count = session->compare.words,
+        .in = session->elastic->compare.mine,
+        .out = words_of(&session->elastic->compare, 0),
+        .count = session->elastic->compare.words,
         .dtype = WEFT_I64,
         .op = WEFT_SUM,
         .label = WEFT_COLL_LABEL_STEP_END,
     };
-    return weft_coll_post(session->engine.group, &args, client_engine_group_op_done, op, &op->coll, error);
+    return weft_coll_post(session->engine->group, &args, client_engine_group_op_done, op, &op->coll, error);
 }
 
 static void start_pushed(struct weft_command *command)
@@ -119,10 +127,10 @@ static void start_pushed(struct weft_command *command)
 
 static void set_bits(struct weft_session *session)
 {
-    struct client_compare *compare = &session->compare;
+    struct client_compare *compare = &session->elastic->compare;
     struct weft_list *node, *spare;
     memset(compare->mine, 0, compare->words * sizeof *compare->mine);
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step == session->step.number)
             compare->mine[tensor->id / BITS] |= (uint64_t)1 << tensor->id % BITS;
@@ -134,7 +142,7 @@ static bool reductions_completed(void *context)
     struct weft_session *session = context;
     struct weft_list *node, *spare;
     if (atomic_load(&session->open_requests) == 0 || client_failed(session) < 0) return true;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->mode == WEFT_MODE_ALL_REDUCE && atomic_load_explicit(&tensor->busy, memory_order_acquire))
             return false;
@@ -145,24 +153,24 @@ static bool reductions_completed(void *context)
 enum weft_status client_compare_pushed(struct weft_session *session)
 {
     struct client_request *request;
-    if (session->tensor_count == 0 || session->ranks == 1 || session->is_elastic) return WEFT_OK;
-    WEFT_TRY(reserve(session, (session->tensor_count + BITS - 1) / BITS));
+    if (session->tensors->count == 0 || session->ranks == 1 || session->is_elastic) return WEFT_OK;
+    WEFT_TRY(reserve(session, (session->tensors->count + BITS - 1) / BITS));
     /* An all-reduce that another rank left out must meet this exchange of that rank, to be named. */
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     if (client_wait_for(session, reductions_completed, session, until_ns) < 0) return WEFT_ERR_DEADLINE;
     WEFT_TRY(client_usable(session));
-    WEFT_TRY(client_request_claim(session, "step_end", &session->compare.request, &request));
+    WEFT_TRY(client_request_claim(session, "step_end", &session->elastic->compare.request, &request));
     set_bits(session);
     request->kind = WEFT_COLL_ALL_GATHER;
     request->dtype = WEFT_I64;
-    request->count = session->compare.words;
+    request->count = session->elastic->compare.words;
     client_request_post(request, start_pushed);
     return WEFT_OK;
 }
 
 enum weft_status client_compare_pushed_result(struct weft_session *session)
 {
-    return weft_test(&session->compare.request);
+    return weft_test(&session->elastic->compare.request);
 }
 
 /* ---- the weights ---- */
@@ -176,11 +184,12 @@ static bool is_hashed(const struct weft_tensor *tensor)
 static void hash_weights(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    memset(session->compare.mine, 0, session->compare.words * sizeof *session->compare.mine);
-    weft_list_foreach(node, spare, &session->tensors) {
+    memset(session->elastic->compare.mine, 0,
+           session->elastic->compare.words * sizeof *session->elastic->compare.mine);
+    weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (is_hashed(tensor))
-            session->compare.mine[tensor->id] = weft_weight_hash(tensor->weights, tensor->bytes);
+            session->elastic->compare.mine[tensor->id] = weft_weight_hash(tensor->weights, tensor->bytes);
     }
 }
 
@@ -188,7 +197,7 @@ static uint32_t count_equal(const struct weft_session *session, uint32_t index, 
 {
     uint32_t count = 0;
     for (uint32_t rank = 0; rank < session->ranks; rank++)
-        count += words_of(&session->compare, rank)[index] == hash;
+        count += words_of(&session->elastic->compare, rank)[index] == hash;
     return count;
 }
 
@@ -196,10 +205,11 @@ static uint32_t count_equal(const struct weft_session *session, uint32_t index, 
  * ranks, the second. */
 static void find_difference(struct weft_session *session)
 {
-    for (uint32_t index = 0; index < session->compare.words; index++) {
+    for (uint32_t index = 0; index < session->elastic->compare.words; index++) {
         uint32_t odd = 0, rarest = session->ranks;
         for (uint32_t rank = 0; rank < session->ranks; rank++) {
-            const uint32_t count = count_equal(session, index, words_of(&session->compare, rank)[index]);
+            const uint32_t count =
+                count_equal(session, index, words_of(&session->elastic->compare, rank)[index]);
             if (count <= rarest) odd = rank, rarest = count;
         }
         if (rarest == session->ranks) continue;
@@ -209,7 +219,8 @@ static void find_difference(struct weft_session *session)
                     "weights of tensor '%.60s' after step %llu differ: %s has hash %016llx, as %u of %u "
                     "ranks; restart from the last checkpoint",
                     name_of(session, index), (unsigned long long)session->step.number, name,
-                    (unsigned long long)words_of(&session->compare, odd)[index], rarest, session->ranks);
+                    (unsigned long long)words_of(&session->elastic->compare, odd)[index], rarest,
+                    session->ranks);
         return;
     }
 }
@@ -217,10 +228,11 @@ static void find_difference(struct weft_session *session)
 enum weft_status client_compare_weights(struct weft_session *session)
 {
     const uint64_t every = session->settings.client_hash_every;
-    struct client_compare *compare = &session->compare;
-    if (every == 0 || session->step.number % every != 0 || session->tensor_count == 0 || session->ranks == 1)
+    struct client_compare *compare = &session->elastic->compare;
+    if (every == 0 || session->step.number % every != 0 || session->tensors->count == 0 ||
+        session->ranks == 1)
         return WEFT_OK;
-    WEFT_TRY(reserve(session, session->tensor_count));
+    WEFT_TRY(reserve(session, session->tensors->count));
     hash_weights(session);
     const struct client_simple_call call = {.kind = WEFT_COLL_ALL_GATHER,
                                             .in = compare->mine,

@@ -3,6 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/engine/engine.h"
+#include "client/engine/query.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 
 #define LINE_BYTES 512u /* of one endpoint; what is longer is cut */
@@ -20,29 +24,31 @@ static void answer(struct weft_command *command)
 {
     struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
     struct weft_session *session = query->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     size_t at = 0;
-    engine->links_text[0] = 0;
+    engine->queries.links.text[0] = 0;
     for (uint32_t i = 0; i < session->member_count; i++) {
         const struct client_member *member = &session->members[i];
-        for (uint32_t e = 0; e < member->endpoint_count && at + LINE_BYTES < engine->links_bytes; e++) {
+        for (uint32_t e = 0; e < member->endpoint_count && at + LINE_BYTES < engine->queries.links.bytes;
+             e++) {
             struct weft_peer *peer = weft_transport_peer(engine->transport, member->endpoint_first + e);
-            if (peer) at = add_line(engine->links_text, at, engine->links_bytes, member->name, peer);
+            if (peer)
+                at =
+                    add_line(engine->queries.links.text, at, engine->queries.links.bytes, member->name, peer);
         }
     }
-    atomic_store_explicit(&query->state, 2, memory_order_release);
-    weft_loop_notify(engine->loop);
+    client_engine_query_answered(query);
 }
 
 /* The engine writes into the session's own memory: the caller's may be gone when it comes to it. */
 static bool make_room(struct weft_session *session)
 {
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     size_t endpoints = 1;
-    if (engine->links_text) return true;
+    if (engine->queries.links.text) return true;
     for (uint32_t i = 0; i < session->member_count; i++) endpoints += session->members[i].endpoint_count;
-    engine->links_bytes = endpoints * LINE_BYTES;
-    return (engine->links_text = weft_alloc_zero(session->env, engine->links_bytes)) != NULL;
+    engine->queries.links.bytes = endpoints * LINE_BYTES;
+    return (engine->queries.links.text = weft_alloc_zero(session->env, engine->queries.links.bytes)) != NULL;
 }
 
 enum weft_status weft_describe_links(struct weft_session *session, char *out, size_t out_bytes)
@@ -53,11 +59,11 @@ enum weft_status weft_describe_links(struct weft_session *session, char *out, si
         return client_error(session, WEFT_ERR_INVALID, "describe_links: out is NULL or out_bytes is 0");
     if (!make_room(session))
         return client_error(session, WEFT_ERR_NO_MEMORY, "describe_links: no memory for a text");
-    struct client_engine *engine = &session->engine;
-    engine->links_query.command.fn = answer;
-    if (client_engine_query_run(session, &engine->links_query) < 0)
+    struct client_engine *engine = session->engine;
+    engine->queries.links.query.command.fn = answer;
+    if (client_engine_query_run(session, &engine->queries.links.query) < 0)
         return client_error(session, WEFT_ERR_BUSY,
                             "describe_links: the engine is deep in a computation; ask again");
-    snprintf(out, out_bytes, "%s", engine->links_text);
+    snprintf(out, out_bytes, "%s", engine->queries.links.text);
     return WEFT_OK;
 }

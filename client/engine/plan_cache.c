@@ -4,18 +4,21 @@
  *
  * A file that is missing begins empty; one that does not fit costs a line in the log. May block for the
  * disk. */
+#include "client/engine/plan_cache.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "client/engine/plan_cache.h"
+#include "client/engine/engine.h"
+#include "client/session/session.h"
 
 static const char *plan_file_path(const struct weft_session *session)
 {
     const char *path = weft_config_text(session->settings.config, "collective.plans");
-    return session->rank == 0 && session->engine.group && client_plans_retune(session) != WEFT_RETUNE_OFF &&
+    return session->rank == 0 && session->engine->group && client_plans_retune(session) != WEFT_RETUNE_OFF &&
                    path[0]
                ? path
                : NULL;
@@ -42,7 +45,7 @@ void client_plans_load(struct weft_session *session)
     if (broken || bytes == sizeof text)
         weft_error_set(&error, WEFT_ERR_IO,
                        broken ? "it cannot be read" : "it is longer than any table of plans");
-    else weft_group_plans_read(session->engine.group, text, bytes, &error);
+    else weft_group_plans_read(session->engine->group, text, bytes, &error);
     if (error.text[0])
         weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s is not used: %s", path,
                  error.text);
@@ -53,7 +56,7 @@ void client_plans_save(struct weft_session *session)
     char text[WEFT_GROUP_PLANS_BYTES_MAX], fresh[PATH_MAX];
     const char *path = plan_file_path(session);
     if (!path) return;
-    size_t bytes = weft_group_plans_write(session->engine.group, text, sizeof text);
+    size_t bytes = weft_group_plans_write(session->engine->group, text, sizeof text);
     if (bytes >= sizeof text ||
         snprintf(fresh, sizeof fresh, "%s.part%ld", path, (long)session->pid) >= (int)sizeof fresh)
         return;

@@ -7,12 +7,16 @@
  * If the engine does not answer within the session's deadline, the caller abandons the message, and the
  * engine undoes what it did. The record stays with the session in either case, because the message lies in
  * it. */
+#include "client/engine/engine.h"
+#include "client/engine/event_fd.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 
 enum message_state { MESSAGE_NONE = 0, MESSAGE_SENT, MESSAGE_ANSWERED, MESSAGE_ABANDONED };
 
 struct registration {
-    struct weft_list link; /* in session->registrations */
+    struct weft_list link; /* in session->engine->registrations */
     struct weft_session *session;
     void *memory; /* (bytes,) the user's; NULL: nothing is registered */
     size_t bytes;
@@ -25,7 +29,7 @@ struct registration {
 static struct registration *registration_find(struct weft_session *session, const void *memory)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &session->registrations) {
+    weft_list_foreach (node, spare, &session->engine->registrations) {
         struct registration *own = weft_container_of(node, struct registration, link);
         if (own->memory == memory) return own;
     }
@@ -40,8 +44,8 @@ static void registration_free(struct registration *own)
 
 void client_registrations_free(struct weft_session *session)
 {
-    while (!weft_list_empty(&session->registrations))
-        registration_free(weft_list_first(&session->registrations, struct registration, link));
+    while (!weft_list_empty(&session->engine->registrations))
+        registration_free(weft_list_first(&session->engine->registrations, struct registration, link));
 }
 
 /* ---- the engine ---- */
@@ -51,14 +55,14 @@ static bool answer(struct registration *own)
 {
     int sent = MESSAGE_SENT;
     const bool awaited = atomic_compare_exchange_strong(&own->state, &sent, MESSAGE_ANSWERED);
-    weft_loop_notify(own->session->engine.loop);
+    weft_loop_notify(own->session->loop);
     return awaited;
 }
 
 static void register_on_engine(struct weft_command *command)
 {
     struct registration *own = weft_container_of(command, struct registration, command);
-    if (weft_transport_register(own->session->engine.transport, own->memory, own->bytes, &own->handle,
+    if (weft_transport_register(own->session->engine->transport, own->memory, own->bytes, &own->handle,
                                 &own->error) < 0)
         own->handle = NULL;
     struct weft_registration *handle = own->handle;
@@ -118,7 +122,7 @@ enum weft_status weft_register(struct weft_session *session, void *memory, size_
     own->session = session;
     own->memory = memory;
     own->bytes = bytes;
-    weft_list_append(&session->registrations, &own->link);
+    weft_list_append(&session->engine->registrations, &own->link);
     if (!ask_engine(own, register_on_engine))
         return not_answered(session, "register: the engine is deep in a computation; call again");
     if (own->handle) return WEFT_OK;

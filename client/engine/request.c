@@ -9,12 +9,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/call/call_group.h"
-#include "client/call/call.h"
-#include "client/comm/comm.h"
-#include "client/tensor/server_mode.h"
+#include "client/engine/engine.h"
+#include "client/engine/event_fd.h"
+#include "client/engine/group.h"
+#include "client/engine/query.h"
+#include "client/session/failure.h"
+#include "client/session/live.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
-#include "client/tensor/tensor.h"
+#include "client/session/wait.h"
 
 /* ---- starting: caller's thread ---- */
 
@@ -80,9 +83,9 @@ void client_request_post(struct client_request *request, void (*start)(struct we
 
 bool client_request_begin(struct client_request *request)
 {
-    struct client_engine *engine = &request->session->engine;
+    struct client_engine *engine = request->session->engine;
     weft_list_append(&engine->open_requests, &request->link);
-    if (request->tensor) request->tensor->has_begun = true;
+    if (request->tensor) engine->ops.tensor->begin(request->tensor);
     if (!engine->failed) return true;
     client_request_complete(request, engine->failed, engine->failed_text);
     return false;
@@ -103,22 +106,21 @@ void client_request_complete(struct client_request *request, enum weft_status st
 {
     struct weft_session *session = request->session;
     struct weft_error error = {0};
+    const struct client_engine *engine = session->engine;
     if (request->tensor && request->stage && status == WEFT_OK &&
-        (status = client_stage_copy_out(request, &error)) < 0) {
+        (status = engine->ops.call->copy_out(request, &error)) < 0) {
         text = error.text;
         client_fail(session, status, true,
                     "rank %u: tensor '%.100s': its result could not be copied to the device: %.200s",
-                    session->rank, request->tensor->name, error.text);
+                    session->rank, engine->ops.tensor->name(request->tensor), error.text);
     }
     WEFT_ASSERT(atomic_load_explicit(&request->state, memory_order_relaxed) == CLIENT_REQUEST_OPEN);
     weft_list_remove(&request->link);
     request->status = status;
     request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_reason_text(status)) : 0;
-    if (request->tensor) client_tensor_release(request->tensor);
-    if (request->stage) client_stage_done(request);
-    session->engine.requests_done++;
-    if (request->deferred_open) session->fastpath.deferred_open--;
-    request->deferred_open = false;
+    if (request->tensor) engine->ops.tensor->release(request->tensor);
+    if (request->stage || request->deferred_open) engine->ops.call->completed(request);
+    session->engine->requests_done++;
     if (request->completed) request->completed(request->context, status);
     /* before: it may be freed once this is done */
     if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1);
@@ -126,7 +128,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
     atomic_fetch_sub(&session->open_requests, 1);
     client_event_signal(session);
-    weft_loop_notify(session->engine.loop);
+    weft_loop_notify(session->loop);
 }
 
 /* A rank of its group. */
@@ -140,26 +142,26 @@ void client_request_describe(const struct client_request *request, char *out, si
 {
     char name[128] = "the other ranks";
     uint32_t rank;
-    if (request->stage && client_stage_is_filling(request)) {
+    const struct client_engine *engine = request->session->engine;
+    const struct weft_coll *operation = request->tensor ? NULL : engine->ops.call->operation(request);
+    if (request->stage && engine->ops.call->is_filling(request)) {
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for what came before it on its CUDA stream",
-                 request->tensor ? request->tensor->name
+                 request->tensor ? engine->ops.tensor->name(request->tensor)
                                  : weft_coll_kind_name((enum weft_coll_kind)request->kind),
                  (unsigned long long)request->count, weft_dtype_name(request->dtype));
     } else if (request->tensor) {
-        client_tensor_describe(request->tensor, out, out_bytes);
-    } else if (client_call_group_operation(request) &&
-               (request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV)) {
+        engine->ops.tensor->describe(request->tensor, out, out_bytes);
+    } else if (operation && (request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV)) {
         name_member(request, request->root, name, sizeof name);
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for %s",
                  weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count,
                  weft_dtype_name(request->dtype), name);
-    } else if (client_call_group_operation(request)) {
-        if (weft_coll_waits_for(client_call_group_operation(request), &rank))
-            name_member(request, rank, name, sizeof name);
+    } else if (operation) {
+        if (weft_coll_waits_for(operation, &rank)) name_member(request, rank, name, sizeof name);
         snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for %s",
                  weft_coll_kind_name((enum weft_coll_kind)request->kind),
-                 (unsigned long long)weft_coll_sequence(client_call_group_operation(request)),
-                 (unsigned long long)request->count, weft_dtype_name(request->dtype), name);
+                 (unsigned long long)weft_coll_sequence(operation), (unsigned long long)request->count,
+                 weft_dtype_name(request->dtype), name);
     } else {
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for an earlier operation of this rank",
                  weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count,
@@ -197,16 +199,15 @@ static enum weft_status request_result(struct client_request *request)
 static void describe_on_engine(struct weft_command *command)
 {
     struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
-    struct client_engine *engine = &query->session->engine;
+    struct client_engine *engine = query->session->engine;
     struct weft_list *node, *spare;
-    engine->describe_text[0] = 0;
+    engine->queries.describe.text[0] = 0;
     weft_list_foreach(node, spare, &engine->open_requests) {
         struct client_request *request = weft_container_of(node, struct client_request, link);
-        if (request != engine->describe_request) continue; /* it may have ended meanwhile */
-        client_request_describe(request, engine->describe_text, sizeof engine->describe_text);
+        if (request != engine->queries.describe.request) continue; /* it may have ended meanwhile */
+        client_request_describe(request, engine->queries.describe.text, sizeof engine->queries.describe.text);
     }
-    atomic_store_explicit(&query->state, 2, memory_order_release);
-    weft_loop_notify(query->session->engine.loop);
+    client_engine_query_answered(query);
 }
 
 /* What it waits for. A process that was stopped meanwhile finds its time over before anything that has
@@ -214,18 +215,19 @@ static void describe_on_engine(struct weft_command *command)
 static void describe_request(struct client_request *request, char *text, size_t text_bytes)
 {
     struct weft_session *session = request->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     snprintf(text, text_bytes, "the operation is still running");
     /* else another thread's wait expires too */
-    bool mine = pthread_mutex_trylock(&engine->describe_lock) == 0;
-    if (mine && atomic_load(&engine->describe_query.state) != 1) {
+    bool mine = pthread_mutex_trylock(&engine->queries.describe.lock) == 0;
+    if (mine && atomic_load(&engine->queries.describe.query.state) != 1) {
         /* else the engine is still at an earlier question */
-        engine->describe_request = request;
-        engine->describe_query.command.fn = describe_on_engine;
-        if (client_engine_query_run(session, &engine->describe_query) == WEFT_OK && engine->describe_text[0])
-            snprintf(text, text_bytes, "%s", engine->describe_text);
+        engine->queries.describe.request = request;
+        engine->queries.describe.query.command.fn = describe_on_engine;
+        if (client_engine_query_run(session, &engine->queries.describe.query) == WEFT_OK &&
+            engine->queries.describe.text[0])
+            snprintf(text, text_bytes, "%s", engine->queries.describe.text);
     }
-    if (mine) pthread_mutex_unlock(&engine->describe_lock);
+    if (mine) pthread_mutex_unlock(&engine->queries.describe.lock);
 }
 
 static enum weft_status wait_request(struct client_request *request, uint64_t timeout_ns)
@@ -264,7 +266,8 @@ static enum weft_status check_request(struct weft_request *user_request, const c
             request->session, WEFT_ERR_STATE,
             "the request belongs to a group of calls that is still open; call weft_group_end first");
     if (request->session->pid != weft_process_id()) return client_usable(request->session);
-    if (request->tensor && client_call_group_contains(request->session, request->tensor))
+    if (request->tensor &&
+        request->session->engine->ops.tensor->is_gathered(request->session, request->tensor))
         return client_error(
             request->session, WEFT_ERR_STATE,
             "the tensor goes with others of a group of calls that is still open; call weft_group_end first");
@@ -277,7 +280,7 @@ static __attribute__((noinline)) enum weft_status wait_open(struct weft_request 
     enum weft_status status = check_request(user_request, "wait");
     if (status != WEFT_IN_PROGRESS) return status;
     struct client_request *request = client_request_of(user_request);
-    client_fastpath_wait_begins(request);
+    request->session->engine->ops.call->wait_begins(request);
     uint64_t timeout_ns = request->session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS;
     if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
     return wait_request(request, timeout_ns);

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
-#include "client/engine/engine.h"
+#include "client/engine/group.h"
 #include "weft/weft.h"
 
 enum client_request_state {

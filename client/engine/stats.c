@@ -1,13 +1,16 @@
 /* stats.c - numbers for the caller. Those of the transport and of the engine are the engine's: it is
  * asked. */
-#include "client/comm/comm.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/query.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
 #include "client/session/sized.h"
 
 static void answer(struct weft_command *command)
 {
     struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
-    struct client_engine *engine = &query->session->engine;
+    struct client_engine *engine = query->session->engine;
     struct weft_transport_stats transport = {0};
     weft_transport_stats(engine->transport, &transport);
     struct weft_moved moved = engine->left;
@@ -15,12 +18,11 @@ static void answer(struct weft_command *command)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &engine->comms)
         weft_group_add_moved(weft_container_of(node, struct weft_comm, engine_link)->group, &moved);
-    engine->stats[0] = transport.sent_bytes + moved.out_bytes;
-    engine->stats[1] = transport.received_bytes + moved.in_bytes;
-    engine->stats[2] = engine->encode_ns;
-    engine->stats[3] = engine->requests_done;
-    atomic_store_explicit(&query->state, 2, memory_order_release);
-    weft_loop_notify(query->session->engine.loop);
+    engine->queries.stats.sent_bytes = transport.sent_bytes + moved.out_bytes;
+    engine->queries.stats.received_bytes = transport.received_bytes + moved.in_bytes;
+    engine->queries.stats.encode_ns = engine->encode_ns;
+    engine->queries.stats.requests = engine->requests_done;
+    client_engine_query_answered(query);
 }
 
 enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out)
@@ -31,22 +33,22 @@ enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats 
     struct weft_error error = {0};
     if (client_sized_check(stats_out, sizeof *stats_out, "stats_get: stats", &error) < 0)
         return client_error(session, WEFT_ERR_INVALID, "%s", error.text);
-    struct client_engine *engine = &session->engine;
-    engine->stats_query.command.fn = answer;
-    if (client_engine_query_run(session, &engine->stats_query) < 0)
+    struct client_engine *engine = session->engine;
+    engine->queries.stats.query.command.fn = answer;
+    if (client_engine_query_run(session, &engine->queries.stats.query) < 0)
         return client_error(session, WEFT_ERR_BUSY,
                             "stats_get: the engine is deep in a computation; ask again");
     const struct weft_stats stats = {
         .size = sizeof stats,
-        .sent_bytes = engine->stats[0],
-        .received_bytes = engine->stats[1],
-        .steps = session->steps_ended,
-        .step_ns = session->step_ns,
-        .exposed_ns = session->exposed_ns,
-        .encode_ns = engine->stats[2],
-        .requests = engine->stats[3],
-        .exposed_peers_ns = session->exposed_peers_ns,
-        .exposed_network_ns = session->exposed_ns - session->exposed_peers_ns,
+        .sent_bytes = engine->queries.stats.sent_bytes,
+        .received_bytes = engine->queries.stats.received_bytes,
+        .steps = session->totals.steps_ended,
+        .step_ns = session->totals.step_ns,
+        .exposed_ns = session->totals.exposed_ns,
+        .encode_ns = engine->queries.stats.encode_ns,
+        .requests = engine->queries.stats.requests,
+        .exposed_peers_ns = session->totals.exposed_peers_ns,
+        .exposed_network_ns = session->totals.exposed_ns - session->totals.exposed_peers_ns,
     };
     client_sized_copy_out(&stats, sizeof stats, stats_out);
     return WEFT_OK;

@@ -1,7 +1,9 @@
 /* wait_many.c - weft_wait_any and weft_wait_all: several requests, one deadline. */
-#include "client/call/call.h"
+#include "client/engine/engine.h"
 #include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 
 /* The caller's array. Entries that are NULL or not started are passed over. */
 struct many {
@@ -93,7 +95,8 @@ enum weft_status weft_wait_any(struct weft_request *const *requests, size_t coun
         WEFT_TRY(find_session(&many, &session));
         if (session->pid != weft_process_id()) return client_usable(session);
         for (size_t i = 0; i < count; i++)
-            if (is_started(requests[i])) client_fastpath_wait_begins(client_request_of(requests[i]));
+            if (is_started(requests[i]))
+                session->engine->ops.call->wait_begins(client_request_of(requests[i]));
         struct any_condition fact = {.many = &many, .session = session};
         client_wait_within(session, any_completed, &fact, timeout_of(session, timeout_ms));
         ended = first_ended(&many);

@@ -4,8 +4,11 @@
  * Where the job's data may move through shared memory (auto, shm), blocks come from the transport: peers
  * on this host map them, and a payload is copied once, straight between two blocks. The records of blocks
  * lie elsewhere, because such memory is the parent's too after a fork, and peers can write to it. */
+#include "client/session/alloc.h"
+
 #include <string.h>
 
+#include "client/session/failure.h"
 #include "client/session/session.h"
 
 struct block {
@@ -39,9 +42,9 @@ void *weft_alloc(struct weft_session *session, size_t bytes)
         return NULL;
     }
     block->memory = memory;
-    pthread_mutex_lock(&session->memory_lock);
-    weft_list_append(&session->memory, &block->link);
-    pthread_mutex_unlock(&session->memory_lock);
+    pthread_mutex_lock(&session->alloc.lock);
+    weft_list_append(&session->alloc.blocks, &block->link);
+    pthread_mutex_unlock(&session->alloc.lock);
     return memory;
 }
 
@@ -51,15 +54,15 @@ static struct block *block_take(struct weft_session *session, const void *memory
 {
     struct weft_list *node, *spare;
     struct block *found = NULL;
-    pthread_mutex_lock(&session->memory_lock);
-    weft_list_foreach(node, spare, &session->memory) {
+    pthread_mutex_lock(&session->alloc.lock);
+    weft_list_foreach(node, spare, &session->alloc.blocks) {
         struct block *block = weft_container_of(node, struct block, link);
         if (block->memory != memory) continue;
         weft_list_remove(node);
         found = block;
         break;
     }
-    pthread_mutex_unlock(&session->memory_lock);
+    pthread_mutex_unlock(&session->alloc.lock);
     return found;
 }
 
@@ -78,8 +81,8 @@ void weft_free(struct weft_session *session, void *memory)
 
 void client_memory_free_all(struct weft_session *session)
 {
-    while (!weft_list_empty(&session->memory)) {
-        struct block *block = weft_list_first(&session->memory, struct block, link);
+    while (!weft_list_empty(&session->alloc.blocks)) {
+        struct block *block = weft_list_first(&session->alloc.blocks, struct block, link);
         weft_list_remove(&block->link);
         block_free(session, block);
     }

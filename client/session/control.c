@@ -15,8 +15,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/session/failure.h"
+#include "client/session/flight.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
-#include "client/tensor/tensor.h"
+#include "client/session/settings.h"
+#include "client/session/topology.h"
+#include "client/session/wait.h"
 
 #define WAIT_REASON_NS WEFT_MS(500) /* for the coordinator to say whom this rank waits for */
 
@@ -33,7 +38,7 @@ static void set_phase(struct weft_session *session, enum client_phase phase)
 {
     WEFT_ASSERT((int)phase >= atomic_load(&session->control.phase));
     atomic_store(&session->control.phase, phase);
-    weft_loop_notify(session->engine.loop);
+    weft_loop_notify(session->loop);
 }
 
 /* ---- sending ---- */
@@ -159,7 +164,7 @@ static void take_wait_reason(struct weft_session *session, const char *text)
     snprintf(control->whom, sizeof control->whom, "%s", text);
     control->has_wait_reason = true;
     pthread_mutex_unlock(&control->lock);
-    weft_loop_notify(session->engine.loop);
+    weft_loop_notify(session->loop);
 }
 
 void client_control_wait_reason(struct weft_session *session, char *out, size_t out_bytes)
@@ -306,7 +311,7 @@ static void take_member_lost(struct weft_session *session, const Weft__Control__
 {
     const struct client_member *member = mark_lost(session, lost->member);
     if (lost->epoch > 0 && session->is_elastic) {
-        client_leave_epoch(session, lost->epoch, lost->text);
+        session->ops.epoch_ends(session, lost->epoch, lost->text);
         return;
     }
     client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: %s",
@@ -331,7 +336,7 @@ static bool store_message(struct weft_session *session, Weft__Control__Control *
     bool free_place = *place == NULL;
     if (free_place) *place = message;
     pthread_mutex_unlock(&control->lock);
-    if (free_place) weft_loop_notify(session->engine.loop);
+    if (free_place) weft_loop_notify(session->loop);
     return free_place;
 }
 
@@ -352,8 +357,8 @@ static bool store_newcomers(struct weft_session *session, Weft__Control__Control
     }
     grown->message = message;
     pthread_mutex_lock(&session->control.lock);
-    grown->next = session->newcomer_messages;
-    session->newcomer_messages = grown;
+    grown->next = session->membership.newcomer_messages;
+    session->membership.newcomer_messages = grown;
     pthread_mutex_unlock(&session->control.lock);
     return true;
 }
@@ -402,21 +407,22 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         if (phase != CLIENT_GO || !session->is_elastic) break;
         if (!store_newcomers(session, message)) return false;
         /* all others have agreed on it, and knew it before */
-        client_leave_epoch(session, message->shrunk->epoch, "new workers have come while this rank rests");
+        session->ops.epoch_ends(session, message->shrunk->epoch,
+                                "new workers have come while this rank rests");
         pthread_mutex_lock(&control->lock);
         Weft__Control__Control *older = control->shrunk;
         control->shrunk = message;
         pthread_mutex_unlock(&control->lock);
         client_shrunk_release(session, older);
-        weft_loop_notify(session->engine.loop);
+        weft_loop_notify(session->loop);
         return true;
     case WEFT__CONTROL__CONTROL__BODY_JOINED:
         if (phase < CLIENT_ROSTER || !session->is_elastic) break;
-        client_leave_epoch(session, message->joined->epoch, message->joined->text);
+        session->ops.epoch_ends(session, message->joined->epoch, message->joined->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_GROW:
         if (phase < CLIENT_ROSTER || !session->is_elastic) break;
-        client_newcomer_announced(session, message->grow->epoch, message->grow->text);
+        session->ops.newcomer_waits(session, message->grow->epoch, message->grow->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         take_member_lost(session, message->member_lost);
@@ -426,7 +432,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         return false;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
         if (message->heartbeat->ask) send_alive(session, message->heartbeat->ask);
-        if (message->heartbeat->answer) client_engine_all_alive(session);
+        if (message->heartbeat->answer) session->ops.all_alive(session);
         if (message->heartbeat->whom) take_wait_reason(session, message->heartbeat->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED:

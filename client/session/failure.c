@@ -6,11 +6,13 @@
  *
  * The sentence of a call that failed belongs to the caller's thread (session->error). The sentence of a
  * request that failed on the engine waits in a small ring until the caller asks for the request. */
+#include "client/session/failure.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "client/engine/request.h"
+#include "client/session/control.h"
 #include "client/session/session.h"
 
 void client_fail(struct weft_session *session, enum weft_status status, bool tell, const char *format, ...)
@@ -30,14 +32,14 @@ void client_fail(struct weft_session *session, enum weft_status status, bool tel
     if (!first) return;
 
     weft_log(session->env, WEFT_LOG_INFO, "client", "the session ends: %s", failure->text);
-    client_engine_post_fail(session);
+    session->ops.fail_engine(session);
     if (tell) client_control_send_abort(session, status, failure->text);
-    weft_loop_notify(session->engine.loop);
+    weft_loop_notify(session->loop);
 }
 
 uint32_t client_text_put(struct weft_session *session, const char *text)
 {
-    struct client_texts *texts = &session->texts;
+    struct client_texts *texts = &session->failure.texts;
     pthread_mutex_lock(&texts->lock);
     uint32_t serial = ++texts->serial;
     if (serial == 0) serial = texts->serial = 1;
@@ -49,7 +51,7 @@ uint32_t client_text_put(struct weft_session *session, const char *text)
 void client_text_get(struct weft_session *session, uint32_t serial, enum weft_status status, char *out,
                      size_t out_bytes)
 {
-    struct client_texts *texts = &session->texts;
+    struct client_texts *texts = &session->failure.texts;
     pthread_mutex_lock(&texts->lock);
     bool kept = serial != 0 && texts->serial - serial < CLIENT_TEXTS;
     snprintf(out, out_bytes, "%s", kept ? texts->text[serial % CLIENT_TEXTS] : weft_reason_text(status));
@@ -62,11 +64,11 @@ enum weft_status client_error(struct weft_session *session, enum weft_status sta
                                                     * a locked lock */
     va_list arguments;
     va_start(arguments, format);
-    if (ours) pthread_mutex_lock(&session->error_lock);
+    if (ours) pthread_mutex_lock(&session->failure.error_lock);
     session->error.status = status;
     vsnprintf(session->error.text, sizeof session->error.text, format, arguments);
     weft_text_one_line(session->error.text, sizeof session->error.text);
-    if (ours) pthread_mutex_unlock(&session->error_lock);
+    if (ours) pthread_mutex_unlock(&session->failure.error_lock);
     va_end(arguments);
     return status;
 }
@@ -80,7 +82,7 @@ enum weft_status client_unusable(struct weft_session *session)
             "session of your own",
             (long)session->pid);
     enum weft_status status = client_failed(session);
-    if (status < 0) client_requests_wait_all(session);
+    if (status < 0) session->ops.wait_requests(session);
     if (status < 0) return client_error(session, status, "%s", session->failure.text);
     if (session->epoch_change.is_resting)
         return client_error(
@@ -88,4 +90,24 @@ enum weft_status client_unusable(struct weft_session *session)
             "rank %u has joined and takes no part until all ranks have: wait for that in weft_join",
             session->rank);
     return WEFT_OK;
+}
+
+/* ---- errors of a thread without a session ---- */
+
+static _Thread_local struct weft_error thread_error;
+
+struct weft_error *client_thread_error(void) { return &thread_error; }
+
+enum weft_status client_null_argument(const char *call, const char *what)
+{
+    thread_error = (struct weft_error){0};
+    return weft_error_set(&thread_error, WEFT_ERR_INVALID, "%s: %s is NULL", call, what);
+}
+
+enum weft_status client_invalid_request(const char *call)
+{
+    thread_error = (struct weft_error){0};
+    return weft_error_set(
+        &thread_error, WEFT_ERR_INVALID,
+        "%s: the request was neither zeroed before its first use nor made by weft_call_init", call);
 }

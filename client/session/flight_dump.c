@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/session/failure.h"
+#include "client/session/flight.h"
 #include "client/session/session.h"
 
 #define PATH_BYTES 4096
@@ -26,9 +28,9 @@ static void print_record(struct weft_session *session, const char *why, FILE *ou
             (unsigned long long)weft_now_ns(session->env), weft_status_name(client_failed(session)));
     weft_json_text(out, why);
     fputs(",\n", out);
-    weft_recorder_dump(session->engine.recorder, out);
+    weft_recorder_dump(session->flight.recorder, out);
     fputs(",\n\"recorder\":", out);
-    weft_event_ring_dump_json(session->engine.events, engine, out);
+    weft_event_ring_dump_json(session->flight.events, engine, out);
     fputs("}\n", out);
 }
 
@@ -57,7 +59,7 @@ static int write_file(struct weft_session *session, const char *path, const char
     FILE *file = fopen(plain ? part : path, "we");
     if (!file) return errno;
     errno = 0;
-    if (trace) weft_event_ring_dump_perfetto(session->engine.events, "weft", (int)session->pid, file);
+    if (trace) weft_event_ring_dump_perfetto(session->flight.events, "weft", (int)session->pid, file);
     else print_record(session, why, file);
     int reason = ferror(file) ? (errno ? errno : EIO) : 0; /* what refused first says why */
     if (fflush(file) != 0 && !reason) reason = errno;

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "client/session/flight.h"
 #include "client/session/session.h"
 
 #define POLL_PERIOD_NS WEFT_MS(200)
@@ -37,8 +38,8 @@ static void poll_signal(void *context)
 {
     struct weft_session *session = context;
     unsigned now = atomic_load_explicit(&came, memory_order_relaxed);
-    if (now == session->flight_signals) return;
-    session->flight_signals = now;
+    if (now == session->flight.signals_seen) return;
+    session->flight.signals_seen = now;
     client_flight_dump(session, "asked for by a signal");
 }
 
@@ -60,7 +61,7 @@ enum weft_status client_flight_signal_start(struct weft_session *session, struct
         return weft_error_set(error, WEFT_ERR_BUSY,
                               "recorder.signal is %s, which this program handles itself; take another one",
                               name);
-    session->flight_signals = atomic_load_explicit(&came, memory_order_relaxed);
+    session->flight.signals_seen = atomic_load_explicit(&came, memory_order_relaxed);
     enum weft_status status =
         weft_net_timer_periodic(session->control.net, POLL_PERIOD_NS, poll_signal, session);
     return status < 0 ? (enum weft_status)weft_error_set(error, status, "no timer for recorder.signal")

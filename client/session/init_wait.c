@@ -7,7 +7,11 @@
  * The error at the deadline names the same members. */
 #include <stdatomic.h>
 
+#include "client/session/control.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/session/settings.h"
+#include "client/session/wait.h"
 
 #define REPORT_FIRST_NS WEFT_MS(1500) /* logged within 2 s */
 #define REPORT_PERIOD_NS WEFT_SECONDS(10)

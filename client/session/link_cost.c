@@ -9,7 +9,9 @@
  * in the next run, and with it the order of every sum (collective/tuning/cost_model.c). */
 #include <string.h>
 
+#include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/session/topology.h"
 
 #define LINK_COST_BYTES ((uint64_t)1 << 18) /* the lane of each link is the best one for such messages */
 
@@ -71,7 +73,7 @@ static const char *host_name(const Weft__Control__Roster *roster, uint32_t rank)
 static ProtobufCBinaryData ring_of(struct weft_session *session, const struct weft_link_table *table,
                                    const Weft__Control__Roster *roster)
 {
-    const struct weft_plan_hosts *hosts = &atomic_load(&session->engine.hosts)->plan;
+    const struct weft_plan_hosts *hosts = &atomic_load(&session->hosts)->plan;
     ProtobufCBinaryData ring = {0, NULL};
     if (hosts->count > WEFT_LINK_RING_HOSTS_MAX) return ring;
     uint32_t *words = weft_alloc_array(session->env, hosts->count, 3 * sizeof *words),
@@ -84,7 +86,7 @@ static ProtobufCBinaryData ring_of(struct weft_session *session, const struct we
         weft_free_bytes(session->env, out);
     else ring = (ProtobufCBinaryData){hosts->count * WEFT_RING_HOST_BYTES, out};
     for (uint32_t i = 0; i < ring.len / WEFT_RING_HOST_BYTES; i++, out += WEFT_RING_HOST_BYTES) {
-        put_le64(out, atomic_load(&session->engine.hosts)->keys[hosts->members[hosts->first[order[i]]]]);
+        put_le64(out, atomic_load(&session->hosts)->keys[hosts->members[hosts->first[order[i]]]]);
         put_le32(out + 8, speeds[order[i]]);
     }
     weft_free_bytes(session->env, words);
@@ -160,7 +162,7 @@ enum weft_status client_link_cost_read(struct weft_session *session, const Weft_
 
 enum weft_status client_link_cost_set(struct weft_session *session, const Weft__Control__LinkCost *cost)
 {
-    session->cost =
+    session->link.cost =
         (struct weft_link_cost){.pairs = cost->pairs,
                                 .unknown = cost->unknown,
                                 .latency_ns = cost->latency_ns,
@@ -174,7 +176,7 @@ enum weft_status client_link_cost_set(struct weft_session *session, const Weft__
     uint8_t *ring = cost->ring.len > 0 ? weft_alloc_bytes(session->env, cost->ring.len) : NULL;
     if (cost->ring.len > 0 && !ring) return WEFT_ERR_NO_MEMORY;
     if (ring) memcpy(ring, cost->ring.data, cost->ring.len);
-    session->ring = ring;
-    session->host_ring_count = (uint32_t)(cost->ring.len / WEFT_RING_HOST_BYTES);
+    session->link.ring = ring;
+    session->link.ring_hosts = (uint32_t)(cost->ring.len / WEFT_RING_HOST_BYTES);
     return WEFT_OK;
 }

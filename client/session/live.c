@@ -6,11 +6,14 @@
  * meant to end with 0 ends by a signal. So a handler of atexit() holds the threads first. It is registered
  * after OpenSSL's own handler and so runs before it. A destructor of the program may still call
  * weft_finalize. */
+#include "client/session/live.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 
 #include "client/session/session.h"
+#include "client/session/wait.h"
 
 #define HOLD_NS WEFT_MS(300) /* for one thread to end what it is at */
 
@@ -27,11 +30,12 @@ static void unlock_live(void) { pthread_mutex_unlock(&live_lock); }
 
 static void hold(struct weft_session *session)
 {
-    struct weft_loop *loop = session->engine.loop;
+    struct weft_loop *loop = session->loop;
     if (session->control.net) weft_net_pause(session->control.net, HOLD_NS);
     /* a callback or a signal handler that exits holds it already */
-    if (session->engine.thread_started && !weft_loop_is_owner(loop))
-        session->loop_held_at_exit = weft_loop_acquire(loop, client_deadline(session, HOLD_NS)) == WEFT_OK;
+    if (session->ops.is_running(session) && !weft_loop_is_owner(loop))
+        session->live.loop_held_at_exit =
+            weft_loop_acquire(loop, client_deadline(session, HOLD_NS)) == WEFT_OK;
 }
 
 /* False: a signal handler exits, and what it interrupted holds the lock. */
@@ -51,7 +55,7 @@ static void hold_all(void)
     struct weft_list *node, *spare;
     if (!lock_for_exit()) return;
     weft_list_foreach(node, spare, &sessions) {
-        struct weft_session *session = weft_container_of(node, struct weft_session, live);
+        struct weft_session *session = weft_container_of(node, struct weft_session, live.link);
         if (session->pid == weft_process_id()) hold(session);
     }
     pthread_mutex_unlock(&live_lock);
@@ -61,12 +65,9 @@ static void hold_all(void)
  * the session leaves the job in order and keeps the engine's memory. */
 static void release(struct weft_session *session)
 {
-    struct client_engine *engine = &session->engine;
     if (session->control.net) weft_net_resume(session->control.net);
-    if (!session->loop_held_at_exit || !weft_loop_is_owner(engine->loop)) return;
-    weft_loop_stop(engine->loop); /* before give: the thread sees it first */
-    weft_loop_release(engine->loop);
-    atomic_store(&engine->is_halted, true);
+    if (!session->live.loop_held_at_exit || !weft_loop_is_owner(session->loop)) return;
+    session->ops.halt_at_exit(session);
 }
 
 /* ---- the list ---- */
@@ -81,14 +82,14 @@ static void install_handlers(void)
 static void add(struct weft_session *session)
 {
     pthread_mutex_lock(&live_lock);
-    weft_list_append(&sessions, &session->live);
+    weft_list_append(&sessions, &session->live.link);
     pthread_mutex_unlock(&live_lock);
 }
 
 /* A simulated session has no threads, and its process may vanish while it joins. */
 void client_live_add(struct weft_session *session)
 {
-    weft_list_init(&session->live);
+    weft_list_init(&session->live.link);
     pthread_once(&handlers_once, install_handlers);
     if (!session->env->virtual_time) add(session);
 }
@@ -97,14 +98,14 @@ void client_live_init_returned(struct weft_session *session)
 {
     if (session->env->virtual_time) add(session);
     pthread_mutex_lock(&live_lock);
-    session->init_has_returned = true;
+    session->live.init_has_returned = true;
     pthread_mutex_unlock(&live_lock);
 }
 
 void client_live_remove(struct weft_session *session)
 {
     pthread_mutex_lock(&live_lock);
-    weft_list_remove(&session->live);
+    weft_list_remove(&session->live.link);
     if (session->pid == weft_process_id()) release(session);
     pthread_mutex_unlock(&live_lock);
 }
@@ -114,8 +115,8 @@ bool client_session_is_live(struct weft_session *session)
     struct weft_list *node, *spare;
     bool lives = false;
     pthread_mutex_lock(&live_lock);
-    weft_list_foreach(node, spare, &sessions) lives |= node == &session->live;
-    lives = lives && session->init_has_returned;
+    weft_list_foreach(node, spare, &sessions) lives |= node == &session->live.link;
+    lives = lives && session->live.init_has_returned;
     pthread_mutex_unlock(&live_lock);
     return lives;
 }

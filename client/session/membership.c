@@ -1,5 +1,7 @@
 /* membership.c - who is in the job: the roster as the coordinator sent it, checked, and the names for
  * texts. */
+#include "client/session/membership.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -43,8 +45,12 @@ static enum weft_status set_member(const Weft__Control__Member *source, struct c
         return weft_error_set(error, WEFT_ERR_MALFORMED, "the coordinator's roster gives %s %zu endpoints",
                               source->name, source->n_addresses);
     *member = (struct client_member){
-        .member = source->member, .is_shard = is_shard, .states = source->states, .index = source->index,
-        .endpoint_first = source->endpoint_first, .endpoint_count = (uint32_t)source->n_addresses,
+        .member = source->member,
+        .is_shard = is_shard,
+        .has_state_messages = source->states,
+        .index = source->index,
+        .endpoint_first = source->endpoint_first,
+        .endpoint_count = (uint32_t)source->n_addresses,
     };
     snprintf(member->name, sizeof member->name, "%s %u (%.60s, pid %llu)", is_shard ? "shard" : "rank",
              source->index, source->host, (unsigned long long)source->pid);
@@ -88,7 +94,7 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
         const bool shard = before[i].is_shard;
         members[i] = (struct client_member){.member = before[i].member,
                                             .is_shard = shard,
-                                            .states = before[i].states,
+                                            .has_state_messages = before[i].has_state_messages,
                                             .index = shard ? before[i].index : UINT32_MAX,
                                             .endpoint_first = before[i].endpoint_first,
                                             .endpoint_count = before[i].endpoint_count,
@@ -108,7 +114,7 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
                                                  ? NULL
                                                  : client_member_find_newcomer(session, numbers[rank]);
         if (!grown || set_member(grown, &members[known], error) < 0 ||
-            client_engine_connect(session, grown, error) < 0)
+            session->ops.connect(session, grown, error) < 0)
             continue;
         members[known].index = rank;
         const char *where = strchr(members[known].name, '(');
@@ -128,8 +134,8 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
                               "the coordinator's members of epoch %u are not those that this rank knows",
                               epoch);
     }
-    *old_tables = (struct client_old_member_table){session->old_tables, before};
-    session->old_tables = old_tables;
+    *old_tables = (struct client_old_member_table){session->membership.old_tables, before};
+    session->membership.old_tables = old_tables;
     session->members = members;
     for (uint32_t i = 0; i < session->member_count; i++) /* lost while we copied */
         if (atomic_load(&before[i].is_lost)) atomic_store(&members[i].is_lost, true);
@@ -144,7 +150,7 @@ const Weft__Control__Member *client_member_find_newcomer(struct weft_session *se
 {
     const Weft__Control__Member *found = NULL;
     pthread_mutex_lock(&session->control.lock);
-    for (const struct client_newcomer_message *grown = session->newcomer_messages; grown && !found;
+    for (const struct client_newcomer_message *grown = session->membership.newcomer_messages; grown && !found;
          grown = grown->next)
         for (size_t i = 0; i < grown->message->shrunk->n_newcomers && !found; i++)
             if (grown->message->shrunk->newcomers[i]->member == number)
@@ -160,15 +166,15 @@ void client_shrunk_release(struct weft_session *session, Weft__Control__Control 
 
 void client_members_free(struct weft_session *session)
 {
-    while (session->newcomer_messages) {
-        struct client_newcomer_message *grown = session->newcomer_messages;
-        session->newcomer_messages = grown->next;
+    while (session->membership.newcomer_messages) {
+        struct client_newcomer_message *grown = session->membership.newcomer_messages;
+        session->membership.newcomer_messages = grown->next;
         weft_control_free(session->env, grown->message);
         weft_free_bytes(session->env, grown);
     }
-    while (session->old_tables) {
-        struct client_old_member_table *old_tables = session->old_tables;
-        session->old_tables = old_tables->next;
+    while (session->membership.old_tables) {
+        struct client_old_member_table *old_tables = session->membership.old_tables;
+        session->membership.old_tables = old_tables->next;
         weft_free_bytes(session->env, old_tables->members);
         weft_free_bytes(session->env, old_tables);
     }

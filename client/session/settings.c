@@ -6,13 +6,13 @@
  * operation. Caller's options win over all. What none of them says of coordinator, job and rank, a
  * launcher may have said (base/config/launcher.h: torchrun, mpirun, srun). */
 #include "client/session/settings.h"
-#include "client/session/sized.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/session/sized.h"
 #include "proto/proto.h"
 #include "weft/weft.h"
 

@@ -4,9 +4,12 @@
  * Every rank has the same roster and heard the same of links, so all come to the same answer, also after
  * some are lost or have come: hosts that rank 0's table did not name go last, and with them speeds are not
  * known. */
+#include "client/session/topology.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/session/membership.h"
 #include "client/session/session.h"
 
 static void name_hosts(struct weft_session *session, Weft__Control__Member *const *members, size_t count,
@@ -25,7 +28,8 @@ static void number_hosts(struct weft_session *session, const Weft__Control__Rost
 {
     name_hosts(session, roster->members, roster->n_members, names);
     pthread_mutex_lock(&session->control.lock);
-    for (const struct client_newcomer_message *grown = session->newcomer_messages; grown; grown = grown->next)
+    for (const struct client_newcomer_message *grown = session->membership.newcomer_messages; grown;
+         grown = grown->next)
         name_hosts(session, grown->message->shrunk->newcomers, grown->message->shrunk->n_newcomers, names);
     pthread_mutex_unlock(&session->control.lock);
     uint32_t hosts = 0; /* distinct names so far, each with its first rank */
@@ -62,7 +66,7 @@ static void hosts_free(struct weft_env *env, struct client_hosts *hosts)
     }
 }
 
-void client_hosts_free(struct weft_session *session) { hosts_free(session->env, session->engine.hosts); }
+void client_hosts_free(struct weft_session *session) { hosts_free(session->env, session->hosts); }
 
 enum weft_status client_hosts_create(struct weft_session *session, const Weft__Control__Roster *roster,
                                      struct weft_error *error)
@@ -77,8 +81,8 @@ enum weft_status client_hosts_create(struct weft_session *session, const Weft__C
         number_hosts(session, roster, names, host_of);
         weft_plan_hosts_init(host_of, session->ranks, hosts->memory, &hosts->plan);
         for (uint32_t rank = 0; rank < session->ranks; rank++) hosts->keys[rank] = key_of(names[rank]);
-        hosts->previous = session->engine.hosts;
-        session->engine.hosts = hosts;
+        hosts->previous = session->hosts;
+        session->hosts = hosts;
     } else {
         hosts_free(session->env, hosts);
     }
@@ -104,8 +108,8 @@ static int compare_positions(const void *left, const void *right)
 
 static struct ring_position find_in_ring(const struct weft_session *session, uint32_t host, uint64_t key)
 {
-    for (uint32_t i = 0; i < session->host_ring_count; i++) {
-        const uint8_t *wire = session->ring + i * WEFT_RING_HOST_BYTES;
+    for (uint32_t i = 0; i < session->link.ring_hosts; i++) {
+        const uint8_t *wire = session->link.ring + i * WEFT_RING_HOST_BYTES;
         if (get_le64(wire) == key) return (struct ring_position){host, i, get_le32(wire + 8)};
     }
     return (struct ring_position){host, UINT32_MAX, 0};
@@ -114,15 +118,15 @@ static struct ring_position find_in_ring(const struct weft_session *session, uin
 bool client_hosts_apply_links_subset(struct weft_session *session, const uint32_t *members, uint32_t ranks,
                                      uint32_t *memory, struct weft_plan_hosts *hosts)
 {
-    if (session->host_ring_count == 0 || hosts->count < 2) return true;
+    if (session->link.ring_hosts == 0 || hosts->count < 2) return true;
     struct ring_position *ring_position = weft_alloc_array(session->env, hosts->count, sizeof *ring_position);
     uint32_t *order = weft_alloc_array(session->env, hosts->count, 2 * sizeof *order),
              *speeds = order + hosts->count;
     bool has_memory = ring_position && order, speeds_known = true;
     for (uint32_t h = 0; has_memory && h < hosts->count; h++) {
         uint32_t first = hosts->members[hosts->first[h]];
-        ring_position[h] = find_in_ring(
-            session, h, atomic_load(&session->engine.hosts)->keys[members ? members[first] : first]);
+        ring_position[h] =
+            find_in_ring(session, h, atomic_load(&session->hosts)->keys[members ? members[first] : first]);
         speeds[h] = ring_position[h].speed;
         speeds_known &= speeds[h] > 0;
     }
@@ -140,7 +144,7 @@ bool client_hosts_apply_links_subset(struct weft_session *session, const uint32_
 
 enum weft_status client_hosts_apply_links(struct weft_session *session, struct weft_error *error)
 {
-    struct client_hosts *hosts = session->engine.hosts;
+    struct client_hosts *hosts = session->hosts;
     if (client_hosts_apply_links_subset(session, NULL, session->ranks, hosts->memory, &hosts->plan))
         return WEFT_OK;
     return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the links of %u hosts",

@@ -15,8 +15,15 @@
 
 #include <stdio.h>
 
+#include "client/call/device_staging.h"
+#include "client/engine/engine.h"
+#include "client/engine/group.h"
+#include "client/engine/request.h"
+#include "client/engine/work.h"
 #include "client/session/session.h"
+#include "client/tensor/codec_tuner.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 /* Where the sum of a dense tensor goes. */
 static void *sum_buffer(const struct weft_tensor *tensor)
@@ -84,7 +91,7 @@ static void finish(struct weft_tensor *tensor)
 static void reduce_completed(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     tensor->op.in_transport--;
     if (engine->failed) {
         client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
@@ -92,14 +99,14 @@ static void reduce_completed(struct weft_tensor *tensor)
         tensor->op.grad_scale = session->step.grad_scale;
         finish(tensor);
     } else {
-        weft_list_append(&engine->record_waiters, &tensor->record_link);
+        weft_list_append(&engine->session->tensors->record_waiters, &tensor->record_link);
     }
 }
 
 static void on_reduced(struct client_group_op *group_op, enum weft_status status, const char *text)
 {
     struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
-    const bool failed = tensor->session->engine.failed;
+    const bool failed = tensor->session->engine->failed;
     for (struct weft_tensor *each = tensor; each && !failed; each = each->op.follower)
         client_codec_tuner_exchange_completed(each);
     if (status == WEFT_ERR_INVALID && tensor->codec && !failed) {
@@ -143,7 +150,7 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
                                             .grad_scale = each->op.scaled ? 1.0f : each->op.weight,
                                             .out = sum_buffer(each)};
     }
-    return weft_coll_codec_all_reduce_batch(tensor->session->engine.group, members, count,
+    return weft_coll_codec_all_reduce_batch(tensor->session->engine->group, members, count,
                                             &tensor->codec_spec, &tensor->shape, tensor->op.grad_scale, 0,
                                             client_engine_group_op_done, &tensor->group_op, error);
 }
@@ -170,7 +177,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
             .subject = client_tensor_subject(tensor),
             .reproducible = true,
         };
-        status = weft_coll_post(tensor->session->engine.group, &args, client_engine_group_op_done, group_op,
+        status = weft_coll_post(tensor->session->engine->group, &args, client_engine_group_op_done, group_op,
                                 &group_op->coll, error);
     }
     for (struct weft_tensor *each = tensor; each && status >= 0; each = each->op.follower)
@@ -250,7 +257,7 @@ void client_allreduce_mode_start(struct weft_command *command)
     op->grad_scale = session->step.grad_scale; /* of this step if it is known by now */
     op->in_transport++; /* the group holds it, queued or posted */
     if (tensor->codec && !session->step.records_agree)
-        weft_list_append(&session->engine.record_waiters, &tensor->record_link);
+        weft_list_append(&session->tensors->record_waiters, &tensor->record_link);
     if (op->leader && op->leader != tensor) append_follower(tensor);
     /* its place in the order of the calls, whenever it starts */
     else client_engine_queue_group_op(session, &tensor->group_op);
@@ -260,10 +267,10 @@ void client_allreduce_mode_start(struct weft_command *command)
 
 void client_allreduce_mode_records_agree(struct weft_session *session)
 {
-    struct client_engine *engine = &session->engine;
-    while (!weft_list_empty(&engine->record_waiters)) {
+    struct client_engine *engine = session->engine;
+    while (!weft_list_empty(&engine->session->tensors->record_waiters)) {
         struct weft_tensor *tensor =
-            weft_list_first(&engine->record_waiters, struct weft_tensor, record_link);
+            weft_list_first(&engine->session->tensors->record_waiters, struct weft_tensor, record_link);
         weft_list_remove(&tensor->record_link);
         tensor->op.grad_scale = session->step.grad_scale;
         if (tensor->op.in_transport > 0)
@@ -277,7 +284,7 @@ void client_allreduce_mode_records_agree(struct weft_session *session)
 void client_allreduce_mode_failed(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    struct client_engine *engine = &tensor->session->engine;
+    struct client_engine *engine = tensor->session->engine;
     client_engine_cancel_work(&tensor->work);
     weft_list_remove(&tensor->record_link);
     /* While the group holds it, on_reduced ends it; fail_queued has answered what was queued. */

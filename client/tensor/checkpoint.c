@@ -14,6 +14,9 @@
 #include <string.h>
 
 #include "client/call/call.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 
@@ -58,7 +61,7 @@ static enum weft_status check_shards(const struct weft_tensor *tensor, const cha
         return WEFT_OK;
     for (uint32_t i = 0; i < session->member_count; i++) {
         const struct client_member *member = &session->members[i];
-        if (!member->is_shard || member->states) continue;
+        if (!member->is_shard || member->has_state_messages) continue;
         return client_error(session, WEFT_ERR_VERSION,
                             "%s of tensor '%s': %s, or the coordinator, is of an older weft, in which shards "
                             "give and take no state: use one release of weft in a job",
@@ -280,7 +283,7 @@ static enum weft_status check_load(struct weft_tensor *tensor)
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_check_between_steps(tensor, tensor, "state_load"));
     WEFT_TRY(client_tensor_check_no_group(tensor, "state_load"));
-    if (session->steps_ended > 0)
+    if (session->totals.steps_ended > 0)
         return client_error(session, WEFT_ERR_STATE,
                             "state_load of tensor '%s' after step %llu; call it before the first step",
                             tensor->name, (unsigned long long)session->step.number);

@@ -1,15 +1,19 @@
 /* tensor/codec_tuner.c - see tensor/codec_tuner.h: when the judge looks, how its word travels, and what it
  * takes to change a tensor's codec. */
-#include "client/call/call.h"
 #include "client/tensor/codec_tuner.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "client/call/call.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
+#include "client/session/open_step.h"
 #include "client/session/session.h"
 #include "client/session/sized.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 /* of a step, from which on its traffic says something about the link */
 #define RATE_SAMPLE_BYTES_MIN 1048576.0
@@ -23,7 +27,7 @@ enum { WORD_STEP_NS, WORD_COMPUTE_NS, WORD_RATE, WORD_READY };
 
 enum weft_status client_codec_tuner_add(struct weft_session *session, struct weft_tensor *tensor)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     if (codec_tuner->count == codec_tuner->capacity) {
         const uint32_t capacity = codec_tuner->capacity ? 2 * codec_tuner->capacity : 16;
         struct weft_tensor **more = weft_alloc_array(session->env, capacity, sizeof(*more));
@@ -40,7 +44,7 @@ enum weft_status client_codec_tuner_add(struct weft_session *session, struct wef
 
 static void free_memory(struct weft_session *session)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     void *const owned[] = {codec_tuner->mine, codec_tuner->all, codec_tuner->decision, codec_tuner->figures,
                            codec_tuner->order};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) weft_free_bytes(session->env, owned[i]);
@@ -54,7 +58,7 @@ static void free_memory(struct weft_session *session)
 
 void client_codec_tuner_remove(struct weft_session *session, const struct weft_tensor *tensor)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     uint32_t at = 0;
     while (at < codec_tuner->count && codec_tuner->tensors[at] != tensor) at++;
     if (at == codec_tuner->count) return;
@@ -67,12 +71,12 @@ void client_codec_tuner_remove(struct weft_session *session, const struct weft_t
 void client_codec_tuner_free(struct weft_session *session)
 {
     free_memory(session);
-    weft_free_bytes(session->env, session->codec_tuner.tensors);
+    weft_free_bytes(session->env, session->tensors->codec_tuner.tensors);
 }
 
 static enum weft_status alloc_memory(struct weft_session *session)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     struct weft_env *env = session->env;
     free_memory(session);
     codec_tuner->words = WORD_READY + codec_tuner->count;
@@ -154,7 +158,7 @@ void client_codec_tuner_add_bandwidth(struct client_codec_tuner *codec_tuner, do
 /* Every rank, from the same figures: what the steps said about the link. */
 static void use_step_rates(struct weft_session *session)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     const double rate = largest(codec_tuner, session->ranks, WORD_RATE);
     if (rate <= 0) return;
     client_codec_tuner_add_bandwidth(codec_tuner, rate);
@@ -165,7 +169,7 @@ static void use_step_rates(struct weft_session *session)
  * it. */
 static int64_t probe_bytes(const struct weft_session *session)
 {
-    const struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    const struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     const double spent_ns = 0.01 * (double)(weft_now_ns(session->env) - codec_tuner->probed_ns);
     const double share = 2 * ((double)session->ranks - 1) / (double)session->ranks;
     const double bytes =
@@ -178,7 +182,7 @@ static int64_t probe_bytes(const struct weft_session *session)
 /* Rank 0. `gathered`: there are figures of steps; before the first one nothing is known to be hidden. */
 static void decide(struct weft_session *session, bool gathered)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     for (uint32_t i = 0; i < codec_tuner->count; i++) {
         const struct client_codec_choice *codec_choice = &codec_tuner->tensors[i]->codec_choice;
         codec_tuner->figures[i] = (struct weft_codec_tuner_tensor){
@@ -278,7 +282,7 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
  * the same everywhere. What they owe is kept. */
 static enum weft_status apply(struct weft_session *session, uint64_t step, bool anew)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     if (!anew && codec_tuner->decision[CLIENT_DECISION_REVISION] == (int64_t)codec_tuner->revision)
         return WEFT_OK;
     for (uint32_t i = 0; i < codec_tuner->count; i++) {
@@ -309,7 +313,7 @@ static enum weft_status apply(struct weft_session *session, uint64_t step, bool 
 
 static enum weft_status post_decision(struct weft_session *session)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     const struct client_simple_call call = client_simple_broadcast(
         codec_tuner->decision, CLIENT_DECISION_CHOICES + (uint64_t)codec_tuner->count, WEFT_I64, ROOT);
     return client_call_start_internal(session, WEFT_COLL_LABEL_CODEC_CHOICE, &call,
@@ -318,7 +322,7 @@ static enum weft_status post_decision(struct weft_session *session)
 
 static enum weft_status measure_and_choose(struct weft_session *session, uint64_t step)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     const bool anew = codec_tuner->epoch != session->epoch;
     enum weft_status status = alloc_memory(session);
     codec_tuner->phase = CLIENT_CODEC_TUNER_IDLE;
@@ -344,7 +348,7 @@ static enum weft_status measure_and_choose(struct weft_session *session, uint64_
 /* Whoever is left alone exchanges nothing, so nothing is to be coded. */
 static enum weft_status choose_dense(struct weft_session *session, uint64_t step)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     codec_tuner->measured = false;
     for (uint32_t i = 0; i < codec_tuner->count; i++) {
         const enum weft_status status =
@@ -360,7 +364,7 @@ static enum weft_status choose_dense(struct weft_session *session, uint64_t step
 /* Rank 0 has asked for it, from all ranks alike. */
 static enum weft_status probe(struct weft_session *session)
 {
-    const int64_t bytes = session->codec_tuner.decision[CLIENT_DECISION_PROBE_BYTES];
+    const int64_t bytes = session->tensors->codec_tuner.decision[CLIENT_DECISION_PROBE_BYTES];
     if (bytes < (int64_t)CLIENT_PROBE_BYTES_MIN || bytes > (int64_t)CLIENT_PROBE_BYTES_MAX) return WEFT_OK;
     const enum weft_status status = client_codec_tuner_probe(session, (size_t)bytes);
     if (status == WEFT_ERR_NO_MEMORY) /* the others count on this rank */
@@ -370,7 +374,7 @@ static enum weft_status probe(struct weft_session *session)
 
 enum weft_status client_codec_tuner_step_begin(struct weft_session *session, uint64_t step)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     if (codec_tuner->count == 0) return WEFT_OK;
     codec_tuner->traffic = (struct client_codec_traffic){0};
     if (session->ranks == 1) return choose_dense(session, step);
@@ -418,7 +422,7 @@ static void record_rate(struct client_codec_tuner *codec_tuner)
 
 void client_codec_tuner_step_end(struct weft_session *session, uint64_t step_ns, uint64_t exposed_ns)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     if (codec_tuner->count == 0 || !codec_tuner->measured) return;
     const struct weft_codec_tuner_input link = {.latency_ns = codec_tuner->latency_ns,
                                             .bytes_per_second = codec_tuner->bytes_per_second};
@@ -453,7 +457,7 @@ void client_codec_tuner_tensor_ready(struct weft_tensor *tensor)
 
 void client_codec_tuner_exchange_posted(struct weft_tensor *tensor)
 {
-    struct client_codec_traffic *traffic = &tensor->session->codec_tuner.traffic;
+    struct client_codec_traffic *traffic = &tensor->session->tensors->codec_tuner.traffic;
     const struct weft_codec_cost *cost = &tensor->codec_choice.costs[tensor->codec_choice.chosen];
     if (!client_tensor_has_codec_choice(tensor)) return;
     if (traffic->running++ == 0) traffic->busy_since_ns = weft_now_ns(tensor->session->env);
@@ -464,7 +468,7 @@ void client_codec_tuner_exchange_posted(struct weft_tensor *tensor)
 
 void client_codec_tuner_exchange_completed(struct weft_tensor *tensor)
 {
-    struct client_codec_traffic *traffic = &tensor->session->codec_tuner.traffic;
+    struct client_codec_traffic *traffic = &tensor->session->tensors->codec_tuner.traffic;
     if (!client_tensor_has_codec_choice(tensor) || traffic->running == 0) return;
     if (--traffic->running == 0)
         traffic->busy_ns += weft_now_ns(tensor->session->env) - traffic->busy_since_ns;
@@ -497,7 +501,7 @@ enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice 
 /* At the end of the job, from rank 0, for tensors that had a choice. */
 void client_codec_tuner_report(struct weft_session *session)
 {
-    const struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    const struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     if (codec_tuner->count == 0 || session->rank != ROOT || session->ranks == 1) return;
     weft_log(session->env, WEFT_LOG_INFO, "client",
              "codecs chosen on a link of %.1f Mbit/s and %.1f us, %u revisions:",

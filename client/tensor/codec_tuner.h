@@ -2,7 +2,8 @@
  * codec "auto".
  *
  *     first step_begin   measure   every rank times the candidates on samples; the link is that of the job's
- *                                  link table (session->cost), or they time it together where there is none
+ *                                  link table (session->link.cost), or they time it together where there is
+ *                                  none
  *                        decide    rank 0, from all ranks' figures; broadcast, in force from this step
  *     then, every CLIENT_CODEC_TUNER_PERIOD_STEPS steps
  *       step s           figures of the steps before are gathered, beside the step's other traffic

@@ -15,9 +15,13 @@
 #include <unistd.h>
 
 #include "client/call/call.h"
-#include "client/tensor/codec_tuner.h"
+#include "client/engine/engine.h"
+#include "client/engine/request.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/tensor/codec_tuner.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 enum { SMALL_ELEMS = 1 << 14, LARGE_ELEMS = 1 << 20, RUNS = 3, SMALL_EXCHANGES = 8 };
 #define FIRST_PROBE_BYTES ((size_t)64 << 10)
@@ -156,7 +160,7 @@ static void add_traffic(const struct weft_tensor *tensor, uint32_t choice, const
         weft_codec_server_traffic(spec, &tensor->shape, bytes, tensor->session->ranks,
                                   tensor->session->shards,
                                   tensor->choice_first[choice + 1] - tensor->choice_first[choice],
-                                  tensor->session->engine.shards_eager_bytes, cost);
+                                  tensor->session->engine->shards_eager_bytes, cost);
         return;
     }
     weft_coll_codec_traffic(spec, &tensor->shape, tensor->session->ranks, bytes, &traffic);
@@ -233,7 +237,7 @@ static void fill_normal(float *out, size_t count)
 /* costs[] of every tensor, by this rank's own clock. */
 static enum weft_status measure_codecs(struct weft_session *session)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     struct weft_env *env = session->env;
     struct candidate_samples *all_samples =
         weft_alloc_array(env, codec_tuner->count * WEFT_CODEC_CANDIDATES_MAX, sizeof *all_samples);
@@ -294,7 +298,7 @@ enum { COST_WORDS = 4 };
 /* The slowest rank's work counts, and everybody goes by it. */
 static enum weft_status agree_on_costs(struct weft_session *session)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     const size_t count = (size_t)codec_tuner->count * WEFT_CODEC_CANDIDATES_MAX * COST_WORDS;
     double *mine = weft_alloc_zero(session->env, count * sizeof *mine);
     double *all = weft_alloc_array(session->env, count * session->ranks, sizeof *all);
@@ -359,7 +363,7 @@ static enum weft_status min_small_exchange_ns(struct weft_session *session, floa
 
 static enum weft_status measure_link(struct weft_session *session)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     const double share = 2 * ((double)session->ranks - 1) / (double)session->ranks;
     double ns = 0, shortest = INFINITY;
     float *buffer = weft_alloc_zero(session->env, CLIENT_PROBE_BYTES_MAX);
@@ -382,8 +386,8 @@ static enum weft_status measure_link(struct weft_session *session)
  * are declared later find what has been learnt since. */
 static bool read_link_table(struct weft_session *session)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
-    const struct weft_link_cost *cost = &session->cost;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
+    const struct weft_link_cost *cost = &session->link.cost;
     if (cost->pairs == 0 || cost->unknown > 0 || cost->bytes_per_second == 0) return false;
     if (codec_tuner->bytes_per_second > 0) return true;
     codec_tuner->latency_ns = (double)cost->latency_ns;
@@ -395,7 +399,7 @@ static bool read_link_table(struct weft_session *session)
 
 enum weft_status client_codec_tuner_probe(struct weft_session *session, size_t bytes)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     const double moved = 2 * ((double)session->ranks - 1) / (double)session->ranks * (double)bytes;
     double ns = 0, shortest = 0;
     float *buffer = weft_alloc_zero(session->env, bytes);
@@ -436,7 +440,7 @@ static double measure_steal(const struct weft_session *session)
 enum weft_status client_codec_tuner_measure(struct weft_session *session)
 {
     enum weft_status status = measure_codecs(session);
-    session->codec_tuner.steal = measure_steal(session);
+    session->tensors->codec_tuner.steal = measure_steal(session);
     if (status == WEFT_OK) status = agree_on_costs(session);
     if (status == WEFT_OK && !read_link_table(session)) status = measure_link(session);
     return status;

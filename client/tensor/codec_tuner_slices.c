@@ -4,7 +4,6 @@
  * A rank adds one slice for all ranks: 1 / ranks of what a combiner of the whole does. It packs its own
  * sum and reads the sums of all ranks. */
 #include "client/tensor/codec_tuner.h"
-#include "client/session/session.h"
 
 struct packing {
     struct weft_env *env;

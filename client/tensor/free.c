@@ -8,8 +8,14 @@
 #include <stdio.h>
 
 #include "client/comm/comm.h"
+#include "client/engine/event_fd.h"
+#include "client/session/control.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
+#include "client/tensor/codec_tuner.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 static bool hash_is_sent(void *context)
 {
@@ -27,10 +33,10 @@ static bool is_detached(void *context)
 static void detach(struct weft_command *command)
 {
     struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, detach_mail), **at;
-    at = &tensor->session->engine.tensors[tensor->id % CLIENT_TENSOR_BUCKETS];
+    at = &tensor->session->tensors->by_id[tensor->id % CLIENT_TENSOR_BUCKETS];
     while (*at && *at != tensor) at = &(*at)->engine_next;
     if (*at) *at = tensor->engine_next;
-    struct weft_loop *loop = tensor->session->engine.loop;
+    struct weft_loop *loop = tensor->session->loop;
     atomic_store_explicit(&tensor->detached, true, memory_order_release);
     weft_loop_notify(loop);
 }
@@ -98,9 +104,9 @@ static void unlink_tensor(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     weft_list_remove(&tensor->session_link);
-    weft_list_append(&session->freed_tensors, &tensor->session_link);
-    if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->reduce_tensor_count--;
-    if (client_tensor_can_skip_step(tensor)) session->skip.tensors--;
+    weft_list_append(&session->tensors->freed, &tensor->session_link);
+    if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count--;
+    if (client_tensor_can_skip_step(tensor)) session->tensors->skip.tensors--;
     client_codec_tuner_remove(session, tensor);
 }
 

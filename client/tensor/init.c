@@ -3,6 +3,9 @@
 #include <stdio.h>
 
 #include "client/call/call.h"
+#include "client/call/input_backup.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 

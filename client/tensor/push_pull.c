@@ -3,11 +3,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/tensor/codec_placement.h"
-#include "client/tensor/allreduce_mode.h"
-#include "client/tensor/server_mode.h"
+#include "client/call/device_staging.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
+#include "client/session/open_step.h"
 #include "client/session/session.h"
+#include "client/tensor/allreduce_mode.h"
+#include "client/tensor/codec_placement.h"
+#include "client/tensor/codec_tuner.h"
+#include "client/tensor/server_mode.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 /* What all three need. On WEFT_OK the tensor is idle and its op empty. */
 static enum weft_status check_call(struct weft_tensor *tensor, const void *buffer, const char *call)
@@ -125,7 +131,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         return staged;
     }
     /* nothing can fail from here on */
-    if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_call_group_leader(tensor);
+    if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_tensor_group_leader(tensor);
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
         warn_if_not_finite(tensor);
         tensor->skipped_step = 0;

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "client/call/calls.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 

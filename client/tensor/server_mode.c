@@ -17,8 +17,16 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "client/call/device_staging.h"
+#include "client/engine/engine.h"
+#include "client/engine/request.h"
+#include "client/engine/work.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/tensor/codec_tuner.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 static void advance_op(struct weft_tensor *tensor);
 
@@ -85,7 +93,7 @@ static void fill_skip_fields(const struct weft_tensor *tensor, struct weft_wire_
     const struct client_tensor_op *op = &tensor->op;
     const bool contributes = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH;
     if (contributes) header->flags = op->wire_flags | (op->grad_is_nonfinite ? WEFT_WIRE_NOT_FINITE : 0);
-    header->skips = tensor->session->skip.count;
+    header->skips = tensor->session->tensors->skip.count;
     if (header->skips) header->good = (uint32_t)(contributes ? tensor->step_before : tensor->last_step);
 }
 
@@ -105,8 +113,8 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
                      : (uint8_t)WEFT_CODEC_DENSE,
         .dtype = WEFT_F32,
         .round = (uint8_t)op->round,
-        .job = session->job_id,
-        .incarnation = session->incarnation,
+        .job = session->membership.job_id,
+        .incarnation = session->membership.incarnation,
         .worker = session->rank,
         .epoch = session->epoch,
         .tensor = tensor->id,
@@ -122,7 +130,7 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
     message.header = bytes;
     message.header_bytes = sizeof bytes;
 
-    struct weft_peer *peer = weft_transport_peer(session->engine.transport, chunk->endpoint);
+    struct weft_peer *peer = weft_transport_peer(session->engine->transport, chunk->endpoint);
     enum weft_status status = peer ? weft_transport_send(peer, &message, &chunk->sent) : WEFT_ERR_UNREACHABLE;
     if (status == WEFT_ERR_AGAIN) return status;
     if (status < 0) {
@@ -130,7 +138,7 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
                            client_endpoint_name(session, chunk->endpoint), weft_reason_text(status));
         return status;
     }
-    weft_event_ring_add(session->engine.events, "push", WEFT_EVENT_BEGIN,
+    weft_event_ring_add(session->flight.events, "push", WEFT_EVENT_BEGIN,
                         (uint64_t)tensor->id << 32 | chunk->index, chunk->endpoint, message.payload_bytes,
                         WEFT_OK);
     op->in_transport++;
@@ -152,18 +160,19 @@ static void on_sent(struct weft_completion *completion, enum weft_status status)
 static void start_chunk(struct client_chunk *chunk)
 {
     struct weft_session *session = chunk->tensor->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     weft_completion_init(&chunk->sent, 1, on_sent);
-    if (weft_list_empty(&engine->send_queue) && send_chunk(chunk) != WEFT_ERR_AGAIN) return;
-    weft_list_append(&engine->send_queue, &chunk->send_link);
+    if (weft_list_empty(&engine->session->tensors->send_queue) && send_chunk(chunk) != WEFT_ERR_AGAIN) return;
+    weft_list_append(&engine->session->tensors->send_queue, &chunk->send_link);
     client_engine_retry_soon(session);
 }
 
 void client_server_mode_resend(struct weft_session *session)
 {
-    struct client_engine *engine = &session->engine;
-    while (!weft_list_empty(&engine->send_queue)) {
-        struct client_chunk *chunk = weft_list_first(&engine->send_queue, struct client_chunk, send_link);
+    struct client_engine *engine = session->engine;
+    while (!weft_list_empty(&engine->session->tensors->send_queue)) {
+        struct client_chunk *chunk =
+            weft_list_first(&engine->session->tensors->send_queue, struct client_chunk, send_link);
         if (send_chunk(chunk) == WEFT_ERR_AGAIN) {
             client_engine_retry_soon(session);
             return;
@@ -322,7 +331,7 @@ static void computed(struct weft_tensor *tensor)
 static void task_done(struct weft_task *task)
 {
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
-    struct client_engine *engine = &tensor->session->engine;
+    struct client_engine *engine = tensor->session->engine;
     engine->encode_ns += tensor->op.compute_ns;
     tensor->op.in_transport--;
     if (engine->failed) advance_op(tensor);
@@ -362,7 +371,7 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
     op->in_transport++;
     tensor->task.run = run_timed;
     tensor->task.done = task_done;
-    weft_loop_compute(tensor->session->engine.loop, &tensor->task, tensor->elems);
+    weft_loop_compute(tensor->session->loop, &tensor->task, tensor->elems);
 }
 
 /* ---- results ---- */
@@ -371,7 +380,7 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
 static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer_id,
                                      const struct weft_wire_header *header)
 {
-    struct weft_tensor *tensor = client_engine_tensor(&session->engine, header->tensor);
+    struct weft_tensor *tensor = client_tensor_find(session, header->tensor);
     if (!tensor || header->chunk >= tensor->chunk_count) return NULL;
     struct client_chunk *chunk = &tensor->chunks[header->chunk];
     const struct client_tensor_op *op = &tensor->op;
@@ -380,7 +389,7 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
     /* of this step at least: one that has rested takes a newer one */
     const bool pulls = op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL;
     if ((pulls ? header->step < op->step : header->step != op->step) || header->round != op->round ||
-        header->job != session->job_id || header->epoch != session->epoch)
+        header->job != session->membership.job_id || header->epoch != session->epoch)
         return NULL;
     return chunk;
 }
@@ -390,7 +399,7 @@ static void settle_chunk(struct client_chunk *chunk)
     struct weft_tensor *tensor = chunk->tensor;
     chunk->awaits_result = false;
     tensor->op.results_left--;
-    weft_event_ring_add(tensor->session->engine.events, "push", WEFT_EVENT_END,
+    weft_event_ring_add(tensor->session->flight.events, "push", WEFT_EVENT_END,
                         (uint64_t)tensor->id << 32 | chunk->index, chunk->endpoint, 0, WEFT_OK);
     advance_op(tensor);
 }
@@ -436,7 +445,7 @@ static void count_late(const struct weft_tensor *tensor, const struct weft_wire_
     if (header->late_us == 0 || tensor->op.kind == CLIENT_OP_PULL) return;
     const uint64_t from_ns = tensor->op.request->started_ns, now_ns = weft_now_ns(session->env);
     const uint64_t to_ns = weft_deadline_ns(from_ns, (uint64_t)header->late_us * 1000);
-    weft_straggler_time_add(&session->engine.straggler_time, from_ns, to_ns < now_ns ? to_ns : now_ns);
+    weft_straggler_time_add(&session->straggler_time, from_ns, to_ns < now_ns ? to_ns : now_ns);
 }
 
 static void accept_result(struct client_chunk *chunk, struct weft_arrival *arrival,
@@ -444,7 +453,7 @@ static void accept_result(struct client_chunk *chunk, struct weft_arrival *arriv
 {
     struct weft_tensor *tensor = chunk->tensor;
     struct weft_session *session = tensor->session;
-    struct weft_transport *transport = session->engine.transport;
+    struct weft_transport *transport = session->engine->transport;
     struct client_tensor_op *op = &tensor->op;
     void *buffer;
     bool length_matches = result_buffer(chunk, arrival->payload_bytes, &buffer);
@@ -487,17 +496,18 @@ static void on_result(void *context, struct weft_arrival *arrival)
                     "rank %u: a message from %s is no valid result: %s", session->rank,
                     client_endpoint_name(session, arrival->peer_id),
                     weft_reason_text(status < 0 ? status : WEFT_ERR_MALFORMED));
-        weft_transport_discard(session->engine.transport, arrival);
+        weft_transport_discard(session->engine->transport, arrival);
         return;
     }
-    struct client_chunk *chunk = session->engine.failed ? NULL : chunk_of(session, arrival->peer_id, &header);
+    struct client_chunk *chunk =
+        session->engine->failed ? NULL : chunk_of(session, arrival->peer_id, &header);
     if (!chunk) { /* of an operation that is over */
-        weft_transport_discard(session->engine.transport, arrival);
+        weft_transport_discard(session->engine->transport, arrival);
         return;
     }
     if (header.status == WEFT_ERR_SKIPPED && chunk->tensor->op.kind != CLIENT_OP_PULL) {
         chunk->tensor->op.shard_skips_step = true;
-        weft_transport_discard(session->engine.transport, arrival);
+        weft_transport_discard(session->engine->transport, arrival);
         settle_chunk(chunk);
         return;
     }
@@ -517,7 +527,7 @@ static void on_result(void *context, struct weft_arrival *arrival)
                 chunk->tensor, (enum weft_status)header.status, "was refused by %s: %s",
                 client_endpoint_name(session, arrival->peer_id),
                 text[0] ? text : weft_status_text((enum weft_status)header.status));
-        weft_transport_discard(session->engine.transport, arrival);
+        weft_transport_discard(session->engine->transport, arrival);
         return;
     }
     accept_result(chunk, arrival, &header);
@@ -525,7 +535,7 @@ static void on_result(void *context, struct weft_arrival *arrival)
 
 void client_server_mode_listen(struct weft_session *session)
 {
-    weft_transport_handler(session->engine.transport, WEFT_CHANNEL_RESULT, on_result, session);
+    weft_transport_handler(session->engine->transport, WEFT_CHANNEL_RESULT, on_result, session);
 }
 
 /* ---- the operation as a whole ---- */
@@ -535,7 +545,7 @@ static void advance_op(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     struct weft_session *session = tensor->session;
-    struct client_engine *engine = &session->engine;
+    struct client_engine *engine = session->engine;
     if (!tensor->has_begun || op->in_transport > 0) return;
     if (engine->failed) {
         client_request_complete(op->request, engine->failed, engine->failed_text);

@@ -5,14 +5,23 @@
  * coordinator compares them, places the chunks, and answers when the shards have room. Its answer is checked
  * against what was asked and for covering the tensor exactly: chunks in order, no gap, owners that exist,
  * and those of a codec between its blocks. */
+#include "client/tensor/tensor.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "client/tensor/allreduce_mode.h"
-#include "client/tensor/server_mode.h"
+#include "client/engine/engine.h"
+#include "client/engine/suspicion.h"
+#include "client/session/control.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/session/sized.h"
-#include "client/tensor/tensor.h"
+#include "client/session/wait.h"
+#include "client/tensor/allreduce_mode.h"
+#include "client/tensor/codec_tuner.h"
+#include "client/tensor/server_mode.h"
+#include "client/tensor/tensors.h"
 
 static const struct weft_tensor_options DEFAULTS = {.size = sizeof DEFAULTS, .dtype = WEFT_F32};
 
@@ -107,7 +116,7 @@ static enum weft_status parse_codec(const char *text, struct weft_tensor *tensor
 static bool is_declared(const struct weft_session *session, const char *name)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors)
+    weft_list_foreach(node, spare, &session->tensors->list)
         if (strcmp(weft_container_of(node, struct weft_tensor, session_link)->name, name) == 0) return true;
     return false;
 }
@@ -222,7 +231,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
 {
     Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    declare.ordinal = session->tensor_count;
+    declare.ordinal = session->tensors->count;
     declare.name = (char *)options->name;
     declare.dtype = tensor->dtype;
     declare.n_dims = tensor->shape.dim_count;
@@ -253,7 +262,7 @@ static bool declared(struct weft_session *session)
  * answered at once. */
 static bool answer_lost(struct weft_session *session)
 {
-    return client_is_leaving_epoch(session) && session->tensor_count >= session->control.tensors;
+    return client_is_leaving_epoch(session) && session->tensors->count >= session->control.tensors;
 }
 
 static bool declared_or_failed(void *context)
@@ -325,7 +334,7 @@ static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__C
                              : client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.candidates.count
                                                                       : 1;
     const size_t count = server ? declared->n_chunks : 0;
-    if (declared->tensor != session->tensor_count || count > WEFT_LIMIT_CHUNKS) goto err;
+    if (declared->tensor != session->tensors->count || count > WEFT_LIMIT_CHUNKS) goto err;
     if (count > 0) {
         tensor->chunks = weft_alloc_array(session->env, count, sizeof *tensor->chunks);
         if (!tensor->chunks)
@@ -471,7 +480,7 @@ static enum weft_status alloc_placed(struct weft_tensor *tensor)
 static void attach(struct weft_command *command)
 {
     struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, attach_mail);
-    struct weft_tensor **bucket = &tensor->session->engine.tensors[tensor->id % CLIENT_TENSOR_BUCKETS];
+    struct weft_tensor **bucket = &tensor->session->tensors->by_id[tensor->id % CLIENT_TENSOR_BUCKETS];
     tensor->engine_next = *bucket;
     *bucket = tensor;
 }
@@ -505,7 +514,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
         return client_error(session, WEFT_ERR_STATE,
                             "weft_declare inside step %llu; declare before weft_step_begin",
                             (unsigned long long)session->step.number);
-    if (session->tensor_count >= WEFT_LIMIT_TENSORS)
+    if (session->tensors->count >= WEFT_LIMIT_TENSORS)
         return client_error(
             session, WEFT_ERR_LIMIT,
             "declare: a job has at most %u tensors (WEFT_LIMIT_TENSORS); declare fewer, or join some",
@@ -532,12 +541,13 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
         return status;
     }
     /* the others have it, and its state */
-    tensor->broadcast_required = session->is_newcomer && session->tensor_count < session->control.tensors;
-    weft_list_append(&session->tensors, &tensor->session_link);
-    session->tensor_count++;
-    if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->reduce_tensor_count++;
-    if (client_tensor_can_skip_step(tensor)) session->skip.tensors++;
-    weft_loop_post(session->engine.loop, &tensor->attach_mail);
+    tensor->broadcast_required =
+        session->membership.is_newcomer && session->tensors->count < session->control.tensors;
+    weft_list_append(&session->tensors->list, &tensor->session_link);
+    session->tensors->count++;
+    if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count++;
+    if (client_tensor_can_skip_step(tensor)) session->tensors->skip.tensors++;
+    weft_loop_post(session->loop, &tensor->attach_mail);
     *tensor_out = tensor;
     return WEFT_OK;
 }
@@ -606,7 +616,7 @@ static void fail_op(struct weft_tensor *tensor, enum weft_status status, bool ma
     struct weft_session *session = tensor->session;
     char name[192], text[280];
     if (tensor->op.status == WEFT_OK) tensor->op.status = status;
-    if (session->engine.failed) return; /* a consequence */
+    if (session->engine->failed) return; /* a consequence */
     vsnprintf(text, sizeof text, format, arguments);
     client_tensor_op_name(tensor, name, sizeof name);
     if (may_be_consequence)
@@ -636,7 +646,7 @@ void client_tensor_remote_lost(struct weft_tensor *tensor, const char *format, .
     va_list arguments;
     char name[192], text[280];
     if (tensor->op.status == WEFT_OK) tensor->op.status = WEFT_ERR_PEER_LOST;
-    if (tensor->session->engine.failed) return; /* a consequence */
+    if (tensor->session->engine->failed) return; /* a consequence */
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

@@ -15,9 +15,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/engine/engine.h"
-#include "client/tensor/codec_tuner.h"
+#include "client/engine/group.h"
 #include "client/engine/request.h"
+#include "client/engine/work.h"
+#include "client/tensor/codec_tuner.h"
 #include "compress/compress.h"
 #include "kernels/kernels.h"
 #include "proto/proto.h"

@@ -8,6 +8,9 @@
  *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...), element by element where the rule goes so */
 #include <string.h>
 
+#include "client/call/input_backup.h"
+#include "client/engine/work.h"
+#include "client/session/control.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 
@@ -59,7 +62,7 @@ static void send_hash(struct weft_command *command)
     for (uint32_t i = 0; i < tensor->endpoint_hash_count; i++)
         client_control_send_hash(tensor->session, tensor->id, tensor->hash_step,
                                  tensor->endpoint_hashes[i].endpoint, tensor->endpoint_hashes[i].hash);
-    struct weft_loop *loop = tensor->session->engine.loop;
+    struct weft_loop *loop = tensor->session->loop;
     atomic_store(&tensor->hash_posted, false); /* weft_tensor_free may end it now */
     weft_loop_notify(loop);
 }

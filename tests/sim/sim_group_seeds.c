@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/client.h"
 #include "client/session/session.h"
 #include "server/server.h"
 #include "tests/sim/arena.h"
@@ -677,7 +678,7 @@ static bool run_seed(struct weft_env *env, struct weft_config *config, uint64_t 
     check_ends();
     /* of the dead, and of those that hang: they lie in the arena */
     for (uint32_t i = 0; i < run.workers; i++)
-        if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
+        if (run.all[i].session) weft_list_remove(&run.all[i].session->live.link);
     return !run.why[0];
 }
 

@@ -39,6 +39,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "client/client.h"
+#include "client/engine/engine.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 #include "compress/codec.h"
@@ -839,9 +842,9 @@ static void break_link(struct worker *a, struct worker *b, struct weft_timer *ti
     if (!a->session || !b->session) return;
     run.cut[0] = a, run.cut[1] = b;
     run.gone_ns = weft_sim_now_ns(run.sim);
-    weft_transport_fail_peer(a->session->engine.transport, b->session->endpoint, WEFT_ERR_PEER_LOST,
+    weft_transport_fail_peer(a->session->engine->transport, b->session->endpoint, WEFT_ERR_PEER_LOST,
                              "the link is broken");
-    weft_transport_fail_peer(b->session->engine.transport, a->session->endpoint, WEFT_ERR_PEER_LOST,
+    weft_transport_fail_peer(b->session->engine->transport, a->session->endpoint, WEFT_ERR_PEER_LOST,
                              "the link is broken");
     weft_sim_wake(run.sim, a->host);
     weft_sim_wake(run.sim, b->host);
@@ -1258,7 +1261,7 @@ static void check_ends(void)
 static void forget_sessions(void)
 {
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
-        if (run.all[i].session) weft_list_remove(&run.all[i].session->live);
+        if (run.all[i].session) weft_list_remove(&run.all[i].session->live.link);
 }
 
 static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool judged,

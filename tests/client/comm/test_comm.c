@@ -7,8 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/call/calls.h"
 #include "client/comm/comm.h"
 #include "client/session/session.h"
+#include "client/session/topology.h"
 #include "tests/client/crowd.h"
 
 static enum weft_status finish(enum weft_status started, struct weft_request *request)
@@ -149,7 +151,7 @@ static void short_beside_open(struct crowd *crowd, struct weft_session *session,
                  weft_all_reduce(session, in[rank], out[rank], COUNT, WEFT_I64, WEFT_SUM, &open));
     for (int i = 0; i < CALLS; i++) { /* rank 1 has not called the other one yet */
         CROWD_CHECK(crowd, session, sum_on(crowd, session, pair) == 3);
-        CROWD_CHECK(crowd, session, rank == 1 || session->fastpath.calls_since_step < AT_MOST);
+        CROWD_CHECK(crowd, session, rank == 1 || session->calls->fastpath.calls_since_step < AT_MOST);
     }
     if (rank == 1)
         CROWD_OK(crowd, session,

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "client/engine/engine.h"
 #include "client/session/session.h"
 #include "tests/client/crowd.h"
 

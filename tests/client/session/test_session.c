@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/engine/engine.h"
 #include "client/session/session.h"
 #include "tests/client/crowd.h"
 #include "kernels/kernels.h"
@@ -429,7 +430,7 @@ static void test_leaves_at_once(void **state)
 static void costs(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const struct links *links = crowd->user;
-    const struct weft_link_cost *cost = weft_group_cost(session->engine.group);
+    const struct weft_link_cost *cost = weft_group_cost(session->engine->group);
     CROWD_CHECK(crowd, session, memcmp(cost, &links->wanted, sizeof *cost) == 0);
     float value = 1;
     struct weft_request request = {{0}};

@@ -4,7 +4,9 @@
 
 #include <string.h>
 
+#include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/session/topology.h"
 #include "tests/lib/fail_env.h"
 
 #define RANKS 12u
@@ -23,7 +25,7 @@ static void say(struct bench *b, uint32_t place, uint64_t key, uint32_t speed)
 {
     put_le64(b->ring + place * WEFT_RING_HOST_BYTES, key);
     put_le32(b->ring + place * WEFT_RING_HOST_BYTES + 8, speed);
-    if (place >= b->session.host_ring_count) b->session.host_ring_count = place + 1;
+    if (place >= b->session.link.ring_hosts) b->session.link.ring_hosts = place + 1;
 }
 
 /* Ranks on hosts as host_of says, of which the group has (ranks,) members, NULL: all. */
@@ -32,9 +34,9 @@ static void follow(struct bench *b, const uint32_t *host_of, const uint32_t *mem
     uint32_t of_members[RANKS], seen[RANKS] = {0};
     assert_true(weft_plan_hosts_words(ranks) <= sizeof b->memory / sizeof *b->memory);
     b->session.env = weft_env_system();
-    b->session.ring = b->ring;
+    b->session.link.ring = b->ring;
     b->all.keys = b->keys;
-    b->session.engine.hosts = &b->all;
+    b->session.hosts = &b->all;
     for (uint32_t r = 0; r < RANKS; r++) b->keys[r] = KEY(host_of[r]);
     for (uint32_t r = 0; r < ranks; r++) of_members[r] = host_of[members ? members[r] : r];
     memset(b->memory, 0xee, sizeof b->memory);
@@ -167,12 +169,12 @@ static enum weft_status find_twice(struct weft_env *env, void *context)
     struct weft_error error = {0};
     pthread_mutex_init(&session.control.lock, NULL);
     enum weft_status status = client_hosts_create(&session, &listed->roster, &error);
-    struct client_hosts *first = session.engine.hosts;
+    struct client_hosts *first = session.hosts;
     if (status == WEFT_OK) {
         session.ranks = 1;
         status = client_hosts_create(&session, &listed->roster, &error);
-        if (status < 0) assert_ptr_equal(session.engine.hosts, first);
-        else assert_int_equal(atomic_load(&session.engine.hosts)->plan.count, 1);
+        if (status < 0) assert_ptr_equal(session.hosts, first);
+        else assert_int_equal(atomic_load(&session.hosts)->plan.count, 1);
         assert_int_equal(first->plan.count, 2); /* and it is there still */
         for (uint32_t i = 0; i < RANKS; i++) {
             assert_int_equal(first->plan.host[i], i % 2);

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 #include "tests/client/fleet.h"
@@ -392,8 +394,8 @@ static int older_shard(struct fleet *fleet, uint32_t rank)
     if (join(fleet, rank, &trainee) || declare_all(trainee)) return 1;
     for (uint32_t i = 0; i < trainee->session->member_count; i++) {
         struct client_member *member = &trainee->session->members[i];
-        HOLDS(member->states == member->is_shard);
-        if (member->is_shard && member->index == 1) member->states = false;
+        HOLDS(member->has_state_messages == member->is_shard);
+        if (member->is_shard && member->index == 1) member->has_state_messages = false;
     }
     for (uint32_t t = 0; t < TENSORS; t++) {
         saved.bytes = weft_state_bytes(trainee->tensor[t]);

@@ -7,8 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/elastic/elastic.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 #include "tests/client/crowd.h"
 
 enum { ROWS = 40, COLS = 60, ELEMS = ROWS * COLS, TENSORS = 2, STEPS = 22 };
@@ -39,7 +41,7 @@ static float gradient(uint32_t rank, uint32_t tensor, uint32_t step, uint32_t i)
 /* The judge's word, as if rank 0 had published it: in force with the next step. */
 static void force(struct weft_session *session, const uint8_t *choices)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     codec_tuner->decision[CLIENT_DECISION_REVISION] = codec_tuner->revision + 1;
     codec_tuner->decision[CLIENT_DECISION_PROBE_BYTES] = 0;
     for (uint32_t i = 0; i < codec_tuner->count; i++)
@@ -163,7 +165,7 @@ static void by_itself(struct crowd *crowd, struct weft_session *session, uint32_
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
         CROWD_OK(crowd, session, weft_choice_get(tensor, &choice));
         memcpy(diary->codec[rank][step - 1], choice.codec, sizeof choice.codec);
-        diary->revision[rank][step - 1] = session->codec_tuner.revision;
+        diary->revision[rank][step - 1] = session->tensors->codec_tuner.revision;
     }
     memcpy(diary->weights[rank], weights, sizeof diary->weights[rank]);
 }
@@ -204,14 +206,14 @@ static void late(struct crowd *crowd, struct weft_session *session, uint32_t ran
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
         CROWD_OK(crowd, session, weft_choice_get(tensors[0], &choice));
         memcpy(diary->codec[rank][step - 1], choice.codec, sizeof choice.codec);
-        diary->revision[rank][step - 1] = session->codec_tuner.revision;
+        diary->revision[rank][step - 1] = session->tensors->codec_tuner.revision;
         if (step == 2) force(session, (uint8_t[]){1});
         if (step == 5) CROWD_CHECK(crowd, session, tensors[0]->codec_choice.chosen == 1);
     }
     if (rank == 0) /* what rank 0's judge thinks is what is in use */
         for (uint32_t t = 0; t < 2; t++)
             CROWD_CHECK(crowd, session,
-                        weft_codec_tuner_choices(session->codec_tuner.tuner)[t] ==
+                        weft_codec_tuner_choices(session->tensors->codec_tuner.tuner)[t] ==
                             tensors[t]->codec_choice.chosen);
     memcpy(diary->weights[rank], outs[0], sizeof diary->weights[rank]);
 }
@@ -239,15 +241,15 @@ static void probes(struct crowd *crowd, struct weft_session *session, uint32_t r
     for (uint32_t step = 1; tensor && step <= 20; step++) {
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
         if (step == 5) {
-            session->codec_tuner.bytes_per_second = 1e7; /* as if the link had been slow */
-            session->codec_tuner.probed_ns = 0;          /* a long time ago */
+            session->tensors->codec_tuner.bytes_per_second = 1e7; /* as if the link had been slow */
+            session->tensors->codec_tuner.probed_ns = 0;          /* a long time ago */
         }
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
     }
-    CROWD_CHECK(crowd, session, session->codec_tuner.probed_ns > 0);
-    seen[rank] = session->codec_tuner.bytes_per_second;
+    CROWD_CHECK(crowd, session, session->tensors->codec_tuner.probed_ns > 0);
+    seen[rank] = session->tensors->codec_tuner.bytes_per_second;
 }
 
 static void test_link_is_probed(void **state)
@@ -270,14 +272,14 @@ struct tabled {
 static void from_table(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct tabled *tabled = crowd->user;
-    const struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    const struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     struct weft_tensor *tensor = declare(crowd, session, "w", "auto:topk:ratio=0.05,min_count=0", "none");
     struct weft_tensor *late = NULL;
     struct weft_request request = {{0}};
     float *grad = weft_alloc(session, ELEMS * 4);
     for (uint32_t step = 1; tensor && step <= 20; step++) {
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
-        if (step == 5) session->codec_tuner.probed_ns -= WEFT_SECONDS(100000); /* a long time ago */
+        if (step == 5) session->tensors->codec_tuner.probed_ns -= WEFT_SECONDS(100000); /* a long time ago */
         if (step == 20) late = declare(crowd, session, "late", "auto", "none");
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         if (step == 1) {
@@ -325,7 +327,7 @@ static void strayed(struct crowd *crowd, struct weft_session *session, uint32_t 
     enum weft_status status = WEFT_OK;
     for (uint32_t step = 1; tensor && step <= 3 && status >= 0; step++) {
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
-        if (step == 3 && rank == 1) session->codec_tuner.revision += 5;
+        if (step == 3 && rank == 1) session->tensors->codec_tuner.revision += 5;
         status = weft_step_begin(session, &begun);
         if (status >= 0) status = weft_push_pull(tensor, grad, grad, &request);
         if (status >= 0) status = weft_wait(&request, 0);

@@ -14,6 +14,7 @@
 
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 #include "tests/client/fleet.h"
 #include "tests/client/mode_pair.h"
 
@@ -31,7 +32,7 @@ static const struct mode_plan plans[PAIRS] = {
 /* As if rank 0 had published it: in force with the next step. Both tensors of a pair have the same. */
 static void force(struct weft_session *session, uint32_t step)
 {
-    struct client_codec_tuner *codec_tuner = &session->codec_tuner;
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     codec_tuner->decision[CLIENT_DECISION_REVISION] = codec_tuner->revision + 1;
     codec_tuner->decision[CLIENT_DECISION_PROBE_BYTES] = 0;
     for (uint32_t i = 0; i < codec_tuner->count; i++)

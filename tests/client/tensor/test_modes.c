@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 #include "codec_threads.h"

@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/tensor/server_mode.h"
+#include "client/engine/engine.h"
 #include "client/session/session.h"
+#include "client/tensor/server_mode.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 #include "tests/collective/world.h"
 
 enum { US = 0, SHARD = 1, OTHER = 2, HOSTS = 3, COUNT = 20, TENSOR = 7 };
@@ -19,6 +21,8 @@ enum { JOB = 4711, EPOCH = 3, STEP = 5 };
 
 static struct world *world;
 static struct weft_session session;
+static struct client_engine engine;
+static struct client_tensors tensors;
 static struct weft_tensor tensor;
 static struct client_chunk chunks[2];
 static float out[2 * COUNT];
@@ -28,13 +32,18 @@ static void make(enum client_op_kind kind)
     world = world_create(weft_env_system(), HOSTS, 1, NULL);
     assert_non_null(world);
     memset(&session, 0, sizeof session);
+    memset(&engine, 0, sizeof engine);
+    memset(&tensors, 0, sizeof tensors);
     memset(&tensor, 0, sizeof tensor);
     memset(out, 0, sizeof out);
     session.env = world->envs[US];
-    session.engine.loop = world->loops[US];
-    session.engine.transport = world->transports[US];
-    session.engine.tensors[TENSOR] = &tensor;
-    session.job_id = JOB;
+    session.engine = &engine;
+    session.tensors = &tensors;
+    engine.session = &session;
+    session.loop = engine.loop = world->loops[US];
+    engine.transport = world->transports[US];
+    tensors.by_id[TENSOR] = &tensor;
+    session.membership.job_id = JOB;
     session.epoch = EPOCH;
     for (uint32_t i = 0; i < 2; i++) {
         chunks[i] = (struct client_chunk){.tensor = &tensor,
@@ -162,9 +171,9 @@ static void an_operation_that_is_over_takes_nothing(void **state)
     tensor.op.status = WEFT_ERR_CANCELLED;
     expect_dropped(SHARD, wanted());
     tensor.op.status = WEFT_OK;
-    session.engine.failed = WEFT_ERR_PEER_LOST; /* ranks are lost, and the others have not agreed yet */
+    engine.failed = WEFT_ERR_PEER_LOST; /* ranks are lost, and the others have not agreed yet */
     expect_dropped(SHARD, wanted());
-    session.engine.failed = WEFT_OK;
+    engine.failed = WEFT_OK;
     take_both(STEP);
 }
 

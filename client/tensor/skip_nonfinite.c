@@ -10,15 +10,26 @@
  * (state_broadcast.c), and weft_step_end restores them. A shard does the same when the next request
  * carries the new number of skipped steps (server/shard/shard_skip.c). Codecs change their residuals only
  * at a commit. weft_step_end takes the step's number back, so optimisers do not count the step. */
+#include "client/tensor/skip_nonfinite.h"
+
 #include <stdio.h>
 
+#include "client/engine/request.h"
+#include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
+
+bool client_skip_has_nonfinite(const struct weft_session *session)
+{
+    return atomic_load(&session->tensors->skip.found);
+}
 
 bool client_skip_needs_backup(const struct weft_tensor *tensor)
 {
     const bool skips = client_tensor_can_skip_step(tensor);
-    if (tensor->session->skip.tensors > skips) return true;
+    if (tensor->session->tensors->skip.tensors > skips) return true;
     /* another chunk of the tensor */
     return skips && tensor->mode == WEFT_MODE_SERVER && tensor->chunk_count > 1;
 }
@@ -41,7 +52,7 @@ static void store_lower(_Atomic uint64_t *place, uint64_t value)
 
 void client_skip_record_nonfinite(struct weft_tensor *tensor, bool grad_is_nonfinite)
 {
-    struct client_skip *skip = &tensor->session->skip;
+    struct client_skip *skip = &tensor->session->tensors->skip;
     tensor->skipped_step = tensor->op.step;
     store_lower(&skip->first, (uint64_t)tensor->id + 1);
     if (grad_is_nonfinite) store_lower(&skip->grad_is_nonfinite, (uint64_t)tensor->id + 1);
@@ -76,7 +87,7 @@ void client_skip_tensor(struct weft_tensor *tensor)
 
 void client_skip_begin(struct weft_session *session)
 {
-    struct client_skip *skip = &session->skip;
+    struct client_skip *skip = &session->tensors->skip;
     atomic_store(&skip->found, false);
     atomic_store(&skip->first, 0);
     atomic_store(&skip->grad_is_nonfinite, 0);
@@ -84,7 +95,7 @@ void client_skip_begin(struct weft_session *session)
 
 enum weft_status client_skip_gather(struct weft_session *session)
 {
-    struct client_skip *skip = &session->skip;
+    struct client_skip *skip = &session->tensors->skip;
     const uint32_t ranks = session->ranks;
     if (skip->all_capacity < ranks) {
         weft_free_bytes(session->env, skip->all);
@@ -102,7 +113,7 @@ enum weft_status client_skip_gather(struct weft_session *session)
 static const struct weft_tensor *tensor_of(const struct weft_session *session, uint64_t id)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->id == id) return tensor;
     }
@@ -114,7 +125,7 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
 {
     const uint64_t step = session->step.number;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step != step) continue;
         if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic) return tensor;
@@ -128,7 +139,7 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
 /* "the gradient of tensor 'w' is not finite (NaN or infinity) on rank 0 (hosta, pid 40) and 2 more ranks" */
 static void describe_cause(struct weft_session *session, char *out, size_t out_bytes)
 {
-    struct client_skip *skip = &session->skip;
+    struct client_skip *skip = &session->tensors->skip;
     char name[128];
     uint32_t at = 0, more = 0;
     while (at < session->ranks && skip->all[at] == 0) at++;
@@ -153,7 +164,8 @@ static void describe_cause(struct weft_session *session, char *out, size_t out_b
  * updated. */
 static void increment_skip_count(struct weft_session *session)
 {
-    if (!session->is_elastic) session->skip.count = (uint16_t)((session->skip.count + 1u) % WEFT_WIRE_SKIPS);
+    if (!session->is_elastic)
+        session->tensors->skip.count = (uint16_t)((session->tensors->skip.count + 1u) % WEFT_WIRE_SKIPS);
 }
 
 enum weft_status client_skip_step(struct weft_session *session)

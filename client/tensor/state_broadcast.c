@@ -17,8 +17,12 @@
 #include <string.h>
 
 #include "client/call/call.h"
+#include "client/call/input_backup.h"
+#include "client/engine/request.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 static bool has_optimizer(const struct weft_tensor *tensor)
 {
@@ -39,14 +43,14 @@ enum weft_status client_state_broadcast_check(struct weft_tensor *tensor, const 
 void client_state_broadcast_require(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &session->tensors)
+    weft_list_foreach (node, spare, &session->tensors->list)
         weft_container_of(node, struct weft_tensor, session_link)->broadcast_required = true;
 }
 
 void client_state_broadcast_confirm(struct weft_session *session)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors) {
+    weft_list_foreach(node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step == session->step.number) tensor->broadcast_required = false;
     }

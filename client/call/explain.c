@@ -3,7 +3,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/call/calls.h"
+#include "client/engine/engine.h"
+#include "client/engine/query.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/session/topology.h"
 
 #define COUNT_MAX (1ull << 48) /* elements; times their size and the ranks it fits into 64 bits */
 
@@ -11,13 +16,13 @@
 static void answer(struct weft_command *command)
 {
     struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
-    struct client_engine *engine = &query->session->engine;
+    const struct client_engine *engine = query->session->engine;
+    struct client_calls *calls = query->session->calls;
     if (engine->group) {
-        engine->explain_cost = *weft_group_cost(engine->group);
-        engine->explain_one_host = weft_group_uses_onehost(engine->group, engine->explain_kind);
+        calls->explain.cost = *weft_group_cost(engine->group);
+        calls->explain.one_host = weft_group_uses_onehost(engine->group, calls->explain.kind);
     }
-    atomic_store_explicit(&query->state, 2, memory_order_release);
-    weft_loop_notify(engine->loop);
+    client_engine_query_answered(query);
 }
 
 enum weft_status weft_explain(struct weft_session *session, const char *operation, uint64_t count,
@@ -38,10 +43,10 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
     if (count > COUNT_MAX)
         return client_error(session, WEFT_ERR_INVALID, "explain: count %llu does not fit into memory",
                             (unsigned long long)count);
-    struct client_engine *engine = &session->engine;
-    engine->explain_kind = kind;
-    engine->explain_query.command.fn = answer;
-    if (client_engine_query_run(session, &engine->explain_query) < 0)
+    struct client_calls *calls = session->calls;
+    calls->explain.kind = kind;
+    calls->explain.query.command.fn = answer;
+    if (client_engine_query_run(session, &calls->explain.query) < 0)
         return client_error(session, WEFT_ERR_BUSY,
                             "explain: the engine is deep in a computation; ask again");
     bool narrow = dtype == WEFT_F16 || dtype == WEFT_BF16 || dtype == WEFT_F8_E4M3 || dtype == WEFT_F8_E5M2;
@@ -52,17 +57,17 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
         .bytes = count * elem_bytes,
         .elem_bytes = elem_bytes,
         .wide_bytes = narrow ? sizeof(float) : elem_bytes,
-        .forced_plan = session->plans[kind],
-        .cost = &engine->explain_cost,
-        .hosts = &atomic_load(&engine->hosts)->plan,
+        .forced_plan = calls->plans[kind],
+        .cost = &calls->explain.cost,
+        .hosts = &atomic_load(&session->hosts)->plan,
         .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"),
-        .message_bytes = weft_transport_message_bytes(engine->transport),
+        .message_bytes = weft_transport_message_bytes(session->engine->transport),
         .window = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight"),
     };
     char text[768], one_host[256];
     weft_plan_explain(&query, text, sizeof text);
     weft_onehost_model_explain(&query, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN), one_host, sizeof one_host);
-    if (engine->explain_one_host && query.forced_plan == WEFT_PLAN_AUTO)
+    if (calls->explain.one_host && query.forced_plan == WEFT_PLAN_AUTO)
         snprintf(out, out_bytes, "%s: %s; by messages it would be %s", operation, one_host, text);
     else snprintf(out, out_bytes, "%s", text);
     return WEFT_OK;

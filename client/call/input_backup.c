@@ -8,8 +8,12 @@
  *
  * The memory of a copy is kept for the next step. The caller's thread owns the lists. The engine fills a
  * reserved copy until the request of its update has completed. */
+#include "client/call/input_backup.h"
+
 #include <string.h>
 
+#include "client/call/calls.h"
+#include "client/session/failure.h"
 #include "client/session/session.h"
 
 struct backup {
@@ -33,7 +37,7 @@ static struct backup *find_idle(struct weft_session *session, size_t bytes)
 {
     struct backup *best = NULL;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->idle_backups) {
+    weft_list_foreach(node, spare, &session->calls->idle_backups) {
         struct backup *backup = weft_container_of(node, struct backup, link);
         if (backup->capacity >= bytes && (!best || backup->capacity < best->capacity)) best = backup;
     }
@@ -59,7 +63,7 @@ static enum weft_status reserve(struct weft_session *session, void *buffer, size
     backup->buffer = buffer;
     backup->update = update;
     backup->filled = 0;
-    weft_list_append(&session->backup, &backup->link);
+    weft_list_append(&session->calls->backups, &backup->link);
     *backup_out = backup;
     return WEFT_OK;
 }
@@ -99,12 +103,12 @@ enum weft_status client_backup_reserve_update(struct weft_session *session, void
 
 static void close_all(struct weft_session *session, bool updates, bool inputs)
 {
-    while (!weft_list_empty(&session->backup)) {
+    while (!weft_list_empty(&session->calls->backups)) {
         /* the last one first: of a buffer used twice the oldest copy stays */
-        struct backup *backup = weft_container_of(session->backup.prev, struct backup, link);
+        struct backup *backup = weft_container_of(session->calls->backups.prev, struct backup, link);
         if (backup->update ? updates : inputs) memcpy(backup->buffer, backup->copy, backup->filled);
         weft_list_remove(&backup->link);
-        weft_list_append(&session->idle_backups, &backup->link);
+        weft_list_append(&session->calls->idle_backups, &backup->link);
     }
 }
 
@@ -114,7 +118,7 @@ void client_backup_undo(struct weft_session *session) { close_all(session, true,
 
 void client_backup_free(struct weft_session *session)
 {
-    struct weft_list *lists[] = {&session->backup, &session->idle_backups};
+    struct weft_list *lists[] = {&session->calls->backups, &session->calls->idle_backups};
     for (size_t i = 0; i < 2; i++)
         while (!weft_list_empty(lists[i]))
             backup_free(session, weft_list_first(lists[i], struct backup, link));

@@ -1,0 +1,43 @@
+/* open_step.h - state of the open step. The caller's thread writes it (elastic/step.c); waits and calls read
+ * it.
+ *
+ * The record is what a rank tells the other ranks about the step: three i64 elements of an all_gather. */
+#ifndef WEFT_CLIENT_SESSION_OPEN_STEP_H
+#define WEFT_CLIENT_SESSION_OPEN_STEP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "weft/weft.h"
+
+struct client_step_record {
+    uint64_t step;
+    float lr, weight;
+    uint64_t revision; /* of the codec choices in force (tensor/codec_tuner.h) */
+};
+_Static_assert(sizeof(struct client_step_record) == 24, "travels as three i64");
+
+struct client_step {
+    _Atomic bool open;                 /* between weft_step_begin and weft_step_end; other waiting threads
+                                        * read it */
+    uint64_t number;                   /* of the open step, else of the last one */
+    float lr, weight;
+    uint64_t began_ns;
+    _Atomic uint64_t exposed_ns;       /* waited in this step, summed over the threads that waited */
+    _Atomic uint64_t exposed_peers_ns; /* part of exposed_ns in which an operation waited for a late rank */
+    bool recorded;                     /* this step exchanges records */
+    bool compared;                     /* step_end has started the comparison of pushed tensors */
+    struct weft_request request;       /* all_gather of the records */
+    struct weft_request vote;          /* elastic jobs: the vote at the end of the step */
+    uint32_t grow_epoch;               /* in the vote: the epoch that newcomers wait for; 0: none */
+    /* written by the engine while `request` is open */
+    struct client_step_record mine;
+    struct client_step_record *all;    /* (all_capacity,) owned */
+    uint32_t all_capacity;
+    bool records_agree;                /* the records of all ranks have arrived and agree */
+    float grad_scale;                  /* 1 / sum of weights */
+    bool weights_one;                  /* the weight of every rank is 1 */
+};
+
+#endif
