@@ -32,9 +32,9 @@
 #include "client/tensor/tensors.h"
 
 #define FIRST_EPOCH 1u /* of the membership that a job begins with */
-/* the coordinator checks every second for silent members; and a margin */
-#define LIVENESS_PERIOD_NS WEFT_MS(2500)
-#define FINALIZE_NS WEFT_MS(4500) /* weft.h promises 5 s; joining the threads needs the rest */
+/* over the heartbeat period: the coordinator checks for silent members once a second */
+#define SILENCE_MARGIN_NS WEFT_MS(2500)
+#define FINALIZE_NS WEFT_MS(4500) /* weft.h promises 5 s; the rest is for joining the threads */
 
 /* One allocation holds a session and the state of every folder. */
 struct whole_session {
@@ -65,8 +65,7 @@ static enum weft_status take_welcome(struct weft_session *session)
     session->endpoint = welcome->endpoint_first;
     session->is_elastic = welcome->workers_min > 0;
     session->membership.silence_ns =
-        (welcome->heartbeat_ns < WEFT_NEVER / 4 ? welcome->heartbeat_ns : WEFT_NEVER / 4) +
-        LIVENESS_PERIOD_NS;
+        (welcome->heartbeat_ns < WEFT_NEVER / 4 ? welcome->heartbeat_ns : WEFT_NEVER / 4) + SILENCE_MARGIN_NS;
     return client_engine_open(session, welcome->transport_nonce, &session->error);
 }
 
@@ -102,7 +101,7 @@ static enum weft_status send_ready(struct weft_session *session, const Weft__Con
     return status;
 }
 
-/* A newcomer in a job that runs has its rank from the roster. */
+/* A newcomer in a running job gets its rank from the roster. */
 static void take_rank(struct weft_session *session, const Weft__Control__Roster *roster)
 {
     uint32_t ranks = 0;
@@ -120,7 +119,7 @@ static enum weft_status join(struct weft_session *session)
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     WEFT_TRY(client_engine_create(session, &session->error));
     WEFT_TRY(client_control_start(session, &session->error));
-    /* The connection has the same deadline and knows why nobody answers: it goes first. */
+    /* The connection has the same deadline, and its error has the reason: it goes first. */
     WEFT_TRY(client_init_wait(session, CLIENT_WELCOME, until_ns + CLIENT_BUFFER_RELEASE_NS,
                               "but it did not let this worker in"));
     WEFT_TRY(take_welcome(session));
@@ -137,7 +136,7 @@ static enum weft_status join(struct weft_session *session)
     session->membership.is_newcomer = session->epoch > FIRST_EPOCH;
     session->step.number = session->control.committed;
     session->epoch_change.codec_steps = session->control.codec_steps;
-    weft_group_set_cost(session->engine->group, &session->link.cost); /* nothing has been posted yet */
+    weft_group_set_cost(session->engine->group, &session->link.cost); /* before the first operation */
     WEFT_TRY(client_hosts_apply_links(session, &session->error));
     return WEFT_OK;
 }
@@ -169,7 +168,7 @@ static void free_session(struct weft_session *session)
     weft_free_bytes(env, weft_container_of(session, struct whole_session, session));
 }
 
-/* Engine, net thread, their memory. The session is failed or closed by now. */
+/* Stops and frees engine and net thread. The session has failed or is closed. */
 static void stop_threads(struct weft_session *session, uint64_t until_ns)
 {
     if (session->loop) client_engine_stop(session, until_ns);
@@ -183,7 +182,7 @@ enum weft_status weft_init(const struct weft_options *options, struct weft_sessi
     return client_init(weft_env_system(), options, session_out);
 }
 
-/* A failure that is only ours still ends the job: the others wait for this rank. */
+/* A failure of this rank alone ends the job too: the other ranks wait for it. */
 static void give_up_join(struct weft_session *session, enum weft_status status)
 {
     const char *text = session->error.text[0] ? session->error.text : weft_reason_text(status);
@@ -215,8 +214,8 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
     if (status < 0) {
         client_live_remove(session);
         if (begun) give_up_join(session, status);
-        client_thread_error()->status = WEFT_OK; /* in virtual time others on this thread may have failed
-                                                  * meanwhile */
+        client_thread_error()->status = WEFT_OK; /* in virtual time another session of this thread may have
+                                                  * failed meanwhile */
         weft_error_set(client_thread_error(), status, "weft_init: %.440s",
                        session->error.text[0] ? session->error.text : weft_reason_text(status));
         free_session(session);
@@ -233,14 +232,14 @@ static void leave(struct weft_session *session)
 {
     uint64_t until_ns = client_deadline(session, FINALIZE_NS);
     uint32_t open = atomic_load(&session->open_requests);
-    client_call_group_cancel(session, WEFT_ERR_CLOSED, "weft_finalize came before weft_group_end");
-    /* Transports must not use descriptors that are gone: UCX ends the process. Peers learn of this rank's
-     * end from the coordinator. */
+    client_call_group_cancel(session, WEFT_ERR_CLOSED, "weft_finalize was called before weft_group_end");
+    /* A transport must not use closed descriptors: UCX would end the process. The coordinator reports this
+     * rank's end to its peers. */
     if (!session->engine->is_halted && weft_loop_descriptors_lost(session->loop)) {
         client_fail(session, WEFT_ERR_IO, false, "rank %u: %s", session->rank, WEFT_DESCRIPTORS_LOST);
         (void)client_engine_halt_because(session, WEFT_DESCRIPTORS_LOST);
     }
-    if (open > 0) /* others may be waiting for the rest of these operations: they must hear of it */
+    if (open > 0) /* other ranks may wait for these operations */
         client_fail(session, WEFT_ERR_CLOSED, true,
                     "rank %u called weft_finalize with %u operations still running", session->rank, open);
     else if (!session->engine->is_halted)
@@ -251,8 +250,8 @@ static void leave(struct weft_session *session)
     stop_threads(session, until_ns);
 }
 
-/* Reports a mismatch that only the comparison at the end found. The sentence outlives the session: it is
- * stored per thread. */
+/* Reports a mismatch that only the final comparison found. The sentence is stored per thread, because the
+ * session is freed. */
 static enum weft_status report_leave_mismatch(struct weft_session *session)
 {
     if (client_failed(session) != WEFT_ERR_MISMATCH) return WEFT_OK;
@@ -268,7 +267,7 @@ enum weft_status weft_finalize(struct weft_session *session)
     enum weft_status found = WEFT_OK;
     if (!session) return WEFT_OK;
     client_live_remove(session);
-    /* In a forked child the threads are not here and the sockets and the transport are the parent's. */
+    /* A forked child has no threads of the session; sockets and transport belong to the parent. */
     if (session->pid == weft_process_id()) {
         const bool well = client_failed(session) == WEFT_OK;
         client_codec_tuner_report(session);

@@ -1,8 +1,8 @@
 /* loader.c - opens libweft_core.so once, from weft/ beside libweft.so or, in a build tree, from the same
  * folder.
  *
- * The folder is noted when libweft.so is loaded: its path may be relative, and the program may change
- * directory before its first call. The file is opened by the first call, so a program that makes none loads
+ * The folder is recorded when libweft.so is loaded: its path may be relative, and the program may change
+ * directory before its first call. The first call opens the file, so a program that makes no call loads
  * nothing. */
 #include "client/loader.h"
 
@@ -17,8 +17,8 @@
 
 _Atomic(const struct weft_core *) loader_opened;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static char folder[PATH_MAX]; /* of libweft.so; "": not known */
-static char failure[512];     /* why there is no libweft_core.so */
+static char folder[PATH_MAX]; /* of libweft.so; "": unknown */
+static char failure[512];     /* sentence of the failure to open libweft_core.so */
 
 __attribute__((constructor)) static void note_folder(void)
 {
@@ -28,7 +28,7 @@ __attribute__((constructor)) static void note_folder(void)
 static const struct weft_core *open_core(void)
 {
     char path[PATH_MAX + 32];
-    if (!folder[0]) note_folder(); /* a constructor of another library may call before ours has run */
+    if (!folder[0]) note_folder(); /* a constructor of another library may call before note_folder has run */
     snprintf(path, sizeof path, "%s/weft/libweft_core.so", folder);
     if (access(path, F_OK) != 0) snprintf(path, sizeof path, "%s/libweft_core.so", folder);
     void *library = weft_library_open(path);

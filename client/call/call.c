@@ -29,7 +29,8 @@ static bool is_public(enum weft_call_kind kind)
     return kind >= WEFT_CALL_ALL_REDUCE && kind <= WEFT_CALL_RECV && (int)kind != WEFT_COLL_ALL_GATHER_BYTES;
 }
 
-/* Returns the caller's struct, or `copy` filled from it if its size is of another release; NULL: refused. */
+/* Returns the caller's struct, or `copy` filled from it if its size is that of another release. NULL:
+ * refused. */
 static const struct weft_call *full_size(struct weft_session *session, const struct weft_call *call,
                                          struct weft_call *copy)
 {
@@ -101,12 +102,12 @@ static enum weft_status make_request(struct weft_session *session, const struct 
     };
     if (call->kind == WEFT_CALL_BROADCAST) described.in = call->out;
     WEFT_TRY(client_call_prepare(session, &described, user_request, request_out));
-    /* else no step is run again */
+    /* otherwise no step is run again */
     (*request_out)->preserves_input = call->preserve_input && call->in == call->out && session->is_elastic;
     return WEFT_OK;
 }
 
-/* In-place input that a step run again needs once more. */
+/* Backs up in-place input, which a step that is run again reads once more. */
 static enum weft_status back_up_input(struct weft_session *session, const struct client_request *request)
 {
     if (!request->preserves_input) return WEFT_OK;
@@ -177,7 +178,7 @@ enum weft_status weft_start(struct weft_request *user_request)
                             "start: the request is not persistent; make it so by weft_call_init");
     WEFT_TRY(client_request_check_idle(session, request, "start"));
     WEFT_TRY(client_comm_valid(session, request->op.comm));
-    if (request->counts || request->counts_out) { /* the caller may have changed its tables */
+    if (request->counts || request->counts_out) { /* the caller may have changed its tables of counts */
         const struct client_call call = call_of(request);
         WEFT_TRY(client_call_check(session, &call));
     }

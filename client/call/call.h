@@ -1,4 +1,4 @@
-/* call.h - one collective, send or recv as the caller described it, on its way into a request
+/* call.h - a collective, send or recv as the caller described it, before it is written into a request
  * (collectives.c, call.c). */
 #ifndef WEFT_CLIENT_CALL_CALL_H
 #define WEFT_CLIENT_CALL_CALL_H
@@ -19,7 +19,7 @@ struct client_call {
     const uint64_t *counts, *counts_out;
     enum weft_dtype dtype;
     enum weft_op op;
-    double factor;          /* of a weighted avg: the weight */
+    double factor;          /* of a weighted average: the weight */
     bool weighted;
     uint32_t root;
     enum weft_coll_label label;
@@ -32,8 +32,7 @@ struct client_call {
     void *context;
 };
 
-/* A call of all ranks, or with one of them, on the host's memory, with one count and the session's
- * deadline: what most are. */
+/* The common form of a call: all workers, host memory, one count, the session's deadline. */
 struct client_simple_call {
     enum weft_coll_kind kind;
     const void *in;
@@ -55,14 +54,14 @@ static inline struct client_call client_call_from_simple(const struct client_sim
                                 .factor = 1};
 }
 
-/* Caller's thread: validate a call by the rules of the group (weft_coll_check) and of weights. Nothing is
- * sent. */
+/* Validates a call by the rules of the group (weft_coll_check) and of weights. Sends nothing. Caller's
+ * thread. */
 enum weft_status client_call_check(struct weft_session *session, const struct client_call *call);
-/* Caller's thread: check the call and write it into a request that is at rest. On an error the request is
- * untouched. */
+/* Validates the call and writes it into an idle request. On an error the request is unchanged. Caller's
+ * thread. */
 enum weft_status client_call_prepare(struct weft_session *session, const struct client_call *call,
                                      struct weft_request *user_request, struct client_request **request_out);
-/* a request that was taken: the second half */
+/* the second half, for a claimed request */
 void client_call_fill_request(struct client_request *request, const struct client_call *call);
 static inline struct client_simple_call client_simple_broadcast(void *buffer, uint64_t count,
                                                                 enum weft_dtype dtype, uint32_t root)
@@ -75,27 +74,27 @@ static inline struct client_simple_call client_simple_broadcast(void *buffer, ui
                                        .op = WEFT_SUM,
                                        .root = root};
 }
-/* Caller's thread: post an operation without a reduction as a part of another public call. Mismatch
- * sentences name that call. WEFT_IN_PROGRESS. */
+/* Posts an operation without a reduction as a part of another public call; mismatch sentences name that
+ * call. WEFT_IN_PROGRESS. Caller's thread. */
 enum weft_status client_call_start_internal(struct weft_session *session, enum weft_coll_label label,
                                             const struct client_simple_call *plain,
                                             struct weft_request *request);
-/* The same, and wait for it. `what` names it in the sentence of a failure. Blocks. */
+/* The same, and waits for it. `what` names it in the sentence of a failure. Blocks. */
 enum weft_status client_call_run_internal(struct weft_session *session, enum weft_coll_label label,
                                           const struct client_simple_call *plain, const char *what);
-/* Caller's thread: start what was taken, or gather it while a group of calls is open. WEFT_IN_PROGRESS. */
+/* Starts a prepared request, or gathers it while a group of calls is open. WEFT_IN_PROGRESS. Caller's
+ * thread. */
 enum weft_status client_call_submit(struct client_request *request);
-/* Engine: the letter by which a single call starts. */
+/* The command that starts a single call. Engine thread. */
 void client_call_start(struct weft_command *command);
-/* Engine: an operation of a call, or of several, has failed: the session ends with that. */
+/* The operation of one or several calls has failed: the session fails. Engine thread. */
 void client_call_failed(struct client_group_op *op, enum weft_status status, const char *text);
-/* weighted_average.c, engine: put the agreement on the weights of a weighted call, and the call behind it,
- * into their group's queue. */
+/* weighted_average.c: queues the all_reduce of the weights, and the call behind it. Engine thread. */
 void client_weighted_average_start(struct client_request *request);
-/* What the call then asks of the group: factor and total, in place of the avg. */
+/* The arguments of the call after that: factor and total instead of the average. */
 void client_weighted_average_args(const struct client_request *request, struct weft_coll_args *args);
 void client_weighted_averages_free(struct weft_session *session); /* memory only */
-/* Engine: what the group is asked for. */
+/* The arguments of the call for its group. Engine thread. */
 void client_call_args(const struct client_request *request, struct weft_coll_args *args);
 struct weft_group *client_request_group(const struct client_request *request);
 enum weft_status client_call_post(struct client_group_op *op, struct weft_error *error);

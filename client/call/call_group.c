@@ -1,19 +1,16 @@
-/* call_group.c - groups of calls. What is called between weft_group_start and weft_group_end starts together
- * at the end:
+/* call_group.c - groups of calls. Calls between weft_group_start and weft_group_end start together at the
+ * end:
  *
- *     all_reduce a, b   (small, f32, sum) ─┐ one bucket: copied together, one operation, copied apart
- *     all_reduce d      (large)            │ itself
+ *     all_reduce a, b   (small, f32, sum) ─┐ one bucket: copied in, one operation, copied out
+ *     all_reduce d      (large)            │ own operation
  *     all_reduce c      (small, f32, sum) ─┘
  *     all_reduce e      (small, f16, sum) ── another bucket
- *     broadcast f                            itself
+ *     broadcast f                            own operation
  *
- * Which calls share a bucket, and the order in which all of it is posted, follow from the calls and their
- * order alone, which are the same on all ranks: not from time, not from what is under way. A bucket's header
- * carries a number made of its calls' lengths, so ranks whose groups differ are told so even where the sums
- * of the lengths agree.
- *
- * What cannot share is posted at its own place: a bucket has the place of its first call. Tensors:
- * call_group.h. */
+ * The calls and their order alone decide which calls share a bucket and in which order the operations are
+ * posted. Both are equal on all ranks. A bucket's header carries a hash of the lengths of its calls: ranks
+ * whose groups differ fail even if the sums of lengths agree. A bucket has the place of its first call.
+ * Tensors: tensor/call_group_leader.c. */
 #include "client/call/call_group.h"
 
 #include <stdio.h>
@@ -29,22 +26,22 @@
 #include "client/session/failure.h"
 #include "client/session/session.h"
 
-/* longer ones gain nothing: the copies cost what the start of an operation does */
+/* for longer calls the copies cost as much as the start of an operation */
 #define CALL_BYTES_MAX (64u << 10)
-#define BUCKET_BYTES_MAX (512u << 10) /* copied in one go on the engine: tens of microseconds */
-#define BUCKETS_OPEN 16u              /* dtypes x reductions x groups that are filled at the same time */
+#define BUCKET_BYTES_MAX (512u << 10) /* copied in one callback of the engine: tens of microseconds */
+#define BUCKETS_OPEN 16u              /* buckets filled at the same time: dtypes x reductions x groups */
 
 struct client_bucket {
-    struct weft_list link;     /* batch->idle */
+    struct weft_list link;     /* call_group->idle */
     uint8_t *memory;           /* (capacity,) owned */
     size_t capacity;
-    /* the group of calls it serves now */
+    /* the group of calls that uses it */
     struct weft_session *session;
     struct client_request *first;
     struct weft_list calls;    /* struct client_request.op.link */
     uint64_t count, signature;
     size_t elem_bytes;
-    /* the engine's */
+    /* the engine thread */
     struct weft_command command;
     struct client_group_op op;
 };
@@ -77,7 +74,7 @@ void client_call_group_add(struct client_request *request)
 
 /* ---- buckets ---- */
 
-/* The largest idle one, or a new one. NULL: no memory. */
+/* An idle bucket, the last used first, or a new one. NULL: no memory. */
 static struct client_bucket *bucket_alloc(struct weft_session *session)
 {
     struct client_call_group *call_group = &session->calls->call_group;
@@ -102,7 +99,7 @@ static struct client_bucket *bucket_alloc(struct weft_session *session)
 static void bucket_return(struct weft_session *session, struct client_bucket *bucket)
 {
     pthread_mutex_lock(&session->calls->call_group.lock);
-    /* the last one used is in the cache */
+    /* the last used one is in the cache */
     weft_list_insert_before(session->calls->call_group.idle.next, &bucket->link);
     pthread_mutex_unlock(&session->calls->call_group.lock);
 }
@@ -154,7 +151,7 @@ static void bucket_add(struct client_bucket *bucket, struct client_request *requ
     bucket->signature = weft_fnv(bucket->signature, request->count) + 1;
 }
 
-/* ---- on the engine ---- */
+/* ---- engine thread ---- */
 
 static struct client_request *request_of_node(struct weft_list *node)
 {
@@ -191,7 +188,7 @@ static enum weft_status copy_out_calls(struct client_bucket *bucket, struct weft
     return WEFT_OK;
 }
 
-/* Requests are the caller's again one after the other: the bucket goes back first. */
+/* The bucket is released first: each completed request is the caller's again. */
 static void complete_calls(struct weft_session *session, struct client_bucket *bucket,
                            enum weft_status status, const char *text)
 {
@@ -258,13 +255,12 @@ static void start_bucket(struct weft_command *command)
     client_engine_queue_group_op(session, &bucket->op);
 }
 
-/* "that 17 calls share": for sentences about one of them. */
 const struct weft_coll *client_call_group_operation(const struct client_request *request)
 {
     return request->bucket ? request->bucket->op.coll : request->op.coll;
 }
 
-/* ---- the caller's thread ---- */
+/* ---- caller's thread ---- */
 
 void client_call_group_remove(struct client_request *request, enum weft_status status, const char *text)
 {
@@ -277,7 +273,7 @@ void client_call_group_remove(struct client_request *request, enum weft_status s
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
 }
 
-/* Never started. */
+/* Completes calls that were never started. */
 static void complete_gathered(struct weft_session *session, enum weft_status status, const char *text)
 {
     struct weft_list *gathered = &session->calls->call_group.gathered;
@@ -298,8 +294,7 @@ struct open_buckets {
     uint32_t count;
 };
 
-/* The bucket this call goes into; a new one in the place of the oldest when there are too many. NULL: no
- * memory. */
+/* The bucket for this call. If BUCKETS_OPEN are filled, a new one replaces the oldest. NULL: no memory. */
 static struct client_bucket *find_bucket(struct weft_session *session, struct open_buckets *open_buckets,
                                          const struct client_request *request)
 {
@@ -314,7 +309,7 @@ static struct client_bucket *find_bucket(struct weft_session *session, struct op
     return bucket;
 }
 
-/* Into buckets; only the first call of each stays in the list of what is gathered. */
+/* Fills buckets; only the first call of each bucket stays in the list of gathered calls. */
 static enum weft_status fill_buckets(struct weft_session *session)
 {
     struct open_buckets open_buckets = {.count = 0};
@@ -355,7 +350,7 @@ static void send_all(struct weft_session *session)
             send_bucket(session, bucket);
             continue;
         }
-        if (bucket) { /* alone in it */
+        if (bucket) { /* its only call */
             weft_list_remove(&request->op.link);
             request->bucket = NULL;
             bucket_return(session, bucket);
@@ -385,7 +380,7 @@ enum weft_status weft_group_end(struct weft_session *session)
     if (--session->calls->call_group.depth > 0) return WEFT_OK;
     if (status == WEFT_OK) {
         status = fill_buckets(session);
-        if (status < 0) /* the other ranks go on with these calls, and wait for this one */
+        if (status < 0) /* the other ranks start these calls and wait for this rank */
             client_fail(session, status, true, "rank %u: no memory to start a group of calls", session->rank);
         if (status < 0) status = client_usable(session);
     }

@@ -1,11 +1,11 @@
-/* cancel.c - weft_cancel: ends a request of which no other rank can know yet.
+/* cancel.c - weft_cancel: ends a request that no other rank can know yet.
  *
  *     gathered, before weft_group_end     removed from the group of calls, on the caller's thread
- *     recv without a matched send         the engine removes it: from the queue, or from the group (weft_coll_cancel_recv)
- *     all else                            WEFT_ERR_BUSY: another rank has begun it, or may have at any moment
+ *     recv without a matched send         removed by the engine: from the queue, or from the group (weft_coll_cancel_recv)
+ *     every other request                 WEFT_ERR_BUSY: another rank may have begun the operation
  *
- * Whether a collective operation still waits in this rank's queue depends on time and differs between
- * ranks. So it is not cancelled there: the ranks would disagree about their next operation. */
+ * A collective that waits in this rank's queue is not cancelled: on another rank it may be posted, and
+ * then the ranks would disagree about the next operation. */
 #include "client/call/call_group.h"
 #include "client/call/calls.h"
 #include "client/call/fastpath.h"
@@ -24,18 +24,18 @@ static bool is_open(const struct client_request *request)
     return atomic_load_explicit(&request->state, memory_order_acquire) == CLIENT_REQUEST_OPEN;
 }
 
-/* ---- the engine ---- */
+/* ---- engine thread ---- */
 
 static void cancel_recv(struct client_request *request)
 {
-    (void)client_fastpath_post_deferred(request->session); /* it may be the one that was kept back */
+    (void)client_fastpath_post_deferred(request->session); /* the recv may be the deferred one */
     if (!is_open(request) || request->session->engine->failed) return;
     request->cancelled = true;
     if (!request->op.coll) {
         struct weft_list *queue = client_engine_group_queue(&request->op);
         weft_list_remove(&request->op.link);
         client_request_complete(request, WEFT_ERR_CANCELLED, CANCELLED_TEXT);
-        client_engine_pump(queue); /* those behind it */
+        client_engine_pump(queue); /* operations behind it */
     } else if (!weft_coll_cancel_recv(request->op.coll)) {
         request->cancelled = false;
     }
@@ -49,14 +49,14 @@ static void cancel_on_engine(struct weft_command *command)
     client_engine_query_answered(query);
 }
 
-/* ---- the caller ---- */
+/* ---- caller's thread ---- */
 
 static bool has_ended(void *context)
 {
     return !is_open(context);
 }
 
-/* Returns what came of it: the request has ended, or goes on. */
+/* Runs cancel_recv on the engine; afterwards the request has completed, or goes on. */
 static enum weft_status ask_engine(struct client_request *request)
 {
     struct weft_session *session = request->session;
@@ -64,11 +64,11 @@ static enum weft_status ask_engine(struct client_request *request)
     atomic_store(&calls->cancel.request, request);
     calls->cancel.query.command.fn = cancel_on_engine;
     if (client_engine_query_run(session, &calls->cancel.query) == WEFT_OK) return WEFT_OK;
-    if (atomic_exchange(&calls->cancel.request, NULL)) /* the message finds no request to cancel */
+    if (atomic_exchange(&calls->cancel.request, NULL)) /* the command then finds no request */
         return client_error(session, WEFT_ERR_BUSY,
-                            "cancel: the engine is deep in a computation; call again");
+                            "cancel: the engine is in a long computation; call again");
     return client_engine_query_run(
-        session, &calls->cancel.query); /* the engine was handling the message: this answer comes after it */
+        session, &calls->cancel.query); /* the engine was running the command: this query runs after it */
 }
 
 static enum weft_status cancel_open(struct client_request *request)
@@ -87,7 +87,7 @@ static enum weft_status cancel_open(struct client_request *request)
             "cancel: the operation is under way, on this rank or another; wait for the request");
     if (request->status == WEFT_ERR_CANCELLED) return WEFT_OK;
     return client_error(session, WEFT_ERR_STATE,
-                        "cancel: the request has ended before; ask weft_test for its status");
+                        "cancel: the request has already ended; weft_test returns its status");
 }
 
 enum weft_status weft_cancel(struct weft_request *user_request)

@@ -1,5 +1,5 @@
-/* collectives.c - the operations of all ranks, and of pairs, on plain buffers. Checked here, posted by the
- * engine in call order. */
+/* collectives.c - collectives, sends and recvs on plain buffers. The caller's thread checks them; the
+ * engine posts them in call order. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "client/session/session.h"
 #include "client/session/topology.h"
 
-/* ---- on the engine ---- */
+/* ---- engine thread ---- */
 
 void client_call_failed(struct client_group_op *op, enum weft_status status, const char *text)
 {
@@ -26,7 +26,8 @@ void client_call_failed(struct client_group_op *op, enum weft_status status, con
                  text ? text : weft_reason_text(status));
         text = sentence;
     }
-    client_engine_group_op_failed(op, status, text); /* the ranks are out of step: this session is over */
+    client_engine_group_op_failed(op, status, text); /* the ranks disagree about the next operation: the
+                                                      * session ends */
 }
 
 void client_call_done(struct client_group_op *op, enum weft_status status, const char *text)
@@ -34,7 +35,7 @@ void client_call_done(struct client_group_op *op, enum weft_status status, const
     struct client_request *request = weft_container_of(op, struct client_request, op);
     struct weft_session *session = request->session;
     struct client_engine *engine = session->engine;
-    /* the last of its pieces comes back to here */
+    /* its last piece calls this function again */
     if (request->stage && !client_stage_ended(request, status, text)) return;
     if (engine->failed) {
         client_request_complete(request, engine->failed, engine->failed_text);
@@ -70,7 +71,7 @@ void client_call_args(const struct client_request *request, struct weft_coll_arg
         .plan = (enum weft_plan_id)request->plan,
         .reproducible = request->reproducible,
         .deadline_ns = request->deadline_ns,
-        .posted_ns = request->at_once ? request->started_ns : 0,
+        .posted_ns = request->is_next ? request->started_ns : 0,
     };
     if (request->weighted) client_weighted_average_args(request, args);
 }
@@ -83,7 +84,7 @@ enum weft_status client_call_post(struct client_group_op *op, struct weft_error 
     client_call_args(request, &args);
     enum weft_status status = weft_coll_post(client_request_group(request), &args,
                                              client_engine_group_op_done, op, &op->coll, error);
-    request->at_once = false; /* should it have to be posted again */
+    request->is_next = false; /* not if it is posted again */
     if (status == WEFT_IN_PROGRESS)
         atomic_store_explicit(&request->session->calls->last_plan, (int)weft_coll_plan(op->coll),
                               memory_order_relaxed);
@@ -93,13 +94,13 @@ enum weft_status client_call_post(struct client_group_op *op, struct weft_error 
 void client_call_start(struct weft_command *command)
 {
     struct client_request *request = weft_container_of(command, struct client_request, command);
-    /* called before this one */
+    /* it was called before this recv */
     if (request->kind == WEFT_COLL_RECV) (void)client_fastpath_post_deferred(request->session);
     if (!client_request_begin(request)) return;
     if (request->stage) client_stage_opened(request);
     request->op.ready = true;
     request->op.session = request->session;
-    request->at_once = weft_list_empty(client_engine_group_queue(&request->op));
+    request->is_next = weft_list_empty(client_engine_group_queue(&request->op));
     request->op.post = client_call_post;
     request->op.done = client_call_done;
     if (request->weighted) {
@@ -109,7 +110,7 @@ void client_call_start(struct weft_command *command)
     client_engine_queue_group_op(request->session, &request->op);
 }
 
-/* ---- the caller's thread ---- */
+/* ---- caller's thread ---- */
 
 static uint32_t rank_in(const struct weft_session *session, const struct weft_comm *comm)
 {
@@ -163,7 +164,7 @@ static enum weft_status check_weight(struct weft_session *session, const struct 
     return WEFT_OK;
 }
 
-/* The plan that was set for this operation, else the automatic choice. The same on all ranks. */
+/* The plan set for this operation, or the automatic choice. Equal on all ranks. */
 static enum weft_plan_id plan_for(const struct weft_session *session, const struct client_call *call)
 {
     enum weft_plan_id plan = session->calls->plans[call->kind];
@@ -192,7 +193,7 @@ enum weft_status client_call_check(struct weft_session *session, const struct cl
         .plan = call->reproducible ? WEFT_PLAN_AUTO : plan_for(session, call),
     };
     struct weft_error error;
-    error.status = WEFT_OK, error.text[0] = 0; /* the rest is written with them */
+    error.status = WEFT_OK, error.text[0] = 0; /* the other fields are written with them */
     const enum weft_status status = weft_coll_check(&place, &args, &error);
     if (status < 0) return client_error(session, status, "%s", error.text);
     return call->weighted ? check_weight(session, call, weft_coll_kind_name(call->kind)) : WEFT_OK;
@@ -234,13 +235,13 @@ void client_call_fill_request(struct client_request *request, const struct clien
     request->stream = call->stream;
 }
 
-/* The first copies of a call on a device's memory are queued here, in the order of the caller's stream. */
+/* Queues the first copies of a call on device memory, in the order of the caller's stream. */
 static enum weft_status stage(struct client_request *request)
 {
     const struct weft_session *session = request->session;
     if (request->memory != WEFT_MEMORY_CUDA && !session->calls->staging.cuts_long_calls && !request->counts &&
         !request->counts_out) {
-        /* most calls by far */
+        /* fast path: most calls */
         request->stage = NULL;
         return WEFT_OK;
     }
@@ -252,7 +253,7 @@ static enum weft_status stage(struct client_request *request)
     struct client_extents extents;
     bool fits =
         extents_of(&call, rank_in(session, request->op.comm), ranks_in(session, request->op.comm), &extents);
-    /* the counts of a persistent call have been changed */
+    /* the counts of a persistent call have changed */
     return fits ? client_stage_start(request, extents) : WEFT_ERR_INVALID;
 }
 
@@ -306,7 +307,7 @@ static enum weft_status run_simple(struct weft_session *session, const struct cl
                : run_first(session, plain, user_request);
 }
 
-/* ---- one count for all ---- */
+/* ---- one count for all ranks ---- */
 enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,
                                  enum weft_dtype dtype, enum weft_op op, struct weft_request *request)
 {
@@ -511,7 +512,7 @@ enum weft_status weft_all_to_all_v(struct weft_session *session, const void *in,
     return run_pieces(session, &call, true, request);
 }
 
-/* ---- pairs ---- */
+/* ---- send and recv ---- */
 enum weft_status weft_send(struct weft_session *session, const void *buffer, uint64_t count,
                            enum weft_dtype dtype, uint32_t to, struct weft_request *request)
 {

@@ -1,12 +1,12 @@
-/* device_staging.c - see device_staging.h. What a window goes through:
+/* device_staging.c - see device_staging.h. States of a window:
  *
- *     idle ──copy down queued──► filling ──its event has passed──► full ──► posted ──operation done──►
- *     emptying (copy up queued)
- *                                   ▲                                                                    │ down waits for up
- *                                   └────────────────── the piece three further on ──────────────────────┘
+ *     idle ──copy down queued──► filling ──event has passed──► full ──► posted ──operation done──► emptying
+ *     (copy up queued)
+ *                                   ▲                                                                  │ down waits for up
+ *                                   └───────────────────── piece + WINDOWS ────────────────────────────┘
  *
- * No host thread waits for a device: events order the streams among themselves, and the engine looks at
- * the events of windows that it needs, soon at first and then less often (a millisecond at most). */
+ * No host thread waits for a device: events order the streams. The engine polls the events of the windows
+ * that it needs, first often and later at most every millisecond. */
 #include "client/call/device_staging.h"
 
 #include <sched.h>
@@ -31,18 +31,18 @@ struct client_device {
     const struct weft_memory_ops *ops;
     struct weft_session *session;
     int device;
-    void *down, *up, *coding; /* streams; of codecs that work there */
-    bool hangs;               /* a codec that was freed waited for it in vain */
+    void *down, *up, *coding; /* streams: copies to the host, copies to the device, codecs on the device */
+    bool hangs;               /* a codec that was freed waited for the device in vain */
 };
 
 enum window_state { IDLE = 0, FILLING, FULL, POSTED, EMPTYING };
 
 struct window {
     struct client_stage *stage;
-    uint8_t *memory; /* (capacity,) owned; NULL: the caller's own host memory is used */
+    uint8_t *memory; /* (capacity,) owned; NULL: the caller's host memory is used */
     size_t capacity;
     bool pinned;
-    void *filled, *emptied; /* events, of `of` */
+    void *filled, *emptied; /* events, created on the device `of` */
     enum window_state state;
     uint64_t piece;
     struct weft_coll *coll; /* while posted */
@@ -52,35 +52,35 @@ struct client_stage {
     struct weft_list link;
     struct weft_session *session;
     struct client_request *request;
-    struct client_device *device; /* of this call; NULL: host memory in pieces */
-    struct client_device *of;     /* for whose device the events were made */
+    struct client_device *device; /* device of this call; NULL: host memory in pieces */
+    struct client_device *of;     /* device of the events */
     void *stream;                 /* the caller's */
-    void *begun;                  /* event: what the caller had queued before */
+    void *begun;                  /* event: the work that the caller had queued before the call */
     struct window windows[WINDOWS];
     size_t elem_bytes;
     uint64_t piece_elems, pieces;
-    struct client_extents extents; /* of the whole */
-    bool has_separate_areas;                    /* in and out have areas of their own in the window */
-    bool coded;                    /* a codec on the device takes in and out as they are: no windows */
-    bool keeps_out;                /* what out holds is copied down, too */
-    void (*resume)(struct client_request *request); /* of a tensor that waits for its input */
-    uint64_t posted, done;         /* pieces; done with or without success */
-    bool ended;                    /* the request's operation is over */
+    struct client_extents extents; /* of the whole call */
+    bool has_separate_areas;                    /* in and out have separate areas in the window */
+    bool coded;                    /* a codec on the device reads in and writes out: no windows */
+    bool keeps_out;                /* the content of `out` is copied down too */
+    void (*resume)(struct client_request *request); /* of a tensor that waits for its input; else NULL */
+    uint64_t posted, done;         /* pieces; done includes failed pieces */
+    bool ended;                    /* the request's operation has ended */
     enum weft_status status;
     char text[300];
 };
 
 /* ---- the current device ---- */
 
-/* Around every call that names a stream or an event, also those that only look: CUDA makes a context on
- * the current device where there is none, and a thread that has chosen no device has device 0. */
+/* Around every call with a stream or an event, also queries: without a current device CUDA creates a
+ * context on device 0. */
 static enum weft_status enter(const struct client_device *device, int *before_out, struct weft_error *error)
 {
     return device->ops->enter(device->device, before_out, error);
 }
 
-/* The engine's own threads keep the device: to go back to device 0, where it began, would make a context
- * there, hundreds of MB of that device's memory for each rank of the host. */
+/* The engine's own threads keep the device current. Switching back to device 0 would create a context
+ * there, with hundreds of MB of device memory for each rank of the host. */
 static void leave(struct weft_session *session, const struct client_device *device, int before)
 {
     const struct weft_loop *loop = session->loop; /* NULL: the engine has ended */
@@ -185,7 +185,7 @@ static enum weft_status make_events(struct client_stage *stage, struct weft_erro
     return WEFT_OK;
 }
 
-/* An idle one of this device, else a new one. Its events are on the current device. */
+/* An idle stage of this device, or a new one. The device is current: it gets the new events. */
 static enum weft_status stage_alloc(struct weft_session *session, struct client_device *device,
                                     struct client_stage **out, struct weft_error *error)
 {
@@ -253,7 +253,7 @@ static enum weft_status window_reserve(struct weft_session *session, struct clie
     WEFT_TRY(weft_memory_alloc(session->env, bytes, &memory, error));
     window->memory = memory;
     window->capacity = bytes;
-    window->pinned = ops->pin(memory, bytes, NULL) == WEFT_OK; /* else copies are slower */
+    window->pinned = ops->pin(memory, bytes, NULL) == WEFT_OK; /* without pinning, copies are slower */
     if (!window->pinned)
         weft_log(session->env, WEFT_LOG_WARN, "client",
                  "%zu bytes of host memory cannot be pinned: copies will be slower", bytes);
@@ -275,7 +275,7 @@ static uint8_t *output_area(const struct client_stage *stage, const struct windo
            (stage->has_separate_areas ? round_up_to_line(stage->extents.in * stage->elem_bytes) : 0);
 }
 
-/* Queue the copy of a piece into its window, after what the window held has left it. */
+/* Queues the copy of a piece into its window, after the previous result has left the window. */
 static enum weft_status fill(struct client_stage *stage, uint64_t piece, struct weft_error *error)
 {
     struct window *window = &stage->windows[piece % WINDOWS];
@@ -303,7 +303,7 @@ static enum weft_status fill(struct client_stage *stage, uint64_t piece, struct 
     return WEFT_OK;
 }
 
-/* Queue the copy of a result out of its window. The device is current. */
+/* Queues the copy of a result out of its window. The device is current. */
 static enum weft_status empty(struct client_stage *stage, struct window *window, struct weft_error *error)
 {
     uint64_t count = piece_count(stage, stage->extents.out, window->piece);
@@ -331,7 +331,7 @@ static enum weft_status check_address(struct weft_session *session, const char *
     if (status < 0) return client_error(session, status, "%s: %.380s", name, error.text);
     if (kind != WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_INVALID,
-                            "%s: `%s` at %p is said to be CUDA memory and is host memory", name, which,
+                            "%s: `%s` at %p is declared as CUDA memory and is host memory", name, which,
                             address);
     if (*device_out >= 0 && *device_out != device)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
@@ -355,7 +355,7 @@ static enum weft_status find_device(struct weft_session *session, const char *na
     return WEFT_OK;
 }
 
-/* Kinds of which a range of the buffer is an operation of its own. */
+/* Kinds for which a range of the buffer is an operation of its own. */
 static bool can_be_cut(const struct client_request *request)
 {
     switch ((enum weft_coll_kind)request->kind) {
@@ -368,7 +368,7 @@ static bool can_be_cut(const struct client_request *request)
     }
 }
 
-/* The same on all ranks: from the call and the job alone. */
+/* Depends on call and job alone, so all ranks choose the same pieces. */
 static void choose_pieces(const struct weft_session *session, struct client_stage *stage,
                           const struct client_request *request)
 {
@@ -382,8 +382,8 @@ static void choose_pieces(const struct weft_session *session, struct client_stag
     stage->pieces = (request->count + elems - 1) / elems;
 }
 
-/* With the device current: everything that comes before the call on its stream comes before the copies.
- * Those up wait for it when they are queued: other calls' results must not wait for this one's stream. */
+/* Orders the copies after the work on the caller's stream. Copies up wait for that event when they are
+ * queued, so that results of other calls do not wait for this stream. The device is current. */
 static enum weft_status begin_stage(struct weft_session *session, struct client_stage *stage,
                                     struct weft_error *error)
 {
@@ -434,7 +434,7 @@ static enum weft_status start_on(struct client_request *request, const struct we
     choose_pieces(session, stage, request);
     enum weft_status status = begin_stage(session, stage, error);
     if (status < 0) {
-        stage_release(session, stage); /* a device that refuses has run nothing of it, or is no more */
+        stage_release(session, stage); /* a device that refuses has started no copy of it, or is lost */
         return status;
     }
     request->stage = stage;
@@ -490,9 +490,9 @@ enum weft_status client_stage_start_tensor(struct client_request *request, enum 
     return WEFT_OK;
 }
 
-/* ---- on the engine ---- */
+/* ---- engine thread ---- */
 
-/* With the caller's device made current, because his stream may be its default one. */
+/* Runs act() with the caller's device current: the stream may be the device's default stream. */
 static enum weft_status on_device(struct client_stage *stage,
                                   enum weft_status (*act)(struct client_stage *, struct window *,
                                                           struct weft_error *),
@@ -514,7 +514,7 @@ static void poll_soon(struct weft_session *session)
     weft_timer_start(session->loop, &staging->timer, staging->idle_since_ns + weft_memory_look_ns(0));
 }
 
-/* WEFT_OK: nothing of the device's touches its windows any more. With the device current. */
+/* WEFT_OK: the device uses no window of the stage any more. The device is current. */
 static enum weft_status copies_have_ended(struct client_stage *stage, struct window *unused,
                                           struct weft_error *error)
 {
@@ -527,7 +527,8 @@ static enum weft_status copies_have_ended(struct client_stage *stage, struct win
     return WEFT_OK;
 }
 
-/* A copy that fails after its call has been told as done: the device is lost, and the session with it. */
+/* Releases stages whose copies have ended. If a copy fails after its request was done, the device is lost
+ * and the session fails. */
 static bool release_copied_out(struct weft_session *session)
 {
     bool any = false;
@@ -539,7 +540,7 @@ static bool release_copied_out(struct weft_session *session)
         if (status == WEFT_IN_PROGRESS) continue;
         any = true;
         weft_list_remove(&stage->link);
-        stage_release(session, stage); /* with a failed device nothing of it runs any more */
+        stage_release(session, stage); /* a failed device runs no copy */
         if (status < 0)
             client_fail(session, status, true, "rank %u: a result could not be copied to the device: %.300s",
                         session->rank, error.text);
@@ -587,7 +588,7 @@ static void poll_stages(struct weft_timer *timer)
         waiting = waiting || stage->posted < stage->pieces;
     }
     const bool progressed = release_copied_out(session) || posted != posted_before;
-    /* those who still wait have asked for a look, as if they had just begun */
+    /* a timer restart by a waiting stage does not count as progress */
     staging->idle_since_ns = progressed ? now_ns : idle_since_ns;
     if (!waiting && weft_list_empty(&staging->copying_out)) return;
     weft_timer_start(session->loop, timer,
@@ -601,7 +602,7 @@ void client_stage_opened(struct client_request *request)
     weft_list_append(&request->session->calls->staging.open, &stage->link);
 }
 
-/* Has the input of the next piece come? */
+/* Has the input of the next piece arrived? */
 static enum weft_status filled(struct client_stage *stage, struct window *window, struct weft_error *error)
 {
     return stage->device->ops->passed(stage->coded ? stage->begun : window->filled, error);
@@ -624,7 +625,7 @@ enum weft_status client_stage_ready(struct client_request *request, struct weft_
 {
     struct client_stage *stage = request->stage;
     WEFT_TRY(is_full(request->session, stage, &stage->windows[0], error));
-    stage->posted = stage->done = 1; /* by those whose operation it is */
+    stage->posted = stage->done = 1; /* the operation that carries several calls posts it */
     return WEFT_OK;
 }
 
@@ -633,14 +634,11 @@ void *client_stage_memory(const struct client_request *request)
     return request->stage->windows[0].memory;
 }
 
-/* What the caller queues from now on comes after all copies of this call, whether they were the last or
- * not. */
+/* Orders all later work of the caller's stream after the copies of this call. */
 static enum weft_status order_after_copies(struct client_stage *stage, struct window *unused,
                                            struct weft_error *error)
 {
-    /* whatever the codec has queued, also of a call that has failed: it reads and writes the caller's
-     * buffers */
-    if (stage->coded)
+    if (stage->coded) /* the codec's work, also of a failed call, uses the caller's buffers */
         WEFT_TRY(stage->device->ops->record(stage->windows[0].emptied, stage->device->coding, error));
     for (uint32_t w = 0; w < WINDOWS; w++) {
         WEFT_TRY(stage->device->ops->wait(stage->stream, stage->windows[w].filled, error));
@@ -651,7 +649,7 @@ static enum weft_status order_after_copies(struct client_stage *stage, struct wi
 
 enum weft_status client_stage_copy_out(struct client_request *request, struct weft_error *error)
 {
-    if (request->stage->coded) return WEFT_OK; /* the codec wrote it where it belongs */
+    if (request->stage->coded) return WEFT_OK; /* the codec wrote the result to `out` */
     return on_device(request->stage, empty, &request->stage->windows[0], error);
 }
 
@@ -666,13 +664,13 @@ void client_stage_done(struct client_request *request)
         stage_release(session, stage);
         return;
     }
-    on_device(stage, order_after_copies, NULL, NULL); /* if it cannot be told, its stream cannot run any
-                                                       * more either */
+    on_device(stage, order_after_copies, NULL, NULL); /* if the device refuses, the caller's stream cannot
+                                                       * run either */
     weft_list_append(&session->calls->staging.copying_out, &stage->link);
     poll_soon(session);
 }
 
-/* All that was posted is done, and nothing more will be. */
+/* All posted pieces are done, and no further piece will be posted. */
 static void finish(struct client_stage *stage)
 {
     struct client_request *request = stage->request;
@@ -690,11 +688,11 @@ static void stop_stage(struct client_stage *stage, enum weft_status status, cons
     snprintf(stage->text, sizeof stage->text, "%.299s", text ? text : weft_reason_text(status));
     if (stage->posted < stage->pieces && !stage->ended) {
         stage->ended = true;
-        weft_list_remove(&stage->request->op.link); /* no more pieces of it: it leaves the queue */
+        weft_list_remove(&stage->request->op.link); /* no further piece: the call leaves the queue */
     }
 }
 
-/* Out of the window with it, and the piece three further on into it. */
+/* Copies the result out of the window, and the piece `WINDOWS` later into it. */
 static enum weft_status refill_window(struct client_stage *stage, struct window *window,
                                       struct weft_error *error)
 {
@@ -713,7 +711,7 @@ static void piece_done(void *context, enum weft_status status, const char *text)
     window->coll = NULL;
     request->op.coll = NULL;
     for (uint32_t w = 0; w < WINDOWS; w++)
-        /* what the call waits for, in texts */
+        /* for the sentence about what the call waits for */
         if (stage->windows[w].coll) request->op.coll = stage->windows[w].coll;
     stage->done++;
     window->state = IDLE;
@@ -725,7 +723,7 @@ static void piece_done(void *context, enum weft_status status, const char *text)
     if (status < 0) stop_stage(stage, status, text);
     bool all_posted = stage->posted == stage->pieces || stage->ended;
     struct weft_list *queue = client_engine_group_queue(&request->op);
-    if (all_posted && stage->done == stage->posted) finish(stage); /* the request may be gone now */
+    if (all_posted && stage->done == stage->posted) finish(stage); /* the request may be freed now */
     if (!session->engine->failed) client_engine_pump(queue);
 }
 
@@ -739,7 +737,7 @@ enum weft_status client_stage_post(struct client_request *request, struct weft_e
     struct client_stage *stage = request->stage;
     while (stage->posted < stage->pieces) {
         struct window *window = &stage->windows[stage->posted % WINDOWS];
-        /* still at an earlier one: its end pumps */
+        /* the window still has an earlier piece, whose end pumps the queue */
         if (window->piece != stage->posted) return WEFT_ERR_AGAIN;
         WEFT_TRY(is_full(request->session, stage, window, error));
         struct weft_coll_args args;
@@ -753,7 +751,7 @@ enum weft_status client_stage_post(struct client_request *request, struct weft_e
         request->op.coll = window->coll;
         atomic_store_explicit(&request->session->calls->last_plan, (int)weft_coll_plan(window->coll),
                               memory_order_relaxed);
-        request->at_once = false;
+        request->is_next = false;
         window->state = POSTED;
         stage->posted++;
     }
@@ -763,7 +761,7 @@ enum weft_status client_stage_post(struct client_request *request, struct weft_e
 bool client_stage_ended(struct client_request *request, enum weft_status status, const char *text)
 {
     struct client_stage *stage = request->stage;
-    stage->ended = true; /* it is out of the queue */
+    stage->ended = true; /* the call is out of the queue */
     if (status < 0) stop_stage(stage, status, text);
     return stage->done == stage->posted;
 }
@@ -783,7 +781,7 @@ void client_stage_drop(struct client_request *request)
     if (!stage) return;
     request->stage = NULL;
     if (stage->device) on_device(stage, order_after_copies, NULL, NULL);
-    /* the engine may be stepping: it is freed with the session */
+    /* the engine may use the stage in this moment: it is freed with the session */
     pthread_mutex_lock(&request->session->calls->staging.lock);
     weft_list_append(&request->session->calls->staging.idle, &stage->link);
     pthread_mutex_unlock(&request->session->calls->staging.lock);
@@ -822,7 +820,7 @@ static void free_all(struct weft_session *session, struct weft_list *stages, uin
         while (!forked && (status = on_device(stage, copies_have_ended, NULL, NULL)) == WEFT_IN_PROGRESS &&
                weft_now_ns(session->env) < until_ns)
             sched_yield();
-        /* a device may still write there; a child has no device at all */
+        /* a device may still write there; a forked child has no device */
         if (forked || status == WEFT_IN_PROGRESS) continue;
         stage_free(session, stage);
     }

@@ -1,4 +1,4 @@
-/* explain.c - which plan an operation would take, and what the model says of each: text for people. */
+/* explain.c - weft_explain: the plan that an operation would take, with the model's estimates, as text. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include "client/session/session.h"
 #include "client/session/topology.h"
 
-#define COUNT_MAX (1ull << 48) /* elements; times their size and the ranks it fits into 64 bits */
+#define COUNT_MAX (1ull << 48) /* elements; times element size and ranks it fits into 64 bits */
 
-/* The group is the engine's: what its links cost is copied into the session's own memory. */
+/* Copies the group's link cost into memory of the session. Engine thread. */
 static void answer(struct weft_command *command)
 {
     struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
@@ -48,7 +48,7 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
     calls->explain.query.command.fn = answer;
     if (client_engine_query_run(session, &calls->explain.query) < 0)
         return client_error(session, WEFT_ERR_BUSY,
-                            "explain: the engine is deep in a computation; ask again");
+                            "explain: the engine is in a long computation; call again");
     bool narrow = dtype == WEFT_F16 || dtype == WEFT_BF16 || dtype == WEFT_F8_E4M3 || dtype == WEFT_F8_E5M2;
     size_t elem_bytes = weft_dtype_bytes(dtype);
     struct weft_plan_question query = {

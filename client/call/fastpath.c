@@ -1,25 +1,21 @@
-/* call/fastpath.c - small collectives on the caller's own thread, within the call: for callers that wait at
- * once, as nearly all do.
+/* fastpath.c - small calls on the caller's thread, inside the call.
  *
- * A letter to the engine, and the wait that finds it done, cost several times what the ranks of a host need
- * to meet in memory (collective/onehost/fastpath.c). So the caller borrows the loop where it is free, no
- * letter is in it and nothing of the group waits before this call, and tries itself. A call that has not
- * ended when the patience of a few microseconds is over has become an ordinary operation, and its request one
- * that is open.
+ *     call ──► try-acquire the loop ──► one-host fast path, polled for a few us ──┬─► done: the request
+ *     completes inside the call
+ *                                                                                └─► not done: an open
+ *                                                                                operation (fall back to the
+ *                                                                                queue)
  *
- * Who calls again and again holds the loop nearly all the time, and its runner looks seldom then. So every so
- * many calls the loop is stepped for once: news of the group must not wait for ever. Where requests are open
- * (of another group, or they would be in the way), whose callbacks are not for a call that starts something,
- * such a call goes to the engine instead, and that much sooner: who waits for it steps the loop, and perhaps
- * nobody else does.
- *
- * A recv is called before its send has come, as a rule, and waited for soon. So one whose send has not come
- * stays in the caller's *pocket*, a letter that is not posted: the wait for it looks once more, and whoever
- * steps the loop, or starts another recv, delivers it before anything else. Then it is an ordinary operation.
- *
- * The patience is for nothing where the caller goes on computing instead of waiting. So after a call that
- * was late the next ones go to the engine at once, unless somebody has waited for it right away. So do,
- * all but one in CALLS_WITHOUT_SHM, those of a group whose ranks have no memory in common. */
+ * Conditions: the loop is free, no command is queued, and no earlier operation of the group waits
+ * (collective/onehost/fastpath.c).
+ * 1. A caller in a loop of calls owns the loop nearly always. So every CALLS_PER_LOOP_STEP calls it steps the
+ *    loop, which handles messages of the group. If requests are open, every CALLS_PER_QUEUED_CALL-th call
+ *    goes to the engine: its waiter steps the loop.
+ * 2. A recv whose send has not arrived is deferred: its start is not posted. The wait tries it once more. A
+ *    thread that steps the loop, or starts another recv, first posts the deferred one.
+ * 3. After a call that fell back, the next CALLS_AFTER_FALL_BACK calls go to the engine at once, unless
+ *    the caller waited for it at once. In a group without shared memory, one of CALLS_WITHOUT_SHM calls
+ *    tries. */
 #include "client/call/fastpath.h"
 
 #include "client/call/call.h"
@@ -37,8 +33,9 @@ enum {
     CALLS_PER_QUEUED_CALL = 8,
     CALLS_WITHOUT_SHM = 256
 };
-enum { SENDRECV_SHAPE = 1 }; /* the group looks at a send or recv each time */
-#define WAIT_AT_ONCE_NS WEFT_MS(1) / 5 /* from the call to the wait of one who computes nothing between */
+enum { SENDRECV_SHAPE = 1 }; /* a send or recv has no shape: the group checks each one */
+/* longest time from call to wait of a caller that computes nothing in between */
+#define WAIT_AT_ONCE_NS WEFT_MS(1) / 5
 
 static bool can_complete_inline(const struct client_request *request)
 {
@@ -63,7 +60,7 @@ static bool can_complete_inline(const struct client_request *request)
 
 static bool is_sendrecv(unsigned kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
 
-/* It is an operation of the group now: what the letter would have done. */
+/* Makes the request an open operation of the group, as client_call_start does. */
 static void fall_back_to_queue(struct client_request *request)
 {
     struct weft_session *session = request->session;
@@ -78,7 +75,7 @@ static void fall_back_to_queue(struct client_request *request)
     atomic_store_explicit(&session->calls->fastpath.fallen_back, request, memory_order_relaxed);
 }
 
-/* ---- the pocket: all of it holding the loop ---- */
+/* ---- the deferred recv: all functions own the loop ---- */
 static struct client_request *deferred_of(const struct weft_session *session)
 {
     return atomic_load_explicit(&session->calls->fastpath.deferred, memory_order_relaxed);
@@ -91,8 +88,7 @@ bool client_fastpath_post_deferred(struct weft_session *session)
     atomic_store_explicit(&session->calls->fastpath.deferred, NULL, memory_order_relaxed);
     weft_loop_guard_thread(session->loop);
     uint64_t now_ns = weft_now_ns(session->env);
-    /* it was a stamp; from now on its time is measured */
-    if (request->started_ns > now_ns) request->started_ns = now_ns;
+    if (request->started_ns > now_ns) request->started_ns = now_ns; /* it was an approximate timestamp */
     client_call_start(&request->command);
     return true;
 }
@@ -115,9 +111,9 @@ void client_fastpath_init(struct weft_session *session)
     session->calls->fastpath.pollable =
         (struct weft_pollable){.fd = WEFT_POLLABLE_NO_FD, .progress = deferred_progress, .arm = deferred_arm};
     weft_list_init(&session->calls->fastpath.pollable.link);
-    /* the first one: the pace is known with the second */
+    /* a timestamp needs two reads of the clock; this is the first */
     weft_timestamp_read_clock(&session->calls->fastpath.timestamp, session->env);
-    /* without a descriptor it cannot fail */
+    /* it cannot fail without a descriptor */
     (void)weft_loop_add(session->loop, &session->calls->fastpath.pollable);
 }
 
@@ -126,7 +122,7 @@ static void defer_recv(struct client_request *request, uint64_t started_ns)
     struct weft_session *session = request->session;
     request->started_ns = started_ns;
     client_request_open(request);
-    request->deferred_open = true;
+    request->is_deferred = true;
     session->calls->fastpath.deferred_open++;
     atomic_store_explicit(&session->calls->fastpath.deferred, request, memory_order_relaxed);
 }
@@ -151,7 +147,7 @@ static void end_exposed(struct weft_session *session, uint64_t began_ns)
     if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
 }
 
-/* Holding the loop. */
+/* The caller owns the loop. */
 static enum weft_status try_sendrecv_once(struct client_request *request, struct weft_group *group,
                                           struct weft_coll_args *args)
 {
@@ -168,11 +164,11 @@ static enum weft_status try_sendrecv_once(struct client_request *request, struct
     return status == WEFT_OK ? complete_inline(request) : status;
 }
 
-/* Holding the loop. */
+/* The caller owns the loop. */
 static enum weft_status try_sendrecv(struct client_request *request, struct weft_group *group,
                                      struct weft_coll_args *args)
 {
-    /* One of the same pair comes first, also where it has to wait for a place in the group. */
+    /* A deferred recv of the same pair goes first, also if it must wait for space in the group. */
     bool delivered = request->kind == WEFT_COLL_RECV && client_fastpath_post_deferred(request->session);
     if (delivered && !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
     enum weft_status status = try_sendrecv_once(request, group, args);
@@ -180,7 +176,7 @@ static enum weft_status try_sendrecv(struct client_request *request, struct weft
     return status;
 }
 
-/* Calls of its group that need not try. */
+/* Calls of the request's group that skip the fast path. */
 static _Atomic uint32_t *calls_without_shm_of(const struct client_request *request)
 {
     return request->op.comm ? &request->op.comm->calls_without_shm
@@ -194,7 +190,7 @@ static bool count_down(_Atomic uint32_t *calls)
     return left > 0;
 }
 
-/* What came of it. */
+/* Completes a call that was done inline, and counts exposed time. */
 static enum weft_status finish_try(struct client_request *request, enum weft_status status, uint64_t began_ns)
 {
     struct weft_session *session = request->session;
@@ -220,7 +216,7 @@ static void prepare(const struct client_request *request, const struct weft_grou
                                       .root = request->root};
 }
 
-/* Holding the loop. */
+/* The caller owns the loop. */
 static enum weft_status try_inline(struct client_request *request)
 {
     struct weft_session *session = request->session;
@@ -249,7 +245,7 @@ static enum weft_status try_inline(struct client_request *request)
     return status;
 }
 
-/* Holding the loop. false: this call is for the engine. */
+/* The caller owns the loop. false: this call goes to the engine. */
 static bool step_loop_sometimes(struct weft_session *session)
 {
     bool open = atomic_load_explicit(&session->open_requests, memory_order_relaxed) >
@@ -262,20 +258,21 @@ static bool step_loop_sometimes(struct weft_session *session)
     return true;
 }
 
-/* Who waited at once for the last call that stayed open will for this one: no need to wake a runner for
- * it, which would take the core, and hold up the rank that waits for this one. Should nobody wait after
- * all, the next one wakes it. */
+/* If the caller waited at once for its last open call, the engine thread is not woken: it would take the
+ * core of the waiter. If the caller does not wait this time, its next open call wakes the engine thread. */
 static enum weft_loop_pending loop_state_after_open(struct weft_session *session)
 {
-    bool at_once = atomic_load_explicit(&session->calls->fastpath.at_once, memory_order_relaxed);
-    atomic_store_explicit(&session->calls->fastpath.at_once, false, memory_order_relaxed);
-    return at_once && !client_event_is_enabled(session) ? WEFT_LOOP_PENDING_AWAITED : WEFT_LOOP_PENDING_NEW;
+    bool waits_at_once = atomic_load_explicit(&session->calls->fastpath.waits_at_once, memory_order_relaxed);
+    atomic_store_explicit(&session->calls->fastpath.waits_at_once, false, memory_order_relaxed);
+    return waits_at_once && !client_event_is_enabled(session) ? WEFT_LOOP_PENDING_AWAITED
+                                                              : WEFT_LOOP_PENDING_NEW;
 }
 
 static enum weft_loop_pending loop_state_after(struct weft_session *session, enum weft_status status,
                                                bool had_deferred)
 {
-    if (had_deferred && !deferred_of(session)) return WEFT_LOOP_PENDING_NEW; /* another's */
+    /* the posted recv belongs to another call */
+    if (had_deferred && !deferred_of(session)) return WEFT_LOOP_PENDING_NEW;
     return status == WEFT_IN_PROGRESS ? loop_state_after_open(session) : WEFT_LOOP_PENDING_NONE;
 }
 
@@ -285,7 +282,7 @@ bool client_call_try_inline(struct client_request *request)
     if (!can_complete_inline(request)) return false;
     if (count_down(calls_without_shm_of(request)) || count_down(&session->calls->fastpath.queued_calls_left))
         return false;
-    request->op.session = session; /* by which its queue is found */
+    request->op.session = session; /* client_engine_group_queue reads it */
     if (!weft_loop_try_acquire(session->loop)) return false;
     bool had_deferred = deferred_of(session) != NULL;
     enum weft_status status = step_loop_sometimes(session) ? try_inline(request) : WEFT_ERR_AGAIN;
@@ -293,9 +290,9 @@ bool client_call_try_inline(struct client_request *request)
     return status != WEFT_ERR_AGAIN;
 }
 
-/* ---- a call like the last one of its kind: what was found to be right is not looked at again ----
- * But for what the group itself looks at (weft_coll_try_prepared): buffers that are NULL, and all of the
- * first call after its ranks have changed. */
+/* ---- prepared calls: a call equal to the last one of its kind needs no checks ----
+ * The group still checks for NULL buffers, and the first call after a change of its ranks
+ * (weft_coll_try_prepared). */
 static bool matches_prepared(const struct weft_session *session, const struct client_simple_call *call)
 {
     const struct client_prepared_call *last = &session->calls->fastpath.prepared[call->kind];
@@ -318,7 +315,7 @@ static void fill_request(struct client_request *request, const struct client_sim
     request->op.session = request->session;
 }
 
-/* Holding the loop. */
+/* The caller owns the loop. */
 static enum weft_status try_sendrecv_prepared(struct client_request *request, struct weft_group *group,
                                               const struct client_simple_call *call)
 {
@@ -336,7 +333,7 @@ static enum weft_status try_sendrecv_prepared(struct client_request *request, st
     return status;
 }
 
-/* Holding the loop. */
+/* The caller owns the loop. */
 static enum weft_status try_prepared(struct client_request *request, const struct client_simple_call *call)
 {
     struct weft_session *session = request->session;
@@ -349,7 +346,7 @@ static enum weft_status try_prepared(struct client_request *request, const struc
         weft_coll_try_prepared(group, call->kind, shape, call->in, call->out, client_engine_group_op_done,
                                &request->op, &request->op.coll);
     if (finish_try(request, status, began_ns) != WEFT_IN_PROGRESS) return status;
-    struct weft_coll *coll = request->op.coll; /* all that is known of it so far */
+    struct weft_coll *coll = request->op.coll; /* fill_request clears the request */
     fill_request(request, call);
     request->op.coll = coll;
     fall_back_to_queue(request);
@@ -365,34 +362,36 @@ bool client_call_try_prepared(struct weft_session *session, const struct client_
         return false;
     if (atomic_load_explicit(&session->calls->fastpath.queued_calls_left, memory_order_relaxed) > 0)
         return false;
-    bool had_deferred = deferred_of(session) != NULL; /* which a send does not wait for */
+    bool had_deferred = deferred_of(session) != NULL; /* a send does not wait for it */
     if ((had_deferred && call->kind != WEFT_COLL_SEND) || !weft_loop_try_acquire(session->loop)) return false;
     request->session = request->op.session = session;
-    request->op.comm = NULL; /* by these its queue is found */
+    request->op.comm = NULL; /* client_engine_group_queue reads these fields */
     request->tensor = NULL;
     enum weft_status status = step_loop_sometimes(session) ? try_prepared(request, call) : WEFT_ERR_AGAIN;
     weft_loop_release_pending(session->loop, loop_state_after(session, status, had_deferred));
     return status != WEFT_ERR_AGAIN;
 }
 
-/* It was called just before. */
-static bool at_once(struct weft_session *session, const struct client_request *request, uint64_t now_ns)
+/* Returns whether the wait began soon after the call, and remembers it. */
+static bool note_wait_at_once(struct weft_session *session, const struct client_request *request,
+                              uint64_t now_ns)
 {
     bool soon = now_ns < request->started_ns + WAIT_AT_ONCE_NS;
-    if (soon) atomic_store_explicit(&session->calls->fastpath.at_once, true, memory_order_relaxed);
+    if (soon) atomic_store_explicit(&session->calls->fastpath.waits_at_once, true, memory_order_relaxed);
     return soon;
 }
 
-/* It is in the pocket: look once more, then deliver it. */
+/* The request is the deferred recv: tries it once more, then posts it. */
 static void wait_for_deferred(struct client_request *request)
 {
     struct weft_session *session = request->session;
     struct client_engine *engine = session->engine;
-    if (!weft_loop_try_acquire(engine->loop)) return; /* who steps the loop delivers it */
+    if (!weft_loop_try_acquire(engine->loop)) return; /* the thread that owns the loop posts it */
     bool delivered = false;
     if (deferred_of(session) == request) {
         struct weft_coll_args args;
-        (void)at_once(session, request, weft_timestamp_ns(&session->calls->fastpath.timestamp, session->env));
+        (void)note_wait_at_once(session, request,
+                                weft_timestamp_ns(&session->calls->fastpath.timestamp, session->env));
         struct weft_group *group = client_request_group(request);
         client_call_args(request, &args);
         args.posted_ns = request->started_ns;
@@ -416,12 +415,12 @@ void client_fastpath_wait_begins(struct client_request *request)
     }
     if (atomic_load_explicit(&session->calls->fastpath.fallen_back, memory_order_relaxed) != request) return;
     atomic_store_explicit(&session->calls->fastpath.fallen_back, NULL, memory_order_relaxed);
-    if (at_once(session, request, weft_now_ns(session->env)))
+    if (note_wait_at_once(session, request, weft_now_ns(session->env)))
         atomic_store_explicit(&session->calls->fastpath.queued_calls_left, 0, memory_order_relaxed);
 }
 
 void client_fastpath_completed(struct client_request *request)
 {
-    if (request->deferred_open) request->session->calls->fastpath.deferred_open--;
-    request->deferred_open = false;
+    if (request->is_deferred) request->session->calls->fastpath.deferred_open--;
+    request->is_deferred = false;
 }

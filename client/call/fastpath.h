@@ -27,7 +27,7 @@ struct client_fastpath {
     _Atomic(const struct client_request *) fallen_back; /* the last call that fell back to the queue */
     uint32_t calls_since_step;            /* calls since a caller stepped the loop; the owner of the loop */
     _Atomic uint32_t queued_calls_left;   /* next calls that go to the engine at once */
-    _Atomic bool at_once;                 /* the last call that stayed open was waited for at once; false:
+    _Atomic bool waits_at_once;           /* the last call that stayed open was waited for at once; false:
                                            * not known yet */
     _Atomic(struct client_request *) deferred; /* a recv whose start is not posted; written by the owner of
                                                 * the loop */

@@ -6,7 +6,7 @@
  *                                                               update of the slice, while the slice is in
  *                                                               the cache
  *
- * The memory of a copy is kept for the next step. The caller's thread owns the lists. The engine fills a
+ * The memory of a copy is reused by the next step. The caller's thread owns the lists. The engine fills a
  * reserved copy until the request of its update has completed. */
 #include "client/call/input_backup.h"
 
@@ -32,7 +32,7 @@ static void backup_free(struct weft_session *session, struct backup *backup)
     weft_free_bytes(session->env, backup);
 }
 
-/* The smallest idle one that is large enough. */
+/* The smallest idle backup that is large enough. */
 static struct backup *find_idle(struct weft_session *session, size_t bytes)
 {
     struct backup *best = NULL;
@@ -68,7 +68,7 @@ static enum weft_status reserve(struct weft_session *session, void *buffer, size
     return WEFT_OK;
 }
 
-/* Past the cache: a copy is read only if the step fails. */
+/* Non-temporal stores: a copy is read only if the step fails. */
 void client_backup_fill(struct backup *backup, size_t to)
 {
     weft_copy_nontemporal(backup->copy + backup->filled, (const uint8_t *)backup->buffer + backup->filled,
@@ -104,7 +104,7 @@ enum weft_status client_backup_reserve_update(struct weft_session *session, void
 static void close_all(struct weft_session *session, bool updates, bool inputs)
 {
     while (!weft_list_empty(&session->calls->backups)) {
-        /* the last one first: of a buffer used twice the oldest copy stays */
+        /* newest first: a buffer used twice gets its oldest copy back */
         struct backup *backup = weft_container_of(session->calls->backups.prev, struct backup, link);
         if (backup->update ? updates : inputs) memcpy(backup->buffer, backup->copy, backup->filled);
         weft_list_remove(&backup->link);

@@ -1,19 +1,19 @@
 /* weighted_average.c - averages weighted by samples: sum(w*x) / sum(w).
  *
- *     call ──► all_reduce of the weights (one f64, T) ──► total known ──► the call as a scaled sum: factor w,
+ *     call ──► all_reduce of the weights (two f64, tree T) ──► total ──► the call as a scaled sum: factor w,
  *     divided by the total
  *
- * Both stand in the group's queue one behind the other from the start, so they have their places in the order
- * of operations on all ranks; the call is held back until the weights are there. All ranks divide by the same
- * number: the f64 sum of the weights by T, exact for numbers of samples.
+ * Both operations enter the group's queue together, so their order is equal on all ranks. The call is not
+ * ready until the weights have arrived. All ranks divide by the same number: the f64 sum of the weights by T,
+ * which is exact for counts of samples.
  *
- * Factors and total are divided by the power of two at or above the largest weight. This changes no bit of
- * the result unless it under- or overflows. No factor exceeds 1, so no product overflows. Equal weights that
- * are a power of two give the bits of the plain average.
+ * Factor and total are divided by the power of two at or above the largest weight. This changes no bit of the
+ * result unless it under- or overflows. No factor exceeds 1, so no product overflows. Equal weights that are
+ * a power of two give the bits of the plain average.
  *
- * The exponent of the largest weight travels in the same sum, as a second number. With 2^k above the
- * ranks, each rank adds 2^(k e) for a weight of exponent e: the sum lies in [2^(k E), 2^(k (E + 1))), E
- * the largest. */
+ * The exponent of the largest weight is found by the second f64. With 2^k above twice the ranks, each rank
+ * adds 2^(k e) for a weight of exponent e: the sum lies in [2^(k E), 2^(k (E + 1))), E the largest
+ * exponent. */
 #include <math.h>
 #include <stdio.h>
 
@@ -26,10 +26,10 @@
 #include "client/session/session.h"
 
 struct client_weighted_average {
-    struct weft_list link; /* session->weighings */
+    struct weft_list link; /* calls->weighted_averages, while idle */
     struct client_request *request;
     struct client_group_op op;
-    double weight[2], total[2]; /* the weight, and the power that carries its exponent */
+    double weight[2], total[2]; /* the weight, and the power of two that carries its exponent */
 };
 
 static uint32_t ranks_of(const struct client_request *request)
@@ -70,42 +70,41 @@ static int exponent_largest(double total, double powers, uint32_t ranks)
 void client_weighted_average_args(const struct client_request *request, struct weft_coll_args *args)
 {
     uint32_t ranks = ranks_of(request);
-    if (ranks == 1 && request->total > 0) return; /* the mean of one is itself */
+    if (ranks == 1 && request->total > 0) return; /* the mean of one rank is its input */
     const int exponent = request->exponent;
     args->op = WEFT_SCALED_SUM;
     args->factor = ldexp(request->factor, -exponent);
     args->total = ldexp(request->total, -exponent);
 }
 
-static void weighted_average_release(struct client_weighted_average *weighing)
+static void weighted_average_release(struct client_weighted_average *average)
 {
-    weft_list_append(&weighing->op.session->calls->weighted_averages, &weighing->link);
-    weighing->request = NULL;
+    weft_list_append(&average->op.session->calls->weighted_averages, &average->link);
+    average->request = NULL;
 }
 
 static void on_weights(struct client_group_op *op, enum weft_status status, const char *text)
 {
-    struct client_weighted_average *weighing = weft_container_of(op, struct client_weighted_average, op);
-    struct client_request *request = weighing->request; /* in a session that has failed it may be the
-                                                         * caller's again */
-    if (op->session->engine->failed) { /* the call itself is ended by the engine */
-        weighted_average_release(weighing);
+    struct client_weighted_average *average = weft_container_of(op, struct client_weighted_average, op);
+    struct client_request *request = average->request; /* in a failed session it may be the caller's again */
+    if (op->session->engine->failed) { /* the engine completes the call itself */
+        weighted_average_release(average);
         return;
     }
     if (status < 0) {
-        client_call_failed(op, status, text); /* runs this again */
+        client_call_failed(op, status, text); /* runs this function again */
         return;
     }
-    request->total = weighing->total[0];
+    request->total = average->total[0];
     if (request->total > 0 && isfinite(request->total))
-        request->exponent = exponent_largest(request->total, weighing->total[1], ranks_of(request));
-    weighted_average_release(weighing);
+        request->exponent = exponent_largest(request->total, average->total[1], ranks_of(request));
+    weighted_average_release(average);
     if (request->total > 0 && isfinite(request->total)) {
-        request->op.ready = true; /* whoever called this looks at the queue again */
+        request->op.ready = true; /* client_engine_group_op_done pumps the queue next */
         return;
     }
     char sentence[200];
-    snprintf(sentence, sizeof sentence, "%s: the weights of all ranks sum to %g: no mean can be taken",
+    snprintf(sentence, sizeof sentence, "%s: the weights of all ranks sum to %g: there is no mean",
              weft_coll_kind_name((enum weft_coll_kind)request->kind), request->total);
     weft_list_remove(&request->op.link);
     client_request_complete(request, WEFT_ERR_INVALID, sentence);
@@ -113,61 +112,61 @@ static void on_weights(struct client_group_op *op, enum weft_status status, cons
 
 static enum weft_status post_weight(struct client_group_op *op, struct weft_error *error)
 {
-    struct client_weighted_average *weighing = weft_container_of(op, struct client_weighted_average, op);
-    const struct client_request *request = weighing->request;
+    struct client_weighted_average *average = weft_container_of(op, struct client_weighted_average, op);
+    const struct client_request *request = average->request;
     struct weft_coll_args args = {
         .kind = WEFT_COLL_ALL_REDUCE,
-        .in = weighing->weight,
-        .out = weighing->total,
+        .in = average->weight,
+        .out = average->total,
         .count = 2,
         .dtype = WEFT_F64,
         .op = WEFT_SUM,
         .reproducible = true,
         .deadline_ns = request->deadline_ns,
-        .posted_ns = request->at_once ? request->started_ns : 0,
+        .posted_ns = request->is_next ? request->started_ns : 0,
     };
     return weft_coll_post(client_request_group(request), &args, client_engine_group_op_done, op, &op->coll,
                           error);
 }
 
-/* An idle one, or a new one: calls that run together need one each. NULL: no memory. */
+/* An idle one, or a new one: calls that run at the same time need one each. NULL: no memory. */
 static struct client_weighted_average *weighted_average_alloc(struct weft_session *session)
 {
     struct weft_list *idle = &session->calls->weighted_averages;
     if (weft_list_empty(idle)) return weft_alloc_zero(session->env, sizeof(struct client_weighted_average));
-    struct client_weighted_average *weighing = weft_list_first(idle, struct client_weighted_average, link);
-    weft_list_remove(&weighing->link);
-    return weighing;
+    struct client_weighted_average *average = weft_list_first(idle, struct client_weighted_average, link);
+    weft_list_remove(&average->link);
+    return average;
 }
 
 void client_weighted_average_start(struct client_request *request)
 {
     struct weft_session *session = request->session;
-    struct client_weighted_average *weighing = weighted_average_alloc(session);
-    if (!weighing) {
-        client_request_complete(request, WEFT_ERR_NO_MEMORY, "no memory to weigh an average");
-        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory to weigh an average",
+    struct client_weighted_average *average = weighted_average_alloc(session);
+    if (!average) {
+        client_request_complete(request, WEFT_ERR_NO_MEMORY, "no memory for a weighted average");
+        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for a weighted average",
                     session->rank);
         return;
     }
-    weft_list_init(&weighing->link);
-    weighing->request = request;
-    weighing->weight[0] = request->factor;
-    weighing->weight[1] = exponent_power(request->factor, ranks_of(request));
-    weighing->op = (struct client_group_op){
+    weft_list_init(&average->link);
+    average->request = request;
+    average->weight[0] = request->factor;
+    average->weight[1] = exponent_power(request->factor, ranks_of(request));
+    average->op = (struct client_group_op){
         .ready = true, .post = post_weight, .done = on_weights, .session = session, .comm = request->op.comm};
-    weft_list_init(&weighing->op.link);
+    weft_list_init(&average->op.link);
     request->op.ready = false;
-    weft_list_append(client_engine_group_queue(&weighing->op), &weighing->op.link);
-    client_engine_queue_group_op(session, &request->op); /* pumps: the first of them goes */
+    weft_list_append(client_engine_group_queue(&average->op), &average->op.link);
+    client_engine_queue_group_op(session, &request->op); /* pumps, and so posts the weights */
 }
 
 void client_weighted_averages_free(struct weft_session *session)
 {
     while (!weft_list_empty(&session->calls->weighted_averages)) {
-        struct client_weighted_average *weighing =
+        struct client_weighted_average *average =
             weft_list_first(&session->calls->weighted_averages, struct client_weighted_average, link);
-        weft_list_remove(&weighing->link);
-        weft_free_bytes(session->env, weighing);
+        weft_list_remove(&average->link);
+        weft_free_bytes(session->env, average);
     }
 }

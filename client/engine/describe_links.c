@@ -1,5 +1,5 @@
-/* describe_links.c - by which way this process reaches the others, for people: the transport knows, and is
- * asked by its engine. */
+/* describe_links.c - weft_describe_links: text about the backend and route to each peer. The engine thread
+ * reads the transport. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,14 +9,14 @@
 #include "client/session/membership.h"
 #include "client/session/session.h"
 
-#define LINE_BYTES 512u /* of one endpoint; what is longer is cut */
+#define LINE_BYTES 512u /* of one endpoint; a longer line is cut */
 
-static size_t add_line(char *text, size_t at, size_t room, const char *name, struct weft_peer *peer)
+static size_t add_line(char *text, size_t at, size_t capacity, const char *name, struct weft_peer *peer)
 {
-    char way[LINE_BYTES - sizeof((struct client_member *)0)->name];
-    if (weft_peer_status(peer) < 0) snprintf(way, sizeof way, "lost");
-    else weft_peer_describe(peer, way, sizeof way);
-    int length = snprintf(text + at, room - at, "%s: %s\n", name, way);
+    char route[LINE_BYTES - sizeof((struct client_member *)0)->name];
+    if (weft_peer_status(peer) < 0) snprintf(route, sizeof route, "lost");
+    else weft_peer_describe(peer, route, sizeof route);
+    int length = snprintf(text + at, capacity - at, "%s: %s\n", name, route);
     return length < 0 ? at : at + (size_t)length;
 }
 
@@ -40,7 +40,7 @@ static void answer(struct weft_command *command)
     client_engine_query_answered(query);
 }
 
-/* The engine writes into the session's own memory: the caller's may be gone when it comes to it. */
+/* The engine writes into memory of the session: the caller may stop waiting before the engine answers. */
 static bool make_room(struct weft_session *session)
 {
     struct client_engine *engine = session->engine;
@@ -63,7 +63,7 @@ enum weft_status weft_describe_links(struct weft_session *session, char *out, si
     engine->queries.links.query.command.fn = answer;
     if (client_engine_query_run(session, &engine->queries.links.query) < 0)
         return client_error(session, WEFT_ERR_BUSY,
-                            "describe_links: the engine is deep in a computation; ask again");
+                            "describe_links: the engine is in a long computation; call again");
     snprintf(out, out_bytes, "%s", engine->queries.links.text);
     return WEFT_OK;
 }

@@ -1,13 +1,12 @@
-/* engine.c - the engine thread's life and its queues. See engine.h for what belongs to it.
+/* engine.c - life of the engine thread: start, deadlines, failure, stop.
  *
- *     letters ----> start of a request ----> group_queue --in call order--> weft_coll_post --> done
- *                                     \----> chunks ------------> transport --> result --> settled
- *                                      \---> work: one slice per letter to itself, so that the transport, timers and
- *                                            other letters get their turn in between
+ *     commands ----> start of a request ----> queue of its group (group.c) ----> weft_coll_post --> done
+ *                                       \----> chunks ----> transport --> result --> settled (tensor/server_mode.c)
+ *                                        \---> work (work.c)
  *
- * Ending: once `failed` is set nothing new starts. Queued group operations are answered, posted ones end
- * through weft_group_fail, chunks that wait for a result are settled, and the transport is closed, which
- * completes whatever it still holds; a request completes when the last buffer of it is free. */
+ * End: `failed` is set first, and nothing starts after it. Queued group operations complete, posted ones
+ * end through weft_group_fail, and chunks that wait for a result are settled. Then the transport is
+ * closed, which completes the buffers that it holds. A request completes when its last buffer is free. */
 #include "client/engine/engine.h"
 
 #include <errno.h>
@@ -30,12 +29,12 @@
 
 #define DRAIN_PAUSE_NS_MIN (WEFT_MS(1) / 20)
 #define DRAIN_PAUSE_NS_MAX WEFT_MS(20)
-/* of sends the transport had no room for, when no completion comes first */
+/* of sends that found no space in the transport, if no completion comes first */
 #define RETRY_NS WEFT_MS(1)
-/* The group's own verdict on a late operation names the rank: it goes first. It may first listen to
- * another rank's question (1 s), and its own waits half a second for those that do not answer. */
+/* A late operation is first diagnosed by its group, which names the rank. The group may first answer
+ * another rank's query (1 s), and its own query waits 0.5 s for ranks that do not answer. */
 #define DEADLINE_SLACK_NS WEFT_MS(1750)
-#define LEAVE_NS WEFT_SECONDS(1)     /* for ranks that are not met yet to hear that this one leaves */
+#define LEAVE_NS WEFT_SECONDS(1)     /* for ranks that are not connected yet to receive LEAVE */
 
 /* ---- ending ---- */
 
@@ -63,7 +62,8 @@ static void fail_queued(struct weft_session *session)
     engine->ops.tensor->fail(session);
 }
 
-/* A dead peer that the transport itself cannot see (shared memory) must not keep its drain waiting. */
+/* The transport does not detect a dead peer of shared memory: fail the peer here, so that the drain does
+ * not wait for it. */
 static void fail_lost_members(struct weft_session *session)
 {
     for (uint32_t i = 0; i < session->member_count; i++) {
@@ -87,7 +87,7 @@ void client_engine_end_operations(struct weft_session *session, enum weft_status
     fail_lost_members(session);
 }
 
-/* A closed transport is out of the loop; it is progressed from here until it has let go of every buffer. */
+/* A closed transport is out of the loop: this timer progresses it until it has released every buffer. */
 static void drain(struct weft_timer *timer)
 {
     struct client_engine *engine = weft_container_of(timer, struct client_engine, timers.drain);
@@ -108,8 +108,8 @@ static void close_transport(struct weft_session *session)
     weft_timer_start(engine->loop, &engine->timers.drain, 0);
 }
 
-/* Left in order: the groups go when all ranks know that this one does, or are not to be reached. Those
- * that it has not met yet would take its closed endpoint for a death, and end what they do without it. */
+/* Leaves in order: frees the groups when all ranks know that this rank leaves, or cannot be reached. A
+ * rank that is not connected yet would take the closed endpoint for a death and end its operations. */
 static void finish_leave(struct weft_timer *timer)
 {
     struct client_engine *engine = weft_container_of(timer, struct client_engine, timers.leave);
@@ -156,7 +156,8 @@ static void fail_on_engine(struct weft_command *command)
     if (engine->group && engine->failed != WEFT_ERR_CLOSED) {
         weft_group_update_records(engine->group);
         engine->ops.comm->record(session);
-        client_flight_dump(session, engine->failed_text); /* before anybody learns of it and exits */
+        /* before another rank learns of the failure and exits */
+        client_flight_dump(session, engine->failed_text);
     }
     fail_queued(session);
     fail_lost_members(session);
@@ -165,7 +166,7 @@ static void fail_on_engine(struct weft_command *command)
 
 static void post_fail(struct weft_session *session)
 {
-    /* client_fail calls this once per session, so the letter is free. */
+    /* client_fail calls this once per session, so the command is free. */
     session->engine->end.command.fn = fail_on_engine;
     weft_loop_post(session->loop, &session->engine->end.command);
 }
@@ -180,17 +181,17 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
         client_engine_suspect(session, WEFT_ERR_PEER_LOST, "lost %s: %s", member->name,
                               text ? text : weft_reason_text(status));
     } else {
-        /* It may have left in order. If anything still needs it, that operation fails and says so. */
-        weft_log(session->env, WEFT_LOG_DEBUG, "client", "connection with %s is gone: %s", member->name,
+        /* It may have left in order. An operation that still needs it fails with its own sentence. */
+        weft_log(session->env, WEFT_LOG_DEBUG, "client", "connection with %s closed: %s", member->name,
                  text ? text : "");
     }
 }
 
 /* ---- deadlines and retries ---- */
 
-/* Its time is over. The group may have ended already, and the operation only wait for a buffer that went
- * to whom the verdict names. Where that is a loss, it may be this rank that the others have lost: stopped,
- * it finds them gone and its time over before it has read that it was given up. */
+/* The deadline of a request has passed. The group may have ended before, while the operation waits for a
+ * buffer that went to the lost rank. If the end is a loss, the other ranks may have declared this rank
+ * lost: a stopped process reads its clock first. */
 static void request_overdue(struct weft_session *session, const struct client_request *request)
 {
     struct client_engine *engine = session->engine;
@@ -218,7 +219,7 @@ static void watch_deadlines(struct weft_timer *timer)
     struct client_engine *engine = weft_container_of(timer, struct client_engine, timers.deadline);
     struct weft_session *session = engine->session;
     uint64_t now_ns = weft_now_ns(session->env), limit_ns = session->settings.deadline_ns + DEADLINE_SLACK_NS;
-    uint64_t next_ns = client_deadline(session, limit_ns); /* no younger request can be due before */
+    uint64_t next_ns = client_deadline(session, limit_ns); /* a younger request cannot be due earlier */
     if (!weft_list_empty(&engine->open_requests)) {
         struct client_request *oldest = weft_list_first(&engine->open_requests, struct client_request, link);
         uint64_t age_ns = weft_elapsed_ns(oldest->started_ns, now_ns);
@@ -382,7 +383,7 @@ static void *engine_thread(void *context)
     return NULL;
 }
 
-/* In virtual time there is none. */
+/* Virtual time has no threads. */
 static int start_thread(struct client_engine *engine)
 {
     struct weft_env *env = weft_loop_env(engine->loop);
@@ -390,8 +391,8 @@ static int start_thread(struct client_engine *engine)
     return weft_thread_start(&engine->thread.id, "weft engine", engine_thread, engine);
 }
 
-/* Where calls are recorded to be repeated: two of each rank for each operation, so that none is gone
- * before its record. */
+/* For recorded calls: two entries of each rank for each operation, so that no entry is overwritten before
+ * its record is complete. */
 static enum weft_status record_lengths(struct weft_session *session, struct weft_error *error)
 {
     if (!weft_config_text(session->settings.config, "recorder.calls")[0]) return WEFT_OK;
@@ -426,7 +427,7 @@ enum weft_status client_engine_start(struct weft_session *session, const Weft__C
 
 static bool stopped(void *context) { return weft_loop_is_stopped(context); }
 
-/* Its loop has been told to stop, or somebody will tell it. */
+/* The loop is stopped, or another thread will stop it. */
 static void join_thread(struct client_engine *engine)
 {
     struct weft_env *env = weft_loop_env(engine->loop);
@@ -473,19 +474,20 @@ bool client_engine_halt_because(struct weft_session *session, const char *why)
 {
     struct client_engine *engine = session->engine;
     if (weft_loop_acquire(engine->loop, client_deadline(session, WEFT_MS(300))) < 0) return false;
-    /* A request whose start is still a letter would never end. Read the letters, but move nothing: in a
-     * failed engine what starts ends at once. A second halt finds those that were posted during the first. */
+    /* A request whose start is still queued would never complete. Run the queued commands, but move no
+     * data: in a failed engine a start completes at once. A second halt handles starts that were posted
+     * during the first. */
     if (!engine->failed) {
         engine->failed = client_failed(session);
         engine->failed_text = session->failure.text;
     }
     while (!weft_list_empty(&engine->work.queue)) weft_list_remove(engine->work.queue.next);
-    weft_loop_compute_cancel_all(engine->loop); /* it reads and writes the callers' buffers */
+    weft_loop_compute_cancel_all(engine->loop); /* a computation reads and writes the callers' buffers */
     (void)engine->ops.call->post_deferred(session);
     weft_loop_run_commands(engine->loop);
     end_requests(engine, engine->failed, engine->failed_text);
     bool first = !engine->is_halted;
-    if (first) weft_loop_stop(engine->loop); /* before give: the thread sees it first and ends without
+    if (first) weft_loop_stop(engine->loop); /* before the release: the engine thread then ends without
                                               * another step */
     weft_loop_release(engine->loop);
     engine->is_halted = true;
@@ -495,7 +497,7 @@ bool client_engine_halt_because(struct weft_session *session, const char *why)
 
 bool client_engine_halt(struct weft_session *session)
 {
-    return client_engine_halt_because(session, "the transport did not let go of its buffers in time");
+    return client_engine_halt_because(session, "the transport did not release its buffers in time");
 }
 
 void client_engine_stop(struct weft_session *session, uint64_t until_ns)
@@ -506,7 +508,7 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
         join_thread(engine);
         return;
     }
-    /* The fail letter (posted before: the session is closed by now) runs first and closes the transport. */
+    /* The command of client_fail was posted before: it runs first and closes the transport. */
     struct stopping stopping = {.command.fn = begin_stop, .engine = engine, .until_ns = until_ns};
     weft_timer_init(&stopping.timer, stop_when_drained);
     weft_loop_post(engine->loop, &stopping.command);
@@ -515,20 +517,21 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
     weft_loop_compute_cancel_all(engine->loop);
     engine->ops.comm->leave(session);
     if (engine->failed == WEFT_OK || engine->failed == WEFT_ERR_CLOSED) client_plans_save(session);
-    weft_group_free(engine->group); /* ends what it still has, through the requests' own callbacks */
+    weft_group_free(engine->group); /* completes the operations that it still has */
     engine->group = NULL;
-    /* What the transport could not let go of in time: its buffers are ours no longer to promise. */
+    /* The transport still holds buffers of these requests; the caller may free them now. */
     end_requests(engine, WEFT_ERR_CLOSED, "weft_finalize closed the session");
 }
 
-/* What a halted engine leaves behind may still be read or written by a peer: it stays, and stays findable. */
+/* A peer may still read or write the memory of a halted engine. It is never freed, and stays reachable for
+ * leak checkers. */
 static void leak_halted(struct weft_env *env, struct weft_transport *transport, struct weft_group *group,
                         struct client_hosts *hosts)
 {
     static struct kept {
         struct weft_transport *transport;
         struct weft_group *group;
-        struct client_hosts *hosts; /* which the group points into */
+        struct client_hosts *hosts; /* the group points into it */
         struct kept *next;
     } *_Atomic all;
     struct kept *kept = weft_alloc_zero(env, sizeof *kept);
@@ -549,7 +552,7 @@ void client_engine_free(struct weft_session *session)
     } else {
         engine->ops.comm->leave(session);
         weft_group_free(engine->group);
-        weft_transport_free(engine->transport); /* closes it too, when that was not done yet */
+        weft_transport_free(engine->transport); /* also closes it, if it is open */
         client_hosts_free(session);
     }
     session->hosts = NULL;

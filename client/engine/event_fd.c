@@ -1,7 +1,7 @@
 /* event_fd.c - weft_event_fd: a descriptor that is readable when a request of the session has completed.
  *
- *     weft_event_fd       makes it, readable; from now on calls wake the engine thread, since no caller may wait for them
- *     request completes   after `done` is stored: client_event_signal adds 1
+ *     weft_event_fd       creates it, readable; from then on calls wake the engine thread, as no caller may wait for them
+ *     request completes   after `done` is stored, client_event_signal adds 1
  *     weft_event_clear    reads the counter, and the descriptor is no longer readable
  *
  * A program that clears first and then tests its requests misses no completion: a request that completes
@@ -22,7 +22,8 @@ void client_event_signal(struct weft_session *session)
     const int fd = atomic_load_explicit(&session->engine->event_fd, memory_order_acquire);
     if (fd < 0) return;
     weft_loop_guard_thread(session->loop); /* the write is a cancellation point */
-    (void)eventfd_write(fd, 1);            /* fails only if the counter is full, and then it is readable */
+    (void)eventfd_write(fd, 1);            /* fails only if the counter is full; the descriptor is readable
+                                            * then */
 }
 
 void client_event_post(struct weft_session *session, struct weft_command *command)

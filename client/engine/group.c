@@ -20,13 +20,13 @@ static void pump(struct weft_list *queue)
 {
     while (!weft_list_empty(queue)) {
         struct client_group_op *op = weft_list_first(queue, struct client_group_op, link);
-        /* The operation after one that could not be posted would take its number. The session's failure
-         * ends the queue. */
+        /* If an operation could not be posted, the next one would get its number. The failure of the
+         * session ends the queue. */
         if (!op->ready || client_failed(op->session) < 0) return;
         struct weft_error error;
-        error.status = WEFT_OK, error.text[0] = 0; /* the rest is written with them */
+        error.status = WEFT_OK, error.text[0] = 0; /* the other fields are written with them */
         enum weft_status status = op->post(op, &error);
-        if (status == WEFT_ERR_AGAIN) return; /* the end of a posted one pumps again */
+        if (status == WEFT_ERR_AGAIN) return; /* the completion of a posted operation pumps again */
         weft_list_remove(&op->link);
         if (status < 0) op->done(op, status, error.text[0] ? error.text : weft_reason_text(status));
     }
@@ -37,7 +37,7 @@ void client_engine_group_op_done(void *context, enum weft_status status, const c
     struct client_group_op *op = context;
     struct weft_list *queue = client_engine_group_queue(op);
     op->coll = NULL;
-    op->done(op, status, text); /* it may be gone now */
+    op->done(op, status, text); /* the op may be freed now */
     pump(queue);
 }
 
@@ -66,8 +66,6 @@ void client_engine_queue_group_op(struct weft_session *session, struct client_gr
 
 /* ---- a posted operation failed ---- */
 
-/* Rank of the job that wrote the sentence of the group's failure: this rank, or the sender of a FAIL
- * message. */
 uint32_t client_engine_failure_source_rank(const struct weft_session *session, const struct weft_comm *comm,
                                            const struct weft_group *group)
 {
@@ -76,7 +74,6 @@ uint32_t client_engine_failure_source_rank(const struct weft_session *session, c
     return comm ? comm->members[rank] : rank;
 }
 
-/* A group has ended by this. */
 void client_engine_suspect_lost_rank(struct weft_session *session, const struct weft_group *group,
                                      uint32_t found_by, const char *text)
 {
@@ -124,12 +121,12 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     options->inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
     options->keeps_affinity = !weft_config_bool(session->settings.config, "collective.move_threads");
     options->deadline_ns = session->settings.deadline_ns;
-    /* The connections are needed by the next epoch, and whoever is lost the coordinator names: else the
-     * job would end by a cut of seconds in which somebody else is lost. Less than what the others wait for
-     * this rank as they agree. */
+    /* The next epoch needs the connections, and the coordinator names the lost rank. With the full timeout
+     * a cut connection could end the job by a wrong loss. Half the deadline is less than the other ranks
+     * wait for this rank in the agreement. */
     if (session->is_elastic && options->release_timeout_ns < session->settings.deadline_ns / 2)
         options->release_timeout_ns = session->settings.deadline_ns / 2;
-    options->ids_increase = true; /* comm.c says why */
+    options->ids_increase = true; /* comm/comm.c has the reason */
 }
 
 enum weft_status client_engine_create_group(struct weft_session *session, struct weft_error *error)
@@ -147,10 +144,10 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     options.endpoint_ids = ids;
     options.hosts = &atomic_load(&session->hosts)->plan;
     options.group_id = CLIENT_GROUP_ID;
-    /* lost again: the coordinator says so; left in order: it may be needed no more */
+    /* a lost rank is reported by the coordinator; a rank that left in order may not be needed */
     options.defers_peer_loss = session->is_elastic;
     options.retune = client_plans_retune(session);
-    options.share = session->engine->group; /* NULL, or that of the epoch before */
+    options.share = session->engine->group; /* NULL, or the group of the previous epoch */
     options.describe = describe_rank;
     options.describe_context = session;
     options.describe_subject = session->engine->ops.tensor->describe_subject;

@@ -1,9 +1,8 @@
-/* plan_cache.c - what the group of all workers has learned of plans (collective.retune), kept in a file
- * between jobs (collective.plans): rank 0 reads it when its group is made and writes it when the session ends
- * in order.
+/* plan_cache.c - plans that the group of all workers has learned (collective.retune), stored in a file
+ * between jobs (collective.plans).
  *
- * A file that is missing begins empty; one that does not fit costs a line in the log. May block for the
- * disk. */
+ * Rank 0 reads the file when its group is made and writes it when the session ends in order. A missing
+ * file means an empty table. A file that does not fit is ignored with a log line. Blocks for the disk. */
 #include "client/engine/plan_cache.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
-/* plan_cache.h - re-tuning of plans, as configured, and what is kept of it between jobs. Called by the
- * engine's thread. */
+/* plan_cache.h - the configured re-tuning of plans, and the file of learned plans. Engine thread. */
 #ifndef WEFT_CLIENT_ENGINE_PLAN_CACHE_H
 #define WEFT_CLIENT_ENGINE_PLAN_CACHE_H
 
@@ -7,6 +6,6 @@
 
 enum weft_retune client_plans_retune(const struct weft_session *session);
 void client_plans_load(struct weft_session *session); /* into the group that was just made */
-void client_plans_save(struct weft_session *session); /* before the group is freed in good order */
+void client_plans_save(struct weft_session *session); /* before the group is freed in order */
 
 #endif

@@ -1,5 +1,5 @@
 /* query.h - a query of the caller's thread, answered by the engine thread into memory of the session. The
- * caller may stop waiting; then the engine still answers, and nobody reads it. */
+ * caller may stop waiting; then the engine still answers. */
 #ifndef WEFT_CLIENT_ENGINE_QUERY_H
 #define WEFT_CLIENT_ENGINE_QUERY_H
 

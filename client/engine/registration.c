@@ -1,12 +1,11 @@
-/* registration.c - weft_register: the user's memory is registered with the transport before the first
- * operation on it.
+/* registration.c - weft_register: registers the caller's memory with the transport before the first operation
+ * on it.
  *
- *     caller    record ──► message ─────────────────────────► answer: the caller owns the record again
+ *     caller    record ──► command ─────────────────────────► answer: the caller owns the record again
  *     engine               weft_transport_register, or weft_transport_unregister
  *
- * If the engine does not answer within the session's deadline, the caller abandons the message, and the
- * engine undoes what it did. The record stays with the session in either case, because the message lies in
- * it. */
+ * If the engine does not answer within the session's deadline, the caller abandons the command and the
+ * engine reverts it. The record stays with the session in both cases, because it contains the command. */
 #include "client/engine/engine.h"
 #include "client/engine/event_fd.h"
 #include "client/session/failure.h"
@@ -18,9 +17,9 @@ enum message_state { MESSAGE_NONE = 0, MESSAGE_SENT, MESSAGE_ANSWERED, MESSAGE_A
 struct registration {
     struct weft_list link; /* in session->engine->registrations */
     struct weft_session *session;
-    void *memory; /* (bytes,) the user's; NULL: nothing is registered */
+    void *memory; /* (bytes,) the caller's; NULL: not registered */
     size_t bytes;
-    struct weft_registration *handle; /* the engine's while a message is under way */
+    struct weft_registration *handle; /* written by the engine while the command is queued */
     struct weft_error error;
     struct weft_command command;
     _Atomic int state; /* enum message_state */
@@ -48,9 +47,9 @@ void client_registrations_free(struct weft_session *session)
         registration_free(weft_list_first(&session->engine->registrations, struct registration, link));
 }
 
-/* ---- the engine ---- */
+/* ---- engine thread ---- */
 
-/* Returns false if the caller has abandoned the message. */
+/* Returns false if the caller has abandoned the command. */
 static bool answer(struct registration *own)
 {
     int sent = MESSAGE_SENT;
@@ -76,7 +75,7 @@ static void unregister_on_engine(struct weft_command *command)
     (void)answer(own);
 }
 
-/* ---- the caller ---- */
+/* ---- caller's thread ---- */
 
 static bool answered(void *context)
 {
@@ -85,18 +84,18 @@ static bool answered(void *context)
            client_failed(own->session) < 0;
 }
 
-/* Returns false if the message was abandoned: the session has failed, or the engine is deep in a
+/* Returns false if the command was abandoned: the session has failed, or the engine thread is in a long
  * computation. */
-static bool ask_engine(struct registration *own, void (*letter)(struct weft_command *command))
+static bool ask_engine(struct registration *own, void (*run)(struct weft_command *command))
 {
     struct weft_session *session = own->session;
     atomic_store(&own->state, MESSAGE_SENT);
-    own->command.fn = letter;
+    own->command.fn = run;
     client_event_post(session, &own->command);
     (void)client_wait_for(session, answered, own, client_deadline(session, session->settings.deadline_ns));
     int sent = MESSAGE_SENT;
     if (!atomic_compare_exchange_strong(&own->state, &sent, MESSAGE_ABANDONED)) return true;
-    own->memory = NULL; /* no call finds it again */
+    own->memory = NULL; /* later calls do not find the record */
     return false;
 }
 
@@ -124,7 +123,7 @@ enum weft_status weft_register(struct weft_session *session, void *memory, size_
     own->bytes = bytes;
     weft_list_append(&session->engine->registrations, &own->link);
     if (!ask_engine(own, register_on_engine))
-        return not_answered(session, "register: the engine is deep in a computation; call again");
+        return not_answered(session, "register: the engine is in a long computation; call again");
     if (own->handle) return WEFT_OK;
     const enum weft_status status =
         client_error(session, (enum weft_status)own->error.status, "register: %.400s", own->error.text);
@@ -141,11 +140,11 @@ enum weft_status weft_unregister(struct weft_session *session, void *memory)
         return client_error(
             session, WEFT_ERR_NOT_FOUND,
             "unregister: memory at %p is not registered; give the address given to weft_register", memory);
-    if (client_failed(session) < 0) return WEFT_OK; /* weft_finalize unregisters it */
+    if (client_failed(session) < 0) return WEFT_OK; /* weft_finalize unregisters the memory */
     if (!ask_engine(own, unregister_on_engine))
         return not_answered(
             session,
-            "unregister: the engine is deep in a computation; the registration ends when that is over");
+            "unregister: the engine is in a long computation; the registration ends after it");
     registration_free(own);
     return WEFT_OK;
 }

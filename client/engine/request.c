@@ -1,8 +1,8 @@
-/* request.c - the life of a request, and weft_wait / weft_test. See request.h for the states.
+/* request.c - life of a request, weft_wait and weft_test. See request.h for the states.
  *
- * In a session that has failed a request ends when the transport has let go of its buffers. When that
- * takes longer than CLIENT_BUFFER_RELEASE_NS the engine is halted for good and every request ends: whoever
- * was answered may drop its memory. */
+ * In a failed session a request completes when the transport has released its buffers. If that takes
+ * longer than CLIENT_BUFFER_RELEASE_NS, the engine is halted and every request completes: after that the
+ * program may free its memory. */
 #include "client/engine/request.h"
 
 #include <stdio.h>
@@ -79,7 +79,7 @@ void client_request_post(struct client_request *request, void (*start)(struct we
     client_request_send(request, start);
 }
 
-/* ---- engine's thread ---- */
+/* ---- engine thread ---- */
 
 bool client_request_begin(struct client_request *request)
 {
@@ -119,19 +119,19 @@ void client_request_complete(struct client_request *request, enum weft_status st
     request->status = status;
     request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_reason_text(status)) : 0;
     if (request->tensor) engine->ops.tensor->release(request->tensor);
-    if (request->stage || request->deferred_open) engine->ops.call->completed(request);
+    if (request->stage || request->is_deferred) engine->ops.call->completed(request);
     session->engine->requests_done++;
     if (request->completed) request->completed(request->context, status);
-    /* before: it may be freed once this is done */
+    /* before DONE: the program may free the group after it */
     if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1);
-    /* now it is the caller's */
+    /* the memory is the caller's again */
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
     atomic_fetch_sub(&session->open_requests, 1);
     client_event_signal(session);
     weft_loop_notify(session->loop);
 }
 
-/* A rank of its group. */
+/* Names a rank of the request's group. */
 static void name_member(const struct client_request *request, uint32_t rank, char *out, size_t out_bytes)
 {
     client_rank_name(request->session, request->op.comm ? request->op.comm->members[rank] : rank, out,
@@ -145,7 +145,7 @@ void client_request_describe(const struct client_request *request, char *out, si
     const struct client_engine *engine = request->session->engine;
     const struct weft_coll *operation = request->tensor ? NULL : engine->ops.call->operation(request);
     if (request->stage && engine->ops.call->is_filling(request)) {
-        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for what came before it on its CUDA stream",
+        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for the work before it on its CUDA stream",
                  request->tensor ? engine->ops.tensor->name(request->tensor)
                                  : weft_coll_kind_name((enum weft_coll_kind)request->kind),
                  (unsigned long long)request->count, weft_dtype_name(request->dtype));
@@ -184,7 +184,7 @@ static bool request_condition(void *context)
     return condition->or_failed && client_failed(condition->request->session) < 0;
 }
 
-/* The final status of a request that is done, with its sentence in the session's error. */
+/* The final status of a completed request; its sentence becomes the session's error. */
 static enum weft_status request_result(struct client_request *request)
 {
     if (request->status < 0 && client_session_is_live(request->session)) {
@@ -204,23 +204,23 @@ static void describe_on_engine(struct weft_command *command)
     engine->queries.describe.text[0] = 0;
     weft_list_foreach(node, spare, &engine->open_requests) {
         struct client_request *request = weft_container_of(node, struct client_request, link);
-        if (request != engine->queries.describe.request) continue; /* it may have ended meanwhile */
+        if (request != engine->queries.describe.request) continue; /* it may have completed meanwhile */
         client_request_describe(request, engine->queries.describe.text, sizeof engine->queries.describe.text);
     }
     client_engine_query_answered(query);
 }
 
-/* What it waits for. A process that was stopped meanwhile finds its time over before anything that has
- * come since: so the request may have ended, or the session, by the time this has asked. */
+/* Describes what the request waits for. A process that was stopped sees its deadline before the messages
+ * that arrived meanwhile, so the request or the session may end during the query. */
 static void describe_request(struct client_request *request, char *text, size_t text_bytes)
 {
     struct weft_session *session = request->session;
     struct client_engine *engine = session->engine;
     snprintf(text, text_bytes, "the operation is still running");
-    /* else another thread's wait expires too */
+    /* taken: another thread describes its request */
     bool mine = pthread_mutex_trylock(&engine->queries.describe.lock) == 0;
     if (mine && atomic_load(&engine->queries.describe.query.state) != 1) {
-        /* else the engine is still at an earlier question */
+        /* 1: the engine has not answered an earlier query */
         engine->queries.describe.request = request;
         engine->queries.describe.query.command.fn = describe_on_engine;
         if (client_engine_query_run(session, &engine->queries.describe.query) == WEFT_OK &&
@@ -239,19 +239,20 @@ static enum weft_status wait_request(struct client_request *request, uint64_t ti
         char text[480];
         describe_request(request, text, sizeof text);
         if (!request_condition(&condition))
-            return client_error(session, WEFT_ERR_DEADLINE,
-                                "%.380s and has not ended within %.3f s; it goes on: wait again or finalize",
-                                text, (double)timeout_ns / 1e9);
+            return client_error(
+                session, WEFT_ERR_DEADLINE,
+                "%.380s and has not ended within %.3f s; it still runs: wait again or finalize", text,
+                (double)timeout_ns / 1e9);
     }
     condition.or_failed = false;
     status = client_wait_within(session, request_condition, &condition, CLIENT_BUFFER_RELEASE_NS);
     if (status == WEFT_OK || client_engine_halt(session)) return request_result(request);
     return client_error(session, client_failed(session),
-                        "%.400s (the request and its buffers must stay until weft_finalize)",
+                        "%.400s (keep the request and its buffers until weft_finalize)",
                         session->failure.text);
 }
 
-/* Shared opening of weft_wait and weft_test: WEFT_IN_PROGRESS means that it is open and may be waited for. */
+/* Common start of weft_wait and weft_test. WEFT_IN_PROGRESS: the request is open. */
 static enum weft_status check_request(struct weft_request *user_request, const char *call)
 {
     if (!user_request) return client_null_argument(call, "request");
@@ -270,7 +271,7 @@ static enum weft_status check_request(struct weft_request *user_request, const c
         request->session->engine->ops.tensor->is_gathered(request->session, request->tensor))
         return client_error(
             request->session, WEFT_ERR_STATE,
-            "the tensor goes with others of a group of calls that is still open; call weft_group_end first");
+            "the tensor belongs to a group of calls that is still open; call weft_group_end first");
     return WEFT_IN_PROGRESS;
 }
 
@@ -300,20 +301,21 @@ void client_requests_wait_all(struct weft_session *session)
         client_engine_halt(session);
 }
 
-/* A program that gets an error returns from the frame in which its other requests lie, too. */
+/* A program that gets an error may return from the frame that holds its other requests, so they must
+ * complete first. */
 static enum weft_status wait_failed(struct client_request *request, enum weft_status status)
 {
     struct weft_session *session = request->session;
     if (!client_session_is_live(session) || session->pid != weft_process_id()) return status;
     if (client_failed(session) < 0) client_requests_wait_all(session);
-    /* they end, too */
+    /* they complete too */
     else if (client_is_leaving_epoch(session))
         client_wait_for(session, no_open_requests, session,
                         client_deadline(session, CLIENT_BUFFER_RELEASE_NS));
     return status;
 }
 
-/* Most have ended within their call. */
+/* Fast path: most requests have completed inside their call. */
 enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_ms)
 {
     struct client_request *request = client_request_of(user_request);
@@ -334,8 +336,7 @@ enum weft_status weft_test(struct weft_request *user_request)
 
 static bool has_ended(void *context) { return check_request(context, "wait") != WEFT_IN_PROGRESS; }
 
-/* It and what it works on may lie in the caller's frame, which is about to go: the session ends, and it
- * with that. */
+/* The request and its buffers may lie in the caller's frame, so it must complete: the session fails. */
 static void fail_internal_wait(struct weft_session *session, struct weft_request *request, const char *what,
                                enum weft_status status, const char *text)
 {
@@ -353,7 +354,7 @@ enum weft_status client_request_wait_internal(struct weft_session *session, stru
     if (status < 0) {
         char text[480];
         snprintf(text, sizeof text, "%s", session->error.text);
-        /* also where the wait could not halt the engine of a failed session */
+        /* also if the wait could not halt the engine of a failed session */
         if (!has_ended(request)) fail_internal_wait(session, request, what, status, text);
         client_error(session, status, "%s: %.400s", what, text);
     }

@@ -1,11 +1,11 @@
-/* request.h - what a struct weft_request really holds.
+/* request.h - the contents of a struct weft_request.
  *
  *      idle --- start call ---> open --- engine completes ---> done --- start call again ---> open ...
  *          \--- within weft_group_start ---> gathered --- weft_group_end ---^
  *
- * The caller fills the arguments and posts `mail`; from then until `done` everything but `state` is the
- * engine's. Once `done` is stored (release) the memory is the caller's again and the engine never looks
- * back. */
+ * The caller writes the arguments and posts `command`. From then until `done` the engine owns all fields
+ * but `state`. When `done` is stored (release), the memory is the caller's again and the engine does not
+ * access it. */
 #ifndef WEFT_CLIENT_ENGINE_REQUEST_H
 #define WEFT_CLIENT_ENGINE_REQUEST_H
 
@@ -20,13 +20,13 @@ enum client_request_state {
     CLIENT_REQUEST_IDLE = 0,
     CLIENT_REQUEST_OPEN = 1,
     CLIENT_REQUEST_DONE = 2,
-    CLIENT_REQUEST_GATHERED = 3, /* waits for weft_group_end (call_group.c) */
+    CLIENT_REQUEST_GATHERED = 3, /* waits for weft_group_end (call/call_group.c) */
 };
-/* How long a wait goes on after the session has failed, for the buffers to become free. */
+/* After a failure of the session a wait goes on for this long, until the buffers are released. */
 #define CLIENT_BUFFER_RELEASE_NS WEFT_MS(1300)
-/* By so much longer than the operations' deadline a wait without a timeout of its own goes on: they end by
- * then, with the better sentence, for which the engine gives the group (DEADLINE_SLACK_NS) and then the
- * coordinator (SUSPICION_NS, and once more when it says that all live) some time. */
+/* A wait without a timeout goes on for this long after the deadline of the operations, so that the
+ * operation's own sentence arrives first. The engine gives the group DEADLINE_SLACK_NS and the coordinator
+ * SUSPICION_NS, twice if it reports all ranks alive. */
 #define CLIENT_WAIT_SLACK_NS WEFT_SECONDS(3)
 #define CLIENT_REQUEST_MAGIC 0x31515257u
 
@@ -38,13 +38,13 @@ struct client_request {
     uint32_t magic;             /* 0: never started */
     _Atomic uint32_t state;     /* enum client_request_state */
     int32_t status;             /* when done */
-    uint32_t text_serial;       /* when done with an error: client_text_get */
+    uint32_t text_serial;       /* of a failed request that is done: for client_text_get */
     struct weft_session *session;
     struct weft_tensor *tensor; /* NULL: a collective */
     struct weft_command command;      /* to the engine */
-    struct weft_list link;      /* engine's open_requests */
+    struct weft_list link;      /* in the engine's open_requests */
     uint64_t started_ns;
-    struct client_group_op op;  /* collectives */
+    struct client_group_op op;  /* of a collective */
     const void *in;
     void *out;
     uint64_t count;
@@ -53,26 +53,25 @@ struct client_request {
     uint8_t label;              /* enum weft_coll_label */
     bool reproducible;          /* by a plan that evaluates T */
     bool unequal;               /* gather, scatter: the root gives counts */
-    bool preserves_input;              /* its input lies in `out` and is kept until the step is good
-                                        * (input_backup.c) */
-    bool deferred_open;                 /* open, and counted so (call/fastpath.c) */
-    bool cancelled;             /* the engine's: weft_cancel has ended its operation */
-    bool persistent;            /* weft_call_init: may be started again as it is */
-    bool weighted;              /* avg of what all ranks weigh by their `factor` (weighted_average.c) */
+    bool preserves_input;              /* `out` holds the input and is backed up until the step is good
+                                        * (call/input_backup.c) */
+    bool is_deferred;                   /* open, and counted in fastpath.deferred_open */
+    bool cancelled;             /* weft_cancel has ended its operation; written by the engine */
+    bool persistent;            /* of weft_call_init: may be started again */
+    bool weighted;              /* average weighted by the `factor` of each rank (call/weighted_average.c) */
     uint8_t memory;             /* enum weft_memory_kind of in and out */
-    void *stream;               /* of a device: the caller's */
-    struct client_stage *stage; /* open and staged, or cut (device_staging.h) */
-    bool at_once;               /* posted to the group as soon as the engine hears of it: its time is
-                                 * started_ns */
-    const uint64_t *counts, *counts_out; /* unequal pieces; the caller's until it is done */
-    double factor, total;       /* total: of all ranks' factors, when weighted and known */
+    void *stream;               /* the caller's stream of a device */
+    struct client_stage *stage; /* while staged or cut (call/device_staging.h) */
+    bool is_next;                /* the engine posts it at once: its time counts from started_ns */
+    const uint64_t *counts, *counts_out; /* counts of unequal pieces; the caller's memory until it is done */
+    double factor, total;       /* total: sum of the factors of all ranks, once known */
     int exponent;               /* weighted: 2^exponent is at or above the largest factor */
     uint64_t deadline_ns;       /* of the operation; 0: the session's */
-    /* the caller's, may be NULL; before `done` is stored */
+    /* the caller's, may be NULL; runs before `done` is stored */
     void (*completed)(void *context, enum weft_status status);
     void *context;
-    struct client_bucket *bucket; /* the operation carries this bucket of calls (call_group.c); NULL:
-                                   * itself */
+    struct client_bucket *bucket; /* the bucket whose operation carries this call (call/call_group.c);
+                                   * NULL: it has its own */
 };
 _Static_assert(sizeof(struct client_request) <= sizeof(struct weft_request),
                "requests are embedded by callers");
@@ -82,37 +81,39 @@ static inline struct client_request *client_request_of(struct weft_request *requ
     return (struct client_request *)(void *)request;
 }
 
-/* weft_all_reduce in place as tensors in all-reduce mode are reduced: f32, by a plan that evaluates T. */
+/* weft_all_reduce in place of f32, by a plan that evaluates the canonical tree T: for tensors in
+ * all-reduce mode. */
 enum weft_status client_all_reduce_tensor(struct weft_session *session, float *buffer, uint64_t count,
                                           struct weft_request *request);
-/* Caller's thread: nothing of it is under way, or WEFT_ERR_BUSY. */
+/* WEFT_ERR_BUSY if the request is open or gathered. Caller's thread. */
 enum weft_status client_request_check_idle(struct weft_session *session, const struct client_request *request,
                                            const char *call);
-/* Caller's thread: checks that it is free and takes it. start(mail) will run on the engine after
- * client_request_post. */
+/* Checks that the request is free, and claims it. client_request_post then runs start(command) on the
+ * engine. Caller's thread. */
 enum weft_status client_request_claim(struct weft_session *session, const char *call,
                                       struct weft_request *user_request, struct client_request **out);
-/* at rest: taken, and nothing in it */
+/* claimed and empty */
 void client_request_clear(struct weft_session *session, struct client_request *request);
 void client_request_post(struct client_request *request, void (*start)(struct weft_command *command));
-/* The same in two halves: count it as open, before another thread may see it; and the letter. */
+/* client_request_post in two halves: counts it as open, before another thread can see it; posts the
+ * command. */
 void client_request_open(struct client_request *request);
 void client_request_send(struct client_request *request, void (*start)(struct weft_command *command));
-/* Engine: from start(): it is open now. false: the session has failed and the request was completed so. */
+/* From start(): the request is open. false: the session has failed, and the request is completed. Engine
+ * thread. */
 bool client_request_begin(struct client_request *request);
-/* Engine: from start(): opens it and queues its operation of the group, whose input is ready. */
+/* From start(): begins it and queues its group operation, whose input is ready. Engine thread. */
 void client_request_queue(struct client_request *request,
                           enum weft_status (*post)(struct client_group_op *, struct weft_error *),
                           void (*done)(struct client_group_op *, enum weft_status, const char *));
-/* Engine: the end. `text` may be NULL when status is WEFT_OK. */
+/* Completes the request. `text` may be NULL if status is WEFT_OK. Engine thread. */
 void client_request_complete(struct client_request *request, enum weft_status status, const char *text);
-/* Engine: what it waits for, one sentence. */
+/* One sentence: what the request waits for. Engine thread. */
 void client_request_describe(const struct client_request *request, char *out, size_t out_bytes);
-/* Caller's thread, the session has failed: wait until no request of it is open, so that the caller may
- * drop their memory, whichever of them it has asked for. At most CLIENT_BUFFER_RELEASE_NS; then the engine
- * is halted, which ends them all. */
+/* The session has failed: waits until no request is open, so that the program may free its memory. After
+ * CLIENT_BUFFER_RELEASE_NS the engine is halted, which completes all requests. Caller's thread. */
 void client_requests_wait_all(struct weft_session *session);
-/* Caller: wait for an own, internal request; its error becomes the session's error. */
+/* Waits for a request of the client itself; its error becomes the session's error. Caller's thread. */
 enum weft_status client_request_wait_internal(struct weft_session *session, struct weft_request *request,
                                               const char *what);
 

@@ -1,5 +1,4 @@
-/* stats.c - numbers for the caller. Those of the transport and of the engine are the engine's: it is
- * asked. */
+/* stats.c - weft_stats_get. The engine thread reads the figures of the transport and the engine. */
 #include "client/engine/engine.h"
 #include "client/engine/group.h"
 #include "client/engine/query.h"
@@ -28,7 +27,7 @@ static void answer(struct weft_command *command)
 enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out)
 {
     if (!session) return client_null_argument("stats_get", "session");
-    enum weft_status usable = client_usable(session); /* a failed session still has numbers */
+    enum weft_status usable = client_usable(session); /* a failed session still has figures */
     if (usable == WEFT_ERR_FORKED) return usable;
     struct weft_error error = {0};
     if (client_sized_check(stats_out, sizeof *stats_out, "stats_get: stats", &error) < 0)
@@ -37,7 +36,7 @@ enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats 
     engine->queries.stats.query.command.fn = answer;
     if (client_engine_query_run(session, &engine->queries.stats.query) < 0)
         return client_error(session, WEFT_ERR_BUSY,
-                            "stats_get: the engine is deep in a computation; ask again");
+                            "stats_get: the engine is in a long computation; call again");
     const struct weft_stats stats = {
         .size = sizeof stats,
         .sent_bytes = engine->queries.stats.sent_bytes,

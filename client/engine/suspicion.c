@@ -24,16 +24,16 @@ void client_suspicion_expired(struct weft_timer *timer)
                 engine->suspicion.error.text, explanation);
 }
 
-/* of_lost: of a loss, or another end of the job, about which the coordinator has its word. */
-static void suspect(struct weft_session *session, enum weft_status status, bool of_lost, uint64_t patience_ns,
-                    const char *format, va_list arguments)
+/* awaits_report: the coordinator may report the loss, or an abort; false: it will not. */
+static void suspect(struct weft_session *session, enum weft_status status, bool awaits_report,
+                    uint64_t patience_ns, const char *format, va_list arguments)
 {
     struct client_engine *engine = session->engine;
     if (engine->failed || engine->suspicion.error.status < 0) return;
     vsnprintf(engine->suspicion.error.text, sizeof engine->suspicion.error.text, format, arguments);
     engine->suspicion.error.status = status;
     engine->suspicion.all_alive = false;
-    engine->suspicion.awaits_coordinator = of_lost;
+    engine->suspicion.awaits_coordinator = awaits_report;
     if (weft_timer_start(engine->loop, &engine->suspicion.timer, client_deadline(session, patience_ns)) < 0)
         client_suspicion_expired(&engine->suspicion.timer);
 }
@@ -48,7 +48,8 @@ void client_engine_suspect(struct weft_session *session, enum weft_status status
     if (first && session->engine->suspicion.error.status < 0) client_control_check_liveness(session);
 }
 
-/* It is the link, then. A process that died after it had answered is still lost in a moment. */
+/* The link between two ranks is broken. A process that died after its answer is reported lost within
+ * SUSPICION_NS. */
 static void all_alive_on_engine(struct weft_command *command)
 {
     struct client_engine *engine = weft_container_of(command, struct client_engine, suspicion.alive_command);
@@ -63,7 +64,7 @@ static void all_alive_on_engine(struct weft_command *command)
 void client_engine_all_alive(struct weft_session *session)
 {
     struct client_engine *engine = session->engine;
-    /* the letter is the engine's until it has run */
+    /* the command is queued: the engine owns it until it has run */
     if (atomic_exchange(&engine->suspicion.alive_is_posted, true)) return;
     engine->suspicion.alive_command.fn = all_alive_on_engine;
     weft_loop_post(engine->loop, &engine->suspicion.alive_command);
@@ -77,8 +78,6 @@ void client_engine_remote_lost(struct weft_session *session, const char *format,
     va_end(arguments);
 }
 
-/* What is suspected is said, whatever patience there was, a moment from now at the latest: the
- * coordinator's word may be here and not be read. */
 void client_engine_shorten_suspicion(struct weft_session *session)
 {
     struct client_engine *engine = session->engine;

@@ -5,7 +5,7 @@
 #include "client/session/session.h"
 #include "client/session/wait.h"
 
-/* The caller's array. Entries that are NULL or not started are passed over. */
+/* The caller's array. NULL entries and requests that were not started are skipped. */
 struct many {
     struct weft_request *const *requests;
     size_t count;
@@ -26,7 +26,7 @@ static bool is_started(const struct weft_request *user_request)
                : atomic_load_explicit(&request->state, memory_order_acquire) != CLIENT_REQUEST_IDLE;
 }
 
-/* Index of the first started request that has completed; many->count: there is none. */
+/* Index of the first started request that has completed; many->count: none. */
 static size_t first_ended(const struct many *many)
 {
     size_t i = 0;
@@ -36,7 +36,8 @@ static size_t first_ended(const struct many *many)
     return i;
 }
 
-/* The one session of all started requests; NULL: none is started. */
+/* The session of all started requests; NULL: none is started. WEFT_ERR_INVALID: they belong to two
+ * sessions. */
 static enum weft_status find_session(const struct many *many, struct weft_session **session_out)
 {
     *session_out = NULL;
@@ -58,8 +59,8 @@ struct any_condition {
 
 static bool any_completed(void *context)
 {
-    const struct any_condition *fact = context;
-    return first_ended(fact->many) < fact->many->count || client_failed(fact->session) < 0;
+    const struct any_condition *condition = context;
+    return first_ended(condition->many) < condition->many->count || client_failed(condition->session) < 0;
 }
 
 static uint64_t timeout_of(const struct weft_session *session, uint64_t timeout_ms)
@@ -68,7 +69,7 @@ static uint64_t timeout_of(const struct weft_session *session, uint64_t timeout_
     return timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
 }
 
-/* Index of the first started request; count: there is none. */
+/* Index of the first started request; count: none. */
 static size_t first_started(const struct many *many)
 {
     size_t i = 0;
@@ -97,13 +98,13 @@ enum weft_status weft_wait_any(struct weft_request *const *requests, size_t coun
         for (size_t i = 0; i < count; i++)
             if (is_started(requests[i]))
                 session->engine->ops.call->wait_begins(client_request_of(requests[i]));
-        struct any_condition fact = {.many = &many, .session = session};
-        client_wait_within(session, any_completed, &fact, timeout_of(session, timeout_ms));
+        struct any_condition condition = {.many = &many, .session = session};
+        client_wait_within(session, any_completed, &condition, timeout_of(session, timeout_ms));
         ended = first_ended(&many);
     }
     if (ended == count)
         return weft_wait(requests[first],
-                         1); /* for the sentence: a request that is late, or the failure of the session */
+                         1); /* for the sentence of a late request, or of the session's failure */
     *index_out = ended;
     return weft_wait(requests[ended], timeout_ms);
 }
@@ -126,8 +127,8 @@ enum weft_status weft_wait_all(struct weft_request *const *requests, size_t coun
         }
         enum weft_status status = weft_wait(requests[i], rest_ms);
         if (status == WEFT_ERR_DEADLINE && is_open(request))
-            return status; /* it is still running, and others may be */
+            return status; /* this request still runs; others may run too */
         if (status < 0 && first_error == WEFT_OK) first_error = status, failed = requests[i];
     }
-    return failed ? weft_wait(failed, timeout_ms) : WEFT_OK; /* once more, for its sentence */
+    return failed ? weft_wait(failed, timeout_ms) : WEFT_OK; /* again, for its sentence */
 }

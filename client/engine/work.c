@@ -1,5 +1,5 @@
-/* work.c - the queue of computations: one slice per command to itself, so that the transport, timers and
- * other commands run between two slices. */
+/* work.c - the queue of computations: each command runs one slice, so that the transport, timers and other
+ * commands run between slices. */
 #include "client/engine/work.h"
 
 #include "client/engine/engine.h"
@@ -14,10 +14,9 @@ void client_engine_run_work(struct weft_command *command)
     struct weft_env *env = weft_loop_env(engine->loop);
     uint64_t began_ns = weft_now_ns(env);
     weft_list_remove(&work->link);
-    bool finished = work->run(work); /* may free the tensor's request, queue other work, or this one anew */
+    bool finished = work->run(work); /* it may complete the tensor's request, or queue work, also itself */
     engine->encode_ns += weft_now_ns(env) - began_ns;
-    /* first come, first finished */
-    if (!finished) weft_list_insert_before(engine->work.queue.next, &work->link);
+    if (!finished) weft_list_insert_before(engine->work.queue.next, &work->link); /* first in, first out */
     if (!weft_list_empty(&engine->work.queue) && !engine->work.is_posted) {
         engine->work.is_posted = true;
         weft_loop_post(engine->loop, &engine->work.command);

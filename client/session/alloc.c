@@ -1,9 +1,9 @@
-/* memory.c - weft_alloc: zeroed (so every page is touched here and not in the first step), 64-byte aligned,
- * and freed with the session.
+/* alloc.c - weft_alloc: zeroed, 64-byte aligned memory, freed with the session. Zeroing touches every page
+ * before the first step.
  *
- * Where the job's data may move through shared memory (auto, shm), blocks come from the transport: peers
- * on this host map them, and a payload is copied once, straight between two blocks. The records of blocks
- * lie elsewhere, because such memory is the parent's too after a fork, and peers can write to it. */
+ * If the transport may use shared memory (auto, shm), blocks come from the transport. Peers on this host
+ * map them, and a payload is copied once, directly between two blocks. The list of blocks lies in other
+ * memory: after a fork the parent shares the blocks, and peers can write to them. */
 #include "client/session/alloc.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static void *memory_take(struct weft_session *session, size_t bytes)
 
 static void block_free(struct weft_session *session, struct block *block)
 {
-    weft_memory_free(session->env, block->memory); /* knows where it came from */
+    weft_memory_free(session->env, block->memory); /* finds the allocator of the block */
     weft_free_bytes(session->env, block);
 }
 
@@ -48,8 +48,8 @@ void *weft_alloc(struct weft_session *session, size_t bytes)
     return memory;
 }
 
-/* Out of the list, or NULL. The first are looked at first: memory is mostly freed in the order it was
- * taken. */
+/* Removes the block from the list; NULL: not found. Searches from the oldest: programs mostly free in the
+ * order of allocation. */
 static struct block *block_take(struct weft_session *session, const void *memory)
 {
     struct weft_list *node, *spare;
@@ -66,8 +66,8 @@ static struct block *block_take(struct weft_session *session, const void *memory
     return found;
 }
 
-/* Who hears from one operation that the session has failed frees everything on the way out, and others are
- * still being ended: memory that they may work on goes with the session. */
+/* In a failed session operations may still use the memory while the program frees it on its way out. Such
+ * blocks are freed with the session. */
 void weft_free(struct weft_session *session, void *memory)
 {
     if (!session || !memory) return;

@@ -1,14 +1,14 @@
-/* control.c - the conversation with the coordinator, as a state machine on the net thread.
+/* control.c - the connection to the coordinator: a state machine on the net thread.
  *
  *     coordinator          Challenge        Welcome      Roster       Go     Declared ...  MemberLost / Abort
  *                             |  \            |            |          |         |                 |
  *     this side             Hello           Endpoints    Ready      (data)   Declare ...     the session fails
  *
- * The net thread answers the Challenge itself (it needs nobody); every other message is kept for the
- * caller's thread, which sits in weft_init or weft_declare, or ends the session. What the caller and the
- * engine send is packed on their own thread into a letter; the net thread only writes it. Letters that
- * were never delivered are freed with the session. Everything received is hostile until
- * weft_control_unpack has checked it; what is left to check here is order and identity. */
+ * The net thread answers the Challenge. It stores the other messages for the caller's thread, which waits
+ * in weft_init or weft_declare, or it ends the session. The caller and the engine pack their messages on
+ * their own thread; the net thread only writes the bytes. Messages that were not sent are freed with the
+ * session. Every received byte is untrusted until weft_control_unpack has checked it. This file checks
+ * order and identity. */
 #include "client/session/control.h"
 
 #include <stdio.h>
@@ -23,15 +23,15 @@
 #include "client/session/topology.h"
 #include "client/session/wait.h"
 
-#define WAIT_REASON_NS WEFT_MS(500) /* for the coordinator to say whom this rank waits for */
+#define WAIT_REASON_NS WEFT_MS(500) /* for the coordinator's answer */
 
 struct outgoing {
     struct weft_command command;
-    struct weft_list link; /* in control->letters until it is sent */
+    struct weft_list link; /* in control->outgoing until it is sent */
     struct weft_session *session;
-    bool closes;             /* close the connection behind it */
+    bool closes;             /* close the connection after the data */
     size_t bytes;
-    uint8_t *data;         /* owned; NULL: nothing to send, only close */
+    uint8_t *data;         /* owned; NULL: only close */
 };
 
 static void set_phase(struct weft_session *session, enum client_phase phase)
@@ -99,9 +99,11 @@ void client_control_send_abort(struct weft_session *session, enum weft_status st
     abort_body.text = (char *)text;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ABORT;
     message.abort = &abort_body;
-    if (client_control_phase(&session->control) < CLIENT_WELCOME) return; /* nobody knows us yet */
+    /* the coordinator has not accepted this worker */
+    if (client_control_phase(&session->control) < CLIENT_WELCOME) return;
     if (post_outgoing(session, &message, false) < 0)
-        weft_log(session->env, WEFT_LOG_WARN, "client", "the coordinator cannot be told of: %s", text);
+        weft_log(session->env, WEFT_LOG_WARN, "client", "the coordinator does not receive the failure: %s",
+                 text);
 }
 
 /* On the net thread. */
@@ -128,7 +130,7 @@ static Weft__Control__Control heartbeat_of(struct weft_session *session, Weft__C
     return message;
 }
 
-/* answer: to the coordinator's roll call of that number; 0: it has not asked. */
+/* answer: the number of the coordinator's liveness check; 0: a periodic heartbeat. */
 static void send_alive(struct weft_session *session, uint32_t answer)
 {
     if (!session->control.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
@@ -145,23 +147,24 @@ void client_control_check_liveness(struct weft_session *session)
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
     body.ask = 1;
     Weft__Control__Control message = heartbeat_of(session, &body);
-    (void)post_outgoing(session, &message, false); /* not asked: its silence tells, later */
+    /* if it is not sent, the coordinator declares a silent member lost later */
+    (void)post_outgoing(session, &message, false);
 }
 
 static bool has_wait_reason_or_failed(void *context)
 {
     struct weft_session *session = context;
     pthread_mutex_lock(&session->control.lock);
-    bool told = session->control.has_wait_reason;
+    bool has_reason = session->control.has_wait_reason;
     pthread_mutex_unlock(&session->control.lock);
-    return told || client_failed(session) < 0;
+    return has_reason || client_failed(session) < 0;
 }
 
 static void take_wait_reason(struct weft_session *session, const char *text)
 {
     struct client_control *control = &session->control;
     pthread_mutex_lock(&control->lock);
-    snprintf(control->whom, sizeof control->whom, "%s", text);
+    snprintf(control->wait_reason, sizeof control->wait_reason, "%s", text);
     control->has_wait_reason = true;
     pthread_mutex_unlock(&control->lock);
     weft_loop_notify(session->loop);
@@ -175,17 +178,18 @@ void client_control_wait_reason(struct weft_session *session, char *out, size_t 
     Weft__Control__Control message = heartbeat_of(session, &body);
     pthread_mutex_lock(&control->lock);
     control->has_wait_reason = false;
-    control->whom[0] = 0;
+    control->wait_reason[0] = 0;
     pthread_mutex_unlock(&control->lock);
     if (client_control_phase(control) >= CLIENT_WELCOME && post_outgoing(session, &message, false) == WEFT_OK)
         (void)client_wait_for(session, has_wait_reason_or_failed, session,
                               client_deadline(session, WAIT_REASON_NS));
     pthread_mutex_lock(&control->lock);
     if (!control->has_wait_reason)
-        snprintf(out, out_bytes, "the coordinator at %.100s:%u does not answer who it waits for",
+        snprintf(out, out_bytes, "the coordinator at %.100s:%u does not report which members it waits for",
                  session->settings.host, session->settings.port);
     else
-        snprintf(out, out_bytes, "%s", control->whom[0] ? control->whom : "nobody is late by now");
+        snprintf(out, out_bytes, "%s",
+                 control->wait_reason[0] ? control->wait_reason : "no member is missing now");
     pthread_mutex_unlock(&control->lock);
 }
 
@@ -259,7 +263,8 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     set_phase(session, CLIENT_HELLO_SENT);
 }
 
-/* We have a secret: then the coordinator must know it too, or an impostor has taken its port. */
+/* This side has a secret. The coordinator must prove that it knows the secret: another process may listen
+ * on its port. */
 static bool welcome_is_genuine(struct weft_session *session, const Weft__Control__Welcome *welcome)
 {
     uint8_t wanted[WEFT_PROOF_BYTES];
@@ -293,8 +298,8 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
         client_fail(session, status, true, "no timer for heartbeats: %s", weft_reason_text(status));
 }
 
-/* In the newest table: the engine may make another one meanwhile, and looks once at what has changed in
- * the one before. */
+/* Marks the member in the newest table. The engine may install another table meanwhile; it copies the
+ * marks of the previous table once. */
 static const struct client_member *mark_lost(struct weft_session *session, uint32_t number)
 {
     const struct client_member *table;
@@ -326,8 +331,8 @@ static void take_abort(struct weft_session *session, const Weft__Control__Abort 
                 body->text[0] ? body->text : "the job was aborted without a reason");
 }
 
-/* Hand the whole message to the caller's thread. Answers true when it was expected and is now owned by
- * control. */
+/* Stores a message for the caller's thread. Returns true if `place` was empty; control then owns the
+ * message. */
 static bool store_message(struct weft_session *session, Weft__Control__Control **place,
                           Weft__Control__Control *message)
 {
@@ -346,24 +351,24 @@ static void fail_out_of_order(struct weft_session *session)
                 session->settings.host, session->settings.port);
 }
 
-/* New members must be known to the end, whatever becomes of the epoch that brought them. */
+/* Keeps the newcomers of every Shrunk message: a later epoch may need their addresses. */
 static bool store_newcomers(struct weft_session *session, Weft__Control__Control *message)
 {
     if (message->shrunk->n_newcomers == 0) return true;
-    struct client_newcomer_message *grown = weft_alloc_zero(session->env, sizeof *grown);
-    if (!grown) {
+    struct client_newcomer_message *newcomer = weft_alloc_zero(session->env, sizeof *newcomer);
+    if (!newcomer) {
         client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for new members", session->rank);
         return false;
     }
-    grown->message = message;
+    newcomer->message = message;
     pthread_mutex_lock(&session->control.lock);
-    grown->next = session->membership.newcomer_messages;
-    session->membership.newcomer_messages = grown;
+    newcomer->next = session->membership.newcomer_messages;
+    session->membership.newcomer_messages = newcomer;
     pthread_mutex_unlock(&session->control.lock);
     return true;
 }
 
-/* Returns true when the message was kept. */
+/* Returns true if the session owns the message now. */
 static bool dispatch(struct weft_session *session, Weft__Control__Control *message)
 {
     struct client_control *control = &session->control;
@@ -406,9 +411,9 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK:
         if (phase != CLIENT_GO || !session->is_elastic) break;
         if (!store_newcomers(session, message)) return false;
-        /* all others have agreed on it, and knew it before */
+        /* the other ranks have agreed on the epoch */
         session->ops.epoch_ends(session, message->shrunk->epoch,
-                                "new workers have come while this rank rests");
+                                "new workers have joined while this rank rests");
         pthread_mutex_lock(&control->lock);
         Weft__Control__Control *older = control->shrunk;
         control->shrunk = message;
@@ -447,7 +452,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
 static void on_opened(void *context, struct weft_net_connection *connection)
 {
     struct weft_session *session = context;
-    session->control.connection = connection; /* the Challenge comes by itself */
+    session->control.connection = connection; /* the coordinator sends the Challenge first */
     atomic_store(&session->control.is_connected, true);
 }
 
@@ -471,14 +476,13 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     const struct client_settings *settings = &session->settings;
     session->control.connection = NULL;
     if (atomic_load(&session->control.leaving)) {
-        /* what we asked for */
-    } else if (reason == WEFT_ERR_IO) { /* of this process, not of the coordinator */
+        /* this side closed it */
+    } else if (reason == WEFT_ERR_IO) { /* an error of this process, not of the coordinator */
         client_fail(session, WEFT_ERR_IO, false, "rank %u: %s", session->rank, text);
     } else if (client_control_phase(&session->control) == CLIENT_CONNECTING) {
         client_fail(session, WEFT_ERR_UNREACHABLE, false,
                     "cannot reach the coordinator at %s:%u: %s", settings->host, settings->port, text);
-    } else if (session->control.roster) {
-        /* it names the process that coordinates: shard 0, where it lives there */
+    } else if (session->control.roster) { /* it names the process that coordinates; that may be shard 0 */
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
                     session->control.roster->roster->coordinator, settings->host, settings->port);
     } else {
@@ -515,8 +519,7 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
     if (status < 0)
         return weft_error_set(error, status, "cannot set up the control connection: %s",
                               weft_reason_text(status));
-    /* Before the deadline of weft_init, whose sentence would not have the reason of the last failed
-     * connection. */
+    /* Before the deadline of weft_init, so that the error has the reason of the last failed connection. */
     const uint64_t connect_ns = session->settings.deadline_ns - session->settings.deadline_ns / 16;
     status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
                               client_deadline(session, connect_ns), &connection);
@@ -542,17 +545,18 @@ void client_control_leave(struct weft_session *session, uint64_t until_ns)
     message.body_case = WEFT__CONTROL__CONTROL__BODY_LEAVE;
     message.leave = &leave;
     leave.text = (char *)"done";
-    leave.committed = session->step.number - session->step.open; /* others may be about to agree on it */
+    /* the other ranks may be agreeing on the last good step */
+    leave.committed = session->step.number - session->step.open;
     enum client_phase phase = client_control_phase(control);
     atomic_store(&control->leaving, true);
-    if (phase == CLIENT_ENDED || phase == CLIENT_CONNECTING) return; /* nobody to say it to */
-    /* A failed session has said why already (or was told): it only closes. */
+    if (phase == CLIENT_ENDED || phase == CLIENT_CONNECTING) return; /* no connection */
+    /* A failed session only closes: the coordinator knows the reason. */
     const bool sends_leave = client_failed(session) == WEFT_OK;
     if (post_outgoing(session, sends_leave ? &message : NULL, true) < 0) return;
     if (client_wait_for(session, connection_ended, control, until_ns) < 0 && sends_leave)
         weft_log(session->env, WEFT_LOG_WARN, "client",
-                 "rank %u leaves, and the coordinator at %s:%u has not taken its farewell: the others may "
-                 "take it for lost%s",
+                 "rank %u leaves, and the coordinator at %s:%u has not acknowledged that: other ranks may "
+                 "treat it as lost%s",
                  session->rank, session->settings.host, session->settings.port,
                  session->is_elastic ? ", and run its last step again without it" : "");
 }

@@ -1,5 +1,4 @@
-/* control.h - the member's side of the control plane: one connection to the coordinator, on the net
- * thread. */
+/* control.h - the connection to the coordinator, on the net thread. */
 #ifndef WEFT_CLIENT_SESSION_CONTROL_H
 #define WEFT_CLIENT_SESSION_CONTROL_H
 
@@ -13,54 +12,55 @@
 
 struct weft_session;
 
-/* How far the join has come; only ever forward. */
+/* Phase of the join; it only increases. */
 enum client_phase {
-    CLIENT_CONNECTING = 0, /* no answer of the coordinator yet */
-    CLIENT_HELLO_SENT = 1,    /* Challenge answered by Hello */
-    CLIENT_WELCOME = 2,    /* accepted: `welcome` is there */
-    CLIENT_ROSTER = 3,     /* everybody's addresses: `roster` is there */
+    CLIENT_CONNECTING = 0, /* no message of the coordinator yet */
+    CLIENT_HELLO_SENT = 1,    /* the Challenge was answered */
+    CLIENT_WELCOME = 2,    /* accepted: control.welcome is set */
+    CLIENT_ROSTER = 3,     /* control.roster has the addresses of all members */
     CLIENT_GO = 4,         /* data may move */
-    CLIENT_ENDED = 5,      /* the connection is gone */
+    CLIENT_ENDED = 5,      /* the connection is closed */
 };
 
 struct client_control {
     struct weft_net *net;                       /* owned */
-    struct weft_net_connection *connection;     /* net thread; NULL when gone */
+    struct weft_net_connection *connection;     /* net thread; NULL: closed */
     _Atomic int phase;                          /* enum client_phase */
-    _Atomic bool is_connected;                  /* the connection has been established */
-    _Atomic bool leaving;                       /* a closed connection is what we asked for */
-    pthread_mutex_t lock;                       /* guards what follows */
+    _Atomic bool is_connected;                  /* the connection was established */
+    _Atomic bool leaving;                       /* this side closes the connection */
+    pthread_mutex_t lock;                       /* guards the fields below */
     Weft__Control__Control *welcome, *roster;   /* owned; unpacked messages */
-    Weft__Control__Control *declared;           /* owned; the answer to the open declaration, or NULL */
-    Weft__Control__Control *shrunk;             /* owned; who goes on, the newest, or NULL */
-    uint64_t committed, codec_steps;            /* of Go: a newcomer goes on from there; set before the
-                                                 * phase */
-    uint32_t tensors;                           /* of Go: so many are declared already */
-    bool has_wait_reason;                             /* the coordinator has said for whom this rank waits: */
-    char whom[320];
-    struct weft_list outgoing;                   /* owned; not yet sent */
-    uint8_t nonce[WEFT_NONCE_BYTES];            /* ours, for the coordinator's proof */
+    Weft__Control__Control *declared;           /* owned; answer to the running declaration, or NULL */
+    Weft__Control__Control *shrunk;             /* owned; the newest Shrunk, which names the members of an
+                                                 * epoch, or NULL */
+    uint64_t committed, codec_steps;            /* from Go: a newcomer continues from there; written before
+                                                 * `phase` */
+    uint32_t tensors;                           /* from Go: tensors that the job has declared */
+    bool has_wait_reason;                             /* the coordinator has answered which members this
+                                                       * rank waits for: */
+    char wait_reason[320];
+    struct weft_list outgoing;                   /* owned; messages not sent yet */
+    uint8_t nonce[WEFT_NONCE_BYTES];            /* this side's nonce, for the coordinator's proof */
     char name[128], host[64];
 };
 
 enum weft_status client_control_start(struct weft_session *session, struct weft_error *error);
-/* Joins the net thread and frees. Fine on a half-built one. */
+/* Joins the net thread and frees. Works on a half-built connection. */
 void client_control_stop(struct weft_session *session);
-/* Any thread: pack and queue one message for the coordinator. */
+/* Packs and queues one message for the coordinator. Any thread. */
 enum weft_status client_control_send(struct weft_session *session, const Weft__Control__Control *message);
-/* Any thread: this rank has lost another; do all live? Answered, by client_engine_all_alive, only where
- * they do. */
+/* This rank suspects a loss: are all members alive? If they are, the coordinator answers and
+ * session->ops.all_alive runs. Any thread. */
 void client_control_check_liveness(struct weft_session *session);
-/* Caller's thread, when its time is up: who has not done what, as the coordinator knows it ("rank 3
- * (hostb, pid 41) has not declared it"). Waits for that a moment; where nothing comes, the text says so,
- * and names the coordinator. */
+/* Which members the coordinator waits for, and for what ("rank 3 (hostb, pid 41) has not declared it").
+ * Waits at most 500 ms; without an answer the text names the coordinator. Caller's thread. */
 void client_control_wait_reason(struct weft_session *session, char *out, size_t out_bytes);
-/* Any thread: the failure of this session, as an Abort for everybody. */
+/* Reports the failure of this session as an Abort to all members. Any thread. */
 void client_control_send_abort(struct weft_session *session, enum weft_status status, const char *text);
-/* Net thread: this worker's hash of a tensor's weights after a step, for the shard to compare. */
+/* Sends this worker's hash of a tensor's weights after a step; the shard compares it. Net thread. */
 void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint32_t endpoint,
                               uint64_t hash);
-/* Caller's thread: say goodbye, flush, close; waits until the connection is gone or until_ns. */
+/* Sends Leave, flushes, closes; blocks until the connection is closed or until_ns. Caller's thread. */
 void client_control_leave(struct weft_session *session, uint64_t until_ns);
 static inline enum client_phase client_control_phase(struct client_control *control)
 {

@@ -1,11 +1,11 @@
-/* failure.c - how a session fails, and the sentences that go with it.
+/* failure.c - how a session fails, and the sentences of failed calls and requests.
  *
- * Any thread may find the reason first: the net thread (a member is lost, an abort, the coordinator is gone),
- * the engine (a connection broke, a result was an error, a deadline), the caller (weft_abort). The first one
- * wins and its sentence is what every later call answers; the rest is consequence and is dropped.
+ * Any thread may find a failure first: the net thread (a lost member, an abort, a closed connection), the
+ * engine (a broken connection, an error result, a deadline), the caller (weft_abort). The first failure is
+ * kept, and every later call returns its sentence. Later failures are consequences and are dropped.
  *
- * The sentence of a call that failed belongs to the caller's thread (session->error). The sentence of a
- * request that failed on the engine waits in a small ring until the caller asks for the request. */
+ * session->error has the sentence of the last failed call. The sentence of a request that failed on the
+ * engine is stored in a ring of CLIENT_TEXTS until the caller reads the request. */
 #include "client/session/failure.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "client/session/control.h"
 #include "client/session/session.h"
 
-void client_fail(struct weft_session *session, enum weft_status status, bool tell, const char *format, ...)
+void client_fail(struct weft_session *session, enum weft_status status, bool report, const char *format, ...)
 {
     struct client_failure *failure = &session->failure;
     pthread_mutex_lock(&failure->lock);
@@ -33,7 +33,7 @@ void client_fail(struct weft_session *session, enum weft_status status, bool tel
 
     weft_log(session->env, WEFT_LOG_INFO, "client", "the session ends: %s", failure->text);
     session->ops.fail_engine(session);
-    if (tell) client_control_send_abort(session, status, failure->text);
+    if (report) client_control_send_abort(session, status, failure->text);
     weft_loop_notify(session->loop);
 }
 
@@ -60,8 +60,7 @@ void client_text_get(struct weft_session *session, uint32_t serial, enum weft_st
 
 enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
 {
-    bool ours = session->pid == weft_process_id(); /* a forked child has one thread, and may have inherited
-                                                    * a locked lock */
+    bool ours = session->pid == weft_process_id(); /* a forked child may have inherited a locked lock */
     va_list arguments;
     va_start(arguments, format);
     if (ours) pthread_mutex_lock(&session->failure.error_lock);
@@ -87,7 +86,7 @@ enum weft_status client_unusable(struct weft_session *session)
     if (session->epoch_change.is_resting)
         return client_error(
             session, WEFT_ERR_STATE,
-            "rank %u has joined and takes no part until all ranks have: wait for that in weft_join",
+            "rank %u has joined and rests until all ranks have joined: wait for that in weft_join",
             session->rank);
     return WEFT_OK;
 }

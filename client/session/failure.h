@@ -4,9 +4,9 @@
 
 #include "client/session/session.h"
 
-/* Any thread. The first failure is kept. `tell`: this rank found it, so the coordinator must end the job
+/* Any thread. The first failure is kept. `report`: this rank found it, so the coordinator must end the job
  * for all. */
-void client_fail(struct weft_session *session, enum weft_status status, bool tell, const char *format, ...)
+void client_fail(struct weft_session *session, enum weft_status status, bool report, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* Stores a sentence; returns its serial number for client_text_get. Any thread. */
 uint32_t client_text_put(struct weft_session *session, const char *text);

@@ -1,9 +1,8 @@
-/* flight_dump.c - the flight recorder, written to a file. Works on a failed session too: that is what it is
- * for.
+/* flight_dump.c - writes the flight record to a file, also in a failed session.
  *
- * Both rings may be read by any thread while the engine writes, so nothing here asks the engine, which may
- * be the very thing that is stuck. Files are written beside their name and renamed: `weft inspect` never
- * sees half of one. */
+ * Any thread may read both rings while the engine writes, so a dump does not need the engine thread, which
+ * may hang. A file is written under a temporary name and renamed, so `weft inspect` never reads half a
+ * file. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +33,7 @@ static void print_record(struct weft_session *session, const char *why, FILE *ou
     fputs("}\n", out);
 }
 
-/* The file's name in a directory: a job may be called anything. */
+/* Path of the file in a directory. Characters of the job's name that a path must not hold are replaced. */
 static bool dump_path(const struct weft_session *session, const char *directory, char out[PATH_BYTES])
 {
     char job[256];
@@ -44,13 +43,13 @@ static bool dump_path(const struct weft_session *session, const char *directory,
     return snprintf(out, PATH_BYTES, "%s/flight-%s-rank%u.json", directory, job, session->rank) < PATH_BYTES;
 }
 
-/* 0, or the errno of what refused; then nothing is left behind. */
+/* 0, or the errno of the failure; then no file is left. */
 static int write_file(struct weft_session *session, const char *path, const char *why)
 {
     static const char perfetto[] = ".perfetto.json";
     size_t length = strlen(path), tail = sizeof perfetto - 1;
     bool trace = length >= tail && strcmp(path + length - tail, perfetto) == 0;
-    static atomic_uint serial; /* the engine, the net thread and callers may write at once */
+    static atomic_uint serial; /* the engine, the net thread and callers may write at the same time */
     char part[PATH_BYTES + 40];
     snprintf(part, sizeof part, "%s.part%ld-%u", path, (long)session->pid, atomic_fetch_add(&serial, 1));
     struct stat there;
@@ -61,7 +60,7 @@ static int write_file(struct weft_session *session, const char *path, const char
     errno = 0;
     if (trace) weft_event_ring_dump_perfetto(session->flight.events, "weft", (int)session->pid, file);
     else print_record(session, why, file);
-    int reason = ferror(file) ? (errno ? errno : EIO) : 0; /* what refused first says why */
+    int reason = ferror(file) ? (errno ? errno : EIO) : 0; /* the first error has the reason */
     if (fflush(file) != 0 && !reason) reason = errno;
     if (fclose(file) != 0 && !reason) reason = errno;
     if (!reason && plain && rename(part, path) != 0) reason = errno;

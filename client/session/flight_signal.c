@@ -1,9 +1,8 @@
-/* flight_signal.c - recorder.signal: the only signal handler of the library, and only where somebody asked
- * for it.
+/* flight_signal.c - recorder.signal: the only signal handler of the library, installed only if the option is
+ * set.
  *
- * The handler counts; the net thread of every session that asked looks at the count five times a second
- * and writes its record. A trainer that handles the signal itself keeps it: then the option is refused
- * with a sentence. */
+ * The handler counts. The net thread of every session with the option polls the count five times a second
+ * and dumps its record. If the program handles the signal itself, the option is refused. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,12 +14,12 @@
 
 #define POLL_PERIOD_NS WEFT_MS(200)
 
-static atomic_uint came; /* lock-free: a handler may touch it */
+static atomic_uint signal_count; /* lock-free: a signal handler may write it */
 
 static void count_signal(int number)
 {
     (void)number;
-    atomic_fetch_add_explicit(&came, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&signal_count, 1, memory_order_relaxed);
 }
 
 static int number_of(const char *name)
@@ -37,7 +36,7 @@ static int number_of(const char *name)
 static void poll_signal(void *context)
 {
     struct weft_session *session = context;
-    unsigned now = atomic_load_explicit(&came, memory_order_relaxed);
+    unsigned now = atomic_load_explicit(&signal_count, memory_order_relaxed);
     if (now == session->flight.signals_seen) return;
     session->flight.signals_seen = now;
     client_flight_dump(session, "asked for by a signal");
@@ -61,7 +60,7 @@ enum weft_status client_flight_signal_start(struct weft_session *session, struct
         return weft_error_set(error, WEFT_ERR_BUSY,
                               "recorder.signal is %s, which this program handles itself; take another one",
                               name);
-    session->flight.signals_seen = atomic_load_explicit(&came, memory_order_relaxed);
+    session->flight.signals_seen = atomic_load_explicit(&signal_count, memory_order_relaxed);
     enum weft_status status =
         weft_net_timer_periodic(session->control.net, POLL_PERIOD_NS, poll_signal, session);
     return status < 0 ? (enum weft_status)weft_error_set(error, status, "no timer for recorder.signal")

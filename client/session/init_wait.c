@@ -23,8 +23,9 @@ struct phase_condition {
 
 static bool phase_reached(void *context)
 {
-    struct phase_condition *fact = context;
-    return client_failed(fact->session) < 0 || client_control_phase(&fact->session->control) >= fact->phase;
+    struct phase_condition *condition = context;
+    return client_failed(condition->session) < 0 ||
+           client_control_phase(&condition->session->control) >= condition->phase;
 }
 
 void client_init_wait_begin(struct weft_session *session)
@@ -33,7 +34,7 @@ void client_init_wait_begin(struct weft_session *session)
     session->init_wait.report_ns = weft_deadline_ns(session->init_wait.began_ns, REPORT_FIRST_NS);
 }
 
-static void report(struct weft_session *session, struct phase_condition *fact)
+static void report(struct weft_session *session, struct phase_condition *condition)
 {
     const struct client_settings *settings = &session->settings;
     const uint64_t now_ns = weft_now_ns(session->env);
@@ -42,7 +43,7 @@ static void report(struct weft_session *session, struct phase_condition *fact)
     if (client_control_phase(&session->control) >= CLIENT_WELCOME) {
         char missing[320];
         client_control_wait_reason(session, missing, sizeof missing);
-        if (!phase_reached(fact)) /* reached while the coordinator answered: nothing is missing */
+        if (!phase_reached(condition)) /* the phase was reached while the coordinator answered */
             weft_log(session->env, WEFT_LOG_WARN, "client", "rank %u has waited %.1f s in weft_init: %s",
                      session->rank, seconds, missing);
     } else if (atomic_load(&session->control.is_connected)) {
@@ -53,19 +54,20 @@ static void report(struct weft_session *session, struct phase_condition *fact)
     }
 }
 
-static enum weft_status wait_reporting(struct weft_session *session, struct phase_condition *fact,
+static enum weft_status wait_reporting(struct weft_session *session, struct phase_condition *condition,
                                        uint64_t until_ns)
 {
     while (session->init_wait.report_ns < until_ns) {
         const enum weft_status status =
-            client_wait_for(session, phase_reached, fact, session->init_wait.report_ns);
+            client_wait_for(session, phase_reached, condition, session->init_wait.report_ns);
         if (status != WEFT_ERR_DEADLINE) return status;
-        report(session, fact);
+        report(session, condition);
     }
-    return client_wait_for(session, phase_reached, fact, until_ns);
+    return client_wait_for(session, phase_reached, condition, until_ns);
 }
 
-static void fail_at_deadline(struct weft_session *session, struct phase_condition *fact, const char *missing)
+static void fail_at_deadline(struct weft_session *session, struct phase_condition *condition,
+                             const char *missing)
 {
     const struct client_settings *settings = &session->settings;
     const double seconds = (double)settings->deadline_ns / 1e9;
@@ -83,7 +85,7 @@ static void fail_at_deadline(struct weft_session *session, struct phase_conditio
         return;
     }
     client_control_wait_reason(session, members, sizeof members);
-    if (phase_reached(fact)) return; /* it has come meanwhile */
+    if (phase_reached(condition)) return; /* reached meanwhile */
     client_fail(session, WEFT_ERR_DEADLINE, true,
                 "reached the coordinator at %.100s:%u, %s within %.1f s: %s; see what they do, or give them "
                 "more time",
@@ -93,7 +95,7 @@ static void fail_at_deadline(struct weft_session *session, struct phase_conditio
 enum weft_status client_init_wait(struct weft_session *session, enum client_phase phase, uint64_t until_ns,
                                   const char *missing)
 {
-    struct phase_condition fact = {.session = session, .phase = phase};
-    if (wait_reporting(session, &fact, until_ns) < 0) fail_at_deadline(session, &fact, missing);
+    struct phase_condition condition = {.session = session, .phase = phase};
+    if (wait_reporting(session, &condition, until_ns) < 0) fail_at_deadline(session, &condition, missing);
     return client_usable(session);
 }

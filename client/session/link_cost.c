@@ -1,19 +1,19 @@
-/* session/link_cost.c - what links cost, for those who choose by it (plans, codecs): read once, from rank 0's
- * table.
+/* link_cost.c - cost of the links between the workers' hosts, for the choice of plans and codecs: read once,
+ * from rank 0's table.
  *
- *     rank 0: file (weft doctor, weft bench calibrate) ─► worst link among the hosts of the workers ─► Ready
- *     ─► coordinator ─► Go ─► all ranks' group
- *                                                     └─► order of hosts in rings, speed of each ─┘              session/topology.c: hosts of the group
+ *     rank 0: file (weft doctor, weft bench calibrate) ─► worst link among the workers' hosts ─► Ready ─►
+ *     coordinator ─► Go ─► group
+ *                                                     └─► ring order and speed of hosts ─┘                               topology.c
  *
- * From a file and never measured here: a choice made from what a moment's load allows would be another one
- * in the next run, and with it the order of every sum (collective/tuning/cost_model.c). */
+ * The cost is read from a file, not measured here. A cost measured at start would depend on the load, and
+ * with it the plan and the order of every sum (collective/tuning/cost_model.c). */
 #include <string.h>
 
 #include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/session/topology.h"
 
-#define LINK_COST_BYTES ((uint64_t)1 << 18) /* the lane of each link is the best one for such messages */
+#define LINK_COST_BYTES ((uint64_t)1 << 18) /* message size for which each link's lane is chosen */
 
 static uint32_t host_index(const struct weft_link_table *table, const char *name)
 {
@@ -22,8 +22,8 @@ static uint32_t host_index(const struct weft_link_table *table, const char *name
     return UINT32_MAX;
 }
 
-/* Each host of the workers once, or twice where it has several: then the link inside it counts, too.
- * (ranks,) at most. */
+/* Lists each host of the workers once, and twice if it has several workers: then its internal link counts
+ * too. (ranks,) at most. */
 static const char *list_hosts(const struct weft_link_table *table, const Weft__Control__Roster *roster,
                               uint32_t *hosts, uint32_t *count_out)
 {
@@ -68,8 +68,8 @@ static const char *host_name(const Weft__Control__Roster *roster, uint32_t rank)
     return "";
 }
 
-/* The ring of LinkCost, to be freed with weft_free_bytes; empty where not all links are known, or there is
- * no memory: then rings go as hosts count. */
+/* LinkCost.ring, freed with weft_free_bytes. Empty if a link is unknown or memory is short: rings then
+ * follow the host numbers. */
 static ProtobufCBinaryData ring_of(struct weft_session *session, const struct weft_link_table *table,
                                    const Weft__Control__Roster *roster)
 {
@@ -102,7 +102,8 @@ static ProtobufCBinaryData calibration_of(struct weft_session *session, const st
     return (ProtobufCBinaryData){out ? weft_calibration_encode(&cost->memory, &cost->runs, out) : 0, out};
 }
 
-/* LinkCost.runs of a release before LinkCost.calibration. UNTRUSTED: invalid numbers are none. */
+/* LinkCost.runs of a release before LinkCost.calibration. UNTRUSTED: values that no table can hold count as
+ * unknown. All ranks receive the same bytes. */
 static struct weft_link_runs old_runs(const ProtobufCBinaryData *sent)
 {
     uint32_t numbers[WEFT_LINK_RUNS_NUMBERS] = {0};

@@ -1,11 +1,10 @@
-/* live.c - the sessions of this process: which of them exist, what a fork does to them, and how they rest
- * while the process exits.
+/* live.c - the sessions of this process: a list, its use across fork, and how threads are stopped while the
+ * process exits.
  *
- * exit() runs the destructors of OpenSSL, UCX and of the program while the threads of a session that was
- * not finalised still run. A thread that then uses one of those libraries crashes, and a process that
- * meant to end with 0 ends by a signal. So a handler of atexit() holds the threads first. It is registered
- * after OpenSSL's own handler and so runs before it. A destructor of the program may still call
- * weft_finalize. */
+ * exit() runs the destructors of OpenSSL, UCX and the program while the threads of an unfinalised session
+ * still run. A thread that then uses one of those libraries crashes the process. So an atexit() handler
+ * stops the threads first. It is registered after OpenSSL's handler and so runs before it. A destructor of
+ * the program may still call weft_finalize. */
 #include "client/session/live.h"
 
 #include <pthread.h>
@@ -15,13 +14,14 @@
 #include "client/session/session.h"
 #include "client/session/wait.h"
 
-#define HOLD_NS WEFT_MS(300) /* for one thread to end what it is at */
+#define HOLD_NS WEFT_MS(300) /* for one thread to complete its current callback */
 
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct weft_list sessions = {&sessions, &sessions};
 static pthread_once_t handlers_once = PTHREAD_ONCE_INIT;
 
-/* ---- fork: another thread may hold the lock, and no thread would release it in the child; so the forking thread holds it ---- */
+/* ---- fork: the forking thread takes the lock, so that the child has no lock held by a thread that it
+ * lacks ---- */
 
 static void lock_live(void) { pthread_mutex_lock(&live_lock); }
 static void unlock_live(void) { pthread_mutex_unlock(&live_lock); }
@@ -32,13 +32,13 @@ static void hold(struct weft_session *session)
 {
     struct weft_loop *loop = session->loop;
     if (session->control.net) weft_net_pause(session->control.net, HOLD_NS);
-    /* a callback or a signal handler that exits holds it already */
+    /* a callback or a signal handler that exits owns the loop already */
     if (session->ops.is_running(session) && !weft_loop_is_owner(loop))
         session->live.loop_held_at_exit =
             weft_loop_acquire(loop, client_deadline(session, HOLD_NS)) == WEFT_OK;
 }
 
-/* False: a signal handler exits, and what it interrupted holds the lock. */
+/* False: a signal handler exits while the interrupted code holds the lock. */
 static bool lock_for_exit(void)
 {
     struct weft_env *env = weft_env_system();
@@ -61,8 +61,8 @@ static void hold_all(void)
     pthread_mutex_unlock(&live_lock);
 }
 
-/* weft_finalize by a destructor of the program. OpenSSL may be gone, so the engine does not step again:
- * the session leaves the job in order and keeps the engine's memory. */
+/* weft_finalize was called by a destructor of the program. OpenSSL may be gone, so the engine does not
+ * step again: the session leaves the job in order and never frees the engine's memory. */
 static void release(struct weft_session *session)
 {
     if (session->control.net) weft_net_resume(session->control.net);
@@ -86,7 +86,7 @@ static void add(struct weft_session *session)
     pthread_mutex_unlock(&live_lock);
 }
 
-/* A simulated session has no threads, and its process may vanish while it joins. */
+/* A simulated session has no threads, and its process may end while it joins. */
 void client_live_add(struct weft_session *session)
 {
     weft_list_init(&session->live.link);

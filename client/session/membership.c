@@ -1,5 +1,5 @@
-/* membership.c - who is in the job: the roster as the coordinator sent it, checked, and the names for
- * texts. */
+/* membership.c - the members of the job: checks the coordinator's roster, and names members for error
+ * sentences. */
 #include "client/session/membership.h"
 
 #include <stdio.h>
@@ -7,7 +7,8 @@
 
 #include "client/session/session.h"
 
-/* The roster must hold every rank and every shard exactly once, and give every endpoint one owner. */
+/* Checks that the roster has every rank and every shard exactly once, and that every endpoint has one
+ * owner. */
 static enum weft_status check_roster(const struct weft_session *session, const struct client_member *members,
                                      uint32_t count, struct weft_error *error)
 {
@@ -74,7 +75,7 @@ enum weft_status client_members_set(struct weft_session *session, const Weft__Co
     }
     session->members = members;
     session->epoch = roster->epoch;
-    /* a loss may be known already */
+    /* a loss may have been announced already */
     if (atomic_load(&session->epoch_change.epoch) < roster->epoch)
         atomic_store(&session->epoch_change.epoch, roster->epoch);
     atomic_store_explicit(&session->member_count, count, memory_order_release);
@@ -110,11 +111,11 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
         }
     }
     for (uint32_t rank = 0; old_tables && members && rank < count; rank++) {
-        const Weft__Control__Member *grown = client_member_of_number(session, numbers[rank])
-                                                 ? NULL
-                                                 : client_member_find_newcomer(session, numbers[rank]);
-        if (!grown || set_member(grown, &members[known], error) < 0 ||
-            session->ops.connect(session, grown, error) < 0)
+        const Weft__Control__Member *newcomer = client_member_of_number(session, numbers[rank])
+                                                    ? NULL
+                                                    : client_member_find_newcomer(session, numbers[rank]);
+        if (!newcomer || set_member(newcomer, &members[known], error) < 0 ||
+            session->ops.connect(session, newcomer, error) < 0)
             continue;
         members[known].index = rank;
         const char *where = strchr(members[known].name, '(');
@@ -130,14 +131,14 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
         if (!old_tables || !members)
             return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the members of epoch %u", epoch);
         if (error->status < 0) return (enum weft_status)error->status;
-        return weft_error_set(error, WEFT_ERR_MALFORMED,
-                              "the coordinator's members of epoch %u are not those that this rank knows",
-                              epoch);
+        return weft_error_set(
+            error, WEFT_ERR_MALFORMED,
+            "the coordinator's members of epoch %u differ from the members that this rank knows", epoch);
     }
     *old_tables = (struct client_old_member_table){session->membership.old_tables, before};
     session->membership.old_tables = old_tables;
     session->members = members;
-    for (uint32_t i = 0; i < session->member_count; i++) /* lost while we copied */
+    for (uint32_t i = 0; i < session->member_count; i++) /* members lost during the copy */
         if (atomic_load(&before[i].is_lost)) atomic_store(&members[i].is_lost, true);
     atomic_store_explicit(&session->member_count, known, memory_order_release);
     session->rank = own;
@@ -150,11 +151,11 @@ const Weft__Control__Member *client_member_find_newcomer(struct weft_session *se
 {
     const Weft__Control__Member *found = NULL;
     pthread_mutex_lock(&session->control.lock);
-    for (const struct client_newcomer_message *grown = session->membership.newcomer_messages; grown && !found;
-         grown = grown->next)
-        for (size_t i = 0; i < grown->message->shrunk->n_newcomers && !found; i++)
-            if (grown->message->shrunk->newcomers[i]->member == number)
-                found = grown->message->shrunk->newcomers[i];
+    for (const struct client_newcomer_message *newcomer = session->membership.newcomer_messages;
+         newcomer && !found; newcomer = newcomer->next)
+        for (size_t i = 0; i < newcomer->message->shrunk->n_newcomers && !found; i++)
+            if (newcomer->message->shrunk->newcomers[i]->member == number)
+                found = newcomer->message->shrunk->newcomers[i];
     pthread_mutex_unlock(&session->control.lock);
     return found;
 }
@@ -167,10 +168,10 @@ void client_shrunk_release(struct weft_session *session, Weft__Control__Control 
 void client_members_free(struct weft_session *session)
 {
     while (session->membership.newcomer_messages) {
-        struct client_newcomer_message *grown = session->membership.newcomer_messages;
-        session->membership.newcomer_messages = grown->next;
-        weft_control_free(session->env, grown->message);
-        weft_free_bytes(session->env, grown);
+        struct client_newcomer_message *newcomer = session->membership.newcomer_messages;
+        session->membership.newcomer_messages = newcomer->next;
+        weft_control_free(session->env, newcomer->message);
+        weft_free_bytes(session->env, newcomer);
     }
     while (session->membership.old_tables) {
         struct client_old_member_table *old_tables = session->membership.old_tables;

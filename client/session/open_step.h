@@ -1,7 +1,7 @@
 /* open_step.h - state of the open step. The caller's thread writes it (elastic/step.c); waits and calls read
  * it.
  *
- * The record is what a rank tells the other ranks about the step: three i64 elements of an all_gather. */
+ * The record is what each rank sends to the others about the step: three i64 elements of an all_gather. */
 #ifndef WEFT_CLIENT_SESSION_OPEN_STEP_H
 #define WEFT_CLIENT_SESSION_OPEN_STEP_H
 

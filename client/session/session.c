@@ -55,7 +55,7 @@ enum weft_status weft_abort(struct weft_session *session, const char *text)
     return WEFT_OK;
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 uint32_t weft_rank(const struct weft_session *session) { return session ? session->rank : 0; }
 uint32_t weft_ranks(const struct weft_session *session) { return session ? session->ranks : 0; }
@@ -63,7 +63,7 @@ uint32_t weft_shards(const struct weft_session *session) { return session ? sess
 
 const char *weft_error_text(const struct weft_session *session)
 {
-    /* the session's own may change under the reader */
+    /* a copy: the session's own may change while the program reads it */
     static _Thread_local char text[sizeof session->error.text];
     if (!session) return client_thread_error()->text;
     struct weft_session *locked = (struct weft_session *)session;

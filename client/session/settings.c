@@ -1,10 +1,10 @@
-/* settings.c - from what the caller, the environment and the configuration file say to one settled struct.
+/* settings.c - resolves the settings of a session: caller's options over environment over configuration file
+ * over default.
  *
- * Besides the names of the option table (WEFT_CLIENT_COORDINATOR ...) the short names that weft.h
- * documents are understood, because they are what people type: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK,
- * WEFT_DEADLINE_MS, WEFT_SECRET, WEFT_SECRET_FILE, and WEFT_PLAN_ALL_REDUCE ... for the plan of one
- * operation. Caller's options win over all. What none of them says of coordinator, job and rank, a
- * launcher may have said (base/config/launcher.h: torchrun, mpirun, srun). */
+ * Beside the names of the option table (WEFT_CLIENT_COORDINATOR ...) the short names of weft.h are read:
+ * WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_DEADLINE_MS, WEFT_SECRET, WEFT_SECRET_FILE, and
+ * WEFT_PLAN_ALL_REDUCE ... for the plan of one operation. If none of them sets coordinator, job or rank, a
+ * launcher's variables are read (base/config/launcher.h: torchrun, mpirun, srun). */
 #include "client/session/settings.h"
 
 #include <errno.h>
@@ -40,7 +40,7 @@ static const char *environment(const char *name)
     return value && value[0] ? value : NULL;
 }
 
-/* The value that wins, with its source for messages; `fallback` is the option table's. */
+/* A value with its source, for error sentences; `fallback` is the default of the option table. */
 struct chosen {
     const char *value, *where;
 };
@@ -74,8 +74,7 @@ static enum weft_status resolve_coordinator(struct weft_env *env, struct chosen 
     if (!chosen.value[0])
         return settings->launcher.name
                    ? weft_error_set(error, WEFT_ERR_INVALID,
-                                    "no coordinator given, and what %s says of this process does not tell "
-                                    "where rank 0 is; "
+                                    "no coordinator given, and the variables of %s do not locate rank 0; "
                                     "set WEFT_COORDINATOR=host:port, or MASTER_ADDR and MASTER_PORT",
                                     settings->launcher.name)
                    : weft_error_set(error, WEFT_ERR_INVALID,
@@ -173,7 +172,7 @@ static enum weft_status resolve_numbers(const struct weft_options *options, stru
     return WEFT_OK;
 }
 
-/* A text that outlives the caller's options: the configuration keeps it. */
+/* Copies a text into the configuration, which outlives the caller's options. */
 static enum weft_status resolve_text(struct client_settings *settings, const char *from_options,
                                      const char *short_name, const char *option, const char **out,
                                      struct weft_error *error)
@@ -192,7 +191,7 @@ static enum weft_status resolve_plans(struct client_settings *settings, struct w
 {
     WEFT_TRY(weft_plans_parse(weft_config_text(settings->config, "collective.plan"), settings->plans, error));
     for (int kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) {
-        char name[64] = "WEFT_PLAN_", told[128];
+        char name[64] = "WEFT_PLAN_", assignment[128];
         size_t at = strlen(name);
         const char *operation = weft_coll_kind_name((enum weft_coll_kind)kind);
         for (size_t i = 0; operation[i] && at + 1 < sizeof name; i++, at++)
@@ -201,14 +200,14 @@ static enum weft_status resolve_plans(struct client_settings *settings, struct w
         const char *plan = environment(name);
         if (!plan) continue;
         struct weft_error why = {0};
-        snprintf(told, sizeof told, "%s=%.60s", operation, plan);
-        enum weft_status status = weft_plans_parse(told, settings->plans, &why);
+        snprintf(assignment, sizeof assignment, "%s=%.60s", operation, plan);
+        enum weft_status status = weft_plans_parse(assignment, settings->plans, &why);
         if (status < 0) return weft_error_set(error, status, "%s: %.300s", name, why.text);
     }
     return WEFT_OK;
 }
 
-/* Reads a launcher's variables unless the coordinator and the rank are known already. */
+/* Reads a launcher's variables, unless the coordinator and the rank are known. */
 static enum weft_status find_launcher(const struct weft_options *options, struct client_settings *settings,
                                       bool coordinator_known, struct weft_error *error)
 {
@@ -219,8 +218,7 @@ static enum weft_status find_launcher(const struct weft_options *options, struct
     return status == WEFT_ERR_NOT_FOUND ? WEFT_OK : status;
 }
 
-/* From a launcher only where nobody else has said where the coordinator is: then the job is the
- * launcher's, too. */
+/* The launcher names the job only if it also names the coordinator. */
 static enum weft_status resolve_job(struct weft_env *env, const struct weft_options *options,
                                     struct client_settings *settings, struct weft_error *error)
 {

@@ -1,4 +1,4 @@
-/* settings.h - everything weft_init was told, settled: caller's options over environment over file over
+/* settings.h - the resolved settings of a session: caller's options over environment over file over
  * default. */
 #ifndef WEFT_CLIENT_SESSION_SETTINGS_H
 #define WEFT_CLIENT_SESSION_SETTINGS_H
@@ -14,12 +14,11 @@ struct client_settings {
     struct weft_config *config; /* owned */
     char *host;                 /* of the coordinator; owned */
     uint16_t port;
-    const char *job, *lanes, *devices; /* owned by config */
+    const char *job, *lanes, *devices; /* in `config` */
     char *secret;               /* owned; NULL: none */
-    int rank;                   /* -1: any */
-    struct weft_launcher launcher; /* name NULL: none */
-    uint32_t workers;           /* that the launcher has started for the coordinator of its environment; 0:
-                                 * not known */
+    int rank;                   /* requested rank; -1: any */
+    struct weft_launcher launcher; /* name NULL: none found */
+    uint32_t workers;           /* workers that the launcher started; 0: unknown */
     uint64_t deadline_ns;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
     uint32_t client_hash_every; /* steps between two comparisons of the ranks' weights; 0: never */

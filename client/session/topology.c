@@ -1,9 +1,10 @@
-/* session/topology.c - which workers share a host, by the names in the roster: the hierarchical plan goes by
- * it; and what rank 0's table says of their links: the way round for rings, and the speed of each.
+/* topology.c - which ranks share a host, by the host names of the roster, and the links between hosts from
+ * rank 0's table.
  *
- * Every rank has the same roster and heard the same of links, so all come to the same answer, also after
- * some are lost or have come: hosts that rank 0's table did not name go last, and with them speeds are not
- * known. */
+ * The hierarchical plans group ranks by host; rings follow the order of hosts in the table, at the speed
+ * of each link. All ranks have the same roster and the same table, so they build the same topology, also
+ * after ranks are lost or have joined. Hosts that rank 0's table does not name are last in the ring, and
+ * then no speeds are known. */
 #include "client/session/topology.h"
 
 #include <stdlib.h>
@@ -22,17 +23,18 @@ static void name_hosts(struct weft_session *session, Weft__Control__Member *cons
     }
 }
 
-/* The host of each rank as a number: the first rank that gave this name. */
+/* Numbers each rank's host by the first rank with the same host name. */
 static void number_hosts(struct weft_session *session, const Weft__Control__Roster *roster,
                          const char **names, uint32_t *host_of)
 {
     name_hosts(session, roster->members, roster->n_members, names);
     pthread_mutex_lock(&session->control.lock);
-    for (const struct client_newcomer_message *grown = session->membership.newcomer_messages; grown;
-         grown = grown->next)
-        name_hosts(session, grown->message->shrunk->newcomers, grown->message->shrunk->n_newcomers, names);
+    for (const struct client_newcomer_message *newcomer = session->membership.newcomer_messages; newcomer;
+         newcomer = newcomer->next)
+        name_hosts(session, newcomer->message->shrunk->newcomers, newcomer->message->shrunk->n_newcomers,
+                   names);
     pthread_mutex_unlock(&session->control.lock);
-    uint32_t hosts = 0; /* distinct names so far, each with its first rank */
+    uint32_t hosts = 0; /* distinct names so far; firsts[] has the first rank of each */
     uint32_t *firsts = host_of + session->ranks;
     for (uint32_t rank = 0; rank < session->ranks; rank++) {
         uint32_t at = 0;
@@ -42,7 +44,7 @@ static void number_hosts(struct weft_session *session, const Weft__Control__Rost
     }
 }
 
-/* FNV-1a: what LinkCost.ring calls a host by. */
+/* FNV-1a: the key of a host in LinkCost.ring. */
 static uint64_t key_of(const char *name)
 {
     return weft_fnv_bytes(WEFT_FNV_BASIS, name, strlen(name));
@@ -93,8 +95,8 @@ enum weft_status client_hosts_create(struct weft_session *session, const Weft__C
                                        session->ranks);
 }
 
-/* ---- what was measured ---- */
-/* A host, and where the ring of LinkCost has it. */
+/* ---- order and speed of hosts ---- */
+/* A host, its position in LinkCost.ring, and its speed. */
 struct ring_position {
     uint32_t host, position, speed;
 };

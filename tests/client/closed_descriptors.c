@@ -74,7 +74,7 @@ int main(int argc, char **argv)
     if (!values) return 2;
     memset(values, 0, COUNT * sizeof(float));
     int waited = weft_all_reduce(session, values, values, COUNT, WEFT_F32, WEFT_SUM, &first);
-    if (waited >= 0) waited = weft_wait(&first, 0); /* fails where the other rank was faster */
+    if (waited >= 0) waited = weft_wait(&first, 0); /* fails if the other rank was faster */
     (void)poll(NULL, 0, REST_MS);
     if (destroys) destroy(argv[1], argv[2]);
     double wait_ms = now_ms();

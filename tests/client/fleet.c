@@ -1,5 +1,5 @@
-/* fleet.c - see fleet.h. Forking comes first because a forked child of a threaded process may do very
- * little. */
+/* fleet.c - see fleet.h. The processes are forked before the first thread starts: a forked child of a
+ * threaded process may call few functions. */
 #include "fleet.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static void *map_shared(size_t bytes)
 static void read_port(struct fleet *fleet, int pipe_fd)
 {
     uint16_t port = 0;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a killed test leaves nobody behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a killed test leaves no process behind */
     if (read(pipe_fd, &port, sizeof port) != (ssize_t)sizeof port) _exit(99);
     snprintf(fleet->coordinator, sizeof fleet->coordinator, "127.0.0.1:%u", port);
 }

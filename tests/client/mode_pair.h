@@ -9,7 +9,7 @@
 
 #include "weft/weft.h"
 
-/* In a worker (fleet.h): says what failed, and the worker returns 1. */
+/* In a worker (fleet.h): prints the failed call, and the worker returns 1. */
 #define MUST(session, call)                                                                              \
     do {                                                                                                 \
         enum weft_status status_ = (call);                                                               \
@@ -34,7 +34,7 @@ struct mode_plan {
     uint32_t chunks;      /* how many the shards hold; 0: not looked at */
 };
 
-/* Rank 0's initial weights are mode_pseudo(7, 0, i), everybody else's -1. 0: fine. */
+/* Rank 0's initial weights are mode_pseudo(7, 0, i), those of the other ranks -1. 0: success. */
 int mode_pair_declare(struct weft_session *session, const struct mode_plan *plan, struct mode_pair *pair);
 /* false: a sentence is printed. */
 bool mode_pair_equal(const struct mode_pair *pair, const char *name, uint32_t rank, uint32_t step);

@@ -135,7 +135,7 @@ static void unequal(struct weft_request *request)
     }
 }
 
-/* To everybody and from everybody at once: nobody waits for an order of calls. */
+/* Sends to and recvs from all ranks at once: no order of calls is needed. */
 static void pairs(void)
 {
     static struct weft_request sends[RANKS_MAX], recvs[RANKS_MAX];

@@ -8,11 +8,11 @@
  * Two tensors of several chunks: one has sgd with momentum at the shards, of the other they give the mean.
  * A rank (of the first membership) kills itself WHERE: "before" its calls, in the "middle" of them, or
  * "after" them, before step_end. A chunk of a step must be what one membership makes of it: that of the
- * ranks which are left, or an earlier one if it was closed when somebody was lost; weights follow a model
+ * ranks which are left, or an earlier one if it was closed when a rank was lost; weights follow a model
  * that does the same here. Gradients are whole numbers, so that sums are exact. Every rank prints, at the
  * end, "ranks N steps S shrunk TIMES earlier E hash H"; E: chunks of an earlier membership. `rest`: rank R
- * runs DATA + R steps in each round, then joins; when all have, each has the weights that the shards have,
- * and says so. `refused`: what such a job refuses. */
+ * runs DATA + R steps in each round, then joins. When all have joined, each rank has the weights of the
+ * shards and prints that. `refused`: what such a job refuses. */
 #include <math.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -140,7 +140,7 @@ static enum weft_status run_step(struct weft_session *session, uint64_t step, un
     for (uint32_t i = 0; i < COUNT; i++) grad[i] = (float)gradient(born, step, i);
     obey(born, step, "before");
     if (weft_push_pull(updated, grad, weights, &requests[0]) < 0) die(session, "push_pull");
-    /* somebody waits for the first one, and others have pushed both */
+    /* one rank waits for the first request; the other ranks have pushed both */
     if (born == 0) weft_wait(&requests[0], 0);
     obey(born, step, "middle");
     if (weft_push_pull(averaged, grad, mean, &requests[1]) < 0) die(session, "push_pull");
@@ -160,8 +160,8 @@ static uint64_t hash_weights(void)
     return hash;
 }
 
-/* All have rested: the shards have the weights of all steps, and so has the model of whoever ran the last
- * one. */
+/* All ranks have rested: the shards have the weights of all steps, and so has the model of the rank that
+ * ran the last step. */
 static enum weft_status take_shared(struct weft_session *session, uint64_t behind)
 {
     uint64_t newest[RANKS_MAX] = {0};
@@ -243,7 +243,7 @@ int main(int argc, char **argv)
         const uint64_t step = weft_step_next(session);
         if (again && due) {
             status = take_shared(session, behind);
-        } else if (again && first) { /* until a step has been good all say it again after a loss */
+        } else if (again && first) { /* after a loss every call returns it until a step is good */
             status = weft_tensor_init(updated, weights);
             for (uint32_t i = 0; i < COUNT && status == WEFT_OK; i++) model[i] = (double)weights[i];
         } else {

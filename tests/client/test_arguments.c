@@ -52,7 +52,7 @@ static void still_adds(struct bench *bench, const char *what, int line)
     if (!right) complain(bench, what, line, status, "and after it an all_reduce was wrong");
 }
 
-/* `call` and `argument` stand in the sentence; session NULL: it is the thread's own. */
+/* `call` and `argument` must be in the sentence. session NULL: the sentence of this thread. */
 static void said(struct bench *bench, struct weft_session *session, enum weft_status got,
                  enum weft_status wanted, const char *call, const char *argument, const char *what, int line)
 {
@@ -75,7 +75,8 @@ static void refused(struct bench *bench, struct weft_session *session, enum weft
     refused(bench, bench->session, got, wanted, call, argument, #got, __LINE__)
 #define REFUSED_HERE(got, wanted, call, argument) \
     refused(bench, NULL, got, wanted, call, argument, #got, __LINE__)
-/* Where a group of calls is open, or not all ranks call: what follows shows that the session works. */
+/* While a group of calls is open, or if not all ranks call: the following calls show that the session
+ * works. */
 #define REFUSED_ALONE(got, wanted, call, argument) \
     said(bench, bench->session, got, wanted, call, argument, #got, __LINE__)
 #define OK(call) CROWD_OK(bench->crowd, bench->session, call)

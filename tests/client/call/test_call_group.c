@@ -1,6 +1,6 @@
-/* test_call_group.c - tensors of one shape and codec that are pushed in a group of calls go together, with
- * the bits they have alone. Several sessions in one process; each tensor is declared twice and pushed once
- * in a group, once by itself. */
+/* test_call_group.c - tensors of one shape and codec that are pushed in a group of calls share an
+ * operation and keep their bits. Several sessions in one process; each tensor is declared twice and pushed
+ * once in a group, once alone. */
 #include "tests/lib/check.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ enum { TENSORS = 9, STEPS = 6 };
 static const struct {
     const char *codec, *optimizer;
     uint64_t rows, cols;
-    int leader; /* whom it follows; itself: it leads, with others or not; -1: alone in any case */
+    int leader; /* number of its leader; its own number: it leads; -1: never shares */
 } plans[TENSORS] = {
     {"powersgd:rank=2", "none", 40, 60, 0},         {"powersgd:rank=2", "sgd:momentum=0.9", 40, 60, 0},
     {"dense", "none", 40, 60, -1},                  {"powersgd:rank=2", "none", 60, 40, 3},
@@ -111,7 +111,7 @@ static void test_bits(void **state)
     }
 }
 
-/* More than fit into one operation: the rest leads for itself. */
+/* More than fit into one operation: the next tensor leads again. */
 static void many(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     enum { MANY = WEFT_CODEC_BATCH_MAX + 3, ELEMS = 24 * 30 };
@@ -146,7 +146,7 @@ static void many(struct crowd *crowd, struct weft_session *session, uint32_t ran
     CROWD_CHECK(crowd, session, tensors[MANY - 1]->op.leader == tensors[WEFT_CODEC_BATCH_MAX]);
 }
 
-/* The job ends while the group is open, and while it is under way: everything comes to its end. */
+/* The job ends while the group is open, and while its operations run: all requests complete. */
 static void leaves(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static struct both kept[2][TENSORS]; /* requests stay until weft_finalize */
@@ -156,7 +156,7 @@ static void leaves(struct crowd *crowd, struct weft_session *session, uint32_t r
     if (!CROWD_OK(crowd, session,
                   weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 0.1f, .weight = 1})))
         return;
-    pthread_barrier_wait(&crowd->meet); /* both have declared */
+    pthread_barrier_wait(&crowd->meet); /* both ranks have declared */
     weft_group_start(session);
     for (uint32_t t = 0; t < TENSORS; t++)
         weft_push_pull(all[t].tensor[0], all[t].grad, all[t].out[0], &all[t].request[0]);

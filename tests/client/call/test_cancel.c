@@ -1,4 +1,4 @@
-/* test_cancel.c - weft_cancel: calls that are gathered, recvs before their sends, and what cannot be
+/* test_cancel.c - weft_cancel: gathered calls, recvs before their sends, and requests that cannot be
  * cancelled. */
 #include "tests/lib/check.h"
 
@@ -11,7 +11,8 @@
 
 enum { RANKS = 2, LONG = 200000, RECVS = 5, ROUNDS = 60 };
 
-/* The same calls on both ranks: the first and the last of a group end, the one between them runs. */
+/* The same calls on both ranks: the first and the last of a group are cancelled, the one between them
+ * runs. */
 static void gathered(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     float values[3] = {1, 2, 3};
@@ -33,19 +34,20 @@ static void gathered(struct crowd *crowd, struct weft_session *session, uint32_t
     CROWD_CHECK(crowd, session, values[1] == 4);
     CROWD_OK(
         crowd, session,
-        weft_all_reduce(session, values, values, 1, WEFT_F32, WEFT_SUM, &requests[0])); /* it is free again */
+        /* the request is free again */
+        weft_all_reduce(session, values, values, 1, WEFT_F32, WEFT_SUM, &requests[0]));
     CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
     (void)rank;
 }
 
-/* Rank 0 posts recvs and cancels some; what rank 1 then sends comes into the others, in order. */
+/* Rank 0 posts recvs and cancels some; what rank 1 then sends arrives in the other recvs, in order. */
 static void recvs_of(struct crowd *crowd, struct weft_session *session, uint32_t rank, uint64_t count,
                      uint32_t round)
 {
     static _Thread_local int32_t values[RECVS][LONG];
     struct weft_request requests[RECVS];
     memset(requests, 0, sizeof requests);
-    uint32_t cancelled = (round * 7 + 3) % (1u << RECVS); /* by bit */
+    uint32_t cancelled = (round * 7 + 3) % (1u << RECVS); /* a bit for each recv */
     uint64_t used = count;
     if (rank == 0)
         for (int i = 0; i < RECVS; i++)
@@ -80,10 +82,10 @@ static void recvs(struct crowd *crowd, struct weft_session *session, uint32_t ra
         recvs_of(crowd, session, rank, round % 3 == 0 ? LONG : round % 3 == 1 ? 1 : 3000, round);
     crowd->sessions[rank] = NULL;
     CROWD_CHECK(crowd, NULL,
-                weft_finalize(session) == WEFT_OK); /* it compares how much each rank sent and received */
+                weft_finalize(session) == WEFT_OK); /* it compares the counts of sent and received messages */
 }
 
-/* A cancel beside the send: the recv has either ended well or was cancelled, and then the next one gets
+/* A cancel that races with the send: the recv has completed, or it was cancelled and the next recv gets
  * the send. */
 static void races(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -108,7 +110,7 @@ static void races(struct crowd *crowd, struct weft_session *session, uint32_t ra
     }
 }
 
-/* An operation of all ranks goes on, on this rank too; so does one that waits behind it. */
+/* A collective is not cancelled and continues; so does an operation behind it. */
 static void collectives(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static _Thread_local float values[2][LONG];

@@ -1,11 +1,9 @@
-/* test_device.c - calls on memory of a device, over a CUDA runtime without a device (tests/lib/fake_cuda):
- * streams run late by amounts drawn from a seed, and the host cannot touch what is on the device. Ranks with
- * a device and ranks without share every group. Results are those of the same calls on host memory, bit for
- * bit.
+/* test_device_staging.c - calls on device memory over a CUDA runtime without a device (tests/lib/fake_cuda).
+ * Streams run late by amounts from a seed, and the host cannot access device memory. Ranks with and without a
+ * device share every group. Results equal those of the same calls on host memory, bit for bit. Several
+ * sessions in one process.
  *
- *     test_client_device [--seeds N] [--first N]
- *
- * Several sessions in one process. */
+ *    test_client_device [--seeds N] [--first N] */
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -26,7 +24,7 @@ static uint64_t seed;
 /* ---- a rank's buffer, on a device or not ---- */
 
 struct buffer {
-    uint8_t *memory; /* what the call is given */
+    uint8_t *memory; /* argument of the call */
     size_t bytes;
     bool on_device;
 };
@@ -37,7 +35,7 @@ struct place { /* of a rank */
     void *stream;
 };
 
-/* What a kernel of the trainer does: write, or read what has been written. */
+/* A kernel of the trainer: writes a buffer, or reads one. */
 struct kernel {
     void *to;
     const void *from;
@@ -71,8 +69,8 @@ static void buffer_free(struct buffer *buffer)
     else free(buffer->memory);
 }
 
-/* Queue `from` into the buffer, as a backward pass would; nothing waits. kernel stays until the stream has
- * passed. */
+/* Queues a copy of `from` into the buffer, as a backward pass does. `kernel` must stay until the stream
+ * has run it. */
 static void buffer_write(const struct place *place, struct buffer *buffer, const void *from,
                          struct kernel *kernel)
 {
@@ -81,7 +79,7 @@ static void buffer_write(const struct place *place, struct buffer *buffer, const
     else run_kernel(kernel);
 }
 
-/* Queue a read, then spoil the buffer at once: both are the caller's right once the request is done. */
+/* Queues a read and overwrites the buffer at once: the caller may do both when the request is done. */
 static void buffer_read(const struct place *place, struct buffer *buffer, void *to, struct kernel kernels[2])
 {
     kernels[0] = (struct kernel){.to = to, .from = buffer->memory, .bytes = buffer->bytes};
@@ -95,7 +93,7 @@ static void buffer_read(const struct place *place, struct buffer *buffer, void *
 
 static void place_open(struct place *place, uint32_t rank)
 {
-    place->on_device = rank != 1; /* rank 1 has host memory only */
+    place->on_device = rank != 1; /* rank 1 has only host memory */
     place->device = rank == 2 ? 1 : 0;
     place->stream = NULL;
     if (!place->on_device) return;
@@ -109,7 +107,7 @@ static void place_close(struct place *place)
     if (place->stream) cudaStreamDestroy(place->stream);
 }
 
-/* ---- one call, both ways ---- */
+/* ---- one call on host memory and on device memory ---- */
 
 struct one {
     enum weft_call_kind kind;
@@ -119,7 +117,7 @@ struct one {
     bool in_place, unequal;
 };
 
-/* Elements of in and out, as weft.h says. */
+/* Elements of in and out by the contract of weft.h. */
 static void sizes(const struct one *one, uint32_t rank, const uint64_t *counts, uint64_t *in, uint64_t *out)
 {
     uint64_t total = 0;
@@ -165,7 +163,7 @@ static struct weft_call call_of(const struct one *one, uint32_t rank, const uint
         if (rooted && rank != one->root) call.counts = NULL, call.count = counts[rank];
         else call.count = 0;
     }
-    if (one->kind == WEFT_CALL_SEND) { /* a ring: to the next one, from the one before */
+    if (one->kind == WEFT_CALL_SEND) { /* a ring: to the next rank, from the previous one */
         call.root = (rank + 1) % RANKS;
     } else if (one->kind == WEFT_CALL_RECV) {
         call.root = (rank + RANKS - 1) % RANKS;
@@ -199,7 +197,7 @@ static void both_ways(struct crowd *crowd, struct weft_session *session, uint32_
     CROWD_OK(crowd, session, weft_wait(&request, 0));
     CROWD_OK(crowd, session, weft_wait(&other, 0));
 
-    /* And with devices: written by a kernel that may run late, read by one that is queued at once. */
+    /* With devices: a kernel that may run late writes the input, and a queued kernel reads the result. */
     buffer_write(place, &from, source, &writing);
     if (broadcast && !one->in_place) buffer_write(place, &to, source, &reading[0]);
     call = call_of(one, rank, counts, from.memory, to.memory);
@@ -226,8 +224,8 @@ static void both_ways(struct crowd *crowd, struct weft_session *session, uint32_
 static const struct one operations[] = {
     {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1, 0, false, false},
     {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1024, 0, true, false},      /* one piece */
-    {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1025, 0, false, false},     /* a second of one element */
-    {WEFT_CALL_ALL_REDUCE, WEFT_F32, COUNT_MAX, 0, true, false}, /* windows are used again */
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, 1025, 0, false, false},     /* a second piece of one element */
+    {WEFT_CALL_ALL_REDUCE, WEFT_F32, COUNT_MAX, 0, true, false}, /* windows are reused */
     {WEFT_CALL_ALL_REDUCE, WEFT_I64, COUNT_MAX, 0, false, false},
     {WEFT_CALL_BROADCAST, WEFT_F32, 3000, 0, true, false},
     {WEFT_CALL_BROADCAST, WEFT_I64, COUNT_MAX, 1, false, false},
@@ -251,14 +249,13 @@ static void every_operation(struct crowd *crowd, struct weft_session *session, u
     place_open(&place, rank);
     for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++)
         both_ways(crowd, session, rank, &place, &operations[i]);
-    /* the others may still need this rank's group for what they send each other */
-    struct weft_request request = {{0}};
+    struct weft_request request = {{0}}; /* other ranks may still need this rank's group */
     CROWD_OK(crowd, session, weft_barrier(session, &request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
     place_close(&place);
 }
 
-/* ---- several under way at once: persistent, in groups of calls, small ones that share an operation ---- */
+/* ---- several calls at once: persistent, in groups of calls, small ones that share an operation ---- */
 
 enum { CALLS = 6, ROUNDS = 4 };
 
@@ -303,8 +300,8 @@ static void many_at_once(struct crowd *crowd, struct weft_session *session, uint
     place_close(&place);
 }
 
-/* Results that nobody has waited for on the device, while the next ones arrive: a window must not be used
- * again too early. */
+/* No thread waits on the device for the results while the next calls run: a window must not be reused too
+ * early. */
 static void back_to_back(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     enum { ELEMS = 1000, TIMES = 12 };
@@ -364,7 +361,7 @@ static void test_every_operation(void **state) { run_seed(every_operation); }
 static void test_many_at_once(void **state) { run_seed(many_at_once); }
 static void test_back_to_back(void **state) { run_seed(back_to_back); }
 
-/* ---- tensors: each twice, one of them with its buffers on a device where the rank has one ---- */
+/* ---- tensors: each twice; one of the two has its buffers on the rank's device ---- */
 
 enum { TENSOR_ELEMS = 60 * 50, STEPS = 3 };
 
@@ -389,18 +386,18 @@ static const struct weft_tensor_options twins[] = {
     {.mode = WEFT_MODE_ALL_REDUCE,
      .codec = "topk:ratio=0.05,momentum=0.5,nesterov=1,masking=0",
      .optimizer = "none"},
-    /* this one stays on the host */
+    /* its codec stays on the host */
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05,clip=10", .optimizer = "none"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "randomk:ratio=0.05", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "sgd"},
     {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
-    {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"}, /* by its halves */
+    {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"}, /* in two halves */
 };
 enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1 };
 
-/* Without an optimiser, whose weights would have to come along: its buffers are in host memory in one
- * step, and with them what the codec remembers. */
+/* Without an optimiser, whose weights would have to move too: in one step the buffers are in host memory,
+ * and with them the codec's residual. */
 static bool wanders(int number)
 {
     return twins[number].mode == WEFT_MODE_ALL_REDUCE && strcmp(twins[number].optimizer, "none") == 0 &&
@@ -410,7 +407,7 @@ static bool wanders(int number)
 struct twin {
     struct weft_tensor *tensor[2]; /* host, device */
     float grad[TENSOR_ELEMS], out[TENSOR_ELEMS], seen[TENSOR_ELEMS];
-    bool on_host; /* in this step, though its rank has a device */
+    bool on_host; /* in this step, on a rank with a device */
     struct buffer from, to;
     struct kernel kernels[4];
     struct weft_request requests[2];
@@ -517,7 +514,7 @@ static int train(struct fleet *fleet, uint32_t rank)
     return rc;
 }
 
-/* First of all: it forks, and this process must have no threads then. */
+/* First, because it forks: the process must have no threads. */
 static void test_tensors(void **state)
 {
     struct fleet_result result;
@@ -525,7 +522,7 @@ static void test_tensors(void **state)
     assert_int_equal(result.shard_status[0], 0);
 }
 
-/* ---- what is refused, and what goes wrong ---- */
+/* ---- refused calls and failures ---- */
 
 static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -576,7 +573,8 @@ static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t r
         fake_cuda_capture(NULL);
         cudaStreamDestroy(captured);
     }
-    CROWD_OK(crowd, session, weft_barrier(session, &request)); /* nothing of that was part of any order */
+    /* the refused calls took no place in the order of operations */
+    CROWD_OK(crowd, session, weft_barrier(session, &request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
     for (int d = 0; d < 2; d++) cudaFree(memory[d]);
 }
@@ -596,7 +594,7 @@ static void hold(void *context)
     while (!atomic_load(&gate)) usleep(100);
 }
 
-/* A stream that does not get on holds the operation back, and the text says so. */
+/* A stream that does not progress blocks the operation, and the sentence names that. */
 static void held(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct place place;
@@ -618,7 +616,7 @@ static void held(struct crowd *crowd, struct weft_session *session, uint32_t ran
     CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
     if (rank == 0) {
         CROWD_REFUSED(crowd, session, weft_wait(&request, 20), WEFT_ERR_DEADLINE,
-                      "waits for what came before it on its CUDA stream");
+                      "waits for the work before it on its CUDA stream");
         atomic_store(&gate, true);
     }
     CROWD_OK(crowd, session, weft_wait(&request, 0));
@@ -636,10 +634,10 @@ static void hold_other(void *context)
     while (!atomic_load(&other_gate)) usleep(100);
 }
 
-/* A call whose stream does not get on does not keep the result of the one before it from its own stream. */
+/* A blocked stream of one call does not block the result of the previous call on another stream. */
 static void stuck_neighbour(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
-    enum { LOOKS = 50000 }; /* of 0.2 ms and more: only a failure takes so long */
+    enum { LOOKS = 50000 }; /* of 0.2 ms and more: reached only by a failure */
     struct place place = {.on_device = true};
     struct weft_request first = {{0}}, second = {{0}};
     static struct kernel writing[2][2], reading[2];
@@ -664,7 +662,8 @@ static void stuck_neighbour(struct crowd *crowd, struct weft_session *session, u
                      next = call;
     next.in = next.out = b.memory;
     next.stream = stuck;
-    if (rank == 1) pthread_barrier_wait(&crowd->meet); /* the first one ends after the second has begun */
+    /* the first call completes after the second has begun */
+    if (rank == 1) pthread_barrier_wait(&crowd->meet);
     CROWD_OK(crowd, session, weft_call_start(session, &call, &first));
     CROWD_OK(crowd, session, weft_call_start(session, &next, &second));
     if (rank == 0) pthread_barrier_wait(&crowd->meet);
@@ -691,12 +690,11 @@ static void test_stuck_neighbour(void **state)
     assert_int_equal(fake_cuda_live_count(), 0);
 }
 
-/* All ranks on device 1, while nobody waits: the engine's own thread, for which device 0 is the current
- * one at first, leaves no context there. In a job of many devices each rank would take memory of the
- * first. */
+/* All ranks on device 1, and no caller waits: the engine thread, whose current device is 0 at first,
+ * creates no context on device 0. */
 static void note(void *context, enum weft_status status)
 {
-    (void)status; /* weft_wait tells it */
+    (void)status; /* weft_wait returns it */
     atomic_store((_Atomic bool *)context, true);
 }
 
@@ -740,7 +738,7 @@ static void test_other_device(void **state)
     assert_int_equal(fake_cuda_live_count(), 0);
 }
 
-/* A copy that fails ends the session on all ranks with a sentence, whichever copy it is; nothing hangs. */
+/* A failed copy ends the session on all ranks with a sentence, whichever copy fails; no call hangs. */
 static void copy_fails(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct place place;
@@ -758,13 +756,13 @@ static void copy_fails(struct crowd *crowd, struct weft_session *session, uint32
                              .count = COUNT_MAX,
                              .dtype = WEFT_F32};
     if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
-    for (int round = 0; status >= 0; round++) { /* a failed last copy is seen a moment after the call */
+    for (int round = 0; status >= 0; round++) { /* a failed last copy is detected after the call was done */
         status = weft_call_start(session, &call, &request);
         if (status >= 0) status = weft_wait(&request, 0);
     }
     CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "cudaErrorIllegalAddress") != NULL);
     pthread_barrier_wait(&crowd->meet);
-    if (rank == 0) fake_cuda_reset(); /* the fake has one context for all */
+    if (rank == 0) fake_cuda_reset(); /* the fake runtime has one context for all ranks */
     pthread_barrier_wait(&crowd->meet);
     buffer_free(&buffer);
     place_close(&place);
@@ -776,8 +774,8 @@ static void hold_coded(void *context)
     while (!atomic_load(&coded_gate)) usleep(100);
 }
 
-/* A codec that works on the device begins after what came before the call on its stream, and who comes
- * after finds the result. */
+/* A codec on the device starts after the work before the call on its stream, and later work on the stream
+ * sees the result. */
 static void coded(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     enum { CODED_STEPS = 8 };
@@ -811,7 +809,7 @@ static void coded(struct crowd *crowd, struct weft_session *session, uint32_t ra
         CROWD_OK(crowd, session, weft_push_pull(tensors[0], grad[rank], out[rank], &requests[0]));
         if (held)
             CROWD_REFUSED(crowd, session, weft_wait(&requests[1], 20), WEFT_ERR_DEADLINE,
-                          "waits for what came before it on its CUDA stream");
+                          "waits for the work before it on its CUDA stream");
         if (held) atomic_store(&coded_gate, true);
         CROWD_OK(crowd, session, weft_wait(&requests[1], 0));
         buffer_read(&place, &to, seen[rank], reading);
@@ -833,7 +831,7 @@ static void test_coded(void **state)
     assert_int_equal(fake_cuda_live_count(), 0);
 }
 
-/* The same of a codec that works there, and of its kernels: n is odd for those. */
+/* The same for codecs and their kernels: n is odd for those. */
 static void coding_fails(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct place place;
@@ -860,10 +858,10 @@ static void coding_fails(struct crowd *crowd, struct weft_session *session, uint
     if (rank == 0 && n % 2) fake_cuda_fail_launch(n / 2 + 1);
     if (rank == 0 && n % 2 == 0) fake_cuda_fail_copy(n / 2);
     pthread_barrier_wait(&crowd->meet);
-    for (uint64_t step = 1; status >= 0 && step <= 100; step++) { /* without kernels none would fail */
+    for (uint64_t step = 1; status >= 0 && step <= 100; step++) { /* a bound, should no kernel fail */
         status = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
         if (status >= 0) status = weft_push_pull(tensor, buffer.memory, buffer.memory, &request);
-        /* a call that cannot be made is the trainer's to tell the others */
+        /* the trainer reports a call that cannot be made */
         if (status < 0) weft_abort(session, weft_error_text(session));
         if (status >= 0) status = weft_step_end(session);
     }

@@ -1,7 +1,7 @@
-/* test_gpu.c - calls and tensors on the memory of a real CUDA device, against the same on host memory, bit
- * for bit: one rank with its buffers on the first device, one on the last, one on the host. Skipped (77),
- * with the reason, where there is no device; over tests/lib/fake_cuda it runs in every quick run. What can
- * go wrong in time and order is test_device.c's. */
+/* test_gpu.c - calls and tensors on the memory of a real CUDA device, compared with host memory bit for
+ * bit: one rank on the first device, one on the last, one on the host. Without a device it is skipped (77)
+ * with the reason; over tests/lib/fake_cuda it is a quick test. Timing and order are tested by
+ * test_device_staging.c. */
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { RANKS = 3, COUNT = 300007 };
 static const struct weft_memory_ops *ops;
 static struct weft_error why_not;
 
-/* A rank's buffer on a device, and the stream on which it is written and read. */
+/* Buffer of a rank on a device, and the stream of its kernels. */
 struct side {
     bool on_device;
     int device, before;
@@ -134,7 +134,7 @@ static const struct { const char *codec, *optimizer; bool there;
     {"dense", "none", false},
 };
 
-/* A tensor of each codec, twice; `there`: its codec works on the device, if the buffers are there. */
+/* A tensor of each codec, twice. `there`: its codec runs on the device if the buffers are there. */
 static void tensor(struct crowd *crowd, struct weft_session *session, struct side *side, const char *codec,
                    const char *optimizer, bool there, const float *grad, float *expected, float *got)
 {

@@ -1,5 +1,5 @@
-/* test_prepared_call.c - a plain call like the last one of its kind is not checked anew
- * (client/call/fastpath.c): what differs is, and all else is as ever. */
+/* test_prepared_call.c - a call equal to the prepared one of its kind is not checked again
+ * (client/call/fastpath.c). A call that differs is. */
 #include <string.h>
 #include <unistd.h>
 
@@ -20,8 +20,7 @@ static void same_again(struct crowd *crowd, struct weft_session *session, struct
     }
 }
 
-/* Kinds, roots, counts, types and buffers in turn, with one request: the results are those of the call at
- * hand. */
+/* Kinds, roots, counts, types and buffers in turn with one request: each result is that of its own call. */
 static void in_turn(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
@@ -80,7 +79,7 @@ static void buffers_and_operations(struct crowd *crowd, struct weft_session *ses
     }
 }
 
-/* What the first call would be refused for, the next ones are. */
+/* An error that the first call would return is returned by the later calls too. */
 static void refused(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}}, unclean;
@@ -108,12 +107,12 @@ static void refused(struct crowd *crowd, struct weft_session *session, uint32_t 
                             &request));
     CROWD_OK(crowd, session, weft_start(&request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
-    same_again(crowd, session, &request, &word, 1); /* and with that it is no persistent one any more */
+    same_again(crowd, session, &request, &word, 1); /* it is not persistent any more */
     CROWD_REFUSED(crowd, session, weft_start(&request), WEFT_ERR_STATE, "not persistent");
     same_again(crowd, session, &request, &word, 1);
 }
 
-/* A plan that is set from now on; calls that are gathered; a request that is under way. */
+/* With a forced plan; with gathered calls; with an open request. */
 static void otherwise(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}}, other = {{0}};
@@ -139,11 +138,10 @@ static void otherwise(struct crowd *crowd, struct weft_session *session, uint32_
     same_again(crowd, session, &request, &word, 0);
 
     float sums[2] = {1, 1};
-    /* what is left in it is of another call */
+    /* the request holds the fields of another call */
     CROWD_OK(crowd, session, weft_all_reduce(session, sums, sums, 2, WEFT_F32, WEFT_SUM, &request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
-    /* the others are late: it is an operation like others now, by the same request */
-    int64_t late = rank == 0 ? 8 : -1;
+    int64_t late = rank == 0 ? 8 : -1; /* the other ranks are late, so the call falls back to the queue */
     pthread_barrier_wait(&crowd->meet);
     if (rank == 0) pthread_barrier_wait(&crowd->meet);
     CROWD_OK(crowd, session, weft_broadcast(session, &late, 1, WEFT_I64, 0, &request));
@@ -159,7 +157,7 @@ static void otherwise(struct crowd *crowd, struct weft_session *session, uint32_
     same_again(crowd, session, &request, &word, 0);
 }
 
-/* The request is under way in another group, and nothing in the group of all. */
+/* The request is open in another group, and the group of all workers is idle. */
 static void under_way(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     enum { LONG = 400000 };
@@ -176,7 +174,7 @@ static void under_way(struct crowd *crowd, struct weft_session *session, uint32_
                                        .out = floats[rank], .count = LONG, .dtype = WEFT_F32, .op = WEFT_SUM),
                              &request));
     if (rank > 0) {
-        /* its letter is read */
+        /* the engine has run its start */
         CROWD_REFUSED(crowd, session, weft_wait(&request, 20), WEFT_ERR_DEADLINE, "all_reduce");
         CROWD_REFUSED(crowd, session, weft_broadcast(session, &word, 1, WEFT_I64, 0, &request), WEFT_ERR_BUSY,
                       "still in use");
@@ -187,7 +185,7 @@ static void under_way(struct crowd *crowd, struct weft_session *session, uint32_
     CROWD_OK(crowd, session, weft_comm_free(comm));
 }
 
-/* One calls otherwise than all did before: both sides say so. */
+/* One rank calls another operation: both ranks get the sentence. */
 static void differs(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
@@ -195,7 +193,7 @@ static void differs(struct crowd *crowd, struct weft_session *session, uint32_t 
     same_again(crowd, session, &request, words, 0);
     enum weft_status status = weft_broadcast(session, words, 1 + (rank == 2), WEFT_I64, 0, &request);
     if (status >= 0) status = weft_wait(&request, 0);
-    for (int i = 0; i < AHEAD && status >= 0; i++) { /* who leads hears of it some calls later */
+    for (int i = 0; i < AHEAD && status >= 0; i++) { /* a rank that runs ahead detects it some calls later */
         status = weft_broadcast(session, words, 1, WEFT_I64, 0, &request);
         if (status >= 0) status = weft_wait(&request, 0);
     }

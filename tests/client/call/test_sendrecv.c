@@ -1,6 +1,5 @@
-/* call/test_sendrecv.c - sends and recvs of a session, begun in any order and of any length, waited for in
- * any order, or looked at, or left alone: what came is what was sent, and none is forgotten when the job
- * ends otherwise. */
+/* test_sendrecv.c - sends and recvs started in any order, of any length, waited for in any order, tested,
+ * or never waited for: every message arrives unchanged, and every request completes if the job ends. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,8 +28,7 @@ static enum weft_status ended(struct weft_request *request, bool looks)
     return status;
 }
 
-/* Each rank sends some to the next one and receives as many from the one before, all alike in number and
- * length. */
+/* Each rank sends to the next rank and receives from the previous one; number and lengths are equal. */
 static void any_order(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static _Thread_local int32_t in[OPEN][COUNT_MAX], out[OPEN][COUNT_MAX];
@@ -81,7 +79,7 @@ static void test_any_order(void **state)
     }
 }
 
-/* One sends some and leaves the job; the others go on with each other, and find what it has sent, however
+/* One rank sends some messages and leaves. The other ranks continue, and receive its messages, however
  * many recvs they have open. */
 enum { EXCHANGES = 2000, LEFT_BEHIND = 3 };
 static void leaver(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -104,7 +102,7 @@ static void leaver(struct crowd *crowd, struct weft_session *session, uint32_t r
         CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
         CROWD_OK(crowd, session, weft_wait(&requests[1], 0));
         if (!CROWD_CHECK(crowd, session, came[count - 1] == i + (int32_t)!rank)) return;
-        if (i == EXCHANGES / 2) usleep(20000); /* it has left, most likely */
+        if (i == EXCHANGES / 2) usleep(20000); /* the rank has probably left */
     }
     memset(words, 0, sizeof words);
     for (uint32_t i = 0; i < LEFT_BEHIND && rank == 0; i++)
@@ -122,7 +120,7 @@ static void test_leaver(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* The same request again and again, and what others the caller has. */
+/* One persistent request, beside other requests of the caller. */
 static void persistent(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request requests[2];
@@ -159,11 +157,11 @@ static void test_persistent(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Rank 0 has as many recvs of rank 1 open as a group takes at a time. One of rank 2 waits for a place
- * then, and the next one of that rank, whose message may be there already, waits behind it. */
+/* Rank 0 has as many open recvs from rank 1 as a group accepts. A recv from rank 2 waits for space, and
+ * the next one, whose message may have arrived, waits behind it. */
 enum { PLACES = 1024, FULL_ROUNDS = 600 };
 static struct full {
-    _Atomic uint32_t round; /* begun by rank 0 */
+    _Atomic uint32_t round; /* begun by rank 0; other ranks read it */
     struct weft_request open[PLACES];
     int32_t words[PLACES];
 } full;
@@ -199,7 +197,7 @@ static void full_of_others(struct crowd *crowd, struct weft_session *session, ui
         CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
     }
     for (uint32_t i = 0; i < PLACES && rank == 0; i++) CROWD_OK(crowd, session, weft_wait(&full.open[i], 0));
-    pthread_barrier_wait(&crowd->meet); /* nobody leaves before */
+    pthread_barrier_wait(&crowd->meet); /* no rank leaves before */
 }
 
 static void test_full_of_others(void **state)
@@ -209,7 +207,7 @@ static void test_full_of_others(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Nobody sends. The deadline names who should have, also where the caller only looks. */
+/* No rank sends. The deadline's sentence names the missing sender, also if the caller only tests. */
 static void own_deadline(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
@@ -233,14 +231,14 @@ static void test_own_deadline(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Who does not want to wait so long is told whom it waits for, and may wait again; of a group, too, whose
- * ranks have other numbers. */
+/* A wait with a short timeout names the rank it waits for, and may be repeated; also in a group with other
+ * rank numbers. */
 static void impatient(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
     struct weft_comm *comm;
     int32_t word = 7;
-    /* from the last rank on */
+    /* in reverse order */
     CROWD_OK(crowd, session, weft_split(session, NULL, 0, (int)(crowd->workers - rank), &comm));
     for (int of_comm = 0; of_comm < 2; of_comm++) {
         uint32_t other = of_comm ? 1 - weft_comm_rank(comm) : !rank;
@@ -302,8 +300,7 @@ static void test_aborted(void **state)
     }
 }
 
-/* A thread that is cancelled sends to a rank that waits, as a rule in its sleep: what wakes that one is a
- * point of cancellation. */
+/* A cancelled thread sends to a rank that mostly sleeps: the wake-up is a cancellation point. */
 enum { CANCELLED = 100 };
 struct last_send {
     struct weft_session *session;
@@ -351,7 +348,7 @@ static void test_cancelled(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* A recv that is open when the session ends. */
+/* An open recv when the session ends. */
 static void left_open(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static struct weft_request requests[2];

@@ -1,6 +1,6 @@
-/* test_weighted_average.c - averages weighted by samples: sum(w*x) / sum(w), bit for bit as
- * docs/collectives.md says, over plans, types, groups and ways of calling; ranks of weight 0; what is
- * refused. Several sessions in one process. */
+/* test_weighted_average.c - averages weighted by samples: sum(w*x) / sum(w), bit for bit by
+ * docs/collectives.md, over plans, types, groups and ways of calling; ranks of weight 0; refused calls.
+ * Several sessions in one process. */
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ static enum weft_status finish(enum weft_status started, struct weft_request *re
     return started < 0 ? started : weft_wait(request, 0);
 }
 
-/* T over three ranks, of products rounded to f32, times one f32 reciprocal. */
+/* Reference: tree T over three ranks, products rounded to f32, times one f32 reciprocal. */
 static void reference(const double *weights, float *out)
 {
     double total = weights[0] + weights[1] + weights[2];
@@ -61,7 +61,7 @@ static void bits(struct crowd *crowd, struct weft_session *session, uint32_t ran
                         &request));
         CROWD_CHECK(crowd, session, memcmp(in, wanted, sizeof in) == 0);
     }
-    /* The plans of another order of sums: near, and with the same bits everywhere. */
+    /* Plans with another order of sums: close to the reference, and equal bits on all ranks. */
     float all[RANKS * COUNT];
     CROWD_OK(crowd, session, weft_set_plan(session, "all_reduce=ring"));
     fill(rank, in);
@@ -124,14 +124,13 @@ static void test_equal_weights(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Numbers whose sum, and whose product with a weight over the mean weight, are too large for their type:
- * the mean is not. */
+/* The sum, or a product with a normalised weight, would overflow the type; the mean does not. */
 static void large_numbers(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static const struct {
         enum weft_dtype dtype;
         uint16_t code;         /* three quarters of the largest, about */
-        uint16_t step;         /* how far the codes of weighted means may lie from it: products are rounded */
+        uint16_t step;         /* largest distance of the result's code: products are rounded */
     } types[] = {
         {WEFT_F16, 0x7a00, 1}, {WEFT_BF16, 0x7f40, 1}, {WEFT_F8_E4M3, 0x7b, 1}, {WEFT_F8_E5M2, 0x7a, 1}};
     static const double weights[][RANKS] = {
@@ -168,7 +167,7 @@ static void test_large_numbers(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* A rank of weight 0 gets the mean of the others, whatever it has in its buffer. */
+/* A rank of weight 0 gets the mean of the other ranks; its own buffer has no influence. */
 static void nothing_from_one(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const double weights[RANKS] = {3, 0, 1};

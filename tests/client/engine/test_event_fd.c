@@ -22,7 +22,8 @@ static bool is_readable(int fd, int timeout_ms)
     return poll(&polled, 1, timeout_ms) == 1 && (polled.revents & POLLIN);
 }
 
-/* What such a program does: sleep in epoll, clear, test. Returns whether all have completed well. */
+/* The loop of such a program: sleep in epoll, clear, test. Returns whether all requests have completed
+ * well. */
 static bool complete(struct weft_session *session, int fd, struct weft_request *requests, size_t count)
 {
     struct epoll_event event = {.events = EPOLLIN};
@@ -42,7 +43,7 @@ static bool complete(struct weft_session *session, int fd, struct weft_request *
     return well;
 }
 
-/* Operations of all lengths, each rank as the one that calls first, alone and as a group of calls. */
+/* Operations of all lengths; each rank calls first in turn; alone and as a group of calls. */
 static void collectives(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static const uint64_t counts[] = {1, 1000, LARGE};
@@ -74,7 +75,7 @@ static void collectives(struct crowd *crowd, struct weft_session *session, uint3
     free(values);
 }
 
-/* A descriptor that was cleared stays quiet while nothing completes. */
+/* A cleared descriptor is not readable until a request completes. */
 static void quiet(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
@@ -83,7 +84,7 @@ static void quiet(struct crowd *crowd, struct weft_session *session, uint32_t ra
     CROWD_REFUSED(crowd, session, weft_event_clear(session), WEFT_ERR_STATE, "weft_event_fd");
     CROWD_OK(crowd, session, weft_event_fd(session, &fd));
     CROWD_OK(crowd, session, weft_event_clear(session));
-    CROWD_OK(crowd, session, weft_event_clear(session)); /* also where there is nothing to clear */
+    CROWD_OK(crowd, session, weft_event_clear(session)); /* also without an event */
     if (rank == 0) CROWD_OK(crowd, session, weft_recv(session, &value, 1, WEFT_I32, 1, &request));
     CROWD_CHECK(crowd, session, !is_readable(fd, 30));
     pthread_barrier_wait(&crowd->meet);
@@ -93,7 +94,7 @@ static void quiet(struct crowd *crowd, struct weft_session *session, uint32_t ra
     CROWD_CHECK(crowd, session, !is_readable(fd, 0));
 }
 
-/* The requests of a session that fails complete, and the program gets to know. */
+/* The requests of a failed session complete, and the descriptor becomes readable. */
 static void failing(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};

@@ -1,5 +1,4 @@
-/* test_exposed_time.c - weft_stats: of the time that a rank waits, how much is for ranks that are late,
- * and how much for the network. */
+/* test_exposed_time.c - weft_stats: waiting time of a rank, split into late ranks and network. */
 #include "tests/lib/check.h"
 
 #include <pthread.h>
@@ -31,8 +30,7 @@ static struct weft_stats stats_of(struct crowd *crowd, struct weft_session *sess
     return stats;
 }
 
-/* Steps with one all_reduce each. Every rank waits for all others before a step, so that only what is
- * inside it counts. */
+/* Steps with one all_reduce each. A barrier before each step, so that only time inside the step counts. */
 static void steps(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const struct shape *shape = crowd->user;
@@ -81,7 +79,7 @@ static void test_equal_ranks(void **state)
     run(RANKS_MAX, &(struct shape){5000, false, "auto"});
 }
 
-/* Plans in which a rank has no message of the slow one itself. */
+/* Plans in which a rank gets no message from the slow rank itself. */
 static void test_plans(void **state)
 {
     (void)state;

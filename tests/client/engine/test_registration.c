@@ -10,7 +10,7 @@
 
 enum { RANKS = 2, ELEMS = 1 << 18, RANGES = 40 };
 
-/* ---- a backend that records what it is asked for ---- */
+/* ---- a backend that records its calls ---- */
 
 static struct {
     void *address[2];
@@ -72,7 +72,7 @@ static void test_backend(void **state)
 
 /* ---- in a session ---- */
 
-/* Operations on registered memory, on a part of it, and after its end. */
+/* Operations on registered memory, on a part of it, and after it was unregistered. */
 static void session(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     float *values = malloc(ELEMS * sizeof *values);
@@ -93,11 +93,11 @@ static void session(struct crowd *crowd, struct weft_session *session, uint32_t 
                   "registered already");
     CROWD_OK(crowd, session, weft_unregister(session, values + RANGES / 2));
     crowd->sessions[rank] = NULL;
-    CROWD_CHECK(crowd, NULL, weft_finalize(session) == WEFT_OK); /* the others end here */
+    CROWD_CHECK(crowd, NULL, weft_finalize(session) == WEFT_OK); /* the other ranks finalize here */
     free(values);
 }
 
-/* A failed session refuses a new registration, and gives back an old one at its end. */
+/* A failed session refuses a new registration, and releases old ones at its end. */
 static void failing(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static _Thread_local char memory[2][4096];

@@ -8,7 +8,8 @@
 
 enum { COUNT = 4 };
 
-/* Rank 0 receives COUNT numbers, which rank 1 sends in another order, each after the last one was there. */
+/* Rank 0 receives COUNT numbers. Rank 1 sends them in another order, each after the previous one was
+ * received. */
 static void any(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request requests[COUNT], none = {{0}}, *waited[COUNT + 1];
@@ -28,7 +29,7 @@ static void any(struct crowd *crowd, struct weft_session *session, uint32_t rank
     }
     for (int i = 0; i < COUNT; i++) {
         CROWD_OK(crowd, session, weft_recv(session, &values[i], 1, WEFT_I32, 1, &requests[i]));
-        waited[COUNT - i] = &requests[i]; /* the first to end is the last entry */
+        waited[COUNT - i] = &requests[i]; /* the first request to complete is the last entry */
     }
     waited[0] = &none; /* never started */
     CROWD_REFUSED(crowd, session, weft_wait_any(waited, COUNT + 1, 20, &index), WEFT_ERR_DEADLINE, "recv");
@@ -47,7 +48,7 @@ static void any(struct crowd *crowd, struct weft_session *session, uint32_t rank
     CROWD_OK(crowd, session, weft_wait_all(waited, COUNT + 1, 0));
 }
 
-/* One of several ends with an error: wait_all and wait_any give its sentence, and nothing stays open. */
+/* One of several requests fails: wait_all and wait_any return its sentence, and all requests complete. */
 static void failing(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request requests[3], *waited[3];

@@ -1,8 +1,8 @@
-/* test_deaths.c - a process of the job is killed; every other one ends its wait with PEER_LOST and the name
- * of the dead, long before the deadline, and no process stays behind. Real processes: three workers and two
- * shards.
+/* test_deaths.c - a process of the job is killed. Every other process ends its wait with PEER_LOST and the
+ * name of the dead process, long before the deadline, and no process remains. Real processes: three workers
+ * and two shards.
  *
- * Everybody steps until something happens; worker 0 kills the victim between two steps. */
+ * All workers run steps; worker 0 kills the victim between two steps. */
 #include "tests/lib/check.h"
 
 #include <signal.h>
@@ -23,7 +23,7 @@ enum { VICTIM_WORKER, VICTIM_SHARD, VICTIM_NONE };
 static int victim_kind;
 static enum weft_mode tensor_mode;
 
-/* In shared memory: what each worker saw. */
+/* In shared memory: what each worker observed. */
 struct witness {
     int status;
     char text[480];

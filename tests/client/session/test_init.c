@@ -1,5 +1,5 @@
-/* test_init.c - weft_init when nothing is as it should be: each case gives one sentence and a status, in
- * time, and leaves nothing behind. The coordinator is played by a listener that says one prepared thing. */
+/* test_init.c - failures of weft_init: each case gives one status and one sentence, in time, and leaves
+ * nothing behind. A listener that sends prepared messages plays the coordinator. */
 #include "tests/lib/check.h"
 
 #include <signal.h>
@@ -130,7 +130,7 @@ static enum weft_status join(enum say say, const char *secret, uint64_t deadline
     options.secret = secret;
     options.deadline_ms = deadline_ms;
     enum weft_status status = weft_init(&options, &session);
-    assert_ptr_equal(session, &impostor); /* untouched */
+    assert_ptr_equal(session, &impostor); /* not written */
     snprintf(text, 512, "%s", weft_error_text(NULL));
     assert_non_null(strstr(text, "weft_init: "));
     weft_net_free(impostor.net);
@@ -216,7 +216,7 @@ static void test_bad_environment(void **state)
 
 static void test_nobody_listens(void **state)
 {
-    /* A port that was free a moment ago: bind, note, close. */
+    /* A free port: bind, remember, close. */
     struct weft_net *net;
     struct weft_net_listener *listener;
     uint16_t port;

@@ -1,4 +1,4 @@
-/* test_limits.c - a limit that stands in the way is named, with its value and what to raise. */
+/* test_limits.c - a limit that is reached is named, with its value and the setting to raise. */
 #include "tests/lib/check.h"
 
 #include <errno.h>
@@ -57,7 +57,7 @@ static void test_few_descriptors(void **state)
         pid_t pid = fork();
         if (pid == 0) _exit(10 + join_with(descriptors));
         assert_int_equal(waitpid(pid, &status, 0), pid);
-        assert_true(WIFEXITED(status)); /* and not by a library that found no descriptor */
+        assert_true(WIFEXITED(status)); /* the library did not exit for lack of descriptors */
         assert_in_range(WEXITSTATUS(status), 10, 11);
         told += WEXITSTATUS(status) == 10;
     }

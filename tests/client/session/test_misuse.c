@@ -1,5 +1,4 @@
-/* test_misuse.c - calls that are wrong, and sessions that end badly: a status, a sentence, and nothing
- * hangs. */
+/* test_misuse.c - wrong calls, and sessions that fail: a status, a sentence, and no hang. */
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -20,7 +19,7 @@ static void options_of(struct weft_tensor_options *options, const char *name, ui
     options->dims[0] = elems;
 }
 
-/* ---- wrong calls change nothing: afterwards everything still works ---- */
+/* ---- a wrong call changes nothing: later calls work ---- */
 
 static void wrong_declarations(struct crowd *crowd, struct weft_session *session)
 {
@@ -114,7 +113,7 @@ static void wrong_steps(struct crowd *crowd, struct weft_session *session, uint3
                   "use push_pull");
     CROWD_OK(crowd, session, weft_push_pull(tensor, grad, weights, &request));
     enum weft_status again = weft_push_pull(tensor, grad, weights, &other);
-    /* still open, or twice in the step: both are wrong */
+    /* its request is open, or it is the second one in the step: both are wrong */
     CROWD_CHECK(crowd, session, again == WEFT_ERR_STATE);
     CROWD_OK(crowd, session, weft_step_end(session));
     CROWD_REFUSED(crowd, session, weft_stats_get(session, &stats), WEFT_ERR_INVALID, "stats.size");
@@ -139,10 +138,10 @@ static void test_misuse(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* ---- jobs that go on without lost ranks, and those that do not ---- */
+/* ---- jobs that continue without lost ranks, and jobs that do not ---- */
 
-/* A tensor with an optimiser: its state comes from one rank, between steps, and what a step updates can be
- * put back in host memory alone. */
+/* A tensor with an optimiser: one rank broadcasts its state between steps. An update can be reverted only
+ * in host memory. */
 static void elastic_updates(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static float weights[2][1000], grad[1000];
@@ -186,7 +185,7 @@ static void elastic_refuses(struct crowd *crowd, struct weft_session *session, u
     options.mode = WEFT_MODE_SERVER;
     CROWD_REFUSED(crowd, session, weft_declare(session, &options, &tensor), WEFT_ERR_INVALID, "no shards");
     options.mode = WEFT_MODE_ALL_REDUCE;
-    /* the refused ones have told the others nothing */
+    /* the refused calls have sent nothing to other ranks */
     CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
     CROWD_REFUSED(crowd, session, weft_state_load(tensor, NULL, 0), WEFT_ERR_UNSUPPORTED,
                   "goes on without lost ranks");
@@ -223,16 +222,16 @@ static void test_not_elastic(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Who leaves in order is nobody's loss: no word of the coordinator about it will come, and it is not
- * waited for. */
+/* A rank that leaves in order is not lost: the coordinator reports nothing, and nothing waits for a
+ * report. */
 static void elastic_leaver(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
-    static struct weft_request kept[3]; /* should a wait end before its operation */
+    static struct weft_request kept[3]; /* a wait may end before its operation */
     static float x[3][4];
     struct weft_request *request = &kept[rank];
     CROWD_OK(crowd, session, weft_barrier(session, request));
     CROWD_OK(crowd, session, weft_wait(request, 0));
-    pthread_barrier_wait(&crowd->meet); /* on all of them it is over before one leaves */
+    pthread_barrier_wait(&crowd->meet); /* the operation has ended on all ranks before one leaves */
     if (rank == 0) return;
     enum weft_status status = weft_all_reduce(session, x[rank], x[rank], 4, WEFT_F32, WEFT_SUM, request);
     CROWD_REFUSED(crowd, session, status < 0 ? status : weft_wait(request, 10000), WEFT_ERR_PEER_LOST,
@@ -260,12 +259,13 @@ static void different_lr(struct crowd *crowd, struct weft_session *session, uint
     CROWD_OK(
         crowd, session,
         weft_step_begin(session, &(struct weft_step){.step = 1, .lr = rank ? 0.5f : 0.25f, .weight = 1}));
-    enum weft_status status = weft_push_pull(tensor, grad, weights, &request); /* may know already */
+    /* may return the mismatch already */
+    enum weft_status status = weft_push_pull(tensor, grad, weights, &request);
     CROWD_CHECK(crowd, session, status == WEFT_IN_PROGRESS || status == WEFT_ERR_MISMATCH);
     CROWD_REFUSED(crowd, session, weft_step_end(session), WEFT_ERR_MISMATCH, "lr 0.5");
     CROWD_CHECK(crowd, session,
                 strstr(weft_error_text(session), "lr 0.25") && strstr(weft_error_text(session), "rank "));
-    /* it stays failed */
+    /* the session stays failed */
     CROWD_REFUSED(crowd, session, weft_barrier(session, &request), WEFT_ERR_MISMATCH, "lr 0.5");
 }
 
@@ -299,7 +299,7 @@ static void different_counts(struct crowd *crowd, struct weft_session *session, 
     CROWD_OK(crowd, session, weft_all_reduce(session, x, x, rank == 0 ? 4 : 5, WEFT_F32, WEFT_SUM, &request));
     CROWD_CHECK(crowd, session, weft_wait(&request, 0) == WEFT_ERR_MISMATCH);
     CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "rank ") != NULL);
-    pthread_barrier_wait(&crowd->meet); /* nobody leaves before all have seen it */
+    pthread_barrier_wait(&crowd->meet); /* no rank leaves before all have seen it */
 }
 
 static void test_different_counts(void **state)
@@ -309,7 +309,7 @@ static void test_different_counts(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* ---- the last operation of all: nothing behind it would find that ranks called it differently ---- */
+/* ---- the last operation of a job: no later operation can detect that ranks called it differently ---- */
 
 static void last_broadcast(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -317,7 +317,7 @@ static void last_broadcast(struct crowd *crowd, struct weft_session *session, ui
     float x[4] = {0};
     const int *const what = crowd->user;
     enum weft_status status = WEFT_OK;
-    for (int i = 0; i < 20; i++) { /* from the first few on, ranks of one host meet in memory */
+    for (int i = 0; i < 20; i++) { /* after the first few calls, ranks of one host use shared memory */
         CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
         CROWD_OK(crowd, session, weft_wait(&request, 0));
     }
@@ -350,7 +350,7 @@ static void test_last_operation(void **state)
     }
 }
 
-/* ---- what a sentence about calls that differ has in it ---- */
+/* ---- contents of a mismatch sentence ---- */
 
 struct differing {
     enum weft_status (*call)(struct weft_session *session, uint32_t rank, struct weft_request *request);
@@ -424,7 +424,7 @@ static void differ(struct crowd *crowd, struct weft_session *session, uint32_t r
     struct weft_request request = {{0}};
     enum weft_status status = differing->call(session, rank, &request);
     if (status >= 0) status = weft_wait(&request, 0);
-    /* a rank that needed no message of the other finds it here */
+    /* a rank that needed no message of the other one detects it here */
     if (status >= 0) status = weft_barrier(session, &request);
     if (status == WEFT_IN_PROGRESS) status = weft_wait(&request, 0);
     const char *text = weft_error_text(session);
@@ -454,7 +454,7 @@ static void test_differing_calls(void **state)
     }
 }
 
-/* Both send and neither receives: one of them finds it, and the other has the sentence by message. */
+/* Both ranks send and none receives: one detects it, the other gets the sentence in a message. */
 static void both_send(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static float long_ones[2][600000];
@@ -474,7 +474,7 @@ static void both_send(struct crowd *crowd, struct weft_session *session, uint32_
 
 static void test_waits_for_the_other(void **state)
 {
-    for (int i = 0; i < 3; i++) { /* either may be first */
+    for (int i = 0; i < 3; i++) { /* either rank may be first */
         struct crowd crowd = {.deadline_ms = 300};
         crowd_run(&crowd, 2, both_send);
         assert_int_equal(crowd.failures, 0);
@@ -495,7 +495,7 @@ static void timeouts(struct crowd *crowd, struct weft_session *session, uint32_t
     }
     pthread_barrier_wait(&crowd->meet);
     if (rank == 1) CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
-    CROWD_OK(crowd, session, weft_wait(&request, 0)); /* it went on */
+    CROWD_OK(crowd, session, weft_wait(&request, 0)); /* it completed later */
 }
 
 static void test_wait_timeout(void **state)
@@ -514,7 +514,7 @@ static void late_rank(struct crowd *crowd, struct weft_session *session, uint32_
         CROWD_REFUSED(crowd, session, weft_wait(&request, 0), WEFT_ERR_DEADLINE, "rank");
     }
     pthread_barrier_wait(&crowd->meet);
-    if (rank == 1) { /* it was told why the job is over */
+    if (rank == 1) { /* the message has the reason */
         enum weft_status status = weft_barrier(session, &request);
         if (status >= 0) status = weft_wait(&request, 0);
         CROWD_CHECK(crowd, session,
@@ -541,7 +541,7 @@ static void aborts(struct crowd *crowd, struct weft_session *session, uint32_t r
     struct weft_request request = {{0}};
     float x[4] = {0};
     pthread_t thread;
-    pthread_barrier_wait(&crowd->meet); /* everybody has joined */
+    pthread_barrier_wait(&crowd->meet); /* all ranks have joined */
     if (rank == 1 && pthread_create(&thread, NULL, abort_soon, crowd) == 0) { /* "any thread" */
         pthread_join(thread, NULL);
         CROWD_REFUSED(crowd, session, weft_barrier(session, &request), WEFT_ERR_ABORTED, "loss is NaN");
@@ -562,13 +562,13 @@ static void test_abort(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* One rank leaves with an operation open: it gets CLOSED, the others hear of it. */
+/* One rank leaves with an open operation: it gets CLOSED, and the other ranks get its sentence. */
 static void leaves_early(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static struct weft_request abandoned;
     struct weft_request request = {{0}};
     static float x[4], y[5];
-    pthread_barrier_wait(&crowd->meet); /* everybody has joined */
+    pthread_barrier_wait(&crowd->meet); /* all ranks have joined */
     if (rank == 0) {
         CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &abandoned));
         crowd->user = &abandoned;
@@ -585,11 +585,11 @@ static void test_finalize_with_open_requests(void **state)
     struct crowd crowd = {0};
     crowd_run(&crowd, 2, leaves_early);
     assert_int_equal(crowd.failures, 0);
-    assert_true(weft_test(crowd.user) < 0); /* the session is gone, the request still answers */
+    assert_true(weft_test(crowd.user) < 0); /* the session is freed; the request still has its status */
 }
 
-/* The last resort: a transport that never lets go. The requests end, their memory is the caller's, and
- * finalize works. */
+/* A transport that never releases its buffers: the engine is halted, the requests complete, and
+ * weft_finalize works. */
 static void halts(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
@@ -599,21 +599,21 @@ static void halts(struct crowd *crowd, struct weft_session *session, uint32_t ra
         CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 400000, WEFT_F32, WEFT_SUM, &request));
     pthread_barrier_wait(&crowd->meet);
     if (rank != 0) return;
-    /* The engine does not come to its fail letter: the failure is noted as client_fail does, without
-     * telling it. */
+    /* The engine never runs the command of client_fail: the failure is stored without it. */
     snprintf(session->failure.text, sizeof session->failure.text, "for this test");
     atomic_store(&session->failure.status, WEFT_ERR_ABORTED);
     CROWD_CHECK(crowd, session, client_engine_halt(session));
     CROWD_CHECK(crowd, session, weft_test(&request) == WEFT_ERR_ABORTED);
     memset(&request, 0xee, sizeof request);
-    /* Another thread's call that found the session whole and posts only now. */
+    /* Another thread has checked the session before the failure and posts after it. */
     atomic_store(&session->failure.status, WEFT_OK);
     memset(&request, 0, sizeof request);
     CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 400000, WEFT_F32, WEFT_SUM, &request));
     atomic_store(&session->failure.status, WEFT_ERR_ABORTED);
-    CROWD_CHECK(crowd, session, client_engine_halt(session)); /* as its wait does, after a while */
+    /* as a wait does after CLIENT_BUFFER_RELEASE_NS */
+    CROWD_CHECK(crowd, session, client_engine_halt(session));
     CROWD_CHECK(crowd, session, weft_test(&request) == WEFT_ERR_ABORTED);
-    CROWD_OK(crowd, session, weft_stats_get(session, &stats)); /* still answers */
+    CROWD_OK(crowd, session, weft_stats_get(session, &stats)); /* still works */
 }
 
 static void test_halt(void **state)
@@ -640,7 +640,7 @@ static void forks(struct crowd *crowd, struct weft_session *session, uint32_t ra
     int status = -1;
     waitpid(pid, &status, 0);
     CROWD_CHECK(crowd, session, status == 0);
-    /* the parent goes on */
+    /* the parent continues */
     CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
 }
@@ -652,8 +652,7 @@ static void test_fork(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* test_halt leaves a transport behind on purpose; UCX keeps some of its memory where the leak checker
- * cannot follow. */
+/* test_halt leaks a transport on purpose; the leak checker does not find all of UCX's memory. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:ucs_calloc\nleak:ucs_malloc\n"; }
 

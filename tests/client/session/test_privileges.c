@@ -1,6 +1,6 @@
-/* test_privileges.c - a rank loses, after weft_init, what its job has found there: process_vm_readv is
- * refused to it, or to the others of its memory. Every operation on ordinary memory goes on with right
- * results; each peer is worth one warning. Real processes: two and four workers, one shard. */
+/* test_privileges.c - after weft_init a rank loses process_vm_readv, or other ranks lose it for that
+ * rank's memory. Operations on ordinary memory continue with right results and one warning for each peer.
+ * Real processes: two and four workers, one shard. */
 #include "tests/lib/check.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@
 enum loss { DROP_USER, DROP_USER_STAY_DUMPABLE, UNDUMPABLE, FILTER };
 static struct {
     enum loss loss;
-    uint32_t rank; /* that changes */
+    uint32_t rank; /* the rank that changes */
 } change;
 
 static bool filter_out_cma(void)
@@ -151,7 +151,7 @@ static bool declare(struct weft_session *session, struct weft_tensor **tensor)
     return weft_declare(session, &options, tensor) >= 0;
 }
 
-/* How often stderr, which is a file now, speaks of a refusal for peer `id`; UINT32_MAX: of any. */
+/* Lines in the file of stderr that report a refusal for peer `id`; UINT32_MAX: for any peer. */
 static uint32_t warnings(int file, uint32_t peer)
 {
     static char text[TEXT_BYTES];
@@ -233,7 +233,7 @@ static void test_filter(void **state)
 
 static void test_undumpable(void **state) { check(2, 1, UNDUMPABLE); }
 
-/* Without privileges the others are refused, too. */
+/* Without privileges the other ranks are refused too. */
 static void test_undumpable_among_nobodies(void **state)
 {
     needs_root();

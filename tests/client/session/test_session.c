@@ -60,7 +60,7 @@ static void collectives(struct crowd *crowd, struct weft_session *session, uint3
     for (uint32_t i = 0; i < COUNT; i++) right &= in[i] == (float)(i % 1000) + (float)(ranks - 1);
     CROWD_CHECK(crowd, session, right);
     CROWD_OK(crowd, session, finish(weft_barrier(session, &request), &request));
-    CROWD_OK(crowd, session, weft_wait(&request, 0)); /* asking again gives the same answer */
+    CROWD_OK(crowd, session, weft_wait(&request, 0)); /* a second wait returns the same status */
     weft_free(session, in); /* out is freed with the session */
 }
 
@@ -73,7 +73,7 @@ static void test_collectives(void **state)
     }
 }
 
-/* Many operations posted at once, of different sizes, finished in any order. */
+/* Many operations at once, of different sizes, waited for in another order. */
 static void many(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     enum { OPERATIONS = 60 };
@@ -104,8 +104,8 @@ static void test_many_at_once(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Several threads of one rank in weft_wait at once, each for a request of its own; one of them with a
- * deadline that is sure to pass. Whoever drives the engine completes the others' requests too. */
+/* Several threads of one rank wait at once, each for its own request; one of them has a deadline that
+ * passes. The thread that steps the engine completes the requests of the other threads too. */
 enum { WAITING_THREADS = 4, WAITED_ROUNDS = 100 };
 
 struct waiting {
@@ -140,7 +140,8 @@ static void waiting_threads(struct crowd *crowd, struct weft_session *session, u
             struct waiting *waiting = &waitings[i];
             *waiting = (struct waiting){
                 .crowd = crowd, .session = session, .value = i + 1, .timeout_ms = i == 0 ? 1 : 0};
-            if (rank == 1 && round % 20 == 0 && i == 2) usleep(5000); /* the others wait for the operation */
+            /* the other ranks wait for the operation */
+            if (rank == 1 && round % 20 == 0 && i == 2) usleep(5000);
             CROWD_OK(crowd, session,
                      weft_all_reduce(session, &waiting->value, &waiting->value, 1, WEFT_I64, WEFT_SUM,
                                      &waiting->request));
@@ -170,7 +171,7 @@ static float gradient(uint32_t rank, uint32_t step, uint32_t i)
 }
 static float sample_weight(uint32_t rank, uint32_t step) { return step == 1 ? 1.0f : 0.25f + (float)rank; }
 
-/* What all ranks must have: the fold T over ranks, then the kernel. */
+/* Reference: reduce by the canonical tree T over ranks, then the kernel. */
 static void reference_step(uint32_t ranks, uint32_t step, float lr, float *weights, float *velocity,
                            const struct weft_sgd *rules)
 {
@@ -283,7 +284,7 @@ static void test_means(void **state)
 
 /* ---- memory and the recorder ---- */
 
-/* Does it lie in the memory file that peers map? */
+/* Is the address in the memory file that peers map? */
 static bool is_transport_memory(const void *address)
 {
     char line[512];
@@ -307,7 +308,7 @@ static void memory(struct crowd *crowd, struct weft_session *session, uint32_t r
     uint8_t *shared = weft_alloc(session, 100000);
     CROWD_CHECK(crowd, session, shared && is_transport_memory(shared) == mapped);
     weft_free(session, shared);
-    weft_free(session, &mapped); /* not ours: said and ignored */
+    weft_free(session, &mapped); /* not of weft_alloc: logged and ignored */
     for (size_t bytes = 0; bytes < 5000; bytes += 777) {
         uint8_t *block = weft_alloc(session, bytes);
         CROWD_CHECK(crowd, session,
@@ -341,8 +342,7 @@ static void test_memory(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Who hears that the session has failed frees all it has and goes, while the engine is still ending what
- * else runs. */
+/* A thread that learns of the failure frees its memory while the engine still completes other requests. */
 struct two_ends {
     sem_t heard, freed;
     _Atomic uint32_t count;
@@ -367,9 +367,9 @@ static void frees_on_the_way_out(struct crowd *crowd, struct weft_session *sessi
 {
     enum { BYTES = 1 << 20 };
     struct two_ends both = {.count = 0};
-    /* all are through with weft_init */
+    /* all ranks have returned from weft_init */
     enum weft_status met = finish(weft_barrier(session, &both.ends[0].request), &both.ends[0].request);
-    if (rank > 0) { /* hears of it there or later */
+    if (rank > 0) { /* it learns of the failure here or later */
         CROWD_CHECK(crowd, session,
                     met < 0 || finish(weft_recv(session, &met, 1, WEFT_U8, 0, &both.ends[0].request),
                                       &both.ends[0].request) < 0);
@@ -390,7 +390,7 @@ static void frees_on_the_way_out(struct crowd *crowd, struct weft_session *sessi
     struct one_end *other = &both.ends[both.ends[0].first];
     weft_free(session, other->memory);
     CROWD_CHECK(crowd, session, weft_test(&other->request) == WEFT_IN_PROGRESS);
-    memset(other->memory, 1, BYTES); /* as the engine may */
+    memset(other->memory, 1, BYTES); /* the engine may write it too */
     sem_post(&both.freed);
     CROWD_CHECK(crowd, session, weft_wait(&other->request, 0) < 0);
     sem_destroy(&both.heard);
@@ -404,20 +404,20 @@ static void test_frees_on_the_way_out(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Every rank has the cost of rank 0's table, whoever else has a file, or none. */
+/* Every rank has the cost of rank 0's table, with or without a file of its own. */
 struct links {
     struct weft_link_cost wanted;
 };
 
-/* A rank that goes as soon as it has come may not have met all others yet. They are told that it has left,
- * not that it is lost. */
+/* A rank that leaves right after weft_init may not be connected with all others. They learn that it has
+ * left, not that it is lost. */
 static void leaves_at_once(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
     if (rank == 2) return;
     CROWD_OK(crowd, session, weft_barrier(session, &request));
     CROWD_REFUSED(crowd, session, weft_wait(&request, 0), WEFT_ERR_PEER_LOST, "left the group before");
-    CROWD_CHECK(crowd, session, !strstr(weft_error_text(session), "no word")); /* none was due */
+    CROWD_CHECK(crowd, session, !strstr(weft_error_text(session), "no word")); /* no report was due */
 }
 
 static void test_leaves_at_once(void **state)
@@ -446,7 +446,7 @@ static void test_link_cost(void **state)
     struct crowd crowd = {.user = &links};
     snprintf(path, sizeof path, "/tmp/weft-links-%ld", (long)getpid());
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
-    crowd_run(&crowd, 3, costs); /* no file: nothing is known */
+    crowd_run(&crowd, 3, costs); /* no file: the cost is unknown */
     setenv("WEFT_COLLECTIVE_LINKS", path, 1);
     crowd_write_links(path, host, 5000, 4000000000ull);
     links.wanted = (struct weft_link_cost){.pairs = 2,

@@ -56,7 +56,7 @@ static void test_what_is_no_size_is_refused(void **state)
             client_sized_copy_in(&own, sizeof own, &theirs, client_sized_end(struct own, first), "x", &error),
             WEFT_ERR_INVALID);
         assert_non_null(strstr(error.text, "x.size is"));
-        if (sizes[i] == sizeof(size_t)) continue; /* of a struct to be filled: no field */
+        if (sizes[i] == sizeof(size_t)) continue; /* a struct to be filled has no other field */
         assert_int_equal(client_sized_check(&theirs, sizeof own, "x", &error), WEFT_ERR_INVALID);
     }
     assert_int_equal(client_sized_copy_in(&own, sizeof own, NULL, 8, "x", &error), WEFT_ERR_INVALID);
@@ -79,7 +79,7 @@ static void test_a_struct_is_filled_up_to_its_size(void **state)
     assert_int_equal(theirs.third, 3);
 }
 
-/* The same by the calls. */
+/* The same through the public calls. */
 static void calls(struct crowd *crowd, struct weft_session *session, uint32_t index)
 {
     (void)index;

@@ -1,5 +1,5 @@
-/* session/test_topology.c - what a rank makes of the ring of hosts that Go brings: any ring gives a way
- * round in which each rank stands once, and shares that cut a vector, whatever a coordinator says. */
+/* test_topology.c - the ring of hosts in Go, from a hostile or a good coordinator: every ring gives an
+ * order with each rank once, and slice weights that cut a vector. */
 #include "tests/lib/check.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ struct bench {
     uint8_t ring[4 * RANKS * WEFT_RING_HOST_BYTES];
     uint32_t memory[9 * RANKS + 5];
     struct weft_plan_hosts hosts;
-    struct client_hosts all; /* of the session */
+    struct client_hosts all; /* of all workers */
 };
 
 static void say(struct bench *b, uint32_t place, uint64_t key, uint32_t speed)
@@ -28,7 +28,7 @@ static void say(struct bench *b, uint32_t place, uint64_t key, uint32_t speed)
     if (place >= b->session.link.ring_hosts) b->session.link.ring_hosts = place + 1;
 }
 
-/* Ranks on hosts as host_of says, of which the group has (ranks,) members, NULL: all. */
+/* host_of: by rank. members: (ranks,) of the group; NULL: all ranks. */
 static void follow(struct bench *b, const uint32_t *host_of, const uint32_t *members, uint32_t ranks)
 {
     uint32_t of_members[RANKS], seen[RANKS] = {0};
@@ -61,8 +61,8 @@ static void follow(struct bench *b, const uint32_t *host_of, const uint32_t *mem
 
 static const uint32_t one_each[RANKS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 
-/* The same ring for all, for some, and for those that are left: each group has its hosts in the ring's
- * order. */
+/* The same ring for all ranks, for a group, and after a loss: each group has its hosts in the order of the
+ * ring. */
 static void groups_have_their_part(void **state)
 {
     struct bench b = {0};
@@ -76,12 +76,12 @@ static void groups_have_their_part(void **state)
     say(&b, 4, KEY(8), 250);
     follow(&b, one_each, NULL, RANKS);
     assert_true(b.hosts.slice_weights && b.hosts.slice_weights[8] == b.hosts.slice_weights[9]);
-    follow(&b, one_each, members, 5); /* without the slow one */
+    follow(&b, one_each, members, 5); /* without the slow host */
     assert_null(b.hosts.slice_weights);
 }
 
-/* Hosts that the ring does not name go last, and nothing is known of speeds then; nor where one is 0. Of
- * two places the first counts. */
+/* Hosts that the ring does not name are last, and then no speed is known; nor if a speed is 0. If a host
+ * is named twice, the first position counts. */
 static void unknown_and_said_twice(void **state)
 {
     struct bench b = {0};
@@ -101,7 +101,7 @@ static void unknown_and_said_twice(void **state)
                 b.hosts.slice_weights);
 }
 
-/* From 1 MB/s to all that the field holds: the slow ones have nothing, the fast ones all. */
+/* From 1 MB/s to the largest value of the field: the slow hosts get no slice, the fast ones all. */
 static void speeds_far_apart(void **state)
 {
     static const uint32_t speeds[] = {1, 1000, 1000000, UINT32_MAX};
@@ -138,7 +138,7 @@ static void any_ring(void **state)
 
 /* ---- no memory ---- */
 
-/* RANKS on two hosts by turns, as a coordinator lists them. */
+/* RANKS on two hosts in turn, as a coordinator lists them. */
 struct listed {
     struct client_member members[RANKS];
     Weft__Control__Member said[RANKS], *places[RANKS];
@@ -159,8 +159,8 @@ static void list(struct listed *listed)
     listed->roster.members = listed->places;
 }
 
-/* Of all ranks; then some are lost, and there may be no memory for what is left: the group that there is
- * goes by the tables of before. */
+/* Creates the hosts of all ranks; then ranks are lost, and memory may be short: the group keeps the old
+ * tables. */
 static enum weft_status find_twice(struct weft_env *env, void *context)
 {
     struct listed *listed = context;
@@ -175,7 +175,7 @@ static enum weft_status find_twice(struct weft_env *env, void *context)
         status = client_hosts_create(&session, &listed->roster, &error);
         if (status < 0) assert_ptr_equal(session.hosts, first);
         else assert_int_equal(atomic_load(&session.hosts)->plan.count, 1);
-        assert_int_equal(first->plan.count, 2); /* and it is there still */
+        assert_int_equal(first->plan.count, 2); /* still valid */
         for (uint32_t i = 0; i < RANKS; i++) {
             assert_int_equal(first->plan.host[i], i % 2);
             assert_int_equal(first->keys[i], first->keys[i % 2]);
