@@ -1,9 +1,8 @@
 /* device_staging.c - see device_staging.h. States of a window:
  *
  *     idle ──copy down queued──► filling ──event has passed──► full ──► posted ──operation done──► emptying
- *     (copy up queued)
- *                                   ▲                                                                  │ down waits for up
- *                                   └───────────────────── piece + WINDOWS ────────────────────────────┘
+ *                                   ▲                                            (copy up queued)      │
+ *                                   └──────────────── piece + WINDOWS; down waits for up ──────────────┘
  *
  * No host thread waits for a device: events order the streams. The engine polls the events of the windows
  * that it needs, first often and later at most every millisecond. */

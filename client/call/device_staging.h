@@ -1,9 +1,9 @@
 /* device_staging.h - calls on device memory: in pieces through windows of pinned host memory. No thread waits
  * for the device.
  *
- *     caller's stream ──event──► down: copy to host ──event──► operation of the group ──► up: copy to the
- *     device ──event──► caller's stream
- *                                 piece k+1                     piece k                    piece k-1
+ *     caller's stream ──event──► down: copy to host     piece k+1
+ *                                operation of the group   piece k
+ *                                up: copy to device       piece k-1  ──event──► caller's stream
  *
  * A stage is one running call. Each piece is an operation of its own, and the pieces keep the call's place in
  * the order of operations. If a rank of the job has a device, long calls on host memory are cut too, without

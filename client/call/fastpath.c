@@ -1,10 +1,8 @@
 /* fastpath.c - small calls on the caller's thread, inside the call.
  *
- *     call ──► try-acquire the loop ──► one-host fast path, polled for a few us ──┬─► done: the request
- *     completes inside the call
- *                                                                                └─► not done: an open
- *                                                                                operation (fall back to the
- *                                                                                queue)
+ *     call ──► try-acquire the loop ──► one-host fast path, polled for a few us
+ *                                         ├─► done: the request completes inside the call
+ *                                         └─► not done: an open operation (fall back to the queue)
  *
  * Conditions: the loop is free, no command is queued, and no earlier operation of the group waits
  * (collective/onehost/fastpath.c).

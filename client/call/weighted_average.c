@@ -1,7 +1,7 @@
 /* weighted_average.c - averages weighted by samples: sum(w*x) / sum(w).
  *
- *     call ──► all_reduce of the weights (two f64, tree T) ──► total ──► the call as a scaled sum: factor w,
- *     divided by the total
+ *     call ──► all_reduce of the weights (two f64, tree T) ──► total
+ *          ──► the call as a scaled sum: factor w, divided by the total
  *
  * Both operations enter the group's queue together, so their order is equal on all ranks. The call is not
  * ready until the weights have arrived. All ranks divide by the same number: the f64 sum of the weights by T,

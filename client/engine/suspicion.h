@@ -1,10 +1,10 @@
 /* suspicion.h - a suspected loss: this rank waits for the coordinator's report before it fails the session by
  * its own view.
  *
- *     connection broke ──► suspect, ask for a liveness check ──► MemberLost: that report ends the session
- *                                                           ├──► all alive: the link is broken;
- *                                                           SUSPICION_NS more └──► no report within
- *                                                           silence_ns: the suspicion ends the session */
+ *     connection broke ──► suspect, ask for a liveness check
+ *                             ├──► MemberLost: that report ends the session
+ *                             ├──► all alive: the link is broken; the suspicion ends the session after SUSPICION_NS
+ *                             └──► no report within silence_ns: the suspicion ends the session */
 #ifndef WEFT_CLIENT_ENGINE_SUSPICION_H
 #define WEFT_CLIENT_ENGINE_SUSPICION_H
 

@@ -1,9 +1,9 @@
 /* link_cost.c - cost of the links between the workers' hosts, for the choice of plans and codecs: read once,
  * from rank 0's table.
  *
- *     rank 0: file (weft doctor, weft bench calibrate) ─► worst link among the workers' hosts ─► Ready ─►
- *     coordinator ─► Go ─► group
- *                                                     └─► ring order and speed of hosts ─┘                               topology.c
+ *     rank 0: file (weft doctor, weft bench calibrate)
+ *                ├─► worst link among the workers' hosts ─┐
+ *                └─► ring order and speed of hosts ───────┴─► Ready ─► coordinator ─► Go ─► group, topology.c
  *
  * The cost is read from a file, not measured here. A cost measured at start would depend on the load, and
  * with it the plan and the order of every sum (collective/tuning/cost_model.c). */
