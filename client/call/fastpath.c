@@ -31,7 +31,7 @@ enum {
     CALLS_PER_QUEUED_CALL = 8,
     CALLS_WITHOUT_SHM = 256
 };
-enum { SENDRECV_SHAPE = 1 }; /* a send or recv has no shape: the group checks each one */
+enum { SENDRECV_ID = 1 }; /* a send or recv has no prepared_id: the group checks each one */
 /* longest time from call to wait of a caller that computes nothing in between */
 #define WAIT_AT_ONCE_NS WEFT_MS(1) / 5
 
@@ -203,11 +203,11 @@ static void prepare(const struct client_request *request, const struct weft_grou
     bool plain = !request->op.comm && !request->label && !request->reproducible && !request->deadline_ns &&
                  request->memory == WEFT_MEMORY_HOST && request->factor == 1;
     if (!plain) return;
-    uint64_t shape = is_sendrecv(request->kind)
-                         ? SENDRECV_SHAPE
+    uint64_t prepared_id = is_sendrecv(request->kind)
+                         ? SENDRECV_ID
                          : weft_coll_prepared_id(group, (enum weft_coll_kind)request->kind);
     request->session->calls->fastpath.prepared[request->kind] =
-        (struct client_prepared_call){.shape = shape,
+        (struct client_prepared_call){.prepared_id = prepared_id,
                                       .count = request->count,
                                       .dtype = (enum weft_dtype)request->dtype,
                                       .op = (enum weft_op)request->reduction,
@@ -294,7 +294,7 @@ bool client_call_try_inline(struct client_request *request)
 static bool matches_prepared(const struct weft_session *session, const struct client_simple_call *call)
 {
     const struct client_prepared_call *last = &session->calls->fastpath.prepared[call->kind];
-    return last->shape != 0 && call->count == last->count && call->dtype == last->dtype &&
+    return last->prepared_id != 0 && call->count == last->count && call->dtype == last->dtype &&
            call->op == last->op && call->root == last->root &&
            session->calls->plans[call->kind] == WEFT_PLAN_AUTO;
 }
@@ -339,9 +339,9 @@ static enum weft_status try_prepared(struct client_request *request, const struc
     struct weft_group *group = engine->group;
     if (engine->failed || !group || !weft_list_empty(&engine->group_queue)) return WEFT_ERR_AGAIN;
     if (is_sendrecv(call->kind)) return try_sendrecv_prepared(request, group, call);
-    uint64_t began_ns = begin_exposed(session), shape = session->calls->fastpath.prepared[call->kind].shape;
+    uint64_t began_ns = begin_exposed(session), prepared_id = session->calls->fastpath.prepared[call->kind].prepared_id;
     enum weft_status status =
-        weft_coll_try_prepared(group, call->kind, shape, call->in, call->out, client_engine_group_op_done,
+        weft_coll_try_prepared(group, call->kind, prepared_id, call->in, call->out, client_engine_group_op_done,
                                &request->op, &request->op.coll);
     if (finish_try(request, status, began_ns) != WEFT_IN_PROGRESS) return status;
     struct weft_coll *coll = request->op.coll; /* fill_request clears the request */

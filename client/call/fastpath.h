@@ -16,7 +16,7 @@ struct weft_session;
 
 /* The last simple call of a kind that completed inline: an equal call needs no argument checks. */
 struct client_prepared_call {
-    uint64_t shape; /* weft_coll_shape; 0: none */
+    uint64_t prepared_id; /* weft_coll_prepared_id; 0: none */
     uint64_t count;
     enum weft_dtype dtype;
     enum weft_op op;
