@@ -339,10 +339,11 @@ static enum weft_status try_prepared(struct client_request *request, const struc
     struct weft_group *group = engine->group;
     if (engine->failed || !group || !weft_list_empty(&engine->group_queue)) return WEFT_ERR_AGAIN;
     if (is_sendrecv(call->kind)) return try_sendrecv_prepared(request, group, call);
-    uint64_t began_ns = begin_exposed(session), prepared_id = session->calls->fastpath.prepared[call->kind].prepared_id;
+    uint64_t began_ns = begin_exposed(session),
+             prepared_id = session->calls->fastpath.prepared[call->kind].prepared_id;
     enum weft_status status =
-        weft_coll_try_prepared(group, call->kind, prepared_id, call->in, call->out, client_engine_group_op_done,
-                               &request->op, &request->op.coll);
+        weft_coll_try_prepared(group, call->kind, prepared_id, call->in, call->out,
+                               client_engine_group_op_done, &request->op, &request->op.coll);
     if (finish_try(request, status, began_ns) != WEFT_IN_PROGRESS) return status;
     struct weft_coll *coll = request->op.coll; /* fill_request clears the request */
     fill_request(request, call);
