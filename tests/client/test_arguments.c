@@ -53,7 +53,7 @@ static void still_adds(struct bench *bench, const char *what, int line)
 }
 
 /* `call` and `argument` must be in the sentence. session NULL: the sentence of this thread. */
-static void said(struct bench *bench, struct weft_session *session, enum weft_status got,
+static void check_refused(struct bench *bench, struct weft_session *session, enum weft_status got,
                  enum weft_status wanted, const char *call, const char *argument, const char *what, int line)
 {
     const char *text = weft_error_text(session);
@@ -67,7 +67,7 @@ static void refused(struct bench *bench, struct weft_session *session, enum weft
                     enum weft_status wanted, const char *call, const char *argument, const char *what,
                     int line)
 {
-    said(bench, session, got, wanted, call, argument, what, line);
+    check_refused(bench, session, got, wanted, call, argument, what, line);
     still_adds(bench, what, line);
 }
 
@@ -78,7 +78,7 @@ static void refused(struct bench *bench, struct weft_session *session, enum weft
 /* While a group of calls is open, or if not all ranks call: the following calls show that the session
  * works. */
 #define REFUSED_ALONE(got, wanted, call, argument) \
-    said(bench, bench->session, got, wanted, call, argument, #got, __LINE__)
+    check_refused(bench, bench->session, got, wanted, call, argument, #got, __LINE__)
 #define OK(call) CROWD_OK(bench->crowd, bench->session, call)
 #define HOLDS(condition) CROWD_CHECK(bench->crowd, bench->session, condition)
 

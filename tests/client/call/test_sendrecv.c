@@ -85,7 +85,7 @@ enum { EXCHANGES = 2000, LEFT_BEHIND = 3 };
 static void leaver(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request requests[LEFT_BEHIND];
-    int32_t words[LEFT_BEHIND] = {5, 6, 7}, room[1500] = {0}, came[1500] = {0};
+    int32_t words[LEFT_BEHIND] = {5, 6, 7}, outgoing[1500] = {0}, incoming[1500] = {0};
     memset(requests, 0, sizeof requests);
     CROWD_OK(crowd, session, weft_barrier(session, &requests[0]));
     CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
@@ -96,12 +96,12 @@ static void leaver(struct crowd *crowd, struct weft_session *session, uint32_t r
     if (rank == 2) return;
     for (int32_t i = 0; i < EXCHANGES; i++) {
         const uint64_t count = i % 16 == 15 ? 1500 : 1;
-        room[count - 1] = i + (int32_t)rank;
-        CROWD_OK(crowd, session, weft_recv(session, came, count, WEFT_I32, !rank, &requests[0]));
-        CROWD_OK(crowd, session, weft_send(session, room, count, WEFT_I32, !rank, &requests[1]));
+        outgoing[count - 1] = i + (int32_t)rank;
+        CROWD_OK(crowd, session, weft_recv(session, incoming, count, WEFT_I32, !rank, &requests[0]));
+        CROWD_OK(crowd, session, weft_send(session, outgoing, count, WEFT_I32, !rank, &requests[1]));
         CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
         CROWD_OK(crowd, session, weft_wait(&requests[1], 0));
-        if (!CROWD_CHECK(crowd, session, came[count - 1] == i + (int32_t)!rank)) return;
+        if (!CROWD_CHECK(crowd, session, incoming[count - 1] == i + (int32_t)!rank)) return;
         if (i == EXCHANGES / 2) usleep(20000); /* the rank has probably left */
     }
     memset(words, 0, sizeof words);

@@ -287,7 +287,7 @@ static void refused(struct crowd *crowd, struct weft_session *session, uint32_t 
                                             .dtype = WEFT_F32, .weighted = true, .weight = 1),
                                   &request),
                   WEFT_ERR_INVALID, "WEFT_AVG");
-    /* All weights 0: said to all, and the group goes on. */
+    /* All weights 0: an error on all ranks, and the group still works. */
     CROWD_REFUSED(crowd, session,
                   finish(weft_all_reduce_weighted(session, in, out, 2, WEFT_F32, 0, &request), &request),
                   WEFT_ERR_INVALID, "sum to 0");

@@ -13,19 +13,19 @@
 #include "proto/proto.h"
 #include "weft/weft.h"
 
-enum say {
-    SAY_NOTHING,
-    SAY_JUNK,
-    SAY_OLD_VERSION,
-    SAY_WANT_SECRET,
-    SAY_CHALLENGE_THEN_CLOSE,
-    SAY_REFUSED,
-    SAY_GO_FIRST,
-    SAY_FALSE_WELCOME
+enum script {
+    SEND_NOTHING,
+    SEND_JUNK,
+    SEND_OLD_VERSION,
+    SEND_WANT_SECRET,
+    SEND_CHALLENGE_THEN_CLOSE,
+    SEND_REFUSED,
+    SEND_GO_FIRST,
+    SEND_FALSE_WELCOME
 };
 
 struct impostor {
-    enum say say;
+    enum script script;
     struct weft_net *net;
     uint16_t port;
     uint32_t hellos;
@@ -60,12 +60,12 @@ static void impostor_opened(void *context, struct weft_net_connection *connectio
     struct impostor *impostor = context;
     Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    switch (impostor->say) {
-    case SAY_NOTHING: break;
-    case SAY_JUNK: weft_net_send(connection, "hello?", 6); break;
-    case SAY_OLD_VERSION: send_challenge(connection, WEFT_WIRE_VERSION + 41, false); break;
-    case SAY_WANT_SECRET: send_challenge(connection, WEFT_WIRE_VERSION, true); break;
-    case SAY_GO_FIRST:
+    switch (impostor->script) {
+    case SEND_NOTHING: break;
+    case SEND_JUNK: weft_net_send(connection, "hello?", 6); break;
+    case SEND_OLD_VERSION: send_challenge(connection, WEFT_WIRE_VERSION + 41, false); break;
+    case SEND_WANT_SECRET: send_challenge(connection, WEFT_WIRE_VERSION, true); break;
+    case SEND_GO_FIRST:
         go.epoch = 1;
         message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
         message.go = &go;
@@ -84,15 +84,15 @@ static void impostor_frame(void *context, struct weft_net_connection *connection
     Weft__Control__Welcome welcome = WEFT__CONTROL__WELCOME__INIT;
     static uint8_t proof[WEFT_PROOF_BYTES];
     impostor->hellos++;
-    if (impostor->say == SAY_CHALLENGE_THEN_CLOSE) {
+    if (impostor->script == SEND_CHALLENGE_THEN_CLOSE) {
         weft_net_close(connection);
-    } else if (impostor->say == SAY_REFUSED) {
+    } else if (impostor->script == SEND_REFUSED) {
         refusal.status = WEFT_ERR_EXISTS;
         refusal.text = "rank 3 is taken";
         message.body_case = WEFT__CONTROL__CONTROL__BODY_ABORT;
         message.abort = &refusal;
         send_control(connection, &message);
-    } else if (impostor->say == SAY_FALSE_WELCOME) {
+    } else if (impostor->script == SEND_FALSE_WELCOME) {
         welcome.workers = 1;
         welcome.incarnation = 1;
         welcome.proof.data = proof;
@@ -112,9 +112,9 @@ static void impostor_closed(void *context, struct weft_net_connection *connectio
 static const struct weft_net_handler impostor_handler = {impostor_opened, impostor_frame, impostor_closed};
 
 /* weft_init against an impostor; the sentence in `text`. */
-static enum weft_status join(enum say say, const char *secret, uint64_t deadline_ms, char text[512])
+static enum weft_status join(enum script script, const char *secret, uint64_t deadline_ms, char text[512])
 {
-    struct impostor impostor = {.say = say};
+    struct impostor impostor = {.script = script};
     struct weft_net_listener *listener;
     struct weft_options options;
     struct weft_session *session = (struct weft_session *)&impostor;
@@ -140,24 +140,24 @@ static enum weft_status join(enum say say, const char *secret, uint64_t deadline
 static void test_coordinators_that_are_none(void **state)
 {
     static const struct {
-        enum say say;
+        enum script script;
         const char *secret;
         uint64_t deadline_ms;
         enum weft_status status;
         const char *words;
     } cases[] = {
-        {SAY_NOTHING, NULL, 150, WEFT_ERR_UNREACHABLE, "no answer from"},
-        {SAY_JUNK, NULL, 10000, WEFT_ERR_MALFORMED, "does not speak weft"},
-        {SAY_OLD_VERSION, NULL, 10000, WEFT_ERR_VERSION, "(weft 9.9.9) speaks wire version 42"},
-        {SAY_WANT_SECRET, NULL, 10000, WEFT_ERR_AUTH, "wants a secret"},
-        {SAY_CHALLENGE_THEN_CLOSE, NULL, 10000, WEFT_ERR_PEER_LOST, "lost the coordinator"},
-        {SAY_REFUSED, NULL, 10000, WEFT_ERR_EXISTS, "rank 3 is taken"},
-        {SAY_GO_FIRST, NULL, 10000, WEFT_ERR_MALFORMED, "out of order"},
-        {SAY_FALSE_WELCOME, "the secret", 10000, WEFT_ERR_AUTH, "does not know the secret"},
+        {SEND_NOTHING, NULL, 150, WEFT_ERR_UNREACHABLE, "no answer from"},
+        {SEND_JUNK, NULL, 10000, WEFT_ERR_MALFORMED, "does not speak weft"},
+        {SEND_OLD_VERSION, NULL, 10000, WEFT_ERR_VERSION, "(weft 9.9.9) speaks wire version 42"},
+        {SEND_WANT_SECRET, NULL, 10000, WEFT_ERR_AUTH, "wants a secret"},
+        {SEND_CHALLENGE_THEN_CLOSE, NULL, 10000, WEFT_ERR_PEER_LOST, "lost the coordinator"},
+        {SEND_REFUSED, NULL, 10000, WEFT_ERR_EXISTS, "rank 3 is taken"},
+        {SEND_GO_FIRST, NULL, 10000, WEFT_ERR_MALFORMED, "out of order"},
+        {SEND_FALSE_WELCOME, "the secret", 10000, WEFT_ERR_AUTH, "does not know the secret"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[512];
-        enum weft_status status = join(cases[i].say, cases[i].secret, cases[i].deadline_ms, text);
+        enum weft_status status = join(cases[i].script, cases[i].secret, cases[i].deadline_ms, text);
         if (status != cases[i].status || !strstr(text, cases[i].words))
             fail_msg("case %zu: %s, \"%s\"; wanted %s, \"%s\"", i, weft_status_name(status), text,
                      weft_status_name(cases[i].status), cases[i].words);
@@ -176,7 +176,7 @@ static enum weft_status init_with(const char *coordinator, const char *words,
     enum weft_status status = weft_init(&options, &session);
     assert_null(session);
     if (!strstr(weft_error_text(NULL), words))
-        fail_msg("\"%s\" does not say \"%s\"", weft_error_text(NULL), words);
+        fail_msg("\"%s\" lacks \"%s\"", weft_error_text(NULL), words);
     return status;
 }
 

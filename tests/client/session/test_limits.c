@@ -50,7 +50,7 @@ static int join_with(unsigned descriptors)
 
 static void test_few_descriptors(void **state)
 {
-    int told = 0;
+    int limit_named = 0;
     for (unsigned descriptors = 4; descriptors < 16; descriptors++) {
         int status = -1;
         fflush(NULL);
@@ -59,9 +59,9 @@ static void test_few_descriptors(void **state)
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFEXITED(status)); /* the library did not exit for lack of descriptors */
         assert_in_range(WEXITSTATUS(status), 10, 11);
-        told += WEXITSTATUS(status) == 10;
+        limit_named += WEXITSTATUS(status) == 10;
     }
-    assert_true(told > 0);
+    assert_true(limit_named > 0);
 }
 
 int main(void)

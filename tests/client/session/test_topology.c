@@ -21,11 +21,11 @@ struct bench {
     struct client_hosts all; /* of all workers */
 };
 
-static void say(struct bench *b, uint32_t place, uint64_t key, uint32_t speed)
+static void put_host(struct bench *b, uint32_t position, uint64_t key, uint32_t speed)
 {
-    put_le64(b->ring + place * WEFT_RING_HOST_BYTES, key);
-    put_le32(b->ring + place * WEFT_RING_HOST_BYTES + 8, speed);
-    if (place >= b->session.link.ring_hosts) b->session.link.ring_hosts = place + 1;
+    put_le64(b->ring + position * WEFT_RING_HOST_BYTES, key);
+    put_le32(b->ring + position * WEFT_RING_HOST_BYTES + 8, speed);
+    if (position >= b->session.link.ring_hosts) b->session.link.ring_hosts = position + 1;
 }
 
 /* host_of: by rank. members: (ranks,) of the group; NULL: all ranks. */
@@ -67,13 +67,13 @@ static void groups_have_their_part(void **state)
 {
     struct bench b = {0};
     static const uint32_t members[] = {1, 4, 6, 11, 2};
-    for (uint32_t i = 0; i < RANKS; i++) say(&b, i, KEY(i * 5 % RANKS), 1000);
+    for (uint32_t i = 0; i < RANKS; i++) put_host(&b, i, KEY(i * 5 % RANKS), 1000);
     follow(&b, one_each, NULL, RANKS);
     for (uint32_t i = 0; i < RANKS; i++) assert_int_equal(b.hosts.ring_order[i], i * 5 % RANKS);
     assert_true(!b.hosts.ring_is_identity && !b.hosts.slice_weights && b.hosts.number != 0);
     follow(&b, one_each, members, 5); /* 0 5 10 3 8 1 6 11 4 9 2 7 */
     assert_memory_equal(b.hosts.ring_order, ((uint32_t[]){0, 2, 3, 1, 4}), 5 * sizeof(uint32_t));
-    say(&b, 4, KEY(8), 250);
+    put_host(&b, 4, KEY(8), 250);
     follow(&b, one_each, NULL, RANKS);
     assert_true(b.hosts.slice_weights && b.hosts.slice_weights[8] == b.hosts.slice_weights[9]);
     follow(&b, one_each, members, 5); /* without the slow host */
@@ -85,17 +85,17 @@ static void groups_have_their_part(void **state)
 static void unknown_and_said_twice(void **state)
 {
     struct bench b = {0};
-    for (uint32_t i = 0; i < RANKS; i++) say(&b, i, KEY(i == 3 ? 99 : RANKS - 1 - i), i == 0 ? 1 : 1000);
+    for (uint32_t i = 0; i < RANKS; i++) put_host(&b, i, KEY(i == 3 ? 99 : RANKS - 1 - i), i == 0 ? 1 : 1000);
     follow(&b, one_each, NULL, RANKS);
     assert_int_equal(b.hosts.ring_order[RANKS - 1], RANKS - 1 - 3);
     assert_true(!b.hosts.speeds && !b.hosts.slice_weights);
-    say(&b, 3, KEY(8), 0);
+    put_host(&b, 3, KEY(8), 0);
     follow(&b, one_each, NULL, RANKS);
     assert_int_equal(b.hosts.ring_order[3], 8);
     assert_true(!b.hosts.speeds && !b.hosts.slice_weights);
-    say(&b, 3, KEY(8), 1000);
-    say(&b, RANKS, KEY(8), 7);
-    say(&b, RANKS + 1, KEY(11), 7);
+    put_host(&b, 3, KEY(8), 1000);
+    put_host(&b, RANKS, KEY(8), 7);
+    put_host(&b, RANKS + 1, KEY(11), 7);
     follow(&b, one_each, NULL, RANKS);
     assert_true(b.hosts.ring_order[3] == 8 && b.hosts.speeds[8] == 1000 && b.hosts.speeds[11] == 1 &&
                 b.hosts.slice_weights);
@@ -108,7 +108,7 @@ static void speeds_far_apart(void **state)
     for (uint32_t fast = 1; fast < RANKS; fast++)
         for (uint32_t s = 1; s < 4; s++) {
             struct bench b = {0};
-            for (uint32_t i = 0; i < RANKS; i++) say(&b, i, KEY(i), speeds[i < fast ? s : 0]);
+            for (uint32_t i = 0; i < RANKS; i++) put_host(&b, i, KEY(i), speeds[i < fast ? s : 0]);
             follow(&b, one_each, NULL, RANKS);
             assert_true(b.hosts.slice_weights && b.hosts.number != 0);
             if (fast >= 2) assert_int_equal(b.hosts.slice_weights[fast], b.hosts.slice_weights[RANKS]);
@@ -129,7 +129,7 @@ static void any_ring(void **state)
             if (i < RANKS) host_of[i] = round % 2 ? i : (uint32_t)(random >> 33) % RANKS;
             if (i < RANKS && random >> 62) members[ranks++] = i;
             if (i < round % (4 * RANKS))
-                say(&b, i, KEY(random >> 40 & 15), (uint32_t)(random >> 20) >> (random >> 59));
+                put_host(&b, i, KEY(random >> 40 & 15), (uint32_t)(random >> 20) >> (random >> 59));
         }
         follow(&b, host_of, NULL, RANKS);
         if (ranks > 0) follow(&b, host_of, members, ranks);
@@ -141,7 +141,7 @@ static void any_ring(void **state)
 /* RANKS on two hosts in turn, as a coordinator lists them. */
 struct listed {
     struct client_member members[RANKS];
-    Weft__Control__Member said[RANKS], *places[RANKS];
+    Weft__Control__Member roster_members[RANKS], *places[RANKS];
     Weft__Control__Roster roster;
 };
 
@@ -150,10 +150,10 @@ static void list(struct listed *listed)
     listed->roster = (Weft__Control__Roster)WEFT__CONTROL__ROSTER__INIT;
     for (uint32_t i = 0; i < RANKS; i++) {
         listed->members[i] = (struct client_member){.member = i, .index = i};
-        listed->said[i] = (Weft__Control__Member)WEFT__CONTROL__MEMBER__INIT;
-        listed->said[i].member = i;
-        listed->said[i].host = i % 2 ? "odd" : "even";
-        listed->places[i] = &listed->said[i];
+        listed->roster_members[i] = (Weft__Control__Member)WEFT__CONTROL__MEMBER__INIT;
+        listed->roster_members[i].member = i;
+        listed->roster_members[i].host = i % 2 ? "odd" : "even";
+        listed->places[i] = &listed->roster_members[i];
     }
     listed->roster.n_members = RANKS;
     listed->roster.members = listed->places;
