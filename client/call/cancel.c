@@ -74,8 +74,8 @@ static enum weft_status ask_engine(struct client_request *request)
 static enum weft_status cancel_open(struct client_request *request)
 {
     struct weft_session *session = request->session;
-    const bool may_be = request->kind == WEFT_COLL_RECV && !request->tensor && !request->stage;
-    if (may_be) {
+    const bool can_cancel = request->kind == WEFT_COLL_RECV && !request->tensor && !request->stage;
+    if (can_cancel) {
         WEFT_TRY(ask_engine(request));
         if (request->cancelled)
             (void)client_wait_for(session, has_ended, request,

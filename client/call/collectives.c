@@ -236,7 +236,7 @@ void client_call_fill_request(struct client_request *request, const struct clien
 }
 
 /* Queues the first copies of a call on device memory, in the order of the caller's stream. */
-static enum weft_status stage(struct client_request *request)
+static enum weft_status start_staging(struct client_request *request)
 {
     const struct weft_session *session = request->session;
     if (request->memory != WEFT_MEMORY_CUDA && !session->calls->staging.cuts_long_calls && !request->counts &&
@@ -259,7 +259,7 @@ static enum weft_status stage(struct client_request *request)
 
 enum weft_status client_call_submit(struct client_request *request)
 {
-    WEFT_TRY(stage(request));
+    WEFT_TRY(start_staging(request));
     if (client_call_group_is_open(request->session)) client_call_group_add(request);
     else if (!client_call_try_inline(request)) client_request_post(request, client_call_start);
     return WEFT_IN_PROGRESS;
@@ -291,7 +291,7 @@ enum weft_status client_call_run_internal(struct weft_session *session, enum wef
     return client_request_wait_internal(session, &request, what);
 }
 
-static __attribute__((noinline)) enum weft_status run_first(struct weft_session *session,
+static __attribute__((noinline)) enum weft_status run_unprepared(struct weft_session *session,
                                                             const struct client_simple_call *plain,
                                                             struct weft_request *user_request)
 {
@@ -304,7 +304,7 @@ static enum weft_status run_simple(struct weft_session *session, const struct cl
 {
     return session && client_call_try_prepared(session, plain, user_request)
                ? WEFT_IN_PROGRESS
-               : run_first(session, plain, user_request);
+               : run_unprepared(session, plain, user_request);
 }
 
 /* ---- one count for all ranks ---- */

@@ -31,7 +31,7 @@ struct client_device {
     struct weft_session *session;
     int device;
     void *down, *up, *coding; /* streams: copies to the host, copies to the device, codecs on the device */
-    bool hangs;               /* a codec that was freed waited for the device in vain */
+    bool is_stuck;               /* a codec that was freed waited for the device in vain */
 };
 
 enum window_state { IDLE = 0, FILLING, FULL, POSTED, EMPTYING };
@@ -73,14 +73,15 @@ struct client_stage {
 
 /* Around every call with a stream or an event, also queries: without a current device CUDA creates a
  * context on device 0. */
-static enum weft_status enter(const struct client_device *device, int *before_out, struct weft_error *error)
+static enum weft_status enter_device(const struct client_device *device, int *before_out,
+                                     struct weft_error *error)
 {
     return device->ops->enter(device->device, before_out, error);
 }
 
 /* The engine's own threads keep the device current. Switching back to device 0 would create a context
  * there, with hundreds of MB of device memory for each rank of the host. */
-static void leave(struct weft_session *session, const struct client_device *device, int before)
+static void leave_device(struct weft_session *session, const struct client_device *device, int before)
 {
     const struct weft_loop *loop = session->loop; /* NULL: the engine has ended */
     if (!weft_loop_is_compute_thread() && (!loop || !weft_loop_is_engine_thread(loop)))
@@ -90,7 +91,7 @@ static void leave(struct weft_session *session, const struct client_device *devi
 static void codec_leave(void *context, int before)
 {
     const struct client_device *device = context;
-    leave(device->session, device, before);
+    leave_device(device->session, device, before);
 }
 
 /* ---- devices: caller's thread ---- */
@@ -108,7 +109,7 @@ static struct client_device *device_lookup(struct client_staging *staging, int d
 static void device_free(struct weft_session *session, struct client_device *device)
 {
     int before;
-    bool entered = enter(device, &before, NULL) == WEFT_OK;
+    bool entered = enter_device(device, &before, NULL) == WEFT_OK;
     device->ops->stream_free(device->down);
     device->ops->stream_free(device->up);
     device->ops->stream_free(device->coding);
@@ -162,7 +163,7 @@ static void stage_free(struct weft_session *session, struct client_stage *stage)
 {
     const struct weft_memory_ops *ops = stage->of ? stage->of->ops : NULL;
     int before;
-    bool entered = ops && enter(stage->of, &before, NULL) == WEFT_OK;
+    bool entered = ops && enter_device(stage->of, &before, NULL) == WEFT_OK;
     for (uint32_t w = 0; ops && w < WINDOWS; w++) {
         window_free(session, &stage->windows[w], ops);
         ops->event_free(stage->windows[w].filled);
@@ -275,7 +276,7 @@ static uint8_t *output_area(const struct client_stage *stage, const struct windo
 }
 
 /* Queues the copy of a piece into its window, after the previous result has left the window. */
-static enum weft_status fill(struct client_stage *stage, uint64_t piece, struct weft_error *error)
+static enum weft_status window_copy_in(struct client_stage *stage, uint64_t piece, struct weft_error *error)
 {
     struct window *window = &stage->windows[piece % WINDOWS];
     bool used = window->state == EMPTYING;
@@ -303,7 +304,8 @@ static enum weft_status fill(struct client_stage *stage, uint64_t piece, struct 
 }
 
 /* Queues the copy of a result out of its window. The device is current. */
-static enum weft_status empty(struct client_stage *stage, struct window *window, struct weft_error *error)
+static enum weft_status window_copy_out(struct client_stage *stage, struct window *window,
+                                        struct weft_error *error)
 {
     uint64_t count = piece_count(stage, stage->extents.out, window->piece);
     window->state = IDLE;
@@ -398,7 +400,7 @@ static enum weft_status begin_stage(struct weft_session *session, struct client_
         WEFT_TRY(ops->record(stage->begun, stage->stream, error));
         WEFT_TRY(ops->wait(stage->device->down, stage->begun, error));
     }
-    for (uint64_t piece = 0; piece < first; piece++) WEFT_TRY(fill(stage, piece, error));
+    for (uint64_t piece = 0; piece < first; piece++) WEFT_TRY(window_copy_in(stage, piece, error));
     return WEFT_OK;
 }
 
@@ -418,7 +420,7 @@ static enum weft_status start_on(struct client_request *request, const struct we
                                                 .stream = device->coding,
                                                 .leave = codec_leave,
                                                 .context = device,
-                                                .hangs = &device->hangs};
+                                                .hangs = &device->is_stuck};
         WEFT_TRY(session->calls->tensor_ops->place_codec(request->tensor, &where, &coded, error));
     }
     WEFT_TRY(stage_alloc(session, device, &stage, error));
@@ -499,9 +501,9 @@ static enum weft_status on_device(struct client_stage *stage,
 {
     int before;
     if (!stage->device) return act(stage, window, error);
-    WEFT_TRY(enter(stage->device, &before, error));
+    WEFT_TRY(enter_device(stage->device, &before, error));
     enum weft_status status = act(stage, window, error);
-    leave(stage->session, stage->device, before);
+    leave_device(stage->session, stage->device, before);
     return status;
 }
 
@@ -602,7 +604,8 @@ void client_stage_opened(struct client_request *request)
 }
 
 /* Has the input of the next piece arrived? */
-static enum weft_status filled(struct client_stage *stage, struct window *window, struct weft_error *error)
+static enum weft_status input_has_arrived(struct client_stage *stage, struct window *window,
+                                          struct weft_error *error)
 {
     return stage->device->ops->passed(stage->coded ? stage->begun : window->filled, error);
 }
@@ -611,7 +614,7 @@ static enum weft_status is_full(struct weft_session *session, struct client_stag
                                 struct window *window, struct weft_error *error)
 {
     if (window->state == FILLING) {
-        enum weft_status status = on_device(stage, filled, window, error);
+        enum weft_status status = on_device(stage, input_has_arrived, window, error);
         if (status < 0) return status;
         if (status == WEFT_OK) window->state = FULL;
     }
@@ -649,7 +652,7 @@ static enum weft_status order_after_copies(struct client_stage *stage, struct wi
 enum weft_status client_stage_copy_out(struct client_request *request, struct weft_error *error)
 {
     if (request->stage->coded) return WEFT_OK; /* the codec wrote the result to `out` */
-    return on_device(request->stage, empty, &request->stage->windows[0], error);
+    return on_device(request->stage, window_copy_out, &request->stage->windows[0], error);
 }
 
 void client_stage_done(struct client_request *request)
@@ -670,7 +673,7 @@ void client_stage_done(struct client_request *request)
 }
 
 /* All posted pieces are done, and no further piece will be posted. */
-static void finish(struct client_stage *stage)
+static void complete_request(struct client_stage *stage)
 {
     struct client_request *request = stage->request;
     struct weft_session *session = request->session;
@@ -696,8 +699,8 @@ static enum weft_status refill_window(struct client_stage *stage, struct window 
                                       struct weft_error *error)
 {
     uint64_t next = window->piece + WINDOWS;
-    WEFT_TRY(empty(stage, window, error));
-    return next < stage->pieces ? fill(stage, next, error) : WEFT_OK;
+    WEFT_TRY(window_copy_out(stage, window, error));
+    return next < stage->pieces ? window_copy_in(stage, next, error) : WEFT_OK;
 }
 
 static void piece_done(void *context, enum weft_status status, const char *text)
@@ -722,7 +725,8 @@ static void piece_done(void *context, enum weft_status status, const char *text)
     if (status < 0) stop_stage(stage, status, text);
     bool all_posted = stage->posted == stage->pieces || stage->ended;
     struct weft_list *queue = client_engine_group_queue(&request->op);
-    if (all_posted && stage->done == stage->posted) finish(stage); /* the request may be freed now */
+    /* the request may be freed now */
+    if (all_posted && stage->done == stage->posted) complete_request(stage);
     if (!session->engine->failed) client_engine_pump(queue);
 }
 
