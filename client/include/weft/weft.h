@@ -1,46 +1,93 @@
 /* weft/weft.h - moves gradients: parameter-server shards and all-reduce behind one set of calls.
  *
- * What a trainer needs, in the order it needs it:
+ * This header is the manual of libweft. A data-parallel trainer needs the calls of this example:
  *
+ * @code
+ *     static float weights[4096], grad[4096];
  *     struct weft_session *session;
- *     weft_init(NULL, &session);                          // joins the job that `weft run` started
- *     struct weft_tensor_options o;
- *     weft_tensor_options_init(&o);
- *     o.name = "fc1"; o.dim_count = 2; o.dims[0] = 1024; o.dims[1] = 784;
- *     o.optimizer = "sgd:momentum=0.9";                   // "" or "none": you get the mean gradient
- *     o.mode = WEFT_MODE_SERVER;  o.codec = "powersgd:rank=4";
- *     weft_declare(session, &o, &tensor);
- *     weft_tensor_init(tensor, weights);                  // rank 0's weights reach everybody
- *     for (step = 1; ...; step++) {
- *         weft_step_begin(session, &(struct weft_step){.step = step, .lr = lr, .weight = 1});
- *         ... backward of the last layer ...
- *         weft_push_pull(tensor, grad, weights, &request);     // starts moving, returns at once
- *         ... backward of the layer before, more push_pull ...
- *         weft_wait(&request, 0);                              // weights are those of the next step
- *         weft_step_end(session);
+ *     struct weft_tensor *tensor;
+ *     struct weft_tensor_options options;
+ *     struct weft_request request = {{0}};
+ *
+ *     if (weft_init(NULL, &session) < 0) return 1;            // join the job that `weft run` started
+ *     weft_tensor_options_init(&options);
+ *     options.name = "fc1";
+ *     options.dim_count = 2;
+ *     options.dims[0] = 64;
+ *     options.dims[1] = 64;
+ *     options.optimizer = "sgd:momentum=0.9";                 // "none": push_pull returns the mean gradient
+ *     enum weft_status status = weft_declare(session, &options, &tensor);
+ *     if (status >= 0) status = weft_tensor_init(tensor, weights);  // rank 0's weights, once in a session
+ *     for (uint64_t number = 1; number <= 100 && status >= 0; number++) {
+ *         struct weft_step step = {number, 0.1f, 1.0f};       // number, learning rate, sample weight
+ *         status = weft_step_begin(session, &step);
+ *         if (status < 0) break;
+ *         backward(weights, grad, 4096);                      // the gradient of this rank's samples
+ *         status = weft_push_pull(tensor, grad, weights, &request); // weights is written from here on
+ *         if (status >= 0) status = weft_wait(&request, 0);   // weights holds the weights of the next step
+ *         if (status >= 0) status = weft_step_end(session);
  *     }
+ *     if (status < 0) fprintf(stderr, "%s\n", weft_error_text(session));
  *     weft_finalize(session);
+ * @endcode
  *
- * The same lines train through shards or through all-reduce, dense or compressed: mode and codec are
- * options of the tensor. With the same seed the two dense modes give the same weights, bit for bit.
+ * A trainer with several tensors calls weft_push_pull for each as its gradient is ready, and weft_wait after
+ * the last: the transfers then overlap with the backward pass. Push a tensor only when the backward pass no
+ * longer reads its weights, which the library may write from then on. Mode and codec are options of the
+ * tensor, so the same lines train through shards or all-reduce, dense or compressed. With the same seed the
+ * two dense modes give the same weights, bit for bit.
  *
- * Rules for all calls:
- *   - Errors are a status (weft/status.h) and a sentence, weft_error_text(): who, which operation, what to
- *     do.
- *   - Nothing hangs: every wait has a deadline (options.deadline_ms, default 300 s), and a lost peer ends it
- *     at once.  Nothing exits, no signal handler is installed, no SIGPIPE is raised.
- *   - Buffers passed to a starting call are borrowed until its request completes. After an error status an
- *     output buffer's contents are undefined unless said otherwise.
- *   - Calls on one session may come from any one thread at a time unless marked "any thread". While a thread
- *     waits in a call it moves the session's messages itself; of the caller's own only `completed` functions
- *     (section 4) run meanwhile, and signals stay his own.
- *   - After fork() the child may only call weft_finalize (frees, tells nobody); all else answers
- *     WEFT_ERR_FORKED.
- *   - Several sessions per process are fine.
- *   - Structs begin with `size`. Later releases append fields. A smaller struct, from an older header,
- *     takes the defaults for missing fields, and the library writes nothing beyond its size. A larger
- *     struct, from a newer header, is accepted if all unknown fields are 0, else WEFT_ERR_UNSUPPORTED. The
- *     library sets `size` of a struct that it fills to the number of bytes that it filled. */
+ * RETURN CODES
+ *   Every call returns enum weft_status (weft/status.h): 0 done, 1 in progress, below 0 an error.
+ *   weft_error_text() returns the sentence of the last error: what happened, on which rank, what to do next.
+ *   A call is validated before anything is sent. An error of the caller's thread leaves the session usable:
+ *     WEFT_ERR_INVALID, _UNSUPPORTED, _STATE      correct the call; nothing was changed
+ *     WEFT_ERR_NOT_FOUND, _EXISTS, _BUSY          correct the call; nothing was changed
+ *     WEFT_ERR_NO_MEMORY, _LIMIT, _IO             free the resource, then call again
+ *     WEFT_ERR_DEADLINE of weft_wait, _wait_any, _wait_all, _join   call again: the operation goes on
+ *     WEFT_ERR_CANCELLED                          the request may be started again
+ *     WEFT_ERR_SKIPPED, _SHRUNK, _GREW            begin the step that weft_step_next returns
+ *     WEFT_ERR_PEER_LOST in an elastic job        call weft_step_end, or weft_shrink outside steps
+ *     WEFT_ERR_MALFORMED of weft_residual_load, weft_state_load            nothing was changed
+ *     WEFT_ERR_MISMATCH of weft_tensor_free, weft_mesh_create, _mesh_comm  nothing was changed on any rank
+ *   Every other error of an operation ends the session, on all ranks: a lost peer, a mismatch, an operation's
+ *   deadline, diverged weights, an abort. So does an error that one rank alone gets inside a collective call,
+ *   such as WEFT_ERR_NO_MEMORY. Each later call returns the status and sentence that ended the session. These
+ *   calls still work: weft_finalize, weft_test, weft_stats_get, weft_dump_events, weft_error_text, the free
+ *   functions. After fork() the child may call weft_finalize only. All other calls return WEFT_ERR_FORKED.
+ *
+ * BUFFERS
+ *   A call that takes a request borrows its buffers until the request completes. The library may write an
+ *   output buffer from the call on. The caller does not write an input buffer, and does not read or write an
+ *   output buffer, until then. A shape (n,) counts elements. After an error an output buffer is undefined,
+ *   unless the call states otherwise.
+ *
+ * TIME AND THREADS
+ *   Every wait has a deadline (weft_options.deadline_ms, default 300,000 ms). A lost peer ends it at once.
+ *   The library never exits the process, installs no signal handler unless the option recorder.signal asks
+ *   for one, and raises no SIGPIPE. Any thread may call on a session, one thread at a time, unless marked
+ *   "Any thread". A thread that waits in a call moves the session's messages itself. Of the caller's
+ *   functions only weft_call.completed runs then. A process may have several sessions.
+ *
+ * NaN AND INFINITY
+ *   Collectives (section 4)        sums, products and averages follow IEEE 754; WEFT_MIN and WEFT_MAX return
+ *                                  NaN if an input is NaN. The call returns WEFT_OK. All ranks get the same
+ *                                  bits
+ *   weft_all_reduce_weighted       the input of a rank with weight 0 does not matter
+ *   tensor with a codec            all ranks skip the step: weft_step_end returns WEFT_ERR_SKIPPED
+ *   tensor with skip_nonfinite     the same
+ *   any other tensor               the value enters the mean and the weights of all ranks; a gradient in host
+ *                                  memory is checked, and the first one is logged as a warning
+ *
+ * STRUCTS
+ *   A struct begins with its size, which its _init function or macro sets. Later releases append fields. A
+ *   smaller struct, of an older header, takes the defaults of the missing fields. A larger struct, of a newer
+ *   header, is accepted if the unknown fields are 0; else the call returns WEFT_ERR_UNSUPPORTED. A struct
+ *   that the library fills gets the number of bytes filled in size. WEFT_STEP and WEFT_CALL are for C. In C++
+ *   zero the struct, set its size and its fields, and pass its address.
+ *
+ * SECTIONS: 1 session, 2 tensors and steps, 3 requests, 4 collectives, 5 calls in a struct, 6 groups of
+ * ranks, 7 memory, 8 checkpoints, 9 plans, statistics, flight recorder, 10 elastic jobs. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
@@ -58,133 +105,132 @@ extern "C" {
 #define WEFT_VERSION_MAJOR 0
 #define WEFT_VERSION_MINOR 1
 #define WEFT_VERSION_PATCH 0
-/* "0.1.0", of the library that is loaded. Any thread. */
+/* weft_version() - the version of the loaded library, such as "0.1.0". Static text. Any thread. */
 WEFT_API const char *weft_version(void);
 
-/* ---- 1. Session ------------------------------------------------------------------------------- */
+/* ---- 1. Session ---------------------------------------------------------------------------------------- */
 
 struct weft_session; /* opaque; made by weft_init, freed by weft_finalize */
 
-/* All fields have defaults; 0 or NULL takes the environment, then the default. `weft run` sets the
- * environment; what it does not say of coordinator, job and rank is taken from torchrun's, mpirun's or
- * srun's (docs/running-by-hand.md). */
+/* A field that is 0 or NULL takes the environment variable, then the default. `weft run` sets the
+ * environment. Coordinator, job and rank may also be those of torchrun, mpirun or srun
+ * (docs/running-by-hand.md). */
 struct weft_options {
     size_t size;              /* sizeof(struct weft_options), set by weft_options_init */
-    const char *coordinator;  /* "host:port"; WEFT_COORDINATOR; required by one or the other */
-    const char *job;          /* WEFT_JOB; default "weft" */
+    const char *coordinator;  /* "host:port"; WEFT_COORDINATOR; required */
+    const char *job;          /* name of the job; WEFT_JOB; default "weft" */
     const char *secret;       /* WEFT_SECRET, or the content of the file WEFT_SECRET_FILE; default none */
-    int rank;                 /* WEFT_RANK; default -1: any free one */
-    uint64_t deadline_ms;     /* WEFT_DEADLINE_MS; of every wait and operation; default 300,000 */
-    const char *lanes;        /* WEFT_TRANSPORT_LANES; "tcp" or "shm"; default "tcp" */
-    const char *devices;      /* WEFT_TRANSPORT_DEVICES; default "lo" */
+    int rank;                 /* WEFT_RANK; default -1: any free rank */
+    uint64_t deadline_ms;     /* of every wait and operation, in ms; WEFT_DEADLINE_MS; default 300,000 */
+    const char *lanes;        /* UCX transports, as in UCX_TLS; WEFT_TRANSPORT_LANES; default "tcp" */
+    const char *devices;      /* network devices; WEFT_TRANSPORT_DEVICES; default "lo" */
 };
-/* the struct of release 0.1; the macro below initialises the whole struct */
+/* weft_options_init() - set the size and the defaults. The function initialises the struct of release 0.1;
+ * the macro of the same name initialises the whole struct. */
 WEFT_API void weft_options_init(struct weft_options *options);
 WEFT_API void weft_options_init_sized(struct weft_options *options, size_t size);
 #define weft_options_init(options) weft_options_init_sized((options), sizeof(struct weft_options))
 
-/* weft_init() - join the job; returns when all workers and shards are there (blocks, up to the deadline).
- * Within 2 s, and then every 10 s, it logs which members are missing, or why it does not reach the
- * coordinator. options may be NULL. On failure *session_out is untouched and weft_error_text(NULL) has the
- * reason (of this thread). */
+/* weft_init() - join the job. Blocks until all workers and shards have joined, at most options->deadline_ms.
+ * After 2 s, and then every 10 s, it logs the missing members or why the coordinator is out of reach. options
+ * may be NULL. Return codes: WEFT_OK. On any error *session_out is unchanged; weft_error_text(NULL) has the
+ * sentence, per thread. */
 WEFT_API enum weft_status weft_init(const struct weft_options *options, struct weft_session **session_out);
 
-/* weft_finalize() - leave the job in order and free the session, its tensors and buffers. Open requests
- * complete with WEFT_ERR_CLOSED. Blocks for at most 5 s. NULL is fine. WEFT_ERR_BUSY never: it always
- * frees. Compares the operations with a root, the sends and the recvs of all ranks that leave, since these
- * can complete on one rank before another rank calls them. If the last operation has a root, or a peer has
- * not received a send, it waits up to 2 s for the other ranks. WEFT_ERR_MISMATCH: the ranks made different
- * calls. The sentence is logged and kept for weft_error_text(NULL). */
+/* weft_finalize() - leave the job and free the session with its tensors, groups and memory. Open requests
+ * complete with WEFT_ERR_CLOSED. NULL does nothing. Blocks at most 5 s. Ranks that leave together compare
+ * their last rooted operations, sends and recvs, for at most 2 s. Return codes: WEFT_OK; WEFT_ERR_MISMATCH:
+ * the ranks made different calls, weft_error_text(NULL) names them. The session is freed in both cases. */
 WEFT_API enum weft_status weft_finalize(struct weft_session *session);
 
-WEFT_API uint32_t weft_rank(const struct weft_session *session);   /* 0..ranks-1; any thread */
-WEFT_API uint32_t weft_ranks(const struct weft_session *session);  /* workers in the job */
-WEFT_API uint32_t weft_shards(const struct weft_session *session); /* 0: no servers, all-reduce only */
+/* weft_rank(), weft_ranks() - this rank, 0 .. ranks-1, and the number of workers. 0 for NULL. Any thread.
+ * weft_shards() - the number of shards; 0: all-reduce only. Any thread. */
+WEFT_API uint32_t weft_rank(const struct weft_session *session);
+WEFT_API uint32_t weft_ranks(const struct weft_session *session);
+WEFT_API uint32_t weft_shards(const struct weft_session *session);
 
-/* weft_error_text() - the sentence of the last error of this session (NULL: of weft_init, or of a call
- * without a session, on this thread); "" when there was none. Any thread; valid until that thread asks
- * again. */
+/* weft_error_text() - the sentence of the session's last error; "" if there was none. NULL: the last error of
+ * weft_init, weft_finalize or a call without a session, on this thread. The text is valid until this thread
+ * calls weft_error_text again. Any thread. */
 WEFT_API const char *weft_error_text(const struct weft_session *session);
 
-/* ---- 2. Tensors and steps ----------------------------------------------------------------------- */
+/* weft_abort() - end the job: all waits on all ranks end with WEFT_ERR_ABORTED and `text`. Does not block.
+ * Any thread. Return codes: WEFT_OK, or the status of a session that has ended before. */
+WEFT_API enum weft_status weft_abort(struct weft_session *session, const char *text);
+
+/* ---- 2. Tensors and steps ------------------------------------------------------------------------------ */
 
 enum weft_mode {
-    WEFT_MODE_SERVER = 1,     /* pushed to shards; dense: the optimiser runs there and weights come back */
-    WEFT_MODE_ALL_REDUCE = 2, /* reduced among the workers; the optimiser runs here */
+    WEFT_MODE_SERVER = 1,     /* pushed to the shards; dense: the optimiser runs there, and weights return */
+    WEFT_MODE_ALL_REDUCE = 2, /* reduced among the workers; the optimiser runs on each worker */
 };
 
 struct weft_tensor; /* opaque; owned by the session */
 
 struct weft_tensor_options {
-    size_t size;             /* sizeof(struct weft_tensor_options) */
-    const char *name;        /* unique in the job, 1..255 bytes, no control characters; required */
-    uint32_t dim_count;      /* 1..8 */
-    uint64_t dims[8];        /* row-major shape */
-    enum weft_dtype dtype;   /* default WEFT_F32, the only one with an optimiser or codec in this version */
-    enum weft_mode mode;     /* default: SERVER when there are shards, else ALL_REDUCE */
-    const char *codec;       /* default the job's client.codec, "dense"; "f16", "bf16", "powersgd:rank=4",
-                              * "topk:ratio=0.01", "randomk:ratio=0.01", "int8", "int4", "e4m3", "e5m2",
-                              * "sign"; "auto": the library chooses, see weft_choice_get */
-    const char *optimizer;   /* default "none"; "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam",
-                              * "adagrad", "adamw:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0.01",
-                              * "ftrl:beta=1,l1=0,l2=0",
-                              * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01" (one chunk,
-                              * whatever chunk_bytes) */
-    uint64_t chunk_bytes;    /* cut size over the shards of tensors that are dense or of a codec that works
-                              * in blocks (then too in bytes of f32); default 0: 256 KiB, more for tensors
-                              * of 4 GiB and longer */
-    bool skip_nonfinite;     /* dense: a NaN or infinite mean skips the step (weft_step_end). Always on for
-                              * codecs. In server mode not in an elastic job. Default: the job's
-                              * client.skip_nonfinite, "no". Equal on all ranks */
+    size_t size;             /* sizeof(struct weft_tensor_options), set by weft_tensor_options_init */
+    const char *name;        /* unique in the job, 1 to 255 bytes, no control characters; required */
+    uint32_t dim_count;      /* 1 to 8 */
+    uint64_t dims[8];        /* row-major shape, in elements; the product is at most 2^32 */
+    enum weft_dtype dtype;   /* WEFT_F32 (default), _F16, _BF16, _I64; all but _F32 only in all-reduce mode,
+                              * dense, without an optimiser */
+    enum weft_mode mode;     /* default: _SERVER if the job has shards, else _ALL_REDUCE */
+    const char *codec;       /* default: the job's option client.codec, else "dense". "f16", "bf16", "int8",
+                              * "int4", "e4m3", "e5m2", "sign", "powersgd:rank=4", "topk:ratio=0.01",
+                              * "randomk:ratio=0.01"; "auto": the library chooses (weft_choice_get) */
+    const char *optimizer;   /* default "none". "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam",
+                              * "adamw:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0.01", "adagrad",
+                              * "ftrl:beta=1,l1=0,l2=0", and with one chunk per tensor
+                              * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01" */
+    uint64_t chunk_bytes;    /* bytes of f32 in one chunk of a shard, 1 KiB to 64 GiB, for dense tensors and
+                              * codecs that work in blocks; default 0: 256 KiB, more from 4 GiB on */
+    bool skip_nonfinite;     /* dense: skip the step if the mean is NaN or infinite; always with a codec.
+                              * Equal on all ranks. Not in server mode of an elastic job. Default: the option
+                              * client.skip_nonfinite, "no" */
 };
-/* the struct of release 0.1; the macro below initialises the whole struct */
+/* weft_tensor_options_init() - set the size and the defaults; function and macro as for weft_options_init. */
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
 WEFT_API void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t size);
 #define weft_tensor_options_init(options) \
     weft_tensor_options_init_sized((options), sizeof(struct weft_tensor_options))
 
-/* weft_declare() - make a tensor known; every worker declares the same tensors in the same order. Blocks
- * until all have (up to the deadline). WEFT_ERR_MISMATCH names the rank and the field that differs. The
- * options are validated before anything is sent: WEFT_ERR_INVALID, _UNSUPPORTED, _EXISTS (the name) and
- * _NO_MEMORY leave the session usable. */
+/* weft_declare() - make a tensor. Collective: all workers declare the same tensors in the same order, outside
+ * a step. The options are copied. Blocks until all have declared it. Return codes: WEFT_OK; WEFT_ERR_INVALID,
+ * _UNSUPPORTED, _EXISTS (the name), _NO_MEMORY: nothing was sent; WEFT_ERR_MISMATCH: names rank and field,
+ * ends the session. */
 WEFT_API enum weft_status weft_declare(struct weft_session *session,
                                        const struct weft_tensor_options *options,
                                        struct weft_tensor **tensor_out);
 
-/* weft_tensor_init() - give the tensor its first weights: rank 0's `weights` (elems,) are installed at the
- * shards and broadcast; on return every rank's buffer holds them. Collective, blocking. Needed before a
- * push_pull with an optimiser. In an elastic job with shards all call it again when the ranks have changed
- * before a first step was good: it does what is missing. */
+/* weft_tensor_init() - set the first weights: rank 0's `weights` (elems,), in host memory, reach the shards
+ * and every rank's buffer. Call it once, before the first step; weft_push_pull with an optimiser requires it.
+ * Collective; blocks. Return codes: WEFT_OK; WEFT_ERR_STATE: in a step, or the tensor has weights. Elastic
+ * jobs with shards: docs/elastic.md. */
 WEFT_API enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights);
 
-/* weft_tensor_free() - free a tensor: its handle, its memory, its codec's residual and its optimiser's
- * arrays on all ranks, and in server mode its weights and state at the shards. Its name may be declared
- * anew afterwards; the number of tensors that a job may ever declare stays WEFT_LIMIT_TENSORS. Save what
- * is needed of it first (weft_residual_save, weft_state_save). Collective: all ranks call it for the same
- * tensor in the same order, between steps, with no request of it open. Blocks until all have (up to the
- * deadline). A rank that calls something else instead fails the session with WEFT_ERR_MISMATCH, as with
- * any collective call. Caller's thread.
- *   WEFT_OK               `tensor` is invalid on all ranks. Shards release its memory soon after
- *   WEFT_ERR_BUSY         its last request on this rank is open; nothing was sent
- *   WEFT_ERR_STATE        inside a step or an open group of calls
- *   WEFT_ERR_MISMATCH     on all ranks: they named different tensors. Nothing was freed, and the session stays usable
- *   WEFT_ERR_UNSUPPORTED  in elastic jobs, where newcomers declare all tensors of the job in their order
- *   WEFT_ERR_VERSION      the coordinator is of an older release. Shards of an older release keep the state until the end of the job
- * After an error the tensor is as before. NULL: WEFT_ERR_INVALID. */
+/* weft_tensor_free() - free the tensor on all ranks and shards: memory, residual, optimiser arrays.
+ * Collective, between steps, with no request of it open; blocks until all have called. The name may be
+ * declared again. A job declares at most 65,536 tensors in all. On an error the tensor is unchanged. Return
+ * codes: WEFT_OK: `tensor` is invalid; WEFT_ERR_BUSY: its request is open; WEFT_ERR_STATE: in a step or a
+ * group of calls; WEFT_ERR_MISMATCH: ranks named different tensors; WEFT_ERR_UNSUPPORTED: elastic job;
+ * WEFT_ERR_VERSION: the coordinator is of an older release. */
 WEFT_API enum weft_status weft_tensor_free(struct weft_tensor *tensor);
 
 struct weft_step {
-    uint64_t step;  /* 1, 2, 3 ...: one more than the last; equal on all ranks */
-    float lr;       /* learning rate; equal on all ranks, disagreement is WEFT_ERR_MISMATCH */
-    float weight;   /* this rank's sample weight, >= 0, not 0 on all; the mean is sum(weight*grad) /
-                     * sum(weight) */
+    uint64_t step;  /* 1, 2, 3 ...: one more than the last step; equal on all ranks */
+    float lr;       /* learning rate; equal on all ranks */
+    float weight;   /* sample weight of this rank, >= 0 and not 0 on all ranks; the mean of the gradients is
+                     * sum(weight*grad) / sum(weight) */
 };
-/* weft_step_begin() - open a step. Does not wait for the others. */
+/* weft_step_begin() - open a step. Waits for other ranks only to choose codecs ("auto"). Return codes:
+ * WEFT_OK; WEFT_ERR_INVALID: step, lr or weight is out of range; WEFT_ERR_STATE: a step is open;
+ * WEFT_ERR_SHRUNK, _GREW: section 10, no step is open. Another step or lr on another rank ends the session
+ * with WEFT_ERR_MISMATCH. */
 WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *step);
-/* The same in a struct that can grow: weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = lr,
- * .weight = 1)). A field of 0 takes its default; step and weight have none. */
+/* weft_step_begin_with() - the same call with a struct that can grow. A field that is 0 takes its default;
+ * step and weight have none: weft_step_begin_with(session, WEFT_STEP(.step = 1, .lr = 0.1f, .weight = 1)). */
 struct weft_step_options {
-    size_t size;    /* sizeof(struct weft_step_options) */
+    size_t size;    /* sizeof(struct weft_step_options), set by WEFT_STEP */
     uint64_t step;  /* these three as in struct weft_step */
     float lr;
     float weight;
@@ -192,229 +238,211 @@ struct weft_step_options {
 #define WEFT_STEP(...) (&(struct weft_step_options){.size = sizeof(struct weft_step_options), __VA_ARGS__})
 WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session,
                                                const struct weft_step_options *options);
-/* weft_step_end() - wait for every request of the step, commit codec state, check that all ranks took the
- * same step. On an error the codecs abandon the step, and weft_error_text has the reason.
- *   WEFT_ERR_MISMATCH a rank pushed a tensor that another rank left out: the text names both. weft_push_none
- *   stands for a gradient
- *                     that a rank does not have. Ends the session.
- *   WEFT_ERR_DIVERGED the weights of a tensor with an optimiser differ between ranks: the text names rank and
- *   tensor. Compared every
- *                     client.hash_every steps (default 50), in host memory; the buffer of the last push_pull
- *                     must still be valid.
- *   WEFT_ERR_SKIPPED  on all ranks: the gradient or mean of a tensor with a codec or skip_nonfinite is NaN or infinite
- *                     (PowerSGD, top-k: or 2^120 and above). The text names tensor and rank. weft_wait of
- *                     that tensor returns WEFT_ERR_SKIPPED, of the step's other tensors WEFT_OK. Weights,
- *                     arrays of optimisers and residuals have the bits from before the step; other output
- *                     buffers are undefined. The session stays usable. Next, begin the step that
- *                     weft_step_next returns.
- * If a tensor can skip the step, push_pull of every other tensor with an optimiser copies its weights and
- * arrays. `out` must stay valid until weft_step_end; so do the shards. A gradient of a tensor that does
- * not skip the step is checked by push_pull and push; one that is not finite costs one warning in the log,
- * with rank, step and tensor. If an update cannot be undone (weights on a device; in an elastic job at
- * shards), the session fails with WEFT_ERR_INVALID. */
+
+/* weft_step_end() - wait for all requests of the step, commit the residuals, compare that all ranks did the
+ * same step. Blocks. On an error the codecs return to their state before the step. Return codes:
+ *   WEFT_OK            the step is complete
+ *   WEFT_ERR_SKIPPED   on all ranks: a gradient or mean of a tensor with a codec or skip_nonfinite is NaN or
+ *                      infinite (powersgd, topk: 2^120 or above). The text names tensor and rank; weft_wait
+ *                      of that tensor returns it too. Weights, optimiser arrays and residuals have their bits
+ *                      of before the step; other outputs are undefined
+ *   WEFT_ERR_SHRUNK, WEFT_ERR_GREW   elastic job, section 10
+ *   WEFT_ERR_MISMATCH  a rank pushed a tensor that another did not (see weft_push_none). Ends the session
+ *   WEFT_ERR_DIVERGED  weights in host memory differ between ranks; compared every client.hash_every steps
+ *                      (default 50). The buffer of the last push_pull must still be valid. Ends the session
+ *   WEFT_ERR_INVALID   the step must be skipped, and an update cannot be undone: weights on a device, or at
+ *                      the shards of an elastic job. Ends the session
+ * If a tensor can be skipped, push_pull of every other tensor with an optimiser copies its weights and
+ * arrays, and `out` must stay valid until weft_step_end returns. */
 WEFT_API enum weft_status weft_step_end(struct weft_session *session);
 
-/* Elastic jobs (weft run --min-workers N) go on when workers are lost, while N are left. From the loss on
- * every operation ends with WEFT_ERR_PEER_LOST. weft_step_end then agrees with the other ranks (blocks, up to
- * the deadline) and answers
- *   WEFT_OK          the step was good on all ranks, the lost ones included: go on; the next step_begin will say WEFT_ERR_SHRUNK
- *   WEFT_ERR_SHRUNK  it is discarded on all ranks: run it again, same number, with the new weft_rank and weft_ranks.
- *                    Codecs have their contributions back. Buffers of calls in place are undefined but for
- *                    preserve_input.
- * The text says who was lost. weft_step_begin answers WEFT_ERR_SHRUNK too, with no step open, when the loss
- * came between two steps: call it again. Ranks keep their order, without gaps. Groups and meshes end: make
- * them again. What a discarded step has updated (weights of tensors with an optimiser, and its arrays) is as
- * before the step; each such push_pull copies it for that. Such tensors must lie in host memory. Of tensors
- * with codec "auto" the first step_begin after every change of the ranks measures and chooses anew, and waits
- * for the others. step_end is one barrier longer in them.
- *
- * With shards: a chunk of a discarded step that had closed when the rank was lost keeps what it became then,
- * the lost rank's contribution included, and the step run again brings it to all; the other chunks get the
- * mean of the ranks that are left (docs/decisions/0014). Such jobs have dense tensors at their shards
- * (weft_declare refuses others), and let nobody in.
- *
- * With weft run --restarts N or --max-workers N (no shards) workers come in, too, while the job runs: those
- * that are started again, or by hand. They wait in weft_init until the others have ended a step, well or not.
- * Then these get, from the next step_begin or from step_end,
- *   WEFT_ERR_GREW      as WEFT_ERR_SHRUNK, and there are new ranks, behind the old ones. Every rank takes the parameters and what else
- *                      the trainer keeps from rank 0, by weft_broadcast and, of tensors with an optimiser,
- *                      weft_tensor_share; then call step_begin again.
- * The new rank, which weft_newcomer tells behind weft_init, declares the same tensors, takes part in the
- * same broadcasts, and begins the step that weft_step_next says. What follows has the bits of a job of
- * that size from that state (codecs owe what they owed; a new rank owes nothing). */
-
-/* weft_tensor_share() - rank `root`'s weights (elems,) of a tensor in all-reduce mode and its optimiser's
- * arrays, or in server mode (of an elastic job) what the shards have, reach all ranks: after WEFT_ERR_GREW
- * and weft_join, again after every change of the ranks until a step has gone well (else push_pull of a
- * tensor with an optimiser says WEFT_ERR_STATE), and instead of weft_tensor_init on a new rank.
- * Collective, blocking, between steps; when a rank is lost WEFT_ERR_PEER_LOST, as ever, and weights and
- * arrays as they were. */
-WEFT_API enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root);
-
-/* weft_shrink() - the same for those who have no steps: call it when an operation says WEFT_ERR_PEER_LOST.
- * WEFT_ERR_SHRUNK: done, the session goes on with the ranks that are left. WEFT_OK: nobody was lost.
- * Collective, blocks. Not in a step. */
-WEFT_API enum weft_status weft_shrink(struct weft_session *session);
-
-/* weft_join() - this rank is out of data: the others go on without it. It takes no part in anything until all
- * ranks have joined; then all go on together, with the ranks as before, less the lost ones (and new ones
- * behind them). In an elastic job, no step open, every request ended. To the others it is as if the rank were
- * lost, but for the text: the step they are in is run again without it (WEFT_ERR_SHRUNK), averages are those
- * of the ranks that are left, groups and meshes end. Blocks; timeout_ms 0: the session's deadline.
- *   WEFT_OK            all have joined; *last_out (may be NULL) is the rank that did last: it has the newest parameters, to be broadcast.
- *                      Steps go on after the last one of all: weft_step_next. Groups and meshes are to be
- *                      made again, by all ranks
- *   WEFT_ERR_DEADLINE  others have data still; call it again to wait on. Until then any other call answers WEFT_ERR_STATE, but
- *                      weft_finalize, which leaves the job, weft_abort, weft_test and the like
- *   WEFT_ERR_ABORTED   also where the job has ended by a deadline: there is nothing to wait for
- * All ranks declare their tensors before the first of them joins. With shards a rank has the first weights
- * (weft_tensor_init) before it joins, and takes those of all steps by weft_tensor_share when it is back; a
- * job whose ranks with data are all lost while others rest ends. When ranks are lost while all go on, or
- * newcomers come in, some learn of it inside weft_join (which answers WEFT_OK), others from the operation
- * that follows (WEFT_ERR_PEER_LOST, then WEFT_ERR_SHRUNK or GREW from the next step_begin or weft_shrink);
- * and the rank that *last_out named may be the lost one (then it is 0). So exchange until a step has ended
- * well: all_gather the last step that each rank's parameters are behind, broadcast from a rank with the
- * largest, and do both again after every SHRUNK or GREW. */
-WEFT_API enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, uint32_t *last_out);
-
-/* Has this rank come into a job that ran? Then the others call broadcast first. Equal from weft_init to
- * weft_finalize. Any thread. */
-WEFT_API bool weft_newcomer(const struct weft_session *session);
-
-/* The number that the next weft_step_begin must have, or the open step's to be ended. Caller's thread. */
+/* weft_step_next() - the number that the next weft_step_begin takes; inside a step, the number of that
+ * step. */
 WEFT_API uint64_t weft_step_next(const struct weft_session *session);
 
-/* Caller-embeddable: no allocation per operation. Zero it once ({0}) before first use; its memory must
- * stay until weft_wait or weft_test has answered for it. */
+/* A handle in the caller's memory; no call allocates one. Zero it before its first use: struct weft_request
+ * request = {{0}}; its memory must stay valid until weft_wait or weft_test has returned the final status. */
 struct weft_request {
     uint64_t opaque[40];
 };
 
-/* weft_push_pull() - start one round: contribute grad (elems,), get the result in out (elems,). optimizer
- * "none": out = weighted mean of the gradients (out may equal grad, and overlap it in no other way);
- *   with an optimiser:  out = the new weights; in codec or all-reduce modes out must still hold the weights of the
- *                       step before (the library updates them in place).
- * Does not block. WEFT_IN_PROGRESS; WEFT_ERR_STATE outside a step or when this tensor's last request is
- * still open. */
+/* weft_push_pull() - start one round of a tensor: contribute grad (elems,), receive out (elems,). Once in a
+ * step.
+ *   optimizer "none"    out receives the weighted mean of the gradients; out may be grad
+ *   with an optimiser   out receives the new weights. In all-reduce mode and with a codec the library updates
+ *                       out in place: it must hold the weights of the last step
+ * Any other overlap is WEFT_ERR_INVALID. Does not block. Return codes: WEFT_IN_PROGRESS; WEFT_ERR_STATE:
+ * outside a step, twice in a step, without weights, or the tensor's last request is open. */
 WEFT_API enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out,
                                          struct weft_request *request);
 
-/* weft_push_none() - contribute a gradient of zeros, for a parameter that this rank did not use in the
- * step. The step's weight counts in the mean, and the optimiser makes its step. Every mode and codec. With
- * an optimiser the new weights are written to the buffer of the last weft_tensor_init, weft_tensor_share
- * or weft_push_pull of this tensor, which must still be valid host memory. Without an optimiser the result
- * is dropped. Does not block; weft_step_end waits for it. WEFT_OK; errors as weft_push_pull;
- * WEFT_ERR_UNSUPPORTED with an optimiser on a device. */
+/* weft_push_none() - contribute zeros, for a tensor that this rank did not use in the step. The step's weight
+ * still counts, and the optimiser runs. With an optimiser the new weights are written to the last weights
+ * buffer of the tensor (weft_tensor_init, weft_tensor_share, weft_push_pull), which must be valid host
+ * memory; else the result is dropped. Does not block; weft_step_end waits for it. Return codes: WEFT_OK; else
+ * as weft_push_pull; WEFT_ERR_UNSUPPORTED: with an optimiser on a device. */
 WEFT_API enum weft_status weft_push_none(struct weft_tensor *tensor);
 
-/* weft_tensor_memory() - where the buffers of this tensor's next push_pull, push and pull lie; host memory
- * until this is called. WEFT_MEMORY_CUDA: device memory, ordered by `stream` as struct weft_call.memory
- * says. Does not block. In all-reduce mode without an optimiser most codecs work on the device; the
- * others, and optimisers, on the host's copy (docs/gpu.md). weft_tensor_init takes host memory always. */
-WEFT_API enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory,
-                                             void *stream);
-
-/* Server mode, the two halves: push contributes and completes when the shard has it; pull fetches the
- * result of this rank's last push (or push_pull) of the tensor into out, once all ranks have pushed that
- * step; before the first one, the initial weights. push needs an open step, pull does not. Dense codec
- * only. */
+/* weft_push(), weft_pull() - the halves of push_pull, for dense tensors in server mode. weft_push contributes
+ * grad (elems,) inside a step, and completes when the shards hold it. weft_pull receives in out (elems,) the
+ * result of this rank's last push of the tensor, after all ranks have pushed that step; before the first
+ * push, the initial weights. Do not block. Return codes: WEFT_IN_PROGRESS; WEFT_ERR_UNSUPPORTED: another mode
+ * or codec; WEFT_ERR_STATE. */
 WEFT_API enum weft_status weft_push(struct weft_tensor *tensor, const void *grad,
                                     struct weft_request *request);
 WEFT_API enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_request *request);
 
-/* weft_wait() - until the request is done; timeout_ms 0: the session's deadline. A timeout leaves the
- * operation running (WEFT_ERR_DEADLINE, the text names whom it waits for; wait again or finalize). A
- * request never started: WEFT_OK. Once this or any other call but weft_test returns the failure of the
- * session, no request of the session is open any more: the memory of all is the caller's. That takes up to
- * 1.3 s. Any thread: several may wait at once, each for a request of its own, also while another thread
- * makes other calls. */
+struct weft_choice {
+    size_t size;             /* sizeof(struct weft_choice), set by the caller */
+    char codec[256];         /* codec in use; also of a tensor whose codec was given */
+    uint32_t candidates;     /* number of candidates; 0: the codec was given */
+    uint32_t changes;        /* changes since the tensor was declared; it began dense */
+    uint64_t since_step;     /* first step of the codec in use; 0: from the start */
+    uint64_t coded_steps;    /* steps in which the codec was not dense */
+    int64_t saved_bytes;     /* bytes that this rank did not send, against dense */
+    int64_t saved_ns;        /* estimated ns of exchanges saved, against dense, nothing overlapped */
+};
+/* weft_choice_get() - the codec in use. The library chooses the codec of a tensor declared with one of
+ *   "auto"                dense or bf16, by the estimated time of a step
+ *   "auto:topk,powersgd"  dense or one of the listed codecs, with options as in their own specs, most wanted
+ *                         first
+ *   "auto:lossy"          dense, bf16, int8, powersgd:rank=4 or topk:ratio=0.01
+ * The first weft_step_begin measures codecs and links together with all ranks, and blocks for that. Later
+ * rank 0 reviews the choice every few steps; a change takes effect on all ranks in the same step, and the
+ * residual of the old codec enters the next gradient. In server mode the workers then hold the optimiser
+ * arrays, and push and pull are unsupported. Rank 0 logs changes at level info. Does not block. Return codes:
+ * WEFT_OK; WEFT_ERR_INVALID. */
+WEFT_API enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out);
+
+/* ---- 3. Requests --------------------------------------------------------------------------------------- */
+
+/* weft_wait() - block until the request completes. timeout_ms 0: the session's deadline. Any thread: several
+ * threads may wait, each for its own request, while another thread makes calls. When any call but weft_test
+ * has returned the error that ended the session, all requests have completed (this takes up to 1.3 s) and
+ * their memory is the caller's. Return codes: the final status; WEFT_OK for a request that was not started;
+ * WEFT_ERR_DEADLINE: the operation goes on, the text names what it waits for; WEFT_ERR_STATE: its group of
+ * calls is still open. */
 WEFT_API enum weft_status weft_wait(struct weft_request *request, uint64_t timeout_ms);
-/* weft_test() - WEFT_IN_PROGRESS, or the final status. Never blocks. Any thread. */
+/* weft_test() - the final status, or WEFT_IN_PROGRESS. Never blocks. Any thread. */
 WEFT_API enum weft_status weft_test(struct weft_request *request);
-/* Wait for several requests, with one deadline (timeout_ms as in weft_wait). requests (count,); entries that
- * are NULL or not started are ignored. Block. Any thread, as weft_wait.
- *   weft_wait_all  until all have completed. WEFT_OK, or the error of the first failed entry with its sentence. WEFT_ERR_DEADLINE:
- *                  some are still running; the sentence names one.
- *   weft_wait_any  until one has completed. *index_out is its index, and the status is its own. Set the entry to NULL before the next
- *                  call. If nothing is started: WEFT_OK and SIZE_MAX. WEFT_ERR_DEADLINE and SIZE_MAX: all
- *                  are still running. All requests belong to one session. */
+
+/* weft_wait_all() - block until all of requests (count,) have completed; NULL and unstarted entries are
+ * ignored. timeout_ms as in weft_wait, for all together. Any thread. Return codes: WEFT_OK; the error of the
+ * first failed entry; WEFT_ERR_DEADLINE: some go on, the text names one. */
 WEFT_API enum weft_status weft_wait_all(struct weft_request *const *requests, size_t count,
                                         uint64_t timeout_ms);
+/* weft_wait_any() - block until one of requests (count,), all of one session, has completed; NULL and
+ * unstarted entries are ignored. *index_out is its index. Set the entry to NULL before the next call. Any
+ * thread. Return codes: the status of that request; WEFT_OK and index SIZE_MAX: nothing is started;
+ * WEFT_ERR_DEADLINE and SIZE_MAX: all go on. */
 WEFT_API enum weft_status weft_wait_any(struct weft_request *const *requests, size_t count,
                                         uint64_t timeout_ms, size_t *index_out);
 
-/* weft_event_fd() - a descriptor for a program with an event loop of its own (poll, epoll). It is readable
- * if a request of the session has completed since the last weft_event_clear. The first call makes it, and
- * it is readable then. Later calls return the same one. The session owns it: do not close it or write to
- * it. weft_finalize closes it. It is closed on exec; a forked child must not use it. From the first call
- * on the session makes progress without a thread that waits, and each completion costs one system call
- * more. Requests of blocking calls and of the library itself count too, so a readable descriptor does not
- * mean that a certain request is done. If the session fails, its open requests complete and the descriptor
- * becomes readable. Does not block. The session's caller thread. WEFT_ERR_LIMIT: the process has no
- * descriptor left. */
+/* weft_event_fd() - a descriptor for poll or epoll: readable if a request of the session has completed since
+ * the last weft_event_clear. Requests of blocking calls count too. The first call makes it, readable; later
+ * calls return the same one. The session owns it: do not close, read or write it, and do not use it in a
+ * forked child. After the first call the session makes progress without a waiting thread. Does not block.
+ * Return codes: WEFT_OK; WEFT_ERR_LIMIT: no descriptor is left. */
 WEFT_API enum weft_status weft_event_fd(struct weft_session *session, int *fd_out);
-/* weft_event_clear() - the descriptor is not readable until the next completion. Call it first and
- * weft_test every open request afterwards: no completion is missed. Never blocks. Any thread.
+/* weft_event_clear() - make the descriptor unreadable until the next completion. Call it first and weft_test
+ * all open requests afterwards: no completion is missed. Never blocks. Any thread. Return codes: WEFT_OK;
  * WEFT_ERR_STATE: weft_event_fd was not called. */
 WEFT_API enum weft_status weft_event_clear(struct weft_session *session);
 
-/* ---- 3. Collectives on plain buffers --------------------------------------------------------------
- * All ranks call the same operations in the same order with the same count, dtype, op (else
- * WEFT_ERR_MISMATCH on both sides). Non-blocking; one of up to 4 KiB between ranks of one host may look a
- * few microseconds for the others first (some tens where ranks outnumber cores) and be over when it
- * returns. In place is in == out, and where one buffer holds the pieces of all ranks: all_gather and
- * gather's root in == out + rank*count, reduce_scatter and scatter's root out == in + rank*count; any
- * other overlap is WEFT_ERR_INVALID. All dtypes; sum, avg, prod, min, max, for integers and, or, xor. Of
- * one operation every rank gets the same bits, in every run (docs/collectives.md). */
+/* weft_cancel() - end an open request before its operation has begun on any rank. It completes with
+ * WEFT_ERR_CANCELLED.
+ *   a call inside weft_group_start      leaves the group. All ranks cancel the same calls before
+ *                                       weft_group_end
+ *   a recv whose send has not arrived   its send matches the next recv from that rank. Only this rank cancels
+ *   any other request                   WEFT_ERR_BUSY, nothing changes
+ * Blocks for the engine, at most 1 s. Another thread may wait for the request. Return codes: WEFT_OK;
+ * WEFT_ERR_BUSY; WEFT_ERR_STATE: the request is not open, weft_test has its status. */
+WEFT_API enum weft_status weft_cancel(struct weft_request *request);
+
+/* ---- 4. Collectives on plain buffers ------------------------------------------------------------------- */
+
+/* All ranks call the same operations in the same order, with the same count, dtype and op; else the session
+ * ends with WEFT_ERR_MISMATCH on the ranks that differ. A call does not block. It may poll for the other
+ * ranks for some microseconds, and may have completed when it returns. `count` is in elements.
+ *
+ * Return codes of all calls of this section: WEFT_IN_PROGRESS: wait for the request; WEFT_ERR_INVALID,
+ * _UNSUPPORTED, _STATE, _BUSY (the request is open): nothing was started.
+ *
+ * In place: in == out. Where one buffer holds the pieces of all ranks, in place is this rank's piece of it:
+ * all_gather, gather at the root: in == out + rank*count; reduce_scatter, scatter at the root: out == in +
+ * rank*count. Any other overlap is WEFT_ERR_INVALID. Every rank gets the same bits, in every run
+ * (docs/collectives.md).
+ *
+ *   dtype                                    element
+ *   WEFT_F32, WEFT_F64                       float, double
+ *   WEFT_F16, WEFT_BF16                      16-bit float, as uint16_t bits
+ *   WEFT_F8_E4M3, WEFT_F8_E5M2               8-bit float, as uint8_t bits
+ *   WEFT_I8, _U8, _I32, _U32, _I64, _U64     integer
+ *
+ *   op                             dtypes      result
+ *   WEFT_SUM, WEFT_PROD            all         integers wrap
+ *   WEFT_AVG                       all         the sum, times 1/ranks; integers: divided, rounded toward 0
+ *   WEFT_MIN, WEFT_MAX             all         NaN if an input is NaN; -0 is below +0
+ *   WEFT_AND, WEFT_OR, WEFT_XOR    integers    bit by bit
+ *   WEFT_SCALED_SUM                floats      sum(factor*in); weft_all_reduce_scaled, weft_call.factor */
+
+/* weft_all_reduce() - in, out (count,): every rank receives the reduction. */
 WEFT_API enum weft_status weft_all_reduce(struct weft_session *session, const void *in, void *out,
                                           uint64_t count, enum weft_dtype dtype, enum weft_op op,
                                           struct weft_request *request);
-/* The sum of factor*in, each rank with a factor of its own, which is finite; the products are rounded to
- * dtype, a float. */
+/* weft_all_reduce_scaled() - sum(factor*in), for floats. Each rank has its own finite factor. A product is
+ * rounded to dtype before the sum. */
 WEFT_API enum weft_status weft_all_reduce_scaled(struct weft_session *session, const void *in, void *out,
                                                  uint64_t count, enum weft_dtype dtype, double factor,
                                                  struct weft_request *request);
-/* The average weighted by samples: sum(weight*in) / sum(weight), for floats; weight >= 0, and what a rank
- * of weight 0 has in `in` does not matter. WEFT_ERR_INVALID on all ranks, and nothing else happens, when
- * all weights are 0. Bits: docs/collectives.md. */
+/* weft_all_reduce_weighted() - sum(weight*in) / sum(weight), for floats; weight >= 0. The input of a rank
+ * with weight 0 does not matter. If all weights are 0, the request completes with WEFT_ERR_INVALID on all
+ * ranks, and the session stays usable. */
 WEFT_API enum weft_status weft_all_reduce_weighted(struct weft_session *session, const void *in, void *out,
                                                    uint64_t count, enum weft_dtype dtype, double weight,
                                                    struct weft_request *request);
-/* in (ranks*count,), out (count,): rank r gets the reduced piece r. */
+/* weft_reduce_scatter() - in (ranks*count,), out (count,): rank r receives the reduction of piece r. */
 WEFT_API enum weft_status weft_reduce_scatter(struct weft_session *session, const void *in, void *out,
                                               uint64_t count, enum weft_dtype dtype, enum weft_op op,
                                               struct weft_request *request);
-/* in (count,), out (ranks*count,). */
+/* weft_all_gather() - in (count,), out (ranks*count,): the inputs of all ranks, in the order of ranks. */
 WEFT_API enum weft_status weft_all_gather(struct weft_session *session, const void *in, void *out,
                                           uint64_t count, enum weft_dtype dtype,
                                           struct weft_request *request);
-/* The root may be done before the others have called: to wait for them is what weft_barrier is for. */
+/* weft_broadcast() - buffer (count,): the root's content reaches every rank. The root may complete before the
+ * other ranks have called; weft_barrier waits for them. */
 WEFT_API enum weft_status weft_broadcast(struct weft_session *session, void *buffer, uint64_t count,
                                          enum weft_dtype dtype, uint32_t root, struct weft_request *request);
-/* in (count,); out (count,) at the root, ignored elsewhere. All but the root may be done before the others
- * have called, as in a gather; the root of a scatter, too. */
+/* weft_reduce() - in (count,); out (count,) at the root, ignored elsewhere. Ranks other than the root may
+ * complete before the rest have called. */
 WEFT_API enum weft_status weft_reduce(struct weft_session *session, const void *in, void *out, uint64_t count,
                                       enum weft_dtype dtype, enum weft_op op, uint32_t root,
                                       struct weft_request *request);
-/* in (count,); out (ranks*count,) at the root, ignored elsewhere. */
+/* weft_gather() - in (count,); out (ranks*count,) at the root, ignored elsewhere. Completion as in
+ * weft_reduce. */
 WEFT_API enum weft_status weft_gather(struct weft_session *session, const void *in, void *out, uint64_t count,
                                       enum weft_dtype dtype, uint32_t root, struct weft_request *request);
-/* in (ranks*count,) at the root, ignored elsewhere; out (count,). */
+/* weft_scatter() - in (ranks*count,) at the root, ignored elsewhere; out (count,): rank r receives piece r.
+ * Completion as in weft_broadcast. */
 WEFT_API enum weft_status weft_scatter(struct weft_session *session, const void *in, void *out,
                                        uint64_t count, enum weft_dtype dtype, uint32_t root,
                                        struct weft_request *request);
-/* in, out (ranks*count,): piece i goes to rank i and lies there as piece `rank`. In place takes a copy of
- * in. */
+/* weft_all_to_all() - in, out (ranks*count,): piece i of in reaches rank i, as piece `rank` of its out. In
+ * place copies in first. */
 WEFT_API enum weft_status weft_all_to_all(struct weft_session *session, const void *in, void *out,
                                           uint64_t count, enum weft_dtype dtype,
                                           struct weft_request *request);
+/* weft_barrier() - completes after all ranks have called it. */
 WEFT_API enum weft_status weft_barrier(struct weft_session *session, struct weft_request *request);
 
-/* Pieces of unequal lengths, one behind the other: counts (ranks,) of elements, borrowed until the request
- * completes. reduce_scatter_v, all_gather_v: the same counts on all ranks; this rank's piece is
- * counts[rank] long. gather_v, scatter_v: counts at the root (ignored elsewhere), `count` of the own piece
- * at the others. all_to_all_v: counts_in[r] elements go to rank r, counts_out[r] come from it; lengths
- * that do not agree are found. */
+/* The _v calls take pieces of unequal lengths, stored one after the other. counts (ranks,) in elements is
+ * borrowed until the request completes.
+ *   reduce_scatter_v, all_gather_v   counts equal on all ranks; this rank's piece has counts[rank] elements
+ *   gather_v, scatter_v              counts at the root, ignored elsewhere; `count` of the own piece at the
+ *                                    others
+ *   all_to_all_v                     counts_in[r] elements go to rank r, counts_out[r] elements arrive from
+ *                                    it
+ * Counts of two ranks that disagree end the session with WEFT_ERR_MISMATCH. */
 WEFT_API enum weft_status weft_reduce_scatter_v(struct weft_session *session, const void *in, void *out,
                                                 const uint64_t *counts, enum weft_dtype dtype,
                                                 enum weft_op op, struct weft_request *request);
@@ -431,37 +459,17 @@ WEFT_API enum weft_status weft_all_to_all_v(struct weft_session *session, const 
                                             const uint64_t *counts_in, void *out, const uint64_t *counts_out,
                                             enum weft_dtype dtype, struct weft_request *request);
 
-/* Between two ranks; the n-th send to a rank meets its n-th recv from this one, of the same count and
- * dtype. The order against other operations is free. A send may complete before the other rank has
- * received: one that then leaves (weft_finalize) may take it along, and the recv ends with
- * WEFT_ERR_PEER_LOST. Ranks that leave at different times have a barrier, or a word back, behind their
- * last sends. */
+/* weft_send(), weft_recv() - buffer (count,) between two ranks. The n-th send to a rank matches that rank's
+ * n-th recv from this one; count and dtype must be equal. Other operations may lie in between, in any order.
+ * A send may complete before the receiver has called. If the sender then leaves the job, the recv can end
+ * with WEFT_ERR_PEER_LOST: call a barrier after the last sends. */
 WEFT_API enum weft_status weft_send(struct weft_session *session, const void *buffer, uint64_t count,
                                     enum weft_dtype dtype, uint32_t to, struct weft_request *request);
 WEFT_API enum weft_status weft_recv(struct weft_session *session, void *buffer, uint64_t count,
                                     enum weft_dtype dtype, uint32_t from, struct weft_request *request);
 
-/* Which plan the next operations take: "auto" (default), one of direct, ring, doubling, halving,
- * double_tree, bruck, pat, chain, binomial for all operations that have it, or for some of them, as
- * "all_reduce=halving,broadcast=chain". Same on all ranks. WEFT_PLAN_ALL_REDUCE=ring in the environment
- * says the same of one operation, collective.plan of all. Reproducible calls, and calls with counts that
- * the plan cannot cut, take "auto". */
-WEFT_API enum weft_status weft_set_plan(struct weft_session *session, const char *plan);
-/* Which plan "all_reduce" ... of `count` elements (where there are pieces: of one) would take now and what
- * the model of cost says of each, one line without an end of line. Blocks for at most a second. */
-WEFT_API enum weft_status weft_explain(struct weft_session *session, const char *operation, uint64_t count,
-                                       enum weft_dtype dtype, char *out, size_t out_bytes);
-/* The plan of the operation that was started last ("one-host"); "auto" before the first. Any thread;
- * static text. */
-WEFT_API const char *weft_plan_taken(const struct weft_session *session);
+/* ---- 5. Calls in a struct, persistent requests, groups of calls ---------------------------------------- */
 
-/* ---- 4. Calls in a struct, persistent requests, groups of calls ---------------------------------------
- * Any operation of section 3, with what the short calls leave out: a group of ranks, a deadline of its own,
- * reproducible sums, a function to be called at the end.
- *
- *     weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .comm = dp, .in = grad, .out = grad,
- *     .count = n,
- *                                        .dtype = WEFT_F32, .op = WEFT_AVG), &request); */
 enum weft_call_kind {
     WEFT_CALL_ALL_REDUCE = 1,
     WEFT_CALL_REDUCE_SCATTER = 2,
@@ -476,259 +484,281 @@ enum weft_call_kind {
     WEFT_CALL_RECV = 12,
 };
 
-struct weft_comm; /* a group of ranks, section 5 */
+struct weft_comm; /* a group of ranks, section 6 */
 
-/* What is 0 is not there, or the default. */
+/* An operation of section 4 with the fields that the short calls leave out. A field that is 0 is absent, or
+ * takes its default. */
 struct weft_call {
-    size_t size;                         /* sizeof(struct weft_call) */
+    size_t size;                         /* sizeof(struct weft_call), set by WEFT_CALL */
     enum weft_call_kind kind;
-    struct weft_comm *comm;              /* NULL: all ranks of the job; `root` and pieces are counted in
-                                          * the group's ranks */
-    const void *in;                      /* as in the calls of section 3 */
+    struct weft_comm *comm;              /* NULL: all ranks of the job; root and pieces use its ranks */
+    const void *in;                      /* as in the calls of section 4 */
     void *out;
-    uint64_t count;
-    const uint64_t *counts, *counts_out; /* pieces of unequal lengths; counts_out: all_to_all only */
+    uint64_t count;                      /* elements */
+    const uint64_t *counts, *counts_out; /* (ranks,) pieces of unequal lengths; counts_out: all_to_all only */
     enum weft_dtype dtype;
     enum weft_op op;                     /* default WEFT_SUM */
-    double factor;                       /* of WEFT_SCALED_SUM */
+    double factor;                       /* of WEFT_SCALED_SUM; finite */
     uint32_t root;                       /* send, recv: the other rank */
-    bool unequal;                        /* gather, scatter with counts: the root alone gives them, all
-                                          * ranks set this */
-    bool preserve_input;                 /* all_reduce in place, in a step of an elastic job: a step that
-                                          * is to be run again finds its input there again. One copy;
-                                          * without it such a buffer is undefined then */
-    bool reproducible;                   /* of sums: the same bits whatever the count, plan or transport
-                                          * (docs/collectives.md) */
-    uint64_t deadline_ms;                /* of this operation; at most the session's, and that by default */
-    /* Called once when the operation has ended and its buffers are the caller's again, and before
-     * weft_wait and weft_test say so. It runs on the engine's thread or on any thread that is waiting in
-     * this session, so it must be short, must not wait, and may call nothing of weft but weft_test,
-     * weft_abort and weft_error_text. */
+    bool unequal;                        /* gather, scatter with counts at the root: all ranks set it */
+    bool preserve_input;                 /* all_reduce in place in a step of an elastic job, in host memory:
+                                          * the call copies the input, a discarded step restores it */
+    bool reproducible;                   /* sums: the same bits for every count, plan and transport */
+    uint64_t deadline_ms;                /* of this operation, in ms; default and maximum: the session's */
+    /* Called once, when the operation has ended and before weft_wait and weft_test return its status. It runs
+     * on the engine thread or on a thread that waits in this session. It must not block. Of weft it may call
+     * weft_test, weft_abort and weft_error_text only. */
     void (*completed)(void *context, enum weft_status status);
-    void *context;
-    /* Where in and out lie. WEFT_MEMORY_CUDA: both on one CUDA device; `stream` is a cudaStream_t (NULL:
-     * that device's default one). What is queued on it before the call comes before the operation reads or
-     * writes; what is queued on it after the request is done comes after the result. A host that reads the
-     * result waits for the stream. Nothing waits for the device. docs/gpu.md */
+    void *context;                       /* first argument of completed */
+    /* Where in and out are. WEFT_MEMORY_CUDA: both on one CUDA device. The operation follows the work queued
+     * on stream before the call; work queued after the request has completed follows the result. A host that
+     * reads the result synchronises with the stream (docs/gpu.md). */
     enum weft_memory_kind memory;
-    void *stream;
-    bool weighted;                       /* WEFT_AVG of all_reduce, reduce, reduce_scatter, as
-                                          * weft_all_reduce_weighted; all ranks set it */
-    double weight;                       /* this rank's */
+    void *stream;                        /* a cudaStream_t; NULL: the default stream of that device */
+    bool weighted;                       /* weight the AVG of a reduction; all ranks set it */
+    double weight;                       /* this rank's, >= 0; as in weft_all_reduce_weighted */
 };
 #define WEFT_CALL(...) (&(struct weft_call){.size = sizeof(struct weft_call), __VA_ARGS__})
 
-/* Does not block. WEFT_IN_PROGRESS. `call` is read before it returns; what it points to is borrowed until
- * the end. */
+/* weft_call_start() - start the operation. The struct is read before the call returns; what it points to is
+ * borrowed until the request completes. Does not block. Return codes: as in section 4. In C:
+ * @code
+ *     status = weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = grad, .out = grad,
+ *                                                 .count = 4096, .dtype = WEFT_F32, .op = WEFT_AVG),
+ *                              &request);
+ * @endcode */
 WEFT_API enum weft_status weft_call_start(struct weft_session *session, const struct weft_call *call,
                                           struct weft_request *request);
 
-/* Persistent requests: the call is checked once and started as often as wanted, each time with what its
- * buffers then hold; nothing is allocated. All ranks make and start them in the same order as any calls.
- * Does not block; WEFT_OK: nothing is started yet. After weft_wait it may be started again. */
+/* weft_call_init() - make a persistent request: the call is validated once, and weft_start starts it as often
+ * as needed on the same buffers. All ranks make and start them in the same order as other calls. Does not
+ * block and starts nothing. Return codes: WEFT_OK; else as weft_call_start. */
 WEFT_API enum weft_status weft_call_init(struct weft_session *session, const struct weft_call *call,
                                          struct weft_request *request);
-/* WEFT_ERR_BUSY: still under way. WEFT_ERR_STATE: not made by weft_call_init. */
+/* weft_start() - start a persistent request. Does not block and does not allocate. Return codes:
+ * WEFT_IN_PROGRESS; WEFT_ERR_BUSY: it is open; WEFT_ERR_STATE: weft_call_init did not make it. */
 WEFT_API enum weft_status weft_start(struct weft_request *request);
-/* All of them as one group of calls (below). */
+/* weft_start_all() - start requests (count,) of one session as one group of calls. Return codes: as
+ * weft_group_end, or the first error of weft_start; the requests before it are started. */
 WEFT_API enum weft_status weft_start_all(struct weft_request *requests, size_t count);
-/* A request at rest is zero again. WEFT_ERR_BUSY: still under way. Frees nothing: the memory is the
- * caller's. */
+/* weft_request_free() - zero a request that is not open. The memory stays the caller's. Return codes:
+ * WEFT_OK; WEFT_ERR_BUSY: it is open. */
 WEFT_API enum weft_status weft_request_free(struct weft_request *request);
 
-/* weft_cancel() - end an open request before its operation has begun on any rank. Then it completes with
- * WEFT_ERR_CANCELLED, the contents of its output buffer are undefined, its buffers are the caller's, and a
- * persistent request may be started again.
- *   a call gathered by weft_group_start   is no longer a part of the group. All ranks cancel the same calls
- *                                         before weft_group_end, else their groups differ: WEFT_ERR_MISMATCH
- *   a recv whose send has not arrived     that send meets the next recv from its rank. Only this rank calls
- *   all else                              WEFT_ERR_BUSY, and nothing changes: another rank may have begun the
- *                                         operation, which cannot be undone there. This includes collective
- *                                         calls that wait behind others, and calls on device memory
- * WEFT_OK: it has ended with WEFT_ERR_CANCELLED. WEFT_ERR_STATE: it is not open; weft_test has its status.
- * Blocks for the engine, up to 1 s. The session's caller thread; another thread may wait for the request
- * meanwhile. */
-WEFT_API enum weft_status weft_cancel(struct weft_request *request);
-
-/* Groups of calls. What is called between the two (sections 3, 4, weft_start) starts at weft_group_end,
- * and runs together: nothing waits for the one before, so sends and recvs need no order among themselves.
- * all_reduces of up to 64 KiB with the same dtype, op and group travel as one operation; which ones do
- * follows from the calls alone. Each call keeps its own request. All ranks make the same calls in the same
- * order in the group; else WEFT_ERR_MISMATCH. A call that is refused says so at once and is not part of
- * it. Pairs may lie in each other: the outermost counts. Do not block; weft_wait inside the group:
- * WEFT_ERR_STATE. push and pull are not gathered, nor is push_pull, with one exception: tensors in
- * all-reduce mode of equal shape and codec, where the codec is powersgd, start at weft_group_end as one
- * operation, up to 32 at a time, with the bits they have alone. Collective calls that block
- * (weft_step_end, weft_tensor_init, _share, _free, weft_state_load, weft_split, weft_mesh_create) inside a
- * group: WEFT_ERR_STATE. */
+/* weft_group_start() - gather the calls of sections 4 and 5 until weft_group_end, which starts them together.
+ * No call waits for another of the group. all_reduces of up to 64 KiB with equal dtype, op and group of ranks
+ * travel as one operation. Each call keeps its request. All ranks make the same calls in the same order; else
+ * WEFT_ERR_MISMATCH. A refused call returns its error at once and is not in the group. Pairs nest: the
+ * outermost counts. Inside the pair weft_wait of a gathered call and blocking collective calls return
+ * WEFT_ERR_STATE. push_pull is not gathered, except for tensors in all-reduce mode with codec powersgd: those
+ * of equal shape and codec go as one operation, up to 32. Does not block. Return codes: WEFT_OK. */
 WEFT_API enum weft_status weft_group_start(struct weft_session *session);
-/* WEFT_IN_PROGRESS; WEFT_OK: there were no calls, or an outer group is open. */
+/* weft_group_end() - start the gathered calls. Does not block. Return codes: WEFT_IN_PROGRESS; WEFT_OK: no
+ * calls were gathered, or an outer group is open; WEFT_ERR_STATE: no group is open. */
 WEFT_API enum weft_status weft_group_end(struct weft_session *session);
 
-/* ---- 5. Groups of ranks ------------------------------------------------------------------------------
- * A group has ranks 0 .. n-1 of its own and runs any operation (struct weft_call.comm), beside and
- * independent of all other groups. An operation that fails on a group ends the session, as any does.
- * Making one is collective over those it is made from: all call it in the same order, it blocks until all
- * have (up to the deadline), and either all succeed or all get an error. Groups end with the session. */
+/* ---- 6. Groups of ranks -------------------------------------------------------------------------------- */
 
-/* weft_split() - the ranks of `parent` (NULL: all) part: those with the same colour form a group, ordered
- * by key, then by their rank in parent. colour < 0: in no group, *comm_out is NULL. */
+/* A group has ranks 0 .. n-1 and runs any operation (weft_call.comm), independent of other groups. A failed
+ * operation ends the session. To make a group is collective over the parent: all its ranks call in the same
+ * order, the call blocks, and either all ranks succeed or all get an error. Groups end with the session. */
+
+/* weft_split() - partition `parent` (NULL: all ranks): the ranks of one colour form a group, ordered by key,
+ * then by rank in parent. colour < 0: no group, *comm_out is NULL. Collective, blocks. Return codes: WEFT_OK;
+ * WEFT_ERR_STATE: a group of calls is open; WEFT_ERR_LIMIT: no group id is left. */
 WEFT_API enum weft_status weft_split(struct weft_session *session, struct weft_comm *parent, int colour,
                                      int key, struct weft_comm **comm_out);
-/* Any thread. */
+/* weft_comm_rank(), weft_comm_ranks() - this rank in the group, and the group's number of ranks. 0 for NULL.
+ * Any thread.
+ * weft_comm_id() - the id of the group: equal on its ranks, unique in the job, printed by `weft inspect`. Any
+ * thread.
+ * weft_comm_member() - the rank in the job of the group's `rank`; UINT32_MAX: no such rank. Any thread. */
 WEFT_API uint32_t weft_comm_rank(const struct weft_comm *comm);
 WEFT_API uint32_t weft_comm_ranks(const struct weft_comm *comm);
-/* the same on all its ranks, never given twice; in `weft inspect` */
 WEFT_API uint32_t weft_comm_id(const struct weft_comm *comm);
-/* The rank in the job of the group's rank; UINT32_MAX: there is none. */
 WEFT_API uint32_t weft_comm_member(const struct weft_comm *comm, uint32_t rank);
-/* Leave it; the others need not at the same time. Persistent requests of it are of no use any more. Blocks
- * for the engine only. WEFT_ERR_BUSY: its operations have not all ended. NULL is fine. Not for groups of a
- * mesh. */
+/* weft_comm_free() - leave the group and free it. The other ranks need not call at the same time. Its
+ * persistent requests must not be started again. Blocks for the engine only. Do not free a group of a mesh.
+ * NULL does nothing. Return codes: WEFT_OK; WEFT_ERR_BUSY: operations of the group are open. */
 WEFT_API enum weft_status weft_comm_free(struct weft_comm *comm);
 
-/* A mesh: all ranks of the job as a box with named axes (dp x tp x pp x ep). The last axis runs fastest:
- * in {dp 2, tp 4} rank 6 is dp 1, tp 2. The group of an axis holds the ranks that differ in this
+/* A mesh is a grid of all ranks of the job with named axes, such as dp x tp x pp. The last axis varies
+ * fastest: in dp=2 x tp=4 rank 6 has dp 1, tp 2. The group of an axis has the ranks that differ in that
  * coordinate only. */
 struct weft_mesh;
 struct weft_axis {
-    const char *name; /* 1..15 bytes, no comma, no control characters */
-    uint32_t size;    /* 0, for one of them: what is left of the ranks */
+    const char *name; /* 1 to 15 bytes, no comma, no control characters */
+    uint32_t size;    /* ranks along the axis; 0, for one axis: the remaining factor */
 };
-/* Collective over the job, blocks. The groups of all axes are made. WEFT_ERR_MISMATCH names the rank that
- * described it otherwise. */
+/* weft_mesh_create() - make a mesh of 1 to 8 axes and the groups of all axes. Collective over the job,
+ * blocks. Return codes: WEFT_OK; WEFT_ERR_INVALID: the sizes do not give the number of ranks;
+ * WEFT_ERR_MISMATCH: names the rank that described another mesh. */
 WEFT_API enum weft_status weft_mesh_create(struct weft_session *session, const struct weft_axis *axes,
                                            uint32_t axis_count, struct weft_mesh **mesh_out);
-/* "tp": this rank's group along the axis; does not block. "dp,ep": along several, ordered by rank; the
- * first time for a set of axes this is collective over the job and blocks. The group belongs to the mesh. */
+/* weft_mesh_comm() - this rank's group along `axes`. One axis, "tp": does not block. Several, "dp,ep":
+ * ordered by rank; the first call for a set of axes is collective over the job and blocks. The mesh owns the
+ * group. Return codes: WEFT_OK; WEFT_ERR_INVALID: no such axis; WEFT_ERR_MISMATCH: ranks ask for different
+ * sets. */
 WEFT_API enum weft_status weft_mesh_comm(struct weft_mesh *mesh, const char *axes,
                                          struct weft_comm **comm_out);
-WEFT_API uint32_t weft_mesh_size(const struct weft_mesh *mesh, const char *axis); /* 0: no such axis */
-/* Where a rank of the job is on an axis; UINT32_MAX: no such rank or axis. */
+/* weft_mesh_size() - ranks along an axis; 0: no such axis.
+ * weft_mesh_coordinate() - the coordinate of a rank of the job on an axis; UINT32_MAX: no such rank or
+ * axis.
+ * weft_mesh_rank() - coordinates (axis_count,), in the order of the axes, to the rank; UINT32_MAX:
+ * outside. */
+WEFT_API uint32_t weft_mesh_size(const struct weft_mesh *mesh, const char *axis);
 WEFT_API uint32_t weft_mesh_coordinate(const struct weft_mesh *mesh, const char *axis, uint32_t rank);
-/* coordinates (axis_count,) in the order of the axes -> the rank in the job; UINT32_MAX: outside. */
 WEFT_API uint32_t weft_mesh_rank(const struct weft_mesh *mesh, const uint32_t *coordinates);
-/* With its groups; as weft_comm_free. */
+/* weft_mesh_free() - free the mesh and its groups. NULL does nothing. Return codes: as weft_comm_free. */
 WEFT_API enum weft_status weft_mesh_free(struct weft_mesh *mesh);
 
-/* ---- 6. Memory, statistics, recorder --------------------------------------------------------------- */
+/* ---- 7. Memory ----------------------------------------------------------------------------------------- */
 
-/* weft_alloc() - memory (zeroed, 64-byte aligned, pre-touched) that transports can use best: peers on this
- * host map it and copy straight from and to it. A forked child shares it with its parent (it is no copy).
- * NULL when there is none. weft_free gives it back, or weft_finalize. In a session that has failed it may
- * be called before the other requests are over: they keep the memory as long as they need it. Both from
- * any thread. */
+/* weft_alloc() - zeroed memory (bytes,), 64-byte aligned, that peers on the same host can map: collectives
+ * then copy from and to it directly. A forked child shares it with the parent. NULL: no memory is left. Any
+ * thread.
+ * weft_free() - return it; weft_finalize does too. In a session that has ended it may be called while other
+ * requests are open: the memory then stays until weft_finalize. NULL does nothing. Any thread. */
 WEFT_API void *weft_alloc(struct weft_session *session, size_t bytes);
 WEFT_API void weft_free(struct weft_session *session, void *memory);
 
-/* weft_register() - register (bytes,) of the program's own memory with the devices of the transport, so
- * that the first operation on it does not pay for that. For host memory that is readable and writable;
- * operations on any part of it profit. With transports that need no registration (tcp, shm), and where the
- * library cannot detect unmapped memory, it does nothing and returns WEFT_OK. Gives no peer access. Local
- * to this rank. The memory must stay mapped until weft_unregister or weft_finalize. Blocks for the
- * registration, up to the session's deadline. The session's caller thread. On an error nothing is
- * registered.
- *   WEFT_ERR_EXISTS     memory at this address is registered already
- *   WEFT_ERR_LIMIT, WEFT_ERR_NO_MEMORY  the process may lock no more memory (ulimit -l)
- *   WEFT_ERR_INVALID    the range is empty or wraps, or a device found it unmapped or read-only
- *   WEFT_ERR_BUSY       the engine is deep in a computation
- * weft_unregister ends it; `memory` is the address given to weft_register. Call it when no request on the
- * memory is open. WEFT_ERR_NOT_FOUND: not registered. In a failed session it returns WEFT_OK and
- * weft_finalize unregisters the memory. */
+/* weft_register() - register (bytes,) of host memory with the transport's devices, so that the first
+ * operation on it does not pay for that. The memory must be readable and writable, and mapped until
+ * weft_unregister or weft_finalize. Local to this rank; gives no peer access. A no-op for tcp, shm, and
+ * where unmapping cannot be detected. Blocks, at most the session's deadline. Return codes: WEFT_OK;
+ * WEFT_ERR_EXISTS: this address is registered; WEFT_ERR_LIMIT, _NO_MEMORY: the locked-memory limit (ulimit
+ * -l); WEFT_ERR_INVALID: empty, wraps, unmapped or read-only; WEFT_ERR_BUSY: the engine computes, call
+ * again. */
 WEFT_API enum weft_status weft_register(struct weft_session *session, void *memory, size_t bytes);
+/* weft_unregister() - end the registration of the address given to weft_register, while no request on it
+ * is open. Blocks as weft_register. Return codes: WEFT_OK, also in a session that has ended;
+ * WEFT_ERR_NOT_FOUND. */
 WEFT_API enum weft_status weft_unregister(struct weft_session *session, void *memory);
 
-struct weft_stats {
-    size_t size;                     /* in: sizeof(struct weft_stats) */
-    uint64_t sent_bytes;             /* at the transport, headers included, and what ranks of one host took
-                                      * from memory in place */
-    uint64_t received_bytes;
-    uint64_t steps;                  /* ended with WEFT_OK */
-    uint64_t step_ns;                /* summed time between step_begin and the end of step_end */
-    uint64_t exposed_ns;             /* of that, time spent waiting inside weft calls */
-    uint64_t encode_ns;              /* time in codecs and optimiser on the engine */
-    uint64_t requests;               /* completed */
-    uint64_t exposed_peers_ns;       /* of exposed_ns: an operation lacked a rank that had not begun it */
-    uint64_t exposed_network_ns;     /* the rest of exposed_ns: transfers, and the work of ranks and shards
-                                      * (docs/benchmarks.md) */
-};
-WEFT_API enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out);
+/* weft_tensor_memory() - where the buffers of the tensor's next push_pull, push and pull are; the default is
+ * host memory. WEFT_MEMORY_CUDA: device memory, ordered by `stream` as weft_call.stream. In all-reduce mode
+ * without an optimiser most codecs run on the device; else the host works on a copy (docs/gpu.md).
+ * weft_tensor_init takes host memory. Does not block. Return codes: WEFT_OK; WEFT_ERR_INVALID. */
+WEFT_API enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory,
+                                             void *stream);
 
-/* weft_describe_links() - by what each other process of the job is reached, a line each, for people: "rank
- * 1 (host b, pid 41): shm mapped, other memory by CMA". Cut to out_bytes. Asks the engine: may take as
- * long as one of its steps. WEFT_ERR_BUSY: not within a second; ask again. */
-WEFT_API enum weft_status weft_describe_links(struct weft_session *session, char *out, size_t out_bytes);
+/* ---- 8. Checkpoints ------------------------------------------------------------------------------------ */
 
-/* weft_choice_get() - what the library has chosen for a tensor declared with codec
- *   "auto"                  dense or bf16, whichever makes the step shorter here
- *   "auto:topk,powersgd"    dense or one of those named (options as in their own specs; the most wanted first)
- *   "auto:lossy"            dense, bf16, int8, powersgd:rank=4 or topk:ratio=0.01
- * in both modes; in server mode the workers then keep the optimiser's state and update, as in all-reduce
- * mode, and there is neither push nor pull. The first weft_step_begin measures codecs and link together
- * with the other ranks, and therefore waits for them; from then on rank 0 looks at all ranks' figures
- * every few steps, and a new choice is in force on all ranks from the same step. What a codec still owes
- * when it is left behind goes into the next gradient. With log level info rank 0 logs every change, and at
- * weft_finalize this report for all such tensors. Caller's thread; does not block. */
-struct weft_choice {
-    size_t size;             /* in: sizeof(struct weft_choice) */
-    char codec[256];         /* in use; also of a tensor whose codec was given */
-    uint32_t candidates;     /* it was chosen from so many; 0: it was given */
-    uint32_t changes;        /* since the tensor was declared; it began dense */
-    uint64_t since_step;     /* the codec is in use; 0: from the start */
-    uint64_t coded_steps;    /* steps in which it was not dense */
-    int64_t saved_bytes;     /* that this rank did not send, against dense */
-    int64_t saved_ns;        /* of exchanges, as they would take with nothing hidden behind computation; by
-                              * the model */
-};
-WEFT_API enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out);
+/* A checkpoint is the weights, the state of each tensor, saved by one rank, and the residual of each tensor,
+ * saved by every rank. examples/03_checkpoint.c saves and loads one. A job then continues bit for bit, on
+ * another number of shards or in the other mode too. On another number of ranks residuals are scaled so that
+ * their mean is kept. To load: weft_declare, weft_tensor_init, weft_residual_load, weft_state_load,
+ * weft_step_next. */
 
-/* What this rank's codec of a tensor remembers from step to step, for the trainer's checkpoint beside the
- * weights: what it has not sent yet, its momentum, PowerSGD's warm start, its counters. Every rank saves and
- * loads its own, between steps (else WEFT_ERR_STATE), on the caller's thread, without talking to anyone.
- * Restored on as many ranks with the same codec, training goes on bit for bit. On another number of ranks the
- * debt is scaled so that the mean of what the remaining ranks owe stays; a rank that is new loads nothing. A
- * tensor with another codec now (all-reduce mode) takes the debt into its next gradient.
- *   weft_residual_bytes   how many bytes it is between these two steps; also of a dense tensor (a head, and nothing owed)
- *   weft_residual_save    into out, of exactly so many bytes
- *   weft_residual_load    bytes from a file, UNTRUSTED: WEFT_ERR_MALFORMED where anything is wrong with them; then nothing changed */
+/* weft_residual_bytes() - size of the residual, between these two steps: the unsent part of the gradients,
+ * momentum, warm start and counters of this rank's codec. A dense tensor has a header only. 0 for NULL.
+ * weft_residual_save() - write it to out (bytes,), exactly weft_residual_bytes. Between steps, local, does
+ * not block.
+ * weft_residual_load() - restore it from data (bytes,). With another codec (all-reduce mode) the residual
+ * enters the next gradient. A rank that has no file loads nothing. Between steps, local, does not block.
+ * Return codes: WEFT_OK; WEFT_ERR_STATE: inside a step; WEFT_ERR_INVALID: `bytes` is wrong;
+ * WEFT_ERR_MALFORMED: the data is damaged or of another tensor, nothing was changed. */
 WEFT_API uint64_t weft_residual_bytes(const struct weft_tensor *tensor);
 WEFT_API enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint64_t bytes);
 WEFT_API enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data, uint64_t bytes);
 
-/* What the job remembers of a tensor beside its weights, once for all ranks: the optimiser's arrays
- * (momentum, moments, sums), kept by the shards or by the workers; what a shard with codec topk:global=1 has
- * not given back yet; the number of the last step. Save it beside the weights that push_pull gave (the
- * shard's own, f32) and every rank's residual, and a job goes on from there bit for bit, on another number of
- * shards, or in the other mode; on another number of ranks a shard's debt is scaled so that the mean stays
- * what it was.
- *   weft_state_bytes   the same all the tensor's life; of a tensor without either a head alone
- *   weft_state_save    one rank, whichever, between steps (else WEFT_ERR_STATE), into out, of exactly so many bytes. Blocks while
- *                      the shards answer: all ranks must have ended the last step, or be about to; none need
- *                      call anything.
- *   weft_state_load    all ranks, after weft_declare and before the first step, in the same order; blocks until all have it. Rank 0's bytes
- *                      count, the others may pass NULL and 0. UNTRUSTED: WEFT_ERR_MALFORMED on every rank
- *                      where anything is wrong with them, or they are another optimiser's; then nothing
- *                      changed. Where installing them fails the session fails. Afterwards weft_step_next is
- *                      the step after the one saved: adam and its relatives count by it. A debt for which the
- *                      tensor has no place now (another codec, all-reduce mode) goes into the next gradients;
- *                      in that case call weft_residual_load before.
- * WEFT_ERR_VERSION from both where shards keep any of it and one of them, or the coordinator, is of a
- * release that has no such requests. Caller's thread. */
+/* weft_state_bytes() - size of the state, constant for a tensor: the optimiser arrays, the residual of a
+ * shard (codec topk:global=1) and the number of the last step. 0 for NULL.
+ * weft_state_save() - write it to out (bytes,), exactly weft_state_bytes. One rank calls, between steps; all
+ * ranks must have ended the last step or be about to. Blocks for the shards.
+ * weft_state_load() - restore it from rank 0's data (bytes,); the other ranks may pass NULL and 0.
+ * Collective, after weft_declare and before the first step; blocks until all ranks have it. weft_step_next
+ * then returns the step after the saved one. If the tensor has no place for the shards' residual, it enters
+ * the next gradients: call weft_residual_load first. Elastic jobs: WEFT_ERR_UNSUPPORTED. Return codes:
+ * WEFT_OK; WEFT_ERR_STATE; WEFT_ERR_INVALID: `bytes` is wrong; WEFT_ERR_MALFORMED, on all ranks: damaged, or
+ * of another optimiser, nothing was changed; WEFT_ERR_VERSION: a shard or the coordinator is of an older
+ * release. An error while the state is installed ends the session. */
 WEFT_API uint64_t weft_state_bytes(const struct weft_tensor *tensor);
 WEFT_API enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t bytes);
 WEFT_API enum weft_status weft_state_load(struct weft_tensor *tensor, const void *data, uint64_t bytes);
 
-/* weft_dump_events() - the flight recorder: the last collective operations (recorder.operations: 2,000),
- * each with whom it waits for and in which phase, and the last events, as JSON for `weft inspect`; or the
- * events as a Perfetto trace when the path ends in ".perfetto.json". A path that is a directory gets a
- * file flight-JOB-rankN.json. The file appears whole or not at all. A job that fails writes one by itself
- * into recorder.directory (under weft run its log directory), and, if recorder.signal asks for it, on a
- * signal. Works on a failed session too. Blocks for the file only. Any thread. */
+/* ---- 9. Plans, statistics, flight recorder ------------------------------------------------------------- */
+
+/* weft_set_plan() - the plan of the next operations: "auto" (default), or direct, ring, doubling, halving,
+ * double_tree, bruck, pat, chain, binomial for all operations that have it; or a list,
+ * "all_reduce=halving,broadcast=chain". Equal on all ranks. Reproducible calls, and unequal pieces that the
+ * plan cannot cut, use auto. The environment has WEFT_PLAN_ALL_REDUCE=ring and so on. Does not block. Return
+ * codes: WEFT_OK; WEFT_ERR_INVALID: the text names the plans. */
+WEFT_API enum weft_status weft_set_plan(struct weft_session *session, const char *plan);
+/* weft_explain() - one line without a newline: the plan that `operation` ("all_reduce") with `count`
+ * elements, of one piece where there are pieces, would take now, and the estimated time of each plan. Cut to
+ * out_bytes. Blocks at most 1 s. Return codes: WEFT_OK; WEFT_ERR_INVALID; WEFT_ERR_BUSY: the engine computes,
+ * call again. */
+WEFT_API enum weft_status weft_explain(struct weft_session *session, const char *operation, uint64_t count,
+                                       enum weft_dtype dtype, char *out, size_t out_bytes);
+/* weft_plan_taken() - the plan of the last started operation, such as "one-host"; "auto" before the first.
+ * Static text. Any thread. */
+WEFT_API const char *weft_plan_taken(const struct weft_session *session);
+
+struct weft_stats {
+    size_t size;                     /* sizeof(struct weft_stats), set by the caller */
+    uint64_t sent_bytes;             /* at the transport with headers, and bytes read by peers on this host */
+    uint64_t received_bytes;
+    uint64_t steps;                  /* steps that ended with WEFT_OK */
+    uint64_t step_ns;                /* summed ns from weft_step_begin to the end of weft_step_end */
+    uint64_t exposed_ns;             /* of step_ns: ns spent waiting inside weft calls */
+    uint64_t encode_ns;              /* ns in codecs and optimisers on the engine */
+    uint64_t requests;               /* completed requests */
+    uint64_t exposed_peers_ns;       /* of exposed_ns: ns in which a rank had not begun the operation */
+    uint64_t exposed_network_ns;     /* of exposed_ns: the rest, transfers and work of ranks and shards */
+};
+/* weft_stats_get() - fill *stats_out; its size must be set. Works in a session that has ended. Blocks at most
+ * 1 s. Return codes: WEFT_OK; WEFT_ERR_INVALID; WEFT_ERR_BUSY: the engine computes, call again. */
+WEFT_API enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out);
+
+/* weft_describe_links() - how each other process of the job is reached, one line each, such as "rank 1 (host
+ * b, pid 41): shm mapped, other memory by CMA". Cut to out_bytes. Blocks at most 1 s. Return codes: as
+ * weft_explain. */
+WEFT_API enum weft_status weft_describe_links(struct weft_session *session, char *out, size_t out_bytes);
+
+/* weft_dump_events() - write the flight recorder as JSON for `weft inspect`: the last collective operations
+ * (recorder.operations, default 2,000) with phase and awaited ranks, and the last events. Path
+ * "*.perfetto.json": the events as a Perfetto trace. A directory: the file flight-JOB-rankN.json. The file
+ * appears complete or not at all. A job that fails writes one to recorder.directory by itself. Works in a
+ * session that has ended. Blocks for the file. Any thread. Return codes: WEFT_OK; WEFT_ERR_INVALID;
+ * WEFT_ERR_IO. */
 WEFT_API enum weft_status weft_dump_events(struct weft_session *session, const char *path);
 
-/* weft_abort() - end the job for everybody, now: every rank's waits end with WEFT_ERR_ABORTED and this
- * text. Any thread. */
-WEFT_API enum weft_status weft_abort(struct weft_session *session, const char *text);
+/* ---- 10. Elastic jobs ---------------------------------------------------------------------------------- */
+
+/* A job of weft run --min-workers N continues when workers are lost, while N are left. docs/elastic.md has
+ * the protocol and a loop to copy. From a loss on every operation ends with WEFT_ERR_PEER_LOST, until
+ * weft_step_end, weft_step_begin or weft_shrink has agreed with the other ranks and returns one of:
+ *   WEFT_ERR_SHRUNK   ranks were lost. weft_rank and weft_ranks are new, the order is kept. A step that was
+ *                     open is discarded on all ranks, weights and residuals are those of before (shards:
+ *                     docs/elastic.md); begin weft_step_next again
+ *   WEFT_ERR_GREW     the same, and new ranks follow the old ones (--restarts, --max-workers; no shards). All
+ *                     ranks take the state from rank 0: weft_tensor_share, weft_broadcast
+ * Groups and meshes end with the membership: make them again. Weights must be in host memory. */
+
+/* weft_tensor_share() - copy rank `root`'s weights (elems,), in host memory, and optimiser arrays to all
+ * ranks; in server mode of an elastic job, copy the shards' weights. Required after WEFT_ERR_GREW and
+ * weft_join, and again after every change of ranks until a step has ended well; a new rank calls it instead
+ * of weft_tensor_init. Collective, between steps, blocks. Return codes: WEFT_OK; WEFT_ERR_PEER_LOST: weights
+ * and arrays are unchanged; WEFT_ERR_UNSUPPORTED: server mode of another job, or device memory. */
+WEFT_API enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root);
+
+/* weft_shrink() - agree on the remaining ranks, for trainers without steps: call it after WEFT_ERR_PEER_LOST.
+ * Collective, blocks, outside steps. Return codes: WEFT_OK: no rank was lost; WEFT_ERR_SHRUNK, WEFT_ERR_GREW:
+ * the session continues. */
+WEFT_API enum weft_status weft_shrink(struct weft_session *session);
+
+/* weft_join() - this rank has no more data: the others continue without it, and it rests until all ranks have
+ * joined. Elastic jobs only, outside steps, with no request open, all tensors declared. Blocks; timeout_ms 0:
+ * the session's deadline. *last_out, which may be NULL, is the rank that joined last: take its parameters.
+ * Return codes: WEFT_OK: all ranks are back, weft_step_next has the next step; WEFT_ERR_DEADLINE: others
+ * still have data, call again, until then other calls return WEFT_ERR_STATE, except weft_finalize, weft_abort
+ * and weft_test; WEFT_ERR_ABORTED: the job has ended; WEFT_ERR_STATE. */
+WEFT_API enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, uint32_t *last_out);
+
+/* weft_newcomer() - whether this rank joined a running job. Constant from weft_init to weft_finalize. Any
+ * thread. */
+WEFT_API bool weft_newcomer(const struct weft_session *session);
 
 #ifdef __cplusplus
 }
