@@ -1,10 +1,9 @@
-/* input_backup.c - copies of memory that the open step overwrites, to restore it if the step is run again or
+/* input_backup.c - copies of memory that the open step overwrites, to restore it if the step is repeated or
  * skipped.
  *
- *     in-place calls with preserve_input, results of shards     copied by the call, as a whole
- *     updates by an optimiser in this process                   reserved by the call; copied slice by slice before the
- *                                                               update of the slice, while the slice is in
- *                                                               the cache
+ *     in-place calls with preserve_input, results of shards  copied by the call, as a whole
+ *     updates by an optimiser in this process                reserved by the call; each slice is copied
+ *                                                            before its update, while in the cache
  *
  * The memory of a copy is reused by the next step. The caller's thread owns the lists. The engine fills a
  * reserved copy until the request of its update has completed. */
@@ -18,11 +17,11 @@
 
 struct backup {
     struct weft_list link;
-    void *buffer;        /* the caller's */
+    void *buffer;  /* the caller's memory */
     size_t capacity;
-    size_t filled;       /* bytes of `copy` that hold the old content; only these are restored */
-    bool update;         /* an optimiser overwrites it: restored also if the step is skipped */
-    uint8_t *copy;       /* (capacity,) owned */
+    size_t filled; /* bytes of `copy` that hold the old content; only these are restored */
+    bool update;   /* an optimiser overwrites it: restored also if the step is skipped */
+    uint8_t *copy; /* (capacity,) owned */
 };
 
 static void backup_free(struct weft_session *session, struct backup *backup)
@@ -32,7 +31,7 @@ static void backup_free(struct weft_session *session, struct backup *backup)
     weft_free_bytes(session->env, backup);
 }
 
-/* The smallest idle backup that is large enough. */
+/* The smallest idle copy of sufficient capacity. */
 static struct backup *find_idle(struct weft_session *session, size_t bytes)
 {
     struct backup *best = NULL;
@@ -68,7 +67,7 @@ static enum weft_status reserve(struct weft_session *session, void *buffer, size
     return WEFT_OK;
 }
 
-/* Non-temporal stores: a copy is read only if the step fails. */
+/* Non-temporal stores: the copy is read only if the step fails. */
 void client_backup_fill(struct backup *backup, size_t to)
 {
     weft_copy_nontemporal(backup->copy + backup->filled, (const uint8_t *)backup->buffer + backup->filled,
@@ -104,7 +103,7 @@ enum weft_status client_backup_reserve_update(struct weft_session *session, void
 static void close_all(struct weft_session *session, bool updates, bool inputs)
 {
     while (!weft_list_empty(&session->calls->backups)) {
-        /* newest first: a buffer used twice gets its oldest copy back */
+        /* newest first, so that the oldest copy of a buffer wins */
         struct backup *backup = weft_container_of(session->calls->backups.prev, struct backup, link);
         if (backup->update ? updates : inputs) memcpy(backup->buffer, backup->copy, backup->filled);
         weft_list_remove(&backup->link);

@@ -1,14 +1,14 @@
-/* comm.c - the life of a group of some of the workers, and how ranks meet to make one.
+/* comm.c - life of a group of some of the workers, and the exchange by which ranks make one.
  *
- *     caller    client_comm_exchange: who is in it, which id ──► client_comm_create ──► client_comm_check_all ──► calls ... ──► weft_comm_free
- *                                                        │ letter, answer                                              │
- *     engine                                             └► weft_group_create                            weft_group_free ◄┘
+ *     caller   client_comm_exchange ─► client_comm_create ─► client_comm_check_all ─► calls ─► weft_comm_free
+ *              members, id             │ command, completion                                   │
+ *     engine                           └► weft_group_create                  weft_group_free ◄─┘
  *
- * Ids. Any two groups that share a pair of ranks must differ in id. Whoever makes groups takes the largest
- * "next free id" of all who take part, and afterwards all of them go on behind the ids just given: two
- * groups with a common rank were made one after the other by that rank, so the later has the larger id.
- * Nobody else needs to be asked; and a rank knows of a message for a group that it does not have whether
- * that has ended or is to come. */
+ * Ids. Two groups with a common pair of ranks must have different ids. The ranks that make groups take the
+ * largest next_group_id of all participants, and all of them continue after the new ids. Two groups with a
+ * common rank were made one after the other by that rank, so the later has the larger id. No other rank takes
+ * part. For a message of an unknown group a rank knows from the id whether the group has ended or is not made
+ * yet. */
 #include "client/comm/comm.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@
 #include "client/session/topology.h"
 #include "client/session/wait.h"
 
-/* ---- meeting ---- */
+/* ---- exchange ---- */
 
 enum weft_status client_comm_check_create(struct weft_session *session, const char *call)
 {
@@ -100,7 +100,7 @@ enum weft_status client_comm_check_all(struct weft_session *session, struct weft
     return WEFT_OK;
 }
 
-/* ---- on the engine ---- */
+/* ---- engine thread ---- */
 
 static void describe_rank(void *context, uint32_t rank, char *out, size_t out_bytes)
 {
@@ -108,7 +108,7 @@ static void describe_rank(void *context, uint32_t rank, char *out, size_t out_by
     client_rank_name(comm->session, comm->members[rank], out, out_bytes);
 }
 
-/* Of an older group of the same ranks; NULL: there is none. */
+/* Hosts of another group with the same ranks; NULL: none. */
 static struct client_hosts *find_shared_hosts(const struct weft_comm *comm)
 {
     struct weft_list *node, *spare;
@@ -123,7 +123,7 @@ static struct client_hosts *find_shared_hosts(const struct weft_comm *comm)
     return NULL;
 }
 
-/* Who of its ranks shares a host. */
+/* Finds which ranks share a host. */
 static bool find_hosts(struct weft_comm *comm)
 {
     struct weft_session *session = comm->session;
@@ -163,10 +163,10 @@ static enum weft_status create_group(struct weft_comm *comm)
     options.endpoint_ids = ids;
     options.group_id = comm->id;
     options.hosts = &comm->hosts->plan;
-    /* of the worst link of all: the same on all its ranks */
+    /* of the worst link of the job: equal on all ranks */
     options.cost = weft_group_cost(session->engine->group);
     options.share = session->engine->group; /* memory does not grow with the number of groups */
-    options.opens_onehost_later = true;            /* many groups are never used, or by messages */
+    options.opens_onehost_later = true;            /* many groups are never used */
     options.describe = describe_rank;
     options.describe_context = comm;
     enum weft_status status =
@@ -205,7 +205,7 @@ static void leave_group(struct weft_comm *comm)
 static void leave_on_engine(struct weft_command *command)
 {
     struct weft_comm *comm = weft_container_of(command, struct weft_comm, command);
-    if (!comm->session->engine->failed) leave_group(comm); /* else what ends the engine does that */
+    if (!comm->session->engine->failed) leave_group(comm); /* else the end of the engine leaves it */
     complete_command(comm);
 }
 
@@ -241,7 +241,7 @@ void client_comms_record(struct weft_session *session)
         weft_group_update_records(weft_container_of(node, struct weft_comm, engine_link)->group);
 }
 
-/* ---- the caller's thread ---- */
+/* ---- caller's thread ---- */
 
 static bool command_is_done(void *context)
 {
@@ -249,8 +249,8 @@ static bool command_is_done(void *context)
     return atomic_load_explicit(&comm->state, memory_order_acquire) == 2 || client_failed(comm->session) < 0;
 }
 
-/* false: the session has failed, or the engine is at a computation for longer than a deadline; the letter
- * may still be read, so comm stays in the session's list until it is freed. */
+/* false: the session has failed, or the engine has computed for a whole deadline. The engine may still run
+ * the command, so comm stays in the session's list. */
 static bool run_on_engine(struct weft_comm *comm, void (*command)(struct weft_command *command))
 {
     struct weft_session *session = comm->session;
@@ -310,7 +310,7 @@ enum weft_status client_comm_create(struct weft_session *session, uint32_t *memb
         WEFT_TRY(client_usable(session));
         return client_error(session, WEFT_ERR_BUSY, "%s: the engine is deep in a computation", name);
     }
-    /* of this letter: the engine reads them in order */
+    /* of this command: the engine runs them in order */
     const struct weft_error *error = &session->comms->create_error;
     if (error->status < 0) {
         enum weft_status status =

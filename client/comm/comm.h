@@ -1,7 +1,8 @@
-/* comm.h - a group of some of the workers: made by weft_split or a mesh, told apart by its id, which all its
- * ranks agree on.
+/* comm.h - a group of some of the workers, made by weft_split or a mesh and identified by its id, which is
+ * equal on all its ranks.
  *
- * The caller's thread makes and frees it; the group inside and its queue of operations are the engine's. */
+ * The caller's thread makes and frees it. The collective group in it and its queue of operations belong to
+ * the engine. */
 #ifndef WEFT_CLIENT_COMM_COMM_H
 #define WEFT_CLIENT_COMM_COMM_H
 
@@ -16,25 +17,24 @@
  * have. */
 enum weft_status client_comm_create(struct weft_session *session, uint32_t *members, uint32_t ranks,
                                     uint32_t id, const char *name, struct weft_comm **comm_out);
-/* What ranks tell each other when they make groups: (words,) of each of comm's ranks, in the order of its
- * ranks. Collective, caller's thread, blocks. The answer, (ranks * words,), lies in the session until the
- * next meeting. */
+/* Exchanges words (words,) between the ranks of comm; NULL: all ranks. *all_out (ranks * words,), in rank
+ * order, is valid until the next exchange. Collective, blocks, caller's thread. */
 #define CLIENT_COMM_EXCHANGE_WORDS_MAX 28u
 enum weft_status client_comm_exchange(struct weft_session *session, struct weft_comm *comm,
                                       enum weft_coll_label label, const int64_t *mine, uint32_t words,
                                       const int64_t **all_out);
-/* The second half of making groups: did all ranks of `comm` get so far? Else the status of the first that
- * did not. */
+/* Ends the making of groups: WEFT_OK if all ranks of comm have succeeded, else the status of the first that
+ * has not. Collective, blocks, caller's thread. */
 enum weft_status client_comm_check_all(struct weft_session *session, struct weft_comm *comm,
                                        enum weft_coll_label label, enum weft_status mine);
 /* May this session make groups now? */
 enum weft_status client_comm_check_create(struct weft_session *session, const char *call);
-/* Engine, or nobody steps any more: leave all groups in order. */
+/* Leaves all groups in order. Engine thread, or after the engine has ended. */
 void client_comms_leave(struct weft_session *session);
-/* Engine: the same, but the groups stay until all their ranks have been told (weft_group_leave). */
+/* Sends LEAVE; the groups stay until all their ranks have received it (weft_group_leave). Engine thread. */
 void client_comms_send_leave(struct weft_session *session);
 bool client_comms_have_left(const struct weft_session *session);
-void client_comms_record(struct weft_session *session); /* engine: before a dump */
-void client_comms_free(struct weft_session *session);   /* memory only; the engine has ended */
+void client_comms_record(struct weft_session *session); /* before a dump; engine thread */
+void client_comms_free(struct weft_session *session);   /* frees memory only; the engine has ended */
 
 #endif

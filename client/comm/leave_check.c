@@ -1,11 +1,10 @@
-/* leave_check.c - weft_finalize compares what the ranks called, before this rank leaves.
+/* leave_check.c - weft_finalize compares the calls of all ranks before this rank leaves.
  *
- *     weft_finalize ──► engine: send LEAVE to all ranks of every group ──► poll for the LEAVEs of the others
+ *     weft_finalize ──► engine: send LEAVE to all ranks of every group ──► poll for their LEAVEs
  *                       (up to WAIT_NS, if the last operation had a root) ──► leave
  *
- * An operation with a root can complete on one rank before another rank calls it, so its calls may never
- * have been compared (collective/core/call_digest.c). The comparison skips a rank that is lost or that
- * leaves after WAIT_NS. */
+ * A rooted operation can complete on one rank before another rank calls it, so its calls may not have been
+ * compared (collective/core/call_digest.c). Ranks that are lost or leave after WAIT_NS are not compared. */
 #include "client/comm/comm.h"
 #include "client/comm/comms.h"
 #include "client/engine/engine.h"
@@ -16,7 +15,7 @@
 
 #define POLL_PERIOD_NS WEFT_MS(1)
 #define SLACK_NS WEFT_MS(100)
-#define WAIT_NS WEFT_SECONDS(2) /* weft_finalize has a limit of 5 s */
+#define WAIT_NS WEFT_SECONDS(2) /* weft_finalize blocks at most 5 s */
 
 struct client_leave_check {
     struct weft_command command;
@@ -38,7 +37,7 @@ static bool poll_group(struct client_leave_check *leave_check, const struct weft
     return status == WEFT_IN_PROGRESS && weft_group_has_unverified_calls(group);
 }
 
-/* Returns whether a LEAVE that could show a mismatch is still missing. */
+/* Returns whether a LEAVE that could show a mismatch has not arrived. */
 static bool poll_groups(struct client_leave_check *leave_check)
 {
     struct client_engine *engine = leave_check->session->engine;
@@ -92,7 +91,7 @@ void client_leave_check_run(struct weft_session *session)
     weft_timer_init(&leave_check->timer, poll);
     weft_loop_post(session->loop, &leave_check->command);
     if (client_wait_for(session, is_over, leave_check, leave_check->until_ns + SLACK_NS) < 0)
-        return; /* the engine is busy; leave without the comparison */
+        return; /* the engine is busy: leave without the comparison */
     if (leave_check->error.status < 0)
         client_fail(session, WEFT_ERR_MISMATCH, true, "rank %u: %s", session->rank, leave_check->error.text);
 }

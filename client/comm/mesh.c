@@ -1,12 +1,12 @@
-/* mesh.c - the ranks as a box with named axes, and a group for every line in it.
+/* mesh.c - the ranks as a grid with named axes, and a group for every line of the grid.
  *
- *     dp x tp = 2 x 4        tp ->      rank = dp * 4 + tp: the last axis runs fastest
+ *     dp x tp = 2 x 4        tp ->      rank = dp * 4 + tp: the last axis varies fastest
  *                        0  1  2  3     group of axis tp at rank 6: {4 5 6 7}
  *                   dp   4  5  6  7     group of axis dp at rank 6: {2 6}
  *
- * All ranks say how they described the mesh, and the first that differs is named. Ids need no second word:
- * behind the largest "next free id" each set of axes has a range of its own, and each of its groups its
- * place in the box. */
+ * All ranks exchange their description; the error names the first that differs. Ids follow from the grid:
+ * from the largest next_group_id on, each set of axes has a range of ids, and each group of the set its index
+ * in the range. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,27 +23,27 @@
 
 struct axis {
     char name[AXIS_NAME_BYTES];
-    uint32_t size, stride, at; /* ranks between neighbours; where this rank is */
+    uint32_t size, stride, at; /* ranks between neighbours; coordinate of this rank */
 };
 
-/* The groups of a set of axes: those this rank is in. */
+/* This rank's group of a set of axes. */
 struct axis_group {
     struct weft_list link;
-    uint32_t axes; /* a bit for each */
+    uint32_t axes; /* one bit per axis */
     struct weft_comm *comm;
 };
 
 struct weft_mesh {
     struct weft_session *session;
-    struct weft_list link;   /* session->comms->meshes */
-    struct weft_list axis_groups; /* struct plane.link */
+    struct weft_list link;        /* in session->meshes */
+    struct weft_list axis_groups; /* struct axis_group.link */
     uint32_t axis_count;
     struct axis axes[AXES_MAX];
 };
 
-/* What a rank says of the mesh it wants. */
+/* Description that a rank sends. */
 struct mesh_entry {
-    int64_t next_id, axis_count, wanted; /* wanted: the set of axes, 0: each of them */
+    int64_t next_id, axis_count, wanted; /* wanted: set of axes; 0: each axis alone */
     struct { char name[AXIS_NAME_BYTES]; int64_t size; } axes[AXES_MAX];
 };
 #define MESH_ENTRY_WORDS (sizeof(struct mesh_entry) / 8)
@@ -68,7 +68,7 @@ static enum weft_status check_axis(struct weft_session *session, const struct we
     return WEFT_OK;
 }
 
-/* Sizes, the one that is 0 filled up; their product is the number of ranks. */
+/* Fills in the size that is 0. The product of the sizes must be the number of ranks. */
 static enum weft_status resolve_sizes(struct weft_session *session, const struct weft_axis *axes,
                                       uint32_t count, struct weft_mesh *mesh)
 {
@@ -132,7 +132,7 @@ static enum weft_status compare(struct weft_session *session, const struct mesh_
     return WEFT_OK;
 }
 
-/* All ranks want the same; *id_out is the first id that none of them has used. */
+/* Compares the descriptions. *id_out is the first id that no rank has used. */
 static enum weft_status agree(struct weft_mesh *mesh, uint32_t wanted, uint32_t *id_out)
 {
     struct weft_session *session = mesh->session;
@@ -161,8 +161,7 @@ static enum weft_status agree(struct weft_mesh *mesh, uint32_t wanted, uint32_t 
 
 /* ---- groups ---- */
 
-/* Ranks along the axes of the set: ranks of a group that differ in these coordinates only, in the order of
- * the ranks. */
+/* Ranks of the group along the axes of `set`: equal in all other coordinates, in rank order. */
 static uint32_t *members_along(const struct weft_mesh *mesh, uint32_t set, uint32_t *count_out,
                                uint32_t *index_out, uint32_t *groups_out)
 {
@@ -203,7 +202,7 @@ static void name_of(const struct weft_mesh *mesh, uint32_t set, char *out, size_
                                      mesh->axes[i].name);
 }
 
-/* This rank's group of a set of axes; *id is the first of the set's ids, then of the next set's. */
+/* Makes this rank's group of a set of axes. *id: the first id of this set, then of the next. */
 static enum weft_status make_axis_group(struct weft_mesh *mesh, uint32_t set, uint32_t *id)
 {
     struct weft_session *session = mesh->session;
@@ -229,7 +228,7 @@ static enum weft_status make_axis_group(struct weft_mesh *mesh, uint32_t set, ui
     return WEFT_OK;
 }
 
-/* The sets of `wanted` (0: each axis by itself), agreed on by all ranks. */
+/* Makes the groups of `wanted` (0: each axis alone). Collective. */
 static enum weft_status make_axis_groups(struct weft_mesh *mesh, uint32_t wanted)
 {
     struct weft_session *session = mesh->session;
@@ -237,7 +236,7 @@ static enum weft_status make_axis_groups(struct weft_mesh *mesh, uint32_t wanted
     WEFT_TRY(agree(mesh, wanted, &id));
     enum weft_status status = WEFT_OK;
     for (uint32_t i = 0; i < mesh->axis_count && wanted == 0; i++) {
-        enum weft_status made = make_axis_group(mesh, 1u << i, &id); /* ids go on, whatever has failed */
+        enum weft_status made = make_axis_group(mesh, 1u << i, &id); /* ids advance also after an error */
         if (status == WEFT_OK) status = made;
     }
     if (wanted != 0) status = make_axis_group(mesh, wanted, &id);
@@ -255,7 +254,7 @@ static struct axis_group *find_axis_group(const struct weft_mesh *mesh, uint32_t
     return NULL;
 }
 
-/* ---- the calls ---- */
+/* ---- public calls ---- */
 
 enum weft_status weft_mesh_create(struct weft_session *session, const struct weft_axis *axes,
                                   uint32_t axis_count, struct weft_mesh **mesh_out)

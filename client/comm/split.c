@@ -1,6 +1,6 @@
-/* split.c - weft_split: the ranks of a group part by colour, each part ordered by key.
+/* split.c - weft_split: partitions the ranks of a group by colour, ordered by key.
  *
- * All say (colour, key, next free group id); everybody then computes the same parts and ids from the same
+ * All ranks exchange (colour, key, next_group_id). Each then computes the same groups and ids from the same
  * table. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int by_key(const void *a, const void *b)
     return x < y ? -1 : x > y; /* by rank in the parent */
 }
 
-/* How many different colours are there, and how many of them are smaller than ours? */
+/* Counts the colours, and those below `own`. */
 static void count_colours(const struct split_entry *all, uint32_t ranks, int64_t own, uint32_t *count_out,
                           uint32_t *below_out)
 {
@@ -42,7 +42,7 @@ static void count_colours(const struct split_entry *all, uint32_t ranks, int64_t
     *below_out = below;
 }
 
-/* Our part, sorted: ranks in the job. NULL: no memory. */
+/* Ranks in the job of this rank's group, sorted. NULL: no memory. */
 static uint32_t *members_of(struct weft_session *session, const struct weft_comm *parent,
                             const struct split_entry *all, uint32_t ranks, int64_t colour,
                             uint32_t *count_out)
@@ -67,7 +67,7 @@ static uint32_t *members_of(struct weft_session *session, const struct weft_comm
     return members;
 }
 
-/* The first id of those that this split gives, the same on all ranks of the parent. */
+/* First id of the groups of this split, equal on all ranks of the parent. */
 static enum weft_status first_id(struct weft_session *session, const struct split_entry *all, uint32_t ranks,
                                  uint32_t wanted, uint32_t *id_out)
 {

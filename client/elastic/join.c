@@ -1,11 +1,10 @@
-/* join.c - a rank out of data rests while the others go on, until all ranks are out of data.
+/* join.c - weft_join: a rank without data rests while the others continue, until all ranks have joined.
  *
- *     this rank    Join(last good step) ──────────► ... rests ...                   ┌─► Shrunk(everybody, last) ─► the group of all
- *     the others   Joined(epoch): parted ─► step_end: agree (shrink.c), SHRUNK ─► ... Join ─┘
+ *     this rank    Join(last good step) ──────► rests ...              ┌─► Shrunk(all, last) ─► group of all
+ *     the others   Joined(epoch): step_end: agree (shrink.c) ... Join ─┘
  *
- * So the others need no contribution of it, real or zero: every operation, plan and codec is that of a job
- * of their number. What it costs is the one step in which a rank turns out to have no data: it is run
- * again. */
+ * The others need no contribution of this rank: their operations, plans and codecs are those of a job of
+ * their size. The step that is open when a rank joins is repeated. */
 #include <stdio.h>
 #include <string.h>
 
@@ -51,8 +50,8 @@ static bool leaving_epoch_or_failed(void *context)
     return client_is_leaving_epoch(session) || client_failed(session) < 0;
 }
 
-/* The others could not tell whether the shards have the first weights (init.c): while one rank has none,
- * no step has closed. */
+/* The other ranks cannot know whether the shards have weights (init.c). While a rank has no weights, no step
+ * can complete. */
 static enum weft_status has_first_weights(struct weft_session *session)
 {
     struct weft_list *node, *spare;
@@ -83,19 +82,19 @@ static enum weft_status check_join(struct weft_session *session)
     return has_first_weights(session);
 }
 
-/* A caller waits on as long as he is told WEFT_ERR_DEADLINE: a job that has ended, by whatever deadline,
- * must not say that. */
+/* A caller repeats weft_join on WEFT_ERR_DEADLINE. A job that has ended by a deadline must return another
+ * status. */
 static enum weft_status map_deadline(struct weft_session *session, enum weft_status status)
 {
     return status == WEFT_ERR_DEADLINE ? client_error(session, WEFT_ERR_ABORTED, "%s", session->failure.text)
                                        : status;
 }
 
-/* The group of all, and whatever else happens on the way to it. */
+/* Makes the group of all ranks. Handles losses and newcomers in between. */
 static enum weft_status resume(struct weft_session *session, uint32_t *last_out)
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
-    /* what was to be said has been overtaken */
+    /* later changes replace the unreported ones */
     session->epoch_change.is_resting = session->epoch_change.shrink_unreported =
         session->epoch_change.growth_unreported = false;
     enum weft_status status = client_enter_epoch(session, until_ns);
@@ -103,10 +102,10 @@ static enum weft_status resume(struct weft_session *session, uint32_t *last_out)
     const Weft__Control__Shrunk *shrunk = session->epoch_change.shrunk_message->shrunk;
     uint32_t last = shrunk->last - 1;
     session->step.number = shrunk->committed;
-    /* the coordinator will say so */
+    /* the coordinator reports the loss */
     if (status == WEFT_ERR_PEER_LOST) client_wait_for(session, leaving_epoch_or_failed, session, until_ns);
     if (client_is_leaving_epoch(session)) status = client_shrink(session, session->step.number, NULL);
-    /* whoever came in with that: weft_join has ended, and its caller takes the parameters anyway */
+    /* newcomers of this change: the caller of weft_join takes the parameters in any case */
     session->epoch_change.growth_unreported = false;
     WEFT_TRY(client_usable(session));
     if (status < 0) {
@@ -126,7 +125,7 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
     if (!session) return client_null_argument("join", "session");
     struct client_epoch_change *epoch_change = &session->epoch_change;
     bool was_resting = epoch_change->is_resting;
-    epoch_change->is_resting = false; /* for the question whether the session is usable */
+    epoch_change->is_resting = false; /* for client_usable */
     enum weft_status status = client_usable(session);
     epoch_change->is_resting = was_resting;
     if (status < 0) return map_deadline(session, status);
@@ -140,7 +139,7 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
                                                             : session->settings.deadline_ns;
     if (client_wait_for(session, all_joined_or_failed, session, client_deadline(session, wait_ns)) < 0) {
         char whom[320] = "not all ranks have joined";
-        /* else the caller only looks in */
+        /* a short wait of the caller's choice needs no names */
         if (!timeout_ms) client_control_wait_reason(session, whom, sizeof whom);
         if (!all_joined_or_failed(session))
             return client_error(session, WEFT_ERR_DEADLINE,
@@ -162,7 +161,7 @@ uint64_t weft_step_next(const struct weft_session *session)
 
 static const char too_large[] = "tensor '%s': what its codec owes is too large to follow the number of ranks";
 
-/* As weft_codec_set_ranks, of what codecs before it owe. */
+/* Scales the carry as weft_codec_set_ranks scales a residual. */
 static void scale_carry(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;

@@ -1,14 +1,13 @@
-/* shrink.c - an elastic job loses ranks and goes on with the others.
+/* shrink.c - an elastic job continues after a loss of ranks.
  *
- *     net thread     MemberLost(epoch) ──► client_leave_epoch ──┐                    Shrunk(epoch, members) ──┐
- *     engine                                             └► ends what runs                             │  new group ◄┐
- *     caller         ... its requests end with WEFT_ERR_PEER_LOST ... step_end: client_shrink: Shrink ─► └───────────┘
+ *     net thread   MemberLost(epoch): client_leave_epoch ──┐                     Shrunk(epoch, members) ──┐
+ *     engine                                               └► end operations                   new group ◄─┤
+ *     caller       requests end with WEFT_ERR_PEER_LOST ... step_end: client_shrink: Shrink ... go on ◄────┘
  *
- * From the loss on nothing runs: every operation under way or started later ends with WEFT_ERR_PEER_LOST,
- * until the caller's thread has agreed with the others (server/coordinator/shrink.c says how) and the
- * engine has made the group of those that are left, under a new epoch. Ranks keep their order, without
- * gaps. Another loss on the way only begins it again. Groups and meshes end with the membership they were
- * made in. */
+ * From the loss on every open and every new operation ends with WEFT_ERR_PEER_LOST. This lasts until the
+ * caller's thread has agreed with the other ranks (server/coordinator/shrink.c) and the engine has made the
+ * group of the remaining ranks, under a new epoch. Ranks keep their order, without gaps. A further loss
+ * repeats the agreement. Groups and meshes end with their membership. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +24,7 @@
 #include "client/session/wait.h"
 #include "client/tensor/tensor.h"
 
-/* ---- the engine ---- */
+/* ---- engine thread ---- */
 
 static void leave_epoch_on_engine(struct weft_command *command)
 {
@@ -41,7 +40,7 @@ static void leave_epoch_on_engine(struct weft_command *command)
     pthread_mutex_unlock(&epoch_change->lock);
     engine->leaves_epoch = true;
     if (engine->group) {
-        /* who rests makes none of theirs, for as many epochs as they take */
+        /* a resting rank skips as many epochs as the others need */
         weft_groups_set_epoch(engine->transport, atomic_load(&epoch_change->epoch));
         weft_group_update_records(engine->group);
         client_comms_record(session);
@@ -49,7 +48,7 @@ static void leave_epoch_on_engine(struct weft_command *command)
     client_engine_end_operations(session, WEFT_ERR_PEER_LOST, engine->leave_epoch_text);
 }
 
-/* Make the group of the members in parting->taken. */
+/* Makes the group of the members in epoch_change->shrunk_message. */
 static void enter_epoch_on_engine(struct weft_command *command)
 {
     struct client_epoch_change *epoch_change =
@@ -61,7 +60,7 @@ static void enter_epoch_on_engine(struct weft_command *command)
     if (engine->failed && !engine->leaves_epoch) {
         weft_error_set(&epoch_change->enter_error, engine->failed, "%s", engine->failed_text);
     } else {
-        struct weft_group *before = engine->group; /* its memory serves the new one */
+        struct weft_group *before = engine->group; /* its memory is reused by the new group */
         enum weft_status status = client_members_renumber(
             session, shrunk->members, (uint32_t)shrunk->n_members, shrunk->epoch, &epoch_change->enter_error);
         if (status == WEFT_OK)
@@ -70,15 +69,15 @@ static void enter_epoch_on_engine(struct weft_command *command)
         if (status == WEFT_OK) status = client_hosts_apply_links(session, &epoch_change->enter_error);
         if (status == WEFT_OK) status = client_engine_create_group(session, &epoch_change->enter_error);
         if (status == WEFT_OK) {
-            /* the old ones go after the new one has come: what its other ranks have sent waits only while
-             * there is any */
+            /* after the new group exists: without any group, early messages of other ranks would be
+             * dropped */
             client_comms_leave(session);
             if (before) weft_group_add_moved(before, &engine->left);
             weft_group_free(before);
             weft_group_set_cost(engine->group, &session->link.cost);
         }
         if (status == WEFT_OK) {
-            /* if somebody else is lost already, the caller begins again before it starts anything */
+            /* after another loss the caller repeats the agreement before it starts an operation */
             engine->leaves_epoch = false;
             engine->failed = WEFT_OK;
             client_engine_watch_deadlines(session);
@@ -88,15 +87,15 @@ static void enter_epoch_on_engine(struct weft_command *command)
     weft_loop_notify(engine->loop);
 }
 
-/* ---- the net thread (and the caller's, at the end of a step that lets somebody in) ---- */
+/* ---- net thread; and caller's thread at the end of a step that admits newcomers ---- */
 
 void client_leave_epoch(struct weft_session *session, uint32_t epoch, const char *text)
 {
     struct client_epoch_change *epoch_change = &session->epoch_change;
-    /* Who came in with this epoch has nothing to part from: it is told of it where one that rested is
+    /* A rank that joined with this epoch has no earlier one to leave. It is notified when a resting rank is
      * lost. */
     const uint32_t began_with = session->control.roster ? session->control.roster->roster->epoch : 0;
-    pthread_mutex_lock(&epoch_change->lock); /* the caller may have agreed to let somebody in, meanwhile */
+    pthread_mutex_lock(&epoch_change->lock); /* the caller's thread may have agreed to a newcomer meanwhile */
     bool newer = epoch > atomic_load(&epoch_change->epoch) && epoch > began_with;
     if (newer) {
         snprintf(epoch_change->text, sizeof epoch_change->text, "%s", text);
@@ -106,7 +105,7 @@ void client_leave_epoch(struct weft_session *session, uint32_t epoch, const char
     if (!newer) return;
     weft_log(session->env, WEFT_LOG_WARN, "client", "%s; the job goes on with other ranks", text);
     if (!atomic_exchange(&epoch_change->mail_sent, true)) {
-        /* else the letter is the engine's until it has run */
+        /* else the message is queued already */
         epoch_change->command.fn = leave_epoch_on_engine;
         weft_loop_post(session->loop, &epoch_change->command);
     }
@@ -120,7 +119,7 @@ void client_newcomer_announced(struct weft_session *session, uint32_t epoch, con
     weft_log(session->env, WEFT_LOG_INFO, "client", "%s; it comes in at the end of a step", text);
 }
 
-/* ---- the caller's thread ---- */
+/* ---- caller's thread ---- */
 
 static enum weft_status send_shrink(struct weft_session *session, uint32_t epoch, uint64_t committed)
 {
@@ -128,7 +127,8 @@ static enum weft_status send_shrink(struct weft_session *session, uint32_t epoch
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     shrink.epoch = epoch;
     shrink.committed = committed;
-    shrink.codec_steps = client_codecs_steps_max(session) + session->step.open; /* if it should be good */
+    /* including the open step, which may be good */
+    shrink.codec_steps = client_codecs_steps_max(session) + session->step.open;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRINK;
     message.shrink = &shrink;
     return client_control_send(session, &message);
@@ -169,7 +169,7 @@ static bool group_is_ready(void *context)
            client_failed(session) < 0;
 }
 
-/* What the coordinator has said, as the caller's own: the net thread may get a newer one meanwhile. */
+/* Moves the coordinator's message to the caller's thread; the net thread may receive a newer one. */
 static void take_shrunk(struct weft_session *session)
 {
     client_shrunk_release(session, session->epoch_change.shrunk_message);
@@ -199,7 +199,7 @@ enum weft_status client_enter_epoch(struct weft_session *session, uint64_t until
     return (enum weft_status)epoch_change->enter_error.status;
 }
 
-/* WEFT_ERR_AGAIN: somebody else is lost, begin again. */
+/* WEFT_ERR_AGAIN: another rank was lost, repeat. */
 static enum weft_status agree(struct weft_session *session, uint64_t committed, uint64_t until_ns,
                               uint64_t *committed_out)
 {
@@ -208,7 +208,7 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
     if (client_wait_for(session, agreement_ended, &agreement, until_ns) < 0) {
         char whom[320];
         client_control_wait_reason(session, whom, sizeof whom);
-        if (!agreement_ended(&agreement)) /* they have meanwhile */
+        if (!agreement_ended(&agreement)) /* the agreement arrived meanwhile */
             client_fail(
                 session, WEFT_ERR_DEADLINE, true,
                 "rank %u: after a loss not all other ranks have come to agree how to go on within %.1f s: %s",
@@ -218,7 +218,7 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
     if (!shrunk_received(session, agreement.epoch)) return WEFT_ERR_AGAIN;
     enum weft_status status = client_enter_epoch(session, until_ns);
     WEFT_TRY(client_usable(session));
-    /* One of those that are left may have gone already: then the coordinator says so. */
+    /* A remaining rank may be lost already: wait until the coordinator reports it. */
     const bool again = status == WEFT_ERR_PEER_LOST &&
                        client_wait_for(session, has_another_loss, &agreement, until_ns) == WEFT_OK;
     if (status < 0 && !again)
@@ -233,7 +233,7 @@ enum weft_status client_shrink(struct weft_session *session, uint64_t committed,
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     enum weft_status status;
-    /* what was found good once is so for ever: the coordinator keeps it */
+    /* a step that was good once stays good: the coordinator keeps the number */
     do status = agree(session, committed, until_ns, committed_out);
     while (status == WEFT_ERR_AGAIN);
     return status;

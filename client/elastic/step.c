@@ -1,13 +1,13 @@
-/* step.c - weft_step_begin and weft_step_end: the step is the unit of agreement.
+/* step.c - weft_step_begin and weft_step_end.
  *
- * A job with tensors in all-reduce mode, or with a choice of codecs, exchanges one small record per step
- * (step number, learning rate, sample weight): an all_gather that is posted by step_begin, waits for nobody,
- * and is needed only when the first reduced tensor is there. In server mode the same numbers travel in every
- * push and the shard compares them.
+ * A job with tensors in all-reduce mode, or with codec choices, exchanges a record per step: step number,
+ * learning rate, sample weight. step_begin posts this all_gather and does not wait for it. The first tensor
+ * that is reduced needs the result. In server mode every push carries the same numbers, and the shard
+ * compares them.
  *
- * step_end waits for everything of the step, then commits the codecs' state; on an error it abandons it.
- * If a mean is not finite, step_end skips the step: it restores what the step updated, and the next step
- * has the same number (skip_nonfinite.c). */
+ * step_end waits for all requests of the step, then commits the codecs' state. On an error it abandons that
+ * state. If a mean is not finite, step_end skips the step: it restores what the step updated, and the next
+ * step has the same number (skip_nonfinite.c). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
-/* ---- the record: engine ---- */
+/* ---- records: engine thread ---- */
 
 /* Names the first rank that differs from this one. */
 static enum weft_status compare_records(struct weft_session *session, char *text, size_t text_bytes)
@@ -148,7 +148,7 @@ static enum weft_status exchange_records(struct weft_session *session)
     return WEFT_OK;
 }
 
-/* ---- the calls: caller's thread ---- */
+/* ---- public calls: caller's thread ---- */
 
 static enum weft_status check_step(struct weft_session *session, const struct weft_step *step)
 {
@@ -178,7 +178,7 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     if (!session) return client_null_argument("step_begin", "session");
     WEFT_TRY(client_usable(session));
     WEFT_TRY(check_step(session, begun));
-    /* between two steps */
+    /* the change was found between two steps */
     if (client_is_leaving_epoch(session) || session->epoch_change.growth_unreported ||
         session->epoch_change.shrink_unreported)
         return weft_shrink(session);
@@ -231,7 +231,7 @@ static bool all_completed_or_failed(void *context)
     return all_completed(session) || client_failed(session) < 0;
 }
 
-/* Wait for all requests of the session. In a failed one they end as soon as their buffers are free. */
+/* Waits for all requests of the session. In a failed session they complete when their buffers are free. */
 static enum weft_status wait_requests(struct weft_session *session)
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS);
@@ -240,7 +240,7 @@ static enum weft_status wait_requests(struct weft_session *session)
                             "step_end of step %llu: %u operations are still running after %.1f s",
                             (unsigned long long)session->step.number, atomic_load(&session->open_requests),
                             (double)session->settings.deadline_ns / 1e9);
-    return client_usable(session); /* of a failed session: once nothing is open */
+    return client_usable(session); /* in a failed session: after no request is open */
 }
 
 static void close_codecs(struct weft_session *session, bool commit)
@@ -249,12 +249,12 @@ static void close_codecs(struct weft_session *session, bool commit)
     weft_list_foreach(node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         bool touched = (tensor->codec || tensor->carry) && tensor->last_step == session->step.number;
-        /* A codec the engine may still be at (failed session) is nobody's to change. */
+        /* In a failed session the engine may still use the codec. */
         if (!touched || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
         client_hash_step_ended(tensor, commit);
         if (commit) {
             if (tensor->codec) weft_codec_commit(tensor->codec);
-            weft_free_bytes(session->env, tensor->carry); /* it went into this step's contribution */
+            weft_free_bytes(session->env, tensor->carry); /* it entered this step's contribution */
             tensor->carry = NULL;
         } else if (tensor->codec) {
             weft_codec_abandon(tensor->codec);
@@ -271,7 +271,7 @@ static void restore_last_step(struct weft_session *session)
     }
 }
 
-/* Ranks are gone, or have come. */
+/* Sets the error that reports lost or new ranks. */
 static enum weft_status report_membership(struct weft_session *session, uint64_t next)
 {
     char text[480];
@@ -289,22 +289,21 @@ static enum weft_status report_membership(struct weft_session *session, uint64_t
                         session->rank, session->ranks, (unsigned long long)next);
 }
 
-/* Of an elastic job. A step is good when all ranks have said that all their operations of it went well;
- * when one of them is lost in the middle of saying so, the others find out together whether anybody has
- * heard it of all. */
+/* Elastic jobs. A step is good when all ranks have voted that their operations completed. If a rank is
+ * lost during the vote, the others agree on whether any of them has received all votes; if so, the step is
+ * good. */
 static enum weft_status vote(struct weft_session *session, enum weft_status status)
 {
     struct client_step *step = &session->step;
-    WEFT_TRY(client_usable(session)); /* also where the operations had ended by a loss before: how the job
-                                       * goes on is no question any more */
+    WEFT_TRY(client_usable(session)); /* also if the operations ended by a loss: a failed session does not
+                                       * continue */
     if (status == WEFT_OK && !client_is_leaving_epoch(session)) {
         step->grow_epoch = atomic_load(&session->epoch_change.grow_epoch);
         status = weft_all_reduce(session, &step->grow_epoch, &step->grow_epoch, 1, WEFT_U32, WEFT_MAX,
                                  &step->vote);
         if (status == WEFT_IN_PROGRESS) status = weft_wait(&step->vote, 0);
         if (status == WEFT_OK) {
-            /* does any of them know of somebody new? Then all do now, and agree before the next step; else
-             * it is nothing newer */
+            /* if any rank knows of a newcomer, all know now and agree before the next step */
             client_leave_epoch(session, step->grow_epoch, "a new worker has come");
             return WEFT_OK;
         }
@@ -314,7 +313,7 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
     uint64_t committed;
     WEFT_TRY(client_shrink(session, step->number - 1, &committed));
     if (committed >= step->number) {
-        /* somebody has, and hears of the others as the next step begins: so does this rank */
+        /* another rank has received all votes: the next step_begin reports the loss, on all ranks */
         session->epoch_change.shrink_unreported = true;
         return WEFT_OK;
     }

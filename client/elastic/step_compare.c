@@ -1,18 +1,16 @@
-/* step_compare.c - what all ranks compare at the end of a step: the tensors they pushed, and now and then
- * their weights.
+/* step_compare.c - comparisons at the end of a step: the pushed tensors, and the weights every
+ * client.hash_every steps.
  *
- *     weft_step_end ──► all_gather of one bit per tensor, behind the all-reduces of the step ──► all
- *     operations complete
+ *     weft_step_end ──► all_gather of one bit per tensor, after the all-reduces ──► all requests complete
  *                   ──► every client.hash_every steps: all_gather of one hash per tensor ──► the step is good
  *
- * A rank that leaves out a tensor would otherwise show at the deadline only: the shard waits for it. The
- * first exchange is posted before weft_step_end waits, so it fails the step while that operation is still
- * open. An elastic job has the vote of step.c in its place, which differs in the same way from an operation
- * that another rank left out.
+ * Without the first exchange, a tensor that one rank left out would fail at the deadline only, since the
+ * shard waits for it. It is posted before weft_step_end waits, so it fails the step while that operation is
+ * open. An elastic job has the vote of step.c instead, which mismatches in the same way.
  *
- * The weights are those that the last push_pull of a tensor with an optimiser wrote, in host memory. The
- * hash is that of proto/hash.h. It finds a rank with other hardware, another library or a write into its
- * weights, in every mode and with every codec. */
+ * Weights are those that the last push_pull of a tensor with an optimiser wrote to host memory. The hash
+ * (proto/hash.h) finds faulty hardware, another library, or a write into the weights, in every mode and with
+ * every codec. */
 #include "client/elastic/step_compare.h"
 
 #include <stdio.h>
@@ -51,7 +49,7 @@ static uint64_t *words_of(const struct client_compare *compare, uint32_t rank)
     return compare->mine + (size_t)compare->words * (rank + 1u);
 }
 
-/* Ids count the declarations of the job, so all ranks have the same ones below tensor_count. */
+/* Ids count the declarations of the job, so they are equal on all ranks. */
 static const char *name_of(const struct weft_session *session, uint32_t id)
 {
     struct weft_list *node, *spare;
@@ -62,7 +60,7 @@ static const char *name_of(const struct weft_session *session, uint32_t id)
     return "?"; /* freed */
 }
 
-/* ---- the tensors: the exchange, on the engine's thread ---- */
+/* ---- pushed tensors: the exchange, engine thread ---- */
 
 static enum weft_status compare_pushed(struct weft_session *session, char *text, size_t text_bytes)
 {
@@ -155,7 +153,8 @@ enum weft_status client_compare_pushed(struct weft_session *session)
     struct client_request *request;
     if (session->tensors->count == 0 || session->ranks == 1 || session->is_elastic) return WEFT_OK;
     WEFT_TRY(reserve(session, (session->tensors->count + BITS - 1) / BITS));
-    /* An all-reduce that another rank left out must meet this exchange of that rank, to be named. */
+    /* An all-reduce that another rank left out must match this exchange of that rank, so that the error names
+     * it. */
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     if (client_wait_for(session, reductions_completed, session, until_ns) < 0) return WEFT_ERR_DEADLINE;
     WEFT_TRY(client_usable(session));
@@ -173,7 +172,7 @@ enum weft_status client_compare_pushed_result(struct weft_session *session)
     return weft_test(&session->elastic->compare.request);
 }
 
-/* ---- the weights ---- */
+/* ---- weights ---- */
 
 static bool is_hashed(const struct weft_tensor *tensor)
 {
@@ -201,8 +200,8 @@ static uint32_t count_equal(const struct weft_session *session, uint32_t index, 
     return count;
 }
 
-/* Fails the session for the first tensor that differs, and names the rank with the rarest hash: of two
- * ranks, the second. */
+/* Fails the session for the first tensor that differs. Names the rank with the rarest hash; of two ranks, the
+ * second. */
 static void find_difference(struct weft_session *session)
 {
     for (uint32_t index = 0; index < session->elastic->compare.words; index++) {

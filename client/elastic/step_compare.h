@@ -11,13 +11,13 @@ struct client_compare {
     struct weft_request request;
     uint64_t *mine;  /* (words,) of this rank, then (ranks, words) of all; owned. The engine's while the
                       * request is open */
-    size_t capacity;     /* of it, in words */
+    size_t capacity; /* of `mine`, in words */
     uint32_t words;
 };
 
-/* Starts the comparison of the tensors pushed in the open step, after its all-reduces. A difference fails
- * the session with WEFT_ERR_MISMATCH and the names of rank and tensor. WEFT_ERR_DEADLINE: an all-reduce is
- * late, nothing was started. result: after all requests of the session have completed. */
+/* Starts the comparison of the tensors pushed in the open step, after its all-reduces. A difference fails the
+ * session with WEFT_ERR_MISMATCH and the names of rank and tensor. WEFT_ERR_DEADLINE: an all-reduce is late,
+ * nothing was started. Call client_compare_pushed_result after all requests of the session have completed. */
 enum weft_status client_compare_pushed(struct weft_session *session);
 enum weft_status client_compare_pushed_result(struct weft_session *session);
 /* Compares the weights of a good step, every client.hash_every steps. Blocks for one exchange.

@@ -1,16 +1,16 @@
-/* allreduce_mode.c - a tensor in all-reduce mode: the gradients are summed over all workers, every worker
- * then makes the same update with the same kernel, so the weights stay equal without ever being sent.
+/* allreduce_mode.c - a tensor in all-reduce mode: all ranks sum the gradients, then each makes the same
+ * update, so that weights stay equal and are never sent.
  *
- *     dense   (scale by the weight) -> all_reduce, reproducible tree T -> wait for the step's record -> (check) -> update
- *     codec   wait for the step's record -> weft_coll_codec_all_reduce -> update
+ *     dense   (scale) -> all_reduce by the canonical tree T -> wait for the records -> (check) -> update
+ *     codec   wait for the step's records -> weft_coll_codec_all_reduce -> update
  *
- * Tensors that go together (call_group.h) are one operation, that of their leader: ready when all are and
- * when the group of calls is closed, and over for all of them at once.
+ * Tensors of one leader (call_group.h) share one operation. It starts when the inputs of all are ready and
+ * the group of calls is closed, and completes for all together.
  *
- * The record (step.c) tells all ranks' weights; its sum gives grad_scale. A codec needs it before it
- * starts, because the scale is folded into decoding. The order of group operations is that of the calls on
- * every rank: an operation that is not ready holds back those behind it (engine.h), and the record was
- * posted before all of them. */
+ * The records (step.c) hold the weights of all ranks; their sum gives grad_scale. A codec needs it before it
+ * starts, because decoding applies the scale. Group operations are posted in call order on every rank. An
+ * operation that is not ready holds back the later ones (engine.h); the records were posted before all of
+ * them. */
 #include "client/tensor/allreduce_mode.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
-/* Where the sum of a dense tensor goes. */
+/* Buffer of a dense tensor's sum. */
 static void *sum_buffer(const struct weft_tensor *tensor)
 {
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : tensor->op.out;
@@ -75,7 +75,7 @@ static bool run_check(struct client_work *work)
     return true;
 }
 
-/* Call when the sum and the record have arrived. Codecs check their sum themselves. */
+/* Call when the sum and the records have arrived. Codecs check their sum themselves. */
 static void finish(struct weft_tensor *tensor)
 {
     if (tensor->codec || !client_tensor_can_skip_step(tensor)) {
@@ -87,7 +87,7 @@ static void finish(struct weft_tensor *tensor)
     client_engine_queue_work(tensor->session, &tensor->work);
 }
 
-/* This tensor's sum is here, or the session has failed. */
+/* The tensor's sum has arrived, or the session has failed. */
 static void reduce_completed(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
@@ -121,7 +121,7 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
     if (status < 0 && !failed) {
         char name[192];
         char sentence[480];
-        if (status == WEFT_ERR_MISMATCH && text) { /* the sentence already names the tensors */
+        if (status == WEFT_ERR_MISMATCH && text) { /* the sentence names the tensors already */
             client_engine_group_op_failed(group_op, status, text);
             return;
         }
@@ -131,12 +131,12 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
         return;
     }
     for (struct weft_tensor *each = tensor, *next; each; each = next) {
-        next = each->op.follower; /* an operation that is over is the caller's again */
+        next = each->op.follower; /* a completed operation belongs to the caller */
         reduce_completed(each);
     }
 }
 
-/* One operation for the leader and all who follow it. */
+/* One operation for the leader and its followers. */
 static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_error *error)
 {
     struct weft_coll_codec_member members[WEFT_CODEC_BATCH_MAX];
@@ -163,7 +163,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
     if (tensor->codec) {
         status = post_compressed(tensor, error);
     } else {
-        /* The sum overwrites the gradient, so check it now to name the cause later. */
+        /* The sum overwrites the gradient: check it here, to name the rank later. */
         op->grad_is_nonfinite = tensor->skip_nonfinite && gradient_of(op) == sum_buffer(tensor) &&
                                 tensor->memory != WEFT_MEMORY_CUDA &&
                                 !client_skip_is_finite(tensor, gradient_of(op), 0, tensor->elems);
@@ -185,7 +185,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
     return status;
 }
 
-/* Is everything there that the exchange begins with? */
+/* Returns whether all inputs of the operation are ready. */
 static bool can_start(const struct weft_tensor *tensor)
 {
     if (tensor->op.leader && !tensor->op.group_is_closed) return false;
@@ -196,7 +196,7 @@ static bool can_start(const struct weft_tensor *tensor)
     return true;
 }
 
-/* Something of the tensor's has become ready. */
+/* Call when an input of the tensor has become ready. */
 static void update_readiness(struct weft_tensor *tensor)
 {
     struct weft_tensor *leader = tensor->op.leader ? tensor->op.leader : tensor;
@@ -206,7 +206,8 @@ static void update_readiness(struct weft_tensor *tensor)
 void client_allreduce_mode_group_closed(struct weft_command *command)
 {
     struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, call_group_message);
-    if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.leader != tensor) return; /* it has failed since */
+    /* it has failed meanwhile */
+    if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.leader != tensor) return;
     tensor->op.group_is_closed = true;
     update_readiness(tensor);
     client_engine_pump_group(tensor->session);
@@ -230,7 +231,7 @@ static bool run_scale(struct client_work *work)
     return true;
 }
 
-/* The gradient is in host memory. */
+/* The gradient is readable. */
 static void input_ready(struct client_request *request)
 {
     struct weft_tensor *tensor = request->tensor;
@@ -254,12 +255,12 @@ void client_allreduce_mode_start(struct weft_command *command)
     tensor->group_op.post = post_reduce;
     tensor->group_op.done = on_reduced;
     tensor->group_op.ready = false;
-    op->grad_scale = session->step.grad_scale; /* of this step if it is known by now */
+    op->grad_scale = session->step.grad_scale; /* valid if the records have arrived */
     op->in_transport++; /* the group holds it, queued or posted */
     if (tensor->codec && !session->step.records_agree)
         weft_list_append(&session->tensors->record_waiters, &tensor->record_link);
     if (op->leader && op->leader != tensor) append_follower(tensor);
-    /* its place in the order of the calls, whenever it starts */
+    /* the position in call order, also if it starts later */
     else client_engine_queue_group_op(session, &tensor->group_op);
     if (request->stage) client_stage_when_ready(request, input_ready);
     else input_ready(request);
@@ -274,7 +275,7 @@ void client_allreduce_mode_records_agree(struct weft_session *session)
         weft_list_remove(&tensor->record_link);
         tensor->op.grad_scale = session->step.grad_scale;
         if (tensor->op.in_transport > 0)
-            update_readiness(tensor); /* a codec that waited to start */
+            update_readiness(tensor); /* a codec that waits to start */
         else
             finish(tensor);
     }
@@ -287,7 +288,7 @@ void client_allreduce_mode_failed(struct weft_tensor *tensor)
     struct client_engine *engine = tensor->session->engine;
     client_engine_cancel_work(&tensor->work);
     weft_list_remove(&tensor->record_link);
-    /* While the group holds it, on_reduced ends it; fail_queued has answered what was queued. */
+    /* While the group holds it, on_reduced completes it; fail_queued has completed queued ones. */
     if (tensor->has_begun && op->in_transport == 0)
         client_request_complete(op->request, engine->failed, engine->failed_text);
 }

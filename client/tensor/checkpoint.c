@@ -1,15 +1,15 @@
-/* checkpoint.c - what the job remembers of a tensor, once for all ranks, as bytes for the trainer's
- * checkpoint: the optimiser's arrays and what a shard's codec owes (residual.c has each rank's own).
+/* checkpoint.c - weft_state_save, weft_state_load: the state of a tensor that a job has once: optimiser
+ * arrays and the residual of a shard's codec. residual.c has the state of each rank.
  *
- *     struct state_head, the arrays (elems f32 each), the debt (elems f32, if there is one), xxh3 of all that
+ *     struct state_head, arrays (elems f32 each), residual (elems f32, if has_residual), xxh3 of all before
  *
- * Arrays are where the update is made: here, at the shards, or (codecs in server mode) at both, then equal.
- * Elements lie in the tensor's order, so neither chunks nor shards of the job that saved can be seen. The
- * debt is one of sums: for another number of ranks it is scaled, so that the mean of what is owed stays.
+ * The arrays are where the update runs: in this process, at the shards, or (codec in server mode) at both,
+ * with equal values. Elements are in the tensor's order, independent of chunks and shards. With another
+ * number of ranks the residual, which is of a sum, is scaled so that its mean is kept.
  *
- *     save   one rank    here: copied; at shards: STATE_PULL of every chunk, part by part
- *     load   rank 0      checks everything; STATE_INIT of every chunk, part by part; then tells the others
- *            all ranks   the verdict, then arrays kept here, by broadcast */
+ *     save   one rank    own arrays: copied; at the shards: STATE_PULL of every chunk, part by part
+ *     load   rank 0      validates everything; STATE_INIT of every chunk, part by part; broadcasts the result
+ *            all ranks   receive the result, then the arrays of this process, by broadcast */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,11 +31,11 @@ struct state_head {
     uint32_t version, ranks;
     uint64_t elems, step;
     uint32_t arrays, has_residual;
-    char optimizer[16]; /* its name, zeros behind it */
+    char optimizer[16]; /* name, padded with zeros */
 };
 _Static_assert(sizeof(struct state_head) == 56, "a file format");
 enum { DIGEST_BYTES = 8 };
-#define STEP_MAX ((uint64_t)1 << 62) /* no count of steps gets there */
+#define STEP_MAX ((uint64_t)1 << 62) /* above any number of steps */
 
 static uint32_t arrays_of(const struct weft_tensor *tensor)
 {
@@ -52,8 +52,8 @@ static bool shards_hold_residual(const struct weft_tensor *tensor)
     return shards_hold_state(tensor) && tensor->codec_spec.id == WEFT_CODEC_TOPK && tensor->codec_spec.global;
 }
 
-/* A shard that does not know these requests drops them: whoever asked would wait for its deadline. Equal
- * on all ranks. */
+/* A shard of an older release drops these requests, and the caller would wait for its deadline. Equal on all
+ * ranks. */
 static enum weft_status check_shards(const struct weft_tensor *tensor, const char *call)
 {
     struct weft_session *session = tensor->session;
@@ -81,7 +81,7 @@ uint64_t weft_state_bytes(const struct weft_tensor *tensor)
     return tensor ? bytes_of(tensor, arrays_of(tensor), shards_hold_residual(tensor)) : 0;
 }
 
-/* Arrays pass through the tensor's scratch, which may be needed for this alone. */
+/* Arrays pass through tensor->scratch, which may have been allocated for that only. */
 static void free_scratch(struct weft_tensor *tensor, bool had)
 {
     if (had || atomic_load_explicit(&tensor->busy, memory_order_acquire)) return;
@@ -189,7 +189,7 @@ static enum weft_status check_bytes(struct weft_tensor *tensor, const uint8_t *d
     return WEFT_OK;
 }
 
-/* One part into the scratch, `factor` times what was saved; checked. */
+/* Copies one part to the scratch, times `factor`. WEFT_ERR_MALFORMED: a value is not finite or too large. */
 static enum weft_status read_part(struct weft_tensor *tensor, const uint8_t *from, float factor,
                                   uint32_t too_large_bits)
 {
@@ -206,14 +206,13 @@ static enum weft_status install_part(struct weft_tensor *tensor, uint32_t part)
     return client_request_wait_internal(tensor->session, &request, "state_load");
 }
 
-/* What a debt is worth where it goes: a sum over the present ranks, or each rank's share of the one it
- * was. */
+/* Scale of the residual: of a sum over the present ranks at a shard, or of each rank's share. */
 static float residual_factor(const struct weft_tensor *tensor, uint32_t ranks)
 {
     return (float)((shards_hold_residual(tensor) ? (double)tensor->session->ranks : 1.0) / ranks);
 }
 
-/* All parts are looked at before the first one goes anywhere. */
+/* Validates all parts before one is installed. */
 static enum weft_status check_parts(struct weft_tensor *tensor, const uint8_t *at,
                                     const struct state_head *head)
 {
@@ -238,7 +237,7 @@ static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t 
                               : WEFT_OK; /* else it stays in the scratch */
 }
 
-/* Whatever fails from here on leaves a state that nobody has saved. */
+/* An error from here on ends the session: only a part of the state is installed. */
 static enum weft_status install(struct weft_tensor *tensor, const uint8_t *at, const struct state_head *head)
 {
     struct weft_session *session = tensor->session;
@@ -262,14 +261,14 @@ static enum weft_status broadcast_from_root(struct weft_tensor *tensor, void *bu
     return client_call_run_internal(tensor->session, WEFT_COLL_LABEL_STATE_LOAD, &call, "state_load");
 }
 
-/* The debt, in rank 0's scratch, has no place at a shard. */
+/* No shard can hold the residual, which is in rank 0's scratch: it becomes the carry of every rank. */
 static enum weft_status residual_to_carry(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     WEFT_TRY(broadcast_from_root(tensor, tensor->scratch, tensor->elems, WEFT_F32));
     if (!tensor->carry) tensor->carry = weft_alloc_zero(session->env, tensor->bytes);
     tensor->carry_ranks = session->ranks;
-    if (!tensor->carry) { /* the others count on this rank */
+    if (!tensor->carry) { /* the other ranks depend on this one */
         client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u has no memory for what tensor '%s' owes",
                     session->rank, tensor->name);
         return client_usable(session);
@@ -331,7 +330,7 @@ enum weft_status weft_state_load(struct weft_tensor *tensor, const void *data, u
     WEFT_TRY(check_load(tensor));
     const bool had_scratch = tensor->scratch != NULL;
     enum weft_status status = client_tensor_alloc_scratch(tensor);
-    if (status < 0) { /* the others count on this rank */
+    if (status < 0) { /* the other ranks depend on this one */
         client_fail(tensor->session, status, true, "rank %u: no memory to load the state of tensor '%s'",
                     tensor->session->rank, tensor->name);
         return status;

@@ -5,7 +5,7 @@
 #include "client/tensor/tensor.h"
 #include "kernels/kernels.h"
 
-/* The tensor goes on with `codec`, which is new, from where the one it has is. */
+/* Replaces the tensor's codec by `codec`, which takes over its state. */
 static enum weft_status move_codec(struct weft_tensor *tensor, struct weft_codec *codec,
                                    struct weft_error *error)
 {
@@ -42,7 +42,7 @@ enum weft_status client_codec_place_on_host(struct weft_tensor *tensor, struct w
     return move_codec(tensor, codec, error);
 }
 
-/* Once for each place that a tensor's buffers are said to lie at. */
+/* Logs the reason once for each kind of memory that the buffers are in. */
 static void log_host_codec(struct weft_tensor *tensor, const char *why)
 {
     if (!tensor->host_codec_logged)
@@ -72,7 +72,7 @@ enum weft_status client_codec_place_on_device(struct weft_tensor *tensor,
     if (!tensor->codec) return WEFT_OK;
     const struct weft_codec_device *now = weft_codec_device_of(tensor->codec);
     const bool here = now && now->number == at.number && now->ranks >= at.ranks;
-    /* a carry is added on the host, once */
+    /* the host adds a carry, once */
     if (tensor->carry || tensor->host_codec_logged) return client_codec_place_on_host(tensor, error);
     *coded_out = here;
     if (here) return WEFT_OK;

@@ -1,9 +1,7 @@
-/* codec_placement.h - on which side of PCIe a tensor's codec lives: with the gradients on their device, or in
- * host memory.
+/* codec_placement.h - whether a tensor's codec runs on the device of its gradients or on the host.
  *
- * A codec moves between the two as its saved state, which is the same for both, when the tensor's buffers
- * do. What has no form on a device stays on the host, and the tensor's calls are staged whole
- * (device_staging.h). */
+ * The codec moves with the tensor's buffers, as its saved state, which is the same on both sides. A codec
+ * without a device version stays on the host, and the tensor's buffers are staged (device_staging.h). */
 #ifndef WEFT_CLIENT_TENSOR_CODEC_PLACEMENT_H
 #define WEFT_CLIENT_TENSOR_CODEC_PLACEMENT_H
 
@@ -11,12 +9,12 @@
 
 struct weft_tensor;
 
-/* Caller, before a push_pull of buffers on `where` starts, with that device current. *coded_out: the codec
- * works there now. An error: the call is not made. Waits for the device where the codec has to move. */
+/* Call before push_pull of buffers on device `where`, which is current. *coded_out: the codec runs there.
+ * Waits for the device if the codec moves. On an error do not start the push_pull. Caller's thread. */
 enum weft_status client_codec_place_on_device(struct weft_tensor *tensor,
                                               const struct weft_codec_device *where, bool *coded_out,
                                               struct weft_error *error);
-/* Caller, before one of buffers in host memory. */
+/* Call before push_pull of buffers in host memory. Caller's thread. */
 enum weft_status client_codec_place_on_host(struct weft_tensor *tensor, struct weft_error *error);
 
 #endif

@@ -1,5 +1,5 @@
-/* tensor/codec_tuner.c - see tensor/codec_tuner.h: when the judge looks, how its word travels, and what it
- * takes to change a tensor's codec. */
+/* codec_tuner.c - see codec_tuner.h: the schedule of decisions, their broadcast, and a change of a tensor's
+ * codec. */
 #include "client/tensor/codec_tuner.h"
 
 #include <math.h>
@@ -15,12 +15,12 @@
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
-/* of a step, from which on its traffic says something about the link */
+/* bytes of a step from which on its traffic measures the link */
 #define RATE_SAMPLE_BYTES_MIN 1048576.0
 #define ROOT 0u
 
-/* What a rank tells rank 0 at a look: these, then the moment of readiness of each tensor. Doubles, sent as
- * 64-bit words. */
+/* Figures that a rank sends to rank 0, followed by the ready time of each tensor. Doubles, sent as 64-bit
+ * words. */
 enum { WORD_STEP_NS, WORD_COMPUTE_NS, WORD_RATE, WORD_READY };
 
 /* ---- memory ---- */
@@ -106,12 +106,13 @@ static double median(double *values, uint32_t count)
     return count ? values[count / 2] : 0;
 }
 
-/* This rank's, of the steps since the last look; then they are forgotten. */
+/* Fills this rank's figures of the steps since the last decision, and resets them. */
 static void fill_own_words(struct client_codec_tuner *codec_tuner)
 {
     codec_tuner->mine[WORD_STEP_NS] = median(codec_tuner->step_ns, codec_tuner->step_count);
     codec_tuner->mine[WORD_COMPUTE_NS] = median(codec_tuner->compute_ns, codec_tuner->step_count);
-    codec_tuner->mine[WORD_RATE] = codec_tuner->rate_max; /* what disturbs a step only makes it slower */
+    codec_tuner->mine[WORD_RATE] = codec_tuner->rate_max; /* the largest: a disturbance only lowers the
+                                                           * rate */
     for (uint32_t i = 0; i < codec_tuner->count; i++) {
         struct client_codec_choice *codec_choice = &codec_tuner->tensors[i]->codec_choice;
         codec_tuner->mine[WORD_READY + i] =
@@ -123,7 +124,7 @@ static void fill_own_words(struct client_codec_tuner *codec_tuner)
     codec_tuner->rate_max = 0;
 }
 
-/* Of all ranks: an exchange begins when the last one is ready, and the one that waited for nobody has
+/* Maximum over all ranks. An exchange begins when the last rank is ready, and the rank that did not wait has
  * measured the link. */
 static double largest(const struct client_codec_tuner *codec_tuner, uint32_t ranks, size_t word)
 {
@@ -133,7 +134,7 @@ static double largest(const struct client_codec_tuner *codec_tuner, uint32_t ran
     return isfinite(found) ? found : 0;
 }
 
-/* Tensors are pushed in much the same order every step, so this is nearly sorted from the second time on. */
+/* Insertion sort: the order of pushes is nearly equal in every step. */
 static void sort_by_readiness(struct client_codec_tuner *codec_tuner)
 {
     for (uint32_t i = 1; i < codec_tuner->count; i++) {
@@ -155,7 +156,7 @@ void client_codec_tuner_add_bandwidth(struct client_codec_tuner *codec_tuner, do
     codec_tuner->bandwidth_from_table = false;
 }
 
-/* Every rank, from the same figures: what the steps said about the link. */
+/* Takes the link rate from the steps. Equal on all ranks. */
 static void use_step_rates(struct weft_session *session)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -165,8 +166,7 @@ static void use_step_rates(struct weft_session *session)
     codec_tuner->probed_ns = weft_now_ns(session->env);
 }
 
-/* What the link can carry in a hundredth of the time since it was last measured, if that says anything about
- * it. */
+/* Bytes that the link carries in 1/100 of the time since its last measurement; 0: too few to measure. */
 static int64_t probe_bytes(const struct weft_session *session)
 {
     const struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -179,7 +179,7 @@ static int64_t probe_bytes(const struct weft_session *session)
                                                     : 4 * (int64_t)CLIENT_PROBE_BYTES_MIN;
 }
 
-/* Rank 0. `gathered`: there are figures of steps; before the first one nothing is known to be hidden. */
+/* Rank 0. gathered: figures of steps exist; without them no time is known to be overlapped. */
 static void decide(struct weft_session *session, bool gathered)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -215,7 +215,7 @@ static void decide(struct weft_session *session, bool gathered)
         : decision == WEFT_CODEC_DECISION_CHANGE ? "changed"
                                                  : "taken back");
     bool differs =
-        false; /* not the judge's verdict: after a late declaration it begins anew, from all dense */
+        false; /* compares with what is in force: after a late declaration the tuner begins with dense */
     codec_tuner->decision[CLIENT_DECISION_PROBE_BYTES] =
         gathered && (codec_tuner->latency_from_table || largest(codec_tuner, session->ranks, WORD_RATE) == 0)
             ? probe_bytes(session)
@@ -228,9 +228,9 @@ static void decide(struct weft_session *session, bool gathered)
     codec_tuner->decision[CLIENT_DECISION_REVISION] = (int64_t)codec_tuner->revision + differs;
 }
 
-/* ---- changing ---- */
+/* ---- changes ---- */
 
-/* What the codec in use still owes goes into tensor->carry, beside what is there from an earlier change. */
+/* Adds the residual of the present codec to tensor->carry. */
 static enum weft_status save_residual(struct weft_tensor *tensor)
 {
     struct weft_env *env = tensor->session->env;
@@ -277,9 +277,8 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     return WEFT_OK;
 }
 
-/* The published choices are in force from `step`. `anew`: every codec is made anew, by all ranks alike: of
- * those that come together some may be new and some have rested, and what codecs count and draw by must be
- * the same everywhere. What they owe is kept. */
+/* Puts the decision in force from `step`. anew: all ranks make all codecs anew, because new and rested ranks
+ * must have equal counters and seeds. Residuals are kept. */
 static enum weft_status apply(struct weft_session *session, uint64_t step, bool anew)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -309,7 +308,7 @@ static enum weft_status apply(struct weft_session *session, uint64_t step, bool 
     return WEFT_OK;
 }
 
-/* ---- the rhythm ---- */
+/* ---- schedule ---- */
 
 static enum weft_status post_decision(struct weft_session *session)
 {
@@ -336,7 +335,7 @@ static enum weft_status measure_and_choose(struct weft_session *session, uint64_
             status = client_request_wait_internal(session, &codec_tuner->decision_request,
                                                   "publishing the choice of codecs");
     }
-    if (status == WEFT_ERR_NO_MEMORY) /* the others count on this rank */
+    if (status == WEFT_ERR_NO_MEMORY) /* the other ranks depend on this one */
         client_fail(session, status, true, "rank %u has no memory to measure codecs", session->rank);
     if (status < 0) return client_usable(session) < 0 ? client_usable(session) : status;
     WEFT_TRY(apply(session, step, anew));
@@ -345,7 +344,7 @@ static enum weft_status measure_and_choose(struct weft_session *session, uint64_
     return WEFT_OK;
 }
 
-/* Whoever is left alone exchanges nothing, so nothing is to be coded. */
+/* A single rank exchanges nothing, so no codec is needed. */
 static enum weft_status choose_dense(struct weft_session *session, uint64_t step)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -361,13 +360,13 @@ static enum weft_status choose_dense(struct weft_session *session, uint64_t step
     return WEFT_OK;
 }
 
-/* Rank 0 has asked for it, from all ranks alike. */
+/* Measures the link if rank 0's decision asks for it. */
 static enum weft_status probe(struct weft_session *session)
 {
     const int64_t bytes = session->tensors->codec_tuner.decision[CLIENT_DECISION_PROBE_BYTES];
     if (bytes < (int64_t)CLIENT_PROBE_BYTES_MIN || bytes > (int64_t)CLIENT_PROBE_BYTES_MAX) return WEFT_OK;
     const enum weft_status status = client_codec_tuner_probe(session, (size_t)bytes);
-    if (status == WEFT_ERR_NO_MEMORY) /* the others count on this rank */
+    if (status == WEFT_ERR_NO_MEMORY) /* the other ranks depend on this one */
         client_fail(session, status, true, "rank %u has no memory to measure the link", session->rank);
     return status;
 }
@@ -407,12 +406,12 @@ enum weft_status client_codec_tuner_step_begin(struct weft_session *session, uin
     }
 }
 
-/* What the step's exchanges say about the link, without the work of codecs that went on meanwhile. */
+/* Derives the link rate from the step's exchanges, without the time of codec work. */
 static void record_rate(struct client_codec_tuner *codec_tuner)
 {
     const struct client_codec_traffic *traffic = &codec_tuner->traffic;
     const double ns = (double)traffic->busy_ns - traffic->coded_ns;
-    /* the last one's: it hides behind nothing */
+    /* the return of the last exchange overlaps with nothing */
     const double bytes = traffic->moved_bytes + traffic->return_bytes;
     if (bytes < RATE_SAMPLE_BYTES_MIN || ns < 0.5 * (double)traffic->busy_ns ||
         ns < 4 * codec_tuner->latency_ns)
@@ -474,7 +473,7 @@ void client_codec_tuner_exchange_completed(struct weft_tensor *tensor)
         traffic->busy_ns += weft_now_ns(tensor->session->env) - traffic->busy_since_ns;
 }
 
-/* ---- the report ---- */
+/* ---- report ---- */
 
 enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out)
 {
@@ -498,7 +497,7 @@ enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice 
     return WEFT_OK;
 }
 
-/* At the end of the job, from rank 0, for tensors that had a choice. */
+/* Rank 0, at the end of the job. */
 void client_codec_tuner_report(struct weft_session *session)
 {
     const struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;

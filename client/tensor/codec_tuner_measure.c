@@ -1,15 +1,13 @@
-/* codec_tuner_measure.c - what candidates and links cost here, known before the first step.
+/* codec_tuner_measure.c - costs of candidates and of the link, measured before the first step.
  *
- * Codecs: one rank's share of an exchange (encode, combine what was gathered or the own slice, take, finish)
- * on samples of two sizes, one that stays in the caches and one that does not; costs between them go by the
- * logarithm of the size. All ranks measure at the same time, as they will encode at the same time, and the
- * slowest counts.
+ * Codecs: one rank's work in an exchange (encode, combine, take, finish) on samples of two sizes, one within
+ * the caches and one beyond. Costs in between are interpolated by the logarithm of the size. All ranks
+ * measure at the same time, as they encode at the same time; the slowest rank counts.
  *
- * Link: what the job's link table says (collective.links, by rank 0's file); the first probe checks it.
- * Where there is no table: the shortest of some tiny exchanges is its latency; then all-reduces that grow
- * until one takes long enough to be trusted (a shaped link lets a burst pass at full speed). Every rank's
- * clock runs from its own call, so the one that came last has measured the exchange alone: the least of
- * the ranks' times is taken, and all ranks go by the same numbers. */
+ * Link: the job's link table (collective.links of rank 0), checked by the first probe. Without a table, the
+ * latency is the shortest of some small exchanges, and the bandwidth that of all-reduces which grow until one
+ * takes PROBE_NS_MIN, because a shaped link passes a burst at full speed. The last rank to arrive has
+ * measured the exchange alone, so the minimum over the ranks is used on all of them. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,15 +23,15 @@
 
 enum { SMALL_ELEMS = 1 << 14, LARGE_ELEMS = 1 << 20, RUNS = 3, SMALL_EXCHANGES = 8 };
 #define FIRST_PROBE_BYTES ((size_t)64 << 10)
-#define PROBE_NS_MIN 60e6 /* long enough to be believed */
-#define CALL_NS 5e3        /* of an operation beside its elements: letters, the group's door */
+#define PROBE_NS_MIN 60e6 /* longer than the bursts of a shaped link */
+#define CALL_NS 5e3        /* fixed cost of an operation: messages to the engine, validation */
 
 /* ---- codecs ---- */
 
 struct sample {
-    double encode_ns, decode_ns; /* 0: not measured */
+    double encode_ns, decode_ns;         /* 0: not measured */
     uint64_t elems;
-    double share[WEFT_CODEC_ROUNDS_MAX]; /* bytes of a contribution over its upper bound */
+    double share[WEFT_CODEC_ROUNDS_MAX]; /* bytes of a contribution, divided by their upper bound */
 };
 
 struct candidate_samples {
@@ -46,7 +44,7 @@ struct bench {
     struct weft_codec_spec spec;
     struct weft_shape shape;
     uint32_t ranks;
-    bool can_slice; /* not through shards */
+    bool can_slice; /* false for shards, which combine whole chunks */
     struct weft_codec *codec;
     struct weft_combiner *combiner;
     const float *grad;
@@ -59,7 +57,7 @@ static double since_ns(struct weft_env *env, uint64_t began_ns)
     return (double)(weft_now_ns(env) - began_ns);
 }
 
-/* Adds the time of one rank's part to *ns. */
+/* Adds the ns of one rank's part to *ns. */
 static enum weft_status combine(struct bench *b, uint32_t round, size_t bytes, double *ns)
 {
     const void *aggregate = b->bytes;
@@ -99,13 +97,13 @@ static enum weft_status run_once(struct bench *b, struct sample *sample)
     decode_ns += since_ns(b->env, began_ns);
     weft_codec_commit(b->codec);
     if (sample->encode_ns == 0 || encode_ns + decode_ns < sample->encode_ns + sample->decode_ns) {
-        sample->encode_ns = encode_ns + 1; /* a virtual clock stands still: measured all the same */
+        sample->encode_ns = encode_ns + 1; /* above 0 also with a virtual clock, which stands still */
         sample->decode_ns = decode_ns;
     }
     return WEFT_OK;
 }
 
-/* A failure leaves the sample unmeasured: the candidate is not chosen. */
+/* After an error the sample is unmeasured, and the candidate is not chosen. */
 static void measure_sample(const struct weft_tensor *tensor, const struct weft_codec_spec *spec,
                            const struct weft_shape *shape, const float *grad, float *out,
                            struct sample *sample)
@@ -128,7 +126,7 @@ static void measure_sample(const struct weft_tensor *tensor, const struct weft_c
     weft_free_bytes(env, b.bytes);
 }
 
-/* As many elements of the tensor as a sample has, as a matrix if it is one. */
+/* A shape of at most `elems` elements: a matrix if the tensor is one. */
 static struct weft_shape sample_shape(const struct weft_shape *shape, uint64_t elems)
 {
     const uint64_t all = weft_shape_elems(shape);
@@ -150,7 +148,7 @@ static double interpolate(const struct sample *small, const struct sample *large
     return (a + (b - a) * at) * n;
 }
 
-/* `bytes`: of the contributions of candidate `choice`; NULL: of dense, choice 0. */
+/* bytes: of the contributions of candidate `choice`; NULL: dense, choice 0. */
 static void add_traffic(const struct weft_tensor *tensor, uint32_t choice, const size_t *bytes,
                         struct weft_codec_cost *cost)
 {
@@ -189,7 +187,7 @@ static struct weft_codec_cost cost_of(const struct candidate_samples *samples,
     return cost;
 }
 
-/* Samples of a spec are taken once, on the largest tensor that has it. */
+/* Each spec is measured once, on the largest tensor that has it. */
 static const struct weft_tensor *largest_tensor_with(const struct client_codec_tuner *codec_tuner,
                                               const struct weft_codec_spec *spec)
 {
@@ -234,14 +232,14 @@ static void fill_normal(float *out, size_t count)
     }
 }
 
-/* costs[] of every tensor, by this rank's own clock. */
+/* Fills costs[] of every tensor by this rank's clock. */
 static enum weft_status measure_codecs(struct weft_session *session)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     struct weft_env *env = session->env;
     struct candidate_samples *all_samples =
         weft_alloc_array(env, codec_tuner->count * WEFT_CODEC_CANDIDATES_MAX, sizeof *all_samples);
-    uint64_t most = 1; /* no sample is larger than its tensor */
+    uint64_t most = 1; /* a sample is at most as large as its tensor */
     for (uint32_t i = 0; i < codec_tuner->count; i++)
         if (codec_tuner->tensors[i]->elems > most) most = codec_tuner->tensors[i]->elems;
     if (most > LARGE_ELEMS) most = LARGE_ELEMS;
@@ -295,7 +293,7 @@ static enum weft_status gather(struct weft_session *session, const double *mine,
 
 enum { COST_WORDS = 4 };
 
-/* The slowest rank's work counts, and everybody goes by it. */
+/* Takes the maximum over all ranks, on all ranks. */
 static enum weft_status agree_on_costs(struct weft_session *session)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -316,7 +314,8 @@ static enum weft_status agree_on_costs(struct weft_session *session)
             struct weft_codec_cost *cost = &codec_tuner->tensors[i]->codec_choice.costs[c];
             for (uint32_t rank = 0; rank < session->ranks; rank++) {
                 const double *place = all + rank * count + (i * WEFT_CODEC_CANDIDATES_MAX + c) * COST_WORDS;
-                if (!(place[0] >= 0)) cost->encode_ns = -1; /* where one rank cannot, none does */
+                if (!(place[0] >= 0)) cost->encode_ns = -1; /* a candidate that fails on one rank is excluded
+                                                             * on all */
                 if (cost->encode_ns < 0) break;
                 cost->encode_ns = fmax(cost->encode_ns, place[0]);
                 cost->decode_ns = fmax(cost->decode_ns, place[1]);
@@ -329,7 +328,7 @@ static enum weft_status agree_on_costs(struct weft_session *session)
     return status;
 }
 
-/* The least of all ranks' times. */
+/* Minimum over all ranks. */
 static enum weft_status min_over_ranks(struct weft_session *session, double mine, double *all,
                                        double *least_out)
 {
@@ -370,7 +369,7 @@ static enum weft_status measure_link(struct weft_session *session)
     double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
     enum weft_status status = buffer && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     if (status == WEFT_OK) status = min_small_exchange_ns(session, buffer, all, &shortest);
-    codec_tuner->latency_ns = shortest / 2; /* there and back */
+    codec_tuner->latency_ns = shortest / 2; /* one way */
     for (size_t bytes = FIRST_PROBE_BYTES;
          bytes <= CLIENT_PROBE_BYTES_MAX && status == WEFT_OK && ns < PROBE_NS_MIN; bytes *= 4) {
         status = time_all_reduce(session, buffer, bytes, all, &ns);
@@ -382,8 +381,8 @@ static enum weft_status measure_link(struct weft_session *session)
     return status;
 }
 
-/* What the job's link table says, the same on all ranks; false: nothing, or not of all links. Tensors that
- * are declared later find what has been learnt since. */
+/* Takes the link from the job's link table, equal on all ranks. false: no table, or not of all links. Later
+ * measurements are kept. */
 static bool read_link_table(struct weft_session *session)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -421,8 +420,8 @@ enum weft_status client_codec_tuner_probe(struct weft_session *session, size_t b
     return status;
 }
 
-/* Does codec work take processor time from the computation? It does when the ranks of this host, each with
- * its engine, outnumber the processors. */
+/* 1 if the ranks of this host, each with an engine thread, outnumber the processors: codec work then delays
+ * the computation. */
 static double measure_steal(const struct weft_session *session)
 {
     char mine[128], other[128];

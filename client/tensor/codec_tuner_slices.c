@@ -1,8 +1,8 @@
-/* codec_tuner_slices.c - what one rank computes of a round that the ranks combine in slices
+/* codec_tuner_slices.c - one rank's cost of a round that the ranks combine in slices
  * (compress/split/slice.h).
  *
- * A rank adds one slice for all ranks: 1 / ranks of what a combiner of the whole does. It packs its own
- * sum and reads the sums of all ranks. */
+ * A rank adds one slice of all ranks, 1 / ranks of the elements. It packs its own sum and unpacks the sums of
+ * all ranks. */
 #include "client/tensor/codec_tuner.h"
 
 struct packing {
@@ -13,7 +13,7 @@ struct packing {
     uint64_t *lengths;
 };
 
-/* Where a rank's sum begins in the aggregate; packed sums have 16-bit elements. */
+/* Start of a rank's sum in the aggregate; packed sums have 16-bit elements. */
 static const uint8_t *sum_of(const struct packing *packing, uint32_t rank)
 {
     return packing->aggregate + rank * packing->slices->slice_elems * sizeof(uint16_t);

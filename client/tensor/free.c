@@ -1,10 +1,10 @@
-/* free.c - weft_tensor_free: all ranks agree, then each drops the tensor.
+/* free.c - weft_tensor_free: all ranks agree, then each frees the tensor.
  *
- *     caller    all_gather of the tensor's number ──► TensorFree to the coordinator ──► message ─────► free the memory
- *     engine                                                                           out of its table
+ *     caller    all_gather of the tensor's id ──► TensorFree to the coordinator ──► message ──► free memory
+ *     engine                                                                        remove from its table
  *
- * The engine's requests on the tensor have ended before. What may still hold it is a hash of its weights
- * on its way to the net thread: the caller waits for that first, so that no hash follows TensorFree. */
+ * All requests on the tensor have completed before. A hash of its weights may still be queued on the net
+ * thread. The caller waits for that first, so that no hash follows TensorFree. */
 #include <stdio.h>
 
 #include "client/comm/comm.h"
@@ -41,7 +41,7 @@ static void detach(struct weft_command *command)
     weft_loop_notify(loop);
 }
 
-/* What this rank can find out alone; nothing was sent. */
+/* Local checks; nothing was sent. */
 static enum weft_status check(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
@@ -68,7 +68,7 @@ static enum weft_status check(struct weft_tensor *tensor)
     return WEFT_OK;
 }
 
-/* Do all ranks name the same tensor? */
+/* Checks that all ranks free the same tensor. */
 static enum weft_status compare_ranks(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
@@ -95,11 +95,11 @@ static enum weft_status send_tensor_free(struct weft_tensor *tensor)
     const enum weft_status status = client_control_send(session, &message);
     if (status == WEFT_OK) return WEFT_OK;
     client_fail(session, status, true, "rank %u cannot free tensor '%s': %s", session->rank, tensor->name,
-                weft_reason_text(status)); /* the others have */
+                weft_reason_text(status)); /* the other ranks have freed it */
     return client_usable(session);
 }
 
-/* No call and no step finds it any more. */
+/* Removes it from the lists that calls and steps use. */
 static void unlink_tensor(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
@@ -124,6 +124,6 @@ enum weft_status weft_tensor_free(struct weft_tensor *tensor)
     client_event_post(session, &tensor->detach_mail);
     (void)client_wait_for(session, is_detached, tensor, until_ns);
     const bool held = !atomic_load(&tensor->detached) || atomic_load(&tensor->hash_posted);
-    if (!held) client_tensor_free(tensor); /* else weft_finalize does */
+    if (!held) client_tensor_free(tensor); /* else weft_finalize frees it */
     return WEFT_OK;
 }

@@ -1,5 +1,5 @@
-/* init.c - first weights: rank 0 installs them at the shards, then broadcasts them over the group of workers.
- * A rank that has the broadcast knows by it that the shards have the weights too. */
+/* init.c - weft_tensor_init: rank 0 sends its weights to the shards, then broadcasts them to the workers. A
+ * rank that has received the broadcast knows that the shards have the weights. */
 #include <stdio.h>
 
 #include "client/call/call.h"
@@ -16,7 +16,8 @@ static enum weft_status install(struct weft_tensor *tensor, const void *weights,
     return client_request_wait_internal(tensor->session, &request, what);
 }
 
-/* Have all ranks got them? A loss may have come between one's broadcast and another's. */
+/* Checks whether all ranks have weights. After a loss some ranks may have received the broadcast and others
+ * not. */
 static enum weft_status all_initialised(struct weft_tensor *tensor, const char *what, bool *all_out)
 {
     struct weft_request request = {{0}};
@@ -33,20 +34,18 @@ static enum weft_status broadcast_weights(struct weft_tensor *tensor, void *weig
     return client_call_run_internal(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, what);
 }
 
-/* All others, too, know that these are not the first weights: from here on they may become others. */
+/* Returns when all ranks know that the weights are incomplete; only then may they change. */
 static enum weft_status wait_for_all(struct weft_tensor *tensor, const char *what)
 {
     const struct client_simple_call call = {.kind = WEFT_COLL_BARRIER, .dtype = WEFT_F32, .op = WEFT_SUM};
     return client_call_run_internal(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, what);
 }
 
-/* In a job that goes on without lost ranks it is called again after a loss: on all ranks, also where it had
- * gone well. Whose weights are not all there keeps his own, which may be the ones to install next. While one
- * rank has none no step can have closed.
+/* In an elastic job with shards all ranks call it again after a loss. A rank without complete weights keeps
+ * its own, which may be the next to install. No step can complete while a rank has no weights.
  *
- * Who has had some and finds that others have not has none any more, before rank 0, which may be another
- * than theirs came from, installs its own: with the next loss he may be left among ranks that have the new
- * ones, or with the shards alone that do. */
+ * A rank that has weights while others have none drops them before rank 0 installs its own. Otherwise a
+ * further loss could leave it among ranks, or with shards, that have the new weights. */
 static enum weft_status init_elastic(struct weft_tensor *tensor, void *weights, const char *what)
 {
     struct weft_session *session = tensor->session;

@@ -15,7 +15,7 @@
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
-/* What all three need. On WEFT_OK the tensor is idle and its op empty. */
+/* Checks of all calls. On WEFT_OK the tensor is idle and its op is empty. */
 static enum weft_status check_call(struct weft_tensor *tensor, const void *buffer, const char *call)
 {
     struct weft_session *session = tensor->session;
@@ -26,7 +26,7 @@ static enum weft_status check_call(struct weft_tensor *tensor, const void *buffe
     return client_tensor_claim(tensor, call);
 }
 
-/* What only a contribution needs: an open step, weights to start from, and not twice in one step. */
+/* Checks of a contribution: a step is open, weights exist, and it is the first of the step. */
 static enum weft_status check_contribution(struct weft_tensor *tensor, const char *call)
 {
     struct weft_session *session = tensor->session;
@@ -52,7 +52,7 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
     return WEFT_OK;
 }
 
-/* Buffers on a device: the engine works on their copies in host memory, which come and go by themselves. */
+/* Device buffers: copies them to and from host memory for the engine, unless the codec runs on the device. */
 static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind kind,
                               struct client_request *request)
 {
@@ -96,8 +96,8 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
     return WEFT_OK;
 }
 
-/* A tensor that does not skip the step takes the value into the weights of all ranks. The gradient is in
- * the caller's cache now. */
+/* Without skip_nonfinite the value enters the weights of all ranks. The gradient is in the caller's cache
+ * here. */
 static void warn_if_not_finite(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
@@ -113,7 +113,7 @@ static void warn_if_not_finite(struct weft_tensor *tensor)
              session->rank, (unsigned long long)session->step.number, tensor->name);
 }
 
-/* Take the request, fill in the step, and off to the engine. tensor->op holds in, out and scaled already. */
+/* Takes the request, copies the step's parameters, and queues it. op has in, out and scaled. */
 static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind kind,
                               struct weft_request *user_request)
 {
@@ -126,11 +126,11 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     tensor->op.request = request;
     request->tensor = tensor;
     const enum weft_status staged = stage(tensor, kind, request);
-    if (staged < 0) { /* the request does not begin */
+    if (staged < 0) { /* the request was not started */
         tensor->op = (struct client_tensor_op){.kind = CLIENT_OP_NONE};
         return staged;
     }
-    /* nothing can fail from here on */
+    /* nothing fails from here on */
     if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_tensor_group_leader(tensor);
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
         warn_if_not_finite(tensor);
@@ -179,15 +179,14 @@ static enum weft_status check_overlap(struct weft_tensor *tensor, const void *gr
                         tensor->name, (long long)(to - in));
 }
 
-/* Starts the push_pull whose buffers are in op.in and op.out. */
+/* Starts the push_pull whose buffers are op.in and op.out. */
 static enum weft_status contribute(struct weft_tensor *tensor, struct weft_request *request)
 {
     struct client_tensor_op *op = &tensor->op;
     WEFT_TRY(client_state_backup(tensor));
     if (tensor->codec_choice.candidates.count > 0) client_codec_tuner_tensor_ready(tensor);
     if ((tensor->session->step.weight != 1.0f && !tensor->codec) || tensor->carry) {
-        /* `out` is free to use until the result comes, unless it still holds the weights this rank will
-         * update. */
+        /* `out` is free until the result arrives, unless it holds the weights that this rank updates */
         op->scaled = client_tensor_has_local_optimizer(tensor) ? tensor->scratch : op->out;
     }
     return start(tensor, CLIENT_OP_PUSH_PULL, request);
@@ -208,7 +207,7 @@ enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, vo
     return status;
 }
 
-/* Contributes zeros. With an optimiser the result goes into the last weights buffer. */
+/* Contributes zeros. With an optimiser the result goes to the last weights buffer. */
 enum weft_status weft_push_none(struct weft_tensor *tensor)
 {
     WEFT_DEFAULT_FLOATS;
@@ -237,8 +236,8 @@ enum weft_status weft_push_none(struct weft_tensor *tensor)
     return status == WEFT_IN_PROGRESS ? WEFT_OK : status;
 }
 
-/* push and pull move whole dense chunks: a codec's rounds, and all-reduce, have no halves, and of a tensor
- * whose codec may change the shards keep no weights. */
+/* push and pull transfer whole dense chunks. Codec rounds and all-reduce have no halves, and with a codec
+ * choice the shards hold no weights. */
 static enum weft_status check_half_call(struct weft_tensor *tensor, const char *call)
 {
     if (tensor->mode == WEFT_MODE_SERVER && !tensor->codec && !client_tensor_has_codec_choice(tensor))

@@ -1,14 +1,12 @@
-/* residual.c - what the codec of a tensor remembers on this rank, as bytes for the trainer's checkpoint: what
- * it has not sent yet, momentum, warm start, counters; and what codecs before it still owe (codec "auto").
+/* residual.c - the residual of a tensor's codec on this rank, as bytes for a checkpoint: unsent gradient,
+ * momentum, warm start, counters, and the carry of earlier codecs (codec "auto").
  *
- *     struct residual_head, then the carry (elems f32, if there is one), then the codec's state
- *     (compress/codec_state.c), then the xxh3 of all bytes before it. Version 1 has no hash and is still
- *     accepted.
+ *     struct residual_head, carry (elems f32, if has_carry), codec state (compress/codec_state.c),
+ *     xxh3 of all bytes before. Version 1 has no hash and is accepted.
  *
- * The bytes come back from a file and are trusted in nothing: everything is checked, and a new codec made
- * of them, before the tensor changes. The debt is worth its share of the mean over the workers of the job
- * that saved it: in a job of another size it is scaled, so that the mean of what is owed stays
- * (weft_codec_set_ranks). */
+ * The bytes are UNTRUSTED. All of them are validated, and a new codec is made from them, before the tensor
+ * changes. In a job with another number of ranks the residual is scaled, so that its mean over the ranks is
+ * kept (weft_codec_set_ranks). */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -30,7 +28,7 @@ struct residual_head {
     uint32_t version, ranks;
     uint64_t elems;
     uint32_t has_carry, zero;
-    char codec[WEFT_CODEC_TEXT_BYTES]; /* canonical text, zeros behind it */
+    char codec[WEFT_CODEC_TEXT_BYTES]; /* canonical text, padded with zeros */
 };
 _Static_assert(sizeof(struct residual_head) == 32 + WEFT_CODEC_TEXT_BYTES, "a file format");
 
@@ -95,13 +93,13 @@ enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint6
     return WEFT_OK;
 }
 
-/* ---- back ---- */
+/* ---- load ---- */
 
-/* What was read and checked, on its way into the tensor. */
+/* Validated content, before it is installed in the tensor. */
 struct restored {
     struct weft_codec_spec spec;
     struct weft_codec *codec; /* owned; NULL: dense */
-    float *carry;             /* owned (elems,); NULL: nothing */
+    float *carry;             /* owned (elems,); NULL: none */
 };
 
 static enum weft_status refuse(struct weft_tensor *tensor, const char *what)
@@ -175,14 +173,14 @@ static enum weft_status read_codec(struct weft_tensor *tensor, const uint8_t *fr
         return client_error(session, status, "no memory for the codec of tensor '%s'", tensor->name);
     if (status == WEFT_OK) status = weft_codec_load(restored->codec, from, bytes);
     if (status == WEFT_OK)
-        status = weft_codec_set_ranks(restored->codec, ranks); /* as it says itself, or nothing is known */
+        status = weft_codec_set_ranks(restored->codec, ranks); /* the number of ranks in the header */
     if (status == WEFT_OK) status = weft_codec_set_ranks(restored->codec, session->ranks);
     if (status == WEFT_OK)
         status = weft_codec_set_stream(restored->codec, tensor->rounding_seed, session->rank);
     return status == WEFT_OK ? WEFT_OK : refuse(tensor, "the codec's part is cut short or damaged");
 }
 
-/* The tensor goes on with another codec than the one that saved: its debt goes into the next contribution. */
+/* The tensor has another codec than the one that saved: the residual enters the next contribution. */
 static enum weft_status residual_to_carry(struct weft_tensor *tensor, struct restored *restored)
 {
     struct weft_session *session = tensor->session;

@@ -1,17 +1,20 @@
-/* server_mode.c - a tensor in server mode: its chunks travel to their shards and the results come back.
+/* server_mode.c - a tensor in server mode: sends its chunks to their shards and receives the results.
  *
- *     dense     PUSH_PULL(step s)           -->  shard: fold, optimiser     RESULT: new weights, straight into `out`
- *     codec     PUSH_PULL(s, round k)       -->  shard: combine             RESULT: aggregate of round k
- *               take, encode round k+1 ... last round: finish, the same optimiser here (encoded whole, so
- *               that nothing is sent of a gradient that is not finite, and cut where its codec can be: its
- *               chunks are combined each on its own, and what comes back lies one behind the other)
- *     auto      as the choice in force says; dense then brings the mean, and the same optimiser works here
- *     INIT / STATE_INIT / PUSH: a payload goes, an empty RESULT answers.  PULL / STATE_PULL: nothing goes, a payload answers.
+ *     dense    PUSH_PULL(step s)      -->  shard: reduce, optimiser   RESULT: new weights, received in `out`
+ *     codec    PUSH_PULL(s, round k)  -->  shard: combine             RESULT: aggregate of round k
+ *              take, encode round k+1 ... last round: finish, optimiser in this process
+ *     auto     as the choice in force; dense: RESULT is the mean, optimiser in this process
+ *     INIT, STATE_INIT, PUSH: a payload, an empty RESULT. PULL, STATE_PULL: no payload, RESULT with payload.
  *
- * A chunk is settled when its result is here and the transport holds no buffer of it; a round ends when
- * all are. There is no cap on chunks in flight: the shard grants buffers, the transport holds the rest
- * (AGAIN: retried). Results are answers to what was asked: anything else (another tensor, step, round,
- * shard or length) is dropped if old and fails the session if it breaks the protocol. */
+ * A codec encodes the whole tensor before it sends, so that nothing is sent of a gradient that is not finite.
+ * If the codec can be cut, each chunk is combined alone, and the aggregates are stored one after the other.
+ *
+ * A chunk is settled when its result has arrived and the transport holds none of its buffers. A round ends
+ * when all chunks are settled. The number of chunks in flight has no limit: the shard grants buffers, and
+ * WEFT_ERR_AGAIN is retried.
+ *
+ * A result of another tensor, step, round or shard is dropped. A result that breaks the protocol fails the
+ * session. */
 #include "client/tensor/server_mode.h"
 
 #include <math.h>
@@ -49,7 +52,7 @@ static enum weft_wire_kind wire_kind(enum client_op_kind kind)
     }
 }
 
-/* ---- a codec's bytes of a chunk, where it has several: all but the last are of one length, and each is as long as it can be ---- */
+/* ---- bytes of a codec's chunk; all chunks but the last have one length ---- */
 
 static size_t contribution_bytes(const struct client_chunk *chunk)
 {
@@ -97,7 +100,7 @@ static void fill_skip_fields(const struct weft_tensor *tensor, struct weft_wire_
     if (header->skips) header->good = (uint32_t)(contributes ? tensor->step_before : tensor->last_step);
 }
 
-/* WEFT_ERR_AGAIN: nothing was queued. Other errors have failed the session. */
+/* WEFT_ERR_AGAIN: nothing was queued. Any other error has failed the session. */
 static enum weft_status send_chunk(struct client_chunk *chunk)
 {
     struct weft_tensor *tensor = chunk->tensor;
@@ -199,7 +202,7 @@ static void start_round(struct weft_tensor *tensor)
 
 /* ---- computing ---- */
 
-/* Dense with a sample weight: scale a slice; each chunk leaves as soon as its last slice is done. */
+/* Dense with a sample weight: scales a slice. A chunk is sent when its last slice is scaled. */
 static bool run_scale(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
@@ -211,10 +214,9 @@ static bool run_scale(struct client_work *work)
     return op->chunks_scaled == op->chunk_count;
 }
 
-/* ---- a codec's arithmetic: in its turn on the engine while it is short, else at the compute thread ----
- *
- * The three run_ functions touch nothing but the codec, its buffers and op->computed. While one is at the
- * compute thread, op->in_transport counts it: the operation cannot end under it. */
+/* Codec arithmetic: short tensors in turn on the engine thread, others on the compute thread. The run_
+ * functions access only the codec, its buffers and op->computed. op->in_transport counts a task on the
+ * compute thread, so the operation cannot end meanwhile. */
 
 static void encode_round(struct weft_tensor *tensor, uint32_t round)
 {
@@ -231,7 +233,7 @@ static void run_encode(struct weft_task *task)
     encode_round(weft_container_of(task, struct weft_tensor, task), 0);
 }
 
-/* A round's aggregate is here: take it in, then the next round's contribution, or the gradient. */
+/* A round's aggregate has arrived: takes it, then encodes the next round or writes the gradient. */
 static void run_take(struct weft_task *task)
 {
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
@@ -255,7 +257,7 @@ static void run_hash(struct weft_task *task)
 static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *task),
                     void (*next)(struct weft_tensor *tensor));
 
-/* Whose chunk was it? */
+/* Names the shard whose chunk holds the first invalid byte. */
 static void aggregate_damaged(struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
@@ -296,7 +298,7 @@ static bool run_codec_update(struct client_work *work)
     return true;
 }
 
-/* The mean gradient is here: the caller has it, or the weights take it. */
+/* The mean gradient is complete: updates the weights, or completes the request. */
 static void decoded(struct weft_tensor *tensor)
 {
     client_codec_tuner_exchange_completed(tensor);
@@ -324,7 +326,8 @@ static void aggregate_taken(struct weft_tensor *tensor)
 static void computed(struct weft_tensor *tensor)
 {
     if (tensor->op.computed < 0 && !tensor->op.grad_is_nonfinite) compute_failed(tensor);
-    /* without a contribution if the gradient is not finite: the shard answers all ranks so */
+    /* a gradient that is not finite sends no contribution; the shard answers all ranks with
+     * WEFT_ERR_SKIPPED */
     else tensor->op.next(tensor);
 }
 
@@ -376,7 +379,7 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
 
 /* ---- results ---- */
 
-/* The operation that a result may belong to, or NULL: then it is dropped. */
+/* Returns the chunk whose operation the result belongs to. NULL: drop the result. */
 static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer_id,
                                      const struct weft_wire_header *header)
 {
@@ -386,7 +389,7 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
     const struct client_tensor_op *op = &tensor->op;
     if (chunk->endpoint != peer_id || !chunk->awaits_result || op->kind == CLIENT_OP_NONE || op->status < 0)
         return NULL;
-    /* of this step at least: one that has rested takes a newer one */
+    /* a rank that has rested may receive a later step */
     const bool pulls = op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL;
     if ((pulls ? header->step < op->step : header->step != op->step) || header->round != op->round ||
         header->job != session->membership.job_id || header->epoch != session->epoch)
@@ -418,7 +421,7 @@ static void on_received(struct weft_completion *completion, enum weft_status sta
     settle_chunk(chunk);
 }
 
-/* Where the payload belongs, and whether its length is what was asked for. */
+/* Sets where the payload goes. Returns whether its length is correct. */
 static bool result_buffer(const struct client_chunk *chunk, size_t payload_bytes, void **buffer_out)
 {
     const struct weft_tensor *tensor = chunk->tensor;
@@ -437,7 +440,7 @@ static bool result_buffer(const struct client_chunk *chunk, size_t payload_bytes
     return payload_bytes == chunk->count * sizeof(float);
 }
 
-/* Counts the time for which the shard waited for late ranks. The header is UNTRUSTED: it changes figures
+/* Counts the time that the shard waited for late ranks. The header is UNTRUSTED: it changes statistics
  * only. */
 static void count_late(const struct weft_tensor *tensor, const struct weft_wire_header *header)
 {
@@ -499,9 +502,8 @@ static void on_result(void *context, struct weft_arrival *arrival)
         weft_transport_discard(session->engine->transport, arrival);
         return;
     }
-    struct client_chunk *chunk =
-        session->engine->failed ? NULL : chunk_of(session, arrival->peer_id, &header);
-    if (!chunk) { /* of an operation that is over */
+    struct client_chunk *chunk = session->engine->failed ? NULL : chunk_of(session, arrival->peer_id, &header);
+    if (!chunk) { /* its operation has ended */
         weft_transport_discard(session->engine->transport, arrival);
         return;
     }
@@ -514,10 +516,10 @@ static void on_result(void *context, struct weft_arrival *arrival)
     if (header.status < 0) {
         char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
         weft_wire_text(arrival->header, &header, text);
-        /* A sentence that fills its room is cut, perhaps before the name of who is to blame; if it is the
-         * end of the job the coordinator has all of it. */
+        /* A sentence of full length may be truncated before the name of the culprit. If it ends the job, the
+         * coordinator has all of it. */
         const bool cut = header.text_bytes == WEFT_LIMIT_RESULT_TEXT_BYTES;
-        /* the shard has it from the coordinator: no link is suspected */
+        /* reported by the coordinator: suspect no link */
         if (header.status == WEFT_ERR_PEER_LOST)
             client_tensor_remote_lost(chunk->tensor, "was refused by %s: %s",
                                       client_endpoint_name(session, arrival->peer_id),
@@ -540,7 +542,7 @@ void client_server_mode_listen(struct weft_session *session)
 
 /* ---- the operation as a whole ---- */
 
-/* Something settled: is the round over, or can a failed operation end? */
+/* A chunk settled: continues after the round, or completes a failed operation. */
 static void advance_op(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
@@ -552,18 +554,19 @@ static void advance_op(struct weft_tensor *tensor)
         return;
     }
     if (op->epoch != session->epoch) {
-        /* the job goes on without somebody, and its last buffer is free only now */
+        /* the job continues without a rank, and the last buffer is free only now */
         client_request_complete(op->request, WEFT_ERR_PEER_LOST, engine->leave_epoch_text);
         return;
     }
-    if (op->status < 0 || op->results_left > 0) return; /* a failed one ends with the session's fail letter */
+    if (op->status < 0 || op->results_left > 0) return; /* a failed operation ends with the session's fail
+                                                         * message */
     if (op->shard_skips_step) skip(tensor);
     else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, aggregate_taken);
     else if (client_tensor_has_codec_choice(tensor)) decoded(tensor);
     else complete(tensor);
 }
 
-/* What goes over the link begins with arithmetic on the whole tensor. */
+/* A codec with a carry or weight scales the whole tensor before it encodes. */
 static bool run_scale_whole(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
@@ -572,20 +575,20 @@ static bool run_scale_whole(struct client_work *work)
     return true;
 }
 
-/* The chunks of the choice in force; of the one codec, where there is no choice. */
+/* Selects the chunks of the codec in use. */
 static void select_chunks(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     const uint32_t choice = client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.chosen : 0;
     op->chunk_first = tensor->choice_first[choice];
     op->chunk_count = tensor->choice_first[choice + 1] - op->chunk_first;
-    /* Here, because there are many ways to a codec made anew. One that has encoded in this step already
-     * knows it. */
+    /* Set here, because several calls make the codec anew. A codec that has encoded in this step has the
+     * value already. */
     if (tensor->codec && op->chunk_count > 1)
         (void)weft_codec_set_pieces(tensor->codec, tensor->chunks[op->chunk_first].count);
 }
 
-/* What it gives is in host memory. */
+/* The input is readable: starts the computation or the sends. */
 static void input_ready(struct client_request *request)
 {
     struct weft_tensor *tensor = request->tensor;

@@ -6,9 +6,9 @@ struct weft_session;
 struct weft_tensor;
 struct weft_command;
 
-/* The start letter of a request whose tensor->op is filled. */
+/* The start message of a request whose tensor->op is filled. */
 void client_server_mode_start(struct weft_command *command);
-/* Receive results on the session's transport; before the engine starts. */
+/* Registers the handler of results on the transport; before the engine starts. */
 void client_server_mode_listen(struct weft_session *session);
 void client_server_mode_resend(struct weft_session *session);
 void client_server_mode_failed(struct weft_tensor *tensor);

@@ -1,17 +1,16 @@
 /* skip_nonfinite.c - skips a step on all ranks if a gradient is NaN or infinite.
  *
- * In all-reduce mode every rank has the same sum, bit for bit. A sum with a contribution that is not
- * finite is not finite. Each rank therefore decides alone, and a good step exchanges nothing for the
- * decision. In server mode the shard answers every rank that the tensor skips the step. A skipped step
- * gathers one word per rank, to name the rank with the gradient.
+ * In all-reduce mode all ranks have the same sum, bit for bit, and a sum with a contribution that is not
+ * finite is not finite. So each rank decides alone, and a good step exchanges nothing for it. In server mode
+ * the shard returns WEFT_ERR_SKIPPED to every rank. A skipped step gathers one word per rank, to name the
+ * rank with the gradient.
  *
- * The affected tensor is not updated. Another tensor of the step may be updated before the decision. If
- * another tensor can skip the step, its weights and arrays are copied before the update
- * (state_broadcast.c), and weft_step_end restores them. A shard does the same when the next request
- * carries the new number of skipped steps (server/shard/shard_skip.c). Codecs change their residuals only
- * at a commit. weft_step_end takes the step's number back, so optimisers do not count the step. */
+ * The affected tensor is not updated. Other tensors may be updated before the decision. If another tensor can
+ * skip the step, weights and arrays are copied before the update (state_broadcast.c), and weft_step_end
+ * restores them. A shard restores its copy when the next request carries the incremented number of skipped
+ * steps (server/shard/shard_skip.c). Codecs change residuals only at a commit. weft_step_end decrements the
+ * step's number, so optimisers do not count the step. */
 #include "client/tensor/skip_nonfinite.h"
-
 #include <stdio.h>
 
 #include "client/engine/request.h"
@@ -59,8 +58,8 @@ void client_skip_record_nonfinite(struct weft_tensor *tensor, bool grad_is_nonfi
     atomic_store(&skip->found, true);
 }
 
-/* Returns whether this rank's gradient makes the mean not finite, if it is still readable. Codecs also
- * refuse magnitudes from 2^120. */
+/* Returns whether this rank's gradient, if still readable, makes the mean not finite. Codecs also refuse
+ * magnitudes of 2^120 and above. */
 static bool has_nonfinite_gradient(const struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
@@ -120,7 +119,7 @@ static const struct weft_tensor *tensor_of(const struct weft_session *session, u
     return NULL;
 }
 
-/* Finds a tensor that this step updated and that has no copy from before. */
+/* Finds a tensor that this step has updated without a copy of the state before. */
 static const struct weft_tensor *find_final_update(const struct weft_session *session)
 {
     const uint64_t step = session->step.number;
@@ -160,8 +159,8 @@ static void describe_cause(struct weft_session *session, char *out, size_t out_b
         snprintf(out + used, out_bytes - (size_t)used, " and %u more rank%s", more, more > 1 ? "s" : "");
 }
 
-/* Shards learn of the skip by it. In an elastic job they keep no copies, and no tensor of theirs was
- * updated. */
+/* The next requests to the shards carry the count. In an elastic job shards have no copies, and no tensor of
+ * theirs was updated. */
 static void increment_skip_count(struct weft_session *session)
 {
     if (!session->is_elastic)

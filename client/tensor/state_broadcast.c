@@ -1,18 +1,15 @@
-/* state_broadcast.c - what one rank has of a tensor, for all: its weights and the optimiser's arrays. After
- * ranks have come into an elastic job, or back from their rest, the trainer says which rank's count; and
- * until a step has gone well it says so again after every change of the ranks.
+/* state_broadcast.c - weft_tensor_share: one rank's weights and optimiser arrays reach all ranks. Required
+ * after newcomers were admitted or ranks returned from weft_join, and again after each change of ranks until
+ * a step has ended well.
  *
- *     ranks have come, or come back: broadcast_required ──► weft_tensor_share (this epoch) ──► push_pull ...
- *     step_end WEFT_OK ──► not due
+ *     new or returned ranks: broadcast_required ──► weft_tensor_share in this epoch ──► push_pull
+ *                                               ──► step_end WEFT_OK: cleared
  *
- * In server mode the shards have it, newer than any rank where the ranks that had the newest are lost: each
- * rank takes the weights from there. No chunk moves on meanwhile, as that needs this rank's contribution.
+ * In server mode each rank pulls the weights from the shards, which may be newer than those of any remaining
+ * rank. No chunk advances meanwhile, because that needs this rank's contribution.
  *
- * The same copies restore the state before a skipped step (skip_nonfinite.c).
- *
- * A rank that forgets it would go on from another state than the others, unnoticed: push_pull refuses.
- * What an update of a step overwrites that is then run again is put back like preserve_input
- * (input_backup.c). */
+ * push_pull returns WEFT_ERR_STATE until the call was made: otherwise ranks would diverge unnoticed. The same
+ * copies restore the state before a repeated or skipped step (input_backup.c, skip_nonfinite.c). */
 #include <stdio.h>
 #include <string.h>
 
@@ -65,7 +62,7 @@ static enum weft_status copy_state(struct weft_tensor *tensor, void *weights)
     return WEFT_OK;
 }
 
-/* The update fills the copies, slice by slice. */
+/* The update fills the copies slice by slice. */
 static enum weft_status reserve_state(struct weft_tensor *tensor, void *weights)
 {
     struct weft_session *session = tensor->session;
@@ -114,7 +111,7 @@ static enum weft_status broadcast_state(struct weft_tensor *tensor, void *weight
     return WEFT_OK;
 }
 
-/* All that come back have had first weights, and so have the shards (weft_join asks for them). */
+/* weft_join has checked that all returning ranks, and so the shards, have weights. */
 static enum weft_status pull_state(struct weft_tensor *tensor, void *weights, const char *what)
 {
     struct weft_request request = {{0}};
@@ -146,8 +143,8 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     snprintf(what, sizeof what, "tensor_share of tensor '%s'", tensor->name);
     const enum weft_status status =
         shards_hold_state ? pull_state(tensor, weights, what) : broadcast_state(tensor, weights, root, what);
-    client_backup_close(session, status < 0); /* where the root is lost this rank's may be the ones to
-                                               * share: none of them half another's */
+    client_backup_close(session, status < 0); /* after a loss of the root this rank's state may be the next to
+                                               * broadcast: restore it as a whole */
     if (status < 0) return status;
     tensor->weights = weights;
     tensor->initialised = true;

@@ -1,12 +1,11 @@
-/* tensor.c - declaring: what the caller asks for, what the coordinator answers, and the memory a tensor needs
- * for the rest of its life. Also the small questions about a tensor's operation that both paths share.
+/* tensor.c - weft_declare: validates the options, asks the coordinator, allocates the tensor. Also names and
+ * failures of a tensor's operation.
  *
- * Every worker declares the same tensors in the same order; the n-th declaration is tensor n everywhere. The
- * coordinator compares them, places the chunks, and answers when the shards have room. Its answer is checked
- * against what was asked and for covering the tensor exactly: chunks in order, no gap, owners that exist,
- * and those of a codec between its blocks. */
+ * All workers declare the same tensors in the same order, so the n-th declaration is tensor n on every rank.
+ * The coordinator compares the declarations, places the chunks, and answers when the shards have memory. The
+ * answer is validated: chunks in order, without gaps, owned by existing endpoints, and cut between blocks of
+ * the codec. */
 #include "client/tensor/tensor.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -30,23 +29,22 @@ void weft_tensor_options_init_sized(struct weft_tensor_options *options, size_t 
     client_sized_init(&DEFAULTS, sizeof DEFAULTS, options, size);
 }
 
-/* Called by programs of release 0.1, whose struct ends at this field. Later programs use the macro of the
- * same name. */
+/* Programs of release 0.1 call it; their struct ends at this field. Later programs use the macro of this
+ * name. */
 void (weft_tensor_options_init)(struct weft_tensor_options *options)
 {
     weft_tensor_options_init_sized(options, client_sized_end(struct weft_tensor_options, chunk_bytes));
 }
 
-/* Where the caller leaves it to us. A shard answers a chunk when all workers have sent it, so a worker
- * receives while it sends only as far as a tensor has several chunks, and a tensor that is one chunk keeps
- * one shard's link busy and no other's. Below 256 KiB the messages themselves begin to cost
- * (docs/performance.md). Very long tensors have longer chunks, so that their number stays bounded. */
+/* Default chunk size. A shard answers a chunk when all workers have sent it, so a tensor needs several chunks
+ * to send and receive at the same time, and to use several shards. Below 256 KiB the cost per message
+ * dominates. Large tensors have larger chunks, so that their number stays bounded. */
 #define CHUNK_BYTES (256u << 10)
 #define CHUNKS_BY_DEFAULT 16384u
 static uint64_t cut_size(const struct weft_tensor_options *options, const struct weft_tensor *tensor)
 {
     if (options->chunk_bytes != 0) return options->chunk_bytes;
-    /* each may be cut */
+    /* each choice may be cut */
     const uint32_t choices =
         client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.candidates.count : 1;
     uint64_t cut = CHUNK_BYTES;
@@ -54,7 +52,7 @@ static uint64_t cut_size(const struct weft_tensor_options *options, const struct
     return cut;
 }
 
-/* ---- checks of what the caller asks ---- */
+/* ---- validation of the options ---- */
 
 static enum weft_status check_shape(struct weft_session *session, const struct weft_tensor_options *options,
                                     struct weft_tensor *tensor)
@@ -94,7 +92,7 @@ static enum weft_status check_mode(struct weft_session *session, const struct we
     return WEFT_OK;
 }
 
-/* The codec asked for: the tensor's own, or the job's where the tensor can have it. */
+/* The tensor's own codec, else the job's if the tensor's dtype allows it. */
 static const char *codec_text(const struct weft_tensor_options *options, const struct weft_tensor *tensor)
 {
     if (options->codec && options->codec[0]) return options->codec;
@@ -102,7 +100,7 @@ static const char *codec_text(const struct weft_tensor_options *options, const s
     return text[0] && tensor->dtype == WEFT_F32 ? text : "dense";
 }
 
-/* What the tensor begins with; a choice begins with dense. */
+/* Sets the first codec; a codec choice begins with dense. */
 static enum weft_status parse_codec(const char *text, struct weft_tensor *tensor,
                                     struct weft_codec_spec *spec_out, struct weft_error *error)
 {
@@ -224,7 +222,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
     return WEFT_OK;
 }
 
-/* ---- asking the coordinator ---- */
+/* ---- the question to the coordinator ---- */
 
 static enum weft_status send_declare(struct weft_session *session, const struct weft_tensor_options *options,
                                      const struct weft_tensor *tensor)
@@ -258,8 +256,8 @@ static bool declared(struct weft_session *session)
     return there;
 }
 
-/* A loss leaves the declaration with no answer; but what the others have declared before this rank came is
- * answered at once. */
+/* After a loss the coordinator does not answer a new declaration. It still answers one that the other ranks
+ * made before this rank joined. */
 static bool answer_lost(struct weft_session *session)
 {
     return client_is_leaving_epoch(session) && session->tensors->count >= session->control.tensors;
@@ -279,13 +277,13 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
     if (status < 0) {
         char whom[320];
         client_control_wait_reason(session, whom, sizeof whom);
-        if (!declared_or_failed(session)) /* it has come meanwhile */
+        if (!declared_or_failed(session)) /* the answer arrived meanwhile */
             client_fail(session, WEFT_ERR_DEADLINE, true,
                         "rank %u declared tensor '%.60s' and waited %.1f s: %s; all ranks declare the same "
                         "tensors in the same order",
                         session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9, whom);
     }
-    if (!declared(session) && answer_lost(session)) { /* what was agreed before the loss holds */
+    if (!declared(session) && answer_lost(session)) { /* an answer from before the loss is valid */
         char text[sizeof session->epoch_change.text];
         pthread_mutex_lock(&session->epoch_change.lock);
         snprintf(text, sizeof text, "%s", session->epoch_change.text);
@@ -302,10 +300,10 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
     return WEFT_OK;
 }
 
-/* ---- taking the answer ---- */
+/* ---- the answer ---- */
 
-/* Chunks of one choice follow one another and cover the tensor; of a codec they are pieces of one length,
- * between its blocks, and the rest. Returns how many they are, 0: they do not. */
+/* Checks that chunks of one choice are contiguous and cover the tensor. With a codec they have equal lengths,
+ * except the last, and end between its blocks. Returns their number; 0: invalid. */
 static size_t choice_chunks(const struct weft_tensor *tensor, const struct weft_codec_spec *codec,
                             uint32_t candidate, Weft__Control__Chunk *const *chunks, size_t count)
 {
@@ -379,7 +377,7 @@ static void store_larger(size_t bytes, size_t *most)
     if (bytes > *most) *most = bytes;
 }
 
-/* Room for what travels in server mode, with the codec it has or any that may be chosen. */
+/* Allocates messages of server mode, for its codec or for every candidate. */
 static bool alloc_messages(struct weft_tensor *tensor)
 {
     const struct weft_session *session = tensor->session;
@@ -390,7 +388,7 @@ static bool alloc_messages(struct weft_tensor *tensor)
         const struct weft_codec_spec *spec = client_tensor_has_codec_choice(tensor)
                                                  ? &tensor->codec_choice.candidates.specs[c]
                                                  : &tensor->codec_spec;
-        if (spec->id == WEFT_CODEC_DENSE) continue; /* from the caller's memory into the caller's */
+        if (spec->id == WEFT_CODEC_DENSE) continue; /* dense messages use the caller's memory */
         for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
             store_larger(weft_codec_contribution_bytes_max(spec, &tensor->shape, round), &most[round]);
             store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks),
@@ -410,7 +408,7 @@ static bool alloc_messages(struct weft_tensor *tensor)
     return !failed;
 }
 
-/* Where shards apply the same steps to their copy of the weights. */
+/* Shards that apply the same updates to a copy of the weights compare hashes with this rank. */
 static bool alloc_endpoint_hashes(struct weft_tensor *tensor)
 {
     if (tensor->mode != WEFT_MODE_SERVER || !tensor->codec || tensor->optimizer.kind == WEFT_OPTIMIZER_NONE ||
@@ -438,7 +436,7 @@ static enum weft_status no_memory(const struct weft_tensor *tensor, enum weft_st
                         tensor->bytes);
 }
 
-/* Takes all memory that does not depend on the placement of chunks, before anything is sent: a refusal
+/* Allocates all memory that does not depend on the placement, before anything is sent, so that an error
  * changes nothing. */
 static enum weft_status alloc_memory(struct weft_tensor *tensor)
 {
@@ -465,7 +463,7 @@ static enum weft_status alloc_memory(struct weft_tensor *tensor)
     return WEFT_OK;
 }
 
-/* What may fail on this rank alone. */
+/* Allocates the rest. A failure concerns this rank alone. */
 static enum weft_status alloc_placed(struct weft_tensor *tensor)
 {
     if (tensor->mode == WEFT_MODE_SERVER && !alloc_endpoint_hashes(tensor))
@@ -533,16 +531,15 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
     if (status == WEFT_OK) status = install_chunks(tensor, answer->declared);
-    if (status == WEFT_OK && (status = alloc_placed(tensor)) < 0) /* the others count on this rank */
+    if (status == WEFT_OK && (status = alloc_placed(tensor)) < 0) /* the other ranks depend on this one */
         client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);
     if (answer) weft_control_free(session->env, answer);
     if (status < 0) {
         client_tensor_free(tensor);
         return status;
     }
-    /* the others have it, and its state */
-    tensor->broadcast_required =
-        session->membership.is_newcomer && session->tensors->count < session->control.tensors;
+    /* the other ranks have its weights and arrays */
+    tensor->broadcast_required = session->membership.is_newcomer && session->tensors->count < session->control.tensors;
     weft_list_append(&session->tensors->list, &tensor->session_link);
     session->tensors->count++;
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count++;
@@ -581,7 +578,7 @@ enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor)
                         tensor->bytes);
 }
 
-/* ---- its operation ---- */
+/* ---- the operation ---- */
 
 enum weft_status client_tensor_claim(struct weft_tensor *tensor, const char *call)
 {
@@ -609,14 +606,14 @@ void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t o
              (unsigned long long)tensor->op.step);
 }
 
-/* The coordinator may say it better in a moment. */
+/* may_be_consequence: the coordinator may report the cause within its detection time. */
 static void fail_op(struct weft_tensor *tensor, enum weft_status status, bool may_be_consequence,
                     const char *format, va_list arguments)
 {
     struct weft_session *session = tensor->session;
     char name[192], text[280];
     if (tensor->op.status == WEFT_OK) tensor->op.status = status;
-    if (session->engine->failed) return; /* a consequence */
+    if (session->engine->failed) return; /* a consequence of that failure */
     vsnprintf(text, sizeof text, format, arguments);
     client_tensor_op_name(tensor, name, sizeof name);
     if (may_be_consequence)
@@ -646,7 +643,7 @@ void client_tensor_remote_lost(struct weft_tensor *tensor, const char *format, .
     va_list arguments;
     char name[192], text[280];
     if (tensor->op.status == WEFT_OK) tensor->op.status = WEFT_ERR_PEER_LOST;
-    if (tensor->session->engine->failed) return; /* a consequence */
+    if (tensor->session->engine->failed) return; /* a consequence of that failure */
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

@@ -1,13 +1,14 @@
-/* tensor.h - the private side of struct weft_tensor, and of its one operation.
+/* tensor.h - struct weft_tensor and its operation.
  *
- * A tensor does one operation at a time (init, push_pull, push or pull). The caller fills `op` while the
- * tensor is idle and posts the request's letter; until the request is done `op` and everything below it is
- * the engine's.
+ * A tensor runs one operation at a time: init, push_pull, push or pull. The caller fills `op` while the
+ * tensor is idle, then posts the request's message. Until the request completes the engine owns `op` and
+ * the fields after it.
  *
- *     server mode        prepare -> send chunks -> results -> (codec: take, next round) -> (codec: update) -> done
- *     all-reduce mode    prepare -> group operation -> step's record -> update -> done
+ *     server mode        scale -> send chunks -> results -> (codec: take, next round) -> update -> complete
+ *     all-reduce mode    scale -> group operation -> the step's records -> update -> complete
  *
- * "prepare" multiplies by the sample weight when it is not 1; "update" is the optimiser, or the mean. */
+ * "scale" multiplies by the sample weight, if it is not 1. "update" runs the optimiser, or computes the
+ * mean. */
 #ifndef WEFT_CLIENT_TENSOR_TENSOR_H
 #define WEFT_CLIENT_TENSOR_TENSOR_H
 
@@ -24,21 +25,21 @@
 #include "proto/proto.h"
 #include "weft/weft.h"
 
-/* A piece of the tensor with one owner; of a codec that cannot be cut (weft_codec_can_split) one chunk
- * holds all. With codec "auto" there are the dense chunks, then those of each coded candidate; an
- * operation uses those of one choice. */
+/* A slice of the tensor that one endpoint of a shard owns. A codec that cannot be cut (weft_codec_cuts) has
+ * one chunk. With codec "auto" the dense chunks are first, followed by those of each candidate; an operation
+ * uses the chunks of one choice. */
 struct client_chunk {
     struct weft_tensor *tensor;
     uint32_t index, endpoint;
-    uint64_t offset, count;        /* elements */
-    uint32_t hash_index;                 /* the tensor's home that it is of, where the tensor has homes */
-    /* of the running operation */
-    bool awaits_result;                   /* its result has not come yet */
-    struct weft_list send_link;    /* engine's send_queue, while the transport has no room */
+    uint64_t offset, count; /* elements */
+    uint32_t hash_index;    /* index of the endpoint's entry in tensor->endpoint_hashes, if there are any */
+    /* state of the running operation */
+    bool awaits_result;         /* the result has not arrived */
+    struct weft_list send_link; /* in the engine's send_queue while the transport returns WEFT_ERR_AGAIN */
     struct weft_completion sent, received;
 };
 
-/* The chunks of one endpoint, which hashes their weights as this rank does. */
+/* Sum of the weight hashes of the chunks of one endpoint; the shard computes the same sum. */
 struct client_endpoint_hash {
     uint32_t endpoint;
     uint64_t hash;
@@ -54,46 +55,47 @@ struct client_tensor_op {
     float lr, weight;
     const void *in;
     void *out;
-    struct weft_tensor *leader;    /* all-reduce mode: whose operation carries it (call_group.h); NULL: its
-                                    * own alone */
-    float *scaled;                 /* where weight * gradient + carry goes; NULL: the gradient goes as it
-                                    * is */
-    bool scaled_is_ready;             /* engine's */
-    bool grad_is_nonfinite;                 /* the gradient, which the sum has overwritten, was not finite;
-                                             * written by the engine */
-    bool shard_skips_step;                  /* a shard answered that the tensor skips the step */
-    uint8_t wire_flags;            /* of its contributions to shards: WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED */
-    bool input_is_ready;                  /* engine's: the input is in host memory, or its codec can read
-                                           * it on the device */
-    /* engine's */
-    uint32_t epoch;                /* server mode: of the membership that it was begun in */
-    uint64_t work_at;              /* elements done by the running computation */
-    uint32_t chunks_scaled;        /* server mode: chunks whose scaled gradient is ready and on its way */
-    uint32_t round;                /* of the codec; 0 for dense; of the STATE kinds enum weft_wire_part */
-    uint32_t chunk_first, chunk_count; /* server mode: the chunks it uses */
-    uint32_t results_left;         /* chunks whose result has not come */
-    uint32_t in_transport;         /* sends and accepts whose buffers the transport holds; a task that is
-                                    * computing */
-    size_t aggregate_bytes;        /* codec: what has come in this round */
-    float grad_scale;              /* 1 / sum of weights */
-    struct weft_tensor *follower;  /* of the same leader, the next one */
-    struct weft_tensor *last_follower;      /* a leader's last follower */
-    bool group_is_closed;          /* a leader's: weft_group_end has come */
-    /* server mode, codec: the arithmetic under way, what it answered, and what follows it on the engine */
+    struct weft_tensor *leader; /* all-reduce mode: tensor whose operation carries this one (call_group.h);
+                                 * NULL: its own */
+    float *scaled;              /* (elems,) receives weight * gradient + carry; NULL: the gradient is sent
+                                 * unchanged */
+    bool scaled_is_ready;       /* written by the engine */
+    bool grad_is_nonfinite;     /* the sum has overwritten a gradient that was not finite; written by the
+                                 * engine */
+    bool shard_skips_step;      /* a shard returned WEFT_ERR_SKIPPED for a chunk */
+    uint8_t wire_flags;         /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED of its contributions */
+    bool input_is_ready;        /* the input is in host memory, or the codec can read it on the device;
+                                 * written by the engine */
+    /* written by the engine */
+    uint32_t epoch;                    /* server mode: epoch in which the operation began */
+    uint64_t work_at;                  /* elements done by the running computation */
+    uint32_t chunks_scaled;            /* server mode: chunks whose scaled gradient was sent */
+    uint32_t round;                    /* round of the codec; 0 for dense; for the STATE kinds an enum
+                                        * weft_wire_part */
+    uint32_t chunk_first, chunk_count; /* server mode: chunks in use */
+    uint32_t results_left;             /* chunks whose result has not arrived */
+    uint32_t in_transport;             /* sends and receives whose buffers the transport holds, plus a task
+                                        * that runs */
+    size_t aggregate_bytes;            /* codec: bytes received in this round */
+    float grad_scale;                  /* 1 / sum of weights */
+    struct weft_tensor *follower;      /* next tensor with the same leader */
+    struct weft_tensor *last_follower; /* a leader's last follower */
+    bool group_is_closed;              /* a leader's: weft_group_end was called */
+    /* server mode, codec: the running computation, its continuation on the engine, and its status */
     void (*run)(struct weft_task *task);
     void (*next)(struct weft_tensor *tensor);
     enum weft_status computed;
-    bool aggregate_is_damaged;                  /* it was the aggregate that could not be used */
+    bool aggregate_is_damaged; /* the received aggregate is invalid */
     uint64_t compute_ns;
-    enum weft_status status;       /* first error: settle and end */
+    enum weft_status status;   /* first error */
 };
 
 struct weft_tensor {
     struct weft_session *session;
     struct weft_list session_link;
-    struct weft_tensor *engine_next;   /* engine's table */
+    struct weft_tensor *engine_next;         /* next in the engine's table */
     struct weft_command attach_mail, detach_mail;
-    _Atomic bool detached;             /* weft_tensor_free: the engine does not know it any more */
+    _Atomic bool detached;                   /* the engine has removed the tensor from its table */
     uint32_t id;
     char name[256];
     struct weft_shape shape;
@@ -101,101 +103,100 @@ struct weft_tensor {
     size_t bytes;
     enum weft_dtype dtype;
     enum weft_mode mode;
-    struct weft_codec_spec codec_spec; /* resolved for this shape */
+    struct weft_codec_spec codec_spec;       /* resolved for this shape */
     struct weft_optimizer optimizer;
-    struct weft_codec *codec;          /* owned; NULL: dense */
-    uint64_t rounding_seed;                    /* of its name: what its codec's rounding is drawn by, with
-                                                * the rank */
-    struct client_codec_choice codec_choice;   /* codec "auto" */
-    uint32_t chunk_count;              /* of all choices */
-    /* choice c has the chunks from [c] to [c + 1]; without a choice there is the first alone */
+    struct weft_codec *codec;                /* owned; NULL: dense */
+    uint64_t rounding_seed;                  /* hash of the name; with the rank, the seed of the codec's
+                                              * rounding */
+    struct client_codec_choice codec_choice; /* codec "auto" */
+    uint32_t chunk_count;                    /* chunks of all choices */
+    /* choice c has the chunks [c] .. [c + 1] - 1; without a choice c is 0 */
     uint32_t choice_first[WEFT_CODEC_CANDIDATES_MAX + 1];
-    struct client_chunk *chunks;       /* (chunk_count,) owned; server mode */
+    struct client_chunk *chunks; /* (chunk_count,) owned; server mode */
 
-    /* owned, all elements of f32; NULL where the mode needs none */
-    float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (elems,) each: the optimiser's, of modes that update here;
-                                               * else NULL */
-    float *scratch;                    /* reduced or scaled gradient */
-    float *carry;                      /* (elems,) what a codec before this one still owes; NULL: nothing */
-    uint32_t carry_ranks;              /* of the mean over so many: it follows their number
-                                        * (client_codecs_set_membership) */
-    uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec, server mode: encoded; kept until the step ends */
+    /* owned, f32; NULL where the mode needs none */
+    float *states[WEFT_OPTIMIZER_STATES_MAX];     /* (elems,) each: optimiser arrays, if this process runs the
+                                                   * optimiser */
+    float *scratch;                               /* (elems,) reduced or scaled gradient */
+    float *carry;                                 /* (elems,) residual of an earlier codec; NULL: none */
+    uint32_t carry_ranks;                         /* number of ranks that the carry is scaled for
+                                                   * (client_codecs_set_membership) */
+    uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec, server mode: encoded contribution; valid until the
+                                                   * step ends */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
-    uint8_t *aggregate;                /* codec, server mode: what comes back */
+    uint8_t *aggregate;                           /* codec, server mode: received aggregate */
     size_t aggregate_bytes_max;
 
-    /* the caller's */
-    enum weft_memory_kind memory;      /* of what push_pull, push and pull are given */
+    /* written by the caller's thread */
+    enum weft_memory_kind memory;      /* of the buffers of push_pull, push and pull */
     void *stream;
-    bool host_codec_logged;                   /* buffers on a device, and the codec on the host: it has
-                                               * been said why */
+    bool host_codec_logged;            /* the reason why a device tensor uses the host codec was logged */
     bool initialised;
-    bool broadcast_required;                    /* ranks are new, or back: of a tensor with an optimiser
-                                                 * all share what one has (state_broadcast.c) */
-    uint32_t broadcast_epoch;             /* the membership in which they did last */
-    uint64_t last_step;                /* of the last push or push_pull; 0: none */
-    uint64_t step_before;              /* the one before that */
+    bool broadcast_required;           /* push_pull requires weft_tensor_share first (state_broadcast.c) */
+    uint32_t broadcast_epoch;          /* epoch of the last weft_tensor_share */
+    uint64_t last_step;                /* step of the last push or push_pull; 0: none */
+    uint64_t step_before;              /* last_step before the present one */
     void *weights;                     /* buffer of the last weft_tensor_init, weft_tensor_share or
                                         * push_pull */
-    void *zeros;                        /* (bytes,) owned: zeros of weft_push_none, and its dropped result;
-                                         * NULL until the first one */
-    struct weft_request zeros_request;  /* of weft_push_none; weft_step_end waits for it */
-    struct backup *undo[1 + WEFT_OPTIMIZER_STATES_MAX]; /* copies of weights and arrays that the update
-                                                         * fills; NULL: none */
-    uint64_t backup_step;                /* step in which its weights and arrays were copied before the
-                                          * update; 0: none */
-    uint64_t skipped_step;             /* step in which its mean was not finite; 0: none. Written by the
-                                        * engine until the step ends */
-    bool skip_nonfinite;               /* the option */
-    bool warned;                       /* of a gradient that is not finite, and goes into the mean */
+    void *zeros;                       /* (bytes,) owned: input of weft_push_none, and its dropped result;
+                                        * NULL until the first call */
+    struct weft_request zeros_request; /* of weft_push_none; weft_step_end waits for it */
+    struct backup *undo[1 + WEFT_OPTIMIZER_STATES_MAX]; /* copies of weights and arrays that the update fills;
+                                                         * NULL: none */
+    uint64_t backup_step;              /* step whose update has copies of weights and arrays; 0: none */
+    uint64_t skipped_step;             /* step whose mean was not finite; 0: none. Written by the engine until
+                                        * the step ends */
+    bool skip_nonfinite;               /* option of the tensor */
+    bool warned;                       /* the warning about a gradient that is not finite was logged */
     _Atomic bool busy;
-    struct weft_list call_group_link;       /* batch->leaders */
-    uint64_t call_group_serial;             /* the group of calls in which it was pushed last, if it goes
-                                             * with others */
-    uint32_t call_group_count;              /* a leader's: that go together */
+    struct weft_list call_group_link;  /* in the call group's list of leaders */
+    uint64_t call_group_serial;        /* serial of the group of calls of the last push, if it has a leader */
+    uint32_t call_group_count;         /* a leader's: tensors of its operation */
     struct weft_command call_group_message;
 
-    /* the engine's */
-    struct client_tensor_op op;        /* a caller fills it in; the engine's once begun */
-    bool has_begun;                        /* the letter has come: one that is still on its way is ended by
-                                            * it */
+    /* owned by the engine */
+    struct client_tensor_op op;    /* filled by the caller's thread; the engine's once has_begun */
+    bool has_begun;                /* the engine has received the request */
     struct client_work work;
     struct weft_task task;
     struct client_group_op group_op;
     struct weft_list record_link;
-    struct weft_command hash_mail;        /* to the net thread, every hash_every steps */
-    _Atomic bool hash_posted;          /* from the making of a hash until the net thread has sent it */
-    bool hash_made;                    /* in the open step; the engine's until the operation has completed */
-    /* (endpoint_hash_count,) owned; codec and optimiser in server mode, else none */
+    struct weft_command hash_mail; /* to the net thread, every hash_every steps */
+    _Atomic bool hash_posted;      /* true from the computation of a hash until the net thread has sent it */
+    bool hash_made;                /* a hash was computed in the open step */
+    /* (endpoint_hash_count,) owned; only with a codec and an optimiser in server mode */
     struct client_endpoint_hash *endpoint_hashes;
     uint32_t endpoint_hash_count;
     uint64_t hash_step;
 };
 
-/* Is its codec the judge's to choose? */
+/* Returns whether the codec tuner chooses its codec. */
 static inline bool client_tensor_has_codec_choice(const struct weft_tensor *tensor)
 {
     return tensor->codec_choice.candidates.count > 1;
 }
-/* The whole-tensor modes keep their optimiser here, and so does a tensor whose mode may become one with
- * any step; dense server mode leaves it to the shards. */
+/* Returns whether this process runs the optimiser: in all-reduce mode, with a codec, and with a codec choice.
+ * For dense tensors in server mode the shards run it. */
 static inline bool client_tensor_has_local_optimizer(const struct weft_tensor *tensor)
 {
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE &&
            (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec || client_tensor_has_codec_choice(tensor));
 }
-/* The subject of its operations (weft_coll_args.subject). Equal on all ranks, since they declare in the
- * same order. */
+/* Subject of its operations (weft_coll_args.subject). Equal on all ranks, since all declare in the same
+ * order. */
 static inline uint32_t client_tensor_subject(const struct weft_tensor *tensor) { return tensor->id + 1; }
 void client_tensor_free(struct weft_tensor *tensor);
-/* Caller: memory for weight * gradient where `out` cannot serve. */
+/* Allocates tensor->scratch. Caller's thread. WEFT_ERR_NO_MEMORY. */
 enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor);
-/* state_broadcast.c: may this tensor take part in a step, or must the ranks share its state first? */
+/* state_broadcast.c: WEFT_ERR_STATE if the ranks must call weft_tensor_share before this tensor's next step.
+ * Caller's thread. */
 enum weft_status client_state_broadcast_check(struct weft_tensor *tensor, const char *call);
-/* Ranks have come, or come back. And: a step was good, and no rank has come with the news of that. */
+/* Requires weft_tensor_share for all tensors, after the membership grew or ranks returned from weft_join.
+ * confirm: the step ended well, so tensors pushed in it no longer require it. Caller's thread. */
 void client_state_broadcast_require(struct weft_session *session);
 void client_state_broadcast_confirm(struct weft_session *session);
-/* Copies what the update of this operation overwrites, if the step may be run again or skipped. */
+/* Copies, or reserves copies of, what the operation's update overwrites, if the step may be repeated or
+ * skipped. Caller's thread. */
 enum weft_status client_state_backup(struct weft_tensor *tensor);
 /* ---- skipped steps (skip_nonfinite.c) ---- */
 /* Returns whether a mean of this tensor that is not finite skips the step. */
@@ -203,61 +204,63 @@ static inline bool client_tensor_can_skip_step(const struct weft_tensor *tensor)
 {
     return tensor->codec || client_tensor_has_codec_choice(tensor) || tensor->skip_nonfinite;
 }
-/* Returns whether another tensor may skip a step after this one was updated. Caller's thread. */
+/* Returns whether the step can be skipped after this tensor was updated. Caller's thread. */
 bool client_skip_needs_backup(const struct weft_tensor *tensor);
-/* Returns whether the slice [at, at + count) of `values`, of the tensor's dtype, is finite. Engine. */
+/* Returns whether values[at .. at + count), of the tensor's dtype, are finite. Engine thread. */
 bool client_skip_is_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count);
-/* Records that the mean is not finite. `poisoned`: the gradient of this rank is not. Engine. */
+/* Records that the mean is not finite. grad_is_nonfinite: nor is this rank's gradient. Engine thread. */
 void client_skip_record_nonfinite(struct weft_tensor *tensor, bool grad_is_nonfinite);
-/* Marks it and completes the request with WEFT_ERR_SKIPPED: all ranks do, as they have the same mean or
- * the shard's answer. Engine. */
+/* Records it and completes the request with WEFT_ERR_SKIPPED. All ranks do, since all have the same mean or
+ * the shard's result. Engine thread. */
 void client_skip_tensor(struct weft_tensor *tensor);
 
-/* Caller: the tensor's one operation starts. WEFT_ERR_STATE when the last one is still open. */
+/* Starts the tensor's operation. Caller's thread. WEFT_ERR_STATE: the last request is open. */
 enum weft_status client_tensor_claim(struct weft_tensor *tensor, const char *call);
-/* Caller, for what is saved and restored: there is one state between steps. WEFT_ERR_STATE inside one,
- * WEFT_ERR_INVALID for NULL. */
+/* For calls that save or load. Caller's thread. WEFT_ERR_STATE: a step or request is open. WEFT_ERR_INVALID:
+ * buffer is NULL. */
 enum weft_status client_tensor_check_between_steps(struct weft_tensor *tensor, const void *buffer,
                                                    const char *call);
-/* WEFT_ERR_STATE if a group of calls is open: it would gather the operations that `call` posts and waits
- * for. Caller's thread. */
+/* Caller's thread. WEFT_ERR_STATE: a group of calls is open, and would gather the operations that `call`
+ * waits for. */
 enum weft_status client_tensor_check_no_group(struct weft_tensor *tensor, const char *call);
-/* Caller: rank 0's weights to the shards (push_pull.c). */
+/* Sends rank 0's weights (elems,) to the shards (push_pull.c). Caller's thread, does not block. */
 enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights,
                                           struct weft_request *request);
-/* Caller: part `part` of what the shards remember into `out`, or rank 0's `in` to them (push_pull.c). */
+/* Receives part `part` of the shards' state in out (elems,), or sends rank 0's `in` (elems,) to them
+ * (push_pull.c). Caller's thread, does not block. */
 enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in,
                                            float *out, struct weft_request *request);
-/* Engine: from client_request_complete. */
+/* Marks the tensor as idle; called by client_request_complete. Engine thread. */
 void client_tensor_release(struct weft_tensor *tensor);
-/* Engine: its operation cannot end well: the session fails with a sentence that names it. */
+/* Fails the session with a sentence that names the operation. Engine thread. */
 void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same, but the coordinator is given a moment to say it better, as of a loss. */
+/* The same, after the coordinator had time to report a more precise reason, such as a loss. */
 void client_tensor_fail_later(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* A shard has refused the operation because a rank is lost or has left. */
+/* A shard has refused the operation because a rank is lost or has left. Engine thread. */
 void client_tensor_remote_lost(struct weft_tensor *tensor, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Engine: the session has failed: drop what waits, end the operation when its buffers are free. */
+/* The session has failed: drops what has not started, and completes the operation when its buffers are free.
+ * Engine thread. */
 void client_tensor_failed(struct weft_tensor *tensor);
 void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t out_bytes);
-/* "push_pull of tensor 'fc1' step 12" */
+/* Writes "push_pull of tensor 'fc1' step 12". */
 void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes);
 
 /* ---- computations in slices (update.c) ---- */
-/* scaled[i] = weight * grad[i] (+ carry[i]) of at most one slice, not beyond `end`; true when op.work_at
+/* scaled[i] = weight * grad[i] (+ carry[i]) for at most one slice, up to `end`. Returns whether op.work_at
  * reached `end`. */
 bool client_scale_slice(struct weft_tensor *tensor, uint64_t end);
-/* One slice of: with an optimiser, weights `out` take gradient `grad` * scale; without, out = grad *
- * scale. */
+/* Updates one slice. With an optimiser it applies grad * scale to the weights in `out`; else out = grad *
+ * scale. Returns whether the tensor is complete. */
 bool client_update_slice(struct weft_tensor *tensor, const float *grad, float scale);
-/* The weights of a codec tensor in server mode: is it time to tell the shard their hash, and do so. Reads
- * all of them: may run on the compute thread. */
+/* Returns whether this step hashes the weights of a codec tensor in server mode. client_hash_weights reads
+ * all of them, and may run on the compute thread. */
 bool client_hash_due(const struct weft_tensor *tensor);
 void client_hash_weights(struct weft_tensor *tensor);
-/* The hash is sent after a good step only: a skipped step has other weights under the same number.
- * Caller's thread. */
+/* Sends the hash after a good step. A skipped step has other weights under the same number. Caller's
+ * thread. */
 void client_hash_step_ended(struct weft_tensor *tensor, bool good);
 static inline float client_grad_scale(float weight_sum) { return (float)(1.0 / (double)weight_sum); }
 

@@ -1,11 +1,11 @@
-/* update.c - arithmetic on whole tensors, one slice at a time so that the engine stays responsive.
+/* update.c - arithmetic on whole tensors, one slice at a time, so that the engine handles other events in
+ * between.
  *
- * The rules that make bits equal between modes (the shard does the same on its chunks):
- *     contribution = weight * gradient, rounded once, not touched at all when the weight is 1, zero when it
- *     is 0;
- *                    plus what a codec that was left behind still owes, once
+ * Shards apply the same rules to their chunks, so the modes give equal bits:
+ *     contribution = weight * gradient, rounded once; unchanged if the weight is 1, zero if it is 0;
+ *                    plus the carry of an earlier codec, once
  *     grad_scale   = (float)(1 / (double)sum of weights)
- *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...), element by element where the rule goes so */
+ *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...) */
 #include <string.h>
 
 #include "client/call/input_backup.h"
@@ -23,7 +23,7 @@ bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
 {
     struct client_tensor_op *op = &tensor->op;
     uint64_t stop = slice_end(op->work_at, end);
-    if (op->weight == 0) /* contributes nothing, not even what is infinite or no number */
+    if (op->weight == 0) /* zeros, even for NaN and infinity */
         memset(op->scaled + op->work_at, 0, (stop - op->work_at) * sizeof(float));
     else
         weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->weight,
@@ -63,7 +63,7 @@ static void send_hash(struct weft_command *command)
         client_control_send_hash(tensor->session, tensor->id, tensor->hash_step,
                                  tensor->endpoint_hashes[i].endpoint, tensor->endpoint_hashes[i].hash);
     struct weft_loop *loop = tensor->session->loop;
-    atomic_store(&tensor->hash_posted, false); /* weft_tensor_free may end it now */
+    atomic_store(&tensor->hash_posted, false); /* weft_tensor_free may free it now */
     weft_loop_notify(loop);
 }
 
@@ -76,7 +76,7 @@ bool client_hash_due(const struct weft_tensor *tensor)
 void client_hash_weights(struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
-    /* the control plane is that slow: the next one will do */
+    /* the last hash is not sent yet: skip this one */
     if (atomic_exchange(&tensor->hash_posted, true)) return;
     for (uint32_t i = 0; i < tensor->endpoint_hash_count; i++) tensor->endpoint_hashes[i].hash = 0;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
