@@ -2,9 +2,8 @@
  *
  *     weft run -n 3 -- build/examples/01_all_reduce
  *
- * To notice: the same call works in place; weft_wait is the only place that blocks, and between the
- * start and the wait the program may compute. Every call answers a status, and
- * weft_error_text has the sentence that goes with it. */
+ * Shows: an in-place call; the program can compute between the start and weft_wait, which is the only call
+ * that blocks; every call returns a status, and weft_error_text returns its sentence. */
 #include <stdio.h>
 #include <weft/weft.h>
 
@@ -29,7 +28,7 @@ int main(void)
     struct weft_request request = {{0}};
     if (weft_all_reduce(session, values, values, COUNT, WEFT_F32, WEFT_SUM, &request) < 0)
         return fail(session, "all_reduce");
-    /* ... here the trainer would compute ... */
+    /* ... compute here; do not touch `values` ... */
     if (weft_wait(&request, 0) < 0) return fail(session, "all_reduce");
 
     /* sum over r of (r + i) = ranks * i + ranks * (ranks - 1) / 2 */

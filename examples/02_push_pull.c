@@ -1,11 +1,11 @@
-/* 02_push_pull.c - a model of one tensor, trained: every worker pulls the weights towards its own target.
+/* 02_push_pull.c - trains a model of one tensor: every worker moves the weights towards its own target.
  *
  *     weft run -s 1 -n 2 -- build/examples/02_push_pull       through a parameter-server shard
  *     weft run -s 0 -n 2 -- build/examples/02_push_pull       the same lines, as an all-reduce
  *
- * To notice: the optimiser is an option of the tensor. What comes back from weft_push_pull are the new
- * weights, equal on all workers. The loss of worker r is |w - r|^2 / 2, its gradient w - r;
- * the mean over the workers is smallest at the mean of the ranks, and that is where the weights go. */
+ * Shows: the optimiser is an option of the tensor. weft_push_pull returns the new weights, equal on all
+ * workers. The loss of worker r is |w - r|^2 / 2, its gradient w - r. The mean loss is smallest at the mean
+ * of the ranks, where the weights converge. */
 #include <math.h>
 #include <stdio.h>
 #include <weft/weft.h>

@@ -1,14 +1,15 @@
-/* 03_checkpoint.c - a job that can be stopped and begun again, as if nothing had been.
+/* 03_checkpoint.c - a job that is stopped and continued from a checkpoint, bit for bit.
  *
  *     weft run -s 2 -n 2 -- build/examples/03_checkpoint FOLDER 20       trains 20 steps, saves, ends
- *     weft run -s 1 -n 2 -- build/examples/03_checkpoint FOLDER 20       20 more, through one shard this time
+ *     weft run -s 1 -n 2 -- build/examples/03_checkpoint FOLDER 20       20 more steps, through one shard
  *
- * To notice: three things make a checkpoint. The weights, which the trainer has anyway; the job's state of
- * each tensor (adam's moments, what a shard with topk:global=1 still owes, the step), saved once, by any
- * rank; what the codec of each rank remembers, saved by each. After loading, weft_step_next says where to
- * go on. Files are named after their step, and one file, `latest`, says which step counts: rank 0 writes
- * it when all ranks have written theirs, in one rename. So a job that is killed, at any moment and on any
- * rank, leaves all files of one step. (A machine that loses power asks for fsync, too.) */
+ * A checkpoint has three parts: the weights; the state of each tensor (optimiser arrays, residual of a shard,
+ * step), saved by one rank; the residual of each tensor, saved by every rank. After loading, weft_step_next
+ * returns the next step.
+ *
+ * File names contain the step. The file `latest` names the step that counts. Rank 0 renames it into place
+ * after all ranks have written their files. A job that is killed at any moment leaves all files of one step.
+ * (After a power loss this needs fsync too.) */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static bool failed(struct weft_session *session, const char *what)
 
 /* ---- files ---- */
 
-/* The step of a checkpoint, and the ranks that saved it; step 0: there is none. */
+/* Step of a checkpoint, and number of ranks that saved it; step 0: none. */
 struct checkpoint {
     uint64_t step, ranks;
 };
@@ -48,11 +49,11 @@ static bool write_file(const char *path, const void *data, size_t bytes)
     FILE *file = fopen(path, "wb");
     if (!file) return file_failed("make", path);
     bool whole = fwrite(data, 1, bytes, file) == bytes;
-    whole &= fclose(file) == 0; /* its last bytes are written here */
+    whole &= fclose(file) == 0; /* fclose writes the last bytes */
     return whole || file_failed("write", path);
 }
 
-/* The file's bytes into *data_out, to be freed; NULL: there is none. */
+/* Reads the file into *data_out, which the caller frees; NULL: no such file. */
 static bool read_file(const char *path, void **data_out, size_t *bytes_out)
 {
     enum { MOST = 1 << 20 };
@@ -76,7 +77,7 @@ static bool meet(struct weft_session *session)
            failed(session, "the other ranks' files");
 }
 
-/* Every rank its own residual; rank 0 the rest. */
+/* Every rank writes its residual; rank 0 writes the rest. */
 static bool write_all(struct weft_session *session, struct weft_tensor *tensor, const float *weights,
                       const char *folder, uint64_t step, uint32_t rank)
 {
@@ -96,7 +97,7 @@ static bool write_all(struct weft_session *session, struct weft_tensor *tensor, 
     return saved;
 }
 
-/* From the rename on the new files count. */
+/* The new files count from the rename on. */
 static bool make_latest(const char *folder, const struct checkpoint *checkpoint)
 {
     char path[1000], new_path[1000];
@@ -106,7 +107,7 @@ static bool make_latest(const char *folder, const struct checkpoint *checkpoint)
            (rename(new_path, path) == 0 || file_failed("rename", new_path));
 }
 
-/* before: what the job began with, of no use afterwards. */
+/* before: the checkpoint that the job started from; it is removed. */
 static bool save(struct weft_session *session, struct weft_tensor *tensor, const float *weights,
                  const char *folder, const struct checkpoint *before)
 {
@@ -116,14 +117,14 @@ static bool save(struct weft_session *session, struct weft_tensor *tensor, const
     char path[1000];
     if (!write_all(session, tensor, weights, folder, now.step, rank) || !meet(session)) return false;
     if (rank == 0 && !make_latest(folder, &now)) return false;
-    if (!meet(session)) return false; /* nobody needs the old ones now */
+    if (!meet(session)) return false; /* all ranks use the new files */
     for (uint64_t r = rank; before->step > 0 && r < before->ranks; r += now.ranks)
         for (int i = 0; i < (r == 0 ? 3 : 1); i++)
             remove(path_of(path, folder, names[i], before->step, (uint32_t)r));
     return true;
 }
 
-/* Rank 0 says what all load. */
+/* Rank 0 chooses the checkpoint for all ranks. */
 static bool find(struct weft_session *session, const char *folder, struct checkpoint *found)
 {
     char path[1000];
@@ -201,7 +202,7 @@ static bool train(struct weft_session *session, const char *folder, uint64_t ste
             grad[i] = weights[i] - (float)((i * 7 + (int)step * 3 + (int)rank) % 11) / 10;
         struct weft_request request = {{0}};
         if (weft_push_pull(tensor, grad, weights, &request) < 0) return failed(session, "push_pull");
-        if (weft_step_end(session) < 0) return failed(session, "step"); /* waits for it */
+        if (weft_step_end(session) < 0) return failed(session, "step"); /* waits for the request */
     }
     if (!save(session, tensor, weights, folder, &from)) return false;
     double sum = 0;

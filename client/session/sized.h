@@ -29,8 +29,8 @@ enum weft_status client_sized_check(const void *theirs, size_t own_bytes, const 
 /* Fills it from `own`, up to the smaller of the two sizes, which becomes its size. */
 void client_sized_copy_out(const void *own, size_t own_bytes, void *theirs);
 
-/* Initialises the caller's struct of `size` bytes with the defaults, and unknown fields with 0. NULL is
- * fine. */
+/* Initialises the caller's struct of `size` bytes with the defaults, and unknown fields with 0. NULL does
+ * nothing. */
 void client_sized_init(const void *defaults, size_t own_bytes, void *theirs, size_t size);
 
 #endif

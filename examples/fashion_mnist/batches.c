@@ -22,7 +22,7 @@ void batches_free(struct batches *batches)
     *batches = (struct batches){0};
 }
 
-/* Fisher-Yates; each epoch has its own generator, so that any epoch can be had without those before. */
+/* Fisher-Yates. Each epoch has its own generator, so any epoch can be generated alone. */
 static void shuffle(struct batches *batches, uint64_t epoch)
 {
     uint64_t state = batches->seed ^ (epoch + 1) * 0xd1342543de82ef95u;

@@ -1,8 +1,8 @@
 /* idx.c - the checked IDX reader; see idx.h.
  *
- * zlib's gz* calls read plain files too, so a decompressed copy under the same name works as well.
- * A file that is cut short, was damaged (gzip keeps a checksum) or holds another data set is told
- * apart, because each of them is mended differently. */
+ * zlib's gz* calls read plain files too, so a decompressed copy under the same name works. A truncated file,
+ * a damaged one (gzip has a checksum) and another data set get different sentences, because the remedy
+ * differs. */
 #include "idx.h"
 
 #include <errno.h>
@@ -43,7 +43,7 @@ static bool open_file(struct reader *reader)
                 errno ? strerror(errno) : "out of memory");
 }
 
-/* Exactly `bytes`, or a sentence. */
+/* Reads exactly `bytes`; else sets the error. */
 static bool read_bytes(struct reader *reader, void *out, size_t bytes)
 {
     int got = gzread(reader->file, out, (unsigned)bytes);
@@ -59,7 +59,7 @@ static bool read_bytes(struct reader *reader, void *out, size_t bytes)
                 reader->path);
 }
 
-/* The header of a file of bytes with these dimensions; dims[0], the number of items, is given out. */
+/* Reads the header of a file of bytes with these dimensions. dims[0] is the number of items. */
 static bool read_header(struct reader *reader, uint32_t dim_count, const uint32_t *item_dims,
                         uint32_t *count_out)
 {
@@ -89,7 +89,7 @@ static bool read_header(struct reader *reader, uint32_t dim_count, const uint32_
     return true;
 }
 
-/* The body, and nothing after it. Reading one byte further also makes zlib check the gzip checksum. */
+/* Reads the body, and nothing after it. One byte more makes zlib check the gzip checksum. */
 static bool read_body(struct reader *reader, uint8_t *out, size_t bytes)
 {
     size_t done = 0;

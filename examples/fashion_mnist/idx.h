@@ -1,8 +1,8 @@
 /* idx.h - reads the IDX files of the MNIST family (gzip-compressed), with every byte checked.
  *
- * An IDX file is a big-endian header (0, 0, type, dimensions, then one 32-bit size per dimension)
- * and the elements as they are. Files come from anywhere, so nothing in the header is believed:
- * the sizes must be those of this data set and the file must end exactly where they say. */
+ * An IDX file is a big-endian header (0, 0, type, dimensions, then one 32-bit size per dimension), then the
+ * elements. The header is UNTRUSTED: the sizes must be those of this data set, and the file must end where
+ * they imply. */
 #ifndef FASHION_MNIST_IDX_H
 #define FASHION_MNIST_IDX_H
 
@@ -18,8 +18,8 @@ struct dataset {
     uint8_t *labels; /* (count,), each < CLASS_COUNT, owned */
 };
 
-/* Reads DIR/<prefix>-images-idx3-ubyte.gz and DIR/<prefix>-labels-idx1-ubyte.gz ("train" or "t10k").
- * On failure nothing is kept and `error` holds one sentence: which file, what is wrong, what to do. */
+/* Reads DIR/<prefix>-images-idx3-ubyte.gz and DIR/<prefix>-labels-idx1-ubyte.gz ("train" or "t10k"). On
+ * failure nothing is allocated, and `error` has one sentence: file, fault, remedy. */
 bool dataset_load(struct dataset *dataset, const char *directory, const char *prefix, char *error,
                   size_t error_bytes);
 void dataset_free(struct dataset *dataset);

@@ -1,4 +1,4 @@
-/* mlp.c - see mlp.h. All heavy arithmetic is three matrix products per layer, left to BLAS. */
+/* mlp.c - see mlp.h. The heavy arithmetic is three matrix products per layer, by BLAS. */
 #include "mlp.h"
 
 #include <cblas.h>
@@ -114,7 +114,7 @@ void mlp_backward(struct mlp *mlp, uint32_t l, const float *x, uint32_t batch)
 {
     struct mlp_layer *layer = &mlp->layers[l];
     const float *input = l == 0 ? x : mlp->layers[l - 1].activation;
-    if (l > 0) { /* first, because it reads this layer's weights, which may change once its gradient is out */
+    if (l > 0) { /* first: it reads this layer's weights, which may change once its gradient is pushed */
         struct mlp_layer *before = &mlp->layers[l - 1];
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)batch, (int)layer->in, (int)layer->out,
                     1.0f, layer->delta, (int)layer->out, layer->weights, (int)layer->in, 0.0f, before->delta,

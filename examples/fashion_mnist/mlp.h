@@ -1,8 +1,8 @@
 /* mlp.h - a multi-layer perceptron with ReLU and softmax cross-entropy, layer by layer.
  *
- * The parameters and gradients are the caller's memory (a trainer wants them where the network can
- * reach them); the activations are the model's own. The backward pass is one call per layer, last
- * layer first, so that a trainer can send a layer's gradients while earlier layers still compute:
+ * Parameters and gradients are the caller's memory, such as that of weft_alloc. The model owns the
+ * activations. The backward pass is one call per layer, last layer first, so that a trainer can send a
+ * layer's gradients while earlier layers compute:
  *
  *     mlp_forward(x) -> logits ... mlp_loss(labels) -> delta of the last layer
  *     for (layer = last; layer >= 0; layer--)
@@ -30,19 +30,19 @@ struct mlp {
     struct mlp_layer layers[MLP_LAYERS_MAX];
 };
 
-/* sizes (layer_count + 1,): inputs, hidden..., classes. False: out of memory. */
+/* sizes (layer_count + 1,): inputs, hidden..., classes. false: out of memory. */
 bool mlp_create(struct mlp *mlp, const uint32_t *sizes, uint32_t layer_count, uint32_t batch_max);
 void mlp_free(struct mlp *mlp);
 
-/* He initialisation from the seed alone: the same weights on every machine and for any number of workers. */
+/* He initialisation from the seed alone: equal weights on every machine and for any number of workers. */
 void mlp_init(struct mlp *mlp, uint64_t seed);
 
 void mlp_forward(struct mlp *mlp, const float *x, uint32_t batch);
-/* Sum of the cross-entropy over the batch; counts right answers when correct_out is given, and leaves
- * the delta of the last layer (of the *mean* loss) for mlp_backward when with_delta. */
+/* Returns the cross-entropy summed over the batch. correct_out, if not NULL, counts right answers.
+ * with_delta: computes the delta of the last layer, of the mean loss, for mlp_backward. */
 double mlp_loss(struct mlp *mlp, const uint8_t *labels, uint32_t batch, bool with_delta,
                 uint32_t *correct_out);
-/* Gradients of one layer; needs the deltas of the layer behind it. */
+/* Gradients of one layer. Requires the deltas of the next layer. */
 void mlp_backward(struct mlp *mlp, uint32_t layer, const float *x, uint32_t batch);
 
 /* splitmix64: the small seeded generator of this example. */

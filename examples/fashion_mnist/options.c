@@ -1,4 +1,4 @@
-/* options.c - see options.h. One table drives getopt_long, the checks and --help, so they cannot disagree. */
+/* options.c - see options.h. One table drives getopt_long, the checks and --help. */
 #include "options.h"
 
 #include <errno.h>
@@ -111,7 +111,7 @@ int trainer_options_parse(struct trainer_options *options, int argc, char **argv
     int found;
     while ((found = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
         if (found == 'h') return print_help(), 1;
-        if (found < 256) goto usage; /* getopt has said what is wrong */
+        if (found < 256) goto usage; /* getopt has printed the error */
         const struct option_row *row = &rows[found - 256];
         void *field = (char *)options + row->offset;
         if (row->kind == TEXT) {

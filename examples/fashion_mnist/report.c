@@ -1,4 +1,4 @@
-/* report.c - see report.h. Rows are flushed as they come, so a watcher can follow a run. */
+/* report.c - see report.h. Rows are flushed at once, so that a reader can follow a run. */
 #include "report.h"
 
 #include <errno.h>
@@ -82,7 +82,7 @@ static bool close_file(FILE *file, const char *path)
     return true;
 }
 
-/* Lines for tensors whose codec was chosen by the library; all of them into the JSON. */
+/* Prints a line for each tensor whose codec the library chose, and writes all tensors to the JSON. */
 static void write_tensors(FILE *json, const struct summary *s)
 {
     if (json) fprintf(json, "\"tensors\": [");

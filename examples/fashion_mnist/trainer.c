@@ -1,17 +1,16 @@
-/* trainer.c - data-parallel training through weft; the only file here that knows weft.
+/* trainer.c - data-parallel training through weft; the only file here that calls weft.
  *
  * One step:
  *
  *     weft_step_begin
  *       forward, loss
- *       backward of the last layer  -> weft_push_pull of its gradients starts and travels ...
- *       backward of the layer before, under which they travel -> weft_push_pull ...
- *     wait for all, weft_step_end      the weights are now those of the next step
+ *       backward of the last layer  -> weft_push_pull of its gradients starts
+ *       backward of the layer before, while they are transferred -> weft_push_pull ...
+ *     wait for all, weft_step_end      the weights are those of the next step
  *
- * Whether the gradients go through shards or are reduced among the workers, dense or compressed, is
- * said in two options of the tensors (declare_tensor) and nowhere else. Everything that must be equal on
- * all workers (when to stop, when to evaluate) is either computed from the step number or agreed
- * by a collective, so no worker waits for one that has left. */
+ * Two options of the tensors (declare_tensor) select shards or all-reduce, dense or compressed. What must be
+ * equal on all workers (when to stop, when to evaluate) is computed from the step number or agreed on by a
+ * collective, so that no worker waits for one that has left. */
 #include <cblas.h>
 #include <inttypes.h>
 #include <math.h>
@@ -46,15 +45,17 @@ struct trainer {
     struct tensor tensors[TENSORS]; /* weights of layer 0, bias of layer 0, weights of layer 1 ... */
     float *x;
     uint8_t *labels;
-    uint64_t steps, step;       /* planned; done */
+    uint64_t steps, step;           /* planned steps; completed steps */
     uint32_t eval_every;
-    double seconds;             /* of training */
-    double loss_sum;            /* since the last evaluation, of steps and means over this worker's batches */
+    double seconds;                 /* seconds of training */
+    double loss_sum;                /* sum of the losses since the last evaluation, and its number of steps;
+                                     * mean over this worker's batches */
     uint64_t loss_steps;
-    double seconds_evaluated;   /* `seconds` of the last evaluation */
-    int64_t votes[2];           /* time is up; time to evaluate: 0 or 1, summed over all workers in place */
+    double seconds_evaluated;       /* `seconds` of the last evaluation */
+    int64_t votes[2];               /* time limit reached; evaluation due: 0 or 1, summed over all workers in
+                                     * place */
     struct weft_request vote_request;
-    struct report report;       /* rank 0 */
+    struct report report;           /* of rank 0 */
     FILE *hashes;
 };
 
@@ -65,7 +66,7 @@ static double now_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Says what weft said. Every failing weft call ends the run through here. */
+/* Prints the sentence of a failed weft call. All of them end the run here. */
 static bool fail(struct trainer *trainer, const char *what, enum weft_status status)
 {
     const char *text = weft_error_text(trainer->session);
@@ -131,7 +132,7 @@ static bool declare_tensor(struct trainer *trainer, uint32_t layer_index, bool b
     return true;
 }
 
-/* Joins the job, declares every tensor and gives all workers rank 0's first weights. */
+/* Joins the job, declares all tensors and distributes rank 0's first weights. */
 static bool join(struct trainer *trainer)
 {
     TRY(trainer, "joining the job", weft_init(NULL, &trainer->session));
@@ -199,7 +200,7 @@ static uint64_t hash_weights(const struct trainer *trainer)
     return hash;
 }
 
-/* All workers together: each takes its part of the test images, the counts are summed by an all-reduce. */
+/* All workers together: each evaluates its part of the test images; an all-reduce sums the counts. */
 static bool evaluate(struct trainer *trainer)
 {
     enum { CORRECT, TEST_LOSS, TRAIN_LOSS, SENT, RECEIVED, VALUES };
@@ -243,7 +244,7 @@ static bool evaluate(struct trainer *trainer)
 
 /* ---- training ---- */
 
-/* Rises linearly over the warm-up, then falls by a half cosine. A function of the step: equal on all
+/* Rises linearly during the warm-up, then falls by a half cosine. Depends on the step only: equal on all
  * ranks. */
 static float learning_rate(const struct trainer *trainer, uint64_t step)
 {
@@ -264,7 +265,7 @@ static bool start_push_pull(struct trainer *trainer, uint32_t index)
 
 enum { VOTE_STOP, VOTE_EVALUATE, VOTE_COUNT };
 
-/* Clocks differ, so what depends on time is voted on: all workers learn the result in the same step. */
+/* Clocks differ, so workers vote on what depends on time, and all receive the result in the same step. */
 static bool start_vote(struct trainer *trainer, double started)
 {
     const struct trainer_options *options = &trainer->options;
@@ -278,7 +279,7 @@ static bool start_vote(struct trainer *trainer, double started)
     return true;
 }
 
-/* One step; `started`: when the training that trainer->seconds does not count yet began. */
+/* Runs one step. started: begin of the training time that trainer->seconds does not contain yet. */
 static bool train_step(struct trainer *trainer, double started)
 {
     const struct trainer_options *options = &trainer->options;
@@ -289,7 +290,7 @@ static bool train_step(struct trainer *trainer, double started)
     TRY(trainer, "step_begin", weft_step_begin(trainer->session, &step));
 
     bool voting = options->seconds > 0 || options->eval_seconds > 0;
-    if (voting && !start_vote(trainer, started)) return false; /* travels under the forward pass */
+    if (voting && !start_vote(trainer, started)) return false; /* overlaps with the forward pass */
     mlp_forward(&trainer->mlp, trainer->x, options->batch);
     double loss = mlp_loss(&trainer->mlp, trainer->labels, options->batch, true, NULL) / options->batch;
     if (!isfinite(loss)) {
@@ -318,7 +319,7 @@ static bool train_step(struct trainer *trainer, double started)
     return true;
 }
 
-/* Steps until the plan or the time is done, with evaluations between. */
+/* Runs steps, with evaluations in between, until the plan or the time is complete. */
 static bool train(struct trainer *trainer)
 {
     const struct trainer_options *options = &trainer->options;
@@ -446,7 +447,7 @@ int main(int argc, char **argv)
     static struct trainer trainer;
     int answer = trainer_options_parse(&trainer.options, argc, argv);
     if (answer != 0) return answer - 1;
-    openblas_set_num_threads(1); /* one core a worker: the job decides how many workers a host has */
+    openblas_set_num_threads(1); /* one core per worker: the job decides how many workers a host has */
 
     bool fine =
         prepare(&trainer) && join(&trainer) && open_hashes(&trainer) && train(&trainer) && finish(&trainer);

@@ -1,14 +1,13 @@
-/* many_groups.c - a worker that makes very many groups and says what they cost, for
+/* many_groups.c - a worker that makes very many groups and prints their cost, for
  * tests/system/test_groups.py. Counts bytes, no times.
  *
- *     hold N unused|used   N groups of meshes dp x tp x pp x ep: every set of axes, mesh after mesh, all alive at once. `used`: each sums
- *                          8 bytes and 64 KiB and is sent through; the ranks take them in orders of their
- *                          own, so nobody waits for a neighbour in the same group (every call is started,
- *                          then all are waited for, a mesh at a time)
+ *     hold N unused|used   N groups of meshes dp x tp x pp x ep: every set of axes, mesh after mesh, all
+ *                          alive at once. `used`: each sums 8 bytes and 64 KiB and sends; every rank uses them
+ *                          in an order of its own, so all calls of a mesh are started before one is waited for
  *     churn N              N groups made, used and freed, one after the other
  *
  * Prints "hold N PSS HEAP FDS" or "churn N PSS HEAP FDS" after the first few and at the end: Pss of the
- * process, bytes that its allocator has given out, open descriptors. Exit status 0: every sum was right. */
+ * process, bytes allocated, open descriptors. Exit status 0: every sum was right. */
 #include <dirent.h>
 #include <malloc.h>
 #include <stdio.h>
@@ -43,7 +42,7 @@ static void expect(bool right, const char *what)
     exit(1);
 }
 
-/* ---- what it costs ---- */
+/* ---- cost ---- */
 static unsigned long long pss(void)
 {
     char line[256];
@@ -67,7 +66,7 @@ static unsigned descriptors(void)
 static void say(const char *what, unsigned groups)
 {
     struct weft_request request = {{0}};
-    /* nobody's figures are of the middle of something */
+    /* no rank measures in the middle of an operation */
     finish("barrier", weft_barrier(session, &request), &request);
     struct mallinfo2 heap = mallinfo2();
     printf("%s %u %llu %zu %u\n", what, groups, pss(), heap.uordblks + heap.hblkhd, descriptors());
@@ -97,7 +96,7 @@ static void ring(struct weft_comm *comm)
     expect(in == (int32_t)((rank + ranks - 1) % ranks), "what came round");
 }
 
-/* All sets of axes at once, begun in an order of this rank's own. */
+/* All sets of axes at once, in an order of this rank's own. */
 static void use(struct weft_comm *const comms[], unsigned count)
 {
     struct weft_request requests[SETS];
@@ -178,7 +177,7 @@ static void hold(unsigned groups, bool used)
 }
 
 /* ---- one after the other ---- */
-/* All but rank 0 free a group some groups later: what they say of it comes to one that has forgotten it. */
+/* All but rank 0 free a group some groups later: their messages then reach a rank without the group. */
 static void churn(unsigned groups)
 {
     struct weft_comm *kept[LATER] = {NULL};
@@ -189,7 +188,7 @@ static void churn(unsigned groups)
         struct weft_comm *const one[] = {comm};
         struct weft_request request = {{0}};
         if (i % 4 > 0) use(one, 1);
-        /* what was sent is taken */
+        /* all sends have been received */
         finish("barrier",
                weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_BARRIER, .comm = comm), &request),
                &request);
@@ -204,7 +203,7 @@ static void churn(unsigned groups)
 
 int main(int argc, char **argv)
 {
-    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* huge pages, given unasked, would round memory up by megabytes */
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* huge pages would round memory up by megabytes */
     if (argc < 3) return 2;
     if (weft_init(NULL, &session) < 0) {
         printf("%s\n", weft_error_text(NULL));
@@ -212,7 +211,7 @@ int main(int argc, char **argv)
     }
     struct weft_comm *all[1];
     must("split", weft_split(session, NULL, 0, (int)weft_rank(session), &all[0]));
-    use(all, 1); /* what all groups share is there, and stays */
+    use(all, 1); /* allocates what all groups share */
     say("begun", 0);
     if (strcmp(argv[1], "churn") == 0) churn((unsigned)atoi(argv[2]));
     else hold((unsigned)atoi(argv[2]), argc > 3 && strcmp(argv[3], "used") == 0);

@@ -18,7 +18,7 @@ static enum weft_status finish(enum weft_status started, struct weft_request *re
     return started < 0 ? started : weft_wait(request, 0);
 }
 
-/* The sum of each rank's own number (its rank in the job plus one) over a group. */
+/* Sum over a group of each rank's own number (its rank in the job plus one). */
 static int64_t sum_on(struct crowd *crowd, struct weft_session *session, struct weft_comm *comm)
 {
     int64_t value[3] = {(int64_t)weft_rank(session) + 1, 1, 100};
@@ -67,7 +67,7 @@ static void split(struct crowd *crowd, struct weft_session *session, uint32_t ra
     for (uint32_t r = 0; r < crowd->workers; r++)
         CROWD_CHECK(crowd, session, (ids[r] == own) == (r % 2 == rank % 2));
 
-    /* An operation under way keeps its group; then it may go, and the rest goes on. */
+    /* A group with an open operation cannot be freed; after it can, and other groups continue. */
     int64_t value = 1, sum;
     CROWD_OK(crowd, session,
              weft_call_start(session,
@@ -93,7 +93,7 @@ static void test_split(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Many groups at once over the same ranks, used in another order on every rank: none waits for another. */
+/* Many groups of the same ranks, used in another order on every rank: none waits for another. */
 static void many_groups(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     enum { GROUPS = 12 };
@@ -116,8 +116,8 @@ static void many_groups(struct crowd *crowd, struct weft_session *session, uint3
         CROWD_OK(crowd, session, weft_wait(&requests[g], 0));
         CROWD_CHECK(crowd, session, values[g] == 6 * (int64_t)(g + 1));
     }
-    /* Groups of the same ranks in the same order keep together what they know of hosts, and the first may
-     * go before the others. */
+    /* Groups with the same ranks in the same order share their table of hosts, and may be freed in any
+     * order. */
     for (uint32_t g = 0; g < GROUPS; g++) CROWD_CHECK(crowd, session, comms[g]->hosts == comms[g % 3]->hosts);
     CROWD_CHECK(crowd, session,
                 comms[0]->hosts != comms[1]->hosts && comms[0]->hosts->user_count == GROUPS / 3);
@@ -136,8 +136,8 @@ static void test_many_groups(void **state)
 
 /* ---- short calls beside a long one ---- */
 
-/* Short calls of one group do not need the loop, but an operation of another does: some of them go by
- * letter, and soon. */
+/* Short calls on one group bypass the loop, but an operation on another needs it: some of them go to the
+ * engine, soon. */
 static void short_beside_open(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     enum { CALLS = 100, COUNT = 3000, AT_MOST = 8 };
@@ -149,7 +149,7 @@ static void short_beside_open(struct crowd *crowd, struct weft_session *session,
     if (rank == 0)
         CROWD_OK(crowd, session,
                  weft_all_reduce(session, in[rank], out[rank], COUNT, WEFT_I64, WEFT_SUM, &open));
-    for (int i = 0; i < CALLS; i++) { /* rank 1 has not called the other one yet */
+    for (int i = 0; i < CALLS; i++) { /* rank 1 has not called the other operation yet */
         CROWD_CHECK(crowd, session, sum_on(crowd, session, pair) == 3);
         CROWD_CHECK(crowd, session, rank == 1 || session->calls->fastpath.calls_since_step < AT_MOST);
     }
@@ -168,14 +168,14 @@ static void test_short_beside_open(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* A rank that calls something else is found in a small group, too, and the sentence says in which. */
+/* A mismatch in a small group is found, and the sentence names the group. */
 static void mismatch(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_comm *half = NULL;
     struct weft_request request = {{0}};
     float data[8] = {0};
     CROWD_OK(crowd, session, weft_split(session, NULL, rank < 2, 0, &half));
-    /* what comes ends the job, and with it a split that has not returned yet */
+    /* the next call ends the job, and a split that has not returned yet */
     pthread_barrier_wait(&crowd->meet);
     if (rank >= 2) {
         pthread_barrier_wait(&crowd->meet);
@@ -227,7 +227,7 @@ static void mesh(struct crowd *crowd, struct weft_session *session, uint32_t ran
         CROWD_CHECK(crowd, session, weft_comm_ranks(comm) == 2 && weft_comm_rank(comm) == at[axis]);
         CROWD_CHECK(crowd, session, sum_on(crowd, session, comm) == 2 * ((int64_t)first + 1) + strides[axis]);
     }
-    /* Two axes at once: the ranks of one tp coordinate, in the order of the ranks. */
+    /* Two axes at once: the ranks of one tp coordinate, in rank order. */
     CROWD_OK(crowd, session, weft_mesh_comm(mesh, "pp,dp", &comm));
     int64_t expected = 0;
     for (uint32_t r = 0; r < 8; r++)
@@ -241,11 +241,11 @@ static void mesh(struct crowd *crowd, struct weft_session *session, uint32_t ran
                   "'ep' is none of its axes");
     CROWD_OK(crowd, session, weft_mesh_free(mesh));
 
-    /* A rank with another mesh in mind is named, by all. */
+    /* All ranks name the rank with another mesh. */
     const struct weft_axis other[] = {{"dp", 2}, {rank == 5 ? "cp" : "tp", 4}};
     enum weft_status status = weft_mesh_create(session, other, 2, &mesh);
     CROWD_CHECK(crowd, session, status == WEFT_ERR_MISMATCH && strstr(weft_error_text(session), "axis 1 is"));
-    CROWD_CHECK(crowd, session, sum_on(crowd, session, NULL) == 36); /* nothing else has ended */
+    CROWD_CHECK(crowd, session, sum_on(crowd, session, NULL) == 36); /* no other operation has ended */
 }
 
 static void test_mesh(void **state)
@@ -281,7 +281,7 @@ static void persistent(struct crowd *crowd, struct weft_session *session, uint32
                                       .dtype = WEFT_F32, .op = WEFT_AVG, .reproducible = true,
                                       .completed = count_completion, .context = &counted),
                             &request));
-    CROWD_CHECK(crowd, session, weft_wait(&request, 0) == WEFT_OK); /* nothing is started */
+    CROWD_CHECK(crowd, session, weft_wait(&request, 0) == WEFT_OK); /* not started */
     for (uint32_t round = 0; round < ROUNDS; round++) {
         for (uint32_t i = 0; i < COUNT; i++) in[i] = (float)(i + round * (rank + 1));
         CROWD_CHECK(crowd, session, weft_start(&request) == WEFT_IN_PROGRESS);
@@ -319,8 +319,7 @@ static void test_persistent(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* A deadline of the operation's own ends it long before the session's; the rank that did not call is
- * named. */
+/* An operation's own deadline ends it before the session's; the sentence names the rank that did not call. */
 static void own_deadline(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
@@ -348,7 +347,7 @@ static void test_own_deadline(void **state)
 
 /* ---- groups of calls ---- */
 
-/* How many operations this rank has posted on the group of all, by the flight recorder. */
+/* Operations that this rank has posted on the group of all, by the flight recorder. */
 static uint32_t operations_of(struct weft_session *session)
 {
     char path[64], line[65536];
@@ -375,7 +374,7 @@ static void batch(struct crowd *crowd, struct weft_session *session, uint32_t ra
     for (uint32_t i = 0; i < LARGE; i++) large[i] = (float)(i % 100);
 
     CROWD_OK(crowd, session, weft_group_start(session));
-    CROWD_OK(crowd, session, weft_group_start(session)); /* lies in the other */
+    CROWD_OK(crowd, session, weft_group_start(session)); /* nested in the other */
     for (uint32_t k = 0; k < SMALL; k++) {
         small[k] = malloc((k * 11 + 1) * sizeof **small);
         for (uint32_t i = 0; i < k * 11; i++) small[k][i] = (float)(i + k * (rank + 1));
@@ -406,12 +405,12 @@ static void batch(struct crowd *crowd, struct weft_session *session, uint32_t ra
     for (uint32_t k = 0; k < SMALL; k++)
         for (uint32_t i = 0; i < k * 11; i++) right &= small[k][i] == (float)(i * ranks + k * sum);
     CROWD_CHECK(crowd, session, right);
-    /* the small floats are one, the large, the whole numbers */
+    /* the small floats are one, the large, the integers */
     CROWD_CHECK(crowd, session, operations_of(session) - begun == 3);
     for (uint32_t k = 0; k < SMALL; k++) free(small[k]);
     free(large);
     CROWD_REFUSED(crowd, session, weft_group_end(session), WEFT_ERR_STATE, "group_start");
-    CROWD_OK(crowd, session, weft_group_start(session)); /* left open: finalize ends what is in it */
+    CROWD_OK(crowd, session, weft_group_start(session)); /* left open: weft_finalize ends its calls */
     CROWD_OK(crowd, session, weft_barrier(session, &single));
 }
 
@@ -422,7 +421,7 @@ static void test_batch(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Persistent requests of a step as one group, again and again: the same bits as each by itself. */
+/* Persistent requests of a step as one group, repeatedly: the same bits as alone. */
 static void batch_persistent(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     enum { TENSORS = 10, COUNT = 333, ROUNDS = 10 };
@@ -464,7 +463,7 @@ static void test_batch_persistent(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Groups whose calls differ, though their sum of lengths does not. */
+/* Groups with different calls, but equal sums of lengths. */
 static void batch_mismatch(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     float a[8] = {0}, b[8] = {0};
@@ -494,8 +493,7 @@ static void *abort_soon(void *context)
     return NULL;
 }
 
-/* Every thread of every rank that waits, on whatever group, is woken by an abort from a thread that does
- * not. */
+/* An abort from a thread that does not wait wakes every waiting thread of every rank, on all groups. */
 static void aborted(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_comm *half = NULL;
@@ -515,7 +513,7 @@ static void aborted(struct crowd *crowd, struct weft_session *session, uint32_t 
                  weft_call_start(session,
                                  WEFT_CALL(.kind = WEFT_CALL_RECV, .out = &value, .count = 1,
                                            .dtype = WEFT_I64, .root = 0),
-                                 &request)); /* nobody sends */
+                                 &request)); /* no rank sends */
     CROWD_REFUSED(crowd, session, weft_wait(&request, 0), WEFT_ERR_ABORTED,
                   "rank 0 aborted the job: the loss is not finite");
     CROWD_REFUSED(crowd, session, weft_barrier(session, &request), WEFT_ERR_ABORTED,
@@ -530,8 +528,8 @@ static void test_abort(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* While all call one after the other, of as much as is said with the announcement (64 KiB in a hall, where
- * ranks outnumber processors). */
+/* Abort while all ranks call in a loop, with the largest size of an inline call (64 KiB copy-in slots if
+ * oversubscribed). */
 static void aborted_among_calls(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static const enum weft_call_kind kinds[] = {WEFT_CALL_REDUCE, WEFT_CALL_BROADCAST, WEFT_CALL_GATHER,

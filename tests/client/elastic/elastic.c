@@ -1,4 +1,4 @@
-/* elastic.c - a worker for tests/system: steps of an all-reduce job that goes on when ranks are killed.
+/* elastic.c - a worker for tests/system: steps of an elastic all-reduce job whose ranks are killed.
  *
  *     elastic STEPS [KILL_RANK KILL_STEP WHERE]... [from FILE STEP] [save DIRECTORY STEP]
  *     elastic plain KILL_RANK
@@ -8,20 +8,22 @@
  *     elastic grow MORE RANKS DIRECTORY [KILL_RANK KILL_STEP]...
  *     elastic join STEPS EPOCHS [KILL_RANK KILL_STEP]
  *
- * The state is a vector; each step adds the mean of what the ranks make of it, reproducibly. A rank (of
- * the first membership) kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them,
- * before step_end; where it is "stopped", in the middle of them, it stops itself. `from` begins with a
- * saved state at that step; `save` writes the state that step begins with. Every rank prints, at the end,
- * "ranks N steps S shrunk TIMES hash H". `plain` has no steps: weft_shrink, and a group before and after.
- * `coded`: a tensor under top-k; a rank is killed in the third step, and what the others owe becomes worth
- * its share of their mean. `judged`: a tensor under codec auto, whose means add up; a rank is killed in
- * the third step. At the end, 20 steps after there are RANKS ranks, each prints "judged: rank of ranks,
- * hash H". `grow`: as without a word, until there are RANKS ranks again, a new one among them, and MORE
- * steps; ranks that come take state from rank 0, which writes it to DIRECTORY/state-STEP. Prints "grew
- * STEP" each time. `join`: EPOCHS times each rank has STEPS steps and one more for each rank below it,
- * then joins; with steps, codec and without. A rank kills itself in a step, or, with KILL_STEP 0, while it
- * rests: the others make steps until it is gone. `abort`: every rank waits for what nobody will do, on
- * groups and alone, and one of them aborts the job from another thread. */
+ * The state is a vector. Each step adds the mean of the ranks' gradients, reproducibly. A rank of the first
+ * membership kills itself WHERE: "before" its calls, in the "middle" of them, or "after" them, before
+ * step_end; "stopped": it stops itself in the middle. `from` starts with a saved state at that step. `save`
+ * writes the state at the start of that step. Every rank prints at the end "ranks N steps S shrunk TIMES hash
+ * H".
+ *
+ *     plain    no steps: weft_shrink, with a group before and after
+ *     coded    a tensor with top-k: a rank is killed in the third step, residuals are scaled
+ *     judged   a tensor with codec auto: a rank is killed in the third step. 20 steps after RANKS ranks are
+ *              there, each prints "judged: rank of ranks, hash H"
+ *     grow     as without a name, until there are RANKS ranks again, one of them new, and MORE steps. New
+ *              ranks receive the state from rank 0, which writes it to DIRECTORY/state-STEP. Prints
+ *              "grew STEP" each time
+ *     join     EPOCHS times each rank runs STEPS steps, plus one for each lower rank, then joins. A rank kills
+ *              itself in a step or, with KILL_STEP 0, while it rests: the others run steps until it is gone
+ *     abort    all ranks wait for operations that never complete; one aborts the job from another thread */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -48,7 +50,7 @@ static void die(struct weft_session *session, const char *what)
     exit(1);
 }
 
-/* What a rank sees of the state: of mixed magnitudes, and different for each rank and step. */
+/* Gradients of mixed magnitudes, different for each rank and step. */
 static void make_gradients(uint32_t rank, uint64_t step)
 {
     uint64_t random = step * 1000003 + rank * 7919 + 1;
@@ -75,7 +77,7 @@ static void obey(const struct kill_order *orders, int count, unsigned rank, uint
             kill(getpid(), strcmp(where, "stopped") == 0 ? SIGSTOP : SIGKILL);
 }
 
-/* One try. */
+/* One attempt. */
 static enum weft_status run_step(struct weft_session *session, uint64_t step, const struct kill_order *orders,
                                  int order_count, unsigned born)
 {
@@ -94,7 +96,7 @@ static enum weft_status run_step(struct weft_session *session, uint64_t step, co
                                            .reproducible = true, .preserve_input = true),
                                  &requests[t]);
         if (status < 0) die(session, "all_reduce");
-        if (t < 2) weft_wait(&requests[t], 0); /* some are over when the step fails, some are not */
+        if (t < 2) weft_wait(&requests[t], 0); /* some have completed when the step fails, some have not */
     }
     for (int t = 0; t < TENSORS; t++) {
         status = weft_wait(&requests[t], 0);
@@ -127,7 +129,7 @@ static int plain(unsigned killed)
     uint32_t before = weft_ranks(session), rounds = 0;
     while (count_ranks(session, comm, &status) == before)
         if (++rounds == 20 && weft_rank(session) == killed) kill(getpid(), SIGKILL);
-    /* the 20th may end with the death of a rank that was over with it first */
+    /* the 20th may fail by the death of a rank that had completed it */
     if (rounds < 19) die(session, "group");
     if (status != WEFT_ERR_PEER_LOST) die(session, "not lost");
     fprintf(stderr, "%s\n", weft_error_text(session));
@@ -151,7 +153,7 @@ static void residual_of(struct weft_session *session, struct weft_tensor *tensor
     unsigned char *saved = malloc(bytes);
     if (!saved || bytes < COUNT * sizeof *owed || weft_residual_save(tensor, saved, bytes) < 0)
         die(session, "residual_save");
-    memcpy(owed, saved + bytes - 8 - COUNT * sizeof *owed, COUNT * sizeof *owed); /* the hash is behind it */
+    memcpy(owed, saved + bytes - 8 - COUNT * sizeof *owed, COUNT * sizeof *owed); /* the hash follows */
     free(saved);
 }
 
@@ -174,7 +176,7 @@ static int coded(unsigned killed)
         struct weft_request request = {{0}};
         enum weft_status status =
             weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
-        if (status == WEFT_ERR_SHRUNK) continue; /* it was killed before this rank began the step */
+        if (status == WEFT_ERR_SHRUNK) continue; /* the rank was killed before this rank began the step */
         if (status < 0) die(session, "step_begin");
         make_gradients(weft_rank(session), step);
         if (step == 3 && ranks == weft_ranks(session) && weft_rank(session) == killed)
@@ -230,11 +232,11 @@ static int judged(unsigned killed, uint32_t ranks)
     options.mode = WEFT_MODE_ALL_REDUCE;
     options.codec = "auto:topk:ratio=0.01,min_count=0,randomk:ratio=0.01,min_count=0";
     if (weft_declare(session, &options, &tensor) < 0) die(session, "declare");
-    /* not who has its number when step 3 is run again */
+    /* not the rank that has its number when step 3 is repeated */
     bool take = weft_newcomer(session), dies = !take && weft_rank(session) == killed;
     uint64_t until = 0;
     while (!until || weft_step_next(session) <= until) {
-        if (take) { /* how far the others are, too */
+        if (take) { /* it also receives the step number */
             enum weft_status status = weft_broadcast(session, state[0], COUNT, WEFT_F32, 0, &request);
             if (status >= 0) status = weft_wait(&request, 0);
             if (status < 0) die(session, "broadcast");
@@ -253,7 +255,7 @@ static int judged(unsigned killed, uint32_t ranks)
     return 0;
 }
 
-/* All ranks have rank 0's state; it writes it down. */
+/* Copies rank 0's state to all ranks; rank 0 writes it to a file. */
 static enum weft_status take_state(struct weft_session *session, const char *directory)
 {
     struct weft_request request = {{0}};
@@ -284,7 +286,7 @@ static int grows(uint64_t more, uint32_t ranks, const char *directory, const str
         if (take) {
             enum weft_status status = take_state(session, directory);
             if (status < 0 && status != WEFT_ERR_PEER_LOST) die(session, "take_state");
-            take = status < 0; /* a rank lost at it: step_begin says so, and then again */
+            take = status < 0; /* a rank was lost meanwhile: step_begin reports it, then repeat */
             if (status == WEFT_OK && weft_ranks(session) == ranks) end = weft_step_next(session) + more - 1;
         }
         make_gradients(weft_rank(session), weft_step_next(session));
@@ -303,10 +305,10 @@ static int grows(uint64_t more, uint32_t ranks, const char *directory, const str
     return 0;
 }
 
-static uint32_t told_ranks; /* by the last call that has said how many there are; 0: none has */
+static uint32_t told_ranks; /* number of ranks in the last report of a call; 0: none yet */
 
-/* A step of `join`: the mean of the ranks' numbers, in place and preserved, and a tensor under random-k.
- * 0: run it again. */
+/* A step of `join`: the mean of the ranks' numbers, in place and preserved, and a tensor with random-k. 0:
+ * repeat it. */
 static int join_step(struct weft_session *session, struct weft_tensor *tensor, unsigned born, uint64_t *runs)
 {
     static float drawn[COUNT];
@@ -314,7 +316,7 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     struct weft_request requests[2] = {{{0}}};
     enum weft_status status =
         weft_step_begin(session, &(struct weft_step){.step = weft_step_next(session), .lr = 1, .weight = 1});
-    uint32_t ranks = weft_ranks(session); /* the step is theirs: somebody may be gone when it ends well */
+    uint32_t ranks = weft_ranks(session); /* ranks of the step: at its good end a rank may be gone */
     if (status == WEFT_ERR_SHRUNK) told_ranks = ranks;
     if (status == WEFT_ERR_SHRUNK) return 0;
     if (status < 0) die(session, "step_begin");
@@ -334,8 +336,7 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
         return 0;
     }
     if (status < 0) die(session, "step_end");
-    /* Ranks with more data have larger numbers: those that are left are the last ones, less those that
-     * were killed. */
+    /* Ranks with more data have larger numbers: the last ones are left, without those that were killed. */
     if (ranks == 1 ? mean != (float)(born + 1) : mean < 1 || mean > 8)
         die(session, "the mean is not that of the ranks left");
     printf("mean %g\n", (double)mean);
@@ -376,7 +377,7 @@ static int joins(uint64_t steps, int epochs, unsigned killed, uint64_t kill_step
         }
         if (status < 0) die(session, "join");
         told_ranks = weft_ranks(session);
-        /* All are here again, and take the newest state of the last one. */
+        /* All ranks are back, and receive the newest state. */
         status = weft_broadcast(session, state[0], COUNT, WEFT_F32, last, &request);
         if (status >= 0) status = weft_wait(&request, 0);
         if (status < 0) die(session, "broadcast");
@@ -407,7 +408,7 @@ static int aborted(unsigned by)
     uint32_t rank = weft_rank(session);
     if (weft_split(session, NULL, (int)(rank / 2), 0, &comm) < 0) die(session, "split");
     if (rank == by && pthread_create(&thread, NULL, abort_soon, session) != 0) return 2;
-    enum weft_status first = WEFT_ERR_ABORTED; /* where this process was slow, a call says so itself */
+    enum weft_status first = WEFT_ERR_ABORTED; /* if this process is slow, the call itself returns it */
     if (rank % 2 == 0)
         first = weft_call_start(session,
                                 WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .comm = comm, .in = data, .out = data,
@@ -468,8 +469,8 @@ int main(int argc, char **argv)
             FILE *file = fopen(path, "wb");
             if (!file || fwrite(state, sizeof state, 1, file) != 1 || fclose(file) != 0) return 2;
         }
-        /* Preserved inputs are there again after a step that failed; only who we are has changed. Made
-         * anew to see that they depend on the new rank, and compared first. */
+        /* Preserved inputs are restored after a failed step. They depend on the rank, so they are compared,
+         * then made again. */
         make_gradients(weft_rank(session), step);
         float before = grad[0][17], last = grad[TENSORS - 1][COUNT - 1];
         enum weft_status status = run_step(session, number, orders, order_count, born);

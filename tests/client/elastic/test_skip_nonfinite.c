@@ -1,5 +1,5 @@
-/* test_skip_nonfinite.c - a step with a gradient that is not finite is skipped on all ranks: a run with
- * such steps has the bits of the run without them. */
+/* test_skip_nonfinite.c - a step with a gradient that is not finite is skipped on all ranks: a run with such
+ * steps has the bits of the run without them. */
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 enum { TENSORS = 3, SIDE = 40, ELEMS = SIDE * SIDE, STEPS = 6 };
 
-/* What the three tensors are, and which one is hit on which ranks in tries 3 and 4. */
+/* The three tensors, and which one gets the value on which ranks in attempts 3 and 4. */
 struct plan {
     const char *codec, *optimizer;
     uint32_t hit;
@@ -62,7 +62,7 @@ static bool declare(struct crowd *crowd, struct weft_session *session, const str
         options.dims[0] = options.dims[1] = SIDE;
         options.codec = plan->codec;
         options.optimizer = plan->optimizer;
-        options.skip_nonfinite = t == plan->hit; /* the others are updated and put back */
+        options.skip_nonfinite = t == plan->hit; /* the others are updated and restored */
         if (!CROWD_OK(crowd, session, weft_declare(session, &options, &model->tensors[t]))) return false;
         for (uint32_t i = 0; i < ELEMS; i++) model->out[t][i] = (float)i / 1000;
         if (strcmp(plan->optimizer, "none") != 0 &&
@@ -89,7 +89,7 @@ static enum weft_status step(struct crowd *crowd, struct weft_session *session, 
                  weft_push_pull(model->tensors[t], model->grad[t], model->out[t], &requests[t]));
     }
     for (uint32_t t = 0; t < TENSORS; t++) {
-        /* a trainer has its weights before step_end */
+        /* before step_end a trainer has its weights */
         const enum weft_status status = weft_wait(&requests[t], 0);
         CROWD_CHECK(crowd, session, status == (hit && t == plan->hit ? WEFT_ERR_SKIPPED : WEFT_OK));
     }
@@ -113,8 +113,7 @@ static void run(struct crowd *crowd, struct weft_session *session, uint32_t rank
     struct model *plain = &models[rank][0], *hurt = &models[rank][1];
     const bool trains = strcmp(plan->optimizer, "none") != 0;
     static float before[CROWD_MAX][TENSORS][ELEMS];
-    /* The reference first; its optimiser counts from step 1, and so must the other: sessions of their own,
-     * one after another. */
+    /* The reference runs first. Both optimisers count from step 1: two sessions, one after another. */
     struct model *model = crowd->found ? hurt : plain;
     if (!declare(crowd, session, plan, "t", model)) return;
     for (uint32_t data = 1; data <= STEPS; data++) {
@@ -160,8 +159,8 @@ static void test_elastic(void **state)
     both(&plans[12], 2, 1);
 }
 
-/* Finite on every rank, and the sum overflows: no rank is the cause. In place, as a mean without an
- * optimiser may be. */
+/* Finite on every rank, but the sum overflows: no rank is the cause. In place, as a mean without an optimiser
+ * may be. */
 static void overflow(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_tensor_options options;

@@ -1,6 +1,6 @@
-/* test_skip_nonfinite_shards.c - a step that is skipped leaves no trace at shards: a run with such steps
- * has the bits of the run without them. One run has every kind of tensor, some in several chunks, and some
- * by all-reduce. Before each step another tensor skips it. */
+/* test_skip_nonfinite_shards.c - a skipped step leaves no trace at shards: a run with such steps has the bits
+ * of the run without them. One run has every kind of tensor, some in several chunks, some by all-reduce.
+ * Before each step another tensor skips it. */
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -56,12 +56,12 @@ static int declare(struct weft_session *session, uint32_t t, struct weft_tensor 
     return 0;
 }
 
-/* One try of a step; TENSORS: no tensor is hit. The rank of the cause is 1 or, by odd tensors, 2. */
+/* One attempt of a step; TENSORS: no tensor is hit. The cause is rank 1, or for odd tensors rank 2. */
 static enum weft_status try_step(struct weft_session *session, struct weft_tensor **tensors, uint32_t data,
                                  uint32_t hit, struct results *results)
 {
     static float grads[TENSORS][ELEMS];
-    static struct weft_request requests[TENSORS]; /* stay when a check below fails */
+    static struct weft_request requests[TENSORS]; /* static: open requests outlive a failed check below */
     memset(requests, 0, sizeof requests);
     const uint32_t rank = weft_rank(session);
     enum weft_status status = weft_step_begin(
@@ -147,7 +147,7 @@ static void compare(uint32_t shards)
     assert_true(fleet_run(RANKS, shards, train, &result, (void **)&shared));
     for (uint32_t t = 0; t < TENSORS; t++)
         for (uint32_t rank = 0; rank < RANKS; rank++) {
-            /* by measured times: perhaps otherwise in the other run */
+            /* by measured times: may differ in the other run */
             const bool chooses = !strcmp(kinds[t].codec, "auto");
             const float *wanted = chooses ? shared->weights[0][t] : plain.weights[0][t];
             if (memcmp(shared->weights[rank][t], wanted, sizeof plain.weights[0][t]) != 0)

@@ -13,7 +13,7 @@
 enum { ROWS = 16, ELEMS = 640, RANKS = 3, TENSORS = 3, STEPS = 6, BAD_STEP = 3 };
 enum fault { NO_FAULT, LEFT_OUT, LEFT_OUT_BY_ALL, OTHER_WEIGHTS };
 
-/* Set before the processes are forked. */
+/* set before the processes are forked */
 static const char *codec, *optimizer;
 static enum weft_mode mode;
 static enum fault fault;
@@ -44,7 +44,7 @@ static enum weft_status step_once(struct weft_session *session, struct weft_tens
     return status < 0 ? status : weft_step_end(session);
 }
 
-/* The words that the error of every rank has. */
+/* Words that the error of every rank contains. */
 static bool names_it(const char *text)
 {
     char tensor[16], rank[16];
@@ -61,7 +61,7 @@ static int train(struct fleet *fleet, uint32_t rank)
     enum weft_status status = WEFT_OK;
     uint32_t step = 0;
     if (fleet_join(fleet, rank, 20000, &session)) return 1;
-    for (int t = -1; t < TENSORS; t++) { /* the first one is freed, so that ids differ from places */
+    for (int t = -1; t < TENSORS; t++) { /* the first one is freed, so that ids differ from positions */
         struct weft_tensor_options options;
         struct weft_tensor *freed;
         char name[16];
@@ -85,7 +85,7 @@ static int train(struct fleet *fleet, uint32_t rank)
                                     : fault == OTHER_WEIGHTS ? WEFT_ERR_DIVERGED
                                                              : WEFT_OK;
     const uint32_t wanted_step = wanted == WEFT_OK ? STEPS : fault == LEFT_OUT ? BAD_STEP : 4;
-    /* a rank may receive the abort while it still ends the step before */
+    /* a rank may receive the abort in the step before */
     const bool at_once = step == wanted_step || (fault == LEFT_OUT && step + 1 == wanted_step);
     const bool right =
         status == wanted && at_once && (wanted == WEFT_OK || names_it(weft_error_text(session)));
@@ -120,7 +120,7 @@ static void test_left_out(void **state)
             run(LEFT_OUT, codecs[c], "sgd:momentum=0.9", shards, (uint32_t)c % RANKS, TENSORS - 1);
 }
 
-/* Of tensors in the middle too, and without an optimiser. */
+/* A tensor in the middle, and without an optimiser. */
 static void test_left_out_in_the_middle(void **state)
 {
     for (uint32_t t = 0; t < TENSORS; t++) run(LEFT_OUT, "dense", "none", t % 2, 1, t);

@@ -46,7 +46,7 @@ uint64_t codec_threads_longest_step(void) { return atomic_load(&longest_step); }
 void codec_threads_spoil(size_t at) { spoilt_at = at; }
 uint64_t codec_threads_apart(void) { return atomic_load(&apart); }
 
-/* ---- in front of the codec: __wrap_ is what the program calls, __real_ the codec's own ---- */
+/* ---- wrappers of the codec's functions: the program calls __wrap_, which calls __real_ ---- */
 enum weft_status __real_weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved,
                                           const struct weft_shape *shape, struct weft_codec **codec_out);
 enum weft_status __wrap_weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved,

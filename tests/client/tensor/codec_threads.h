@@ -1,6 +1,6 @@
-/* codec_threads.h - on which thread does a codec's arithmetic run? Of tensors longer than a slice it must
- * be the compute thread, so that no step of the engine is long. Linked with CODEC_THREADS_LINK_ARGS
- * (meson.build), which puts the functions of codec_threads.c in front of the codec's own. */
+/* codec_threads.h - counts on which thread a codec's arithmetic runs. For tensors longer than a slice it must
+ * be the compute thread, so that no step of the engine is long. Link with codec_threads_link_args
+ * (meson.build), which wraps the codec's functions. */
 #ifndef TEST_CLIENT_CODEC_THREADS_H
 #define TEST_CLIENT_CODEC_THREADS_H
 

@@ -1,7 +1,6 @@
-/* test_checkpoint.c - a checkpoint of what the job remembers of a tensor, over real shards: a job that was
- * saved and begun again goes on bit for bit, on another number of shards and in the other mode too; on
- * another number of ranks the mean of what a shard owes stays; where there is no place for a debt the next
- * gradients take it; damaged bytes change nothing. */
+/* test_checkpoint.c - checkpoints of the state, with real shards: a saved job continues bit for bit, on
+ * another number of shards and in the other mode; on another number of ranks the mean of a shard's residual
+ * is kept; without a place for a residual the next gradients take it; damaged bytes change nothing. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +42,7 @@ struct saved {
     uint64_t bytes;
     uint8_t data[SAVED_MAX];
 };
-static struct shared { /* by all processes of all jobs */
+static struct shared { /* shared by all processes of all jobs */
     struct saved state[TENSORS], residual[RANKS][TENSORS];
     float weights[TENSORS][ELEMS], wanted[TENSORS][ELEMS], got[TENSORS][ELEMS];
 } * shared;
@@ -121,7 +120,7 @@ static int init_all(struct trainee *trainee, bool again)
     return 0;
 }
 
-/* STEPS steps from the session's next on; gradients are of (rank, step, tensor). */
+/* STEPS steps from the session's next one on; gradients depend on (rank, step, tensor). */
 static int train(struct trainee *trainee, uint32_t rank)
 {
     struct weft_session *session = trainee->session;
@@ -148,7 +147,7 @@ static int save_state(struct trainee *trainee, uint32_t t, struct saved *to)
     return 0;
 }
 
-/* Rank 0's buffer alone, and not at an address that suits floats. */
+/* Rank 0's buffer only, at an address that is not aligned for floats. */
 static enum weft_status load_state(struct weft_tensor *tensor, uint32_t rank, const struct saved *from,
                                    uint64_t bytes)
 {
@@ -184,7 +183,7 @@ static int first_job(struct fleet *fleet, uint32_t rank)
         if (rank == 0) memcpy(shared->weights[t], trainee->out[t], sizeof shared->weights[t]);
     }
     if (meet(trainee) != 0) return 1;
-    for (uint32_t t = 0; t < TENSORS && rank == 1; t++) { /* whichever rank saves: the same bytes */
+    for (uint32_t t = 0; t < TENSORS && rank == 1; t++) { /* every rank saves the same bytes */
         if (save_state(trainee, t, &other) != 0) return 1;
         HOLDS(other.bytes == shared->state[t].bytes &&
               memcmp(other.data, shared->state[t].data, other.bytes) == 0);
@@ -225,7 +224,7 @@ static void run(uint32_t workers, uint32_t shards, fleet_worker_fn fn)
     for (uint32_t i = 0; i < shards; i++) assert_int_equal(result.shard_status[i], 0);
 }
 
-/* Saved by a job that has every tensor in one piece. */
+/* Saved by a job that has every tensor in one chunk. */
 static void test_goes_on(void **state)
 {
     chunk_bytes = 1 << 20;
@@ -235,7 +234,7 @@ static void test_goes_on(void **state)
         assert_memory_not_equal(shared->weights[t], shared->wanted[t], sizeof shared->wanted[t]);
     run(RANKS, 2, second_job);
     for (uint32_t t = 0; t < TENSORS; t++) {
-        if (t == AUTO) continue; /* its codec may be another one in any step */
+        if (t == AUTO) continue; /* its codec may change with any step */
         print_message("%s, %s\n", plans[t].codec, plans[t].optimizer);
         assert_memory_equal(shared->got[t], shared->wanted[t], sizeof shared->wanted[t]);
     }
@@ -252,7 +251,7 @@ static float saved_float(const struct saved *saved, uint32_t i)
     return value;
 }
 
-/* Gradients of nothing: what comes is what was owed, as a mean over the ranks that owe it now. */
+/* Gradients of zeros: the results are the residual, as a mean over the present ranks. */
 static int debt_comes(struct trainee *trainee, struct weft_tensor *const *tensors, uint32_t count)
 {
     struct weft_request requests[TENSORS] = {{{0}}};
@@ -272,8 +271,8 @@ static int debt_comes(struct trainee *trainee, struct weft_tensor *const *tensor
     return 0;
 }
 
-/* The same tensor; one that has no shard's debt, in both modes; one whose k is all of it. And moments go
- * into the other mode. */
+/* The same tensor; one without a shard's residual, in both modes; one whose k is all elements; and arrays
+ * that change the mode. */
 static int other_job(struct fleet *fleet, uint32_t rank)
 {
     static struct saved again;
@@ -306,7 +305,7 @@ static int other_job(struct fleet *fleet, uint32_t rank)
     if (declare(trainee->session, "moments", &adam, &moments) != 0) return 1;
     MUST(trainee->session, load_state(moments, rank, &shared->state[ADAM], shared->state[ADAM].bytes));
     HOLDS(memcmp(moments->states[1], shared->state[ADAM].data + HEAD + moments->bytes, moments->bytes) == 0);
-    /* the third sends a twentieth of it, from every rank alike */
+    /* the third sends a twentieth of it, equal on every rank */
     struct weft_tensor *const whole[] = {tensors[0], tensors[1], tensors[3]};
     if (debt_comes(trainee, whole, 3) != 0) return 1;
     HOLDS(tensors[2]->carry && !tensors[0]->carry && !tensors[1]->carry);
@@ -355,17 +354,17 @@ static int refusals(struct fleet *fleet, uint32_t rank)
             if (refused(trainee, rank, t, &bad, bad.bytes, "state_load of tensor") != 0) return 1;
             bad.data[wrong[i]] ^= 0x41;
         }
-        if (bad.bytes > HEAD + 8) { /* not a number, sealed well */
+        if (bad.bytes > HEAD + 8) { /* NaN, with a valid hash */
             memset(bad.data + HEAD + 400, 0xff, 4);
             seal(&bad);
             if (refused(trainee, rank, t, &bad, bad.bytes, "not finite") != 0) return 1;
         }
         bad = shared->state[t];
-        memset(bad.data + 12, 0, 4); /* of no ranks at all, sealed well: what is owed is a mean over them */
+        memset(bad.data + 12, 0, 4); /* zero ranks, with a valid hash: the mean would divide by zero */
         seal(&bad);
         if (refused(trainee, rank, t, &bad, bad.bytes, "its head is damaged") != 0) return 1;
         bad = shared->state[t];
-        memset(bad.data + 24, 0xff, 8); /* the last step that can be counted */
+        memset(bad.data + 24, 0xff, 8); /* the largest step */
         seal(&bad);
         if (refused(trainee, rank, t, &bad, bad.bytes, "its head is damaged") != 0) return 1;
         if (t != ADAM && refused(trainee, rank, t, &shared->state[ADAM], shared->state[ADAM].bytes,
@@ -385,8 +384,8 @@ static int refusals(struct fleet *fleet, uint32_t rank)
     return 0;
 }
 
-/* As the roster tells of an older shard: nobody asks it, and nobody waits. What shards do not keep needs
- * no shard. */
+/* A shard of an older release, by its roster entry: no rank sends it a request or waits for it. State that
+ * shards do not hold needs no shard. */
 static int older_shard(struct fleet *fleet, uint32_t rank)
 {
     static struct saved saved;
@@ -414,9 +413,8 @@ static int older_shard(struct fleet *fleet, uint32_t rank)
     return 0;
 }
 
-/* Rank 0 cannot go on in the middle: what there is now is no state, and nobody is told that nothing was
- * changed. */
-static int installs_to_go = -1; /* of this process; below 0: all go well */
+/* Rank 0 fails while it installs: the state is incomplete, so no rank may report that nothing was changed. */
+static int installs_to_go = -1; /* of this process; below 0: no failure */
 enum weft_status __real_client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in,
                                                   float *out, struct weft_request *request);
 enum weft_status __wrap_client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in,
@@ -448,7 +446,8 @@ static int half_installed(struct fleet *fleet, uint32_t rank)
 static void test_half_installed(void **state)
 {
     struct fleet_result result;
-    assert_true(fleet_run(2, 1, half_installed, &result, NULL)); /* the shard says that the job has failed */
+    assert_true(fleet_run(2, 1, half_installed, &result, NULL)); /* the shard reports that the job has
+                                                                  * failed */
 }
 
 static void test_older_shard(void **state)

@@ -1,5 +1,5 @@
-/* tensor/test_codec_tuner.c - tensors whose codec the library chooses: measured, looked at, changed
- * between steps on all ranks at once, and nothing lost by a change. Several sessions in one process. */
+/* test_codec_tuner.c - tensors with codec "auto": candidates are measured, choices change between steps on
+ * all ranks at once, and a change loses no residual. Several sessions in one process. */
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ static float gradient(uint32_t rank, uint32_t tensor, uint32_t step, uint32_t i)
     return (float)(x % 2001) / 1000.0f - 1.0f;
 }
 
-/* The judge's word, as if rank 0 had published it: in force with the next step. */
+/* Puts a decision in force with the next step, as if rank 0 had broadcast it. */
 static void force(struct weft_session *session, const uint8_t *choices)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -60,13 +60,13 @@ static double *add_debt(const struct weft_tensor *tensor, double *debt)
 }
 
 struct ledger {
-    double given[TENSORS][ELEMS];           /* weight * gradient of all ranks and steps */
-    double debt[CROWD_MAX][TENSORS][ELEMS]; /* of each rank, at the end */
-    double got[TENSORS][ELEMS];             /* what came out, times the sum of weights */
+    double given[TENSORS][ELEMS];           /* weight * gradient, summed over ranks and steps */
+    double debt[CROWD_MAX][TENSORS][ELEMS]; /* residual of each rank at the end */
+    double got[TENSORS][ELEMS];             /* results, times the sum of weights */
     float out[CROWD_MAX][TENSORS][ELEMS];   /* of the last step */
 };
 
-/* Every step another codec, also twice while a tensor is not used at all. */
+/* Another codec in every step, also twice while a tensor is not pushed. */
 static void changes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct ledger *ledger = crowd->user;
@@ -89,7 +89,7 @@ static void changes(struct crowd *crowd, struct weft_session *session, uint32_t 
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = weight};
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         for (uint32_t t = 0; t < TENSORS; t++) {
-            if (t == 1 && step % 7 > 3) continue; /* not in this step */
+            if (t == 1 && step % 7 > 3) continue; /* not pushed in this step */
             for (uint32_t i = 0; i < ELEMS; i++) grads[t][i] = gradient(rank, t, step, i);
             CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[t], outs[t], &requests[t]));
         }
@@ -131,13 +131,13 @@ static void test_nothing_is_lost(void **state)
                 largest_debt = fmax(largest_debt, fabs(debt));
             }
         }
-        assert_true(largest_debt > 0.1); /* there was something to lose */
+        assert_true(largest_debt > 0.1); /* there was a residual to lose */
         assert_true(worst < 1e-3);
         free(ledger);
     }
 }
 
-/* On its own: whatever is chosen, all ranks have it, from the same step on, and the weights stay equal. */
+/* The tuner decides alone: all ranks have its choice from the same step on, and weights stay equal. */
 struct diary {
     char codec[CROWD_MAX][40][256];
     uint32_t revision[CROWD_MAX][40];
@@ -158,7 +158,7 @@ static void by_itself(struct crowd *crowd, struct weft_session *session, uint32_
         struct weft_choice choice = {.size = sizeof choice};
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         for (uint32_t i = 0; i < ELEMS; i++) grad[i] = gradient(rank, 0, step, i);
-        /* The candidates look different from time to time, on rank 0 alone: the others must follow. */
+        /* The costs change from time to time, on rank 0 only: the other ranks must follow. */
         if (rank == 0 && step % 8 == 1) tensor->codec_choice.costs[0].wire_bytes = step / 8 % 2 ? 1e9 : 1;
         CROWD_OK(crowd, session, weft_push_pull(tensor, grad, weights, &request));
         CROWD_OK(crowd, session, weft_wait(&request, 0));
@@ -184,12 +184,12 @@ static void test_all_ranks_agree(void **state)
     free(diary);
 }
 
-/* Tensors that are declared later: everything is measured and chosen anew, and what was in use before is
- * left behind on all ranks alike, with its debt. */
+/* Tensors that are declared later: the tuner measures and chooses again, and all ranks replace the former
+ * codecs, with their residuals. */
 static void late(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static const char dear[] =
-        "auto:powersgd:rank=20,min_ratio=1"; /* twice the messages, nearly the bytes: not chosen */
+        "auto:powersgd:rank=20,min_ratio=1"; /* twice the messages, nearly the same bytes: not chosen */
     struct diary *diary = crowd->user;
     struct weft_tensor *tensors[2] = {declare(crowd, session, "first", dear, "none"), NULL};
     struct weft_request requests[2] = {{{0}}};
@@ -210,7 +210,7 @@ static void late(struct crowd *crowd, struct weft_session *session, uint32_t ran
         if (step == 2) force(session, (uint8_t[]){1});
         if (step == 5) CROWD_CHECK(crowd, session, tensors[0]->codec_choice.chosen == 1);
     }
-    if (rank == 0) /* what rank 0's judge thinks is what is in use */
+    if (rank == 0) /* the tuner of rank 0 has the choices in force */
         for (uint32_t t = 0; t < 2; t++)
             CROWD_CHECK(crowd, session,
                         weft_codec_tuner_choices(session->tensors->codec_tuner.tuner)[t] ==
@@ -230,8 +230,7 @@ static void test_late_declaration(void **state)
     free(diary);
 }
 
-/* A tensor too small to say anything about the link: it is measured again all the same, by all ranks with
- * one result. */
+/* A tensor too small to measure the link: all ranks measure it by a probe, with one result. */
 static void probes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     double *seen = crowd->user;
@@ -242,7 +241,7 @@ static void probes(struct crowd *crowd, struct weft_session *session, uint32_t r
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
         if (step == 5) {
             session->tensors->codec_tuner.bytes_per_second = 1e7; /* as if the link had been slow */
-            session->tensors->codec_tuner.probed_ns = 0;          /* a long time ago */
+            session->tensors->codec_tuner.probed_ns = 0;          /* long ago */
         }
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
@@ -261,11 +260,11 @@ static void test_link_is_probed(void **state)
     assert_true(seen[0] > 0 && seen[0] != 1e7 && seen[1] == seen[0] && seen[2] == seen[0]);
 }
 
-/* The first choice follows the job's link table, with no exchange timed for it; what is measured afterwards
- * corrects it, on all ranks alike. */
+/* The first choice follows the job's link table, without a timed exchange. Later measurements replace the
+ * table, on all ranks. */
 struct tabled {
     uint64_t latency_ns, bytes_per_second;
-    bool coded; /* wanted of the first choice */
+    bool coded; /* expected of the first choice */
     double corrected[CROWD_MAX];
 };
 
@@ -279,7 +278,7 @@ static void from_table(struct crowd *crowd, struct weft_session *session, uint32
     float *grad = weft_alloc(session, ELEMS * 4);
     for (uint32_t step = 1; tensor && step <= 20; step++) {
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
-        if (step == 5) session->tensors->codec_tuner.probed_ns -= WEFT_SECONDS(100000); /* a long time ago */
+        if (step == 5) session->tensors->codec_tuner.probed_ns -= WEFT_SECONDS(100000); /* long ago */
         if (step == 20) late = declare(crowd, session, "late", "auto", "none");
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         if (step == 1) {
@@ -318,7 +317,7 @@ static void test_begins_from_the_link_table(void **state)
     unsetenv("WEFT_COLLECTIVE_LINKS");
 }
 
-/* Ranks that are not in the same revision find out in the step's record. */
+/* Ranks with different revisions fail by the step's records. */
 static void strayed(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_tensor *tensor = declare(crowd, session, "w", "auto", "none");
@@ -344,8 +343,7 @@ static void test_revision_is_compared(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* One rank has nobody to talk to: dense, whatever the candidates; small tensors too; and a choice is for
- * f32. */
+/* A single rank stays dense, whatever the candidates; so do small tensors. A choice requires f32. */
 static void alone(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_choice choice = {.size = sizeof choice};
@@ -371,7 +369,7 @@ static void alone(struct crowd *crowd, struct weft_session *session, uint32_t ra
     options.dtype = WEFT_F16;
     options.codec = "auto";
     CROWD_REFUSED(crowd, session, weft_declare(session, &options, &other), WEFT_ERR_UNSUPPORTED, "f32");
-    options.codec = NULL; /* the job's, where it is possible: not for this one */
+    options.codec = NULL; /* the job's codec, where possible: not for this tensor */
     CROWD_OK(crowd, session, weft_declare(session, &options, &other));
     choice.size = sizeof choice;
     CROWD_OK(crowd, session, weft_choice_get(other, &choice));
@@ -396,21 +394,21 @@ static void test_alone(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* As many ranks as that from now on: what the tensor's carry has to be then. */
+/* Changes the number of ranks to that of the call, and checks the tensor's carry. */
 static void follows(struct crowd *crowd, struct weft_session *session, struct weft_tensor *tensor,
                     uint32_t ranks, const float *wanted)
 {
     const uint32_t before = session->ranks;
     session->ranks = ranks;
     client_codecs_set_membership(session);
-    client_codecs_set_membership(session); /* once */
+    client_codecs_set_membership(session); /* applied once */
     session->ranks = before;
     CROWD_CHECK(crowd, session,
                 tensor->carry_ranks == ranks && memcmp(tensor->carry, wanted, ELEMS * 4) == 0);
 }
 
-/* What a codec before this one owes is a share of a mean: of fewer ranks each part of the sum weighs more,
- * and of more ranks less. What would no longer be a number stays as it is. */
+/* The carry of an earlier codec is a share of a mean: with fewer ranks each part of the sum weighs more, with
+ * more ranks less. A carry that would become infinite is unchanged. */
 static void carries(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static float owed[2][ELEMS], wanted[2][ELEMS];
@@ -429,7 +427,7 @@ static void carries(struct crowd *crowd, struct weft_session *session, uint32_t 
         if (step != 4) CROWD_OK(crowd, session, weft_wait(&request, 0));
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
         if (step != 4) continue;
-        /* it has another codec, what the one before owes has not gone yet, and nothing is under way */
+        /* the tensor has another codec, the carry is not sent yet, and no operation is open */
         if (!CROWD_CHECK(crowd, session, tensor->carry && !tensor->codec && tensor->carry_ranks == 2)) return;
         for (uint32_t i = 0; i < ELEMS; i++) all += fabs((double)(owed[rank][i] = tensor->carry[i]));
         CROWD_CHECK(crowd, session, all > 0);
@@ -454,7 +452,7 @@ static void test_carry_follows_the_ranks(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Four ranks, codecs that are combined in slices: the bytes of the costs are those that a rank sends. */
+/* Four ranks, codecs combined in slices: the bytes of the costs are the bytes that a rank sends. */
 static void true_bytes(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const struct weft_step begun = {.step = 1, .lr = 0.1f, .weight = 1.0f};
@@ -490,7 +488,7 @@ static void test_true_bytes(void **state)
 
 static uint64_t ticks(struct weft_env *env) { return *(uint64_t *)env->context += 1000; }
 
-/* One rank adds a share of what a combiner of all elements adds, and packs where a sum is packed. */
+/* One rank adds 1 / ranks of what a combiner of all elements adds, and packs where a sum is packed. */
 static void test_time_of_a_slice(void **state)
 {
     uint64_t clock = 0;

@@ -1,10 +1,9 @@
-/* test_codec_tuner_modes.c - codec "auto" through shards makes the same weights as codec "auto" between the
- * workers, bit for bit, after every step, while the choice changes with every step.
+/* test_codec_tuner_modes.c - codec "auto" in server mode and in all-reduce mode gives the same weights, bit
+ * for bit, after every step, while the choice changes with every step.
  *
- * Each tensor is declared twice, once per mode, both with the same candidates. The choice is forced, the
- * same for both: every candidate follows every other, tensors are left out of a step now and then, sample
- * weights change. Debts that a change would lose, a shard that took part with another codec, an optimiser
- * that stayed behind: each would show. */
+ * Each tensor is declared twice, once per mode, with the same candidates. The choice is forced and equal for
+ * both. Every candidate follows every other, tensors are left out of some steps, sample weights change. A
+ * lost residual, a shard with another codec or a stale optimiser array would change a bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,7 +28,8 @@ static const struct mode_plan plans[PAIRS] = {
     {"long", CODEC, "lamb:weight_decay=0.02", 2, {500, 400}, 1 << 17}, /* slices, and the compute thread */
 };
 
-/* As if rank 0 had published it: in force with the next step. Both tensors of a pair have the same. */
+/* Puts the choice in force with the next step, as if rank 0 had broadcast it. Both tensors of a pair get the
+ * same. */
 static void force(struct weft_session *session, uint32_t step)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -49,7 +49,7 @@ static int step_of(struct weft_session *session, struct mode_pair *pairs, uint32
                                                .step = step, .lr = 0.1f / (float)step, .weight = weight}));
     for (uint32_t t = 0; t < count; t++) {
         struct mode_pair *pair = &pairs[t];
-        /* not in this step; and not while the judge has chosen by itself */
+        /* not pushed in this step, and not while the tuner's own choice is in force */
         if (step == 1 || (t == 1 && step % 5 == 3)) continue;
         for (uint64_t i = 0; i < pair->elems; i++) pair->grad[i] = mode_pseudo(rank, step * 8 + t, i);
         for (int mode = 0; mode < 2; mode++)

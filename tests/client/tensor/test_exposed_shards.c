@@ -1,5 +1,5 @@
-/* test_exposed_shards.c - weft_stats in server mode: the time that shards waited for a late rank is
- * exposed time for peers. */
+/* test_exposed_shards.c - weft_stats in server mode: the time that shards wait for a late rank is
+ * exposed_peers_ns. */
 #include "tests/lib/check.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* test_free.c - weft_tensor_free: tensors of all modes end, their names are declared anew, and the
- * others train on. */
+/* test_free.c - weft_tensor_free: frees tensors of all modes; their names are declared again, and the other
+ * tensors continue. */
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -37,8 +37,8 @@ static int declare(struct weft_session *session, const char *name, uint64_t elem
     return 0;
 }
 
-/* One step of SGD without momentum from weights 1 and gradients 1 with lr 0.5: 0.5; without an optimiser:
- * the mean, 1. */
+/* One step of SGD without momentum, weights 1, gradients 1, lr 0.5: 0.5. Without an optimiser: the mean,
+ * 1. */
 static int step_once(struct weft_session *session, struct weft_tensor *tensor, float *weights, uint64_t elems,
                      float expected)
 {
@@ -55,7 +55,7 @@ static int step_once(struct weft_session *session, struct weft_tensor *tensor, f
     return 1;
 }
 
-/* The same name in another kind, length and mode in each cycle, beside a tensor that stays. */
+/* The same name with another codec, length and mode in each cycle, beside a tensor that stays. */
 static int cycles(struct fleet *fleet, uint32_t rank)
 {
     static float weights[ELEMS], kept_weights[ELEMS];
@@ -106,7 +106,7 @@ static void test_shards(void **state)
     run_cycles(2);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused calls ---- */
 
 static struct weft_tensor *plain(struct crowd *crowd, struct weft_session *session, const char *name)
 {
@@ -137,7 +137,7 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
     CROWD_CHECK(crowd, session, step_once(session, b, values, 8, 1) == 0);
 }
 
-/* A rank that calls something else: both learn of it. */
+/* A rank calls something else: both ranks get the error. */
 static void one_does_not(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_tensor *a = plain(crowd, session, "a");

@@ -1,9 +1,9 @@
-/* test_modes.c - server mode and all-reduce mode make the same weights, bit for bit, after every step.
+/* test_modes.c - server mode and all-reduce mode give the same weights, bit for bit, after every step.
  *
- * Each job declares every tensor twice, once per mode, feeds both the same gradients and sample weights,
- * and compares the weights after each step; ranks compare with each other through shared memory. With an
- * argument of "small" (suite quick) two workers and one step size; otherwise 2 and 4 workers, 2 shards, a
- * matrix of several chunks. Replay: the data depend on nothing but (rank, step, element). */
+ * Each job declares every tensor twice, once per mode, pushes the same gradients and sample weights to both,
+ * and compares the weights after each step. Ranks compare with each other through shared memory. Argument
+ * "small" (suite quick): two workers and one step size. Otherwise: 2 and 4 workers, 2 shards, a matrix of
+ * several chunks. The data depend on (rank, step, element) only. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,11 +56,11 @@ static const struct mode_plan tensors_codec[] = {
     {"drawn", "randomk:ratio=0.02,min_count=0", "sgd", 2, {40, 75}, 4096, .chunks = 1},
 };
 
-/* Of several slices each: a codec's arithmetic leaves the engine. */
+/* Several slices each: the codec runs on the compute thread. */
 static const struct mode_plan tensors_long[] = {
     {"lowrank", "powersgd:rank=2", "sgd:momentum=0.9", 2, {500, 400}},
     {"sparse", "topk:ratio=0.02", "sgd:momentum=0.9", 2, {500, 400}},
-    {"half", "bf16", "sgd", 1, {200001}, .chunks = 4}, /* each is no longer than a slice, the tensor is */
+    {"half", "bf16", "sgd", 1, {200001}, .chunks = 4}, /* each chunk is at most a slice, the tensor is more */
 };
 
 static int run_steps(struct weft_session *session, struct fleet *fleet, struct mode_pair *pairs, size_t count,
@@ -76,7 +76,7 @@ static int run_steps(struct weft_session *session, struct fleet *fleet, struct m
         for (size_t t = 0; t < count; t++) {
             struct mode_pair *pair = &pairs[t];
             for (uint64_t i = 0; i < pair->elems; i++) pair->grad[i] = mode_pseudo(rank, step, i);
-            /* The order of the modes alternates: nothing may depend on it. */
+            /* The order of the modes alternates: no result may depend on it. */
             for (int k = 0; k < 2; k++) {
                 int mode = (step + (uint32_t)k) % 2;
                 MUST(session,
@@ -127,7 +127,7 @@ static int worker_long(struct fleet *fleet, uint32_t rank)
     return rc;
 }
 
-/* The same counting sees short ones where they are. */
+/* The same counting finds short tensors on the engine thread. */
 static int worker_short(struct fleet *fleet, uint32_t rank)
 {
     static const struct mode_plan tensors[] = {{"short", "topk:ratio=0.02", "sgd", 2, {200, 250}}};
@@ -167,7 +167,7 @@ static void test_dense_three_workers(void **state)
 }
 static void test_codec_two_workers(void **state)
 {
-    setenv("WEFT_SERVER_HASH_EVERY", "1", 1); /* and the shards' copies are those of the workers */
+    setenv("WEFT_SERVER_HASH_EVERY", "1", 1); /* the shards' copies equal the workers' weights */
     check_job(2, 2, worker_codec, sizeof tensors_codec / sizeof tensors_codec[0]);
     unsetenv("WEFT_SERVER_HASH_EVERY");
 }
@@ -176,7 +176,7 @@ static void test_codec_three_workers(void **state)
     check_job(3, 2, worker_codec, sizeof tensors_codec / sizeof tensors_codec[0]);
 }
 
-/* One element of one rank's weights is another's: whichever chunk it is in, the shard that has it sees it. */
+/* One element of one rank's weights is changed: the shard that has its chunk must detect it. */
 static uint64_t spoilt; /* the workers are forked */
 static int worker_differs(struct fleet *fleet, uint32_t rank)
 {
@@ -201,8 +201,8 @@ static int worker_differs(struct fleet *fleet, uint32_t rank)
     return !told;
 }
 
-/* What a shard sends cannot be used: it is the one that is named. Exponents of four chunks, one byte each
- * of two blocks. */
+/* An aggregate is invalid: the sentence names its shard. Exponents of four chunks, one byte each of two
+ * blocks. */
 static int worker_hears_nonsense(struct fleet *fleet, uint32_t rank)
 {
     static const struct mode_plan plan = {"eight", "int8", "none", 1, {2000}, 2048, .chunks = 4};
@@ -226,7 +226,7 @@ static int worker_hears_nonsense(struct fleet *fleet, uint32_t rank)
     if (!told && rank == 0)
         fprintf(stderr, "%s: %s, not %s\n", weft_status_name(status), weft_error_text(session), wanted);
     weft_finalize(session);
-    return rank == 0 && !told; /* the other one hears of it, or has ended its step before */
+    return rank == 0 && !told; /* the other rank gets the failure, or has ended its step before */
 }
 
 static void test_a_damaged_chunk_is_named(void **state)
@@ -248,8 +248,8 @@ static void test_weights_that_differ(void **state)
 }
 
 static void test_long_codecs(void **state) { check_job(2, 1, worker_long, 3); }
-/* Left in the middle of long codecs, at another place each time: what is computed ends before its memory
- * goes. */
+/* A rank leaves while long codecs compute, at another moment each time: the task ends before its memory is
+ * freed. */
 static uint32_t leaving_turn; /* the workers are forked */
 static int worker_leaves(struct fleet *fleet, uint32_t rank)
 {
@@ -258,7 +258,7 @@ static int worker_leaves(struct fleet *fleet, uint32_t rank)
     if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
     for (size_t t = 0; t < 3; t++)
         if (mode_pair_declare(session, &tensors_long[t], &pairs[t]) != 0) return 1;
-    /* all have declared; from here on the other may leave first, and then calls fail */
+    /* all have declared: from here on the other rank may leave first, and calls may fail */
     struct weft_request met = {{0}};
     if (weft_barrier(session, &met) >= 0) weft_wait(&met, 0);
     weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 0.1f, .weight = 1});

@@ -1,6 +1,6 @@
-/* test_push_none.c - weft_push_none is a push_pull of zeros: the weights of all ranks are the same bits
- * either way, at shards and by all-reduce, dense and by codecs, with optimisers and without, whichever
- * ranks have a gradient. */
+/* test_push_none.c - weft_push_none equals a push_pull of zeros: all ranks have the same bits either way, at
+ * shards and by all-reduce, dense and with codecs, with and without optimisers, whichever ranks have a
+ * gradient. */
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -37,7 +37,7 @@ _Static_assert(sizeof(struct results) <= FLEET_SHARED_BYTES, "what the processes
 
 static bool has_gradient(uint32_t rank, uint32_t tensor, uint32_t step)
 {
-    return step != 4 && (rank + tensor + step) % 3 != 0; /* at step 4 no rank has one */
+    return step != 4 && (rank + tensor + step) % 3 != 0; /* no rank has a gradient in step 4 */
 }
 
 static int declare(struct weft_session *session, uint32_t t, struct weft_tensor **tensor_out)
@@ -102,14 +102,14 @@ static void compare(uint32_t shard_count)
     by_push_none = true;
     assert_true(fleet_run(RANKS, shards, train, &result, (void **)&none));
     for (uint32_t t = 0; t < TENSORS; t++) {
-        /* a rank without a gradient gets no mean */
+        /* a rank without a gradient receives no mean */
         if (!strcmp(kinds[t % KINDS].optimizer, "none")) continue;
         for (uint32_t rank = 0; rank < RANKS; rank++)
             if (memcmp(none->weights[rank][t], zeros->weights[0][t], sizeof zeros->weights[0][t]) != 0)
                 fail_msg("tensor %u (%s, %s), rank %u of %u shards: the weights differ", t,
                          kinds[t % KINDS].codec, kinds[t % KINDS].optimizer, rank, shards);
     }
-    for (uint32_t t = 0; t < TENSORS; t++) /* step 5: a rank with a gradient gets the mean */
+    for (uint32_t t = 0; t < TENSORS; t++) /* step 5: a rank with a gradient receives the mean */
         for (uint32_t rank = 0; rank < RANKS; rank++)
             if (has_gradient(rank, t, STEPS))
                 assert_memory_equal(none->weights[rank][t], zeros->weights[rank][t],

@@ -1,6 +1,5 @@
-/* test_residual.c - a checkpoint of what codecs remember: a job that was saved and begun again goes on bit
- * for bit; on another number of ranks the mean of what is owed stays; another codec takes the debt along;
- * damaged bytes change nothing. */
+/* test_residual.c - checkpoints of residuals: a saved job continues bit for bit; on another number of ranks
+ * the mean of the residuals is kept; another codec takes the residual over; damaged bytes change nothing. */
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -42,7 +41,7 @@ static struct weft_tensor *declare(struct crowd *crowd, struct weft_session *ses
 
 static bool backwards; /* every other step in the opposite order, and tensors declared in it */
 
-/* Steps number `from` .. `from + STEPS - 1` of the training; the session counts its own from `first`. */
+/* Steps `from` .. `from + STEPS - 1` of the training; the session counts its own from `first`. */
 static void train(struct crowd *crowd, struct weft_session *session, struct weft_tensor **tensors,
                   uint32_t rank, uint32_t from, uint32_t first, float outs[TENSORS][ELEMS])
 {
@@ -110,8 +109,8 @@ static void test_goes_on(void **state)
     assert_memory_equal(got, wanted, sizeof wanted);
 }
 
-/* What is remembered belongs to the tensor's name: declared and pushed in another order than before, the
- * bits are the same. */
+/* The residual belongs to the tensor's name: with another order of declarations and pushes the bits are
+ * equal. */
 static void test_another_order(void **state)
 {
     struct crowd crowd = {0};
@@ -123,8 +122,8 @@ static void test_another_order(void **state)
     assert_memory_equal(got, wanted, sizeof wanted);
 }
 
-/* Gradients half-way between two codes: each rank and each tensor draws for itself which it takes. If the
- * ranks drew alike, no mean of two would lie between two codes. */
+/* Gradients half-way between two codes: each rank and each tensor rounds by its own seed. With equal seeds no
+ * mean of two ranks would be between two codes. */
 static void rounding(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static float grads[2][ELEMS], outs[2][2][ELEMS];
@@ -145,7 +144,7 @@ static void rounding(struct crowd *crowd, struct weft_session *session, uint32_t
         other += outs[rank][0][i] != outs[rank][1][i];
     }
     CROWD_CHECK(crowd, session, between > ELEMS * 4 / 10 && between < ELEMS * 6 / 10);
-    /* 5/8 of independent ones */
+    /* 5/8 of independent elements */
     CROWD_CHECK(crowd, session, other > ELEMS * 5 / 10 && other < ELEMS * 7 / 10 + ELEMS / 20);
 }
 
@@ -167,9 +166,8 @@ static double *owed_of(const struct weft_tensor *tensor)
     return owed;
 }
 
-/* On three ranks: what each of the two brings is worth half as much more, so that a third of it is a half
- * of what it was. The tensors' codecs are another job's: tensor t has the codec of t + 1, the last one is
- * "auto". */
+/* On three ranks: the residual of each of the two weighs 1.5 times as much, so that a third of it equals the
+ * half before. The codecs are another job's: tensor t has the codec of t + 1, the last one is "auto". */
 static void third_job(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_tensor *same[TENSORS], *other[TENSORS];
@@ -184,14 +182,14 @@ static void third_job(struct crowd *crowd, struct weft_session *session, uint32_
         float before;
         for (uint32_t i = 0; i < ELEMS; i++) most = fmax(most, fabs(mine[i] - theirs[i]));
         CROWD_CHECK(crowd, session, most == 0);
-        /* int8 keeps nothing but its residual: the last elements of the saved bytes before the hash */
+        /* int8 has only its residual: the last elements of the saved bytes before the hash */
         memcpy(&before, saved[rank][t].data + saved[rank][t].bytes - 8 - 4, 4);
         if (t == 3) CROWD_CHECK(crowd, session, before != 0 && mine[ELEMS - 1] == (double)(before * 1.5f));
         free(mine);
         free(theirs);
     }
     train(crowd, session, same, rank, STEPS, 1, NULL);
-    /* What went into a step is owed no longer; saved and loaded again the rest is the same. */
+    /* A residual that entered a step is gone; saved and loaded, the rest is equal. */
     for (uint32_t t = 0; t < TENSORS && rank == 0; t++) {
         struct saved *again = calloc(1, sizeof *again);
         again->bytes = weft_residual_bytes(other[t]);
@@ -228,7 +226,7 @@ static void every_damage(struct crowd *crowd, struct weft_session *session, stru
                       "nothing was changed");
 }
 
-/* Version 1 had no hash. Its bytes are read, and their values are still checked. */
+/* Version 1 has no hash. Its bytes are read, and their values are validated. */
 static void unhashed(struct crowd *crowd, struct weft_session *session, struct weft_tensor *tensor,
                      uint8_t *bytes, size_t count)
 {
@@ -237,7 +235,7 @@ static void unhashed(struct crowd *crowd, struct weft_session *session, struct w
     CROWD_REFUSED(crowd, session, weft_residual_load(tensor, bytes, count + 8), WEFT_ERR_MALFORMED,
                   "nothing was changed");
     if (!tensor->codec) return;
-    memset(bytes + count - 4, 0xff, 4); /* not a number */
+    memset(bytes + count - 4, 0xff, 4); /* NaN */
     CROWD_REFUSED(crowd, session, weft_residual_load(tensor, bytes, count), WEFT_ERR_MALFORMED, "damaged");
 }
 

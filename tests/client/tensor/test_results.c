@@ -1,9 +1,9 @@
-/* test_results.c - which results of shards a tensor's operation takes (server_mode.c): those that it has
- * asked for, of this job and membership. All others are dropped without a word, and their senders' buffers
- * come free; an error is no other thing, as it would end the session.
+/* test_results.c - which results of shards an operation accepts (server_mode.c): those that it asked for, of
+ * this job and membership. All others are dropped and their senders' buffers are freed, errors too, since an
+ * error would end the session.
  *
- * The session is its engine's transport and one tensor of two chunks that waits, made by hand; two
- * endpoints play its shard and another. */
+ * The session has a transport and one tensor of two chunks that waits. Two endpoints play its shard and
+ * another one. */
 #include "tests/lib/check.h"
 
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static struct weft_wire_header wanted(void)
 
 static void sent(struct weft_completion *completion, enum weft_status status) {}
 
-/* Every element is `value`. The buffer is free when it has been taken, or dropped. */
+/* Every element is `value`. The sender's buffer is free when the result was accepted or dropped. */
 static void send_result(uint32_t host, struct weft_wire_header header, float value)
 {
     const bool never = false;
@@ -108,7 +108,7 @@ static void expect_untouched(void)
     for (uint32_t i = 0; i < 2 * COUNT; i++) assert_true(out[i] == 0);
 }
 
-/* It, as values and as an error. */
+/* Sends it with values and as an error. */
 static void expect_dropped(uint32_t host, struct weft_wire_header header)
 {
     send_result(host, header, 13);
@@ -140,7 +140,7 @@ static void take_both(uint64_t step)
         header.step = step;
         send_result(SHARD, header, (float)(i + 1));
         assert_int_equal(tensor.op.results_left, 1 - i);
-        send_result(SHARD, header, 13); /* once more */
+        send_result(SHARD, header, 13); /* again */
     }
     for (uint32_t i = 0; i < 2 * COUNT; i++) assert_true(out[i] == (float)(i / COUNT + 1));
     assert_int_equal(tensor.op.in_transport, 0);
@@ -155,7 +155,7 @@ static void a_push_takes_its_own_step(void **state)
     take_both(STEP);
 }
 
-/* Who has rested takes what the shards have. */
+/* A rank that has rested accepts a later step of the shards. */
 static void a_pull_takes_a_later_step(void **state)
 {
     others_are_dropped(CLIENT_OP_PULL);

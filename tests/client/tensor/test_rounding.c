@@ -1,6 +1,6 @@
-/* test_rounding.c - the caller's rounding mode and flushing of denormals change no bit: training gives the
- * weights that it gives in the default environment, whether all ranks have set another one before
- * weft_init, or one rank between two calls. The caller finds its own environment again after every call. */
+/* test_rounding.c - the caller's rounding mode and flushing of denormals change no bit: weights equal those
+ * of the default environment, if all ranks set another one before weft_init, or one rank between two calls.
+ * Every call restores the caller's environment. */
 #include "tests/lib/check.h"
 
 #include <fenv.h>
@@ -33,7 +33,7 @@ enum { FLUSH = 0x8040, EXCEPTIONS = 0x3f }; /* FTZ and DAZ of MXCSR; its excepti
 static struct environment {
     int rounding;
     bool flushes;
-    int rank; /* that sets it in its thread; -1: the whole process has it from the start */
+    int rank; /* rank that sets it in its thread; -1: the whole process, from the start */
 } environment;
 
 static float weights[RANKS][TENSORS][ELEMS], grads[RANKS][TENSORS][ELEMS], factors[RANKS][2];
@@ -55,7 +55,7 @@ static unsigned control(void)
 #endif
 }
 
-/* Small ones among them: products of these are denormal. */
+/* Some are small: their products are denormal. */
 static float number(uint32_t seed)
 {
     union { uint32_t bits; float value; } made = {seed * 2654435761u};

@@ -1,5 +1,5 @@
 /* test_subjects.c - in all-reduce mode an operation belongs to its tensor: ranks that push tensors of one
- * shape in different orders, or leave out different ones, end with WEFT_ERR_MISMATCH and the names of both
+ * shape in different orders, or leave out different ones, get WEFT_ERR_MISMATCH with the names of both
  * tensors and ranks. */
 #include "tests/lib/check.h"
 
@@ -43,7 +43,7 @@ static void declare(struct crowd *crowd, struct weft_session *session, struct we
     }
 }
 
-/* Which tensor this rank pushes as its k-th; -1: none. */
+/* Returns the tensor that this rank pushes as its k-th; -1: none. */
 static int pushed(enum way way, uint32_t rank, int k)
 {
     if (way == OTHER_LEFT_OUT) return k == 0 ? (int)rank : -1;
@@ -81,7 +81,7 @@ static void differ(struct crowd *crowd, struct weft_session *session, uint32_t r
     crowd_check(crowd, session, status == WEFT_ERR_MISMATCH, now->codec, __FILE__, __LINE__);
     crowd_check(crowd, session, names_both(weft_error_text(session), now->way), now->codec, __FILE__,
                 __LINE__);
-    pthread_barrier_wait(&crowd->meet); /* no rank leaves before all have the reason */
+    pthread_barrier_wait(&crowd->meet); /* no rank leaves before all have the error */
 }
 
 static void run(const char *codec, enum way way, uint32_t workers)
