@@ -49,7 +49,8 @@ static enum weft_status reserve_exchange(struct weft_session *session, size_t el
     exchange->capacity = 0;
     exchange->all = weft_alloc_array(session->env, elems, sizeof *exchange->all);
     if (!exchange->all)
-        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for what %u ranks say of a new group",
+        return client_error(session, WEFT_ERR_NO_MEMORY,
+                            "no memory to exchange the description of a group between %u ranks",
                             session->ranks);
     exchange->capacity = elems;
     return WEFT_OK;
@@ -94,7 +95,7 @@ enum weft_status client_comm_check_all(struct weft_session *session, struct weft
         char name[128];
         client_rank_name(session, comm ? comm->members[rank] : rank, name, sizeof name);
         return client_error(session, all[rank] > -100 ? (enum weft_status)all[rank] : WEFT_ERR_MALFORMED,
-                            "%s: %s could not make its part of the group (its own error text says why)", what,
+                            "%s: %s could not make the group; see its error text", what,
                             name);
     }
     return WEFT_OK;
@@ -308,7 +309,8 @@ enum weft_status client_comm_create(struct weft_session *session, uint32_t *memb
     }
     if (!run_on_engine(comm, make_on_engine)) {
         WEFT_TRY(client_usable(session));
-        return client_error(session, WEFT_ERR_BUSY, "%s: the engine is deep in a computation", name);
+        return client_error(session, WEFT_ERR_BUSY, "%s: the engine is busy with a computation; call again",
+                            name);
     }
     /* of this command: the engine runs them in order */
     const struct weft_error *error = &session->comms->create_error;

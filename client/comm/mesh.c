@@ -83,7 +83,7 @@ static enum weft_status resolve_sizes(struct weft_session *session, const struct
                                      axes[i].size);
         if (axes[i].size == 0 && open < count)
             return client_error(session, WEFT_ERR_INVALID,
-                                "mesh %s: only one axis may have size 0 (what is left)", text);
+                                "mesh %s: only one axis may have size 0 (the remaining factor)", text);
         if (axes[i].size == 0) open = i;
         else if (product <= session->ranks) product *= axes[i].size;
         snprintf(mesh->axes[i].name, AXIS_NAME_BYTES, "%s", axes[i].name);
@@ -153,7 +153,7 @@ static enum weft_status agree(struct weft_mesh *mesh, uint32_t wanted, uint32_t 
         if (all[rank].next_id > first) first = all[rank].next_id;
     if (first <= 0 || first > GROUP_ID_MAX - (int64_t)session->ranks * AXES_MAX)
         return client_error(session, WEFT_ERR_LIMIT,
-                            "mesh: more groups would exceed the %u that a job can make; start the job anew",
+                            "mesh: more groups would exceed the %u that a job can make; restart the job",
                             GROUP_ID_MAX);
     *id_out = (uint32_t)first;
     return WEFT_OK;
@@ -268,7 +268,7 @@ enum weft_status weft_mesh_create(struct weft_session *session, const struct wef
         return client_error(session, WEFT_ERR_INVALID, "mesh_create: %u axes; a mesh has 1 to %u", axis_count,
                             AXES_MAX);
     struct weft_mesh *mesh = weft_alloc_zero(session->env, sizeof *mesh);
-    if (!mesh) return client_error(session, WEFT_ERR_NO_MEMORY, "mesh: no memory for it");
+    if (!mesh) return client_error(session, WEFT_ERR_NO_MEMORY, "mesh: no memory for the mesh");
     mesh->session = session;
     mesh->axis_count = axis_count;
     weft_list_init(&mesh->axis_groups);

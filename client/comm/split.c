@@ -77,7 +77,7 @@ static enum weft_status first_id(struct weft_session *session, const struct spli
     if (first <= 0 || first + wanted > GROUP_ID_MAX)
         return client_error(
             session, WEFT_ERR_LIMIT,
-            "split: %u more groups would exceed the %lld that a job can make; start the job anew", wanted,
+            "split: %u more groups would exceed the %lld that a job can make; restart the job", wanted,
             (long long)GROUP_ID_MAX);
     *id_out = (uint32_t)first;
     session->comms->next_group_id = (uint32_t)first + wanted;

@@ -72,7 +72,7 @@ static enum weft_status check_join(struct weft_session *session)
     if (!session->is_elastic)
         return client_error(
             session, WEFT_ERR_STATE,
-            "join: only an elastic job goes on without a rank; start it with weft run --min-workers N");
+            "join: only an elastic job continues without a rank; start it with weft run --min-workers N");
     if (session->step.open)
         return client_error(session, WEFT_ERR_STATE, "join: step %llu is open; call weft_step_end first",
                             (unsigned long long)session->step.number);
@@ -109,7 +109,7 @@ static enum weft_status resume(struct weft_session *session, uint32_t *last_out)
     session->epoch_change.growth_unreported = false;
     WEFT_TRY(client_usable(session));
     if (status < 0) {
-        client_fail(session, status, true, "rank %u cannot go on after all have joined: %.300s",
+        client_fail(session, status, true, "rank %u cannot continue after all ranks have joined: %.300s",
                     session->rank, session->epoch_change.enter_error.text);
         return client_usable(session);
     }
@@ -138,13 +138,13 @@ enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, ui
                        : timeout_ms                         ? WEFT_MS(timeout_ms)
                                                             : session->settings.deadline_ns;
     if (client_wait_for(session, all_joined_or_failed, session, client_deadline(session, wait_ns)) < 0) {
-        char whom[320] = "not all ranks have joined";
+        char reason[320] = "not all ranks have joined";
         /* a short wait of the caller's choice needs no names */
-        if (!timeout_ms) client_control_wait_reason(session, whom, sizeof whom);
+        if (!timeout_ms) client_control_wait_reason(session, reason, sizeof reason);
         if (!all_joined_or_failed(session))
             return client_error(session, WEFT_ERR_DEADLINE,
                                 "join: after %.1f s %s; call weft_join again to wait on",
-                                (double)wait_ns / 1e9, whom);
+                                (double)wait_ns / 1e9, reason);
     }
     return map_deadline(session,
                         client_failed(session) < 0 ? client_usable(session) : resume(session, last_out));
@@ -159,7 +159,8 @@ uint64_t weft_step_next(const struct weft_session *session)
 
 /* ---- codecs ---- */
 
-static const char too_large[] = "tensor '%s': what its codec owes is too large to follow the number of ranks";
+static const char too_large[] =
+    "tensor '%s': the residual of its codec is too large to scale to the number of ranks";
 
 /* Scales the carry as weft_codec_set_ranks scales a residual. */
 static void scale_carry(struct weft_tensor *tensor)

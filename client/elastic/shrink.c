@@ -36,7 +36,7 @@ static void leave_epoch_on_engine(struct weft_command *command)
     if (engine->failed && !engine->leaves_epoch) return;
     pthread_mutex_lock(&epoch_change->lock);
     snprintf(engine->leave_epoch_text, sizeof engine->leave_epoch_text,
-             "%.400s; weft_step_end or weft_shrink says how the job goes on", epoch_change->text);
+             "%.400s; call weft_step_end, or weft_shrink outside steps", epoch_change->text);
     pthread_mutex_unlock(&epoch_change->lock);
     engine->leaves_epoch = true;
     if (engine->group) {
@@ -103,7 +103,7 @@ void client_leave_epoch(struct weft_session *session, uint32_t epoch, const char
     }
     pthread_mutex_unlock(&epoch_change->lock);
     if (!newer) return;
-    weft_log(session->env, WEFT_LOG_WARN, "client", "%s; the job goes on with other ranks", text);
+    weft_log(session->env, WEFT_LOG_WARN, "client", "%s; the job continues with the remaining ranks", text);
     if (!atomic_exchange(&epoch_change->mail_sent, true)) {
         /* else the message is queued already */
         epoch_change->command.fn = leave_epoch_on_engine;
@@ -206,13 +206,13 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
     struct agreement agreement = {.session = session, .epoch = atomic_load(&session->epoch_change.epoch)};
     WEFT_TRY(send_shrink(session, agreement.epoch, committed));
     if (client_wait_for(session, agreement_ended, &agreement, until_ns) < 0) {
-        char whom[320];
-        client_control_wait_reason(session, whom, sizeof whom);
+        char reason[320];
+        client_control_wait_reason(session, reason, sizeof reason);
         if (!agreement_ended(&agreement)) /* the agreement arrived meanwhile */
             client_fail(
                 session, WEFT_ERR_DEADLINE, true,
-                "rank %u: after a loss not all other ranks have come to agree how to go on within %.1f s: %s",
-                session->rank, (double)session->settings.deadline_ns / 1e9, whom);
+                "rank %u: after a loss the ranks have not agreed on the remaining ranks within %.1f s: %s",
+                session->rank, (double)session->settings.deadline_ns / 1e9, reason);
     }
     WEFT_TRY(client_usable(session));
     if (!shrunk_received(session, agreement.epoch)) return WEFT_ERR_AGAIN;
@@ -222,7 +222,7 @@ static enum weft_status agree(struct weft_session *session, uint64_t committed, 
     const bool again = status == WEFT_ERR_PEER_LOST &&
                        client_wait_for(session, has_another_loss, &agreement, until_ns) == WEFT_OK;
     if (status < 0 && !again)
-        client_fail(session, status, true, "rank %u cannot go on after a loss: %.380s", session->rank,
+        client_fail(session, status, true, "rank %u cannot continue after a loss: %.380s", session->rank,
                     session->epoch_change.enter_error.text);
     WEFT_TRY(client_usable(session));
     if (committed_out) *committed_out = session->epoch_change.shrunk_message->shrunk->committed;

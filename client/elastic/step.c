@@ -282,8 +282,8 @@ static enum weft_status report_membership(struct weft_session *session, uint64_t
     session->epoch_change.growth_unreported = session->epoch_change.shrink_unreported = false;
     if (grew)
         return client_error(session, WEFT_ERR_GREW,
-                            "%s; this is rank %u of %u now, with new ranks: all take the parameters from "
-                            "rank 0, then run step %llu",
+                            "%s; this is rank %u of %u now, with new ranks: copy the parameters from rank 0 "
+                            "to all ranks, then run step %llu",
                             text, session->rank, session->ranks, (unsigned long long)next);
     return client_error(session, WEFT_ERR_SHRUNK, "%s; this is rank %u of %u now, run step %llu again", text,
                         session->rank, session->ranks, (unsigned long long)next);
@@ -304,7 +304,7 @@ static enum weft_status vote(struct weft_session *session, enum weft_status stat
         if (status == WEFT_IN_PROGRESS) status = weft_wait(&step->vote, 0);
         if (status == WEFT_OK) {
             /* if any rank knows of a newcomer, all know now and agree before the next step */
-            client_leave_epoch(session, step->grow_epoch, "a new worker has come");
+            client_leave_epoch(session, step->grow_epoch, "a new worker has joined");
             return WEFT_OK;
         }
     }

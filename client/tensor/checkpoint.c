@@ -63,8 +63,8 @@ static enum weft_status check_shards(const struct weft_tensor *tensor, const cha
         const struct client_member *member = &session->members[i];
         if (!member->is_shard || member->has_state_messages) continue;
         return client_error(session, WEFT_ERR_VERSION,
-                            "%s of tensor '%s': %s, or the coordinator, is of an older weft, in which shards "
-                            "give and take no state: use one release of weft in a job",
+                            "%s of tensor '%s': %s, or the coordinator, is of an older weft, whose shards "
+                            "neither save nor load state: use one release of weft in a job",
                             call, tensor->name, member->name);
     }
     return WEFT_OK;
@@ -119,7 +119,7 @@ enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t
     if (bytes != weft_state_bytes(tensor))
         return client_error(
             session, WEFT_ERR_INVALID,
-            "state_save of tensor '%s': room for %llu bytes, and it has %llu; ask weft_state_bytes",
+            "state_save of tensor '%s': the buffer has %llu bytes and the state %llu; call weft_state_bytes",
             tensor->name, (unsigned long long)bytes, (unsigned long long)weft_state_bytes(tensor));
     WEFT_TRY(check_shards(tensor, "state_save"));
     struct state_head head = {.version = VERSION,
@@ -182,9 +182,9 @@ static enum weft_status check_bytes(struct weft_tensor *tensor, const uint8_t *d
         return refuse(tensor, "the bytes are damaged");
     WEFT_TRY(check_optimizer(tensor, &head));
     if (head.has_residual && tensor->dtype != WEFT_F32)
-        return refuse(tensor, "it holds a debt, which only tensors of f32 can take over");
+        return refuse(tensor, "it holds a residual, which requires a tensor of f32");
     if (tensor->session->step.number != 0 && tensor->session->step.number != head.step)
-        return refuse(tensor, "it was saved after another step than what was loaded before");
+        return refuse(tensor, "it was saved after another step than the state loaded before");
     *head_out = head;
     return WEFT_OK;
 }
@@ -269,8 +269,8 @@ static enum weft_status residual_to_carry(struct weft_tensor *tensor)
     if (!tensor->carry) tensor->carry = weft_alloc_zero(session->env, tensor->bytes);
     tensor->carry_ranks = session->ranks;
     if (!tensor->carry) { /* the other ranks depend on this one */
-        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u has no memory for what tensor '%s' owes",
-                    session->rank, tensor->name);
+        client_fail(session, WEFT_ERR_NO_MEMORY, true,
+                    "rank %u has no memory for the residual of tensor '%s'", session->rank, tensor->name);
         return client_usable(session);
     }
     weft_kernels()->sum_f32(tensor->carry, tensor->carry, tensor->scratch, tensor->elems);
@@ -287,10 +287,10 @@ static enum weft_status check_load(struct weft_tensor *tensor)
                             "state_load of tensor '%s' after step %llu; call it before the first step",
                             tensor->name, (unsigned long long)session->step.number);
     if (session->is_elastic)
-        return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "state_load of tensor '%s' in a job that goes on without lost ranks (weft run "
-                            "--min-workers): its steps are counted from the start",
-                            tensor->name);
+        return client_error(
+            session, WEFT_ERR_UNSUPPORTED,
+            "state_load of tensor '%s' in an elastic job (weft run --min-workers): its steps count from 1",
+            tensor->name);
     return check_shards(tensor, "state_load");
 }
 

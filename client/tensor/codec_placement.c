@@ -22,7 +22,7 @@ static enum weft_status move_codec(struct weft_tensor *tensor, struct weft_codec
                                   ? weft_codec_device_error(tensor->codec)
                                   : weft_codec_device_error(codec);
         weft_error_set(error, status,
-                       "what its codec remembers cannot be moved between host and device: %.150s",
+                       "the state of its codec cannot be moved between host and device: %.150s",
                        trouble[0] ? trouble : weft_reason_text(status));
         weft_codec_free(codec);
         return status;
@@ -47,17 +47,17 @@ static void log_host_codec(struct weft_tensor *tensor, const char *why)
 {
     if (!tensor->host_codec_logged)
         weft_log(tensor->session->env, WEFT_LOG_WARN, "client",
-                 "tensor '%.100s' is on a device and its codec works on the host, so that whole gradients "
-                 "cross the bus: %.300s",
+                 "tensor '%.100s' is on a device and its codec runs on the host, so whole gradients cross "
+                 "the bus: %.300s",
                  tensor->name, why);
     tensor->host_codec_logged = true;
 }
 
 static const char *device_codec_obstacle(const struct weft_tensor *tensor)
 {
-    if (tensor->mode != WEFT_MODE_ALL_REDUCE) return "in server mode it does so in this version";
-    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return "its optimiser works there in this version";
-    if (tensor->codec_choice.candidates.count > 0) return "with codec auto it may change with any step";
+    if (tensor->mode != WEFT_MODE_ALL_REDUCE) return "in server mode codecs run on the host";
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return "its optimiser runs on the host";
+    if (tensor->codec_choice.candidates.count > 0) return "codec auto may change with any step";
     return NULL;
 }
 

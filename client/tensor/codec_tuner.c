@@ -206,14 +206,14 @@ static void decide(struct weft_session *session, bool gathered)
     const enum weft_codec_decision decision = weft_codec_tuner_update(codec_tuner->tuner, &figures);
     weft_log(
         session->env, WEFT_LOG_DEBUG, "client",
-        "judge: link %.0f MB/s, %.1f us; compute %.3f ms, step %.3f ms measured, %.3f ms by the model; %s",
+        "codec tuner: link %.0f MB/s, %.1f us; compute %.3f ms, step %.3f ms measured, %.3f ms estimated; %s",
         figures.bytes_per_second / 1e6, figures.latency_ns / 1e3, figures.compute_ns / 1e6,
         figures.step_ns / 1e6,
         weft_codec_tuner_step_ns(&figures, weft_codec_tuner_choices(codec_tuner->tuner), codec_tuner->count) /
             1e6,
         decision == WEFT_CODEC_DECISION_KEEP     ? "kept"
         : decision == WEFT_CODEC_DECISION_CHANGE ? "changed"
-                                                 : "taken back");
+                                                 : "reverted");
     bool differs =
         false; /* compares with what is in force: after a late declaration the tuner begins with dense */
     codec_tuner->decision[CLIENT_DECISION_PROBE_BYTES] =
@@ -269,7 +269,7 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     tensor->codec_spec = *spec;
     if (choice == codec_choice->chosen) return WEFT_OK; /* only made anew */
     weft_log(session->env, WEFT_LOG_INFO, "client",
-             "judge: tensor '%.100s' goes from %s to %s with step %llu", tensor->name, from, to,
+             "codec tuner: tensor '%.100s' changes from %s to %s in step %llu", tensor->name, from, to,
              (unsigned long long)step);
     codec_choice->chosen = choice;
     codec_choice->changes++;
@@ -353,8 +353,8 @@ static enum weft_status choose_dense(struct weft_session *session, uint64_t step
         const enum weft_status status =
             codec_tuner->tensors[i]->codec ? change_codec(codec_tuner->tensors[i], 0, step) : WEFT_OK;
         if (status == WEFT_OK) continue;
-        client_fail(session, status, true, "rank %u has no memory for what tensor '%s' owes", session->rank,
-                    codec_tuner->tensors[i]->name);
+        client_fail(session, status, true, "rank %u has no memory for the residual of tensor '%s'",
+                    session->rank, codec_tuner->tensors[i]->name);
         return client_usable(session);
     }
     return WEFT_OK;

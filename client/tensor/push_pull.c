@@ -43,7 +43,7 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
             tensor->name);
     if (tensor->last_step == step->number)
         return client_error(session, WEFT_ERR_STATE,
-                            "%s of tensor '%s' twice in step %llu; each tensor takes part once per step",
+                            "%s of tensor '%s' twice in step %llu; push each tensor once per step",
                             call, tensor->name, (unsigned long long)step->number);
     if (tensor->dtype != WEFT_F32 && step->weight != 1.0f)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
@@ -174,8 +174,8 @@ static enum weft_status check_overlap(struct weft_tensor *tensor, const void *gr
     const uintptr_t in = (uintptr_t)grad, to = (uintptr_t)out;
     if (in == to || (in - to >= tensor->bytes && to - in >= tensor->bytes)) return WEFT_OK;
     return client_error(tensor->session, WEFT_ERR_INVALID,
-                        "push_pull of tensor '%s': grad and out, %lld bytes behind it, overlap; let them lie "
-                        "apart, or be equal",
+                        "push_pull of tensor '%s': grad and out, %lld bytes behind it, overlap; give "
+                        "separate buffers, or the same one",
                         tensor->name, (long long)(to - in));
 }
 

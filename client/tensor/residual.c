@@ -70,8 +70,8 @@ enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint6
     WEFT_TRY(client_tensor_check_between_steps(tensor, out, "residual_save"));
     if (bytes != weft_residual_bytes(tensor))
         return client_error(tensor->session, WEFT_ERR_INVALID,
-                            "residual_save of tensor '%s': room for %llu bytes, and it has %llu now; ask "
-                            "weft_residual_bytes between the same two steps",
+                            "residual_save of tensor '%s': the buffer has %llu bytes and the residual %llu; "
+                            "call weft_residual_bytes between the same two steps",
                             tensor->name, (unsigned long long)bytes,
                             (unsigned long long)weft_residual_bytes(tensor));
     struct residual_head head = {.version = VERSION,
@@ -150,14 +150,14 @@ static enum weft_status read_carry(struct weft_tensor *tensor, const uint8_t *fr
     const struct weft_session *session = tensor->session;
     restored->carry = weft_alloc_array(session->env, tensor->elems, sizeof *restored->carry);
     if (!restored->carry)
-        return client_error(tensor->session, WEFT_ERR_NO_MEMORY, "no memory for what tensor '%s' owes",
+        return client_error(tensor->session, WEFT_ERR_NO_MEMORY, "no memory for the residual of tensor '%s'",
                             tensor->name);
     memcpy(restored->carry, from, tensor->bytes);
     if (ranks != session->ranks)
         weft_kernels()->scale_f32(restored->carry, restored->carry,
                                   (float)((double)session->ranks / (double)ranks), tensor->elems);
     if (weft_kernels()->max_abs_bits_f32(restored->carry, tensor->elems) >= WEFT_RESIDUAL_LIMIT_BITS)
-        return refuse(tensor, "what it owes is not finite");
+        return refuse(tensor, "its residual is not finite");
     return WEFT_OK;
 }
 
@@ -166,7 +166,7 @@ static enum weft_status read_codec(struct weft_tensor *tensor, const uint8_t *fr
 {
     struct weft_session *session = tensor->session;
     if (restored->spec.id == WEFT_CODEC_DENSE)
-        return bytes == 0 ? WEFT_OK : refuse(tensor, "there are more bytes than it says");
+        return bytes == 0 ? WEFT_OK : refuse(tensor, "it has more bytes than its head states");
     enum weft_status status =
         weft_codec_create(session->env, &restored->spec, &tensor->shape, &restored->codec);
     if (status == WEFT_ERR_NO_MEMORY)
@@ -187,7 +187,8 @@ static enum weft_status residual_to_carry(struct weft_tensor *tensor, struct res
     if (!restored->codec) return WEFT_OK;
     float *residual = weft_alloc_array(session->env, tensor->elems, sizeof *residual);
     if (!residual)
-        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for what tensor '%s' owes", tensor->name);
+        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the residual of tensor '%s'",
+                            tensor->name);
     weft_codec_residual_copy(restored->codec, residual);
     if (restored->carry) weft_kernels()->sum_f32(residual, residual, restored->carry, tensor->elems);
     weft_free_bytes(session->env, restored->carry);

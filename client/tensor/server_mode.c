@@ -481,7 +481,7 @@ static void accept_result(struct client_chunk *chunk, struct weft_arrival *arriv
     weft_completion_init(&chunk->received, 1, on_received);
     enum weft_status status = weft_transport_accept(transport, arrival, buffer, bytes, &chunk->received);
     if (status < 0) {
-        client_tensor_fail(tensor, status, "cannot take the result of %s: %s",
+        client_tensor_fail(tensor, status, "cannot receive the result of %s: %s",
                            client_endpoint_name(session, chunk->endpoint), weft_reason_text(status));
         weft_transport_discard(transport, arrival);
         return;

@@ -32,8 +32,8 @@ enum weft_status client_state_broadcast_check(struct weft_tensor *tensor, const 
     if (!has_optimizer(tensor) || !tensor->broadcast_required || tensor->broadcast_epoch == session->epoch)
         return WEFT_OK;
     return client_error(session, WEFT_ERR_STATE,
-                        "%s of tensor '%s', which has an optimiser: ranks have come, or come back; all call "
-                        "weft_tensor_share first",
+                        "%s of tensor '%s', which has an optimiser: ranks are new or have returned; call "
+                        "weft_tensor_share on all ranks first",
                         call, tensor->name);
 }
 
@@ -83,9 +83,8 @@ enum weft_status client_state_backup(struct weft_tensor *tensor)
     if (tensor->memory == WEFT_MEMORY_CUDA && !session->is_elastic) return WEFT_OK;
     if (tensor->memory == WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "tensor '%s' has an optimiser and lies on a device; in a job that goes on "
-                            "without lost ranks (weft run --min-workers) "
-                            "its weights must lie in host memory",
+                            "tensor '%s' has an optimiser and is on a device; in an elastic job (weft run "
+                            "--min-workers) its weights must be in host memory",
                             tensor->name);
     WEFT_TRY(client_tensor_has_local_optimizer(tensor) ? reserve_state(tensor, tensor->op.out)
                                                        : copy_state(tensor, tensor->op.out));
@@ -130,11 +129,11 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     const bool shards_hold_state = tensor->mode == WEFT_MODE_SERVER;
     if (shards_hold_state && !session->is_elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "tensor_share of tensor '%s': in server mode the shards have what all share",
+                            "tensor_share of tensor '%s': in server mode the shards hold the weights",
                             tensor->name);
     if (tensor->memory == WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "tensor_share of tensor '%s': its weights must lie in host memory", tensor->name);
+                            "tensor_share of tensor '%s': its weights must be in host memory", tensor->name);
     if (root >= session->ranks)
         return client_error(session, WEFT_ERR_INVALID,
                             "tensor_share of tensor '%s': root is %u, the ranks are 0 to %u", tensor->name,

@@ -187,10 +187,9 @@ static enum weft_status check_options(struct weft_session *session, const struct
     if (session->is_elastic && tensor->mode == WEFT_MODE_SERVER &&
         (spec.id != WEFT_CODEC_DENSE || tensor->codec_choice.candidates.count > 0))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "declare: tensor '%s' has a codec and is in server mode, in a job that goes on "
-                            "without lost ranks (weft run --min-workers): "
-                            "shards do that for dense tensors in this version; leave the codec out or choose "
-                            "WEFT_MODE_ALL_REDUCE",
+                            "declare: tensor '%s' has a codec and is in server mode, in an elastic job (weft "
+                            "run --min-workers): shards support that for dense tensors only; leave the codec "
+                            "out or choose WEFT_MODE_ALL_REDUCE",
                             options->name);
     bool plain = spec.id == WEFT_CODEC_DENSE && tensor->codec_choice.candidates.count == 0 &&
                  tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
@@ -209,10 +208,9 @@ static enum weft_status check_options(struct weft_session *session, const struct
     const bool no_copies = tensor->mode == WEFT_MODE_SERVER && session->is_elastic;
     if (options->skip_nonfinite && no_copies)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "declare: tensor '%s' has skip_nonfinite and is in server mode, in a job that "
-                            "goes on without lost ranks (weft run "
-                            "--min-workers): shards take no update back there; leave the option out or "
-                            "choose WEFT_MODE_ALL_REDUCE",
+                            "declare: tensor '%s' has skip_nonfinite and is in server mode, in an elastic "
+                            "job (weft run --min-workers): its shards cannot undo an update; leave the "
+                            "option out or choose WEFT_MODE_ALL_REDUCE",
                             options->name);
     tensor->skip_nonfinite =
         !no_copies &&
@@ -275,13 +273,13 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
     enum weft_status status = client_wait_for(session, declared_or_failed, session,
                                               client_deadline(session, session->settings.deadline_ns));
     if (status < 0) {
-        char whom[320];
-        client_control_wait_reason(session, whom, sizeof whom);
+        char reason[320];
+        client_control_wait_reason(session, reason, sizeof reason);
         if (!declared_or_failed(session)) /* the answer arrived meanwhile */
             client_fail(session, WEFT_ERR_DEADLINE, true,
                         "rank %u declared tensor '%.60s' and waited %.1f s: %s; all ranks declare the same "
                         "tensors in the same order",
-                        session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9, whom);
+                        session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9, reason);
     }
     if (!declared(session) && answer_lost(session)) { /* an answer from before the loss is valid */
         char text[sizeof session->epoch_change.text];

@@ -202,7 +202,7 @@ class Elastic(harness.JobTest):
     def test_join_in_a_job_that_is_not_elastic(self):
         code, text, output = self.run_elastic(2, None, ["join", 1, 1])
         self.assertEqual(code, 1, text + output)
-        self.assertIn("only an elastic job goes on without a rank", text)
+        self.assertIn("only an elastic job continues without a rank", text)
 
     def test_abort_wakes_everybody(self):
         code, text, output = self.run_elastic(4, None, ["abort", 2])

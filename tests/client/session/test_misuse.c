@@ -159,7 +159,7 @@ static void elastic_updates(struct crowd *crowd, struct weft_session *session, u
                   "root is 2, the ranks are 0 to 1");
     CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, NULL));
     CROWD_REFUSED(crowd, session, weft_tensor_share(tensor, weights[rank], 1), WEFT_ERR_UNSUPPORTED,
-                  "tensor_share of tensor 'u': its weights must lie in host memory");
+                  "tensor_share of tensor 'u': its weights must be in host memory");
     CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_HOST, NULL));
     CROWD_OK(crowd, session, weft_tensor_share(tensor, weights[rank], 1));
     CROWD_CHECK(crowd, session, weights[rank][0] == 2 && weights[rank][999] == 2);
@@ -168,7 +168,7 @@ static void elastic_updates(struct crowd *crowd, struct weft_session *session, u
                   "inside step 1");
     CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, NULL));
     CROWD_REFUSED(crowd, session, weft_push_pull(tensor, grad, weights[rank], &request), WEFT_ERR_UNSUPPORTED,
-                  "its weights must lie in host memory");
+                  "its weights must be in host memory");
     CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_HOST, NULL));
     CROWD_OK(crowd, session, weft_push_pull(tensor, grad, weights[rank], &request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
@@ -188,7 +188,7 @@ static void elastic_refuses(struct crowd *crowd, struct weft_session *session, u
     /* the refused calls have sent nothing to other ranks */
     CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
     CROWD_REFUSED(crowd, session, weft_state_load(tensor, NULL, 0), WEFT_ERR_UNSUPPORTED,
-                  "goes on without lost ranks");
+                  "in an elastic job");
     CROWD_CHECK(crowd, session, weft_shrink(session) == WEFT_OK && !weft_newcomer(session));
     CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
     CROWD_REFUSED(crowd, session, weft_join(session, 0, &last), WEFT_ERR_STATE, "step 1 is open");
@@ -210,7 +210,7 @@ static void no_elastic(struct crowd *crowd, struct weft_session *session, uint32
 {
     uint32_t last;
     CROWD_REFUSED(crowd, session, weft_join(session, 0, &last), WEFT_ERR_STATE,
-                  "only an elastic job goes on without a rank");
+                  "only an elastic job continues without a rank");
     CROWD_CHECK(crowd, session, weft_shrink(session) == WEFT_OK && !weft_newcomer(session));
     pthread_barrier_wait(&crowd->meet);
 }
