@@ -9,8 +9,7 @@
  * open. An elastic job has the vote of step.c instead, which mismatches in the same way.
  *
  * Weights are those that the last push_pull of a tensor with an optimiser wrote to host memory. The hash
- * (proto/hash.h) finds faulty hardware, another library, or a write into the weights, in every mode and with
- * every codec. */
+ * (proto/hash.h) finds faulty hardware, another library, or a write into the weights, in every mode. */
 #include "client/elastic/step_compare.h"
 
 #include <stdio.h>

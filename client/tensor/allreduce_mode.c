@@ -9,8 +9,7 @@
  *
  * The records (step.c) hold the weights of all ranks; their sum gives grad_scale. A codec needs it before it
  * starts, because decoding applies the scale. Group operations are posted in call order on every rank. An
- * operation that is not ready holds back the later ones (engine.h); the records were posted before all of
- * them. */
+ * operation that is not ready holds back the later ones (engine.h); the records were posted first. */
 #include "client/tensor/allreduce_mode.h"
 
 #include <stdio.h>

@@ -166,7 +166,8 @@ static void use_step_rates(struct weft_session *session)
     codec_tuner->probed_ns = weft_now_ns(session->env);
 }
 
-/* Bytes that the link carries in 1/100 of the time since its last measurement; 0: too few to measure. */
+/* If exchanges are too small to measure the link, the ranks time an all-reduce. Bytes that the link carries
+ * in 1/100 of the time since its last measurement; 0: too few to measure. */
 static int64_t probe_bytes(const struct weft_session *session)
 {
     const struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
@@ -230,7 +231,7 @@ static void decide(struct weft_session *session, bool gathered)
 
 /* ---- changes ---- */
 
-/* Adds the residual of the present codec to tensor->carry. */
+/* Adds the residual of the present codec to tensor->carry, which enters the next contribution. */
 static enum weft_status save_residual(struct weft_tensor *tensor)
 {
     struct weft_env *env = tensor->session->env;

@@ -1,5 +1,4 @@
-/* codec_tuner.h - the codec tuner in a session: chooses the codec of tensors declared with codec "auto".
- * compress/tuner has the decision itself.
+/* codec_tuner.h - chooses the codec of tensors declared with codec "auto"; compress/tuner decides.
  *
  *     first step_begin   measure   every rank times the candidates on samples; the link is that of the job's
  *                                  link table (session->link.cost), or the ranks time it together
@@ -8,16 +7,6 @@
  *       step s           gather the figures of the steps before
  *       step s + 1       rank 0 decides and broadcasts (revision, choices)
  *       step s + 2       in force on all ranks: every rank's step_end has waited for the broadcast
- *
- * If the exchanges are too small to measure the link, the ranks time an all-reduce in step s + 2. It uses at
- * most 1/100 of the time.
- *
- * Every step's record holds the revision (step.c), so ranks with different choices fail before the first
- * exchange that depends on them. A tensor that changes its codec adds the residual of the old one to its next
- * contribution (tensor->carry).
- *
- * In an elastic job each membership measures again in its first step_begin, and all ranks make their codecs
- * anew.
  *
  * Caller's thread, between steps; the engine adds to `traffic` while a step is open. */
 #ifndef WEFT_CLIENT_TENSOR_CODEC_TUNER_H
@@ -60,8 +49,10 @@ struct client_codec_tuner {
                                                     * order */
     uint32_t count, capacity;
     bool measured;
-    uint32_t epoch;                                /* membership that has measured */
-    uint32_t revision;                             /* in force; incremented by each change */
+    uint32_t epoch;                                /* membership that has measured; another one measures
+                                                    * again, and makes all codecs anew */
+    uint32_t revision;                             /* in force; incremented by each change. In every step's
+                                                    * record, so ranks with different choices fail */
     uint64_t revised_step;                         /* step in which it took effect */
     double latency_ns, bytes_per_second, steal;
     uint64_t probed_ns;                            /* time of the last measurement of the link */

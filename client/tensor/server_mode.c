@@ -6,15 +6,9 @@
  *     auto     as the choice in force; dense: RESULT is the mean, optimiser in this process
  *     INIT, STATE_INIT, PUSH: a payload, an empty RESULT. PULL, STATE_PULL: no payload, RESULT with payload.
  *
- * A codec encodes the whole tensor before it sends, so that nothing is sent of a gradient that is not finite.
- * If the codec can be cut, each chunk is combined alone, and the aggregates are stored one after the other.
- *
  * A chunk is settled when its result has arrived and the transport holds none of its buffers. A round ends
  * when all chunks are settled. The number of chunks in flight has no limit: the shard grants buffers, and
- * WEFT_ERR_AGAIN is retried.
- *
- * A result of another tensor, step, round or shard is dropped. A result that breaks the protocol fails the
- * session. */
+ * WEFT_ERR_AGAIN is retried. */
 #include "client/tensor/server_mode.h"
 
 #include <math.h>
@@ -216,7 +210,9 @@ static bool run_scale(struct client_work *work)
 
 /* Codec arithmetic: short tensors in turn on the engine thread, others on the compute thread. The run_
  * functions access only the codec, its buffers and op->computed. op->in_transport counts a task on the
- * compute thread, so the operation cannot end meanwhile. */
+ * compute thread, so the operation cannot end meanwhile. A codec encodes the whole tensor before it sends, so
+ * that nothing is sent of a gradient that is not finite. If it can be cut, each chunk is combined alone, and
+ * the aggregates are stored one after the other. */
 
 static void encode_round(struct weft_tensor *tensor, uint32_t round)
 {
@@ -379,7 +375,8 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
 
 /* ---- results ---- */
 
-/* Returns the chunk whose operation the result belongs to. NULL: drop the result. */
+/* Returns the chunk whose operation the result belongs to. NULL: a result of another tensor, step, round or
+ * shard, which is dropped. */
 static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer_id,
                                      const struct weft_wire_header *header)
 {
