@@ -71,7 +71,7 @@ static void send_leaves(struct weft_command *command)
     poll(&leave_check->timer);
 }
 
-static bool is_over(void *context)
+static bool is_done(void *context)
 {
     const struct client_leave_check *leave_check = context;
     return atomic_load_explicit(&leave_check->is_done, memory_order_acquire);

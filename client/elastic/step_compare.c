@@ -27,7 +27,7 @@
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
-#define BITS 64u
+#define WORD_BITS 64u
 
 static enum weft_status reserve(struct weft_session *session, uint32_t words)
 {
@@ -78,7 +78,7 @@ static enum weft_status compare_pushed(struct weft_session *session, char *text,
                      "pushes the same tensors, or "
                      "calls weft_push_none",
                      (unsigned long long)session->step.number, they_did ? other : own,
-                     name_of(session, word * BITS + bit), they_did ? own : other);
+                     name_of(session, word * WORD_BITS + bit), they_did ? own : other);
             return WEFT_ERR_MISMATCH;
         }
     return WEFT_OK;
@@ -130,7 +130,7 @@ static void set_bits(struct weft_session *session)
     weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step == session->step.number)
-            compare->mine[tensor->id / BITS] |= (uint64_t)1 << tensor->id % BITS;
+            compare->mine[tensor->id / WORD_BITS] |= (uint64_t)1 << tensor->id % WORD_BITS;
     }
 }
 

@@ -75,7 +75,7 @@ static bool run_check(struct client_work *work)
 }
 
 /* Call when the sum and the records have arrived. Codecs check their sum themselves. */
-static void finish(struct weft_tensor *tensor)
+static void check_or_update(struct weft_tensor *tensor)
 {
     if (tensor->codec || !client_tensor_can_skip_step(tensor)) {
         update(tensor);
@@ -96,7 +96,7 @@ static void reduce_completed(struct weft_tensor *tensor)
         client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
     } else if (session->step.records_agree) {
         tensor->op.grad_scale = session->step.grad_scale;
-        finish(tensor);
+        check_or_update(tensor);
     } else {
         weft_list_append(&engine->session->tensors->record_waiters, &tensor->record_link);
     }
@@ -231,7 +231,7 @@ static bool run_scale(struct client_work *work)
 }
 
 /* The gradient is readable. */
-static void input_ready(struct client_request *request)
+static void on_input_ready(struct client_request *request)
 {
     struct weft_tensor *tensor = request->tensor;
     tensor->op.input_is_ready = true;
@@ -261,8 +261,8 @@ void client_allreduce_mode_start(struct weft_command *command)
     if (op->leader && op->leader != tensor) append_follower(tensor);
     /* the position in call order, also if it starts later */
     else client_engine_queue_group_op(session, &tensor->group_op);
-    if (request->stage) client_stage_when_ready(request, input_ready);
-    else input_ready(request);
+    if (request->stage) client_stage_when_ready(request, on_input_ready);
+    else on_input_ready(request);
 }
 
 void client_allreduce_mode_records_agree(struct weft_session *session)
@@ -276,7 +276,7 @@ void client_allreduce_mode_records_agree(struct weft_session *session)
         if (tensor->op.in_transport > 0)
             update_readiness(tensor); /* a codec that waits to start */
         else
-            finish(tensor);
+            check_or_update(tensor);
     }
     client_engine_pump_group(session);
 }

@@ -278,9 +278,9 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     return WEFT_OK;
 }
 
-/* Puts the decision in force from `step`. anew: all ranks make all codecs anew, because new and rested ranks
- * must have equal counters and seeds. Residuals are kept. */
-static enum weft_status apply(struct weft_session *session, uint64_t step, bool anew)
+/* Puts the decision in force from `step`. remake_all: all ranks make all codecs anew, because new and rested
+ * ranks must have equal counters and seeds. Residuals are kept. */
+static enum weft_status apply(struct weft_session *session, uint64_t step, bool remake_all)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     if (!anew && codec_tuner->decision[CLIENT_DECISION_REVISION] == (int64_t)codec_tuner->revision)
@@ -295,7 +295,7 @@ static enum weft_status apply(struct weft_session *session, uint64_t step, bool 
                         tensor->name);
             return client_usable(session);
         }
-        if (choice != tensor->codec_choice.chosen || (anew && tensor->codec))
+        if (choice != tensor->codec_choice.chosen || (remake_all && tensor->codec))
             status = change_codec(tensor, (uint8_t)choice, step);
         if (status < 0) {
             client_fail(session, status, true, "rank %u has no memory for another codec of tensor '%s'",
@@ -339,7 +339,7 @@ static enum weft_status measure_and_choose(struct weft_session *session, uint64_
     if (status == WEFT_ERR_NO_MEMORY) /* the other ranks depend on this one */
         client_fail(session, status, true, "rank %u has no memory to measure codecs", session->rank);
     if (status < 0) return client_usable(session) < 0 ? client_usable(session) : status;
-    WEFT_TRY(apply(session, step, anew));
+    WEFT_TRY(apply(session, step, remake_all));
     codec_tuner->measured = true;
     codec_tuner->epoch = session->epoch;
     return WEFT_OK;

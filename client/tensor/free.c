@@ -120,8 +120,8 @@ enum weft_status weft_tensor_free(struct weft_tensor *tensor)
     (void)client_wait_for(session, hash_is_sent, tensor, until_ns);
     WEFT_TRY(send_tensor_free(tensor));
     unlink_tensor(tensor);
-    tensor->detach_mail.fn = detach;
-    client_event_post(session, &tensor->detach_mail);
+    tensor->detach_command.fn = detach;
+    client_event_post(session, &tensor->detach_command);
     (void)client_wait_for(session, is_detached, tensor, until_ns);
     const bool held = !atomic_load(&tensor->detached) || atomic_load(&tensor->hash_posted);
     if (!held) client_tensor_free(tensor); /* else weft_finalize frees it */

@@ -295,7 +295,7 @@ static bool run_codec_update(struct client_work *work)
 }
 
 /* The mean gradient is complete: updates the weights, or completes the request. */
-static void decoded(struct weft_tensor *tensor)
+static void on_decoded(struct weft_tensor *tensor)
 {
     client_codec_tuner_exchange_completed(tensor);
     if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
@@ -307,19 +307,19 @@ static void decoded(struct weft_tensor *tensor)
     client_engine_queue_work(tensor->session, &tensor->work);
 }
 
-static void encoded(struct weft_tensor *tensor) { start_round(tensor); }
+static void on_encoded(struct weft_tensor *tensor) { start_round(tensor); }
 
-static void aggregate_taken(struct weft_tensor *tensor)
+static void on_aggregate_taken(struct weft_tensor *tensor)
 {
     if (tensor->op.round + 1 < weft_codec_rounds(&tensor->codec_spec)) {
         tensor->op.round++;
-        encoded(tensor);
+        on_encoded(tensor);
     } else {
-        decoded(tensor);
+        on_decoded(tensor);
     }
 }
 
-static void computed(struct weft_tensor *tensor)
+static void on_computed(struct weft_tensor *tensor)
 {
     if (tensor->op.computed < 0 && !tensor->op.grad_is_nonfinite) compute_failed(tensor);
     /* a gradient that is not finite sends no contribution; the shard answers all ranks with
@@ -327,14 +327,14 @@ static void computed(struct weft_tensor *tensor)
     else tensor->op.next(tensor);
 }
 
-static void task_done(struct weft_task *task)
+static void on_task_done(struct weft_task *task)
 {
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
     struct client_engine *engine = tensor->session->engine;
     engine->encode_ns += tensor->op.compute_ns;
     tensor->op.in_transport--;
     if (engine->failed) advance_op(tensor);
-    else computed(tensor);
+    else on_computed(tensor);
 }
 
 static void run_timed(struct weft_task *task)
@@ -350,7 +350,7 @@ static bool run_on_engine(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
     tensor->op.run(&tensor->task);
-    computed(tensor);
+    on_computed(tensor);
     return true;
 }
 
@@ -558,8 +558,8 @@ static void advance_op(struct weft_tensor *tensor)
     if (op->status < 0 || op->results_left > 0) return; /* a failed operation ends with the session's fail
                                                          * message */
     if (op->shard_skips_step) skip(tensor);
-    else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, aggregate_taken);
-    else if (client_tensor_has_codec_choice(tensor)) decoded(tensor);
+    else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, on_aggregate_taken);
+    else if (client_tensor_has_codec_choice(tensor)) on_decoded(tensor);
     else complete(tensor);
 }
 
@@ -568,7 +568,7 @@ static bool run_scale_whole(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
     if (!client_scale_slice(tensor, tensor->elems)) return false;
-    compute(tensor, run_encode, encoded);
+    compute(tensor, run_encode, on_encoded);
     return true;
 }
 
@@ -586,14 +586,14 @@ static void select_chunks(struct weft_tensor *tensor)
 }
 
 /* The input is readable: starts the computation or the sends. */
-static void input_ready(struct client_request *request)
+static void on_input_ready(struct client_request *request)
 {
     struct weft_tensor *tensor = request->tensor;
     struct client_tensor_op *op = &tensor->op;
     if (op->kind == CLIENT_OP_PUSH_PULL) client_codec_tuner_exchange_posted(tensor);
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         if (!op->scaled) {
-            compute(tensor, run_encode, encoded);
+            compute(tensor, run_encode, on_encoded);
             return;
         }
         tensor->work.run = run_scale_whole;
@@ -613,8 +613,8 @@ void client_server_mode_start(struct weft_command *command)
     request->tensor->op.epoch = request->session->epoch;
     if (!client_request_begin(request)) return;
     select_chunks(request->tensor);
-    if (request->stage) client_stage_when_ready(request, input_ready);
-    else input_ready(request);
+    if (request->stage) client_stage_when_ready(request, on_input_ready);
+    else on_input_ready(request);
 }
 
 void client_server_mode_failed(struct weft_tensor *tensor)

@@ -39,16 +39,16 @@ void (weft_tensor_options_init)(struct weft_tensor_options *options)
 /* Default chunk size. A shard answers a chunk when all workers have sent it, so a tensor needs several chunks
  * to send and receive at the same time, and to use several shards. Below 256 KiB the cost per message
  * dominates. Large tensors have larger chunks, so that their number stays bounded. */
-#define CHUNK_BYTES (256u << 10)
-#define CHUNKS_BY_DEFAULT 16384u
-static uint64_t cut_size(const struct weft_tensor_options *options, const struct weft_tensor *tensor)
+#define DEFAULT_CHUNK_BYTES (256u << 10)
+#define DEFAULT_CHUNKS_MAX 16384u
+static uint64_t chunk_bytes_of(const struct weft_tensor_options *options, const struct weft_tensor *tensor)
 {
     if (options->chunk_bytes != 0) return options->chunk_bytes;
     /* each choice may be cut */
     const uint32_t choices =
         client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.candidates.count : 1;
-    uint64_t cut = CHUNK_BYTES;
-    while (tensor->bytes / cut * choices >= CHUNKS_BY_DEFAULT) cut *= 2;
+    uint64_t cut = DEFAULT_CHUNK_BYTES;
+    while (tensor->bytes / cut * choices >= DEFAULT_CHUNKS_MAX) cut *= 2;
     return cut;
 }
 
@@ -136,7 +136,7 @@ static enum weft_status check_cut(struct weft_session *session, const struct wef
 {
     const struct weft_chunking cut = {.elems = tensor->elems,
                                       .elem_bytes = weft_dtype_bytes(tensor->dtype),
-                                      .chunk_bytes = cut_size(options, tensor),
+                                      .chunk_bytes = chunk_bytes_of(options, tensor),
                                       .codec = &tensor->codec_spec,
                                       .optimizer = &tensor->optimizer,
                                       .candidates = &tensor->codec_choice.candidates};
@@ -235,7 +235,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.codec = (char *)codec_text(options, tensor);
     declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
     declare.mode = tensor->mode;
-    declare.chunk_bytes = cut_size(options, tensor);
+    declare.chunk_bytes = chunk_bytes_of(options, tensor);
     declare.skip_nonfinite = tensor->skip_nonfinite;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
@@ -246,7 +246,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     return WEFT_OK;
 }
 
-static bool declared(struct weft_session *session)
+static bool has_answer(struct weft_session *session)
 {
     pthread_mutex_lock(&session->control.lock);
     bool there = session->control.declared != NULL;
@@ -256,32 +256,32 @@ static bool declared(struct weft_session *session)
 
 /* After a loss the coordinator does not answer a new declaration. It still answers one that the other ranks
  * made before this rank joined. */
-static bool answer_lost(struct weft_session *session)
+static bool has_lost_answer(struct weft_session *session)
 {
     return client_is_leaving_epoch(session) && session->tensors->count >= session->control.tensors;
 }
 
-static bool declared_or_failed(void *context)
+static bool answered_or_failed(void *context)
 {
     struct weft_session *session = context;
-    return client_failed(session) < 0 || answer_lost(session) || declared(session);
+    return client_failed(session) < 0 || has_lost_answer(session) || has_answer(session);
 }
 
 static enum weft_status wait_declared(struct weft_session *session, const struct weft_tensor *tensor,
                                       Weft__Control__Control **answer_out)
 {
-    enum weft_status status = client_wait_for(session, declared_or_failed, session,
+    enum weft_status status = client_wait_for(session, answered_or_failed, session,
                                               client_deadline(session, session->settings.deadline_ns));
     if (status < 0) {
         char reason[320];
         client_control_wait_reason(session, reason, sizeof reason);
-        if (!declared_or_failed(session)) /* the answer arrived meanwhile */
+        if (!answered_or_failed(session)) /* the answer arrived meanwhile */
             client_fail(session, WEFT_ERR_DEADLINE, true,
                         "rank %u declared tensor '%.60s' and waited %.1f s: %s; all ranks declare the same "
                         "tensors in the same order",
                         session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9, reason);
     }
-    if (!declared(session) && answer_lost(session)) { /* an answer from before the loss is valid */
+    if (!has_answer(session) && has_lost_answer(session)) { /* an answer from before the loss is valid */
         char text[sizeof session->epoch_change.text];
         pthread_mutex_lock(&session->epoch_change.lock);
         snprintf(text, sizeof text, "%s", session->epoch_change.text);
@@ -302,7 +302,7 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
 
 /* Checks that chunks of one choice are contiguous and cover the tensor. With a codec they have equal lengths,
  * except the last, and end between its blocks. Returns their number; 0: invalid. */
-static size_t choice_chunks(const struct weft_tensor *tensor, const struct weft_codec_spec *codec,
+static size_t count_choice_chunks(const struct weft_tensor *tensor, const struct weft_codec_spec *codec,
                             uint32_t candidate, Weft__Control__Chunk *const *chunks, size_t count)
 {
     const bool dense = codec->id == WEFT_CODEC_DENSE, cuts = dense || weft_codec_can_split(codec);
@@ -342,7 +342,8 @@ static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__C
     for (uint32_t choice = 0; choice < choices; choice++) {
         const struct weft_codec_spec *codec =
             choice > 0 ? &tensor->codec_choice.candidates.specs[choice] : &tensor->codec_spec;
-        const size_t chunks = choice_chunks(tensor, codec, choice, declared->chunks + taken, count - taken);
+        const size_t chunks =
+            count_choice_chunks(tensor, codec, choice, declared->chunks + taken, count - taken);
         if (chunks == 0) goto err;
         taken += chunks;
         tensor->choice_first[choice + 1] = (uint32_t)taken;
@@ -492,7 +493,7 @@ static struct weft_tensor *create(struct weft_session *session)
     weft_list_init(&tensor->record_link);
     weft_task_init(&tensor->task);
     weft_list_init(&tensor->group_op.link);
-    tensor->attach_mail.fn = attach;
+    tensor->attach_command.fn = attach;
     return tensor;
 }
 

@@ -94,7 +94,7 @@ struct weft_tensor {
     struct weft_session *session;
     struct weft_list session_link;
     struct weft_tensor *engine_next;         /* next in the engine's table */
-    struct weft_command attach_mail, detach_mail;
+    struct weft_command attach_command, detach_command;
     _Atomic bool detached;                   /* the engine has removed the tensor from its table */
     uint32_t id;
     char name[256];
@@ -161,7 +161,7 @@ struct weft_tensor {
     struct weft_task task;
     struct client_group_op group_op;
     struct weft_list record_link;
-    struct weft_command hash_mail; /* to the net thread, every hash_every steps */
+    struct weft_command hash_command; /* to the net thread, every hash_every steps */
     _Atomic bool hash_posted;      /* true from the computation of a hash until the net thread has sent it */
     bool hash_made;                /* a hash was computed in the open step */
     /* (endpoint_hash_count,) owned; only with a codec and an optimiser in server mode */

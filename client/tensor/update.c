@@ -58,7 +58,7 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
 
 static void send_hash(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, hash_mail);
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, hash_command);
     for (uint32_t i = 0; i < tensor->endpoint_hash_count; i++)
         client_control_send_hash(tensor->session, tensor->id, tensor->hash_step,
                                  tensor->endpoint_hashes[i].endpoint, tensor->endpoint_hashes[i].hash);
@@ -92,7 +92,7 @@ void client_hash_step_ended(struct weft_tensor *tensor, bool good)
 {
     if (!tensor->hash_made) return;
     tensor->hash_made = false;
-    tensor->hash_mail.fn = send_hash;
-    if (good) weft_net_post(tensor->session->control.net, &tensor->hash_mail);
+    tensor->hash_command.fn = send_hash;
+    if (good) weft_net_post(tensor->session->control.net, &tensor->hash_command);
     else atomic_store(&tensor->hash_posted, false);
 }
