@@ -2,7 +2,6 @@
 #include "tools/common.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,18 +20,6 @@ int tool_usage_error(const char *command, const char *format, ...)
     fprintf(stderr, "; see %s --help\n", command);
     va_end(args);
     return TOOL_USAGE;
-}
-
-int tool_option_error(const char *command, int argc, char **argv, int answer)
-{
-    /* getopt names a bad long option by argv, a bad short one (which may stand inside "-xy") by optopt. */
-    bool is_short = optopt > 32 && optopt < 127;
-    const char *word = optind > 0 && optind <= argc ? argv[optind - 1] : "";
-    char letter[3] = {'-', (char)optopt, 0};
-    const char *name = is_short && strncmp(word, "--", 2) != 0 ? letter : word;
-    return tool_usage_error(
-        command, answer == ':' ? "option %s needs a value" : "there is no option %s, or it takes no value",
-        name);
 }
 
 void tool_print_version(const char *command)

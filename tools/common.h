@@ -11,8 +11,6 @@
 
 /* "weft run: sentence" on stderr; answers TOOL_USAGE. */
 int tool_usage_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What getopt_long answered '?' or ':' for, in words (opterr must be 0). */
-int tool_option_error(const char *command, int argc, char **argv, int answer);
 void tool_print_version(const char *command);
 
 /* A whole decimal number from min to max; the sentence names the option. */

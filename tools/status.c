@@ -1,33 +1,14 @@
 /* status.c - `weft status HOST:PORT`: joins a coordinator as an observer, asks once, prints a table or the
  * JSON. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "server/server.h"
+#include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
-
-static const char help_text[] =
-    "usage: weft status [options] HOST:PORT\n"
-    "Members, tensors and bytes of a job, asked from its coordinator (default: WEFT_COORDINATOR).\n"
-    "\n"
-    "  -j, --job NAME          name of the job (default: WEFT_JOB, then weft)\n"
-    "      --secret-file FILE  the job's secret (default: WEFT_SECRET, WEFT_SECRET_FILE)\n"
-    "      --timeout SECONDS   give up after that long (default 5)\n"
-    "      --json              the coordinator's answer as it came\n"
-    "      --help, --version\n";
-
-enum { SECRET_FILE = 256, TIMEOUT, JSON };
-static const struct option options_table[] = {{"job", required_argument, NULL, 'j'},
-                                              {"secret-file", required_argument, NULL, SECRET_FILE},
-                                              {"timeout", required_argument, NULL, TIMEOUT},
-                                              {"json", no_argument, NULL, JSON},
-                                              {"help", no_argument, NULL, 'h'},
-                                              {"version", no_argument, NULL, 'V'},
-                                              {NULL, 0, NULL, 0}};
 
 /* ---- asking ---- */
 
@@ -122,7 +103,7 @@ static void print_members(const json_t *members)
     char bytes[24];
     printf("%-10s %-11s %-20s %8s %9s %12s %9s\n", "member", "state", "host", "pid", "endpoints", "weights",
            "silent");
-    json_array_foreach(members, i, member) {
+    json_array_foreach (members, i, member) {
         char name[32];
         bool worker = strcmp(text_of(member, "role"), "worker") == 0;
         snprintf(name, sizeof name, "%s %lld", worker ? "rank" : "shard", number_of(member, "index"));
@@ -141,9 +122,9 @@ static void print_tensors(const json_t *root)
     long long total = 0;
     printf("\n%6s %-24s %-5s %-16s %-10s %-24s %6s %12s\n", "tensor", "name", "dtype", "shape", "mode",
            "codec", "chunks", "bytes");
-    json_array_foreach(json_object_get(root, "tensors"), i, tensor) {
+    json_array_foreach (json_object_get(root, "tensors"), i, tensor) {
         char shape[200] = "";
-        json_array_foreach(json_object_get(tensor, "dims"), k, dim) {
+        json_array_foreach (json_object_get(tensor, "dims"), k, dim) {
             size_t used = strlen(shape);
             snprintf(shape + used, sizeof shape - used, "%s%lld", k ? "x" : "",
                      (long long)json_integer_value(dim));
@@ -189,26 +170,25 @@ int weft_status_main(int argc, char **argv)
     char *secret, host[256];
     bool json = false;
     uint64_t seconds = 5;
-    int answer;
+    int first;
     weft_control_client_options_init(&options);
     if (getenv("WEFT_JOB") && getenv("WEFT_JOB")[0]) options.job = getenv("WEFT_JOB");
-    opterr = 0, optind = 1;
-    while ((answer = getopt_long(argc, argv, ":j:h", options_table, NULL)) != -1) {
-        switch (answer) {
-        case 'j': options.job = optarg; break;
-        case SECRET_FILE: secret_file = optarg; break;
-        case TIMEOUT:
-            if (!tool_parse_number("weft status", "--timeout", optarg, 1, 3600, &seconds)) return TOOL_USAGE;
-            break;
-        case JSON: json = true; break;
-        case 'h': fputs(help_text, stdout); return 0;
-        case 'V': tool_print_version("weft status"); return 0;
-        default: return tool_option_error("weft status", argc, argv, answer);
-        }
-    }
-    if (optind < argc) address = argv[optind++];
-    if (optind < argc)
-        return tool_usage_error("weft status", "what is '%s'? one HOST:PORT is enough", argv[optind]);
+    const struct cli_option table[] = {
+        {"job", 'j', "NAME", "name of the job", "WEFT_JOB, then weft", CLI_TEXT(&options.job)},
+        {"secret-file", 0, "FILE", "file with the secret of the job", "WEFT_SECRET, then WEFT_SECRET_FILE",
+         CLI_TEXT(&secret_file)},
+        {"timeout", 0, "SECONDS", "longest wait for the answer", CLI_U64(&seconds, 1, 3600)},
+        {"json", 0, NULL, "the answer of the coordinator instead of the tables", CLI_FLAG(&json)},
+    };
+    const struct cli_command command = {"weft status", "weft status [options] [HOST:PORT]",
+                                        "Members, tensors and bytes of a running job. HOST:PORT is its "
+                                        "coordinator (default WEFT_COORDINATOR).\n",
+                                        CLI_TABLE(table), .takes_arguments = true};
+    int status = cli_parse(&command, argc, argv, &first);
+    if (status >= 0) return status;
+    if (first < argc) address = argv[first++];
+    if (first < argc)
+        return tool_usage_error("weft status", "unexpected argument '%s': give one HOST:PORT", argv[first]);
     if (!address || !address[0])
         return tool_usage_error("weft status", "HOST:PORT of the coordinator is missing");
     if (weft_host_port_parse(address, host, &options.port, &error) != WEFT_OK)
@@ -223,7 +203,7 @@ int weft_status_main(int argc, char **argv)
         fprintf(stderr, "weft status: %s\n", status_query.error.text);
         return 1;
     }
-    int status = 0;
+    status = 0;
     if (json) puts(status_query.json);
     else status = print_table(status_query.json);
     free(status_query.json);

@@ -3,22 +3,15 @@
  * A line of a trace file is one JSON object, so files are merged line by line and of any length. Processes of
  * one host share a clock; those of other hosts are moved by what their files say the wall clock said. */
 #include <errno.h>
-#include <getopt.h>
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
-
-static const char help[] =
-    "usage: weft trace merge [-o FILE] FILE...\n\n"
-    "  Merges the files of the trace wrapper (transport.wrap=\"trace:file=trace-%%h-%%e.json\") into one "
-    "for\n"
-    "  ui.perfetto.dev or chrome://tracing. Hosts are aligned by their wall clocks.\n\n"
-    "  -o, --output FILE   write there instead of standard output\n";
 
 struct clock {
     char host[64];
@@ -113,24 +106,24 @@ static int merge_main(const char *output, int count, char **paths)
 
 int weft_trace_main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"output", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     const char *output = NULL;
-    int answer;
-    opterr = 0;
-    if (argc < 2) return tool_usage_error("weft trace", "say what to do: weft trace merge FILE...");
-    while ((answer = getopt_long(argc, argv, ":o:h", options, NULL)) != -1) {
-        if (answer == 'o') output = optarg;
-        else if (answer == 'h') {
-            printf(help);
-            return 0;
-        } else return tool_option_error("weft trace", argc, argv, answer);
-    }
-    if (optind >= argc || strcmp(argv[optind], "merge") != 0)
-        return tool_usage_error("weft trace", "there is only: weft trace merge FILE...");
-    if (optind + 1 >= argc) return tool_usage_error("weft trace", "name the files to merge");
-    for (int i = optind + 1; i < argc; i++)
+    int first;
+    const struct cli_option table[] = {
+        {"output", 'o', "FILE", "file for the merged trace", "standard output", CLI_TEXT(&output)},
+    };
+    const struct cli_command command = {
+        "weft trace", "weft trace merge [-o FILE] FILE...",
+        "Merges the files of the trace wrapper (transport.wrap=\"trace:file=trace-%h-%e.json\") into one\n"
+        "for ui.perfetto.dev or chrome://tracing. The wall clocks align processes of different hosts.\n",
+        CLI_TABLE(table), .takes_arguments = true};
+    if (argc < 2) return tool_usage_error("weft trace", "the action is missing: weft trace merge FILE...");
+    int status = cli_parse(&command, argc, argv, &first);
+    if (status >= 0) return status;
+    if (first >= argc || strcmp(argv[first], "merge") != 0)
+        return tool_usage_error("weft trace", "the only action is: weft trace merge FILE...");
+    if (first + 1 >= argc) return tool_usage_error("weft trace", "the files to merge are missing");
+    for (int i = first + 1; i < argc; i++)
         if (output && strcmp(output, argv[i]) == 0)
             return tool_usage_error("weft trace", "the output %s is one of the files to merge", output);
-    return merge_main(output, argc - optind - 1, argv + optind + 1);
+    return merge_main(output, argc - first - 1, argv + first + 1);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
 
@@ -45,6 +46,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1);
-    return tool_usage_error("weft", argv[1][0] == '-' ? "there is no option %s" : "there is no command '%s'",
-                            argv[1]);
+    const char *names[COMMAND_COUNT + 1] = {NULL};
+    for (size_t i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i].name;
+    return cli_unknown_error("weft", argv[1][0] == '-' ? "option" : "command", argv[1], names);
 }

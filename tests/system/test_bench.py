@@ -262,7 +262,7 @@ class Bench(harness.JobTest):
             self.assertLess(row["pss_bytes"], 16 << 20)
 
     def test_orders(self):
-        rows = [json.loads(line) for line in self.bench("orders", "-n", "3", "-e", "64K", "--rounds", "1", "--transport", "tcp", "--json").splitlines()]
+        rows = [json.loads(line) for line in self.bench("reduction-order", "-n", "3", "-e", "64K", "--rounds", "1", "--transport", "tcp", "--json").splitlines()]
         self.assertEqual(len(rows), 8)
         kinds = {row["kind"]: row for row in rows}
         self.assertEqual(kinds["f32, ring"]["last_plan"], "ring")
@@ -294,7 +294,7 @@ class Bench(harness.JobTest):
     def test_simulated_beside_measured(self):
         links = self.path("links")
         self.bench("calibrate", "-n", "2", "--transport", "tcp", "--write", links)
-        done = subprocess.run([harness.PROGRAMS.weft, "sim", "-n", "2", "-b", "64K", "-p", "ring", "--links", links, "--beside", "tcp", "--json"],
+        done = subprocess.run([harness.PROGRAMS.weft, "sim", "-n", "2", "-b", "64K", "-p", "ring", "--links", links, "--compare", "tcp", "--json"],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout)
@@ -369,15 +369,15 @@ class Bench(harness.JobTest):
 
     @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "two cores that share memory")
     def test_lines(self):
-        rows = [json.loads(line) for line in self.bench("lines", "-b", "4K", "-e", "16K", "-r", "2", "--json").splitlines()]
+        rows = [json.loads(line) for line in self.bench("cacheline", "-b", "4K", "-e", "16K", "-r", "2", "--json").splitlines()]
         self.assertEqual([(row["bytes"], row["plan"]) for row in rows], [(size, plan) for size in (4096, 16384) for plan in ("read", "taken", "past")])
         for row in rows:
             self.assertAlmostEqual(row["time_us"], row["bytes"] * 1e-3 * (1 / row["write_GBps"] + 1 / row["read_GBps"]), delta=1e-3 * row["time_us"])
             self.assertGreater(row["faster"], 0)
-        self.assertRegex(self.bench("lines", "-e", "4K", "-r", "1"), r"(?m)^ *4096  taken +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$")
+        self.assertRegex(self.bench("cacheline", "-e", "4K", "-r", "1"), r"(?m)^ *4096  taken +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$")
 
     def test_lines_of_one_processor(self):
-        done = subprocess.run([harness.PROGRAMS.weft, "bench", "lines"], stderr=subprocess.PIPE, text=True, timeout=60,
+        done = subprocess.run([harness.PROGRAMS.weft, "bench", "cacheline"], stderr=subprocess.PIPE, text=True, timeout=60,
                               preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
         self.assertEqual(done.returncode, 1)
         self.assertIn("needs two", done.stderr)

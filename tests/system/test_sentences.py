@@ -27,7 +27,7 @@ class Sentences(harness.JobTest):
         self.check(self.call(harness.PROGRAMS.weftd, "--bogus"), "bogus")
         self.check(self.call(harness.PROGRAMS.trainer, "--lr", "fast"), "--lr fast", "number")
         self.check(self.call(harness.PROGRAMS.trainer, "--mode", "both"), "server or all_reduce")
-        self.check(self.call(harness.PROGRAMS.weft, "bench", "all_reduce", "-b", "many"), "-b many", "64K")
+        self.check(self.call(harness.PROGRAMS.weft, "bench", "all_reduce", "-b", "many"), "'many'", "64K")
 
     def test_help_and_version(self):
         for words in (["run", "--help"], ["bench", "--help"], ["bench", "all_reduce", "--help"], ["status", "--help"], ["--help"], ["--version"]):

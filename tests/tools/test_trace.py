@@ -88,9 +88,9 @@ class TraceTest(unittest.TestCase):
             (["merge", self.path("none")], "cannot be opened: No such file"),
             (["merge", "-o", "/nonexistent/x", wrong], "/nonexistent/x cannot be written"),
             (["merge", "-o", wrong, wrong], "is one of the files to merge"),
-            (["merge"], "name the files"),
-            (["split", "x"], "there is only"),
-            ([], "say what to do"),
+            (["merge"], "the files to merge are missing"),
+            (["split", "x"], "the only action is"),
+            ([], "the action is missing"),
         ]:
             done = self.weft("trace", *words)
             self.assertNotEqual(done.returncode, 0)

@@ -1,7 +1,6 @@
 /* bench.c - `weft bench`: chooses the benchmark and, with -n, has the processes started that it runs in.
  *
- * A benchmark is an ordinary job: -n runs `weft run` on this same program, and each process joins as any
- * trainer does. */
+ * A benchmark is an ordinary job: -n runs `weft run` on this same program, and each process joins as any trainer does. */
 #include "tools/bench/bench.h"
 
 #include <stdio.h>
@@ -13,46 +12,9 @@
 #include "tools/bench/bench_job.h"
 #include "tools/bench/bench_options.h"
 #include "tools/bench/replay/bench_replay.h"
+#include "tools/cli.h"
 #include "tools/common.h"
 #include "tools/run/coordinate.h"
-
-static const char others[] =
-    "  push_pull         an all-reduce through parameter-server shards\n"
-    "  replay            the calls of a recorded job, with other data\n"
-    "  waiting           what waiting costs: CPU when idle, when a rank is late, and what it takes from "
-    "ranks that compute\n"
-    "  checks            what the checks of a step cost: values that are not finite, weights that differ "
-    "between ranks\n"
-    "  exposed           what a step waits for, other ranks or the network, beside the step without "
-    "communication\n"
-    "  start             how long a job of many ranks needs to begin, and the memory of a rank, also with "
-    "many groups\n"
-    "  calibrate         what the choice of plans wants to know of links and processors, into a file\n"
-    "  orders            what reproducible sums cost, and f32 partials of 16-bit types\n"
-    "  kernels           speed of the kernels and codecs of one thread beside copy bandwidth\n"
-    "  lines             memory that two cores write and read in turn, and what it gives that the reader "
-    "takes its lines\n"
-    "  codec             ratio, error and time of each codec, and below which link speed it pays\n"
-    "  p2p               messages between endpoints of one transport: latency, bandwidth, message rate; "
-    "beside ucx_perftest\n"
-    "  compare           two commands in turn, or two files of rows: the median ratio and its noise\n"
-    "  plot              charts (SVG) of CSV files\n\n"
-    "With -n N, the operations, push_pull, waiting, checks, exposed, start, calibrate and orders start N "
-    "processes on this host; without it they take part in the job they\n"
-    "were started in: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, srun or "
-    "torchrun alike. `weft bench\n"
-    "WHAT --help` has the options.\n";
-
-static void print_help(FILE *out)
-{
-    const struct bench_operation *operation;
-    fputs("usage: weft bench WHAT [options]\n\nOperations: time and bandwidth, every element of the result "
-          "checked.\n",
-          out);
-    for (uint32_t i = 0; (operation = bench_operation_at(i)); i++)
-        fprintf(out, "  %-17s %s\n", operation->name, operation->about);
-    fprintf(out, "\nOthers:\n%s", others);
-}
 
 enum { LEAVE_MS = 5000 };
 
@@ -123,13 +85,16 @@ static int measure(enum bench_kind kind, const struct bench_operation *operation
 {
     struct bench_options options;
     int answer = bench_options_parse(&options, kind, operation, argc, argv);
-    if (answer != 0) return answer - 1;
+    if (answer >= 0) return answer;
     const struct bench bench = {bench_name(&options), options.shards, options.processes,
                                 options.bind,         measure_one,    &options};
     return start_or_join(&bench, argc, argv);
 }
 
-static int replay_one(const void *options) { return bench_replay_run(options); }
+static int replay_one(const void *options)
+{
+    return bench_replay_run(options);
+}
 
 /* Without a job around, as many processes as the record is of. */
 static int replay(int argc, char **argv)
@@ -137,7 +102,7 @@ static int replay(int argc, char **argv)
     struct bench_replay options;
     struct weft_launcher launcher;
     int answer = bench_replay_parse(&options, argc, argv);
-    if (answer != 0) return answer - 1;
+    if (answer >= 0) return answer;
     if (!options.has_processes && !getenv("WEFT_COORDINATOR") &&
         weft_launcher_find(false, &launcher, NULL) == WEFT_ERR_NOT_FOUND) {
         options.processes = bench_replay_ranks(options.path);
@@ -147,27 +112,98 @@ static int replay(int argc, char **argv)
     return start_or_join(&bench, argc, argv);
 }
 
+static int push_pull(int argc, char **argv)
+{
+    return measure(BENCH_PUSH_PULL, NULL, argc, argv);
+}
+static int waiting(int argc, char **argv)
+{
+    return measure(BENCH_WAITING, NULL, argc, argv);
+}
+static int checks(int argc, char **argv)
+{
+    return measure(BENCH_CHECKS, NULL, argc, argv);
+}
+static int exposed(int argc, char **argv)
+{
+    return measure(BENCH_EXPOSED, NULL, argc, argv);
+}
+
+/* ---- the command ---- */
+
+/* The benchmarks that are not one operation (bench_operation.h has those). */
+static const struct benchmark {
+    const char *name, *old_name; /* old_name: accepted with a line on stderr; NULL: none */
+    int (*main)(int argc, char **argv);
+    const char *help;
+} benchmarks[] = {
+    {"push_pull", NULL, push_pull, "all-reduce through parameter-server shards"},
+    {"replay", NULL, replay, "the calls of a recorded job, with other data"},
+    {"waiting", NULL, waiting,
+     "CPU of idle and of waiting ranks, and what waiting takes from computing ranks"},
+    {"checks", NULL, checks,
+     "checks of a step: values that are not finite, weights that differ between ranks"},
+    {"exposed", NULL, exposed, "time for which a step waits, by cause: other ranks or the network"},
+    {"start", NULL, weft_bench_start_main, "time until a job of many ranks begins, and the memory of a rank"},
+    {"calibrate", NULL, weft_bench_calibrate_main, "link table from which plans are chosen, into a file"},
+    {"reduction-order", "orders", weft_bench_reduction_order_main,
+     "price of reproducible sums, and of f32 partial sums of 16-bit types"},
+    {"kernels", NULL, weft_bench_kernels_main, "kernels and codecs of one thread against copy bandwidth"},
+    {"cacheline", "lines", weft_bench_cacheline_main,
+     "transfer of cache lines between two cores, with and without claiming them"},
+    {"codec", NULL, weft_bench_codec_main,
+     "ratio, error and time of each codec, and the link speed below which it pays"},
+    {"p2p", NULL, weft_bench_p2p_main,
+     "messages between endpoints of one transport: latency, bandwidth, message rate"},
+    {"compare", NULL, weft_bench_compare_main,
+     "two commands in turn, or two files of rows: the median ratio and its noise"},
+    {"plot", NULL, weft_bench_plot_main, "charts (SVG) of CSV files"},
+};
+enum { BENCHMARK_COUNT = sizeof benchmarks / sizeof benchmarks[0], OPERATIONS_MAX = 32 };
+
+static void print_help(FILE *out)
+{
+    const struct bench_operation *operation;
+    fputs("usage: weft bench WHAT [options]\n\nOperations: time and bandwidth, every element of the result\n"
+          "checked.\n",
+          out);
+    for (uint32_t i = 0; (operation = bench_operation_at(i)); i++)
+        fprintf(out, "  %-17s %s\n", operation->name, operation->about);
+    fputs("\nOthers:\n", out);
+    for (size_t i = 0; i < BENCHMARK_COUNT; i++)
+        fprintf(out, "  %-17s %s\n", benchmarks[i].name, benchmarks[i].help);
+    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, start, calibrate and\n"
+          "reduction-order start N processes on this host. Without it they take part in the job that\n"
+          "started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, or the\n"
+          "same with srun or torchrun. `weft bench WHAT --help` lists the options.\n",
+          out);
+}
+
+static int unknown_error(const char *what)
+{
+    const char *names[OPERATIONS_MAX + BENCHMARK_COUNT + 1] = {NULL};
+    size_t count = 0;
+    for (; count < OPERATIONS_MAX && bench_operation_at((uint32_t)count); count++)
+        names[count] = bench_operation_at((uint32_t)count)->name;
+    for (size_t i = 0; i < BENCHMARK_COUNT; i++) names[count++] = benchmarks[i].name;
+    return cli_unknown_error("weft bench", what[0] == '-' ? "option" : "benchmark", what, names);
+}
+
 int weft_bench_main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     const struct bench_operation *operation = bench_operation_find(what);
     if (operation) return measure(BENCH_OPERATION, operation, argc - 1, argv + 1);
-    if (strcmp(what, "push_pull") == 0) return measure(BENCH_PUSH_PULL, NULL, argc - 1, argv + 1);
-    if (strcmp(what, "waiting") == 0) return measure(BENCH_WAITING, NULL, argc - 1, argv + 1);
-    if (strcmp(what, "checks") == 0) return measure(BENCH_CHECKS, NULL, argc - 1, argv + 1);
-    if (strcmp(what, "exposed") == 0) return measure(BENCH_EXPOSED, NULL, argc - 1, argv + 1);
-    if (strcmp(what, "start") == 0) return weft_bench_start_main(argc - 1, argv + 1);
-    if (strcmp(what, "calibrate") == 0) return weft_bench_calibrate_main(argc - 1, argv + 1);
-    if (strcmp(what, "orders") == 0) return weft_bench_reduction_order_main(argc - 1, argv + 1);
-    if (strcmp(what, "replay") == 0) return replay(argc - 1, argv + 1);
-    if (strcmp(what, "kernels") == 0) return weft_bench_kernels_main(argc - 1, argv + 1);
-    if (strcmp(what, "lines") == 0) return weft_bench_cacheline_main(argc - 1, argv + 1);
-    if (strcmp(what, "codec") == 0) return weft_bench_codec_main(argc - 1, argv + 1);
-    if (strcmp(what, "p2p") == 0) return weft_bench_p2p_main(argc - 1, argv + 1);
-    if (strcmp(what, "plot") == 0) return weft_bench_plot_main(argc - 1, argv + 1);
-    if (strcmp(what, "compare") == 0) return weft_bench_compare_main(argc - 1, argv + 1);
-    bool asked = strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0 || strcmp(what, "help") == 0;
-    if (!asked && *what) fprintf(stderr, "weft bench: there is no benchmark '%s'\n", what);
-    print_help(asked ? stdout : stderr);
-    return asked ? 0 : 2;
+    for (size_t i = 0; i < BENCHMARK_COUNT; i++) {
+        const bool is_old = benchmarks[i].old_name && strcmp(what, benchmarks[i].old_name) == 0;
+        if (is_old)
+            fprintf(stderr, "weft bench: %s is the old name of %s and will be removed\n", what,
+                    benchmarks[i].name);
+        if (is_old || strcmp(what, benchmarks[i].name) == 0) return benchmarks[i].main(argc - 1, argv + 1);
+    }
+    const bool wants_help =
+        strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0 || strcmp(what, "help") == 0;
+    if (!wants_help && *what) return unknown_error(what);
+    print_help(wants_help ? stdout : stderr);
+    return wants_help ? 0 : 2;
 }

@@ -1,7 +1,5 @@
-/* bench_cacheline.c - `weft bench lines`: memory that one core writes and another reads, in turn, and what
- * it gives that the reader takes the lines (weft_claim_lines; docs/decisions/0015-readers-take-lines.md).
- * Two threads, each bound to a processor. */
-#include <getopt.h>
+/* bench_lines.c - `weft bench cacheline`: memory that one core writes and another reads, in turn, and what it gives that the reader takes the lines
+ * (weft_claim_lines; docs/decisions/0015-readers-take-lines.md). Two threads, each bound to a processor. */
 #include <jansson.h>
 #include <pthread.h>
 #include <sched.h>
@@ -11,35 +9,21 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/bench/bench_cli.h"
 #include "tools/bench/bench_rank.h"
+#include "tools/bench/lib/output.h"
 #include "tools/bench/lib/rows.h"
 #include "tools/bench/lib/samples.h"
 #include "tools/bench/lib/sweep.h"
 #include "tools/bench/lib/table.h"
-#include "tools/bench/lib/usage.h"
+#include "tools/size.h"
 #include "transport/transport.h"
-
-static const char help[] = "usage: weft bench lines [options]\n\n"
-                           "One thread copies into a buffer, another, on another core, copies out of it, and "
-                           "so on. In turn: the reader copies (read);\n"
-                           "copies and stores into each line what it holds, as weft's readers do (taken); "
-                           "copies what was stored past the caches (past).\n\n"
-                           "  -b, --minbytes SIZE  first size (default 4K; the next is four times that)\n"
-                           "  -e, --maxbytes SIZE  last size (default 1M)\n"
-                           "  -r, --rounds N       measured rounds (default 9)\n"
-                           "      --json           one JSON object per line instead of the table\n"
-                           "  -h, --help           this text\n\n"
-                           "Columns: write and read are the speeds of the two copies, both their time "
-                           "together; faster is that of `read` over it, the median\n"
-                           "over the rounds. Where `taken` is not faster than `read`, this processor gives "
-                           "shared lines back as fast as those that move.\n";
 
 enum variant { READ_PLAIN, READ_CLAIMED, WRITE_NONTEMPORAL, VARIANTS };
 static const char *const variant_names[VARIANTS] = {"read", "taken", "past"};
 enum { TURNS = 100, FIRST_TURNS = 20, ROUNDS_MAX = 1000, BYTES_MAX = 64 << 20, SPINS = 4096 };
 
-/* Turn 2 n is the writer's, 2 n + 1 the reader's; both count in `turn`, whose holder alone touches the
- * rest. */
+/* Turn 2 n is the writer's, 2 n + 1 the reader's; both count in `turn`, whose holder alone touches the rest. */
 struct lines {
     _Atomic uint32_t turn;
     size_t bytes;
@@ -124,7 +108,10 @@ static void print_row(struct bench_table *table, bool json, uint64_t bytes, enum
     bench_table_cell(table, 5, "%.2f", faster);
 }
 
-static double median(double *values, uint32_t count) { return bench_summarise(values, count).p50; }
+static double median(double *values, uint32_t count)
+{
+    return bench_summarise(values, count).p50;
+}
 
 static int measure_size(struct lines *lines, uint32_t rounds, bool json, struct bench_table *table)
 {
@@ -161,15 +148,15 @@ static int run(uint64_t first, uint64_t last, uint32_t rounds, bool json)
     struct bench_table table;
     int reason = 0;
     if (!find_processors(lines.processors)) {
-        fprintf(stderr, "weft bench lines: one processor is all there is for this process: memory that two "
-                        "cores share needs two\n");
+        fprintf(stderr, "weft bench cacheline: one processor is all there is for this process: memory that "
+                        "two cores share needs two\n");
         return 1;
     }
     const size_t capacity = (last / 4096 + 1) * 4096;
     uint8_t *memory = aligned_alloc(4096, 3 * capacity);
     if (!memory) {
         fprintf(stderr,
-                "weft bench lines: no memory for three buffers of %llu bytes: say a smaller --maxbytes\n",
+                "weft bench cacheline: no memory for three buffers of %llu bytes: say a smaller --maxbytes\n",
                 (unsigned long long)last);
         return 1;
     }
@@ -185,47 +172,38 @@ static int run(uint64_t first, uint64_t last, uint32_t rounds, bool json)
     if (!json && reason == 0) bench_table_print(&table, stdout, "");
     bench_table_free(&table);
     free(memory);
-    if (reason != 0) fprintf(stderr, "weft bench lines: no second thread: %s\n", strerror(reason));
-    return bench_flush_output("lines") && reason == 0 ? 0 : 1;
+    if (reason != 0) fprintf(stderr, "weft bench cacheline: no second thread: %s\n", strerror(reason));
+    return bench_flush_output("cacheline") && reason == 0 ? 0 : 1;
 }
 
 int weft_bench_cacheline_main(int argc, char **argv)
 {
-    static const struct option known[] = {
-        {"minbytes", required_argument, NULL, 'b'}, {"maxbytes", required_argument, NULL, 'e'},
-        {"rounds", required_argument, NULL, 'r'},   {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
-    };
-    uint64_t first = 4096, last = 1 << 20, rounds = 9;
+    uint64_t first = 4096, last = 1 << 20;
+    uint32_t rounds = 9;
     bool json = false;
-    char *end;
-    int c;
-    optind = 0;
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":b:e:r:h", known, NULL)) != -1) {
-        switch (c) {
-        case 'b':
-            if (!bench_size_parse(optarg, &first) || first < 64 || first > BYTES_MAX)
-                return bench_value_error("lines", "--minbytes", optarg, "a size from 64 to 64M");
-            break;
-        case 'e':
-            if (!bench_size_parse(optarg, &last) || last < 64 || last > BYTES_MAX)
-                return bench_value_error("lines", "--maxbytes", optarg, "a size from 64 to 64M");
-            break;
-        case 'r':
-            rounds = strtoull(optarg, &end, 10);
-            if (*end || rounds < 1 || rounds > ROUNDS_MAX)
-                return bench_value_error("lines", "--rounds", optarg, "a number from 1 to 1000");
-            break;
-        case 'j': json = true; break;
-        case 'h': fputs(help, stdout); return 0;
-        default: return bench_option_error("lines", argv, c);
-        }
-    }
-    if (optind < argc) return bench_value_error("lines", "argument", argv[optind], "an option");
-    if (first > last) {
-        fprintf(stderr, "weft bench lines: --minbytes is more than --maxbytes\n");
-        return 2;
-    }
-    return run(first, last, (uint32_t)rounds, json);
+    const struct cli_option table[] = {
+        {"minbytes", 'b', "SIZE", "first size; each further size is four times the one before",
+         CLI_SIZE(&first, 64, BYTES_MAX)},
+        {"maxbytes", 'e', "SIZE", "last size", CLI_SIZE(&last, 64, BYTES_MAX)},
+        {"rounds", 'r', "N", "measured rounds", CLI_U32(&rounds, 1, ROUNDS_MAX)},
+        BENCH_JSON_OPTION(&json),
+    };
+    const struct cli_command command = {"weft bench cacheline", "weft bench cacheline [options]",
+                                        "One thread copies into a buffer, a second thread on another core "
+                                        "copies out of it, in turn. Variants:\n"
+                                        "  read    the reader copies\n"
+                                        "  taken   the reader copies and stores into each line what it "
+                                        "holds, as the readers of the library do\n"
+                                        "  past    the writer uses non-temporal stores, the reader copies\n",
+                                        CLI_TABLE(table),
+                                        .notes = "Columns: write and read are the speeds of the two copies, "
+                                                 "both is their time together. faster is the time of\n"
+                                                 "`read` over it, the median over the rounds. Where `taken` "
+                                                 "is not faster than `read`, this processor hands\n"
+                                                 "over shared lines as fast as exclusive ones.\n"};
+    int status = cli_parse(&command, argc, argv, NULL);
+    if (status >= 0) return status;
+    if (first > last)
+        return tool_usage_error(command.name, "the first size (-b) is larger than the last (-e)");
+    return run(first, last, rounds, json);
 }

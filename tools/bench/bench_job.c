@@ -1,7 +1,7 @@
 /* bench_job.c - see bench_rank.h.
  *
- * Each row: out of place and in place where there are both, warm-up, timed operations, then operations on
- * fresh contents whose results are checked element by element. */
+ * Each row: out of place and in place where there are both, warm-up, timed operations, then operations on fresh contents whose
+ * results are checked element by element. */
 #include "tools/bench/bench_job.h"
 
 #include <inttypes.h>
@@ -11,17 +11,21 @@
 #include <time.h>
 
 #include "tools/bench/bench_rank.h"
-#include "tools/bench/lib/usage.h"
+#include "tools/bench/lib/output.h"
 
-static bool is_operation(const struct bench_rank *rank) { return rank->options->kind == BENCH_OPERATION; }
+static bool is_operation(const struct bench_rank *rank)
+{
+    return rank->options->kind == BENCH_OPERATION;
+}
 
 /* ---- one row ---- */
 
 static void name_bandwidth(const struct bench_rank *rank, uint64_t bytes, struct bench_timing *timing)
 {
     uint32_t shards = weft_shards(rank->session);
-    double factor = is_operation(rank) ? bench_bus_factor(rank->options->operation, rank->ranks)
-                                       : rank->ranks > shards ? (double)rank->ranks / shards : 1;
+    double factor = is_operation(rank)     ? bench_bus_factor(rank->options->operation, rank->ranks)
+                    : rank->ranks > shards ? (double)rank->ranks / shards
+                                           : 1;
     timing->algbw = timing->time_us > 0 ? 1e-3 * (double)bytes / timing->time_us : 0;
     timing->busbw = timing->algbw * factor;
 }
@@ -65,7 +69,10 @@ static bool run_size(struct bench_rank *rank, uint64_t bytes)
     const struct bench_operation *operation = args->operation;
     if (!bench_args_set_size(args, bytes)) return fprintf(stderr, "weft bench: out of memory\n"), false;
     bytes = args->total_elems * weft_dtype_bytes(args->dtype);
-    struct bench_row row = {.bytes = bytes, .count = args->piece_elems, .dtype = args->dtype, .op = args->op,
+    struct bench_row row = {.bytes = bytes,
+                            .count = args->piece_elems,
+                            .dtype = args->dtype,
+                            .op = args->op,
                             .root = operation->rooted ? (int)args->root : -1};
     if (rank->options->explain) explain(rank);
     if (operation->out_of_place) {
@@ -114,12 +121,13 @@ static bool run_push_pull_size(struct bench_rank *rank, uint64_t bytes)
 
 /* ---- the sweep ---- */
 
-/* What the links are, each way once: "shm mapped, other memory by CMA", "ucx tcp/eth0". Reasons against
- * other ways are left out. */
+/* What the links are, each way once: "shm mapped, other memory by CMA", "ucx tcp/eth0". Reasons against other ways are left out. */
 static void name_transport(struct bench_rank *rank)
 {
-    /* 2 s: a neighbour that the barrier did not wait for may meet us a little later */
-    enum { TRIES = 200, TRY_NS = 10000000 };
+    enum {
+        TRIES = 200,
+        TRY_NS = 10000000
+    }; /* 2 s: a neighbour that the barrier did not wait for may meet us a little later */
     static char text[64 << 10];
     char *rest = text, *line, *into = rank->report.transport;
     size_t capacity = sizeof rank->report.transport;
@@ -153,8 +161,7 @@ static bool run_sizes(struct bench_rank *rank)
     return true;
 }
 
-/* Every reduction that has a meaning for the type; one that was asked for by itself is the library's to
- * refuse. */
+/* Every reduction that has a meaning for the type; one that was asked for by itself is the library's to refuse. */
 static bool run_types(struct bench_rank *rank)
 {
     const struct bench_options *options = rank->options;
@@ -283,8 +290,8 @@ int bench_job_run(const struct bench_options *options)
                                     .op = options->ops[0],
                                     .rank = rank.rank,
                                     .ranks = rank.ranks};
-    /* whose mean it gives */
-    if (!is_operation(&rank)) rank.args.operation = bench_operation_find("all_reduce");
+    if (!is_operation(&rank))
+        rank.args.operation = bench_operation_find("all_reduce"); /* whose mean it gives */
     rank.report = (struct bench_report){
         .out = stdout, .options = options, .ranks = rank.ranks, .shards = weft_shards(rank.session)};
     bool fine = fits(&rank) && prepare(&rank) && set_plan(&rank) && run_sweep(&rank);

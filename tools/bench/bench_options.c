@@ -1,77 +1,28 @@
-/* bench_options.c - see bench_options.h. */
+/* bench_options.c - see bench_options.h. One table has the options of all benchmarks in a job; each benchmark has the ones
+ * that its kind is named in. */
 #include "tools/bench/bench_options.h"
-#include "tools/bench/lib/usage.h"
 
-#include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    OPTION_PLAN = 256,
-    OPTION_BIND,
-    OPTION_TRANSPORT,
-    OPTION_ITERS,
-    OPTION_JSON,
-    OPTION_PIECE,
-    OPTION_EXPLAIN,
-    OPTION_MEMORY,
-    OPTION_PERCENTILES,
-    OPTION_OVERLAP,
-    OPTION_LIMIT,
-    OPTION_PLOT,
-    OPTION_LATE
-};
+#include "tools/bench/bench_cli.h"
 
-/* Which benchmarks have an option. */
+/* The benchmarks that have an option. */
 enum {
     OF_OPERATIONS = 1,
     OF_PUSH_PULL = 2,
     OF_WAITING = 4,
     OF_EXPOSED = 8,
     OF_CHECKS = 16,
-    OF_ALL = 31,
-    OF_MEASURES = OF_OPERATIONS | OF_PUSH_PULL
+    OF_REDUCING = 32, /* operations that reduce */
+    OF_ROOTED = 64,   /* operations with a root */
+    OF_PLANNED = 128, /* operations with plans */
+    OF_MEASURES = OF_OPERATIONS | OF_PUSH_PULL,
+    OF_SWEEPS = OF_MEASURES | OF_CHECKS,
+    OF_ALL = OF_SWEEPS | OF_WAITING | OF_EXPOSED,
 };
-
-static const struct {
-    struct option option;
-    int of;
-} known[] = {
-    {{"minbytes", required_argument, NULL, 'b'}, OF_MEASURES | OF_CHECKS | OF_EXPOSED},
-    {{"maxbytes", required_argument, NULL, 'e'}, OF_MEASURES | OF_CHECKS},
-    {{"stepfactor", required_argument, NULL, 'f'}, OF_MEASURES | OF_CHECKS},
-    {{"stepbytes", required_argument, NULL, 'i'}, OF_MEASURES | OF_CHECKS},
-    {{"processes", required_argument, NULL, 'n'}, OF_ALL},
-    {{"shards", required_argument, NULL, 's'}, OF_PUSH_PULL | OF_CHECKS},
-    {{"datatype", required_argument, NULL, 'd'}, OF_OPERATIONS},
-    {{"op", required_argument, NULL, 'o'}, OF_OPERATIONS},
-    {{"root", required_argument, NULL, 'r'}, OF_OPERATIONS | OF_EXPOSED},
-    {{"check", required_argument, NULL, 'c'}, OF_OPERATIONS},
-    {{"together", required_argument, NULL, 'm'}, OF_OPERATIONS},
-    {{"average", required_argument, NULL, 'a'}, OF_OPERATIONS},
-    {{"cycles", required_argument, NULL, 'N'}, OF_OPERATIONS},
-    {{"cpu", no_argument, NULL, 'C'}, OF_OPERATIONS},
-    {{"memory", required_argument, NULL, OPTION_MEMORY}, OF_OPERATIONS},
-    {{"plan", required_argument, NULL, OPTION_PLAN}, OF_OPERATIONS},
-    {{"explain", no_argument, NULL, OPTION_EXPLAIN}, OF_OPERATIONS},
-    {{"percentiles", no_argument, NULL, OPTION_PERCENTILES}, OF_OPERATIONS},
-    {{"overlap", no_argument, NULL, OPTION_OVERLAP}, OF_OPERATIONS},
-    {{"limit", no_argument, NULL, OPTION_LIMIT}, OF_OPERATIONS},
-    {{"plot", required_argument, NULL, OPTION_PLOT}, OF_OPERATIONS},
-    {{"bind", required_argument, NULL, OPTION_BIND}, OF_ALL},
-    {{"transport", required_argument, NULL, OPTION_TRANSPORT}, OF_ALL},
-    {{"iters", required_argument, NULL, OPTION_ITERS}, OF_ALL},
-    {{"warmup", required_argument, NULL, 'w'}, OF_MEASURES},
-    {{"json", no_argument, NULL, OPTION_JSON}, OF_ALL},
-    {{"piece-us", required_argument, NULL, OPTION_PIECE}, OF_WAITING | OF_EXPOSED},
-    {{"late-us", required_argument, NULL, OPTION_LATE}, OF_EXPOSED},
-    {{"help", no_argument, NULL, 'h'}, OF_ALL},
-};
-enum { KNOWN_COUNT = sizeof known / sizeof known[0] };
-static const char letters[] = ":b:e:f:i:n:s:d:o:r:c:m:a:N:w:Ch";
 
 const char *bench_name(const struct bench_options *options)
 {
@@ -82,50 +33,7 @@ const char *bench_name(const struct bench_options *options)
     return options->kind == BENCH_OPERATION ? options->operation->name : names[options->kind];
 }
 
-static bool parse_u32(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *out)
-{
-    char *end = NULL;
-    errno = 0;
-    unsigned long value = strtoul(text, &end, 10);
-    if (end == text || *end || errno || *text == '-' || value < min || value > max) {
-        fprintf(stderr, "weft bench: %s %s: expected a whole number from %" PRIu32 " to %" PRIu32 "\n", name,
-                text, min, max);
-        return false;
-    }
-    *out = (uint32_t)value;
-    return true;
-}
-
-static bool parse_size(const char *name, const char *text, uint64_t *out)
-{
-    if (bench_size_parse(text, out) && *out > 0) return true;
-    fprintf(stderr, "weft bench: %s %s: expected a size such as 8, 64K, 25M or 1G\n", name, text);
-    return false;
-}
-
-static bool parse_factor(const char *text, double *out)
-{
-    char *end = NULL;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value > 1) || value > 1e6) {
-        fprintf(stderr, "weft bench: -f %s: expected a number above 1\n", text);
-        return false;
-    }
-    *out = value;
-    return true;
-}
-
-/* The position of `text` among the choices; -1: said what there is. */
-static int parse_choice(const char *name, const char *text, const char *const *choices, const char *listed)
-{
-    for (int i = 0; choices[i]; i++) {
-        if (strcmp(text, choices[i]) == 0) return i;
-    }
-    fprintf(stderr, "weft bench: %s %s: expected %s\n", name, text, listed);
-    return -1;
-}
-
-bool bench_use_transport(const char *text)
+int bench_set_transport(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
     static const char *const backends[] = {"auto", "shm", "verbs", "ucx", "tcp"};
     bool backend = false;
@@ -133,218 +41,347 @@ bool bench_use_transport(const char *text)
         backend |= strcmp(text, backends[i]) == 0;
     if (setenv("WEFT_TRANSPORT_BACKEND", backend ? text : "ucx", 1) == 0 &&
         (backend || setenv("WEFT_TRANSPORT_LANES", text, 1) == 0))
-        return true;
-    fprintf(stderr, "weft bench: no memory for --transport\n");
-    return false;
+        return -1;
+    fprintf(stderr, "%s: no memory for --transport\n", command->name);
+    return 1;
 }
 
-static bool set_types(struct bench_options *options, const char *text)
+static int set_types(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
     static const enum weft_dtype all[] = {WEFT_F32, WEFT_F64, WEFT_F16, WEFT_BF16, WEFT_F8_E4M3, WEFT_F8_E5M2,
                                           WEFT_I8,  WEFT_U8,  WEFT_I32, WEFT_U32,  WEFT_I64,     WEFT_U64};
     static const char *const others[][2] = {
         {"float", "f32"}, {"double", "f64"}, {"half", "f16"},   {"bfloat16", "bf16"}, {"int8", "i8"},
         {"uint8", "u8"},  {"int32", "i32"},  {"uint32", "u32"}, {"int64", "i64"},     {"uint64", "u64"}};
+    struct bench_options *options = option->value;
+    char expected[160];
+    const char *name = text;
     options->dtype_count = 0;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        if (strcmp(text, others[i][0]) == 0) text = others[i][1]; /* as nccl-tests calls it */
+        if (strcmp(text, others[i][0]) == 0) name = others[i][1]; /* the names of nccl-tests */
     }
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (strcmp(text, "all") == 0 || strcmp(text, weft_dtype_name(all[i])) == 0)
+        if (strcmp(name, "all") == 0 || strcmp(name, weft_dtype_name(all[i])) == 0)
             options->dtypes[options->dtype_count++] = all[i];
     }
-    if (options->dtype_count > 0) return true;
-    fprintf(stderr,
-            "weft bench: -d %s: expected f32, f64, f16, bf16, %s, %s, i8, u8, i32, u32, i64, u64 or all\n",
-            text, weft_dtype_name(WEFT_F8_E4M3), weft_dtype_name(WEFT_F8_E5M2));
-    return false;
+    if (options->dtype_count > 0) return -1;
+    snprintf(expected, sizeof expected, "f32, f64, f16, bf16, %s, %s, i8, u8, i32, u32, i64, u64 or all",
+             weft_dtype_name(WEFT_F8_E4M3), weft_dtype_name(WEFT_F8_E5M2));
+    return cli_value_error(command, "--datatype", text, expected);
 }
 
-static bool set_ops(struct bench_options *options, const char *text)
+static int set_ops(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
-    static const char *const names[] = {"sum", "avg", "prod",   "min", "max", "and",
-                                        "or",  "xor", "mulsum", "all", NULL};
+    static const char *const names[] = {"sum", "avg", "prod", "min",    "max",
+                                        "and", "or",  "xor",  "mulsum", "all"};
     static const enum weft_op ops[] = {WEFT_SUM, WEFT_AVG, WEFT_PROD, WEFT_MIN,       WEFT_MAX,
                                        WEFT_AND, WEFT_OR,  WEFT_XOR,  WEFT_SCALED_SUM};
-    enum { COUNT = sizeof ops / sizeof ops[0] };
-    bool scales = options->operation->kind == BENCH_DO_ALL_REDUCE;
-    int found = parse_choice("-o", text, names, "sum, avg, prod, min, max, and, or, xor, mulsum or all");
+    enum { COUNT = sizeof ops / sizeof ops[0], ALL = COUNT };
+    struct bench_options *options = option->value;
+    const bool scales = options->operation->kind == BENCH_DO_ALL_REDUCE;
+    int found = 0;
+    while (found <= ALL && strcmp(text, names[found]) != 0) found++;
+    if (found > ALL)
+        return cli_value_error(command, "--op", text,
+                               "sum, avg, prod, min, max, and, or, xor, mulsum or all");
+    if (ops[found % COUNT] == WEFT_SCALED_SUM && !scales)
+        return tool_usage_error(command->name, "--op mulsum: only all_reduce has scaled sums");
     options->op_count = 0;
-    if (found == COUNT - 1 && !scales) {
-        fprintf(stderr, "weft bench: -o mulsum: only all_reduce scales what it sums\n");
-        return false;
-    }
     for (int i = 0; i < COUNT; i++) {
-        if (found == i || (found == COUNT && (i < COUNT - 1 || scales)))
+        if (found == i || (found == ALL && (ops[i] != WEFT_SCALED_SUM || scales)))
             options->ops[options->op_count++] = ops[i];
     }
-    return found >= 0;
+    return -1;
 }
 
-static bool set_root(struct bench_options *options, const char *text)
+static int set_root(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
-    options->all_roots = strcmp(text, "all") == 0;
-    return options->all_roots || parse_u32("-r", text, 0, 65535, &options->root);
+    struct bench_options *options = option->value;
+    char *end;
+    unsigned long rank = strtoul(text, &end, 10);
+    options->all_roots = strcmp(text, "all") == 0 && options->kind == BENCH_OPERATION;
+    if (options->all_roots) return -1;
+    if (text[0] < '0' || text[0] > '9' || *end || rank > 65535)
+        return cli_value_error(command, "--root", text, "a whole number from 0 to 65535, or all");
+    options->root = (uint32_t)rank;
+    return -1;
 }
 
-static bool set_plan(struct bench_options *options, const char *text)
+static int set_step(const struct cli_command *command, const struct cli_option *option, const char *text)
+{
+    struct bench_sweep *sweep = option->value;
+    if (!tool_size_parse(text, &sweep->step) || sweep->step == 0)
+        return cli_value_error(command, "--stepbytes", text, "a size of at least 1, such as 64K");
+    sweep->factor = 0;
+    return -1;
+}
+
+static const char *bus_formula(const struct bench_operation *operation)
+{
+    if (operation->kind == BENCH_DO_ALL_REDUCE)
+        return "algbw * 2 (n - 1) / n, the least that each rank sends.";
+    return operation->pieces ? "algbw * (n - 1) / n: a rank keeps its own piece." : "algbw.";
+}
+
+static const char push_pull_about[] =
+    "One dense tensor goes to the shards and its mean returns: time, bandwidth, wrong elements.\n";
+static const char push_pull_notes[] =
+    "time: mean over the ranks of the mean of one operation, from start to the end of wait.\n"
+    "algbw: size / time. busbw: algbw * max(1, workers / shards), what the busiest link carries in each\n"
+    "direction.\n"
+    "#wrong: elements, on all ranks, that differ from the sum that is known beforehand.\n";
+static const char waiting_about[] =
+    "Cost of waiting: CPU of an idle session, CPU of ranks that wait for a late one, and the throughput\n"
+    "of ranks that compute with an 8-byte all_reduce after each computation, against computing alone.\n";
+static const char waiting_notes[] =
+    "With more ranks than cores, the rows show what a waiting rank takes from a computing one:\n"
+    "-n $((2 * $(nproc))).\n";
+static const char exposed_about[] =
+    "Time for which a training step waits. Each step computes for --piece-us. Rows: alone (no\n"
+    "communication), equal (an all_reduce after the computation), slow (the same, and one rank computes\n"
+    "--late-us longer).\n";
+static const char exposed_notes[] =
+    "Microseconds of one step, means over its ranks. exposed-peers: waiting for a rank that had not begun\n"
+    "the operation. exposed-net: the rest of the wait. step-alone: the step of the row alone, for\n"
+    "comparison.\n";
+static const char checks_about[] =
+    "Cost of the checks of a step, each in turn with the step without it. Each step all-reduces one\n"
+    "tensor.\n";
+static const char checks_notes[] =
+    "nonfinite: a tensor with skip_nonfinite, against one without.\n"
+    "copies: a tensor with adam while another tensor may skip the step, against the same alone.\n"
+    "weights: a step that compares the weights of all ranks; a job does so every client.hash_every steps\n"
+    "(default 50).\n"
+    "pushed: the step, against the same without its step_end, in which ranks compare what they pushed.\n";
+static const char operation_notes[] =
+    "-n differs from nccl-tests: it is the number of processes, and --iters that of iterations.\n"
+    "time: from start to the end of wait. algbw: size / time. busbw: %s\n"
+    "#wrong: elements, on all ranks, that differ from the result that is known beforehand.\n"
+    "overlap: 100 (1 - (overall - compute) / time), not below 0.\n"
+    "memory: the largest Pss of a rank after any row.\n";
+
+/* The texts of one benchmark; those of an operation are made of its description. */
+struct texts {
+    char usage[80], about[512], notes[1024];
+};
+
+static void write_texts(const struct bench_options *options, struct texts *texts)
+{
+    static const char *const abouts[] = {[BENCH_PUSH_PULL] = push_pull_about,
+                                         [BENCH_WAITING] = waiting_about,
+                                         [BENCH_EXPOSED] = exposed_about,
+                                         [BENCH_CHECKS] = checks_about};
+    static const char *const notes[] = {[BENCH_PUSH_PULL] = push_pull_notes,
+                                        [BENCH_WAITING] = waiting_notes,
+                                        [BENCH_EXPOSED] = exposed_notes,
+                                        [BENCH_CHECKS] = checks_notes};
+    const struct bench_operation *operation = options->operation;
+    snprintf(texts->usage, sizeof texts->usage, "weft bench %s [options]", bench_name(options));
+    if (options->kind != BENCH_OPERATION) {
+        snprintf(texts->about, sizeof texts->about, "%s", abouts[options->kind]);
+        snprintf(texts->notes, sizeof texts->notes, "%s", notes[options->kind]);
+        return;
+    }
+    snprintf(texts->about, sizeof texts->about, "Time and bandwidth: %s.\nEvery result is checked.%s\n",
+             operation->about,
+             operation->pieces ? " Sizes are those of the pieces of all ranks together." : "");
+    snprintf(texts->notes, sizeof texts->notes, operation_notes, bus_formula(operation));
+}
+
+/* -1: continue; otherwise the exit status. */
+static int parse(struct bench_options *options, int argc, char **argv)
 {
     static const char *const plans[] = {"auto",  "direct", "ring",  "doubling", "halving",   "double_tree",
                                         "bruck", "pat",    "chain", "binomial", "hierarchy", NULL};
-    options->plan = text;
-    return parse_choice("--plan", text, plans,
-                        "auto, direct, ring, doubling, halving, double_tree, bruck, pat, chain, binomial or "
-                        "hierarchy") >= 0;
-}
-
-static bool set_memory(struct bench_options *options, const char *text)
-{
-    static const char *const kinds[] = {"mapped", "plain", NULL};
-    int found = parse_choice("--memory", text, kinds, "mapped or plain");
-    options->uses_malloc = found == 1;
-    return found >= 0;
-}
-
-static bool set_bind(struct bench_options *options, const char *text)
-{
-    static const char *const kinds[] = {"none", "core", "auto", NULL};
-    options->bind = text;
-    return parse_choice("--bind", text, kinds, "none, core or auto") >= 0;
-}
-
-static bool set_average(struct bench_options *options, const char *text)
-{
-    uint32_t how = 0;
-    bool fine = parse_u32("-a", text, 0, 3, &how);
-    options->average = (enum bench_average)how;
-    return fine;
-}
-
-static bool set_option(struct bench_options *options, int found, const char *text)
-{
-    switch (found) {
-    case 'b': return parse_size("-b", text, &options->sweep.first);
-    case 'e': return parse_size("-e", text, &options->sweep.last);
-    case 'f': return parse_factor(text, &options->sweep.factor);
-    case 'i': options->sweep.factor = 0; return parse_size("-i", text, &options->sweep.step);
-    case 'n': return parse_u32("-n", text, 0, 256, &options->processes);
-    case 's': return parse_u32("-s", text, 1, 256, &options->shards);
-    case 'd': return set_types(options, text);
-    case 'o': return set_ops(options, text);
-    case 'r': return set_root(options, text);
-    case 'c': return parse_u32("-c", text, 0, 1000, &options->checks);
-    case 'm': return parse_u32("-m", text, 1, 256, &options->inflight);
-    case 'a': return set_average(options, text);
-    case 'N': return parse_u32("-N", text, 1, 1000000, &options->cycles);
-    case 'C': options->cpu = true; return true;
-    case 'w': return parse_u32("-w", text, 0, 1000000, &options->warmup);
-    case OPTION_ITERS: return parse_u32("--iters", text, 1, 1000000, &options->iters);
-    case OPTION_BIND: return set_bind(options, text);
-    case OPTION_TRANSPORT: return bench_use_transport(text);
-    case OPTION_JSON: options->json = true; return true;
-    case OPTION_EXPLAIN: options->explain = true; return true;
-    case OPTION_PERCENTILES: options->percentiles = true; return true;
-    case OPTION_OVERLAP: options->overlap = true; return true;
-    case OPTION_LIMIT: options->limit = true; return true;
-    case OPTION_PLOT: options->plot = text; return true;
-    case OPTION_PIECE: return parse_u32("--piece-us", text, 1, 10000000, &options->compute_us);
-    case OPTION_LATE: return parse_u32("--late-us", text, 1, 10000000, &options->straggler_us);
-    case OPTION_MEMORY: return set_memory(options, text);
-    default: return set_plan(options, text);
-    }
-}
-
-/* An option of other benchmarks than this one? Then that is said. */
-static bool foreign(const struct bench_options *options, int found)
-{
+    static const char *const memories[] = {"mapped", "plain", NULL};
+    static const char *const binds[] = {"none", "core", "auto", NULL};
+    const struct bench_operation *operation = options->operation;
+    const char *op_help =
+        operation && operation->kind == BENCH_DO_ALL_REDUCE
+            ? "sum, avg, prod, min, max; of integers and, or, xor; mulsum: each rank's input times a "
+              "factor of its own; all"
+            : "sum, avg, prod, min, max; of integers and, or, xor; all";
+    uint32_t average = options->average, memory = 0;
+    const struct {
+        int of;
+        struct cli_option option;
+    } lines[] = {
+        {OF_ALL,
+         {"processes", 'n', "N", "processes to start on this host as one job",
+          "0: take part in the job of weft run, mpirun, srun or torchrun",
+          CLI_U32(&options->processes, 0, 256)}},
+        {OF_PUSH_PULL | OF_CHECKS,
+         {"shards", 's', "N", "parameter-server shards",
+          options->kind == BENCH_CHECKS ? "0: all-reduce mode" : "1", CLI_U32(&options->shards, 1, 256)}},
+        {OF_SWEEPS | OF_EXPOSED,
+         {"minbytes", 'b', "SIZE", "first size: 8, 64K, 25M, 1G",
+          CLI_SIZE(&options->sweep.first, 1, TOOL_SIZE_MAX)}},
+        {OF_SWEEPS, {"maxbytes", 'e', "SIZE", "last size", CLI_SIZE(&options->sweep.last, 1, TOOL_SIZE_MAX)}},
+        {OF_SWEEPS,
+         {"stepfactor", 'f', "F", "ratio of a size to the one before",
+          CLI_REAL(&options->sweep.factor, 1.001, 1e6)}},
+        {OF_SWEEPS,
+         {"stepbytes", 'i', "SIZE", "difference of a size to the one before, instead of a ratio", "",
+          CLI_CALL(set_step, &options->sweep)}},
+        {OF_OPERATIONS,
+         {"datatype", 'd', "TYPE", "f32, f64, f16, bf16, e4m3, e5m2, i8, u8, i32, u32, i64, u64 or all",
+          "f32", CLI_CALL(set_types, options)}},
+        {OF_REDUCING, {"op", 'o', "OP", op_help, "sum", CLI_CALL(set_ops, options)}},
+        {OF_ROOTED | OF_EXPOSED,
+         {"root", 'r', "RANK",
+          options->kind == BENCH_EXPOSED ? "the slow rank" : "root of the operation, or all", "0",
+          CLI_CALL(set_root, options)}},
+        {OF_WAITING | OF_EXPOSED,
+         {"piece-us", 0, "US", "length of one computation, microseconds",
+          CLI_U32(&options->compute_us, 1, 10000000)}},
+        {OF_EXPOSED,
+         {"late-us", 0, "US", "additional computation of the slow rank, microseconds",
+          CLI_U32(&options->straggler_us, 1, 10000000)}},
+        {OF_ALL,
+         {"iters", 0, "N",
+          options->kind == BENCH_WAITING   ? "computations of one timing"
+          : options->kind == BENCH_EXPOSED ? "steps of a row"
+          : options->kind == BENCH_CHECKS  ? "steps of a measurement, of which there are 5"
+                                           : "timed operations of a size",
+          CLI_U32(&options->iters, 1, 1000000)}},
+        {OF_MEASURES,
+         {"warmup", 'w', "N", "operations before the timed ones", CLI_U32(&options->warmup, 0, 1000000)}},
+        {OF_OPERATIONS,
+         {"check", 'c', "N", "operations of a size whose results are checked; 0: none",
+          CLI_U32(&options->checks, 0, 1000)}},
+        {OF_OPERATIONS,
+         {"together", 'm', "N", "operations in flight at once; time is that of one of them",
+          CLI_U32(&options->inflight, 1, 256)}},
+        {OF_OPERATIONS,
+         {"average", 'a', "HOW",
+          "time is that of 0: rank 0; 1: the mean of the ranks; 2: the fastest; 3: the slowest rank",
+          CLI_U32(&average, 0, 3)}},
+        {OF_OPERATIONS,
+         {"cycles", 'N', "N", "repetitions of the whole sweep", CLI_U32(&options->cycles, 1, 1000000)}},
+        {OF_OPERATIONS,
+         {"memory", 0, "KIND", "mapped: from weft_alloc; plain: from malloc", CLI_CHOICE(&memory, memories)}},
+        {OF_ALL,
+         {"bind", 0, "HOW",
+          "with -n, processors of the processes. core: one core each, as with mpirun -n 2; auto: an equal "
+          "share of the "
+          "cores, or none with fewer cores than processes; none: any",
+          CLI_NAME(&options->bind, binds)}},
+        {OF_ALL, BENCH_TRANSPORT_OPTION},
+        {OF_PLANNED,
+         {"plan", 0, "PLAN",
+          "plan of the operation: auto, direct, ring, doubling, halving, double_tree, bruck, pat, chain, "
+          "binomial or "
+          "hierarchy, as far as the operation has it",
+          CLI_NAME(&options->plan, plans)}},
+        {OF_PLANNED,
+         {"explain", 0, NULL, "before each row, the plan and the modelled times of the others",
+          CLI_FLAG(&options->explain)}},
+        {OF_OPERATIONS,
+         {"percentiles", 0, NULL,
+          "columns with min, p50, p95, p99 and max of one operation, of the mean of the ranks",
+          CLI_FLAG(&options->percentiles)}},
+        {OF_OPERATIONS,
+         {"overlap", 0, NULL,
+          "columns of start, computation as long as the operation, and wait: the hidden part",
+          CLI_FLAG(&options->overlap)}},
+        {OF_OPERATIONS,
+         {"limit", 0, NULL,
+          "of all_reduce, the time in which all ranks at once load and store as many bytes each: the least "
+          "time on one "
+          "host",
+          CLI_FLAG(&options->limit)}},
+        {OF_OPERATIONS,
+         {"cpu", 'C', NULL, "processor time of one operation, all threads of all ranks",
+          CLI_FLAG(&options->cpu)}},
+        {OF_ALL, BENCH_JSON_OPTION(&options->json)},
+        {OF_OPERATIONS,
+         {"plot", 0, "FILE", "busbw over size as an SVG, or as a PNG (by rsvg-convert) for the ending .png",
+          "", CLI_TEXT(&options->plot)}},
+    };
+    enum { COUNT = sizeof lines / sizeof lines[0] };
     static const int kinds[] = {[BENCH_OPERATION] = OF_OPERATIONS,
                                 [BENCH_PUSH_PULL] = OF_PUSH_PULL,
                                 [BENCH_WAITING] = OF_WAITING,
                                 [BENCH_EXPOSED] = OF_EXPOSED,
                                 [BENCH_CHECKS] = OF_CHECKS};
-    const int kind = kinds[options->kind];
-    size_t i = 0;
-    while (i < KNOWN_COUNT - 1 && known[i].option.val != found) i++;
-    bool none = !(known[i].of & kind);
-    if (kind == OF_OPERATIONS) {
-        const struct bench_operation *operation = options->operation;
-        none |= (found == 'o' && !operation->reduces) || (found == 'r' && !operation->rooted) ||
-                ((found == OPTION_PLAN || found == OPTION_EXPLAIN) && !operation->plans_of);
+    int of = kinds[options->kind];
+    if (operation)
+        of |= (operation->reduces ? OF_REDUCING : 0) | (operation->rooted ? OF_ROOTED : 0) |
+              (operation->plans_of ? OF_PLANNED : 0);
+    struct cli_option table[COUNT];
+    for (size_t i = 0; i < COUNT; i++) {
+        table[i] = lines[i].option;
+        if (!(lines[i].of & of)) table[i].not_of = bench_name(options);
     }
-    if (none)
-        fprintf(stderr, "weft bench: --%s is not an option of %s; see `weft bench %s --help`\n",
-                known[i].option.name, bench_name(options), bench_name(options));
-    return none;
+    struct texts texts;
+    char name[64];
+    write_texts(options, &texts);
+    snprintf(name, sizeof name, "weft bench %s", bench_name(options));
+    const struct cli_command command = {name, texts.usage, texts.about, CLI_TABLE(table),
+                                        .notes = texts.notes};
+    int status = cli_parse(&command, argc, argv, NULL);
+    options->average = (enum bench_average)average;
+    options->uses_malloc = memory == 1;
+    return status;
 }
 
-static bool consistent(struct bench_options *options)
+static int usage_error(const struct bench_options *options, const char *sentence)
 {
-    if (options->sweep.first > options->sweep.last) {
-        fprintf(stderr, "weft bench: the first size (-b) is larger than the last (-e)\n");
-        return false;
-    }
-    if (options->processes > 0 && options->root >= options->processes) {
-        fprintf(stderr, "weft bench: there is no rank %" PRIu32 " (-r) among %" PRIu32 "\n", options->root,
-                options->processes);
-        return false;
-    }
-    if (options->overlap && options->inflight > 1) {
-        fprintf(stderr, "weft bench: --overlap is of one operation, not of several together (-m)\n");
-        return false;
-    }
-    if (options->limit && (options->operation->kind != BENCH_DO_ALL_REDUCE || options->inflight > 1)) {
-        fprintf(stderr, "weft bench: --limit is of one all_reduce, not of %s\n",
-                options->inflight > 1 ? "several together (-m)" : bench_name(options));
-        return false;
-    }
+    char name[64];
+    snprintf(name, sizeof name, "weft bench %s", bench_name(options));
+    return tool_usage_error(name, "%s", sentence);
+}
+
+/* -1: continue; otherwise the exit status. */
+static int check_consistency(struct bench_options *options)
+{
+    char text[96];
+    if (options->sweep.first > options->sweep.last)
+        return usage_error(options, "the first size (-b) is larger than the last (-e)");
+    snprintf(text, sizeof text, "there is no rank %" PRIu32 " (-r) among %" PRIu32, options->root,
+             options->processes);
+    if (options->processes > 0 && options->root >= options->processes) return usage_error(options, text);
+    if (options->overlap && options->inflight > 1)
+        return usage_error(options, "--overlap is of one operation, not of several in flight (-m)");
+    if (options->limit && options->operation->kind != BENCH_DO_ALL_REDUCE)
+        return usage_error(options, "--limit is of an all_reduce");
+    if (options->limit && options->inflight > 1)
+        return usage_error(options, "--limit is of one all_reduce, not of several in flight (-m)");
     bool barrier = options->kind == BENCH_OPERATION && options->operation->kind == BENCH_DO_BARRIER;
     if (barrier) options->sweep.last = options->sweep.first; /* one row */
     options->sweep.unit = weft_dtype_bytes(options->dtypes[0]);
     if (options->kind == BENCH_PUSH_PULL && options->shards == 0) options->shards = 1;
-    return true;
+    return -1;
 }
 
 int bench_options_parse(struct bench_options *options, enum bench_kind kind,
                         const struct bench_operation *operation, int argc, char **argv)
 {
-    struct option table[KNOWN_COUNT + 1] = {{NULL, 0, NULL, 0}};
-    for (size_t i = 0; i < KNOWN_COUNT; i++) table[i] = known[i].option;
-    *options =
-        (struct bench_options){.kind = kind,
-                               .operation = operation,
-                               .dtypes = {WEFT_F32},
-                               .dtype_count = 1,
-                               .op_count = 1,
-                               .iters = 20,
-                               .warmup = 5,
-                               .checks = 1,
-                               .cycles = 1,
-                               .inflight = 1,
-                               .average = BENCH_AVERAGE_MEAN,
-                               .plan = "auto",
-                               /* shards and computations have threads to spare */
-                               .bind = kind == BENCH_OPERATION ? "auto" : "none",
-                               .compute_us = kind == BENCH_EXPOSED ? 5000 : 2000,
-                               .straggler_us = 20000,
-                               .sweep = {.first = kind == BENCH_PUSH_PULL                         ? 64 << 10
-                                                  : kind == BENCH_EXPOSED || kind == BENCH_CHECKS ? 1 << 20
-                                                                                                  : 8,
-                                         .last = kind == BENCH_EXPOSED ? UINT64_MAX : 16 << 20,
-                                         .factor = 4}};
+    const bool one_size = kind == BENCH_EXPOSED, from_1m = one_size || kind == BENCH_CHECKS;
+    *options = (struct bench_options){
+        .kind = kind,
+        .operation = operation,
+        .dtypes = {WEFT_F32},
+        .dtype_count = 1,
+        .op_count = 1,
+        .iters = 20,
+        .warmup = 5,
+        .checks = 1,
+        .cycles = 1,
+        .inflight = 1,
+        .average = BENCH_AVERAGE_MEAN,
+        .plan = "auto",
+        .bind = kind == BENCH_OPERATION ? "auto" : "none", /* shards and computations have more threads */
+        .compute_us = kind == BENCH_EXPOSED ? 5000 : 2000,
+        .straggler_us = 20000,
+        .sweep = {.first = kind == BENCH_PUSH_PULL ? 64 << 10
+                           : from_1m               ? 1 << 20
+                                                   : 8,
+                  .last = one_size ? UINT64_MAX : 16 << 20,
+                  .factor = 4},
+    };
     if (operation && operation->reduces) options->ops[0] = WEFT_SUM;
     if (kind == BENCH_PUSH_PULL) options->ops[0] = WEFT_AVG;
-    int found;
-    opterr = 0;
-    optind = 1;
-    while ((found = getopt_long(argc, argv, letters, table, NULL)) != -1) {
-        if (found == 'h') return bench_help(options), 1;
-        if (found == '?' || found == ':') return bench_option_error(bench_name(options), argv, found) + 1;
-        if (foreign(options, found) || !set_option(options, found, optarg)) return 3;
-    }
-    if (optind < argc) {
-        fprintf(stderr, "weft bench: unexpected argument '%s'; see `weft bench %s --help`\n", argv[optind],
-                bench_name(options));
-        return 3;
-    }
-    return consistent(options) ? 0 : 3;
+    int status = parse(options, argc, argv);
+    return status >= 0 ? status : check_consistency(options);
 }

@@ -16,41 +16,39 @@ enum bench_kind {
     BENCH_EXPOSED = 4,
     BENCH_CHECKS = 5
 };
-/* -a, numbered as nccl-tests does */
-enum bench_average { BENCH_AVERAGE_RANK_0, BENCH_AVERAGE_MEAN, BENCH_AVERAGE_MIN, BENCH_AVERAGE_MAX };
+enum bench_average {
+    BENCH_AVERAGE_RANK_0,
+    BENCH_AVERAGE_MEAN,
+    BENCH_AVERAGE_MIN,
+    BENCH_AVERAGE_MAX
+}; /* -a, numbered as nccl-tests does */
 
 struct bench_options {
     enum bench_kind kind;
     const struct bench_operation *operation; /* BENCH_OPERATION only */
     struct bench_sweep sweep;
     enum weft_dtype dtypes[WEFT_DTYPE_COUNT];
-    enum weft_op ops[WEFT_OP_COUNT];         /* one, 0, where nothing is reduced */
+    enum weft_op ops[WEFT_OP_COUNT]; /* one, 0, where nothing is reduced */
     uint32_t dtype_count, op_count;
     uint32_t root;
     bool all_roots;
     uint32_t iters, warmup, checks, cycles;
-    uint32_t inflight;     /* -m: operations in flight at once */
+    uint32_t inflight; /* -m: operations in flight at once */
     enum bench_average average;
     uint32_t processes;    /* -n; 0: take part in the job of the environment */
     uint32_t shards;       /* -s; push_pull only */
-    uint32_t compute_us;     /* waiting, exposed: length of a computation */
-    uint32_t straggler_us;      /* exposed: how much longer the slow rank computes */
+    uint32_t compute_us;   /* waiting, exposed: length of a computation */
+    uint32_t straggler_us; /* exposed: how much longer the slow rank computes */
     const char *bind;      /* for `weft run` */
     const char *plan, *plot;
-    bool uses_malloc;     /* malloc's, not weft_alloc's */
+    bool uses_malloc; /* malloc's, not weft_alloc's */
     bool percentiles, overlap, limit, cpu, json;
-    bool explain;          /* which plan each size takes, and why */
+    bool explain; /* which plan each size takes, and why */
 };
 
 const char *bench_name(const struct bench_options *options);
-/* 0: go on; otherwise the exit status plus one. argv[0] is the benchmark's name. `operation` NULL: not of
- * this kind. */
+/* -1: continue; otherwise the exit status. argv[0] is the benchmark's name. `operation` NULL: not of this kind. */
 int bench_options_parse(struct bench_options *options, enum bench_kind kind,
                         const struct bench_operation *operation, int argc, char **argv);
-void bench_help(const struct bench_options *options); /* bench_help.c */
-
-/* --transport, for this process and those it starts, the shards too: by the environment, as a user would.
- * False: told. */
-bool bench_use_transport(const char *text);
 
 #endif

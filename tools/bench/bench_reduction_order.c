@@ -1,10 +1,9 @@
-/* bench_reduction_order.c - `weft bench orders`: what a promise about the order of sums costs. all_reduces
- * of one size in turn, round after round: as the library chooses, reproducible (one tree of ranks whatever
- * the plan, docs/collectives.md), and for a 16-bit type with partials of 16 bits (ring: rounds at every
- * hop, half the bytes) and of f32 (halving). A ratio above 1 is the price. */
+/* bench_orders.c - `weft bench reduction-order`: what a promise about the order of sums costs. all_reduces of one size in turn, round after
+ * round: as the library chooses, reproducible (one tree of ranks whatever the plan, docs/collectives.md), and for a 16-bit type
+ * with partials of 16 bits (ring: rounds at every hop, half the bytes) and of f32 (halving). A ratio above 1 is the price. */
 #include "tools/bench/bench.h"
+#include "tools/bench/bench_cli.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -13,9 +12,10 @@
 
 #include "tools/bench/bench_options.h"
 #include "tools/bench/bench_rank.h"
+#include "tools/bench/lib/output.h"
 #include "tools/bench/lib/rows.h"
 #include "tools/bench/lib/sweep.h"
-#include "tools/bench/lib/usage.h"
+#include "tools/size.h"
 
 enum { ROUNDS_MAX = 99, CALLS = 5 };
 
@@ -42,72 +42,31 @@ struct settings {
     bool json;
 };
 
-static const char help[] = "usage: weft bench orders [options]\n\n"
-                           "What reproducible sums cost, and what f32 partials cost a 16-bit type: "
-                           "all_reduces in turn, medians of the slowest rank.\n\n"
-                           "  -n, --processes N     start N processes on this host (default 0: take part in "
-                           "the job of the environment)\n"
-                           "  -b, --begin SIZE      bytes of the vector (default 64K)\n"
-                           "  -e, --end SIZE        (default 16M)\n"
-                           "  -f, --factor F        (default 16)\n"
-                           "      --rounds N        of five calls of each kind (default 9, at most 99)\n"
-                           "      --transport NAME  shm, tcp, ...: where the ranks share memory, one plan "
-                           "does all of it, and reproducible is free\n"
-                           "      --json            one row a kind and size\n"
-                           "  -h, --help\n";
-
-static int option_error(const char *option, const char *text)
-{
-    fprintf(stderr, "weft bench orders: %s '%s' is not valid; see --help\n", option, text);
-    return 2;
-}
-
-/* -1: go on; else the exit status. */
+/* -1: continue; otherwise the exit status. */
 static int parse(struct settings *settings, int argc, char **argv)
 {
-    static const struct option options[] = {{"processes", required_argument, NULL, 'n'},
-                                            {"begin", required_argument, NULL, 'b'},
-                                            {"end", required_argument, NULL, 'e'},
-                                            {"factor", required_argument, NULL, 'f'},
-                                            {"rounds", required_argument, NULL, 'r'},
-                                            {"transport", required_argument, NULL, 't'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
     *settings = (struct settings){.rounds = 9,
                                   .sweep = {.first = 64 << 10, .last = 16 << 20, .factor = 16, .unit = 4}};
-    opterr = 0, optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":n:b:e:f:h", options, NULL)) != -1;) {
-        char *end = NULL;
-        unsigned long number = c == 'n' || c == 'r' ? strtoul(optarg, &end, 10) : 0;
-        double factor = c == 'f' ? strtod(optarg, &end) : 2;
-        if (end && (end == optarg || *end || number > 4096)) return option_error(argv[optind - 1], optarg);
-        switch (c) {
-        case 'n': settings->processes = (uint32_t)number; break;
-        case 'b':
-            if (!bench_size_parse(optarg, &settings->sweep.first)) return option_error("--begin", optarg);
-            break;
-        case 'e':
-            if (!bench_size_parse(optarg, &settings->sweep.last)) return option_error("--end", optarg);
-            break;
-        case 'f':
-            if (factor < 1.1 || factor > 1e6) return option_error("--factor", optarg);
-            settings->sweep.factor = factor;
-            break;
-        case 'r':
-            if (number < 1 || number > ROUNDS_MAX) return option_error("--rounds", optarg);
-            settings->rounds = (uint32_t)number;
-            break;
-        case 't': if (!bench_use_transport(optarg)) return 1; break;
-        case 'j': settings->json = true; break;
-        case 'h': fputs(help, stdout); return 0;
-        default: return bench_option_error("orders", argv, c);
-        }
-    }
-    if (optind < argc) return option_error("argument", argv[optind]);
-    if (settings->sweep.first < 4 || settings->sweep.first > settings->sweep.last)
-        return option_error("--begin", "beyond --end, or below 4");
-    return -1;
+    const struct cli_option table[] = {
+        BENCH_PROCESSES_OPTION(&settings->processes, 4096),
+        {"begin", 'b', "SIZE", "first size of the vector",
+         CLI_SIZE(&settings->sweep.first, 4, TOOL_SIZE_MAX)},
+        {"end", 'e', "SIZE", "last size", CLI_SIZE(&settings->sweep.last, 4, TOOL_SIZE_MAX)},
+        {"factor", 'f', "F", "ratio of a size to the one before",
+         CLI_REAL(&settings->sweep.factor, 1.1, 1e6)},
+        {"rounds", 0, "N", "rounds of five calls of each kind", CLI_U32(&settings->rounds, 1, ROUNDS_MAX)},
+        BENCH_TRANSPORT_OPTION,
+        BENCH_JSON_OPTION(&settings->json),
+    };
+    const struct cli_command command = {
+        "weft bench reduction-order", "weft bench reduction-order [options]",
+        "Price of reproducible sums, and of f32 partial sums of a 16-bit type: all_reduces in turn,\n"
+        "medians of the slowest rank.\n",
+        CLI_TABLE(table),
+        .notes = "If the ranks share memory, one plan does every sum and reproducible sums are free.\n"};
+    int status = cli_parse(&command, argc, argv, NULL);
+    if (status >= 0 || settings->sweep.first <= settings->sweep.last) return status;
+    return tool_usage_error(command.name, "the first size (--begin) is larger than the last (--end)");
 }
 
 static int by_size(const void *a, const void *b)
@@ -185,7 +144,7 @@ static int take_part(const struct settings *settings)
     rank.in = weft_alloc(rank.session, settings->sweep.last + 64);
     bool fine = rank.in != NULL;
     if (!fine)
-        fprintf(stderr, "weft bench orders: no memory for %" PRIu64 " bytes; make -e smaller\n",
+        fprintf(stderr, "weft bench reduction-order: no memory for %" PRIu64 " bytes; make -e smaller\n",
                 settings->sweep.last);
     if (fine && rank.rank == 0 && !settings->json)
         printf("all_reduce, %" PRIu32 " ranks, sum of zeros in place, medians of %" PRIu32
@@ -196,7 +155,7 @@ static int take_part(const struct settings *settings)
         fine = measure(&rank, settings, size);
     if (rank.in) weft_free(rank.session, rank.in);
     weft_finalize(rank.session);
-    return fine && bench_flush_output("orders") ? 0 : 1;
+    return fine && bench_flush_output("reduction-order") ? 0 : 1;
 }
 
 int weft_bench_reduction_order_main(int argc, char **argv)
@@ -204,9 +163,11 @@ int weft_bench_reduction_order_main(int argc, char **argv)
     struct settings settings;
     int answer = parse(&settings, argc, argv);
     if (answer >= 0) return answer;
-    if (settings.processes > 0) return bench_launch(0, settings.processes, "auto", "orders", argc, argv);
+    if (settings.processes > 0)
+        return bench_launch(0, settings.processes, "auto", "reduction-order", argc, argv);
     if (getenv("WEFT_COORDINATOR")) return take_part(&settings);
-    fprintf(stderr,
-            "weft bench orders: there is no job to take part in; say -n 4 to start one on this host\n");
+    fprintf(
+        stderr,
+        "weft bench reduction-order: there is no job to take part in; say -n 4 to start one on this host\n");
     return 2;
 }

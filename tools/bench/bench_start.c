@@ -1,12 +1,10 @@
-/* bench_start.c - `weft bench start`: from the launch of a job to the end of its first barrier, and what a
- * rank's memory is by then: as it begins, joined, after the first operation, and with more groups of all
- * ranks. No buffers of a user are in it.
+/* bench_start.c - `weft bench start`: from the launch of a job to the end of its first barrier, and what a rank's memory is by
+ * then: as it begins, joined, after the first operation, and with more groups of all ranks. No buffers of a user are in it.
  *
- * Pss counts a page that several processes share as parts of one: what all ranks together take is the sum
- * of it. */
+ * Pss counts a page that several processes share as parts of one: what all ranks together take is the sum of it. */
 #include "tools/bench/bench.h"
+#include "tools/bench/bench_cli.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -15,8 +13,8 @@
 
 #include "tools/bench/bench_options.h"
 #include "tools/bench/bench_rank.h"
+#include "tools/bench/lib/output.h"
 #include "tools/bench/lib/rows.h"
-#include "tools/bench/lib/usage.h"
 
 #define BEGAN "WEFT_BENCH_BEGAN_US"
 
@@ -27,53 +25,25 @@ struct settings {
     bool json;
 };
 
-static const char help[] =
-    "usage: weft bench start [options]\n\n"
-    "From the launch of a job to the end of the first barrier of all its ranks, and the memory (Pss) of the "
-    "largest rank.\n\n"
-    "  -n, --processes N     start N processes on this host (default 0: take part in the job of the "
-    "environment)\n"
-    "      --groups N        then make so many more groups of all ranks, a barrier on each (default 16)\n"
-    "      --transport NAME  shm, tcp, ... (default: what the session takes)\n"
-    "      --json            one row\n"
-    "  -h, --help\n\n"
-    "Beside UCX's own memory: compare --transport shm, which opens no UCX, with the others.\n";
-
-static int option_error(const char *option, const char *text)
-{
-    fprintf(stderr, "weft bench start: %s '%s' is no number up to %d; see --help\n", option, text,
-            GROUPS_MAX);
-    return 2;
-}
-
-/* -1: go on; else the exit status. */
+/* -1: continue; otherwise the exit status. */
 static int parse(struct settings *settings, int argc, char **argv)
 {
-    static const struct option options[] = {{"processes", required_argument, NULL, 'n'},
-                                            {"groups", required_argument, NULL, 'g'},
-                                            {"transport", required_argument, NULL, 't'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
     *settings = (struct settings){.groups = 16};
-    opterr = 0, optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":n:h", options, NULL)) != -1;) {
-        char *end = NULL;
-        unsigned long number = c == 'n' || c == 'g' ? strtoul(optarg, &end, 10) : 0;
-        if (end && (end == optarg || *end || number > GROUPS_MAX))
-            return option_error(c == 'n' ? "--processes" : "--groups", optarg);
-        switch (c) {
-        case 'n': settings->processes = (uint32_t)number; break;
-        case 'g': settings->groups = (uint32_t)number; break;
-        case 't': if (!bench_use_transport(optarg)) return 1; break;
-        case 'j': settings->json = true; break;
-        case 'h': fputs(help, stdout); return 0;
-        default: return bench_option_error("start", argv, c);
-        }
-    }
-    if (optind == argc) return -1;
-    fprintf(stderr, "weft bench start: '%s' is no option; see --help\n", argv[optind]);
-    return 2;
+    const struct cli_option table[] = {
+        BENCH_PROCESSES_OPTION(&settings->processes, GROUPS_MAX),
+        {"groups", 0, "N", "further groups of all ranks, with a barrier on each",
+         CLI_U32(&settings->groups, 0, GROUPS_MAX)},
+        BENCH_TRANSPORT_OPTION,
+        BENCH_JSON_OPTION(&settings->json),
+    };
+    const struct cli_command command = {"weft bench start", "weft bench start [options]",
+                                        "Time from the launch of a job to the end of the first barrier of "
+                                        "all its ranks, and the memory (Pss) of the\n"
+                                        "largest rank.\n",
+                                        CLI_TABLE(table),
+                                        .notes = "For the memory of UCX, compare --transport shm, which "
+                                                 "opens no UCX, with the other transports.\n"};
+    return cli_parse(&command, argc, argv, NULL);
 }
 
 /* What the ranks agree on: the most of each. */

@@ -8,7 +8,6 @@
  * Numbers go into the link table, which is kept in a file for whoever must choose. Nothing is changed on any
  * machine. */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -17,11 +16,12 @@
 #include <unistd.h>
 
 #include "tools/bench/lib/table.h"
+#include "tools/bench/p2p/options.h"
+#include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
 #include "tools/doctor/machine.h"
 #include "tools/doctor/remote.h"
-#include "tools/bench/p2p/options.h"
 
 enum {
     LANES_MAX = 16,
@@ -35,86 +35,16 @@ enum {
 struct doctor {
     char lanes[LANES_MAX][DOCTOR_LANE_MAX];
     size_t lane_count;
-    bool asked;                /* the lanes were named: each must work */
+    bool asked; /* the lanes were named: each must work */
     const char *devices, *root, *cache_path, *secret_path;
     char default_cache[512], *secret;
     bool json, all, no_cache, links_only, no_tries;
     uint32_t deadline_s;
     struct doctor_report report;
     struct weft_link_table *table;
-    uint32_t self;             /* this host in the table */
+    uint32_t self; /* this host in the table */
     bool rdma_needed;
-    bool verbs_works;          /* to the host that is being tried */
-};
-
-static const char help[] =
-    "usage: weft doctor [options] [HOST[:PORT] ...]\n"
-    "       weft doctor --listen [options] [ADDRESS[:PORT] | PORT]\n\n"
-    "Says which transports work on this host, and to the hosts named, why not, and what to do. Changes "
-    "nothing.\n\n"
-    "  --listen              answer the doctor of another host, until interrupted; on all addresses with a "
-    "secret, on\n"
-    "                        loopback without one\n"
-    "  --port PORT           with --listen: instead of 4747 (0: any free one)\n"
-    "  --once                with --listen: end after the first asker who holds the secret\n"
-    "  --port-file FILE      with --listen: write the port there\n"
-    "  --transport LIST      these only, and each must work: shm, ucx:shm, ucx:tcp, verbs, auto, tcp "
-    "(default: "
-    "all but tcp; one\n"
-    "                        must work). auto is what jobs use: the best of the others for each pair of "
-    "processes\n"
-    "  --devices LIST        network or RDMA devices for the tries (default: the one that leads to the "
-    "host)\n"
-    "  --secret-file FILE    the same file on both hosts (default: WEFT_SECRET, WEFT_SECRET_FILE)\n"
-    "  --deadline S          of each step of a try (default 5)\n"
-    "  --no-tries            look at the machine's files only\n"
-    "  --links               print the link table as last measured, measure nothing\n"
-    "  --cache FILE          the link table's file (default ~/.cache/weft/links); --no-cache: none\n"
-    "  --root DIR            read /proc, /sys and /dev below DIR (another machine's files; no tries)\n"
-    "  -a, --all             show what is in order, too\n"
-    "  --json                one JSON object\n"
-    "  -h, --help            this text\n\n"
-    "Exit status: 0 nothing to do; 1 warnings: it works, but slower or less than it could; 2 wrong usage; 3 "
-    "something that was\n"
-    "asked for, or that everything needs, does not work. docs/doctor.md explains each finding.\n";
-
-enum {
-    OPTION_LISTEN = 256,
-    OPTION_PORT,
-    OPTION_ONCE,
-    OPTION_PORT_FILE,
-    OPTION_TRANSPORT,
-    OPTION_DEVICES,
-    OPTION_SECRET,
-    OPTION_DEADLINE,
-    OPTION_NO_TRIES,
-    OPTION_LINKS,
-    OPTION_CACHE,
-    OPTION_NO_CACHE,
-    OPTION_ROOT,
-    OPTION_JSON,
-    OPTION_VERSION,
-};
-
-static const struct option long_options[] = {
-    {"listen", no_argument, NULL, OPTION_LISTEN},
-    {"port", required_argument, NULL, OPTION_PORT},
-    {"once", no_argument, NULL, OPTION_ONCE},
-    {"port-file", required_argument, NULL, OPTION_PORT_FILE},
-    {"transport", required_argument, NULL, OPTION_TRANSPORT},
-    {"devices", required_argument, NULL, OPTION_DEVICES},
-    {"secret-file", required_argument, NULL, OPTION_SECRET},
-    {"deadline", required_argument, NULL, OPTION_DEADLINE},
-    {"no-tries", no_argument, NULL, OPTION_NO_TRIES},
-    {"links", no_argument, NULL, OPTION_LINKS},
-    {"cache", required_argument, NULL, OPTION_CACHE},
-    {"no-cache", no_argument, NULL, OPTION_NO_CACHE},
-    {"root", required_argument, NULL, OPTION_ROOT},
-    {"all", no_argument, NULL, 'a'},
-    {"json", no_argument, NULL, OPTION_JSON},
-    {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, OPTION_VERSION},
-    {NULL, 0, NULL, 0},
+    bool verbs_works; /* to the host that is being tried */
 };
 
 /* ---- the link table and its file ---- */
@@ -210,22 +140,23 @@ static void report_auto(struct doctor *doctor, const char *subject, const char *
     bool verbs = strncmp(way, "verbs", 5) == 0, shm = strncmp(way, "shm", 3) == 0;
     bool better = doctor->verbs_works && !verbs && !shm;
     doctor_add_finding(&doctor->report, better ? DOCTOR_WARN : DOCTOR_NOTE, "auto", subject,
-                better ? "name the RDMA device as well (transport.devices=mlx5_0:1,eth0)"
-                       : "nothing; transport.backend and transport.devices choose otherwise",
-                "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length, way,
-                devices ? devices : "lo", better ? ", though verbs works there" : "");
+                       better ? "name the RDMA device as well (transport.devices=mlx5_0:1,eth0)"
+                              : "nothing; transport.backend and transport.devices choose otherwise",
+                       "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length, way,
+                       devices ? devices : "lo", better ? ", though verbs works there" : "");
 }
 
 /* One lane to one host. Answers whether it works. */
 static bool report_try(struct doctor *doctor, const char *subject, const char *lane, const char *devices,
-                      const struct doctor_try_result *result)
+                       const struct doctor_try_result *result)
 {
     if (result->status >= 0) {
         if (strncmp(lane, "verbs", 5) == 0) doctor->verbs_works = true;
         if (strcmp(lane, "auto") == 0) report_auto(doctor, subject, result->text, devices);
         doctor_add_finding(&doctor->report, DOCTOR_OK, "transport", subject, NULL,
-                    "%s works: %.2f us, %.2f GB/s out, %.2f GB/s in", lane, 1e-3 * (double)result->latency_ns,
-                    1e-9 * (double)result->out_bytes_per_second, 1e-9 * (double)result->in_bytes_per_second);
+                           "%s works: %.2f us, %.2f GB/s out, %.2f GB/s in", lane,
+                           1e-3 * (double)result->latency_ns, 1e-9 * (double)result->out_bytes_per_second,
+                           1e-9 * (double)result->in_bytes_per_second);
         return true;
     }
     const struct doctor_finding *device = doctor_newest_finding(&doctor->report, "rdma-device");
@@ -236,8 +167,8 @@ static bool report_try(struct doctor *doctor, const char *subject, const char *l
         absent
             ? "use another transport, or a build that has this one"
             : "the lines above about the machine; between hosts: open the ports, name the device (--devices)";
-    doctor_add_finding(&doctor->report, level, "transport", subject, advice,
-                "%s does not work: %s", lane, result->text);
+    doctor_add_finding(&doctor->report, level, "transport", subject, advice, "%s does not work: %s", lane,
+                       result->text);
     return false;
 }
 
@@ -245,7 +176,7 @@ static void report_host(struct doctor *doctor, const char *subject, size_t worki
 {
     if (working > 0 || doctor->asked) return;
     doctor_add_finding(&doctor->report, DOCTOR_BROKEN, "no-transport", subject, "see the reasons above",
-                "no transport works");
+                       "no transport works");
 }
 
 static void report_cma(struct doctor *doctor)
@@ -253,15 +184,16 @@ static void report_cma(struct doctor *doctor)
     int error = doctor_check_cma();
     if (error == 0) {
         doctor_add_finding(&doctor->report, DOCTOR_OK, "cma", "this host", NULL,
-                    "processes of this user read each other's memory (process_vm_readv)");
+                           "processes of this user read each other's memory (process_vm_readv)");
         return;
     }
-    doctor_add_finding(&doctor->report, DOCTOR_WARN, "cma", "this host",
-                "kernel.yama.ptrace_scope=0, in a container --cap-add=SYS_PTRACE; or take buffers from "
-                "weft_alloc, which need none",
-                "process_vm_readv between two processes of this user: %s; large messages from ordinary "
-                "memory are copied twice",
-                strerror(error));
+    doctor_add_finding(
+        &doctor->report, DOCTOR_WARN, "cma", "this host",
+        "kernel.yama.ptrace_scope=0, in a container --cap-add=SYS_PTRACE; or take buffers from "
+        "weft_alloc, which need none",
+        "process_vm_readv between two processes of this user: %s; large messages from ordinary "
+        "memory are copied twice",
+        strerror(error));
 }
 
 static void try_on_host(struct doctor *doctor)
@@ -301,8 +233,9 @@ static void report_mtu(struct doctor *doctor, const char *target, const struct d
         : narrow ? "raise the MTU of the routers, switches or tunnels between the hosts"
                  : NULL;
     doctor_add_finding(&doctor->report, advice ? DOCTOR_WARN : DOCTOR_OK, "path-mtu", target, advice,
-                "MTU %u on %s here, %u on %s there%s", remote->mtu, remote->devices, remote->remote_mtu,
-                remote->remote_device, narrow ? ", but the way between carries less" : "");
+                       "MTU %u on %s here, %u on %s there%s", remote->mtu, remote->devices,
+                       remote->remote_mtu, remote->remote_device,
+                       narrow ? ", but the way between carries less" : "");
 }
 
 /* A name for the table: what it calls itself, unless that is our own name (a namespace, a clone). */
@@ -330,7 +263,7 @@ static void try_host(struct doctor *doctor, const char *target)
     report_mtu(doctor, target, &remote);
     if (!doctor_remote_examine(&remote, target, doctor->rdma_needed, doctor->deadline_s, &doctor->report)) {
         doctor_add_finding(&doctor->report, DOCTOR_BROKEN, "reach", target,
-                    "look at what `weft doctor --listen` said there", "it has gone");
+                           "look at what `weft doctor --listen` said there", "it has gone");
         doctor_disconnect(&remote);
         return;
     }
@@ -341,7 +274,7 @@ static void try_host(struct doctor *doctor, const char *target)
         bool one_host = strstr(doctor->lanes[i], "shm") != NULL; /* by nature */
         if (one_host && !doctor->asked && !remote.same_kernel) continue;
         bool is_connected = doctor_remote_try(&remote, doctor->lanes[i], doctor->devices, doctor->secret,
-                                       doctor->deadline_s, &result);
+                                              doctor->deadline_s, &result);
         if (is_in_table)
             set_link(doctor, doctor->self, index, doctor->lanes[i], &result, result.out_bytes_per_second);
         if (is_in_table)
@@ -349,7 +282,7 @@ static void try_host(struct doctor *doctor, const char *target)
         /* containers of one kernel may well be kept apart */
         if (one_host && !doctor->asked) result.absent = true;
         working += report_try(doctor, target, doctor->lanes[i],
-                             doctor->devices ? doctor->devices : remote.devices, &result);
+                              doctor->devices ? doctor->devices : remote.devices, &result);
         if (is_connected || i + 1 == doctor->lane_count) continue;
         doctor_disconnect(&remote);
         if (!doctor_connect(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
@@ -450,72 +383,85 @@ static bool set_listen(struct doctor_listen *listen, const char *text)
     return true;
 }
 
-/* 0: go on; otherwise the exit status plus one. */
-static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *listening, int argc, char **argv)
+static int set_transport(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
-    const char *listener_only = NULL;
-    uint64_t number;
-    int found;
-    optind = 1;
-    opterr = 0;
-    while ((found = getopt_long(argc, argv, ":ah", long_options, NULL)) != -1) {
-        switch (found) {
-        case 'h': fputs(help, stdout); return 1;
-        case OPTION_VERSION: tool_print_version("weft doctor"); return 1;
-        case OPTION_LISTEN:
-            *listening = true;
-            break;
-        case OPTION_PORT:
-            if (!tool_parse_number("weft doctor", "--port", optarg, 0, 65535, &number)) return TOOL_USAGE + 1;
-            listen->port = (uint16_t)number;
-            listener_only = "--port";
-            break;
-        case OPTION_ONCE:
-            listen->once = true;
-            listener_only = "--once";
-            break;
-        case OPTION_PORT_FILE:
-            listen->port_file = optarg;
-            listener_only = "--port-file";
-            break;
-        case OPTION_TRANSPORT:
-            doctor->asked = true;
-            if (!set_lanes(doctor, optarg))
-                return tool_usage_error("weft doctor", "--transport %s: no such list of transports", optarg) +
-                       1;
-            break;
-        case OPTION_DEVICES: doctor->devices = optarg; break;
-        case OPTION_SECRET: doctor->secret_path = optarg; break;
-        case OPTION_DEADLINE:
-            if (!tool_parse_number("weft doctor", "--deadline", optarg, 1, 600, &number))
-                return TOOL_USAGE + 1;
-            doctor->deadline_s = (uint32_t)number;
-            break;
-        case OPTION_NO_TRIES: doctor->no_tries = true; break;
-        case OPTION_LINKS: doctor->links_only = true; break;
-        case OPTION_CACHE: doctor->cache_path = optarg; break;
-        case OPTION_NO_CACHE: doctor->no_cache = true; break;
-        case OPTION_ROOT: doctor->root = optarg; break;
-        case OPTION_JSON: doctor->json = true; break;
-        case 'a': doctor->all = true; break;
-        default: return tool_option_error("weft doctor", argc, argv, found) + 1;
-        }
-    }
+    struct doctor *doctor = option->value;
+    doctor->asked = true;
+    if (set_lanes(doctor, text)) return -1;
+    return tool_usage_error(command->name, "--transport %s: no such list of transports", text);
+}
+
+static int parse_options(struct doctor *doctor, struct doctor_listen *listen, bool *listening, uint32_t *port,
+                         int argc, char **argv, int *first_out)
+{
+    const struct cli_option table[] = {
+        {"listen", 0, NULL,
+         "serve the doctor of another host until interrupted; on all addresses with a secret, on loopback "
+         "without",
+         CLI_FLAG(listening)},
+        {"port", 0, "PORT", "with --listen: port to listen on; 0: any free one", "4747",
+         CLI_U32(port, 0, 65535)},
+        {"once", 0, NULL, "with --listen: end after the first client that holds the secret",
+         CLI_FLAG(&listen->once)},
+        {"port-file", 0, "FILE", "with --listen: file for the port number", "", CLI_TEXT(&listen->port_file)},
+        {"transport", 0, "LIST",
+         "transports to try, each of which must work: shm, ucx:shm, ucx:tcp, verbs, auto, tcp; auto is what "
+         "jobs "
+         "use, the best of the others for each pair of processes",
+         "all but tcp; one must work", CLI_CALL(set_transport, doctor)},
+        {"devices", 0, "LIST", "network or RDMA devices for the tries", "the one that leads to the host",
+         CLI_TEXT(&doctor->devices)},
+        {"secret-file", 0, "FILE", "file with the secret, the same on both hosts",
+         "WEFT_SECRET, then WEFT_SECRET_FILE", CLI_TEXT(&doctor->secret_path)},
+        {"deadline", 0, "SECONDS", "limit for each step of a try", CLI_U32(&doctor->deadline_s, 1, 600)},
+        {"no-tries", 0, NULL, "check the files of this machine only", CLI_FLAG(&doctor->no_tries)},
+        {"links", 0, NULL, "print the link table of the last run, measure nothing",
+         CLI_FLAG(&doctor->links_only)},
+        {"cache", 0, "FILE", "file of the link table", "~/.cache/weft/links", CLI_TEXT(&doctor->cache_path)},
+        {"no-cache", 0, NULL, "no file for the link table", CLI_FLAG(&doctor->no_cache)},
+        {"root", 0, "DIR", "read /proc, /sys and /dev below DIR (files of another machine; no tries)", "",
+         CLI_TEXT(&doctor->root)},
+        {"all", 'a', NULL, "print the findings that are ok, too", CLI_FLAG(&doctor->all)},
+        {"json", 0, NULL, "one JSON object", CLI_FLAG(&doctor->json)},
+    };
+    const struct cli_command command = {
+        "weft doctor",
+        "weft doctor [options] [HOST[:PORT] ...]\n"
+        "       weft doctor --listen [options] [ADDRESS[:PORT] | PORT]",
+        "Finds out which transports work on this host and to the hosts named, why others do not, and what\n"
+        "to do. Changes nothing.\n",
+        CLI_TABLE(table),
+        .takes_arguments = true,
+        .notes = "Exit status: 0 nothing to do; 1 warnings: it works, but slower or less than it could;\n"
+                 "2 wrong usage; 3 a transport that was named, or that every job needs, does not work.\n"
+                 "docs/doctor.md explains each finding.\n"};
+    return cli_parse(&command, argc, argv, first_out);
+}
+
+/* -1: continue; otherwise the exit status. The hosts are argv[*first_out] and what follows. */
+static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *listening, int argc, char **argv,
+                 int *first_out)
+{
+    uint32_t port = UINT32_MAX; /* not given */
+    int status = parse_options(doctor, listen, listening, &port, argc, argv, first_out);
+    if (status >= 0) return status;
+    const int hosts = argc - *first_out;
+    if (port != UINT32_MAX) listen->port = (uint16_t)port;
     if (*listening) {
-        if (argc - optind > 1)
-            return tool_usage_error("weft doctor", "--listen takes one address, not '%s', too",
-                                    argv[optind + 1]) +
-                   1;
-        return optind < argc && !set_listen(listen, argv[optind]) ? TOOL_USAGE + 1 : 0;
+        if (hosts > 1)
+            return tool_usage_error("weft doctor", "--listen takes one address, not also '%s'",
+                                    argv[*first_out + 1]);
+        return hosts == 1 && !set_listen(listen, argv[*first_out]) ? TOOL_USAGE : -1;
     }
-    if (listener_only) return tool_usage_error("weft doctor", "%s goes with --listen", listener_only) + 1;
-    if (doctor->root && optind < argc)
-        return tool_usage_error("weft doctor", "--root looks at files only: no hosts") + 1;
-    if (doctor->no_tries && optind < argc)
-        return tool_usage_error("weft doctor", "--no-tries looks at files only: no hosts") + 1;
-    if (argc - optind > TARGETS_MAX)
-        return tool_usage_error("weft doctor", "more than %d hosts", TARGETS_MAX) + 1;
-    return 0;
+    const char *listener_only = port != UINT32_MAX ? "--port" : listen->once ? "--once" : NULL;
+    if (!listener_only && listen->port_file) listener_only = "--port-file";
+    if (listener_only) return tool_usage_error("weft doctor", "%s goes with --listen", listener_only);
+    if (doctor->root && hosts > 0)
+        return tool_usage_error("weft doctor", "--root checks files only: no hosts");
+    if (doctor->no_tries && hosts > 0)
+        return tool_usage_error("weft doctor", "--no-tries checks files only: no hosts");
+    if (hosts > TARGETS_MAX) return tool_usage_error("weft doctor", "more than %d hosts", TARGETS_MAX);
+    return -1;
 }
 
 /* A report that did not reach the disk is none. */
@@ -560,8 +506,8 @@ int weft_doctor_main(int argc, char **argv)
     bool listening = false;
     set_lanes(&doctor, "shm,ucx:shm,ucx:tcp,verbs,auto");
     doctor.rdma_needed = false;
-    int answer = parse(&doctor, &listen, &listening, argc, argv);
-    if (answer != 0) return answer - 1;
+    int first, answer = parse(&doctor, &listen, &listening, argc, argv, &first);
+    if (answer >= 0) return answer;
     if (!tool_read_secret("weft doctor", doctor.secret_path, NULL, &doctor.secret)) return TOOL_USAGE;
     if (listening) {
         if (!listen.host) listen.host = doctor.secret ? "0.0.0.0" : "127.0.0.1";
@@ -570,7 +516,7 @@ int weft_doctor_main(int argc, char **argv)
         listen.deadline_s = doctor.deadline_s;
         answer = doctor_serve(&listen);
     } else {
-        answer = doctor.links_only ? print_cached(&doctor) : examine(&doctor, argc - optind, argv + optind);
+        answer = doctor.links_only ? print_cached(&doctor) : examine(&doctor, argc - first, argv + first);
     }
     doctor_report_free(&doctor.report);
     weft_link_table_free(doctor.table);

@@ -1,8 +1,6 @@
-/* inspect.c - `weft inspect`: the flight records of a job's ranks, merged: who is behind, on what, who
- * waits for whom. */
+/* inspect.c - `weft inspect`: the flight records of a job's ranks, merged: who is behind, on what, who waits for whom. */
 #include <dirent.h>
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -10,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
 #include "tools/inspect/inspect.h"
@@ -17,26 +16,6 @@
 #define TROUBLE 1
 #define UNREADABLE 3
 #define TABLE_ROWS 64u
-
-static const char help[] =
-    "usage: weft inspect [--json] [--all] DIR|FILE...\n"
-    "Merges the flight records of a job's ranks and says, for each group, which operation it stands at, who "
-    "is behind,\n"
-    "and who waits for whom. A DIR stands for its files flight-*.json; `weft run` keeps them among its "
-    "logs.\n"
-    "\n"
-    "      --json   one JSON object instead of tables\n"
-    "      --all    a row for every rank (without it: at most 64 rows of a group, the late and odd ones "
-    "first)\n"
-    "  -h, --help\n"
-    "\n"
-    "A rank that has no record was killed, is stopped, or still runs. Ages are as each rank saw them when it "
-    "wrote its\n"
-    "record. weft_dump_events writes one at any time, recorder.signal on a signal.\n"
-    "\n"
-    "Exit status: 0 every operation ended well, 1 somebody is late, failed or called differently, 2 wrong "
-    "usage,\n"
-    "3 a file could not be read or is none of this job, and nothing is wrong in the others.\n";
 
 struct inspect {
     struct flight *flights;
@@ -119,8 +98,7 @@ static double seconds(uint64_t from_ns, uint64_t to_ns)
     return to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
 }
 
-/* Of the operation in question: since when, as the rank saw it at its record. A rank that has not called
- * it: since its last one. */
+/* Of the operation in question: since when, as the rank saw it at its record. A rank that has not called it: since its last one. */
 static double age(const struct diagnosis_member *member)
 {
     const struct flight_operation *o = member->operation;
@@ -264,8 +242,8 @@ static int report(struct inspect *inspect)
         return UNREADABLE;
     }
     for (uint32_t g = 0; g < diagnosis.group_count; g++) trouble |= diagnosis.groups[g].has_unfinished;
-    /* it ended between two operations */
-    for (uint32_t f = 0; f < inspect->count; f++) trouble |= inspect->flights[f].text[0] != 0;
+    for (uint32_t f = 0; f < inspect->count; f++)
+        trouble |= inspect->flights[f].text[0] != 0; /* it ended between two operations */
     if (inspect->json) {
         written = print_json(inspect, &diagnosis, trouble);
     } else if (inspect->count > 0) {
@@ -282,30 +260,42 @@ static int report(struct inspect *inspect)
     return trouble ? TROUBLE : inspect->unreadable ? UNREADABLE : 0;
 }
 
+/* -1: continue; otherwise the exit status. */
+static int parse(struct inspect *inspect, int argc, char **argv, int *first_out)
+{
+    const struct cli_option table[] = {
+        {"json", 0, NULL, "one JSON object instead of tables", CLI_FLAG(&inspect->json)},
+        {"all", 0, NULL, "a row for every rank; without it at most 64 rows of a group, culprits first",
+         CLI_FLAG(&inspect->all)},
+    };
+    const struct cli_command command = {
+        "weft inspect",
+        "weft inspect [--json] [--all] DIR|FILE...",
+        "Merges the flight records of a job's ranks. For each group it prints the operation in progress,\n"
+        "the ranks that hold it up, and which rank waits for which. A DIR stands for its files\n"
+        "flight-*.json; `weft run` keeps them among its logs.\n",
+        CLI_TABLE(table),
+        .takes_arguments = true,
+        .notes = "A rank without a record was killed, is stopped, or still runs. Ages are those at the\n"
+                 "time of the record. weft_dump_events writes a record at any time; with recorder.signal\n"
+                 "a signal writes one.\n"
+                 "\n"
+                 "Exit status: 0 every operation succeeded, 1 a rank is late, has failed or has called\n"
+                 "differently, 2 wrong usage, 3 a file could not be read or is not of this job, and the\n"
+                 "others show no fault.\n"};
+    int status = cli_parse(&command, argc, argv, first_out);
+    if (status >= 0) return status;
+    if (*first_out < argc) return -1;
+    return tool_usage_error("weft inspect", "the directory or files of flight records are missing");
+}
+
 int weft_inspect_main(int argc, char **argv)
 {
-    static const struct option options[] = {{"json", no_argument, NULL, 'j'},
-                                            {"all", no_argument, NULL, 'a'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    struct inspect inspect = {.complaints = json_array()};
-    int answer, status;
-    opterr = 0, optind = 1;
-    while ((answer = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-        if (answer == 'j') inspect.json = true;
-        else if (answer == 'a') inspect.all = true;
-        else {
-            json_decref(inspect.complaints);
-            if (answer != 'h') return tool_option_error("weft inspect", argc, argv, answer);
-            fputs(help, stdout);
-            return 0;
-        }
-    }
-    if (optind >= argc) {
-        json_decref(inspect.complaints);
-        return tool_usage_error("weft inspect", "name a directory or files of flight records");
-    }
-    for (int i = optind; i < argc; i++) {
+    struct inspect inspect = {.json = false};
+    int first, status = parse(&inspect, argc, argv, &first);
+    if (status >= 0) return status;
+    inspect.complaints = json_array();
+    for (int i = first; i < argc; i++) {
         struct stat there;
         if (stat(argv[i], &there) == 0 && S_ISDIR(there.st_mode)) read_directory(&inspect, argv[i]);
         else read_file(&inspect, argv[i]);

@@ -4,104 +4,44 @@
  *                                                                        \-> one fails: the others have
  *                                            GRACE to end by themselves, then SIGTERM, then SIGKILL -> 1
  *
- * Without shards the coordinator runs in this process. Started N times by mpirun, torchrun or srun
- * (base/config/launcher.h), each of us has one worker of one job, and that of rank 0 the coordinator.
- * Every child has a log file; rank 0's standard output is ours as well. Nobody stays behind: children die
- * with us, their process groups are killed at the end. */
+ * Without shards the coordinator runs in this process. Started N times by mpirun, torchrun or srun (base/launcher.h), each of us has
+ * one worker of one job, and that of rank 0 the coordinator. Every child has a log file; rank 0's standard output
+ * is ours as well. Nobody stays behind: children die with us, their process groups are killed at the end. */
 #include <errno.h>
-#include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "server/server.h"
+#include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
 #include "tools/run/coordinate.h"
 #include "tools/run/run.h"
 
-#define PORT_NS WEFT_SECONDS(20)    /* for shard 0 to open its ports */
-/* limit for a MemberLost of the coordinator after all processes have ended */
-#define LOSS_REPORT_NS WEFT_MS(300)
-#define GRACE_NS WEFT_SECONDS(2)    /* after a failure, or after the last worker: to end by oneself */
+#define PORT_NS WEFT_SECONDS(20) /* for shard 0 to open its ports */
+#define LOSS_REPORT_NS \
+    WEFT_MS(300) /* limit for a MemberLost of the coordinator after all processes have ended */
+#define GRACE_NS WEFT_SECONDS(2)     /* after a failure, or after the last worker: to end by oneself */
 #define TERMINATE_NS WEFT_SECONDS(2) /* between SIGTERM and SIGKILL */
 #define TAIL_LINES 8
 #define LEAVE_MS 5000 /* for the other hosts' processes to leave our coordinator */
 
-static const char help_text[] =
-    "usage: weft run [options] -- TRAINER [ARGUMENTS...]\n"
-    "Start shards and workers of one job on this host, join them, end with 0 only if all did.\n"
-    "\n"
-    "  -n, --workers N     workers: processes running TRAINER (default 1; under mpirun, torchrun or srun: "
-    "one in each of\n"
-    "                      their processes, all in one job)\n"
-    "  -s, --shards N      parameter-server shards; 0: the workers reduce among themselves (default 0); "
-    "under mpirun,\n"
-    "                      torchrun or srun shards are started by hand\n"
-    "      --min-workers N go on without workers that are lost while N are left (default: a lost worker ends "
-    "the\n"
-    "                      job; with shards: dense tensors only)\n"
-    "      --restarts N    start a lost worker again, N times in all; it comes in at the end of a step "
-    "(with\n"
-    "                      --min-workers, no shards; default 0)\n"
-    "      --max-workers N workers started by hand may come while there are fewer than N (with "
-    "--min-workers, no\n"
-    "                      shards; default: none may)\n"
-    "  -e, --engines N     engine threads of each shard (default: server.engines)\n"
-    "  -j, --job NAME      name of the job (default: a new one)\n"
-    "  -l, --log-dir DIR   log files shard0.log, rank0.log, ... (default weft-logs/JOB)\n"
-    "      --lanes LANES   transport lanes: tcp, shm (default: transport.lanes)\n"
-    "      --devices LIST  network devices (default: transport.devices)\n"
-    "      --bind HOW      where workers run. none: wherever the system puts them; core: each on a core of "
-    "its own, which\n"
-    "                      starves a trainer of several threads; auto: each on an equal share of the cores, "
-    "or as none\n"
-    "                      where there are fewer cores than workers (default none)\n"
-    "      --http          shard 0 serves /metrics, /healthz and /status; its port is printed\n"
-    "      --help, --version\n"
-    "\n"
-    "A worker finds its job in its environment: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_SECRET_FILE.\n"
-    "When the job fails each worker leaves its flight record among the logs; `weft inspect DIR` says who was "
-    "late.\n"
-    "Rank 0's standard output is also this command's. When a process fails, the others learn it from the\n"
-    "coordinator and have 2 s to end, then SIGTERM, 2 s later SIGKILL.\n"
-    "\n"
-    "Exit status: 0 all processes ended with 0 (or as many workers as --min-workers says), 1 not all did "
-    "(which,\n"
-    "why and its log on stderr), 2 wrong usage.\n";
-
-enum { LANES = 256, DEVICES, BIND, HTTP, MIN_WORKERS, MAX_WORKERS, RESTARTS };
-static const struct option options_table[] = {{"workers", required_argument, NULL, 'n'},
-                                              {"shards", required_argument, NULL, 's'},
-                                              {"engines", required_argument, NULL, 'e'},
-                                              {"job", required_argument, NULL, 'j'},
-                                              {"log-dir", required_argument, NULL, 'l'},
-                                              {"lanes", required_argument, NULL, LANES},
-                                              {"devices", required_argument, NULL, DEVICES},
-                                              {"bind", required_argument, NULL, BIND},
-                                              {"http", no_argument, NULL, HTTP},
-                                              {"min-workers", required_argument, NULL, MIN_WORKERS},
-                                              {"max-workers", required_argument, NULL, MAX_WORKERS},
-                                              {"restarts", required_argument, NULL, RESTARTS},
-                                              {"help", no_argument, NULL, 'h'},
-                                              {"version", no_argument, NULL, 'V'},
-                                              {NULL, 0, NULL, 0}};
-
 struct run {
     struct weft_env *env;
-    uint64_t workers, shards, engines; /* engines 0: not given */
+    uint64_t workers, shards, engines;  /* engines 0: not given */
     uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
     uint64_t workers_max, restarts, restarted;
     uint64_t restarted_lost; /* of workers_lost: those that had been started again */
     struct run_process *last_lost;
-    uint64_t loss_deadline_ns; /* by then the coordinator must have said that the job goes on without all
-                                * that are lost */
+    uint64_t
+        loss_deadline_ns; /* by then the coordinator must have said that the job goes on without all that are lost */
     const char *lanes, *devices;
     bool http;
     enum run_bind bind;
@@ -118,71 +58,98 @@ struct run {
     int signal_fd;
 
     struct tool_coordinator *own_coordinator; /* without shards: the coordinator is here */
-    bool launched;                   /* by mpirun, torchrun or srun: one worker here, the others under
-                                      * their own `weft run` */
+    bool launched; /* by mpirun, torchrun or srun: one worker here, the others under their own `weft run` */
     struct weft_launcher launcher;
-    char *secret;                    /* launched: the user's; NULL: none */
+    char *secret; /* launched: the user's; NULL: none */
 
     struct run_watch *watch;
     /* seen first; at the end, the one that the coordinator says was lost first */
     struct run_process *first_failed;
-    uint64_t term_at_ns, kill_at_ns; /* WEFT_NEVER: not yet */
-    int interrupted_by;              /* a signal that we got */
-    bool workers_done, shards_signalled;  /* shards were told to end because no worker is left */
+    uint64_t term_at_ns, kill_at_ns;     /* WEFT_NEVER: not yet */
+    int interrupted_by;                  /* a signal that we got */
+    bool workers_done, shards_signalled; /* shards were told to end because no worker is left */
 };
 
 /* ---- the command line ---- */
 
+static int set_bind(const struct cli_command *command, const struct cli_option *option, const char *text)
+{
+    if (run_bind_parse(text, option->value)) return -1;
+    return cli_value_error(command, "--bind", text, "none, core or auto");
+}
+
+/* -1: continue; otherwise the exit status. The trainer is argv[*first_out] and what follows. */
+static int parse_options(struct run *run, int argc, char **argv, const char **job_out,
+                         const char **log_dir_out, int *first_out)
+{
+    const struct cli_option table[] = {
+        {"workers", 'n', "N", "workers: processes that run TRAINER",
+         "1; under mpirun, torchrun or srun: one in each of their processes, all in one job",
+         CLI_U64(&run->workers, 1, WEFT_LIMIT_WORKERS)},
+        {"shards", 's', "N",
+         "parameter-server shards; 0: all-reduce among the workers; under mpirun, torchrun or srun shards "
+         "are "
+         "started by hand",
+         CLI_U64(&run->shards, 0, WEFT_LIMIT_SHARDS)},
+        {"min-workers", 0, "N",
+         "workers with which the job continues after a loss; with shards: dense tensors only",
+         "a lost worker ends the job", CLI_U64(&run->workers_min, 1, WEFT_LIMIT_WORKERS)},
+        {"restarts", 0, "N",
+         "restarts of lost workers in all; a restarted worker joins at the end of a step; requires "
+         "--min-workers "
+         "and no shards",
+         CLI_U64(&run->restarts, 0, 1000000)},
+        {"max-workers", 0, "N",
+         "workers up to which workers started by hand may join; requires --min-workers and no shards",
+         "none may join", CLI_U64(&run->workers_max, 1, WEFT_LIMIT_WORKERS)},
+        {"engines", 'e', "N", "engine threads of each shard", "server.engines",
+         CLI_U64(&run->engines, 1, WEFT_LIMIT_ENGINES)},
+        {"job", 'j', "NAME", "name of the job", "a new one", CLI_TEXT(job_out)},
+        {"log-dir", 'l', "DIR", "directory for the log files shard0.log, rank0.log, ...", "weft-logs/JOB",
+         CLI_TEXT(log_dir_out)},
+        {"lanes", 0, "LANES", "transport lanes: tcp, shm", "transport.lanes", CLI_TEXT(&run->lanes)},
+        {"devices", 0, "LIST", "network devices", "transport.devices", CLI_TEXT(&run->devices)},
+        {"bind", 0, "HOW",
+         "processors of the workers. none: any; core: one core each, which starves a trainer of several "
+         "threads; "
+         "auto: an equal share of the cores, or none with fewer cores than workers",
+         "none", CLI_CALL(set_bind, &run->bind)},
+        {"http", 0, NULL, "shard 0 serves /metrics, /healthz and /status; its port is printed",
+         CLI_FLAG(&run->http)},
+    };
+    const struct cli_command command = {
+        "weft run",
+        "weft run [options] -- TRAINER [ARGUMENTS...]",
+        "Starts shards and workers of one job on this host and waits for them.\n",
+        CLI_TABLE(table),
+        .notes =
+            "A worker finds its job in its environment: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, "
+            "WEFT_SECRET_FILE.\n"
+            "Rank 0's standard output is also that of this command. When a process fails, the coordinator "
+            "notifies\n"
+            "the others. They have 2 s to end, then receive SIGTERM, and SIGKILL 2 s later. Each worker of a "
+            "failed\n"
+            "job leaves its flight record among the logs; `weft inspect DIR` finds the rank that was late.\n"
+            "\n"
+            "Exit status: 0 all processes ended with 0 (or as many workers as --min-workers), 1 not all did "
+            "(the\n"
+            "process, the reason and its log are on stderr), 2 wrong usage.\n",
+        .stops_at_argument = true};
+    return cli_parse(&command, argc, argv, first_out);
+}
+
 static int parse(struct run *run, int argc, char **argv)
 {
-    int answer;
-    bool ok = true;
     const char *job = NULL, *log_dir = NULL;
-    opterr = 0, optind = 1;
-    while (ok && (answer = getopt_long(argc, argv, "+:n:s:e:j:l:h", options_table, NULL)) != -1) {
-        switch (answer) {
-        case 'n':
-            ok = tool_parse_number("weft run", "--workers", optarg, 1, WEFT_LIMIT_WORKERS, &run->workers);
-            break;
-        case 's':
-            ok = tool_parse_number("weft run", "--shards", optarg, 0, WEFT_LIMIT_SHARDS, &run->shards);
-            break;
-        case 'e':
-            ok = tool_parse_number("weft run", "--engines", optarg, 1, WEFT_LIMIT_ENGINES, &run->engines);
-            break;
-        case 'j': job = optarg; break;
-        case 'l': log_dir = optarg; break;
-        case LANES: run->lanes = optarg; break;
-        case DEVICES: run->devices = optarg; break;
-        case BIND:
-            if (!run_bind_parse(optarg, &run->bind))
-                return tool_usage_error("weft run", "--bind is none, core or auto, not '%s'", optarg);
-            break;
-        case HTTP: run->http = true; break;
-        case MIN_WORKERS:
-            ok = tool_parse_number("weft run", "--min-workers", optarg, 1, WEFT_LIMIT_WORKERS,
-                                   &run->workers_min);
-            break;
-        case MAX_WORKERS:
-            ok = tool_parse_number("weft run", "--max-workers", optarg, 1, WEFT_LIMIT_WORKERS,
-                                   &run->workers_max);
-            break;
-        case RESTARTS:
-            ok = tool_parse_number("weft run", "--restarts", optarg, 0, 1000000, &run->restarts);
-            break;
-        case 'h': fputs(help_text, stdout); return 0;
-        case 'V': tool_print_version("weft run"); return 0;
-        default: return tool_option_error("weft run", argc, argv, answer);
-        }
-    }
-    if (!ok) return TOOL_USAGE;
+    int first, status = parse_options(run, argc, argv, &job, &log_dir, &first);
+    if (status >= 0) return status;
     int refused = run_find_launcher(run->workers, run->shards, &run->launcher);
     if (refused >= 0) return refused;
     run->launched = run->launcher.name;
     if (run->workers == 0) run->workers = 1;
     if (run->launched && !job) job = getenv("WEFT_JOB");
     if (run->launched && !(job && *job)) job = run->launcher.job;
-    if (optind >= argc)
+    if (first >= argc)
         return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
     if (run->http && run->shards == 0)
         return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
@@ -213,7 +180,7 @@ static int parse(struct run *run, int argc, char **argv)
                                 "--log-dir is empty; name a directory, or leave it away for weft-logs/JOB");
     if (log_dir && strlen(log_dir) >= sizeof run->log_dir)
         return tool_usage_error("weft run", "the path of --log-dir is too long");
-    run->trainer = argv + optind;
+    run->trainer = argv + first;
     uint32_t random = (uint32_t)weft_random_u64(run->env);
     if (job) snprintf(run->job, sizeof run->job, "%s", job);
     else snprintf(run->job, sizeof run->job, "run-%d-%08x", (int)getpid(), random);
@@ -411,8 +378,8 @@ static bool start_launched(struct run *run)
                                    (uint32_t)run->workers_min, (uint32_t)run->workers_max, &port);
         if (!run->own_coordinator) return false;
     }
-    /* rank 0's coordinator logs what it waits for */
-    run->watch = run_watch_start(run->coordinator, run->job, run->secret, false);
+    run->watch = run_watch_start(run->coordinator, run->job, run->secret,
+                                 false); /* rank 0's coordinator logs what it waits for */
     set_recorder_directory(run);
     print_how_to_join(run);
     return start_worker(run, run->launcher.rank);
@@ -429,8 +396,8 @@ static bool start_all(struct run *run)
         if (!run_find_sibling("weftd", weftd) || !start_shard(run, weftd, 0) || !wait_for_ports(run))
             return false;
     }
-    /* without shards this process logs it */
-    run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret, run->shards > 0);
+    run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret,
+                                 run->shards > 0); /* without shards this process logs it */
     for (uint32_t i = 1; i < run->shards; i++)
         if (!start_shard(run, weftd, i)) return false;
     set_recorder_directory(run);
@@ -499,8 +466,8 @@ static void signal_all(struct run *run, int signal_number)
         if (!run->processes[i].ended) run_process_signal(&run->processes[i], signal_number);
 }
 
-/* A worker that died before the job had begun, or failed after it had left: nobody goes on without it. One
- * that was started again may die before it has come in: nobody has missed it. */
+/* A worker that died before the job had begun, or failed after it had left: nobody goes on without it. One that was started
+ * again may die before it has come in: nobody has missed it. */
 static void check_losses(struct run *run, uint64_t now_ns)
 {
     if (run->workers_lost - run->restarted_lost <= run_watch_survived_count(run->watch))
@@ -510,8 +477,8 @@ static void check_losses(struct run *run, uint64_t now_ns)
     if (run->first_failed) run->loss_deadline_ns = WEFT_NEVER;
 }
 
-/* Lost workers begin again once the coordinator knows that they are lost: before that the job is full. Of
- * one that had not come in it says nothing; then after a moment. */
+/* Lost workers begin again once the coordinator knows that they are lost: before that the job is full. Of one that had not come
+ * in it says nothing; then after a moment. */
 static void restart(struct run *run, uint64_t now_ns)
 {
     for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
@@ -544,8 +511,7 @@ static bool is_lost(const struct run *run, const struct run_process *process)
                                      run->launched ? process->name : NULL);
 }
 
-/* Number of workers that the job has lost while their processes run: stopped or cut off. A job that
- * continues does not wait for them. */
+/* Number of workers that the job has lost while their processes run: stopped or cut off. A job that continues does not wait for them. */
 static uint32_t count_lost_running(const struct run *run)
 {
     uint32_t count = 0;
@@ -565,8 +531,7 @@ static struct run_process *find_unfinished(const struct run *run)
     return NULL;
 }
 
-/* A shard exits with an error when a worker is lost. If that worker exited with 0, the other workers
- * decide the status of the job. */
+/* A shard exits with an error when a worker is lost. If that worker exited with 0, the other workers decide the status of the job. */
 static void ignore_shard_failure(struct run *run)
 {
     bool shard = run->first_failed && run->first_failed < &run->processes[run->shards];
@@ -575,8 +540,7 @@ static void ignore_shard_failure(struct run *run)
     if (run->kill_at_ns == WEFT_NEVER) run->term_at_ns = WEFT_NEVER;
 }
 
-/* If all workers exited with 0, the status is 0 although a shard exited with an error, as in a job without
- * shards. */
+/* If all workers exited with 0, the status is 0 although a shard exited with an error, as in a job without shards. */
 static void ignore_shard_exit(struct run *run)
 {
     struct run_process *shard = run->first_failed;
@@ -611,8 +575,8 @@ static void decide(struct run *run)
 
 static void join_all(struct run *run)
 {
-    while (count_running(run, false) > 0) {
-        /* a worker to be started again does not count: the job ends without it */
+    while (count_running(run, false) >
+           0) { /* a worker to be started again does not count: the job ends without it */
         struct pollfd fds[2] = {{.fd = run->signal_fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
         struct run_process *rank_0 = &run->processes[run->shards];
         if (run->process_count > run->shards) fds[1].fd = rank_0->output_fd;

@@ -1,191 +1,114 @@
-/* sim.c - `weft sim`: what a collective would cost on a cluster of thousands of ranks, by running it on
- * the simulator. */
-#include <getopt.h>
+/* sim.c - `weft sim`: what a collective would cost on a cluster of thousands of ranks, by running it on the simulator. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/bench/lib/sweep.h"
+#include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
 #include "tools/sim/sim.h"
+#include "tools/size.h"
 
 #define DATA_BYTES_MAX (64u << 10)
 
-static const char help[] =
-    "usage: weft sim [OPERATION] [options]\n"
-    "Runs one collective of many ranks with the plans and the interpreter of the library, over a simulated "
-    "network, and\n"
-    "prints its virtual time, what the links carried, and what the closed formula says.\n\n"
-    "  OPERATION              all_reduce (default), reduce_scatter, all_gather, broadcast, barrier\n"
-    "  -n, --ranks N          ranks (default 64, at most 65536)\n"
-    "  -b, --bytes SIZE       of the vector, all pieces together (default 64M); suffixes K, M, G\n"
-    "  -p, --plan NAME        auto (default) or a plan's name: ring, direct, ...\n"
-    "  -t, --topology FILE    hosts, switches and cables (docs/simulator.md); neighbouring ranks share a "
-    "host\n"
-    "      --latency US       without a topology: one way between two hosts, each with one rank (default 5)\n"
-    "      --rate GBIT        without a topology: of each host's link, each direction (default 100)\n"
-    "      --links FILE      latency and rate from a link table, as `weft bench calibrate` writes it\n"
-    "      --beside NAME     measure the same on this host over this transport (tcp, shm ...), too, and "
-    "print the error\n"
-    "      --chunk SIZE       a message's longest payload (default: the library's)\n"
-    "      --inflight N       steps of one operation in flight (default 16)\n"
-    "      --eager SIZE       payloads up to this travel with their announcement (default 64K)\n"
-    "      --root N           of a broadcast (default 0)\n"
-    "      --seed N           of the simulation (default 1)\n"
-    "      --data             move and check real data, also above 64K (default: up to 64K)\n"
-    "      --timing-only      never touch data\n"
-    "      --in-turn          with a topology: ranks are dealt out to its hosts in turn\n"
-    "      --shuffle          with a topology: its hosts in an order made by the seed, as a scheduler may "
-    "deal them out\n"
-    "      --unmeasured       rings and slices as if no single link had been measured: what they were "
-    "before\n"
-    "      --every-rank       run every rank, also of a ring whose ranks are all alike (then a few stand for "
-    "all)\n"
-    "      --json             one JSON object\n"
-    "  -h, --help\n\n"
-    "Memory grows with the square of the ranks: about 200 bytes a pair (4,096 ranks: 4 GB).\n"
-    "Exit status: 0 it ended and data, if checked, is right; 1 not; 2 wrong usage.\n";
-
-enum {
-    LATENCY = 256,
-    RATE,
-    CHUNK,
-    INFLIGHT,
-    EAGER,
-    ROOT,
-    SEED,
-    DATA,
-    TIMING,
-    EVERY,
-    IN_TURN,
-    SHUFFLE,
-    UNMEASURED,
-    LINKS,
-    BESIDE,
-    JSON
-};
-
 /* ---- options ---- */
 
-static bool size_option(const char *name, const char *text, uint64_t min, uint64_t *out)
+static int set_plan(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
-    if (bench_size_parse(text, out) && *out >= min) return true;
-    tool_usage_error("weft sim", "%s '%s' is no size of at least %llu; write 64K, 1M, 4G", name, text,
-                     (unsigned long long)min);
-    return false;
+    enum weft_plan_id *plan = option->value;
+    *plan = weft_plan_parse(text);
+    if (*plan != WEFT_PLAN_AUTO || strcmp(text, "auto") == 0) return -1;
+    return tool_usage_error(command->name, "there is no plan '%s'", text);
 }
 
-static bool number_option(const char *name, const char *text, double *out)
-{
-    char *end;
-    *out = strtod(text, &end);
-    if (end != text && !*end && *out >= 0 && *out <= 1e9) return true;
-    tool_usage_error("weft sim", "%s '%s' is no number from 0 to 1e9", name, text);
-    return false;
-}
-
-static bool small_option(const char *name, const char *text, uint64_t min, uint64_t max, uint32_t *out)
-{
-    uint64_t value;
-    if (!tool_parse_number("weft sim", name, text, min, max, &value)) return false;
-    *out = (uint32_t)value;
-    return true;
-}
-
-static bool plan_option(const char *text, enum weft_plan_id *out)
-{
-    *out = weft_plan_parse(text);
-    if (*out != WEFT_PLAN_AUTO || strcmp(text, "auto") == 0) return true;
-    tool_usage_error("weft sim", "there is no plan '%s'", text);
-    return false;
-}
-
-static bool kind_option(const char *text, enum weft_coll_kind *out)
+static int set_kind(const char *text, enum weft_coll_kind *out)
 {
     *out = weft_coll_kind_parse(text, strlen(text));
-    if (*out >= WEFT_COLL_ALL_REDUCE && *out <= WEFT_COLL_BARRIER) return true;
-    tool_usage_error("weft sim",
-                     "there is no operation '%s': all_reduce, reduce_scatter, all_gather, broadcast, barrier",
-                     text);
-    return false;
+    if (*out >= WEFT_COLL_ALL_REDUCE && *out <= WEFT_COLL_BARRIER) return -1;
+    static const char *const kinds[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                        "broadcast",  "barrier",        NULL};
+    return cli_unknown_error("weft sim", "operation", text, kinds);
 }
 
-/* -1: go on; else the exit status. */
+static int set_data(const struct cli_command *command, const struct cli_option *option, const char *text)
+{
+    *(int *)option->value = strcmp(option->name, "data") == 0;
+    return -1;
+}
+
+/* -1: continue; otherwise the exit status. */
 static int parse(int argc, char **argv, struct sim_settings *s)
 {
-    static const struct option options[] = {{"ranks", required_argument, NULL, 'n'},
-                                            {"bytes", required_argument, NULL, 'b'},
-                                            {"plan", required_argument, NULL, 'p'},
-                                            {"topology", required_argument, NULL, 't'},
-                                            {"latency", required_argument, NULL, LATENCY},
-                                            {"rate", required_argument, NULL, RATE},
-                                            {"chunk", required_argument, NULL, CHUNK},
-                                            {"inflight", required_argument, NULL, INFLIGHT},
-                                            {"eager", required_argument, NULL, EAGER},
-                                            {"root", required_argument, NULL, ROOT},
-                                            {"seed", required_argument, NULL, SEED},
-                                            {"data", no_argument, NULL, DATA},
-                                            {"timing-only", no_argument, NULL, TIMING},
-                                            {"every-rank", no_argument, NULL, EVERY},
-                                            {"in-turn", no_argument, NULL, IN_TURN},
-                                            {"shuffle", no_argument, NULL, SHUFFLE},
-                                            {"unmeasured", no_argument, NULL, UNMEASURED},
-                                            {"links", required_argument, NULL, LINKS},
-                                            {"beside", required_argument, NULL, BESIDE},
-                                            {"json", no_argument, NULL, JSON},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    int answer, data = -1;
-    bool ok = true;
+    static const char usage[] = "weft sim [OPERATION] [options]";
+    double latency_us = (double)s->latency_ns / 1e3, rate_gbit = s->bytes_per_second * 8 / 1e9;
+    int data = -1; /* 0: never, 1: always, -1: by size */
     const char *links = NULL;
-    double number;
-    opterr = 0, optind = 1;
-    while (ok && (answer = getopt_long(argc, argv, ":n:b:p:t:h", options, NULL)) != -1) {
-        switch (answer) {
-        case 'n': ok = small_option("--ranks", optarg, 1, SIM_RANKS_MAX, &s->ranks); break;
-        case 'b': ok = size_option("--bytes", optarg, 0, &s->bytes); break;
-        case 'p': ok = plan_option(optarg, &s->plan); break;
-        case 't': s->topology_path = optarg; break;
-        case LATENCY:
-            if ((ok = number_option("--latency", optarg, &number))) s->latency_ns = (uint64_t)(number * 1e3);
-            break;
-        case RATE:
-            if ((ok = number_option("--rate", optarg, &number))) s->bytes_per_second = number * 1e9 / 8;
-            break;
-        case CHUNK: ok = size_option("--chunk", optarg, 64, &s->chunk_bytes); break;
-        case INFLIGHT: ok = small_option("--inflight", optarg, 2, 4096, &s->inflight); break;
-        case EAGER: ok = size_option("--eager", optarg, 1, &s->eager_bytes); break;
-        case ROOT: ok = small_option("--root", optarg, 0, SIM_RANKS_MAX - 1, &s->root); break;
-        case SEED: ok = tool_parse_number("weft sim", "--seed", optarg, 0, UINT64_MAX, &s->seed); break;
-        case DATA: data = 1; break;
-        case TIMING: data = 0; break;
-        case LINKS: links = optarg; break;
-        case BESIDE: s->compare_transport = optarg; break;
-        case EVERY: s->every_rank = true; break;
-        case IN_TURN: s->round_robin = true; break;
-        case SHUFFLE: s->shuffle = true; break;
-        case UNMEASURED: s->ignores_measured_links = true; break;
-        case JSON: s->json = true; break;
-        case 'h': fputs(help, stdout); return 0;
-        default: return tool_option_error("weft sim", argc, argv, answer);
-        }
-    }
-    if (ok && optind < argc) ok = kind_option(argv[optind++], &s->kind);
-    if (!ok) return TOOL_USAGE;
-    if (optind < argc) return tool_usage_error("weft sim", "'%s' is one operation too many", argv[optind]);
+    const struct cli_option table[] = {
+        {"ranks", 'n', "N", "ranks", CLI_U32(&s->ranks, 1, SIM_RANKS_MAX)},
+        {"bytes", 'b', "SIZE", "bytes of the vector, all pieces together",
+         CLI_SIZE(&s->bytes, 0, TOOL_SIZE_MAX)},
+        {"plan", 'p', "NAME", "plan: auto, ring, direct, ...", "auto", CLI_CALL(set_plan, &s->plan)},
+        {"topology", 't', "FILE",
+         "hosts, switches and cables (docs/simulator.md); neighbouring ranks share a host",
+         "an ideal network, one rank a host", CLI_TEXT(&s->topology_path)},
+        {"latency", 0, "US", "latency of the ideal network, one way between two hosts, microseconds",
+         CLI_REAL(&latency_us, 0, 1e9)},
+        {"rate", 0, "GBIT", "rate of the ideal network, per host and direction, Gbit/s",
+         CLI_REAL(&rate_gbit, 0, 1e9)},
+        {"links", 0, "FILE", "link table with latency and rate, as `weft bench calibrate` writes it", "",
+         CLI_TEXT(&links)},
+        {"compare", 0, "TRANSPORT", "measure the same on this host over this transport, and print the error",
+         "", CLI_TEXT(&s->compare_transport)},
+        {"beside", 0, "TRANSPORT", CLI_TEXT(&s->compare_transport), .new_name = "compare"},
+        {"chunk", 0, "SIZE", "longest payload of a message", "that of the library",
+         CLI_SIZE(&s->chunk_bytes, 64, TOOL_SIZE_MAX)},
+        {"inflight", 0, "N", "steps of one operation in flight", CLI_U32(&s->inflight, 2, 4096)},
+        {"eager", 0, "SIZE", "longest payload that is sent without a rendezvous",
+         CLI_SIZE(&s->eager_bytes, 1, TOOL_SIZE_MAX)},
+        {"root", 0, "N", "root of a broadcast", CLI_U32(&s->root, 0, SIM_RANKS_MAX - 1)},
+        {"seed", 0, "N", "seed of the simulation", CLI_U64(&s->seed, 0, UINT64_MAX)},
+        {"data", 0, NULL, "move and check data for every size; without it only up to 64K",
+         CLI_CALL(set_data, &data)},
+        {"timing-only", 0, NULL, "never move data", CLI_CALL(set_data, &data)},
+        {"in-turn", 0, NULL, "with --topology: ranks are assigned to its hosts round-robin",
+         CLI_FLAG(&s->round_robin)},
+        {"shuffle", 0, NULL, "with --topology: its hosts in a random order made from the seed",
+         CLI_FLAG(&s->shuffle)},
+        {"unmeasured", 0, NULL, "ring order and slices that do not follow the measured links",
+         CLI_FLAG(&s->ignores_measured_links)},
+        {"every-rank", 0, NULL, "simulate every rank; without it a few stand for equal ranks of a ring",
+         CLI_FLAG(&s->every_rank)},
+        {"json", 0, NULL, "one JSON object", CLI_FLAG(&s->json)},
+    };
+    const struct cli_command command = {
+        "weft sim",
+        usage,
+        "Runs one collective of many ranks over a simulated network, with the plans and the interpreter of\n"
+        "the library. Prints its virtual time, what the links carried, and the time by the closed formula.\n"
+        "OPERATION: all_reduce (default), reduce_scatter, all_gather, broadcast, barrier.\n",
+        CLI_TABLE(table),
+        .takes_arguments = true,
+        .notes = "Memory grows with the square of the ranks: about 200 bytes a pair (4,096 ranks: 4 GB).\n"
+                 "Exit status: 0 it ended and data, if checked, is right; 1 otherwise; 2 wrong usage.\n"};
+    int first, status = cli_parse(&command, argc, argv, &first);
+    if (status < 0 && first < argc) status = set_kind(argv[first++], &s->kind);
+    if (status >= 0) return status;
+    s->latency_ns = (uint64_t)(latency_us * 1e3);
+    s->bytes_per_second = rate_gbit * 1e9 / 8;
+    if (first < argc)
+        return tool_usage_error("weft sim", "unexpected argument '%s' after the operation", argv[first]);
     if (s->root >= s->ranks) return tool_usage_error("weft sim", "root %u of %u ranks", s->root, s->ranks);
     if (s->compare_transport && (s->topology_path || s->ranks < 2 || s->ranks > 64))
         return tool_usage_error("weft sim",
-                                "--beside measures 2 to 64 ranks of this host: without --topology");
+                                "--compare measures 2 to 64 ranks of this host: without --topology");
     if (links && !sim_links_load(s, links)) return 1;
     s->timing_only = data < 0 ? s->bytes > DATA_BYTES_MAX : data == 0;
     return -1;
 }
 
-/* ---- what comes out ---- */
+/* ---- output ---- */
 
 static const char *human_bytes(double bytes, char out[32])
 {

@@ -1,4 +1,4 @@
-/* test_bench_lib.c - sizes, percentiles, ratios, tables, charts, CSV: what every benchmark stands on. */
+/* test_benchlib.c - sizes, percentiles, ratios, tables, charts, CSV: what every benchmark stands on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,29 +18,32 @@
 #include "tools/bench/lib/samples.h"
 #include "tools/bench/lib/sweep.h"
 #include "tools/bench/lib/table.h"
+#include "tools/size.h"
 
 static void sizes_are_read_as_people_write_them(void **state)
 {
-    static const struct { const char *text; uint64_t bytes;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
     } good[] = {
         {"8", 8},       {"64K", 65536},     {"25M", 25u << 20}, {"1G", 1u << 30},
         {"1.5K", 1536}, {"4MiB", 4u << 20}, {"2kB", 2048},      {"0", 0},
     };
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         uint64_t bytes = 1;
-        assert_true(bench_size_parse(good[i].text, &bytes));
+        assert_true(tool_size_parse(good[i].text, &bytes));
         assert_int_equal(bytes, good[i].bytes);
     }
     static const char *const bad[] = {"", "K", "-1", "8Q", "1e99", "8 K", "0x10", "nan", "99999999G"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         uint64_t bytes = 7;
-        assert_false(bench_size_parse(bad[i], &bytes));
+        assert_false(tool_size_parse(bad[i], &bytes));
         assert_int_equal(bytes, 7);
     }
     char text[24];
-    bench_size_format(65536, text, sizeof(text));
+    tool_size_format(65536, text, sizeof(text));
     assert_string_equal(text, "64K");
-    bench_size_format(1000, text, sizeof(text));
+    tool_size_format(1000, text, sizeof(text));
     assert_string_equal(text, "1000");
 }
 
@@ -81,8 +84,8 @@ static void percentiles_and_ratios(void **state)
     double one[] = {7};
     assert_true(bench_summarise(one, 1).p99 == 7);
 
-    /* one slow spell, one broken sample */
-    double a[] = {10, 20, 0, 40, 10}, b[] = {20, 40, 5, 80, 30}, scratch[5];
+    double a[] = {10, 20, 0, 40, 10}, b[] = {20, 40, 5, 80, 30},
+           scratch[5]; /* one slow spell, one broken sample */
     struct bench_ratio ratio = bench_compare(a, b, 5, scratch);
     assert_int_equal(ratio.pairs, 4);
     assert_true(ratio.median == 2 && ratio.low == 2 && ratio.high > 2);

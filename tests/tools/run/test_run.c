@@ -1,5 +1,5 @@
-/* test_run.c - `weft run`, `weft status` and weftd as processes: ends in order, failures, refusals. Each
- * case starts real processes; the argument picks a group of cases ("usage": no job is started; "jobs"). */
+/* test_run.c - `weft run`, `weft status` and weftd as processes: ends in order, failures, refusals. Each case starts real
+ * processes; the argument picks a group of cases ("usage": no job is started; "jobs"). */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/lib/temp_dir.h"
-#include "tests/lib/process.h"
 #include "tests/lib/check.h"
+#include "tests/lib/process.h"
+#include "tests/lib/temp_dir.h"
 
 #define WAIT_MS 20000
 
@@ -32,7 +32,11 @@ static void expect(const char *const *argv, int exit_code, const char *text, con
         fail_msg("'%s', '%s' are not in:\n%s", text ? text : "", another ? another : "", output);
     process_free(process);
 }
-#define WORDS(...) (const char *const[]){__VA_ARGS__, NULL}
+#define WORDS(...)        \
+    (const char *const[]) \
+    {                     \
+        __VA_ARGS__, NULL \
+    }
 
 /* What another file of the job says. */
 static void expect_in_log(const char *directory, const char *name, const char *text)
@@ -50,17 +54,19 @@ static void expect_in_log(const char *directory, const char *name, const char *t
 static void usage(void **state)
 {
     expect(WORDS(weft), 2, "weft: a command is missing; see weft --help", NULL);
-    expect(WORDS(weft, "frobnicate"), 2, "weft: there is no command 'frobnicate'", NULL);
-    expect(WORDS(weft, "--frob"), 2, "weft: there is no option --frob", NULL);
+    expect(WORDS(weft, "frobnicate"), 2, "weft: unknown command 'frobnicate'", NULL);
+    expect(WORDS(weft, "--frob"), 2, "weft: unknown option '--frob'", NULL);
+    expect(WORDS(weft, "benhc"), 2, "weft: unknown command 'benhc' (did you mean 'bench'?); see weft --help",
+           NULL);
     expect(WORDS(weft, "--help"), 0, "run ", "status ");
     expect(WORDS(weft, "--version"), 0, "weft 0.1.0 (wire version 1)", NULL);
     expect(WORDS(weft, "run", "--help"), 0, "usage: weft run", "Exit status");
     expect(WORDS(weft, "run", "--version"), 0, "weft run 0.1.0", NULL);
     expect(WORDS(weft, "run"), 2, "the trainer is missing", NULL);
     expect(WORDS(weft, "run", "-n", "none", "--", "true"), 2,
-           "--workers is a number from 1 to 4096, not 'none'", NULL);
+           "--workers: 'none' is not a whole number from 1 to 4096; see weft run --help", NULL);
     expect(WORDS(weft, "run", "-n"), 2, "option -n needs a value", NULL);
-    expect(WORDS(weft, "run", "--bogus", "--", "true"), 2, "there is no option --bogus", NULL);
+    expect(WORDS(weft, "run", "--bogus", "--", "true"), 2, "unknown option '--bogus'", NULL);
     expect(WORDS(weft, "run", "--http", "--", "true"), 2, "--http is served by shard 0", NULL);
     expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--restarts", "1", "--", "true"), 2,
            "--max-workers and --restarts are for jobs without shards", NULL);
@@ -82,14 +88,14 @@ static void usage(void **state)
            "/secret true 'a b' 'it'\\''s'\n");
     temp_dir_remove(directory);
     expect(WORDS(weft, "run", "--bind", "socket", "--", "true"), 2,
-           "--bind is none, core or auto, not 'socket'", NULL);
+           "--bind: 'socket' is not none, core or auto", NULL);
     expect(WORDS(weft, "run", "-j", "a/b", "--", "true"), 2, "no slash", NULL);
     expect(WORDS(weft, "run", "--log-dir", "", "--", "true"), 2, "--log-dir is empty", NULL);
     expect(WORDS(weft, "status", "--help"), 0, "usage: weft status", NULL);
     expect(WORDS("env", "-u", "WEFT_COORDINATOR", weft, "status"), 2,
            "HOST:PORT of the coordinator is missing", NULL);
     expect(WORDS(weft, "status", "nowhere"), 2, "'nowhere' is no address: give HOST:PORT", NULL);
-    expect(WORDS(weft, "status", "h:1", "h:2"), 2, "what is 'h:2'?", NULL);
+    expect(WORDS(weft, "status", "h:1", "h:2"), 2, "unexpected argument 'h:2'", NULL);
     expect(WORDS(weftd, "--help"), 0, "usage: weftd", NULL);
     expect(WORDS(weftd, "-n", "2", "--min-workers", "3", "-p", "0"), 2,
            "--min-workers is at most the number of workers, 2", NULL);
@@ -97,8 +103,8 @@ static void usage(void **state)
            NULL);
     expect(WORDS(weftd, "--help-options"), 0, "server.heartbeat", NULL);
     expect(WORDS(weftd, "--version"), 0, "weftd 0.1.0", NULL);
-    expect(WORDS(weftd, "--bogus"), 2, "there is no option --bogus", NULL);
-    expect(WORDS(weftd, "extra"), 2, "what is 'extra'?", NULL);
+    expect(WORDS(weftd, "--bogus"), 2, "unknown option '--bogus'", NULL);
+    expect(WORDS(weftd, "extra"), 2, "unexpected argument 'extra'", NULL);
     expect(WORDS(weftd, "--set", "server.port"), 2, "--set wants NAME=VALUE", NULL);
     expect(WORDS(weftd, "--set", "server.prot=1"), 2, "server.prot", NULL);
     expect(WORDS(weftd, "--secret-file", "/nonexistent/secret"), 1,
@@ -118,8 +124,7 @@ static void write_rows(const char *path, const char *rows)
     if (!file || fputs(rows, file) < 0 || fclose(file) != 0) fail_msg("cannot write %s", path);
 }
 
-/* `weft bench compare`: its exit statuses and what it says of wrong words; nothing that looks like a file
- * is ever run. */
+/* `weft bench compare`: its exit statuses and what it says of wrong words; nothing that looks like a file is ever run. */
 static void bench_compare(void **state)
 {
     char a[600], b[600], wrong[600];
@@ -144,14 +149,14 @@ static void bench_compare(void **state)
            "cannot read nowhere.json: No such file or directory", NULL);
     expect(WORDS(weft, "bench", "compare", a, directory), 1, "Is a directory", NULL);
     expect(WORDS(weft, "bench", "compare", a, "true"), 2, "true is no file of rows, but the other is", NULL);
-    expect(WORDS(weft, "bench", "compare", a), 2, "needs two files of rows, or two commands; see --help",
-           NULL);
+    expect(WORDS(weft, "bench", "compare", a), 2,
+           "needs two files of rows, or two commands; see weft bench compare --help", NULL);
     expect(WORDS(weft, "bench", "compare", "--noise", "x", a, b), 2,
-           "--noise x: expected a number of percent", NULL);
+           "--noise: 'x' is not a number from 0 to 99", NULL);
     expect(WORDS(weft, "bench", "compare", "--pairs", "0", "true", "true"), 2,
-           "--pairs 0: expected a whole number from 1 to 1000", NULL);
+           "--pairs: '0' is not a whole number from 1 to 1000", NULL);
     expect(WORDS(weft, "bench", "compare", "--pairs", "3", a, b), 2, "--pairs is for commands", NULL);
-    expect(WORDS(weft, "bench", "compare", "--bogus", a, b), 2, "there is no option --bogus", NULL);
+    expect(WORDS(weft, "bench", "compare", "--bogus", a, b), 2, "unknown option '--bogus'", NULL);
     expect(WORDS(weft, "bench", "compare", a, b, "--noise"), 2, "--noise needs a value", NULL);
     expect(WORDS(weft, "bench", "compare", "--pairs", "1", "true", "exit 5"), 1, "'exit 5' failed (status 5)",
            NULL);
@@ -161,50 +166,113 @@ static void bench_compare(void **state)
     temp_dir_remove(directory);
 }
 
+/* Every command: a wrong option is one line that begins with the name of the command, and exit status 2; --help is 0. */
+static void every_command(void **state)
+{
+    static const char *const commands[][2] = {
+        {"run"},
+        {"status"},
+        {"doctor"},
+        {"inspect"},
+        {"sim"},
+        {"trace"},
+        {"bench", "all_reduce"},
+        {"bench", "broadcast"},
+        {"bench", "sendrecv"},
+        {"bench", "push_pull"},
+        {"bench", "replay"},
+        {"bench", "waiting"},
+        {"bench", "checks"},
+        {"bench", "exposed"},
+        {"bench", "start"},
+        {"bench", "calibrate"},
+        {"bench", "reduction-order"},
+        {"bench", "kernels"},
+        {"bench", "cacheline"},
+        {"bench", "codec"},
+        {"bench", "p2p"},
+        {"bench", "compare"},
+        {"bench", "plot"},
+    };
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        const char *first = commands[i][0], *second = commands[i][1];
+        char name[100], sentence[300];
+        snprintf(name, sizeof name, "weft %s%s%s", first, second ? " " : "", second ? second : "");
+        snprintf(sentence, sizeof sentence,
+                 "%s: unknown option '--hepl' (did you mean '--help'?); see %s --help\n", name, name);
+        if (second) expect(WORDS(weft, first, second, "--hepl"), 2, sentence, NULL);
+        else expect(WORDS(weft, first, "--hepl"), 2, sentence, NULL);
+        snprintf(sentence, sizeof sentence, "usage: %s", name);
+        if (second) expect(WORDS(weft, first, second, "--help"), 0, sentence, "-h, --help");
+        else expect(WORDS(weft, first, "--help"), 0, sentence, "-h, --help");
+    }
+}
+
+/* Old names work for one release: the new command, and one line on stderr. */
+static void old_names(void **state)
+{
+    expect(WORDS(weft, "bench", "orders", "--help"), 0,
+           "weft bench: orders is the old name of reduction-order and will be removed\n",
+           "usage: weft bench reduction-order");
+    expect(WORDS(weft, "bench", "lines", "--help"), 0,
+           "weft bench: lines is the old name of cacheline and will be removed\n",
+           "usage: weft bench cacheline");
+    expect(WORDS(weft, "bench", "kernels", "--beside", "torch", "--only", "sum"), 2,
+           "weft bench kernels: --beside is the old name of --compare and will be removed\n", NULL);
+    expect(WORDS(weft, "bench", "p2p", "--beside", "jax"), 2,
+           "weft bench p2p: --beside is the old name of --compare and will be removed\n",
+           "'jax' is not ucx_perftest");
+    expect(WORDS(weft, "sim", "-n", "65", "--beside", "tcp"), 2,
+           "weft sim: --beside is the old name of --compare and will be removed\n",
+           "--compare measures 2 to 64 ranks");
+}
+
 /* Wrong words and full disks: one sentence each. */
 static void bench_words(void **state)
 {
     char full[700];
     expect(WORDS(weft, "bench"), 2, "usage: weft bench", NULL);
-    expect(WORDS(weft, "bench", "nonsense"), 2, "there is no benchmark 'nonsense'", NULL);
+    expect(WORDS(weft, "bench", "nonsense"), 2, "weft bench: unknown benchmark 'nonsense'", NULL);
+    expect(WORDS(weft, "bench", "al_reduce"), 2,
+           "unknown benchmark 'al_reduce' (did you mean 'all_reduce'?); see weft bench --help", NULL);
     expect(WORDS(weft, "bench", "p2p", "--help"), 0, "usage: weft bench p2p", "--peers");
     expect(WORDS(weft, "bench", "p2p", "--bogus"), 2,
-           "weft bench p2p: there is no option --bogus; see `weft bench p2p --help`", NULL);
-    expect(WORDS(weft, "bench", "p2p", "-z"), 2, "there is no option -z", NULL);
+           "weft bench p2p: unknown option '--bogus'; see weft bench p2p --help", NULL);
+    expect(WORDS(weft, "bench", "p2p", "-z"), 2, "unknown option '-z'", NULL);
     expect(WORDS(weft, "bench", "p2p", "-b"), 2, "-b needs a value", NULL);
     expect(WORDS(weft, "bench", "p2p", "-b", "8", "-e", "4"), 2,
            "the first size (-b) is larger than the last", NULL);
-    expect(WORDS(weft, "bench", "p2p", "--op", "shout"), 2, "--op shout: expected send, put, get or all",
+    expect(WORDS(weft, "bench", "p2p", "--op", "shout"), 2, "--op: 'shout' is not send, put, get or all",
            NULL);
     expect(WORDS(weft, "bench", "p2p", "--peers", "3", "-n", "2"), 2, "--peers N means -n N+1", NULL);
-    expect(WORDS(weft, "bench", "p2p", "--peers", "0"), 2, "--peers 0: expected a whole number from 1 to 255",
+    expect(WORDS(weft, "bench", "p2p", "--peers", "0"), 2, "--peers: '0' is not a whole number from 1 to 255",
            NULL);
-    expect(WORDS(weft, "bench", "p2p", "-n", "1"), 2, "two processes are the least", NULL);
+    expect(WORDS(weft, "bench", "p2p", "-n", "1"), 2, "two processes are the minimum", NULL);
     expect(WORDS(weft, "bench", "p2p", "--transport", "pigeon"), 1,
            "rank 0: transport backend \"pigeon\" is unknown", NULL);
     expect(WORDS(weft, "bench", "all_reduce", "--bogus"), 2,
-           "weft bench all_reduce: there is no option --bogus", NULL);
+           "weft bench all_reduce: unknown option '--bogus'", NULL);
     expect(WORDS(weft, "bench", "all_reduce", "--bind", "socket"), 2,
-           "--bind socket: expected none, core or auto", NULL);
+           "weft bench all_reduce: --bind: 'socket' is not none, core or auto", NULL);
     expect(WORDS(weft, "bench", "push_pull", "--plan", "ring"), 2, "--plan is not an option of push_pull",
            NULL);
-    expect(WORDS(weft, "bench", "codec", "-q"), 2, "weft bench codec: there is no option -q", NULL);
+    expect(WORDS(weft, "bench", "codec", "-q"), 2, "weft bench codec: unknown option '-q'", NULL);
     expect(WORDS(weft, "bench", "codec", "--codec", "topc"), 2, "codec \"topc\" is unknown", NULL);
     expect(WORDS(weft, "bench", "codec", "--size", "1M,"), 2,
-           "--size '1M,' is not a list of at most 32 sizes from 64 to 4G", NULL);
-    expect(WORDS(weft, "bench", "codec", "--ranks", "0"), 2, "--ranks '0' is not a number from 1 to 64",
-           NULL);
-    expect(WORDS(weft, "bench", "codec", "more"), 2, "argument 'more' is not an option", NULL);
+           "--size: '1M,' is not a list of at most 32 sizes from 64 to 4G", NULL);
+    expect(WORDS(weft, "bench", "codec", "--ranks", "0"), 2,
+           "--ranks: '0' is not a whole number from 1 to 64", NULL);
+    expect(WORDS(weft, "bench", "codec", "more"), 2, "unexpected argument 'more'", NULL);
     expect(WORDS(weft, "bench", "codec", "--help"), 0, "pays below", "--json");
     expect(WORDS(weft, "bench", "codec", "-s", "4K", "-c", "dense", "-r", "1", "--json"), 0, "\"ratio\":1.0,",
            "\"pays_below_Gbps\":0.0");
     expect(WORDS(weft, "bench", "codec", "-s", "64K", "-c", "bf16", "-c", "topk", "-r", "1", "-n", "4"), 0,
            "topk:ratio=0.01", "pays below");
-    expect(WORDS(weft, "bench", "kernels", "--beside", "jax"), 2, "--beside 'jax' is not 'torch'", NULL);
-    expect(WORDS(weft, "bench", "kernels", "--beside", "torch", "--only", "sum"), 2,
-           "--only 'sum' is not for --beside", NULL);
-    expect(WORDS(weft, "bench", "kernels", "-q"), 2, "weft bench kernels: there is no option -q", NULL);
-    expect(WORDS(weft, "bench", "plot", "--x"), 2, "weft bench plot: --x needs a value", NULL);
+    expect(WORDS(weft, "bench", "kernels", "--compare", "jax"), 2, "--compare: 'jax' is not torch", NULL);
+    expect(WORDS(weft, "bench", "kernels", "--compare", "torch", "--only", "sum"), 2,
+           "--only 'sum' is not for --compare", NULL);
+    expect(WORDS(weft, "bench", "kernels", "-q"), 2, "weft bench kernels: unknown option '-q'", NULL);
+    expect(WORDS(weft, "bench", "plot", "--x"), 2, "weft bench plot: option --x needs a value", NULL);
     expect(WORDS(weft, "bench", "p2p", "--transport", "shm", "--peers", "2", "-e", "64", "--iters", "50",
                  "--measure", "bw"),
            0, "3 processes, transport shm", "pattern fanout");
@@ -351,8 +419,8 @@ static void nobody_stays_behind(void **state)
             assert_int_equal(fscanf(file, "%d", &pid), 1);
             fclose(file);
             int tries = 0;
-            /* death by the kernel's hand is soon, not at once */
-            while (!is_gone(pid) && tries++ < 2000) usleep(1000);
+            while (!is_gone(pid) && tries++ < 2000)
+                usleep(1000); /* death by the kernel's hand is soon, not at once */
             assert_true(is_gone(pid));
         }
         process_free(run);
@@ -531,7 +599,8 @@ int main(int argc, char **argv)
         return 2;
     }
     unsetenv("WEFT_SECRET"), unsetenv("WEFT_SECRET_FILE"), unsetenv("WEFT_JOB"), unsetenv("WEFT_CONFIG");
-    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(bench_words),
+    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(every_command),
+                                             cmocka_unit_test(old_names), cmocka_unit_test(bench_words),
                                              cmocka_unit_test(bench_compare)};
     const struct CMUnitTest job_tests[] = {cmocka_unit_test(in_order),
                                            cmocka_unit_test(others_learn_of_a_death),

@@ -243,7 +243,7 @@ class Sim(unittest.TestCase):
         done = weft_sim("--links", "/nonexistent")
         self.assertEqual(done.returncode, 1)
         self.assertIn("--links /nonexistent", done.stderr)
-        self.assertEqual(weft_sim("--beside", "tcp", "-n", "65").returncode, 2)
+        self.assertEqual(weft_sim("--compare", "tcp", "-n", "65").returncode, 2)
 
     def test_topologies(self):
         folder = os.path.join(ROOT, "examples", "topologies")
@@ -256,8 +256,8 @@ class Sim(unittest.TestCase):
         self.assertIn("million a second", text.stdout)
 
     def test_wrong_usage(self):
-        for words, part in ((["-n", "0"], "--ranks"), (["all_shuffle"], "there is no operation"), (["-p", "zigzag"], "there is no plan"),
-                            (["-b", "x"], "no size"), (["--root", "9", "-n", "4"], "root 9 of 4"), (["--what"], "--what")):
+        for words, part in ((["-n", "0"], "--ranks"), (["all_shuffle"], "unknown operation 'all_shuffle'"), (["-p", "zigzag"], "there is no plan"),
+                            (["-b", "x"], "is not a size of at least 0"), (["--root", "9", "-n", "4"], "root 9 of 4"), (["--what"], "--what")):
             done = weft_sim(*words)
             self.assertEqual(done.returncode, 2, words)
             self.assertIn(part, done.stderr)

@@ -1,20 +1,17 @@
-/* calibrate.c - `weft bench calibrate`: what the choice of plans wants to know, measured once and kept in a
- * file of the cluster, which jobs read (collective.links; docs/decisions/0008).
+/* bench_calibrate.c - `weft bench calibrate`: what the choice of plans wants to know, measured once and kept in a file of the
+ * cluster, which jobs read (collective.links; docs/decisions/0008).
  *
- *     a job with a rank or more on each host ─► messages between each two hosts, one pair at a time: latency,
- *     bandwidth
- *                                           ─► the price of handing over a message, of sums, of passing over
- *                                           memory, of incast ─► a link table: rows of lane "session", one
- *                                           "machine" line a host
+ *     a job with a rank or more on each host ─► messages between each two hosts, one pair at a time: latency, bandwidth
+ *                                           ─► the price of handing over a message, of sums, of passing over memory, of incast
+ *                                           ─► a link table: rows of lane "session", one "machine" line a host
  *
- * Where all ranks share one host and go by messages, one rate does not hold: operations of a few lengths
- * by five patterns of messages are measured, too. Measured through the public API, as an operation's
- * messages go, and on one host by all ranks at the same time: so run it with as many ranks a host as jobs
- * have. */
-#include "tools/bench/bench.h"
+ * Where all ranks share one host and go by messages, one rate does not hold: operations of a few lengths by five patterns of messages are measured, too.
+ * Measured through the public API, as an operation's messages go, and on one host by all ranks at the same time: so run it with as many
+ * ranks a host as jobs have. */
 #include "tools/bench/calibrate/calibrate.h"
+#include "tools/bench/bench.h"
+#include "tools/bench/bench_cli.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +21,7 @@
 #include "collective/collective.h"
 #include "kernels/kernels.h"
 #include "tools/bench/bench_options.h"
-#include "tools/bench/lib/usage.h"
+#include "tools/bench/lib/output.h"
 
 enum {
     PINGS = 201,
@@ -49,7 +46,7 @@ struct settings {
 
 struct calibration {
     struct bench_rank rank;
-    uint8_t *names;   /* (ranks, HOST_BYTES): name, fingerprint */
+    uint8_t *names;    /* (ranks, HOST_BYTES): name, fingerprint */
     uint32_t *host_of; /* (ranks,) index of the rank's host */
     uint32_t host_count;
     struct weft_link_table *table;
@@ -59,50 +56,25 @@ struct calibration {
     struct weft_link_cost cost; /* of the last pair that was measured */
 };
 
-static const char help[] =
-    "usage: weft bench calibrate [options]\n\n"
-    "Latency and bandwidth between the hosts of a job, and what messages and sums cost their processors: "
-    "what plans are chosen by.\n"
-    "  weft bench calibrate -n 2 --write links          this host; or, in a job over many hosts, without -n\n"
-    "  WEFT_COLLECTIVE_LINKS=links ...                  and jobs choose by it\n\n"
-    "  -n, --processes N     start N processes on this host (default 0: take part in the job of the "
-    "environment)\n"
-    "      --write FILE      rank 0 writes the link table there\n"
-    "      --transport NAME  shm, tcp, ... (default: what the session takes)\n"
-    "  -h, --help\n\n"
-    "Run it with as many ranks a host as jobs have. Incast is measured by ten ranks and more. Let nothing "
-    "else run.\n";
-
-/* -1: go on; else the exit status. */
+/* -1: continue; otherwise the exit status. */
 static int parse(struct settings *settings, int argc, char **argv)
 {
-    static const struct option options[] = {{"processes", required_argument, NULL, 'n'},
-                                            {"write", required_argument, NULL, 'w'},
-                                            {"transport", required_argument, NULL, 't'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
     *settings = (struct settings){0};
-    opterr = 0, optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":n:h", options, NULL)) != -1;) {
-        char *end = NULL;
-        unsigned long number = c == 'n' ? strtoul(optarg, &end, 10) : 0;
-        switch (c) {
-        case 'n':
-            if (end == optarg || *end || number > 4096)
-                return fprintf(stderr, "weft bench calibrate: --processes '%s' is no number up to 4096\n",
-                               optarg),
-                       2;
-            settings->processes = (uint32_t)number;
-            break;
-        case 'w': settings->path = optarg; break;
-        case 't': if (!bench_use_transport(optarg)) return 1; break;
-        case 'h': fputs(help, stdout); return 0;
-        default: return bench_option_error("calibrate", argv, c);
-        }
-    }
-    if (optind == argc) return -1;
-    fprintf(stderr, "weft bench calibrate: '%s' is no option; see --help\n", argv[optind]);
-    return 2;
+    const struct cli_option table[] = {
+        BENCH_PROCESSES_OPTION(&settings->processes, 4096),
+        {"write", 0, "FILE", "file for the link table, written by rank 0", "", CLI_TEXT(&settings->path)},
+        BENCH_TRANSPORT_OPTION,
+    };
+    const struct cli_command command = {
+        "weft bench calibrate", "weft bench calibrate [options]",
+        "Latency and bandwidth between the hosts of a job, and the processor time of messages and sums:\n"
+        "the figures from which plans are chosen.\n"
+        "  weft bench calibrate -n 2 --write links          this host; in a job over many hosts, without -n\n"
+        "  WEFT_COLLECTIVE_LINKS=links ...                  a job that chooses plans by them\n",
+        CLI_TABLE(table),
+        .notes = "Start it with as many ranks a host as jobs have, on an idle machine. Incast is measured\n"
+                 "with 10 ranks and more.\n"};
+    return cli_parse(&command, argc, argv, NULL);
 }
 
 static int by_size(const void *a, const void *b)
@@ -137,8 +109,7 @@ static bool ping_pong(struct bench_rank *rank, bool first, uint32_t other, uint6
     return fine;
 }
 
-/* Every rank sends `count` messages and receives as many, all at once: with the next rank, the one after
- * it, and so on. */
+/* Every rank sends `count` messages and receives as many, all at once: with the next rank, the one after it, and so on. */
 static bool exchange(struct bench_rank *rank, uint64_t bytes, int count, double *us_out)
 {
     struct weft_request requests[2 * BURST] = {{{0}}};
@@ -160,9 +131,8 @@ static bool exchange(struct bench_rank *rank, uint64_t bytes, int count, double 
     return fine;
 }
 
-/* An all_reduce by ring: what a rank sends follows what it receives, both ways at once, in the messages
- * that plans make. Of a middle length: short ones move in caches, long ones through memory, and between
- * the two the rate falls to a half and less. */
+/* An all_reduce by ring: what a rank sends follows what it receives, both ways at once, in the messages that plans make. Of a middle length: short ones
+ * move in caches, long ones through memory, and between the two the rate falls to a half and less. */
 static bool ring(struct bench_rank *rank, double *us_out)
 {
     struct weft_request request = {{0}};
@@ -186,10 +156,9 @@ static bool exchanges(struct bench_rank *rank, int count, double *us_out)
     return true;
 }
 
-/* What a message is while all ranks exchange messages, as they do in an operation: where they outnumber
- * the processors, or share one memory, it is not what a lone pair sees. Figures as measure_pair's, and
- * what one more message at the same time adds; sum_ps: of a byte added. All take turns, and the median of
- * their rounds counts: a slow spell spoils a round. */
+/* What a message is while all ranks exchange messages, as they do in an operation: where they outnumber the processors, or share
+ * one memory, it is not what a lone pair sees. Figures as measure_pair's, and what one more message at the same time adds; sum_ps: of a byte added.
+ * All take turns, and the median of their rounds counts: a slow spell spoils a round. */
 static bool measure_ring(struct bench_rank *rank, uint32_t sum_ps, int64_t figures[3])
 {
     double blocks[PER_ROUND * BLOCKS], rings[PER_ROUND * BLOCKS], bursts[BLOCKS], hops = rank->ranks - 1;

@@ -1,5 +1,4 @@
 /* bench_codec.c - `weft bench codec`: ratio, error, time and worth of each codec, over tools/bench/codec. */
-#include <getopt.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,40 +8,13 @@
 
 #include "kernels/kernels.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/bench_cli.h"
+#include "tools/bench/codec/codecbench.h"
+#include "tools/bench/lib/output.h"
+#include "tools/bench/lib/rows.h"
 #include "tools/bench/lib/sweep.h"
 #include "tools/bench/lib/table.h"
-#include "tools/bench/lib/usage.h"
-#include "tools/bench/lib/rows.h"
-#include "tools/bench/codec/codecbench.h"
-
-static const char help[] = "usage: weft bench codec [options]\n\n"
-                           "What each codec does to a gradient, on one thread and without a network, and "
-                           "below which link speed it pays.\n\n"
-                           "  -c, --codec SPEC   one codec, as a tensor's options name it "
-                           "(\"powersgd:rank=4\"); repeat for several (default:\n"
-                           "                     f16, bf16, int8, int4, e4m3, sign, powersgd:rank=4, "
-                           "topk:ratio=0.01, randomk:ratio=0.01)\n"
-                           "  -s, --size LIST    gradient sizes in bytes of f32, with commas (default "
-                           "64K,1M,16M; K, M, G are powers of 1024)\n"
-                           "  -n, --ranks N      ranks that contribute (default 2, at most 64)\n"
-                           "  -r, --rounds N     timed rounds (default 9)\n"
-                           "      --json         one JSON object per line instead of the table\n"
-                           "      --help         this text\n\n"
-                           "Columns: ratio is dense bytes over one rank's bytes. error is the relative L2 "
-                           "distance of the result from the mean of\n"
-                           "the gradients in double precision, after one step and of the sums over 10 steps "
-                           "(a residual pays back what a step\n"
-                           "left out). The gradient is a matrix of rank 2 that all ranks and steps share, "
-                           "plus as much noise of each. encode and\n"
-                           "decode are one rank's, combine is that of all contributions; GB/s are dense "
-                           "bytes over the three together; copy is\n"
-                           "the faster of memcpy and a streaming copy of the gradient, bytes read plus "
-                           "written, measured in the same rounds.\n"
-                           "'pays below' is the speed of a link, per rank and direction, under which an "
-                           "all-reduce of these ranks ends\n"
-                           "sooner with the codec, nothing hidden behind computation and dense counted as "
-                           "free of any work; 'never': it\n"
-                           "moves no fewer bytes.\n";
+#include "tools/size.h"
 
 enum { CODECS_MAX = 32, SIZES_MAX = 32 };
 
@@ -67,21 +39,21 @@ struct settings {
     bool json;
 };
 
-static int add_codec(struct settings *settings, const char *text)
+static int add_codec(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
+    struct settings *settings = option->value;
     struct weft_error error = {0};
     if (settings->spec_count == CODECS_MAX)
-        return bench_value_error("codec", "--codec", text, "one of the first 32");
-    if (weft_codec_parse(text, &settings->specs[settings->spec_count], &error) < 0) {
-        fprintf(stderr, "weft bench codec: %s\n", error.text);
-        return 2;
-    }
+        return cli_value_error(command, "--codec", text, "one of the first 32");
+    if (weft_codec_parse(text, &settings->specs[settings->spec_count], &error) < 0)
+        return tool_usage_error(command->name, "%s", error.text);
     settings->spec_count++;
-    return 0;
+    return -1;
 }
 
-static int add_sizes(struct settings *settings, const char *text)
+static int set_sizes(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
+    struct settings *settings = option->value;
     const char *at = text;
     settings->size_count = 0;
     for (;;) {
@@ -89,38 +61,18 @@ static int add_sizes(struct settings *settings, const char *text)
         const size_t length = strcspn(at, ",");
         uint64_t bytes = 0;
         snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), at);
-        if (settings->size_count == SIZES_MAX || !bench_size_parse(one, &bytes) || bytes < 64 ||
+        if (settings->size_count == SIZES_MAX || !tool_size_parse(one, &bytes) || bytes < 64 ||
             bytes > (uint64_t)4 << 30)
-            return bench_value_error("codec", "--size", text, "a list of at most 32 sizes from 64 to 4G");
+            return cli_value_error(command, "--size", text, "a list of at most 32 sizes from 64 to 4G");
         settings->sizes[settings->size_count++] = bytes;
-        if (at[length] == '\0') return 0;
+        if (at[length] == '\0') return -1;
         at += length + 1;
     }
 }
 
-static int parse_count(const char *option, uint32_t max, uint32_t *out)
-{
-    char *end, allowed[48];
-    const unsigned long number = strtoul(optarg, &end, 10);
-    snprintf(allowed, sizeof allowed, "a number from 1 to %u", max);
-    if (*end || end == optarg || *optarg == '-' || number < 1 || number > max)
-        return bench_value_error("codec", option, optarg, allowed);
-    *out = (uint32_t)number;
-    return 0;
-}
-
-/* -1: go on; else the exit status. */
+/* -1: continue; otherwise the exit status. */
 static int parse(struct settings *settings, int argc, char **argv)
 {
-    static const struct option known[] = {
-        {"codec", required_argument, NULL, 'c'},
-        {"size", required_argument, NULL, 's'},
-        {"ranks", required_argument, NULL, 'n'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
     static const char *const defaults[] = {"f16",
                                            "bf16",
                                            "int8",
@@ -130,26 +82,38 @@ static int parse(struct settings *settings, int argc, char **argv)
                                            "powersgd:rank=4",
                                            "topk:ratio=0.01",
                                            "randomk:ratio=0.01"};
-    int c, answer = 0;
     *settings =
         (struct settings){.ranks = 2, .rounds = 9, .size_count = 3, .sizes = {64 << 10, 1 << 20, 16 << 20}};
-    optind = 0;
-    opterr = 0;
-    while (answer == 0 && (c = getopt_long(argc, argv, ":c:s:n:r:h", known, NULL)) != -1) {
-        switch (c) {
-        case 'c': answer = add_codec(settings, optarg); break;
-        case 's': answer = add_sizes(settings, optarg); break;
-        case 'n': answer = parse_count("--ranks", 64, &settings->ranks); break;
-        case 'r': answer = parse_count("--rounds", 1000, &settings->rounds); break;
-        case 'j': settings->json = true; break;
-        case 'h': fputs(help, stdout); return 0;
-        default: return bench_option_error("codec", argv, c);
-        }
-    }
-    if (answer != 0) return answer;
-    if (optind < argc) return bench_value_error("codec", "argument", argv[optind], "an option");
+    const struct cli_option table[] = {
+        {"codec", 'c', "SPEC", "codec, as in the options of a tensor (\"powersgd:rank=4\"); may be repeated",
+         "f16, bf16, int8, int4, e4m3, sign, powersgd:rank=4, topk:ratio=0.01 and randomk:ratio=0.01",
+         CLI_CALL(add_codec, settings)},
+        {"size", 's', "LIST", "gradient sizes in bytes of f32, separated by commas", "64K,1M,16M",
+         CLI_CALL(set_sizes, settings)},
+        {"ranks", 'n', "N", "ranks that contribute", CLI_U32(&settings->ranks, 1, 64)},
+        {"rounds", 'r', "N", "timed rounds", CLI_U32(&settings->rounds, 1, 1000)},
+        BENCH_JSON_OPTION(&settings->json),
+    };
+    const struct cli_command command = {
+        "weft bench codec", "weft bench codec [options]",
+        "Ratio, error and time of each codec on a gradient, on one thread and without a network, and the\n"
+        "link speed below which the codec pays.\n",
+        CLI_TABLE(table),
+        .notes = "Columns: ratio is the bytes of dense over the bytes of one rank. error is the relative\n"
+                 "L2 distance of the result from the mean of the gradients in double precision, after one\n"
+                 "step and of the sums over 10 steps (a residual returns what a step left out). The\n"
+                 "gradient is a matrix of rank 2 that all ranks and steps share, plus as much noise of\n"
+                 "each. encode and decode are those of one rank, combine is that of all contributions.\n"
+                 "GB/s are dense bytes over the three together. copy is the faster of memcpy and a\n"
+                 "non-temporal copy of the gradient, bytes read plus written, measured in the same\n"
+                 "rounds. 'pays below' is the speed of a link, per rank and direction, under which an\n"
+                 "all-reduce of these ranks ends sooner with the codec, without overlap with computation\n"
+                 "and with dense counted as free of work. 'never': the codec moves no fewer bytes.\n"};
+    int status = cli_parse(&command, argc, argv, NULL);
+    if (status >= 0) return status;
+    const struct cli_option all = {.value = settings};
     for (size_t i = 0; i < sizeof defaults / sizeof defaults[0] && settings->spec_count == i; i++)
-        if ((answer = add_codec(settings, defaults[i])) != 0) return answer;
+        if ((status = add_codec(&command, &all, defaults[i])) >= 0) return status;
     return -1;
 }
 
@@ -170,7 +134,7 @@ static void json_row(const struct settings *settings, const char *codec, const s
 static void table_row(struct bench_table *table, const char *codec, const struct codecbench_row *row)
 {
     char size[24];
-    bench_size_format(row->bytes, size, sizeof size);
+    tool_size_format(row->bytes, size, sizeof size);
     bench_table_row(table);
     bench_table_cell(table, 0, "%s", codec);
     bench_table_cell(table, 1, "%s", size);

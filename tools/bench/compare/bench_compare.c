@@ -2,7 +2,6 @@
  *
  * Two files of rows: every measurement that is in both (benchlib/rows.h). Two commands: run in turn
  * (benchlib/interleave.h). */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,48 +10,18 @@
 #include <unistd.h>
 
 #include "tools/bench/bench.h"
+#include "tools/bench/bench_cli.h"
 #include "tools/bench/lib/interleave.h"
+#include "tools/bench/lib/output.h"
 #include "tools/bench/lib/rows.h"
 #include "tools/bench/lib/samples.h"
 #include "tools/bench/lib/table.h"
-#include "tools/bench/lib/usage.h"
 
 enum { PAIRS_MAX = 1000, EXIT_SLOWER = 3 };
 
-static const char help[] = "usage: weft bench compare [options] A.json B.json\n"
-                           "       weft bench compare [options] COMMAND_A COMMAND_B\n\n"
-                           "Two files of rows, as `weft bench ... --json` prints them: each measurement that "
-                           "is in both, the ratio B / A of the\n"
-                           "medians with its bounds, and whether B is faster, slower or within the noise. "
-                           "Append several runs to each file:\n\n"
-                           "  for i in 1 2 3 4 5; do old/weft bench p2p --json >> A.json; new/weft bench p2p "
-                           "--json >> B.json; done\n\n"
-                           "With three runs or more on both sides the bounds come from the spread of the "
-                           "runs (each median lies inside its own\n"
-                           "with 90 %, from five runs on); with fewer they are --noise to both sides.\n\n"
-                           "Two commands, run in turn (A B A B ...): the median of the ratios B / A with the "
-                           "range of their middle half.\n\n"
-                           "      --noise PERCENT  of files: a smaller difference never counts (default 5)\n"
-                           "      --key NAME       the number to compare; of files: one that the rows have, "
-                           "such as cpu_s_per_GB (default: the\n"
-                           "                       one that the row is about); of commands: in the last JSON "
-                           "line (default: seconds it took)\n"
-                           "      --pairs N        of commands (default 7)\n"
-                           "      --json           one JSON object per measurement instead of the table\n"
-                           "  -h, --help           this text\n\n"
-                           "Exit status: 0; 1 something could not be measured, read or compared, or has "
-                           "wrong contents; 2 wrong usage; 3 something\n"
-                           "in B is slower beyond the noise.\n";
-
-static const struct option long_options[] = {
-    {"key", required_argument, NULL, 'k'},   {"pairs", required_argument, NULL, 'p'},
-    {"noise", required_argument, NULL, 'n'}, {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
-};
-
 struct compare {
     const char *key; /* NULL: the default */
-    unsigned long pairs;
+    uint32_t pairs;
     double noise; /* a share */
     bool json, pairs_given, noise_given;
 };
@@ -198,14 +167,6 @@ static int compare_commands(const struct compare *compare, const char *command_a
 
 /* ---- the command line ---- */
 
-static int complain(const char *format, const char *text)
-{
-    fprintf(stderr, "weft bench compare: ");
-    fprintf(stderr, format, text);
-    fputs("; see --help\n", stderr);
-    return 2;
-}
-
 /* A file of rows, there or not, rather than a command: nobody wants a mistyped name to be run. */
 static bool means_file(const char *text)
 {
@@ -216,56 +177,68 @@ static bool means_file(const char *text)
     return !S_ISREG(about.st_mode) || access(text, X_OK) != 0;
 }
 
-static bool number_between(const char *text, double low, double high, double *out)
+/* -1: continue; otherwise the exit status. The two files or commands are argv[*first_out] and the next. */
+static int parse(struct compare *compare, const struct cli_command *command, int argc, char **argv,
+                 int *first_out)
 {
-    char *end = NULL;
-    *out = strtod(text, &end);
-    return end != text && *end == 0 && *out >= low && *out <= high;
-}
-
-/* 0: go on; otherwise the exit status plus one. */
-static int parse(struct compare *compare, int argc, char **argv)
-{
-    double number;
-    int found;
-    opterr = 0;
-    optind = 1;
-    while ((found = getopt_long(argc, argv, ":h", long_options, NULL)) != -1) {
-        if (found == 'h') return fputs(help, stdout), 1;
-        if (found == ':' || found == '?') return bench_option_error("compare", argv, found) + 1;
-        if (found == 'k') compare->key = optarg;
-        if (found == 'j') compare->json = true;
-        if (found == 'p') {
-            if (!number_between(optarg, 1, PAIRS_MAX, &number) || number != (double)(unsigned long)number) {
-                return complain("--pairs %s: expected a whole number from 1 to 1000", optarg) + 1;
-            }
-            compare->pairs = (unsigned long)number;
-            compare->pairs_given = true;
-        }
-        if (found == 'n') {
-            if (!number_between(optarg, 0, 99, &number))
-                return complain("--noise %s: expected a number of percent from 0 to 99", optarg) + 1;
-            compare->noise = number / 100;
-            compare->noise_given = true;
-        }
-    }
-    return 0;
+    double percent = -1; /* not given */
+    uint32_t pairs = 0;  /* not given */
+    const struct cli_option table[] = {
+        {"noise", 0, "PERCENT", "of files: smallest difference that counts", "5", CLI_REAL(&percent, 0, 99)},
+        {"key", 0, "NAME",
+         "number to compare; of files: one that the rows have, such as cpu_s_per_GB; of commands: one of the "
+         "last JSON line",
+         "of files: the number of the row; of commands: seconds until the end", CLI_TEXT(&compare->key)},
+        {"pairs", 0, "N", "of commands: runs of each", "7", CLI_U32(&pairs, 1, PAIRS_MAX)},
+        {"json", 0, NULL, "one JSON object per measurement instead of the table", CLI_FLAG(&compare->json)},
+    };
+    struct cli_command with_options = *command;
+    with_options.options = table;
+    with_options.option_count = sizeof table / sizeof table[0];
+    int status = cli_parse(&with_options, argc, argv, first_out);
+    if (status >= 0) return status;
+    compare->noise_given = percent >= 0;
+    compare->pairs_given = pairs > 0;
+    if (compare->noise_given) compare->noise = percent / 100;
+    if (compare->pairs_given) compare->pairs = pairs;
+    return -1;
 }
 
 int weft_bench_compare_main(int argc, char **argv)
 {
+    static const struct cli_command command = {
+        "weft bench compare",
+        "weft bench compare [options] A.json B.json\n"
+        "       weft bench compare [options] COMMAND_A COMMAND_B",
+        "Two files of rows, as `weft bench ... --json` prints them: each measurement that both have, the\n"
+        "ratio B / A of the medians with its bounds, and whether B is faster, slower or within the noise.\n"
+        "Append several runs to each:\n"
+        "\n"
+        "  for i in 1 2 3 4 5; do old/weft bench p2p --json >> A.json; new/weft bench p2p --json >> B.json; "
+        "done\n"
+        "\n"
+        "With three runs or more on both sides the bounds are those of the spread of the runs (from five\n"
+        "runs on, each median lies inside its own with 90 %); with fewer they are --noise to both sides.\n"
+        "\n"
+        "Two commands, run in turn (A B A B ...): the median of the ratios B / A with the range of their\n"
+        "middle half.\n",
+        .notes = "Exit status: 0; 1 a measurement, file or comparison failed, or contents were wrong; 2\n"
+                 "wrong usage; 3 a measurement of B is slower beyond the noise.\n",
+        .takes_arguments = true};
     struct compare compare = {.pairs = 7, .noise = 0.05};
-    int answer = parse(&compare, argc, argv);
-    if (answer != 0) return answer - 1;
-    if (argc - optind != 2) return complain("%s", "needs two files of rows, or two commands");
-    const char *a = argv[optind], *b = argv[optind + 1];
+    int first, status = parse(&compare, &command, argc, argv, &first);
+    if (status >= 0) return status;
+    if (argc - first != 2) return tool_usage_error(command.name, "needs two files of rows, or two commands");
+    const char *a = argv[first], *b = argv[first + 1];
     bool file_a = means_file(a), file_b = means_file(b);
     if (file_a != file_b)
-        return complain("%s is no file of rows, but the other is: give two files or two commands",
-                        file_a ? b : a);
+        return tool_usage_error(command.name,
+                                "%s is no file of rows, but the other is: give two files or two commands",
+                                file_a ? b : a);
     if (file_a && compare.pairs_given)
-        return complain("%s", "--pairs is for commands: files have the runs that they have");
+        return tool_usage_error(command.name, "--pairs is for commands: files have the runs that they have");
     if (!file_a && compare.noise_given)
-        return complain("%s", "--noise is for files: commands are run until their noise is known");
+        return tool_usage_error(command.name,
+                                "--noise is for files: the runs of commands show their own noise");
     return file_a ? compare_files(&compare, a, b) : compare_commands(&compare, a, b);
 }

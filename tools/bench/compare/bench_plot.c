@@ -1,57 +1,17 @@
-/* bench_plot.c - `weft bench plot`: columns of CSV files as an SVG chart. */
-#include <getopt.h>
+/* bench_chart.c - `weft bench plot`: columns of CSV files as an SVG chart. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/bench/bench_cli.h"
 #include "tools/bench/lib/chart.h"
 #include "tools/bench/lib/csv.h"
-#include "tools/bench/lib/usage.h"
+#include "tools/bench/lib/output.h"
 
 enum { SERIES_MAX = 16 };
-
-enum {
-    P_TITLE = 256,
-    P_SUBTITLE,
-    P_X,
-    P_Y,
-    P_XLABEL,
-    P_YLABEL,
-    P_XSCALE,
-    P_YSCALE,
-    P_XLOG,
-    P_YLOG,
-    P_XMIN,
-    P_XMAX,
-    P_YMIN,
-    P_YMAX
-};
-
-static const struct option plot_options[] = {
-    {"title", required_argument, NULL, P_TITLE},   {"subtitle", required_argument, NULL, P_SUBTITLE},
-    {"x", required_argument, NULL, P_X},           {"y", required_argument, NULL, P_Y},
-    {"x-label", required_argument, NULL, P_XLABEL}, {"y-label", required_argument, NULL, P_YLABEL},
-    {"x-scale", required_argument, NULL, P_XSCALE}, {"y-scale", required_argument, NULL, P_YSCALE},
-    {"x-log", no_argument, NULL, P_XLOG},          {"y-log", no_argument, NULL, P_YLOG},
-    {"x-min", required_argument, NULL, P_XMIN},    {"x-max", required_argument, NULL, P_XMAX},
-    {"y-min", required_argument, NULL, P_YMIN},    {"y-max", required_argument, NULL, P_YMAX},
-    {"output", required_argument, NULL, 'o'},      {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
-
-static const char plot_help[] =
-    "usage: weft bench plot --x COLUMN --y COLUMN [options] -o FILE.svg NAME=FILE.csv[,color=N][,dashed] "
-    "...\n\n"
-    "Draws two columns of each CSV file as a line.\n\n"
-    "  --title, --subtitle TEXT           above the chart\n"
-    "  --x, --y COLUMN                    by the names in the first line of the files\n"
-    "  --x-label, --y-label TEXT          of the axes (default: the column)\n"
-    "  --x-scale, --y-scale FACTOR        multiplied with every value (1e-6: bytes to MB)\n"
-    "  --x-log, --y-log                   logarithmic axis\n"
-    "  --x-min, --x-max, --y-min, --y-max VALUE   ends of the axes (default: from the data)\n"
-    "  -o, --output FILE                  the SVG (default: standard output)\n";
 
 struct plot {
     struct bench_chart chart;
@@ -61,37 +21,6 @@ struct plot {
     const char *x, *y, *output;
     double x_scale, y_scale;
 };
-
-static bool plot_number(const char *text, double *out)
-{
-    char *end = NULL;
-    *out = strtod(text, &end);
-    if (end != text && !*end && isfinite(*out)) return true;
-    fprintf(stderr, "weft bench plot: '%s' is not a number\n", text);
-    return false;
-}
-
-static bool plot_option(struct plot *plot, int found, const char *text)
-{
-    struct bench_chart *chart = &plot->chart;
-    switch (found) {
-    case P_TITLE: chart->title = text; return true;
-    case P_SUBTITLE: chart->subtitle = text; return true;
-    case P_X: plot->x = text; return true;
-    case P_Y: plot->y = text; return true;
-    case P_XLABEL: chart->x.label = text; return true;
-    case P_YLABEL: chart->y.label = text; return true;
-    case P_XLOG: chart->x.log = true; return true;
-    case P_YLOG: chart->y.log = true; return true;
-    case P_XSCALE: return plot_number(text, &plot->x_scale);
-    case P_YSCALE: return plot_number(text, &plot->y_scale);
-    case P_XMIN: return plot_number(text, &chart->x.min);
-    case P_XMAX: return plot_number(text, &chart->x.max);
-    case P_YMIN: return plot_number(text, &chart->y.min);
-    case P_YMAX: return plot_number(text, &chart->y.max);
-    default: plot->output = text; return true;
-    }
-}
 
 /* NAME=FILE[,color=N][,dashed] */
 static bool plot_series(struct plot *plot, const char *text)
@@ -150,6 +79,39 @@ static int plot_write(struct plot *plot)
     return fine ? 0 : 1;
 }
 
+/* -1: continue; otherwise the exit status. The files are argv[*first_out] and what follows. */
+static int parse(struct plot *plot, int argc, char **argv, int *first_out)
+{
+    struct bench_chart *chart = &plot->chart;
+    const struct cli_option table[] = {
+        {"title", 0, "TEXT", "title of the chart", "", CLI_TEXT(&chart->title)},
+        {"subtitle", 0, "TEXT", "line below the title", CLI_TEXT(&chart->subtitle)},
+        {"x", 0, "COLUMN", "column of the horizontal axis, by its name in the first line of the files",
+         CLI_TEXT(&plot->x)},
+        {"y", 0, "COLUMN", "column of the vertical axis", CLI_TEXT(&plot->y)},
+        {"x-label", 0, "TEXT", "label of the horizontal axis", "the column", CLI_TEXT(&chart->x.label)},
+        {"y-label", 0, "TEXT", "label of the vertical axis", "the column", CLI_TEXT(&chart->y.label)},
+        {"x-scale", 0, "FACTOR", "factor of every x (1e-6: bytes to MB)",
+         CLI_REAL(&plot->x_scale, -DBL_MAX, DBL_MAX)},
+        {"y-scale", 0, "FACTOR", "factor of every y", CLI_REAL(&plot->y_scale, -DBL_MAX, DBL_MAX)},
+        {"x-log", 0, NULL, "logarithmic horizontal axis", CLI_FLAG(&chart->x.log)},
+        {"y-log", 0, NULL, "logarithmic vertical axis", CLI_FLAG(&chart->y.log)},
+        {"x-min", 0, "VALUE", "left end of the axis", "from the data",
+         CLI_REAL(&chart->x.min, -DBL_MAX, DBL_MAX)},
+        {"x-max", 0, "VALUE", "right end", "from the data", CLI_REAL(&chart->x.max, -DBL_MAX, DBL_MAX)},
+        {"y-min", 0, "VALUE", "lower end", "from the data", CLI_REAL(&chart->y.min, -DBL_MAX, DBL_MAX)},
+        {"y-max", 0, "VALUE", "upper end", "from the data", CLI_REAL(&chart->y.max, -DBL_MAX, DBL_MAX)},
+        {"output", 'o', "FILE", "file for the SVG", "standard output", CLI_TEXT(&plot->output)},
+    };
+    const struct cli_command command = {
+        "weft bench plot",
+        "weft bench plot --x COLUMN --y COLUMN [options] -o FILE.svg NAME=FILE.csv[,color=N][,dashed] ...",
+        "Draws two columns of each CSV file as a line.\n", CLI_TABLE(table), .takes_arguments = true};
+    int status = cli_parse(&command, argc, argv, first_out);
+    if (status >= 0 || (plot->x && plot->y && *first_out < argc)) return status;
+    return tool_usage_error(command.name, "needs --x, --y and at least one NAME=FILE.csv");
+}
+
 int weft_bench_plot_main(int argc, char **argv)
 {
     static struct plot plot;
@@ -159,21 +121,11 @@ int weft_bench_plot_main(int argc, char **argv)
                                    .series = plot.series},
                          .x_scale = 1,
                          .y_scale = 1};
-    int found;
-    opterr = 0;
-    optind = 1;
-    while ((found = getopt_long(argc, argv, ":o:h", plot_options, NULL)) != -1) {
-        if (found == 'h') return fputs(plot_help, stdout), 0;
-        if (found == '?' || found == ':') return bench_option_error("plot", argv, found);
-        if (!plot_option(&plot, found, optarg)) return 2;
-    }
-    if (!plot.x || !plot.y || optind == argc) {
-        fprintf(stderr, "weft bench plot: needs --x, --y and at least one NAME=FILE.csv; see --help\n");
-        return 2;
-    }
+    int first, status = parse(&plot, argc, argv, &first);
+    if (status >= 0) return status;
     bool fine = true;
-    for (; fine && optind < argc; optind++) fine = plot_series(&plot, argv[optind]);
-    int status = fine ? plot_write(&plot) : 1;
+    for (; fine && first < argc; first++) fine = plot_series(&plot, argv[first]);
+    status = fine ? plot_write(&plot) : 1;
     for (size_t i = 0; i < SERIES_MAX; i++) bench_points_free(&plot.points[i]);
     return status;
 }

@@ -1,36 +1,19 @@
 /* bench_kernels.c - `weft bench kernels`: a table of kernels against copy bandwidth. */
 #include <errno.h>
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/bench/bench_cli.h"
+#include "tools/bench/kernels/compare_torch.h"
+#include "tools/bench/kernels/kernelbench.h"
+#include "tools/bench/lib/output.h"
+#include "tools/bench/lib/rows.h"
 #include "tools/bench/lib/sweep.h"
 #include "tools/bench/lib/table.h"
-#include "tools/bench/lib/usage.h"
-#include "tools/bench/lib/rows.h"
-#include "tools/bench/kernels/kernelbench.h"
-#include "tools/bench/kernels/compare_torch.h"
-
-static const char help[] =
-    "usage: weft bench kernels [options]\n\n"
-    "Times each kernel on one thread, in turn with a copy that moves as many bytes, and prints the ratio.\n\n"
-    "  -c, --count N      elements (default 25M; suffixes K, M, G are powers of 1024, M = 1,048,576)\n"
-    "  -r, --rounds N     measured rounds (default 9)\n"
-    "  -k, --kernels NAME scalar, avx2, avx512 or avx512bf16 (default: what this processor does best)\n"
-    "  -o, --only TEXT    only kernels whose name has this text in it\n"
-    "  -b, --beside torch instead: top-k and PowerSGD in turn with torch.topk and the PowerSGD hook of "
-    "PyTorch on the same\n"
-    "                     data, one thread each (needs Debian's python3-torch); 3 rounds unless --rounds "
-    "says otherwise\n"
-    "      --json         one JSON object per line instead of the table\n"
-    "      --help         this text\n\n"
-    "Columns: bytes per element are read plus written (PowerSGD's residual stays in its factors: 12 in the "
-    "first product, 4 in\n"
-    "the second, 4 in the result); copy is the faster of memcpy and a streaming copy of the same\n"
-    "traffic, measured in the same round; ratio is the median over rounds, with the quartiles beside it.\n";
+#include "tools/size.h"
 
 static const struct bench_column columns[] = {
     {"kernel", "", true},        {"elements", "", false},  {"bytes", "/element", false},
@@ -118,57 +101,63 @@ static int run_torch_comparison(const struct kernelbench_options *options, struc
     return bench_flush_output("kernels") && fine ? 0 : 1;
 }
 
+static int set_kernels(const struct cli_command *command, const struct cli_option *option, const char *text)
+{
+    struct kernelbench_options *options = option->value;
+    options->kernels = weft_kernels_by_name(text);
+    if (!options->kernels)
+        return cli_value_error(command, "--kernels", text, "a variant that this processor and build have");
+    setenv("WEFT_KERNELS", text, 1); /* the codecs choose their kernels by it */
+    return -1;
+}
+
+/* -1: continue; otherwise the exit status. */
+static int parse(struct kernelbench_options *options, bool *json, bool *compares_torch, int argc, char **argv)
+{
+    static const char *const peers[] = {"torch", NULL};
+    uint64_t count = options->count;
+    uint32_t peer = UINT32_MAX; /* not given */
+    const struct cli_option table[] = {
+        {"count", 'c', "N", "elements; suffixes K, M, G are powers of 1024",
+         CLI_SIZE(&count, 1024, ((uint64_t)1 << 32) - 1)},
+        {"rounds", 'r', "N", "measured rounds", "9; with --compare 3", CLI_U32(&options->rounds, 1, 1000)},
+        {"kernels", 'k', "NAME", "scalar, avx2, avx512 or avx512bf16", "the fastest of this processor",
+         CLI_CALL(set_kernels, options)},
+        {"only", 'o', "TEXT", "text that the names of the measured kernels contain", "",
+         CLI_TEXT(&options->only)},
+        {"compare", 'b', "PEER",
+         "torch: top-k and PowerSGD in turn with torch.topk and the PowerSGD hook of PyTorch on the same "
+         "data, one "
+         "thread each (requires python3-torch of Debian)",
+         "", CLI_CHOICE(&peer, peers)},
+        {"beside", 0, "PEER", CLI_CHOICE(&peer, peers), .new_name = "compare"},
+        BENCH_JSON_OPTION(json),
+    };
+    const struct cli_command command = {
+        "weft bench kernels", "weft bench kernels [options]",
+        "Times each kernel on one thread, in turn with a copy of as many bytes, and prints the ratio.\n",
+        CLI_TABLE(table),
+        .notes = "Columns: bytes per element are read plus written (PowerSGD's residual is kept in its\n"
+                 "factors: 12 in the first product, 4 in the second, 4 in the result). copy is the faster\n"
+                 "of memcpy and a non-temporal copy of the same traffic, measured in the same round.\n"
+                 "ratio is the median over the rounds, then the quartiles.\n"};
+    int status = cli_parse(&command, argc, argv, NULL);
+    if (status >= 0) return status;
+    options->count = count;
+    *compares_torch = peer != UINT32_MAX;
+    if (*compares_torch && options->only)
+        return tool_usage_error(command.name, "--only '%s' is not for --compare", options->only);
+    return -1;
+}
+
 int weft_bench_kernels_main(int argc, char **argv)
 {
-    static const struct option known[] = {
-        {"count", required_argument, NULL, 'c'}, {"rounds", required_argument, NULL, 'r'},
-        {"kernels", required_argument, NULL, 'k'}, {"only", required_argument, NULL, 'o'},
-        {"beside", required_argument, NULL, 'b'},
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
-    };
     struct kernelbench_options options = {.count = 25 << 20};
     struct output out = {0};
     bool compares_torch = false;
-    uint64_t number;
-    char *end;
-    int c;
-    optind = 0;
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, ":c:r:k:o:b:h", known, NULL)) != -1) {
-        switch (c) {
-        case 'c':
-            if (!bench_size_parse(optarg, &number) || number < 1024 || number >= (uint64_t)1 << 32)
-                return bench_value_error("kernels", "--count", optarg, "a number from 1K to below 4G");
-            options.count = number;
-            break;
-        case 'r':
-            number = strtoull(optarg, &end, 10);
-            if (*end || number < 1 || number > 1000)
-                return bench_value_error("kernels", "--rounds", optarg, "a number from 1 to 1000");
-            options.rounds = (uint32_t)number;
-            break;
-        case 'k':
-            options.kernels = weft_kernels_by_name(optarg);
-            if (!options.kernels)
-                return bench_value_error("kernels", "--kernels", optarg,
-                                         "a variant that this processor and build have");
-            setenv("WEFT_KERNELS", optarg, 1); /* the codecs choose for themselves */
-            break;
-        case 'o': options.only = optarg; break;
-        case 'b':
-            if (strcmp(optarg, "torch") != 0)
-                return bench_value_error("kernels", "--beside", optarg, "'torch'");
-            compares_torch = true;
-            break;
-        case 'j': out.json = true; break;
-        case 'h': fputs(help, stdout); return 0;
-        default: return bench_option_error("kernels", argv, c);
-        }
-    }
+    int status = parse(&options, &out.json, &compares_torch, argc, argv);
+    if (status >= 0) return status;
     if (!options.kernels) options.kernels = weft_kernels();
-    if (optind < argc) return bench_value_error("kernels", "argument", argv[optind], "an option");
-    if (compares_torch && options.only)
-        return bench_value_error("kernels", "--only", options.only, "for --beside");
     if (options.rounds == 0) options.rounds = compares_torch ? 3 : 9;
     out.variant = options.kernels->name;
     if (compares_torch) return run_torch_comparison(&options, &out);

@@ -10,6 +10,7 @@
 
 #include "tools/bench/lib/samples.h"
 #include "tools/bench/lib/sweep.h"
+#include "tools/size.h"
 
 enum { RUNS_MAX = 1024 };
 #define CHANCE 0.9
@@ -85,7 +86,7 @@ static void name_row(const json_t *object, struct bench_measurement *row)
     }
     double bytes = number(object, "bytes");
     if (bytes > 0 && bytes < 1e18) {
-        bench_size_format((uint64_t)bytes, size, sizeof size);
+        tool_size_format((uint64_t)bytes, size, sizeof size);
         append(row->name, sizeof row->name, "%sB", size);
     }
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {

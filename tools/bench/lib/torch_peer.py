@@ -1,4 +1,4 @@
-"""torch_peer.py DATA ELEMENTS - PyTorch's answer to a request, for `weft bench kernels --beside torch`.
+"""torch_peer.py DATA ELEMENTS - PyTorch's answer to a request, for `weft bench kernels --compare torch`.
 
 DATA is a file of float32 that the caller fills; it is read, not copied, so that both work on the same numbers. Each line of
 standard input asks for one run and is answered by one line with its seconds:

@@ -1,9 +1,10 @@
-/* compare.c - see compare.h.
+/* beside.c - see beside.h.
  *
  * Every round measures every column of a cell once, one after the other, so that slow spells of the machine
  * fall on all of them. A ratio is the median over rounds of ours / the fastest peer of that round's cell,
  * where the fastest is chosen by its median over all rounds. */
 #include "tools/bench/p2p/compare.h"
+#include "tools/size.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -11,19 +12,19 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/bench/lib/output.h"
+#include "tools/bench/lib/rows.h"
 #include "tools/bench/lib/samples.h"
 #include "tools/bench/lib/table.h"
-#include "tools/bench/lib/usage.h"
-#include "tools/bench/lib/rows.h"
 
 enum { PEERS_MAX = 4, ROUNDS_MAX = 99, SIZES_MAX = 8 };
 
 struct peer {
-    const char *name;                 /* of the column */
-    const char *test, *tls;           /* of ucx_perftest; test NULL: a raw measurement */
+    const char *name;       /* of the column */
+    const char *test, *tls; /* of ucx_perftest; test NULL: a raw measurement */
     bool error_handling;
     bool (*raw)(const struct p2p_options *, uint64_t, double *, char *, size_t);
-    bool shown_only;                  /* a column without a goal */
+    bool shown_only; /* a column without a goal */
 };
 
 struct goal {
@@ -225,7 +226,7 @@ static bool meets_goal(const struct section *section, const struct goal *goal, d
 
 /* "0.97 (0.95-1.02) goal 0.95" for each goal of this size, or the ratio alone. */
 static void write_ratios(const struct section *section, const struct cell *cell, uint64_t bytes, char *ratios,
-                  char *goals, size_t capacity)
+                         char *goals, size_t capacity)
 {
     bool any = false;
     ratios[0] = goals[0] = 0;
@@ -268,7 +269,7 @@ static void add_row(struct bench_table *table, const struct section *section, co
 {
     char size[24], ratios[BENCH_TABLE_CELL_MAX], goals[BENCH_TABLE_CELL_MAX];
     size_t column = 0;
-    bench_size_format(bytes, size, sizeof size);
+    tool_size_format(bytes, size, sizeof size);
     bench_table_row(table);
     bench_table_cell(table, column++, "%s", size);
     bench_table_cell(table, column++, "%.3f", median(cell->ours, cell->rounds));
@@ -359,8 +360,8 @@ int p2p_compare(const struct p2p_options *given)
     }
     if (ran == 0)
         fprintf(stderr,
-                "weft bench p2p: --only %s: no such section; there are shm-latency, shm-send, shm-put, cma, "
-                "tcp\n",
+                "weft bench p2p: --only %s: no such section; there are shm-latency, shm-send, shm-put,\n"
+                "cma, tcp\n",
                 options.sections);
     return ran == 0 ? 2 : bench_flush_output("p2p") && fine ? 0 : 1;
 }

@@ -1,121 +1,19 @@
 /* options.c - see options.h. */
 #include "tools/bench/p2p/options.h"
+#include "tools/bench/bench_cli.h"
+#include "tools/size.h"
 
-#include <errno.h>
-#include <getopt.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/bench/lib/usage.h"
+#include "tools/bench/lib/output.h"
 
-enum {
-    OPTION_OP = 256,
-    OPTION_MEASURE,
-    OPTION_WAIT,
-    OPTION_PATTERN,
-    OPTION_MEMORY,
-    OPTION_TRANSPORT,
-    OPTION_DEVICES,
-    OPTION_WRAP,
-    OPTION_WINDOW,
-    OPTION_BUFFERS,
-    OPTION_ITERS,
-    OPTION_ROW_MS,
-    OPTION_DEADLINE,
-    OPTION_EAGER,
-    OPTION_CPUS,
-    OPTION_JSON,
-    OPTION_PEERS,
-    OPTION_SECRET,
-    OPTION_BESIDE,
-    OPTION_ROUNDS,
-    OPTION_ONLY,
-    OPTION_STEP,
-};
-
-static const struct option long_options[] = {
-    {"op", required_argument, NULL, OPTION_OP},
-    {"measure", required_argument, NULL, OPTION_MEASURE},
-    {"wait", required_argument, NULL, OPTION_WAIT},
-    {"pattern", required_argument, NULL, OPTION_PATTERN},
-    {"memory", required_argument, NULL, OPTION_MEMORY},
-    {"transport", required_argument, NULL, OPTION_TRANSPORT},
-    {"devices", required_argument, NULL, OPTION_DEVICES},
-    {"wrap", required_argument, NULL, OPTION_WRAP},
-    {"window", required_argument, NULL, OPTION_WINDOW},
-    {"buffers", required_argument, NULL, OPTION_BUFFERS},
-    {"iters", required_argument, NULL, OPTION_ITERS},
-    {"row-ms", required_argument, NULL, OPTION_ROW_MS},
-    {"deadline", required_argument, NULL, OPTION_DEADLINE},
-    {"eager", required_argument, NULL, OPTION_EAGER},
-    {"cpus", required_argument, NULL, OPTION_CPUS},
-    {"minbytes", required_argument, NULL, 'b'},
-    {"maxbytes", required_argument, NULL, 'e'},
-    {"stepfactor", required_argument, NULL, 'f'},
-    {"stepbytes", required_argument, NULL, OPTION_STEP},
-    {"processes", required_argument, NULL, 'n'},
-    {"peers", required_argument, NULL, OPTION_PEERS},
-    {"secret-file", required_argument, NULL, OPTION_SECRET},
-    {"json", no_argument, NULL, OPTION_JSON},
-    {"beside", required_argument, NULL, OPTION_BESIDE},
-    {"rounds", required_argument, NULL, OPTION_ROUNDS},
-    {"only", required_argument, NULL, OPTION_ONLY},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
-
-static const char help[] =
-    "usage: weft bench p2p [options]\n\n"
-    "Messages between endpoints of one transport, no collective: latency, bandwidth, message rate, contents "
-    "checked.\n\n"
-    "  -n, --processes N     start N processes on this host (default 2; 0, or inside `weft run`: take part "
-    "in that job)\n"
-    "      --peers N         process 0 and N peers: -n N+1, and pattern fanout unless another is named\n"
-    "      --op OPS          send, put, get, several with commas, or all (default send)\n"
-    "      --measure WHAT    lat, bw, duplex, rate, several with commas, or all (default lat,bw)\n"
-    "      --transport T     ucx:tcp, ucx:shm, shm, verbs, tcp, auto; wrapped: fault:T, delay:T (default "
-    "ucx:tcp)\n"
-    "      --devices LIST    network or RDMA devices, comma separated (default lo)\n"
-    "      --secret-file FILE  the secret that the endpoints prove to each other, the same on all hosts "
-    "(default:\n"
-    "                        WEFT_SECRET, WEFT_SECRET_FILE): verbs between hosts needs one\n"
-    "      --wrap TEXT       parameters of fault: and delay:, e.g. delay_us=100\n"
-    "      --wait MODE       poll (never sleep), sleep (at once), auto (spin briefly, then sleep; default "
-    "poll)\n"
-    "      --pattern P       bandwidth of: pairs 0-1 2-3 ..., incast (all to 0), fanout (0 to all), all "
-    "(default pairs);\n"
-    "                        latency is always that of the pairs\n"
-    "      --memory M        plain, or mapped: memory that the transport itself gives (default mapped where "
-    "there is any)\n"
-    "      --window N        messages in flight per peer for bw and duplex (default 16; rate: 4 times that)\n"
-    "      --buffers N       buffers used in turn (default 1, as perftest does)\n"
-    "      --eager SIZE      payloads up to SIZE travel with their announcement (default: the transport's)\n"
-    "      --cpus LIST       pin process i to the i-th CPU of the list, in turn (default: not pinned)\n"
-    "  -b, --minbytes SIZE   first size: 8, 64K, 25M, 1G (default 8)\n"
-    "  -e, --maxbytes SIZE   last size (default 4M)\n"
-    "  -f, --stepfactor F    next size = size * F (default 8)\n"
-    "      --stepbytes SIZE  next size = size + SIZE instead\n"
-    "      --iters N         timed messages of a row (default: as many as --row-ms hold)\n"
-    "      --row-ms MS       time of one row (default 300)\n"
-    "      --deadline S      give up when nothing moves for so long (default 30)\n"
-    "      --json            one JSON object per row instead of the table\n"
-    "      --beside PEERS    ucx_perftest: run it, memcpy and process_vm_readv in turn with ours, print the "
-    "ratios\n"
-    "      --rounds N        of --beside; medians are printed (default 5)\n"
-    "      --only LIST       of --beside: shm-latency, shm-send, shm-put, cma, tcp (default: all)\n"
-    "  -h, --help            this text\n\n"
-    "Latencies are one way (half a round trip; of get: the whole operation), in microseconds; t_avg is of a "
-    "pass without\n"
-    "a clock reading per message. BW in GB/s (1e9 bytes), all peers and both directions together; peak: the "
-    "fastest\n"
-    "twentieth of the messages at each receiver. CPU: processor seconds of all processes per GB. copies: per "
-    "message, as the\n"
-    "transport counts them. #wrong: messages with a wrong length, status or byte.\n";
-
-const char *p2p_op_name(unsigned op) { return op == P2P_PUT ? "put" : op == P2P_GET ? "get" : "send"; }
+const char *p2p_op_name(unsigned op)
+{
+    return op == P2P_PUT ? "put" : op == P2P_GET ? "get" : "send";
+}
 
 const char *p2p_measure_name(unsigned measure)
 {
@@ -138,30 +36,6 @@ const char *p2p_pattern_name(enum p2p_pattern pattern)
                                    : "all";
 }
 
-static bool complain(const char *option, const char *text, const char *expected)
-{
-    fprintf(stderr, "weft bench p2p: %s %s: expected %s\n", option, text, expected);
-    return false;
-}
-
-static bool parse_u32(const char *option, const char *text, uint32_t min, uint32_t max, uint32_t *out)
-{
-    char *end = NULL, expected[80];
-    errno = 0;
-    unsigned long value = strtoul(text, &end, 10);
-    snprintf(expected, sizeof expected, "a whole number from %" PRIu32 " to %" PRIu32, min, max);
-    if (end == text || *end || errno || *text == '-' || value < min || value > max)
-        return complain(option, text, expected);
-    *out = (uint32_t)value;
-    return true;
-}
-
-static bool parse_size(const char *option, const char *text, uint64_t *out)
-{
-    if (bench_size_parse(text, out)) return true;
-    return complain(option, text, "a size such as 8, 64K, 25M or 1G");
-}
-
 /* The index of `text` among `choices`, starting at 1; 0: none. */
 static unsigned choose(const char *text, const char *const *choices)
 {
@@ -171,48 +45,66 @@ static unsigned choose(const char *text, const char *const *choices)
     return 0;
 }
 
-static bool parse_choice(const char *option, const char *text, const char *const *choices, const char *listed,
-                         unsigned *out)
-{
-    unsigned found = choose(text, choices);
-    if (!found) return complain(option, text, listed);
-    *out = found;
-    return true;
-}
-
-/* A mask of the choices named in a comma-separated list. */
-static bool parse_mask(const char *option, const char *text, const char *const *choices, const char *listed,
-                       unsigned *out)
+/* A mask of the choices named in a comma-separated list; "all" names every one. */
+static int set_mask(const struct cli_command *command, const char *option, const char *text,
+                    const char *const *choices, const char *expected, unsigned *out)
 {
     char copy[96];
     unsigned mask = 0;
-    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) return complain(option, text, listed);
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy)
+        return cli_value_error(command, option, text, expected);
     char *rest = copy;
     for (char *word; (word = strsep(&rest, ","));) {
         unsigned found = choose(word, choices);
         if (strcmp(word, "all") == 0) mask = ~0u;
         else if (found) mask |= 1u << (found - 1);
-        else return complain(option, text, listed);
+        else return cli_value_error(command, option, text, expected);
     }
     *out = mask;
-    return mask != 0;
+    return -1;
 }
 
-static bool parse_cpus(struct p2p_options *options, const char *text)
+static int set_ops(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
+    static const char *const ops[] = {"send", "put", "get", NULL};
+    struct p2p_options *options = option->value;
+    int status = set_mask(command, "--op", text, ops, "send, put, get or all", &options->ops);
+    options->ops &= P2P_SEND | P2P_PUT | P2P_GET;
+    return status;
+}
+
+static int set_measures(const struct cli_command *command, const struct cli_option *option, const char *text)
+{
+    static const char *const measures[] = {"lat", "bw", "duplex", "rate", NULL};
+    struct p2p_options *options = option->value;
+    int status =
+        set_mask(command, "--measure", text, measures, "lat, bw, duplex, rate or all", &options->measures);
+    options->measures &= P2P_LATENCY | P2P_BANDWIDTH | P2P_DUPLEX | P2P_RATE;
+    return status;
+}
+
+static int set_cpus(const struct cli_command *command, const struct cli_option *option, const char *text)
+{
+    struct p2p_options *options = option->value;
+    const char *list = text;
     long online = sysconf(_SC_NPROCESSORS_CONF);
     options->cpu_count = 0;
-    while (*text) {
+    while (*list) {
         char *end = NULL;
-        unsigned long cpu = strtoul(text, &end, 10);
-        if (end == text || cpu >= (unsigned long)online || (*end && *end != ',') ||
-            options->cpu_count == P2P_CPUS_MAX) {
-            return complain("--cpus", text, "numbers of CPUs of this host, such as 0,1");
-        }
+        unsigned long cpu = strtoul(list, &end, 10);
+        if (end == list || cpu >= (unsigned long)online || (*end && *end != ',') ||
+            options->cpu_count == P2P_CPUS_MAX)
+            return cli_value_error(command, "--cpus", text, "a list of CPUs of this host, such as 0,1");
         options->cpus[options->cpu_count++] = (uint32_t)cpu;
-        text = *end ? end + 1 : end;
+        list = *end ? end + 1 : end;
     }
-    return true;
+    return -1;
+}
+
+static bool transport_error(const char *text, const char *expected)
+{
+    fprintf(stderr, "weft bench p2p: --transport: '%s' is not %s\n", text, expected);
+    return false;
 }
 
 bool p2p_transport_parse(const char *text, struct p2p_transport_spec *spec)
@@ -225,92 +117,117 @@ bool p2p_transport_parse(const char *text, struct p2p_transport_spec *spec)
     memset(spec, 0, sizeof *spec);
     if (strlen(text) >= sizeof spec->text || backend_bytes >= sizeof spec->backend ||
         (colon && strlen(colon + 1) >= sizeof spec->lanes)) {
-        return complain("--transport", text, "a shorter name");
+        return transport_error(text, "a shorter name");
     }
     if (*at == 0 || (colon && colon[1] == 0))
-        return complain("--transport", text, "ucx:tcp, ucx:shm, shm, verbs, tcp or auto");
+        return transport_error(text, "ucx:tcp, ucx:shm, shm, verbs, tcp or auto");
     if (strncmp(at, "sim", 3) == 0)
-        return complain("--transport", text, "a real transport: sim lives inside one process");
+        return transport_error(text, "a real transport: sim lives inside one process");
     snprintf(spec->text, sizeof spec->text, "%s", text);
     snprintf(spec->backend, sizeof spec->backend, "%.*s", (int)backend_bytes, text);
     if (colon) snprintf(spec->lanes, sizeof spec->lanes, "%s", colon + 1);
     return true;
 }
 
-static bool parse_factor(const char *text, double *out)
+static int set_transport(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
-    char *end = NULL;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value > 1) || value > 1e6) return complain("-f", text, "a number above 1");
-    *out = value;
-    return true;
+    return p2p_transport_parse(text, option->value) ? -1 : TOOL_USAGE;
 }
 
-static bool set_words(struct p2p_options *options, int found, const char *text)
+static int set_step(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
-    static const char *const ops[] = {"send", "put", "get", NULL}, *const measures[] = {"lat", "bw", "duplex",
-                                                                                        "rate", NULL};
+    struct p2p_options *options = option->value;
+    if (!tool_size_parse(text, &options->sweep.step))
+        return cli_value_error(command, "--stepbytes", text, "a size such as 64K");
+    options->sweep.factor = 0;
+    return -1;
+}
+
+/* What the table fills beside struct p2p_options; UINT32_MAX: not given. */
+struct given {
+    uint32_t processes, peers, wait, pattern, memory, compared;
+};
+
+/* -1: continue; otherwise the exit status. */
+static int parse(struct p2p_options *options, struct given *given, int argc, char **argv)
+{
     static const char *const waits[] = {"poll", "sleep", "auto", NULL};
-    static const char *const patterns[] = {"pairs", "incast", "fanout", "all", NULL}, *const memories[] = {
-                                                                                          "plain", "mapped",
-                                                                                          NULL};
-    unsigned value = 0;
-    switch (found) {
-    case OPTION_OP:
-        if (!parse_mask("--op", text, ops, "send, put, get or all", &options->ops)) return false;
-        options->ops &= P2P_SEND | P2P_PUT | P2P_GET;
-        return true;
-    case OPTION_MEASURE:
-        if (!parse_mask("--measure", text, measures, "lat, bw, duplex, rate or all", &options->measures))
-            return false;
-        options->measures &= P2P_LATENCY | P2P_BANDWIDTH | P2P_DUPLEX | P2P_RATE;
-        return true;
-    case OPTION_WAIT:
-        if (!parse_choice("--wait", text, waits, "poll, sleep or auto", &value)) return false;
-        options->wait = (enum p2p_wait)value;
-        return true;
-    case OPTION_PATTERN:
-        if (!parse_choice("--pattern", text, patterns, "pairs, incast, fanout or all", &value)) return false;
-        options->pattern = (enum p2p_pattern)value;
-        return true;
-    default:
-        if (!parse_choice("--memory", text, memories, "plain or mapped", &value)) return false;
-        options->memory = (enum p2p_memory)value;
-        return true;
-    }
+    static const char *const patterns[] = {"pairs", "incast", "fanout", "all", NULL};
+    static const char *const memories[] = {"plain", "mapped", NULL};
+    static const char *const peers[] = {"ucx_perftest", NULL};
+    const struct cli_option table[] = {
+        {"processes", 'n', "N", "processes to start on this host; 0: take part in the job of the environment",
+         "2; inside `weft run` 0", CLI_U32(&given->processes, 0, P2P_RANKS_MAX)},
+        {"peers", 0, "N", "peers of process 0: -n N+1, and pattern fanout unless --pattern is given", "",
+         CLI_U32(&given->peers, 1, P2P_RANKS_MAX - 1)},
+        {"op", 0, "OPS", "send, put, get, several with commas, or all", "send", CLI_CALL(set_ops, options)},
+        {"measure", 0, "LIST", "lat, bw, duplex, rate, several with commas, or all", "lat,bw",
+         CLI_CALL(set_measures, options)},
+        {"transport", 0, "T", "ucx:tcp, ucx:shm, shm, verbs, tcp, auto; wrapped: fault:T, delay:T", "ucx:tcp",
+         CLI_CALL(set_transport, &options->transport)},
+        {"devices", 0, "LIST", "network or RDMA devices, separated by commas", "lo",
+         CLI_TEXT(&options->devices)},
+        {"secret-file", 0, "FILE",
+         "file with the secret by which the endpoints authenticate, the same on all hosts; verbs between "
+         "hosts "
+         "requires one",
+         "WEFT_SECRET, then WEFT_SECRET_FILE", CLI_TEXT(&options->secret_file)},
+        {"wrap", 0, "TEXT", "parameters of fault: and delay:, such as delay_us=100", "",
+         CLI_TEXT(&options->wrap)},
+        {"wait", 0, "MODE", "poll: never sleep; sleep: at once; auto: poll for a while, then sleep", "poll",
+         CLI_CHOICE(&given->wait, waits)},
+        {"pattern", 0, "P",
+         "pattern of bandwidth: pairs (0-1 2-3 ...), incast (all to 0), fanout (0 to all) or all; latency is "
+         "always "
+         "that of the pairs",
+         "pairs", CLI_CHOICE(&given->pattern, patterns)},
+        {"memory", 0, "M", "plain, or mapped: memory from the transport", "mapped, if the transport has any",
+         CLI_CHOICE(&given->memory, memories)},
+        {"window", 0, "N", "messages in flight per peer for bw and duplex; rate has 4 times as many",
+         CLI_U32(&options->window, 1, P2P_WINDOW_MAX)},
+        {"buffers", 0, "N", "buffers used in turn; perftest has 1",
+         CLI_U32(&options->buffers, 1, P2P_BUFFERS_MAX)},
+        {"eager", 0, "SIZE", "longest payload that is sent without a rendezvous", "that of the transport",
+         CLI_SIZE(&options->eager_bytes, 0, TOOL_SIZE_MAX)},
+        {"cpus", 0, "LIST", "CPUs for the processes, in turn", "not pinned", CLI_CALL(set_cpus, options)},
+        {"minbytes", 'b', "SIZE", "first size: 8, 64K, 25M, 1G",
+         CLI_SIZE(&options->sweep.first, 0, TOOL_SIZE_MAX)},
+        {"maxbytes", 'e', "SIZE", "last size", CLI_SIZE(&options->sweep.last, 0, TOOL_SIZE_MAX)},
+        {"stepfactor", 'f', "F", "ratio of a size to the one before",
+         CLI_REAL(&options->sweep.factor, 1.001, 1e6)},
+        {"stepbytes", 0, "SIZE", "difference of a size to the one before, instead of a ratio", "",
+         CLI_CALL(set_step, options)},
+        {"iters", 0, "N", "timed messages of a row", "as many as --row-ms allows",
+         CLI_U32(&options->iters, 1, P2P_ITERS_MAX)},
+        {"row-ms", 0, "MS", "time of one row", CLI_U32(&options->row_ms, 1, 60000)},
+        {"deadline", 0, "SECONDS", "longest time without progress", CLI_U32(&options->deadline_s, 1, 3600)},
+        BENCH_JSON_OPTION(&options->json),
+        {"compare", 0, "PEER",
+         "ucx_perftest: run it, memcpy and process_vm_readv in turn with weft, and print the ratios", "",
+         CLI_CHOICE(&given->compared, peers)},
+        {"beside", 0, "PEER", CLI_CHOICE(&given->compared, peers), .new_name = "compare"},
+        {"rounds", 0, "N", "rounds of --compare; medians are printed", CLI_U32(&options->rounds, 1, 99)},
+        {"only", 0, "LIST", "sections of --compare: shm-latency, shm-send, shm-put, cma, tcp", "all",
+         CLI_TEXT(&options->sections)},
+    };
+    const struct cli_command command = {"weft bench p2p", "weft bench p2p [options]",
+                                        "Messages between endpoints of one transport, no collective: "
+                                        "latency, bandwidth, message rate, contents checked.\n",
+                                        CLI_TABLE(table),
+                                        .notes = "Latencies are one way (half a round trip; of get: the "
+                                                 "whole operation), in microseconds; t_avg is of a pass\n"
+                                                 "without a clock reading per message. BW in GB/s (1e9 "
+                                                 "bytes), all peers and both directions together; peak:\n"
+                                                 "the fastest twentieth of the messages at each receiver. "
+                                                 "CPU: processor seconds of all processes per GB.\n"
+                                                 "copies: per message, as the transport counts them. #wrong: "
+                                                 "messages with a wrong length, status or byte.\n"};
+    return cli_parse(&command, argc, argv, NULL);
 }
 
-static bool set_option(struct p2p_options *options, int found, const char *text)
+static int usage_error(const char *sentence)
 {
-    switch (found) {
-    case 'b': return parse_size("-b", text, &options->sweep.first);
-    case 'e': return parse_size("-e", text, &options->sweep.last);
-    case 'f': return parse_factor(text, &options->sweep.factor);
-    case OPTION_STEP: options->sweep.factor = 0; return parse_size("--stepbytes", text, &options->sweep.step);
-    case 'n': return parse_u32("-n", text, 0, P2P_RANKS_MAX, &options->processes);
-    case OPTION_PEERS:
-        if (!parse_u32("--peers", text, 1, P2P_RANKS_MAX - 1, &options->processes)) return false;
-        options->processes++;
-        return true;
-    case OPTION_TRANSPORT: return p2p_transport_parse(text, &options->transport);
-    case OPTION_DEVICES: options->devices = text; return true;
-    case OPTION_SECRET: options->secret_file = text; return true;
-    case OPTION_WRAP: options->wrap = text; return true;
-    case OPTION_WINDOW: return parse_u32("--window", text, 1, P2P_WINDOW_MAX, &options->window);
-    case OPTION_BUFFERS: return parse_u32("--buffers", text, 1, P2P_BUFFERS_MAX, &options->buffers);
-    case OPTION_ITERS: return parse_u32("--iters", text, 1, P2P_ITERS_MAX, &options->iters);
-    case OPTION_ROW_MS: return parse_u32("--row-ms", text, 1, 60000, &options->row_ms);
-    case OPTION_DEADLINE: return parse_u32("--deadline", text, 1, 3600, &options->deadline_s);
-    case OPTION_EAGER: return parse_size("--eager", text, &options->eager_bytes);
-    case OPTION_CPUS: return parse_cpus(options, text);
-    case OPTION_JSON: options->json = true; return true;
-    case OPTION_BESIDE:
-        options->compares = strcmp(text, "ucx_perftest") == 0;
-        return options->compares || complain("--beside", text, "ucx_perftest");
-    case OPTION_ROUNDS: return parse_u32("--rounds", text, 1, 99, &options->rounds);
-    case OPTION_ONLY: options->sections = text; return true;
-    default: return set_words(options, found, text);
-    }
+    return tool_usage_error("weft bench p2p", "%s", sentence);
 }
 
 int p2p_options_parse(struct p2p_options *options, int argc, char **argv)
@@ -330,29 +247,24 @@ int p2p_options_parse(struct p2p_options *options, int argc, char **argv)
         .eager_bytes = UINT64_MAX,
         .rounds = 5,
     };
+    struct given given = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
     p2p_transport_parse("ucx:tcp", &options->transport);
-    int found, several = 0;
-    bool peers = false, patterned = false;
-    opterr = 0;
-    optind = 1;
-    while ((found = getopt_long(argc, argv, ":b:e:f:n:h", long_options, NULL)) != -1) {
-        if (found == 'h') return fputs(help, stdout), 1;
-        if (found == '?' || found == ':') return bench_option_error("p2p", argv, found) + 1;
-        if (found == 'n') several++;
-        if (found == OPTION_PEERS) several++, peers = true;
-        if (found == OPTION_PATTERN) patterned = true;
-        if (!set_option(options, found, optarg)) return 3;
-    }
-    if (optind < argc) return fprintf(stderr, "weft bench p2p: unexpected argument '%s'\n", argv[optind]), 3;
-    if (peers && several > 1)
-        return fprintf(stderr, "weft bench p2p: --peers N means -n N+1: say one of them\n"), 3;
-    if (peers && !patterned) options->pattern = P2P_FANOUT;
+    int status = parse(options, &given, argc, argv);
+    if (status >= 0) return status;
+    const bool has_peers = given.peers != UINT32_MAX, has_pattern = given.pattern != UINT32_MAX;
+    if (has_peers && given.processes != UINT32_MAX)
+        return usage_error("--peers N means -n N+1: give one of them");
+    if (given.processes != UINT32_MAX) options->processes = given.processes;
+    if (has_peers) options->processes = given.peers + 1;
+    if (has_pattern) options->pattern = (enum p2p_pattern)(given.pattern + 1);
+    else if (has_peers) options->pattern = P2P_FANOUT;
+    if (given.wait != UINT32_MAX) options->wait = (enum p2p_wait)(given.wait + 1);
+    if (given.memory != UINT32_MAX) options->memory = (enum p2p_memory)(given.memory + 1);
+    options->compares = given.compared != UINT32_MAX;
     if (options->sweep.first == 0) options->sweep.first = 1;
-    if (options->sweep.first > options->sweep.last) {
-        return fprintf(stderr, "weft bench p2p: the first size (-b) is larger than the last (-e)\n"), 3;
-    }
-    if (options->processes == 1)
-        return fprintf(stderr, "weft bench p2p: -n 1: two processes are the least that can talk\n"), 3;
+    if (options->sweep.first > options->sweep.last)
+        return usage_error("the first size (-b) is larger than the last (-e)");
+    if (options->processes == 1) return usage_error("-n 1: two processes are the minimum");
     options->progress = isatty(STDERR_FILENO);
-    return 0;
+    return -1;
 }

@@ -22,31 +22,31 @@ enum {
 };
 
 struct p2p_transport_spec {
-    char text[96];     /* as given */
-    char backend[48];  /* "ucx", "fault:shm" */
-    char lanes[48];    /* "": the backend's default */
+    char text[96];    /* as given */
+    char backend[48]; /* "ucx", "fault:shm" */
+    char lanes[48];   /* "": the backend's default */
 };
 
 struct p2p_options {
-    unsigned ops, measures;      /* masks of enum p2p_op, enum p2p_measure */
+    unsigned ops, measures; /* masks of enum p2p_op, enum p2p_measure */
     enum p2p_wait wait;
     enum p2p_pattern pattern;
     enum p2p_memory memory;
     struct p2p_transport_spec transport;
-    const char *devices, *wrap;  /* NULL: the default */
-    const char *secret_file;     /* NULL: as the environment has it */
-    char *secret;                /* of all processes; NULL: none. Owned */
+    const char *devices, *wrap; /* NULL: the default */
+    const char *secret_file;    /* NULL: as the environment has it */
+    char *secret;               /* of all processes; NULL: none. Owned */
     struct bench_sweep sweep;
-    uint32_t processes;          /* -n; 0: take part in the job of the environment */
+    uint32_t processes; /* -n; 0: take part in the job of the environment */
     uint32_t window, buffers;
-    uint32_t iters;              /* 0: as many as fit row_ms */
+    uint32_t iters; /* 0: as many as fit row_ms */
     uint32_t row_ms, deadline_s;
-    uint64_t eager_bytes;        /* UINT64_MAX: the default */
+    uint64_t eager_bytes; /* UINT64_MAX: the default */
     uint32_t cpus[P2P_CPUS_MAX], cpu_count;
     bool json, progress;
-    bool compares;                 /* --beside: run the peers in turn with ours and print ratios */
+    bool compares; /* --beside: run the peers in turn with ours and print ratios */
     uint32_t rounds;
-    const char *sections;            /* --only: sections of --beside, comma separated; NULL: all */
+    const char *sections; /* --only: sections of --beside, comma separated; NULL: all */
 };
 
 const char *p2p_op_name(unsigned op);
@@ -56,7 +56,7 @@ const char *p2p_pattern_name(enum p2p_pattern pattern);
 
 /* "ucx:tcp", "shm", "fault:ucx:shm", "auto". False: the sentence has been said on stderr. */
 bool p2p_transport_parse(const char *text, struct p2p_transport_spec *spec);
-/* 0: go on; otherwise the exit status plus one. */
+/* -1: continue; otherwise the exit status. */
 int p2p_options_parse(struct p2p_options *options, int argc, char **argv);
 
 #endif

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
-#include "tools/bench/lib/usage.h"
-#include "tools/common.h"
+#include "tools/bench/lib/output.h"
 #include "tools/bench/p2p/compare.h"
 #include "tools/bench/p2p/report.h"
+#include "tools/common.h"
 
 static const unsigned ops[] = {P2P_SEND, P2P_PUT, P2P_GET},
                       measures[] = {P2P_LATENCY, P2P_BANDWIDTH, P2P_DUPLEX, P2P_RATE};
@@ -71,7 +71,7 @@ int weft_bench_p2p_main(int argc, char **argv)
 {
     struct p2p_options options;
     int answer = p2p_options_parse(&options, argc, argv);
-    if (answer != 0) return answer - 1;
+    if (answer >= 0) return answer;
     if (!tool_read_secret("weft bench p2p", options.secret_file, NULL, &options.secret)) return TOOL_USAGE;
     if (options.compares) answer = p2p_compare(&options);
     else

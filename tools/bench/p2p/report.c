@@ -1,6 +1,7 @@
 /* report.c - see report.h. */
 #include "tools/bench/p2p/report.h"
 #include "tools/bench/lib/rows.h"
+#include "tools/size.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -30,7 +31,7 @@ void p2p_report_progress(struct p2p_report *report, unsigned op, unsigned measur
     uint32_t filled = report->rows * WIDTH / report->rows_total;
     for (uint32_t i = 0; i < WIDTH; i++) bar[i] = i < filled ? '#' : '.';
     bar[WIDTH] = 0;
-    bench_size_format(bytes, size, sizeof size);
+    tool_size_format(bytes, size, sizeof size);
     fprintf(stderr, "\r\033[K[%s] %" PRIu32 "/%" PRIu32 " %s %s %s", bar, report->rows + 1,
             report->rows_total, p2p_op_name(op), p2p_measure_name(measure), size);
     fflush(stderr);

@@ -1,14 +1,13 @@
 /* bench_replay.c - see bench_replay.h.
  *
- * Every rank follows its own record: it posts the calls in their order, and before one of them waits for
- * those that had ended when it was posted then. So what overlapped overlaps again, and what depended
- * depends. The contents are zeros. Records are rings that may have lost their beginning: the ranks begin
- * with the first operation that all of them have, and end with the last. */
+ * Every rank follows its own record: it posts the calls in their order, and before one of them waits for those that had ended when it was
+ * posted then. So what overlapped overlaps again, and what depended depends. The contents are zeros. Records are rings that may have lost
+ * their beginning: the ranks begin with the first operation that all of them have, and end with the last. */
 #include "tools/bench/replay/bench_replay.h"
+#include "tools/bench/bench_cli.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -18,72 +17,49 @@
 #include <time.h>
 
 #include "tools/bench/bench_rank.h"
+#include "tools/bench/lib/output.h"
 #include "tools/bench/lib/rows.h"
-#include "tools/bench/lib/usage.h"
-#include "tools/common.h"
 #include "tools/bench/replay/replay_calls.h"
-
-static const char help[] = "usage: weft bench replay [options] RECORD\n\n"
-                           "Repeats the calls of a recorded job with zeros for data, and prints what each "
-                           "kind of call took then and now.\n"
-                           "RECORD is a directory with a flight record of every rank, or one rank's file "
-                           "that all ranks follow. A job writes them when it\n"
-                           "ends, where WEFT_RECORDER_CALLS=DIRECTORY says; WEFT_RECORDER_OPERATIONS=N keeps "
-                           "the last N calls (default 2000).\n\n"
-                           "  -n, --processes N     start so many processes on this host (default: as many "
-                           "as were recorded; without a job around)\n"
-                           "      --gaps HOW        original: sleep between calls as long as the job did "
-                           "other things; none: back to back (default none)\n"
-                           "      --repeat N        all of it N times (default 1)\n"
-                           "      --json            one JSON object per kind of call\n"
-                           "  -h, --help            this text\n\n"
-                           "Groups of some ranks are made again, of those whose members all have them on "
-                           "record. Where one rank's file is all there is, calls of such\n"
-                           "groups, sends and receives, and gather, scatter and all_to_all of unequal pieces "
-                           "are left out, and counted.\n";
-
-enum { OPTION_GAPS = 256, OPTION_REPEAT, OPTION_JSON };
-static const struct option long_options[] = {{"processes", required_argument, NULL, 'n'},
-                                             {"gaps", required_argument, NULL, OPTION_GAPS},
-                                             {"repeat", required_argument, NULL, OPTION_REPEAT},
-                                             {"json", no_argument, NULL, OPTION_JSON},
-                                             {"help", no_argument, NULL, 'h'},
-                                             {NULL, 0, NULL, 0}};
+#include "tools/common.h"
 
 int bench_replay_parse(struct bench_replay *replay, int argc, char **argv)
 {
-    int found;
-    uint64_t number = 0;
+    static const char *const gaps[] = {"none", "original", NULL};
+    uint32_t gap = 0, processes = UINT32_MAX; /* UINT32_MAX: not given */
     *replay = (struct bench_replay){.repeat = 1};
-    opterr = 0;
-    optind = 1;
-    while ((found = getopt_long(argc, argv, ":n:h", long_options, NULL)) != -1) {
-        switch (found) {
-        case 'h': fputs(help, stdout); return 1;
-        case 'n':
-            if (!tool_parse_number("weft bench replay", "-n", optarg, 0, 256, &number)) return 3;
-            replay->processes = (uint32_t)number;
-            replay->has_processes = true;
-            break;
-        case OPTION_REPEAT:
-            if (!tool_parse_number("weft bench replay", "--repeat", optarg, 1, 1000000, &number)) return 3;
-            replay->repeat = (uint32_t)number;
-            break;
-        case OPTION_GAPS:
-            replay->gaps = strcmp(optarg, "original") == 0;
-            if (replay->gaps || strcmp(optarg, "none") == 0) break;
-            fprintf(stderr, "weft bench replay: --gaps %s: expected original or none\n", optarg);
-            return 3;
-        case OPTION_JSON: replay->json = true; break;
-        default: return bench_option_error("replay", argv, found) + 1;
-        }
-    }
-    if (optind + 1 != argc) {
-        fprintf(stderr, "weft bench replay: expected one RECORD, a directory or a file; see --help\n");
-        return 3;
-    }
-    replay->path = argv[optind];
-    return 0;
+    const struct cli_option table[] = {
+        {"processes", 'n', "N", "processes to start on this host",
+         "as many as were recorded; inside a job: none, take part in it", CLI_U32(&processes, 0, 256)},
+        {"gaps", 0, "HOW", "time between calls. original: as recorded; none: back to back",
+         CLI_CHOICE(&gap, gaps)},
+        {"repeat", 0, "N", "repetitions of the whole record", CLI_U32(&replay->repeat, 1, 1000000)},
+        BENCH_JSON_OPTION(&replay->json),
+    };
+    const struct cli_command command = {"weft bench replay",
+                                        "weft bench replay [options] RECORD",
+                                        "Repeats the calls of a recorded job with zeros for data, and prints "
+                                        "what each kind of call took then and now.\n"
+                                        "RECORD is a directory with a flight record of every rank, or the "
+                                        "file of one rank that all ranks follow. A job\n"
+                                        "writes the records at its end into the directory "
+                                        "WEFT_RECORDER_CALLS; WEFT_RECORDER_OPERATIONS is the number\n"
+                                        "of calls that a record keeps (default 2000).\n",
+                                        CLI_TABLE(table),
+                                        .notes = "Groups of some ranks are created again if the records of "
+                                                 "all their members hold them. With the file of one\n"
+                                                 "rank, calls of such groups, sends and receives, and "
+                                                 "gather, scatter and all_to_all of unequal pieces are left\n"
+                                                 "out and counted.\n",
+                                        .takes_arguments = true};
+    int first, status = cli_parse(&command, argc, argv, &first);
+    if (status >= 0) return status;
+    replay->gaps = gap == 1;
+    replay->has_processes = processes != UINT32_MAX;
+    if (replay->has_processes) replay->processes = processes;
+    if (first + 1 != argc)
+        return tool_usage_error(command.name, "expected one RECORD, a directory or a file");
+    replay->path = argv[first];
+    return -1;
 }
 
 /* ---- files ---- */
@@ -154,9 +130,9 @@ struct player {
         struct weft_comm *comm; /* NULL: all ranks */
         uint64_t first, last;   /* operations that all its ranks have on record; none: first > last */
     } groups[REPLAY_GROUPS_MAX];
-    bool foreign;               /* some rank follows another's record, which has that one's place in calls
-                                 * that differ from rank to rank */
-    int64_t left_out;           /* calls of groups that could not be made again, and pairs */
+    bool
+        foreign; /* some rank follows another's record, which has that one's place in calls that differ from rank to rank */
+    int64_t left_out; /* calls of groups that could not be made again, and pairs */
 };
 
 static enum weft_status post(struct player *player, const struct replay_call *call,
@@ -249,15 +225,18 @@ struct key {
     uint32_t id, members, epoch, ranks;
 };
 
-static int by_key(const void *left, const void *right) { return memcmp(left, right, sizeof(struct key)); }
+static int by_key(const void *left, const void *right)
+{
+    return memcmp(left, right, sizeof(struct key));
+}
 
-/* The groups that any rank has, each once, in *keys_out, which is to be freed: all ranks make the same
- * ones in the same order. */
+/* The groups that any rank has, each once, in *keys_out, which is to be freed: all ranks make the same ones in the same order. */
 static bool gather_keys(struct player *player, struct key **keys_out, uint32_t *count_out)
 {
     const struct replay_calls *calls = &player->calls;
-    /* else it is another rank's record, and says nothing of this one's groups */
-    bool own = calls->rank == player->rank.rank;
+    bool own =
+        calls->rank ==
+        player->rank.rank; /* else it is another rank's record, and says nothing of this one's groups */
     uint32_t mine = own ? calls->group_count - 1 : 0;
     int64_t most = mine;
     struct weft_request request = {{0}};
@@ -298,8 +277,7 @@ static uint32_t group_index(const struct player *player, const struct key *key)
     return 0;
 }
 
-/* Make the groups anew. One that not all its members have on record stays without a comm, and its calls
- * are left out. */
+/* Make the groups anew. One that not all its members have on record stays without a comm, and its calls are left out. */
 static bool make_groups(struct player *player, const struct key *keys, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -313,8 +291,7 @@ static bool make_groups(struct player *player, const struct key *keys, uint32_t 
     return true;
 }
 
-/* Of one group: the first operation that is on record, and the last one, negative; of none, what leaves
- * nothing to play. */
+/* Of one group: the first operation that is on record, and the last one, negative; of none, what leaves nothing to play. */
 static void find_range(const struct replay_calls *calls, uint32_t group, int64_t ends[2])
 {
     bool any = false;
@@ -329,8 +306,7 @@ static void find_range(const struct replay_calls *calls, uint32_t group, int64_t
     if (!any) ends[0] = INT64_MAX, ends[1] = INT64_MIN + 1;
 }
 
-/* In each group, from which operation to which all its ranks have them; pairs only where nobody has lost
- * any; whose records they are. */
+/* In each group, from which operation to which all its ranks have them; pairs only where nobody has lost any; whose records they are. */
 static bool exchange_ranges(struct player *player, const struct key *keys, uint32_t count, bool *pairs)
 {
     int64_t *ends = calloc(2 * ((size_t)count + 1), sizeof *ends),
