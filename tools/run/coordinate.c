@@ -13,14 +13,14 @@
 struct tool_coordinator {
     struct weft_net *net;
     struct weft_coordinator_server *server;
-    bool ended;       /* net thread */
-    atomic_bool ended_in_order; /* the job ended in order */
-    atomic_bool is_drained; /* ended, and nobody is left to hear of it */
+    bool ended;                 /* written and read by the net thread */
+    atomic_bool ended_in_order; /* the job ended in order; written by the net thread */
+    atomic_bool is_drained;     /* the job ended and no connection is left; written by the net thread */
 };
 
 static void on_ended(void *context, enum weft_status status, const char *text)
 {
-    (void)text; /* every process says by itself why */
+    (void)text; /* each process prints the reason itself */
     struct tool_coordinator *coordinator = context;
     coordinator->ended = true;
     atomic_store(&coordinator->ended_in_order, status == WEFT_OK);

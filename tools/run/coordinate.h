@@ -1,4 +1,4 @@
-/* coordinate.h - the coordinator of a job without shards, in a command's own process. */
+/* coordinate.h - the coordinator of a job without shards, inside the process of a command. */
 #ifndef WEFT_TOOLS_RUN_COORDINATE_H
 #define WEFT_TOOLS_RUN_COORDINATE_H
 
@@ -7,16 +7,16 @@
 
 struct tool_coordinator;
 
-/* Listens at host:port, port 0: a free one, on a thread of its own. `secret` may be NULL on loopback. The
- * port in use goes to *port_out. NULL: "command: sentence" is on stderr. */
+/* Starts a coordinator on a thread of its own that listens on host:port; port 0 means any free one. `secret`
+ * may be NULL on loopback. The port goes to *port_out. NULL: "command: sentence" is on stderr. */
 struct tool_coordinator *tool_coordinator_start(const char *command, const char *host, uint16_t port,
                                                 const char *job, const char *secret, uint32_t workers,
                                                 uint32_t workers_min, uint32_t workers_max,
                                                 uint16_t *port_out);
-/* the job ended in order; false for NULL */
+/* the job has ended in order; false for NULL */
 bool tool_coordinator_has_ended_in_order(const struct tool_coordinator *coordinator);
-/* Waits until the job has ended and all its processes have left, for at most `wait_ms`, then closes and
- * frees. NULL is fine. */
+/* Waits at most `wait_ms` until the job has ended and its processes have disconnected, then closes and frees.
+ * NULL is allowed. */
 void tool_coordinator_stop(struct tool_coordinator *coordinator, uint64_t wait_ms);
 
 #endif

@@ -1,12 +1,13 @@
 /* run.c - `weft run`: a whole job on this host, one command.
  *
- *     secret -> shard 0 (coordinates) -> port file -> other shards, workers -> all end -> 0
- *                                                                        \-> one fails: the others have
- *                                            GRACE to end by themselves, then SIGTERM, then SIGKILL -> 1
+ *     secret -> shard 0 (coordinates) -> port file -> other shards, workers -> all end -> exit status 0
+ *                                                                           \-> one fails: the others have
+ *                                              GRACE_NS to end, then SIGTERM, then SIGKILL -> exit status 1
  *
- * Without shards the coordinator runs in this process. Started N times by mpirun, torchrun or srun (base/launcher.h), each of us has
- * one worker of one job, and that of rank 0 the coordinator. Every child has a log file; rank 0's standard output
- * is ours as well. Nobody stays behind: children die with us, their process groups are killed at the end. */
+ * Without shards the coordinator runs in this process. If mpirun, torchrun or srun starts N copies of this
+ * command (base/launcher.h), each copy starts one worker of one job, and the copy of rank 0 runs the
+ * coordinator. Every child has a log file; rank 0's standard output is also copied to ours. No process stays
+ * behind: children die with this process, and their process groups are killed at the end. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -25,31 +26,31 @@
 #include "tools/run/coordinate.h"
 #include "tools/run/run.h"
 
-#define PORT_NS WEFT_SECONDS(20) /* for shard 0 to open its ports */
+#define PORT_NS WEFT_SECONDS(20) /* limit for shard 0 to open its ports */
 #define LOSS_REPORT_NS \
-    WEFT_MS(300) /* limit for a MemberLost of the coordinator after all processes have ended */
-#define GRACE_NS WEFT_SECONDS(2)     /* after a failure, or after the last worker: to end by oneself */
-#define TERMINATE_NS WEFT_SECONDS(2) /* between SIGTERM and SIGKILL */
+    WEFT_MS(300)                 /* limit for the coordinator's loss report after all processes have ended */
+#define GRACE_NS WEFT_SECONDS(2) /* limit to end without a signal, after a failure or the last worker */
+#define TERMINATE_NS WEFT_SECONDS(2) /* from SIGTERM to SIGKILL */
 #define TAIL_LINES 8
-#define LEAVE_MS 5000 /* for the other hosts' processes to leave our coordinator */
+#define LEAVE_MS 5000 /* limit for processes of other hosts to disconnect from our coordinator */
 
 struct run {
     struct weft_env *env;
     uint64_t workers, shards, engines;  /* engines 0: not given */
     uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
     uint64_t workers_max, restarts, restarted;
-    uint64_t restarted_lost; /* of workers_lost: those that had been started again */
+    uint64_t restarted_lost; /* number of workers_lost that had been restarted */
     struct run_process *last_lost;
-    uint64_t
-        loss_deadline_ns; /* by then the coordinator must have said that the job goes on without all that are lost */
+    /* until then the coordinator must report a survived loss for each worker of workers_lost; WEFT_NEVER: all are */
+    uint64_t loss_deadline_ns;
     const char *lanes, *devices;
     bool http;
     enum run_bind bind;
-    struct run_core *cores; /* with `bind` */
+    struct run_core *cores; /* (core_count,); NULL without --bind */
     uint32_t core_count;
     char job[WEFT_LIMIT_NAME_BYTES + 1];
     char log_dir[RUN_PATH_BYTES - 64];
-    char recorder[RUN_PATH_BYTES + 32]; /* an environment variable for the workers, or "" */
+    char recorder[RUN_PATH_BYTES + 32]; /* WEFT_RECORDER_DIRECTORY=... for the workers, or "" */
     char **trainer;
     struct run_scratch scratch;
     char coordinator[300];
@@ -57,17 +58,18 @@ struct run {
     uint32_t process_count;
     int signal_fd;
 
-    struct tool_coordinator *own_coordinator; /* without shards: the coordinator is here */
+    struct tool_coordinator *own_coordinator; /* NULL with shards, and with a launcher except on rank 0 */
     bool launched; /* by mpirun, torchrun or srun: one worker here, the others under their own `weft run` */
     struct weft_launcher launcher;
-    char *secret; /* launched: the user's; NULL: none */
+    char *secret; /* with a launcher: the secret of the user; NULL: none */
 
     struct run_watch *watch;
-    /* seen first; at the end, the one that the coordinator says was lost first */
+    /* the first process seen to fail; at the end, the one that the coordinator reports as lost first */
     struct run_process *first_failed;
-    uint64_t term_at_ns, kill_at_ns;     /* WEFT_NEVER: not yet */
-    int interrupted_by;                  /* a signal that we got */
-    bool workers_done, shards_signalled; /* shards were told to end because no worker is left */
+    uint64_t term_at_ns, kill_at_ns; /* when to send SIGTERM, and SIGKILL; WEFT_NEVER: not yet */
+    int interrupted_by;              /* the first signal received that ends the job; 0: none */
+    /* shards_signalled: no worker was left, so the shards received SIGTERM */
+    bool workers_done, shards_signalled;
 };
 
 /* ---- the command line ---- */
@@ -78,7 +80,7 @@ static int set_bind(const struct cli_command *command, const struct cli_option *
     return cli_value_error(command, "--bind", text, "none, core or auto");
 }
 
-/* -1: continue; otherwise the exit status. The trainer is argv[*first_out] and what follows. */
+/* -1: continue; otherwise the exit status. The trainer is argv[*first_out] and its arguments follow. */
 static int parse_options(struct run *run, int argc, char **argv, const char **job_out,
                          const char **log_dir_out, int *first_out)
 {
@@ -123,17 +125,14 @@ static int parse_options(struct run *run, int argc, char **argv, const char **jo
         "Starts shards and workers of one job on this host and waits for them.\n",
         CLI_TABLE(table),
         .notes =
-            "A worker finds its job in its environment: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, "
-            "WEFT_SECRET_FILE.\n"
-            "Rank 0's standard output is also that of this command. When a process fails, the coordinator "
-            "notifies\n"
-            "the others. They have 2 s to end, then receive SIGTERM, and SIGKILL 2 s later. Each worker of a "
-            "failed\n"
-            "job leaves its flight record among the logs; `weft inspect DIR` finds the rank that was late.\n"
+            "A worker finds its job in its environment: WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK,\n"
+            "WEFT_SECRET_FILE. Rank 0's standard output is also that of this command. When a process\n"
+            "fails, the coordinator notifies the others. They have 2 s to end, then receive SIGTERM, and\n"
+            "SIGKILL 2 s later. Each worker of a failed job leaves its flight record among the logs; `weft\n"
+            "inspect DIR` finds the rank that was late.\n"
             "\n"
-            "Exit status: 0 all processes ended with 0 (or as many workers as --min-workers), 1 not all did "
-            "(the\n"
-            "process, the reason and its log are on stderr), 2 wrong usage.\n",
+            "Exit status: 0 all processes ended with 0 (or as many workers as --min-workers), 1 not all\n"
+            "did (the process, the reason and its log are on stderr), 2 wrong usage.\n",
         .stops_at_argument = true};
     return cli_parse(&command, argc, argv, first_out);
 }
@@ -232,12 +231,13 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     return run_process_start(process, (char *const *)argv, environment, NULL, false);
 }
 
-/* Workers of a job that fails leave their flight records beside their logs, unless the user has another place
- * for them. */
+/* Workers of a failed job write their flight records beside their logs, unless the user has set
+ * recorder.directory. */
 static void set_recorder_directory(struct run *run)
 {
     struct weft_config *config = NULL;
-    char *whole = realpath(run->log_dir, NULL); /* a trainer may change its directory */
+    /* an absolute path: a trainer may change its working directory */
+    char *whole = realpath(run->log_dir, NULL);
     if (weft_config_load(run->env, &config, NULL) == WEFT_OK && whole &&
         strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
         snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
@@ -245,7 +245,7 @@ static void set_recorder_directory(struct run *run)
     free(whole);
 }
 
-/* false: a sentence is on stderr. */
+/* False: a sentence is on stderr. */
 static bool find_cores(struct run *run)
 {
     if (run->bind == RUN_BIND_NONE || run->launched) return true;
@@ -256,7 +256,7 @@ static bool find_cores(struct run *run)
                false;
     if (run->bind != RUN_BIND_CORE || run->core_count >= run->workers) return true;
     fprintf(stderr,
-            "weft run: --bind core: %u workers and %u cores here that this command may use; start fewer, or "
+            "weft run: --bind core: %u workers and %u cores here that this command may use; start fewer, or\n"
             "give --bind auto or none\n",
             (unsigned)run->workers, run->core_count);
     return false;
@@ -277,7 +277,8 @@ static bool start_worker(struct run *run, uint32_t rank)
     snprintf(number, sizeof number, "WEFT_RANK=%u", rank);
     const char *environment[8] = {coordinator, job, number};
     int used = 3;
-    if (!run->launched) environment[used++] = secret; /* else it has the user's */
+    /* with a launcher, the environment of the user has it */
+    if (!run->launched) environment[used++] = secret;
     if (run->lanes)
         snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->lanes), environment[used++] = lanes;
     if (run->devices)
@@ -293,7 +294,7 @@ static bool start_worker(struct run *run, uint32_t rank)
 static void reap(struct run *run);
 static bool read_signals(struct run *run);
 
-/* Shard 0 writes its ports once they are open; it may also die, or never come so far. */
+/* Shard 0 writes its ports once they are open. It may also die, or hang before. */
 static bool wait_for_ports(struct run *run)
 {
     struct run_process *shard = &run->processes[0];
@@ -328,7 +329,7 @@ static bool host_coordinator(struct run *run)
     return run->own_coordinator != NULL;
 }
 
-/* Prints a word as a shell reads it. */
+/* Prints a word quoted for a shell. */
 static void print_word(const char *word)
 {
     const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,@%+-";
@@ -341,7 +342,7 @@ static void print_word(const char *word)
     fputc('\'', stderr);
 }
 
-/* --max-workers: prints the command by which a worker joins. */
+/* With --max-workers: prints the command by which a worker joins. */
 static void print_how_to_join(const struct run *run)
 {
     if (run->workers_max <= run->workers || (run->launched && run->launcher.rank != 0)) return;
@@ -362,7 +363,7 @@ static void print_how_to_join(const struct run *run)
     fputc('\n', stderr);
 }
 
-/* Of all the `weft run` that the launcher has started, that of rank 0 has the coordinator. */
+/* Of all copies of `weft run` that the launcher started, the copy of rank 0 runs the coordinator. */
 static bool start_launched(struct run *run)
 {
     char host[256];
@@ -379,7 +380,7 @@ static bool start_launched(struct run *run)
         if (!run->own_coordinator) return false;
     }
     run->watch = run_watch_start(run->coordinator, run->job, run->secret,
-                                 false); /* rank 0's coordinator logs what it waits for */
+                                 false); /* the coordinator of rank 0 logs the members it waits for */
     set_recorder_directory(run);
     print_how_to_join(run);
     return start_worker(run, run->launcher.rank);
@@ -397,7 +398,9 @@ static bool start_all(struct run *run)
             return false;
     }
     run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret,
-                                 run->shards > 0); /* without shards this process logs it */
+                                 /* without shards the coordinator in this process logs the members it waits
+                                  * for */
+                                 run->shards > 0);
     for (uint32_t i = 1; i < run->shards; i++)
         if (!start_shard(run, weftd, i)) return false;
     set_recorder_directory(run);
@@ -409,7 +412,7 @@ static bool start_all(struct run *run)
 
 /* ---- joining ---- */
 
-/* A signal to us ends the job. SIGCHLD only wakes. */
+/* Every signal except SIGCHLD ends the job. SIGCHLD only wakes the poll. */
 static bool read_signals(struct run *run)
 {
     struct signalfd_siginfo info;
@@ -418,7 +421,7 @@ static bool read_signals(struct run *run)
     return run->interrupted_by != 0;
 }
 
-/* A worker that may be lost. */
+/* Decides whether the job continues without this worker, and counts the loss. */
 static bool can_lose(struct run *run, struct run_process *process)
 {
     char how[100];
@@ -444,7 +447,7 @@ static void reap(struct run *run)
             if (process->pid != pid || process->ended) continue;
             process->ended = true;
             process->wait_status = wait_status;
-            /* we have told everybody to end */
+            /* this command has asked all processes to end */
             bool asked = run->interrupted_by || run->kill_at_ns != WEFT_NEVER;
             if (run_process_has_failed(process) && !run->first_failed && !asked && !can_lose(run, process))
                 run->first_failed = process;
@@ -466,8 +469,8 @@ static void signal_all(struct run *run, int signal_number)
         if (!run->processes[i].ended) run_process_signal(&run->processes[i], signal_number);
 }
 
-/* A worker that died before the job had begun, or failed after it had left: nobody goes on without it. One that was started
- * again may die before it has come in: nobody has missed it. */
+/* A worker that died before the job began, or failed after it had left, is not a loss that the job survives:
+ * the coordinator reports none. A restarted worker may die before it has joined, without a report. */
 static void check_losses(struct run *run, uint64_t now_ns)
 {
     if (run->workers_lost - run->restarted_lost <= run_watch_survived_count(run->watch))
@@ -477,8 +480,8 @@ static void check_losses(struct run *run, uint64_t now_ns)
     if (run->first_failed) run->loss_deadline_ns = WEFT_NEVER;
 }
 
-/* Lost workers begin again once the coordinator knows that they are lost: before that the job is full. Of one that had not come
- * in it says nothing; then after a moment. */
+/* Restarts lost workers once the coordinator has reported the loss: before that the job is full. The
+ * coordinator reports no loss of a worker that had not joined; such a worker restarts after GRACE_NS. */
 static void restart(struct run *run, uint64_t now_ns)
 {
     for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
@@ -511,7 +514,8 @@ static bool is_lost(const struct run *run, const struct run_process *process)
                                      run->launched ? process->name : NULL);
 }
 
-/* Number of workers that the job has lost while their processes run: stopped or cut off. A job that continues does not wait for them. */
+/* Number of workers that the job has lost while their processes run: stopped or cut off. The job continues
+ * without them. */
 static uint32_t count_lost_running(const struct run *run)
 {
     uint32_t count = 0;
@@ -531,7 +535,8 @@ static struct run_process *find_unfinished(const struct run *run)
     return NULL;
 }
 
-/* A shard exits with an error when a worker is lost. If that worker exited with 0, the other workers decide the status of the job. */
+/* A shard exits with an error when a worker is lost. If that worker exited with 0, the other workers decide
+ * the status. */
 static void ignore_shard_failure(struct run *run)
 {
     bool shard = run->first_failed && run->first_failed < &run->processes[run->shards];
@@ -554,7 +559,7 @@ static void ignore_shard_exit(struct run *run)
     run->first_failed = NULL;
 }
 
-/* What the clock and the events ask for now. */
+/* Acts on the clock and on the ends of processes: restarts, SIGTERM, SIGKILL. */
 static void decide(struct run *run)
 {
     uint64_t now_ns = weft_now_ns(run->env);
@@ -575,8 +580,8 @@ static void decide(struct run *run)
 
 static void join_all(struct run *run)
 {
-    while (count_running(run, false) >
-           0) { /* a worker to be started again does not count: the job ends without it */
+    /* Workers waiting for a restart are not counted: if none runs, the job ends without them. */
+    while (count_running(run, false) > 0) {
         struct pollfd fds[2] = {{.fd = run->signal_fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
         struct run_process *rank_0 = &run->processes[run->shards];
         if (run->process_count > run->shards) fds[1].fd = rank_0->output_fd;
@@ -595,7 +600,7 @@ static void join_all(struct run *run)
         reap(run);
         decide(run);
     }
-    /* What rank 0 wrote last, unless something it started still holds the pipe. */
+    /* The last output of rank 0. If a process that rank 0 started still holds the pipe, the rest is left. */
     if (run->process_count > run->shards) run_process_copy(&run->processes[run->shards]);
 }
 
@@ -636,7 +641,8 @@ static void await_loss_report(struct run *run)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* Workers that end well without shards ever ending: they never took part. */
+/* If all workers succeed but the shards do not end, the workers never joined the job: a success with a
+ * remark. */
 static int conclude(struct run *run, bool started)
 {
     if (run->interrupted_by) {
@@ -660,7 +666,7 @@ static int conclude(struct run *run, bool started)
     if (!started || run->first_failed) return 1;
     for (uint32_t i = 0; i < run->process_count; i++) {
         int error = run->processes[i].output_error;
-        if (!error || error == EPIPE) continue; /* a reader that has gone had seen enough */
+        if (!error || error == EPIPE) continue; /* the reader of our output has closed the pipe */
         fprintf(stderr, "weft run: cannot write all of %s's output: %s\n", run->processes[i].name,
                 strerror(error));
         return 1;
@@ -689,9 +695,9 @@ static int run_job(struct run *run)
     run->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     bool started = run->signal_fd >= 0 && run_make_directory(run->log_dir) &&
                    run_scratch_create(&run->scratch, run->job) && start_all(run);
-    if (!started) run->term_at_ns = 0; /* whoever runs already ends now */
+    if (!started) run->term_at_ns = 0; /* processes that already run end now */
     join_all(run);
-    /* what they left behind */
+    /* processes that the children started */
     for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL);
     int status = conclude(run, started);
     run_watch_free(run->watch);

@@ -30,7 +30,7 @@ bool run_bind_parse(const char *text, enum run_bind *how_out)
     return false;
 }
 
-/* ---- what there is ---- */
+/* ---- cores of this host ---- */
 
 static FILE *open_topology(const char *sys, uint32_t cpu, const char *name)
 {
@@ -49,7 +49,7 @@ static uint32_t socket_of(const char *sys, uint32_t cpu)
     return socket;
 }
 
-/* "0-1,64": the processors of this one's core, of those in `usable`. */
+/* Adds the processors of the core of `cpu` that are in `usable`. The file has the form "0-1,64". */
 static void add_siblings(const char *sys, uint32_t cpu, const struct run_cpus *usable, struct run_cpus *cpus)
 {
     FILE *file = open_topology(sys, cpu, "thread_siblings_list");
@@ -100,7 +100,7 @@ struct run_core *run_bind_cores(const char *sys, uint32_t *count_out)
     return cores;
 }
 
-/* ---- who gets what ---- */
+/* ---- cores of each worker ---- */
 
 bool run_bind_assign(enum run_bind how, const struct run_core *cores, uint32_t core_count, uint32_t workers,
                      uint32_t index, struct run_cpus *cpus_out)

@@ -1,11 +1,11 @@
-/* run_launcher.c - finds out whether a launcher started this `weft run` as one of several processes.
+/* run_launcher.c - detects whether a launcher started this `weft run` as one of several processes.
  *
- *     WEFT_COORDINATOR, WEFT_RANK of another job      refused: this would start a job beside it
- *     a launcher's variables, incomplete or wrong     refused: every process would train alone
- *     a launcher's variables                          one worker here; refused with shards
+ *     WEFT_COORDINATOR, WEFT_RANK of another job      refused: this would start a second job
+ *     variables of a launcher, incomplete or wrong    refused: every process would train alone
+ *     variables of a launcher                         one worker here; refused with shards
  *     none of these                                   a job of its own
  *
- * With -n, weft run always starts a job of its own. */
+ * With -n, `weft run` always starts a job of its own. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* run_process.c - one child process of `weft run`.
  *
- * A child is its own process group, so that what it starts is signalled with it and a Ctrl-C reaches it only
- * through us; its standard input is /dev/null; the kernel kills it when we die (PR_SET_PDEATHSIG), however we
- * die. Whether exec worked is learned through a close-on-exec pipe: silence is success. */
+ * A child leads its own process group: a signal to the group reaches what the child has started, and Ctrl-C
+ * reaches the child only through this process. Its standard input is /dev/null. The kernel kills it when this
+ * process dies (PR_SET_PDEATHSIG). A close-on-exec pipe reports a failed exec; an empty pipe means success. */
 #include "tools/run/run.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 #define TAIL_BYTES 4096
 
-/* In the child, after fork: never returns. */
+/* Runs in the child after fork; never returns. */
 static _Noreturn void exec_child(char *const argv[], const char *const environment[],
                                  const struct run_cpus *cpus, int log_fd, int output_fd, int report_fd,
                                  pid_t parent)
@@ -28,12 +28,12 @@ static _Noreturn void exec_child(char *const argv[], const char *const environme
     signal(SIGPIPE, SIG_DFL);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(127); /* it died before the line above */
+    if (getppid() != parent) _exit(127); /* the parent died before PR_SET_PDEATHSIG was set */
     int null_fd = open("/dev/null", O_RDONLY);
     bool redirected = null_fd >= 0 && dup2(null_fd, 0) >= 0 &&
                       dup2(output_fd >= 0 ? output_fd : log_fd, 1) >= 0 && dup2(log_fd, 2) >= 0;
     for (int i = 0; environment[i]; i++) putenv((char *)environment[i]);
-    unsetenv("WEFT_SECRET"); /* the file holds this job's */
+    unsetenv("WEFT_SECRET"); /* WEFT_SECRET_FILE names the secret of this job */
     if (redirected && (!cpus || run_bind_apply(cpus))) execvp(argv[0], argv);
     int error = errno;
     (void)!write(report_fd, &error, sizeof error);
@@ -93,7 +93,8 @@ void run_process_copy(struct run_process *process)
             run_process_close(process);
             return;
         }
-        (void)!write(process->log_fd, data, (size_t)bytes); /* a full disk loses log lines, not the job */
+        /* on a full disk the log loses lines and the job continues */
+        (void)!write(process->log_fd, data, (size_t)bytes);
         bool written = fwrite(data, 1, (size_t)bytes, stdout) == (size_t)bytes && fflush(stdout) == 0;
         if (!written && !process->output_error) process->output_error = errno;
     }
@@ -109,7 +110,7 @@ void run_process_close(struct run_process *process)
 void run_process_signal(const struct run_process *process, int signal_number)
 {
     if (process->pid <= 0) return;
-    /* The group may outlive its leader; a group that is gone is fine. */
+    /* The group may outlive its leader. An error means that the group has ended. */
     if (kill(-process->pid, signal_number) != 0 && !process->ended) kill(process->pid, signal_number);
 }
 
@@ -120,13 +121,11 @@ bool run_process_has_failed(const struct run_process *process)
 
 void run_process_describe(const struct run_process *process, char *out, size_t out_bytes)
 {
-    if (!process->ended)
-        snprintf(out, out_bytes, "still runs");
+    if (!process->ended) snprintf(out, out_bytes, "still runs");
     else if (WIFSIGNALED(process->wait_status))
         snprintf(out, out_bytes, "was killed by signal %d (%s)", WTERMSIG(process->wait_status),
                  strsignal(WTERMSIG(process->wait_status)));
-    else
-        snprintf(out, out_bytes, "exited with status %d", WEXITSTATUS(process->wait_status));
+    else snprintf(out, out_bytes, "exited with status %d", WEXITSTATUS(process->wait_status));
 }
 
 void run_process_print_tail(const struct run_process *process, int lines)

@@ -1,4 +1,4 @@
-/* run_scratch.c - where `weft run` keeps what only its own job may see, and where its logs go. */
+/* run_scratch.c - the private directory of a job (secret, port file) and the directory of its logs. */
 #include "tools/run/run.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* run_watch.c - `weft run` as an observer of its own job: when processes end one after another within
- * milliseconds, only the coordinator knows which one the others lost. */
+/* run_watch.c - `weft run` as an observer of its own job. If processes end within milliseconds of each other,
+ * only the coordinator knows which one the others lost. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,9 @@ struct run_watch {
     struct weft_net *net;
     struct weft_control_client *member;
     pthread_mutex_t lock;
-    char lost[24]; /* under the lock */
-    uint32_t survived; /* losses with which the job goes on; under the lock */
-    bool closed; /* the connection has ended; this and the next fields are under the lock */
+    char lost[24];     /* first loss that ended the job, "rank 1"; "": none; under the lock */
+    uint32_t survived; /* losses after which the job continued; under the lock */
+    bool closed;       /* the connection has ended; this and the following fields are under the lock */
     uint32_t workers_lost;
     struct lost_worker {
         uint64_t pid;
