@@ -2,8 +2,8 @@
  *
  *     struct cli_option[]  ->  cli_parse  ->  values, or --help, or one sentence on stderr and exit status 2
  *
- * The table lists each option once: name, argument, help, default, place of the value. --help and --version need
- * no line in it. The values before the call are the defaults, and --help prints them. Options may follow
+ * The table lists each option once: name, argument, help, default, place of the value. --help and --version
+ * need no line in it. The values before the call are the defaults, and --help prints them. Options may follow
  * arguments, unless the command stops at the first one: cli_parse then exchanges words of argv. */
 #ifndef WEFT_TOOLS_CLI_H
 #define WEFT_TOOLS_CLI_H
@@ -27,8 +27,8 @@ enum cli_type {
 struct cli_command;
 struct cli_option;
 
-/* -1: continue; otherwise the exit status, and the sentence is on stderr. `text` is NULL for an option without an
- * argument. */
+/* -1: continue; otherwise the exit status, and the sentence is on stderr. `text` is NULL for an option
+ * without an argument. */
 typedef int cli_set(const struct cli_command *command, const struct cli_option *option, const char *text);
 
 struct cli_option {
@@ -43,8 +43,9 @@ struct cli_option {
     double low, high;           /* of REAL, both inclusive */
     const char *const *choices; /* of CHOICE and NAME; ends with NULL */
     cli_set *set;               /* of CALL */
-    const char *new_name; /* an old name of that option: accepted with a line on stderr; NULL: no old name */
-    const char *not_of;   /* the command that lacks this option of its kind; NULL: it has the option */
+    /* an old name of that option: accepted with a line on stderr; NULL: no old name */
+    const char *new_name;
+    const char *not_of; /* the command that lacks this option of its kind; NULL: it has the option */
 };
 
 #define CLI_FLAG(place)                      \
@@ -84,14 +85,16 @@ struct cli_command {
 
 enum { CLI_OPTIONS_MAX = 48 };
 
-/* -1: continue; otherwise the exit status of the command: 0 after --help and --version, 2 after a mistake. The
- * arguments begin at argv[*first_argument_out]; NULL for a command that takes none. */
+/* -1: continue; otherwise the exit status of the command: 0 after --help and --version, 2 after a mistake.
+ * The arguments begin at argv[*first_argument_out]; NULL for a command that takes none. */
 int cli_parse(const struct cli_command *command, int argc, char **argv, int *first_argument_out);
 
-/* The sentence about a value: "weft run: --workers: 'x' is not <expected>; see weft run --help". Returns 2. */
+/* The sentence about a value: "weft run: --workers: 'x' is not <expected>; see weft run --help". Returns
+ * 2. */
 int cli_value_error(const struct cli_command *command, const char *option, const char *text,
                     const char *expected);
-/* The sentence about an unknown word, with the nearest of `known` (ends with NULL) if one is near. Returns 2. */
+/* The sentence about an unknown word, with the nearest of `known` (ends with NULL) if one is near. Returns
+ * 2. */
 int cli_unknown_error(const char *command, const char *what, const char *word, const char *const *known);
 
 #endif

@@ -1,5 +1,5 @@
-/* commands.h - entries of the sub-commands: argv[0] is the sub-command's name; each returns the exit
- * status. */
+/* commands.h - entry points of the sub-commands. argv[0] is the name of the sub-command; the return value is
+ * the exit status. */
 #ifndef WEFT_TOOLS_COMMANDS_H
 #define WEFT_TOOLS_COMMANDS_H
 

@@ -1,4 +1,4 @@
-/* common.c - usage errors, numbers and secrets, said the same way by every command. */
+/* common.c - usage errors, numbers and the secret of the job, the same for every command. */
 #include "tools/common.h"
 
 #include <errno.h>

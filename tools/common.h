@@ -1,4 +1,4 @@
-/* common.h - what the commands share: usage errors, numbers, the secret, the config behind --set. */
+/* common.h - usage errors, numbers, version and the secret of the job, the same for every command. */
 #ifndef WEFT_TOOLS_COMMON_H
 #define WEFT_TOOLS_COMMON_H
 
@@ -9,17 +9,18 @@
 
 #define TOOL_USAGE 2 /* exit status of a wrong command line */
 
-/* "weft run: sentence" on stderr; answers TOOL_USAGE. */
+/* Prints "weft run: sentence; see weft run --help" on stderr; returns TOOL_USAGE. */
 int tool_usage_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void tool_print_version(const char *command);
 
-/* A whole decimal number from min to max; the sentence names the option. */
+/* Parses a whole decimal number from min to max. False: the sentence, which names the option, is on
+ * stderr. */
 bool tool_parse_number(const char *command, const char *option, const char *text, uint64_t min, uint64_t max,
                        uint64_t *value_out);
 
-/* The job's secret: `path` if given, else WEFT_SECRET, else the file WEFT_SECRET_FILE, else config's
- * job.secret_file (`config` may be NULL), else none (*secret_out NULL). Whitespace at the end of a file is
- * not part of it. Free with free(). */
+/* Reads the secret of the job: `path` if given, else WEFT_SECRET, else the file WEFT_SECRET_FILE, else
+ * job.secret_file of `config` (may be NULL), else none (*secret_out is NULL). Whitespace at the end of a file
+ * is removed. Free with free(). False: a sentence is on stderr. */
 bool tool_read_secret(const char *command, const char *path, const struct weft_config *config,
                       char **secret_out);
 

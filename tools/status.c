@@ -1,5 +1,5 @@
-/* status.c - `weft status HOST:PORT`: joins a coordinator as an observer, asks once, prints a table or the
- * JSON. */
+/* status.c - `weft status HOST:PORT`: joins a coordinator as an observer, sends one query, prints tables or
+ * the JSON. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,11 +10,11 @@
 #include "tools/commands.h"
 #include "tools/common.h"
 
-/* ---- asking ---- */
+/* ---- query ---- */
 
 struct status_query {
     struct weft_control_client *member;
-    char *json; /* owned (strdup) */
+    char *json; /* owned; the answer; NULL: none yet */
     struct weft_error error;
     bool done;
 };
@@ -47,7 +47,7 @@ static void on_closed(void *context, enum weft_status status, const char *text)
     status_query->done = true;
 }
 
-/* Steps the net in this thread until there is an answer or a reason. */
+/* Steps the network in this thread until the answer or an error arrives, or the timeout expires. */
 static void query_status(struct weft_env *env, const struct weft_control_client_options *given,
                          struct status_query *status_query)
 {
@@ -74,7 +74,7 @@ static void query_status(struct weft_env *env, const struct weft_control_client_
     weft_control_client_free(status_query->member);
 }
 
-/* ---- printing ---- */
+/* ---- output ---- */
 
 static const char *text_of(const json_t *object, const char *key)
 {

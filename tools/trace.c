@@ -1,7 +1,8 @@
 /* trace.c - `weft trace merge`: the trace files of a job's endpoints as one, on one clock.
  *
- * A line of a trace file is one JSON object, so files are merged line by line and of any length. Processes of
- * one host share a clock; those of other hosts are moved by what their files say the wall clock said. */
+ * A line of a trace file is one JSON object, so files are merged line by line and may have any length.
+ * Processes of one host share a clock. Time stamps of other hosts are shifted by the wall clock that their
+ * files record. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdint.h>
@@ -15,7 +16,7 @@
 
 struct clock {
     char host[64];
-    double ahead_us; /* wall clock minus the clock of the time stamps */
+    double ahead_us; /* wall clock minus the clock of the time stamps, microseconds */
 };
 
 struct merge {
@@ -24,7 +25,7 @@ struct merge {
     bool known, any;
 };
 
-/* The object of a line without its comma, NULL: none. */
+/* The object of a line without its comma; NULL: no object. */
 static json_t *parse_line(char *line)
 {
     size_t bytes = strlen(line);
@@ -41,7 +42,7 @@ static void read_clock(struct merge *merge, json_t *object, double *shift_us)
     snprintf(clock.host, sizeof clock.host, "%s", host ? host : "");
     uint64_t wall_ns = (uint64_t)json_integer_value(json_object_get(arguments, "wall_ns"));
     uint64_t own_ns = (uint64_t)json_integer_value(json_object_get(arguments, "monotonic_ns"));
-    /* a file may say anything: no overflow of signed numbers */
+    /* the file is not trusted: the subtraction must not overflow */
     clock.ahead_us = (double)(int64_t)(wall_ns - own_ns) / 1e3;
     if (!merge->known) merge->first = clock;
     merge->known = true;
@@ -72,7 +73,7 @@ static bool merge_file(struct merge *merge, const char *path)
         bool whole = strchr(line, '\n') != NULL;
         json_t *object = parse_line(line), *ts = json_object_get(object, "ts");
         const char *name = json_string_value(json_object_get(object, "name"));
-        if (!object && !whole && feof(file)) break; /* its process died while it wrote this line */
+        if (!object && !whole && feof(file)) break; /* the process died while it wrote this line */
         if (!json_is_object(object) || !name) {
             fprintf(stderr, "weft trace: %s:%d: this is no line of a trace of weft\n", path, number);
             fine = false;

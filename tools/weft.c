@@ -1,4 +1,4 @@
-/* weft.c - the `weft` command: one table of sub-commands, each with its own file and its own options. */
+/* weft.c - the `weft` command: one table of sub-commands, each with a file of its own. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,10 +16,10 @@ struct command {
 
 static const struct command commands[] = {
     {"run", weft_run_main, "start shards and workers of a job on this host and join them"},
-    {"bench", weft_bench_main, "measure collectives, push_pull, and point to point"},
-    {"doctor", weft_doctor_main, "say which transports work here and between hosts, why not, and what to do"},
+    {"bench", weft_bench_main, "measure collectives, shards, transports, kernels and codecs"},
+    {"doctor", weft_doctor_main, "find out which transports work here and between hosts, and what to do"},
     {"status", weft_status_main, "show the members and tensors of a running job"},
-    {"inspect", weft_inspect_main, "say who was late, from the flight records of a job that failed"},
+    {"inspect", weft_inspect_main, "find the ranks that held up a failed job, from its flight records"},
     {"sim", weft_sim_main, "run a collective of thousands of ranks on a simulated network"},
     {"trace", weft_trace_main, "merge the trace files of a job's processes"},
 };
@@ -29,7 +29,7 @@ static void print_help(void)
 {
     puts("usage: weft COMMAND [options]\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) printf("  %-8s %s\n", commands[i].name, commands[i].help);
-    puts("\n`weft COMMAND --help` says more. The server itself is weftd.");
+    puts("\n`weft COMMAND --help` lists the options. The server is weftd.");
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,4 @@
-/* weftd.c - the server's command line: options into struct weftd_options, everything else is
- * server/weftd.c. */
+/* weftd.c - command line of the server: fills struct weftd_options for server/weftd.c. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +39,7 @@ static int print_config(const struct cli_command *command, const struct cli_opti
 static int parse(int argc, char **argv, struct weft_config *config, struct weftd_options *options,
                  const char **secret_file_out)
 {
-    uint32_t index = UINT32_MAX, port = UINT32_MAX, http_port = UINT32_MAX; /* UINT32_MAX: not given */
+    uint32_t index = UINT32_MAX, port = UINT32_MAX, http_port = UINT32_MAX; /* not given: UINT32_MAX */
     const struct cli_option table[] = {
         {"workers", 'n', "N", "workers the job waits for", CLI_U32(&options->workers, 1, WEFT_LIMIT_WORKERS)},
         {"min-workers", 0, "N", "workers with which the job continues after a loss",

@@ -60,7 +60,7 @@ class Elastic(harness.JobTest):
                 with_loss = self.results(text, 3, 1)
                 self.assertIn("rank 2 (", text)
                 self.assertIn("run step 5 again", text)
-                self.assertIn("the job goes on without it", output)
+                self.assertIn("the job continues without it", output)
                 code, text, output = self.run_elastic(3, None, [9, "from", self.path("state-" + where, "state"), 5], "three-" + where)
                 self.assertEqual(code, 0, text + output)
                 self.assertEqual(self.results(text, 3, 0), with_loss)
@@ -232,7 +232,7 @@ class Elastic(harness.JobTest):
                 earlier[where] = self.served_results(text, 3)
                 self.assertIn("rank 2 (", text)
                 self.assertIn("run step 3 again", text)
-                self.assertIn("the job goes on without it", output)
+                self.assertIn("the job continues without it", output)
         self.assertEqual(earlier["before"], 0)
         self.assertGreater(earlier["after"], 0)  # it had waited for both tensors: all their chunks were closed
 

@@ -34,11 +34,11 @@ static int take_part_launched(const struct bench *bench, const struct weft_launc
     uint16_t port = 0;
     struct weft_error error = {0};
     if (!launcher->coordinator[0] || launcher->ranks == 0) {
-        fprintf(stderr,
-                "weft bench: what %s says of this process does not tell where rank 0 is and how many there "
-                "are; set MASTER_ADDR and "
-                "MASTER_PORT for all of them, or start the job with -n or weft run\n",
-                launcher->name);
+        fprintf(
+            stderr,
+            "weft bench: the variables of %s do not contain the host of rank 0 and the number of processes; "
+            "set MASTER_ADDR and MASTER_PORT for all processes, or start the job with -n or weft run\n",
+            launcher->name);
         return 2;
     }
     if (launcher->rank != 0) return bench->take_part(bench->options);
@@ -69,7 +69,7 @@ static int start_or_join(const struct bench *bench, int argc, char **argv)
     if (status == WEFT_OK) return take_part_launched(bench, &launcher);
     if (status != WEFT_ERR_NOT_FOUND)
         return tool_usage_error("weft bench", "%s; with -n a job of its own is started here", error.text);
-    fprintf(stderr, "weft bench: there is no job to take part in; say -n 2 to start one on this host\n");
+    fprintf(stderr, "weft bench: there is no job to take part in; use -n 2 to start one on this host\n");
     return 2;
 }
 

@@ -156,7 +156,7 @@ static int run(uint64_t first, uint64_t last, uint32_t rounds, bool json)
     uint8_t *memory = aligned_alloc(4096, 3 * capacity);
     if (!memory) {
         fprintf(stderr,
-                "weft bench cacheline: no memory for three buffers of %llu bytes: say a smaller --maxbytes\n",
+                "weft bench cacheline: no memory for three buffers of %llu bytes: use a smaller --maxbytes\n",
                 (unsigned long long)last);
         return 1;
     }

@@ -18,7 +18,7 @@ static const struct bench_operation operations[] = {
     {"all_gather_v", "all_gather", BENCH_DO_ALL_GATHER, .pieces = true, .unequal = true, .in_place = true,
      .out_of_place = true, .about = "the same with pieces in proportion to rank + 1"},
     {"broadcast", "broadcast", BENCH_DO_BROADCAST, .rooted = true, .in_place = true,
-     .about = "the root's buffer to all"},
+     .about = "the buffer of the root goes to all ranks"},
     {"reduce", "reduce", BENCH_DO_REDUCE, .reduces = true, .rooted = true, .in_place = true,
      .out_of_place = true, .about = "all ranks reduce one buffer, and the root gets the result"},
     {"gather", "gather", BENCH_DO_GATHER, .rooted = true, .pieces = true, .in_place = true,
@@ -34,7 +34,7 @@ static const struct bench_operation operations[] = {
     {"all_to_all_v", "all_to_all", BENCH_DO_ALL_TO_ALL, .pieces = true, .unequal = true, .out_of_place = true,
      .about = "the same with pieces in proportion to (rank + receiver) % ranks + 1"},
     {"barrier", "barrier", BENCH_DO_BARRIER, .out_of_place = true,
-     .about = "nobody goes on before all have come; the sizes mean nothing"},
+     .about = "every rank waits for all others; the sizes have no effect"},
     {"sendrecv", NULL, BENCH_DO_SENDRECV, .out_of_place = true,
      .about = "each rank sends to the next and receives from the one before"},
 };

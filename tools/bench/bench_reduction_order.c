@@ -168,6 +168,6 @@ int weft_bench_reduction_order_main(int argc, char **argv)
     if (getenv("WEFT_COORDINATOR")) return take_part(&settings);
     fprintf(
         stderr,
-        "weft bench reduction-order: there is no job to take part in; say -n 4 to start one on this host\n");
+        "weft bench reduction-order: there is no job to take part in; use -n 4 to start one on this host\n");
     return 2;
 }

@@ -130,7 +130,7 @@ int weft_bench_start_main(int argc, char **argv)
     if (settings.processes == 0 && getenv("WEFT_COORDINATOR")) return take_part(&settings);
     if (settings.processes == 0) {
         fprintf(stderr,
-                "weft bench start: there is no job to take part in; say -n 64 to start one on this host\n");
+                "weft bench start: there is no job to take part in; use -n 64 to start one on this host\n");
         return 2;
     }
     snprintf(text, sizeof text, "%.0f", bench_now_us());

@@ -1,4 +1,4 @@
-/* check_network.c - Ethernet devices, TCP's settings, packet filters; see machine.h. */
+/* check_network.c - checks of Ethernet devices, TCP settings and packet filters; see machine.h. */
 #include <inttypes.h>
 #include <net/if.h>
 #include <stdlib.h>
@@ -25,13 +25,14 @@ static void check_device(struct doctor_report *report, const char *root, const c
     snprintf(path, sizeof path, "/sys/class/net/%s/operstate", device);
     machine_text(root, path, state, sizeof state);
     snprintf(path, sizeof path, "/sys/class/net/%s/device", device);
-    if (!machine_exists(root, path)) return; /* lo, bridges, tunnels: they follow the real ones */
-    /* not Ethernet; InfiniBand is told elsewhere */
+    /* virtual devices (lo, bridges, tunnels) depend on the physical ones */
+    if (!machine_exists(root, path)) return;
+    /* not Ethernet; check_rdma.c has InfiniBand */
     if (device_number(root, device, "type", &kind) && kind != 1) return;
     if (strcmp(state, "up") != 0) {
         doctor_add_finding(report, DOCTOR_NOTE, "net-device", device,
-                    "`ip link set DEVICE up`, if it is to carry anything", "is %s",
-                    state[0] ? state : "in an unknown state");
+                           "`ip link set DEVICE up`, if it is to carry anything", "is %s",
+                           state[0] ? state : "in an unknown state");
         return;
     }
     device_number(root, device, "mtu", &mtu);
@@ -54,8 +55,8 @@ static void check_device(struct doctor_report *report, const char *root, const c
     }
 }
 
-/* Returns whether the flags of the loopback interface are known. On this machine the kernel is asked: /sys
- * may show another network namespace (unshare -n). */
+/* Reads the flags of the loopback interface; false: unknown. On this machine the kernel is asked, because
+ * /sys may show another network namespace (unshare -n). */
 static bool loopback_flags(const char *root, long *flags_out)
 {
     char text[32];
@@ -77,8 +78,7 @@ static void check_loopback(struct doctor_report *report, const char *root)
 {
     long flags = 0;
     if (!loopback_flags(root, &flags)) return;
-    if (flags & IFF_UP)
-        doctor_add_finding(report, DOCTOR_OK, "loopback", "lo", NULL, "is up");
+    if (flags & IFF_UP) doctor_add_finding(report, DOCTOR_OK, "loopback", "lo", NULL, "is up");
     else
         doctor_add_finding(
             report, DOCTOR_BROKEN, "loopback", "lo",
@@ -107,13 +107,13 @@ static void check_tcp(struct doctor_report *report, const char *root, bool fast)
         control[0]) {
         machine_text(root, "/proc/sys/net/ipv4/tcp_available_congestion_control", others, sizeof others);
         bool bbr = strncmp(control, "bbr", 3) == 0;
-        doctor_add_finding(report, bbr ? DOCTOR_WARN : DOCTOR_OK, "congestion-control", control,
-                    bbr ? "`sysctl net.ipv4.tcp_congestion_control=cubic`: UCX cannot choose it per socket"
-                        : NULL,
-                    "%s (there are: %s)",
-                    bbr ? "paces what a host sends to itself: two-way loopback runs at half speed"
-                        : "fine inside a cluster",
-                    others);
+        doctor_add_finding(
+            report, bbr ? DOCTOR_WARN : DOCTOR_OK, "congestion-control", control,
+            bbr ? "`sysctl net.ipv4.tcp_congestion_control=cubic`: UCX cannot choose it per socket" : NULL,
+            "%s (there are: %s)",
+            bbr ? "paces what a host sends to itself: two-way loopback runs at half speed"
+                : "fine inside a cluster",
+            others);
     }
     if (!fast || !buffer_max(root, "/proc/sys/net/ipv4/tcp_rmem", &read_max) ||
         !buffer_max(root, "/proc/sys/net/ipv4/tcp_wmem", &write_max))
@@ -124,28 +124,28 @@ static void check_tcp(struct doctor_report *report, const char *root, bool fast)
                            least >> 10);
     else
         doctor_add_finding(report, DOCTOR_WARN, "tcp-buffers", "kernel",
-                    "`sysctl net.ipv4.tcp_rmem='4096 131072 33554432'`, tcp_wmem alike",
-                    "at most %" PRIu64 " KiB: too little to fill a fast link", least >> 10);
+                           "`sysctl net.ipv4.tcp_rmem='4096 131072 33554432'`, tcp_wmem likewise",
+                           "at most %" PRIu64 " KiB: too little to fill a fast link", least >> 10);
 }
 
 static void check_firewall(struct doctor_report *report, const char *root)
 {
     char modules[65536];
     static const char try_it[] =
-        "`weft doctor --listen` there and `weft doctor HOST` here tell what gets through; "
+        "`weft doctor --listen` there and `weft doctor HOST` here show which ports are open; "
         "open the range of transport.ports";
     static const char *const filters[] = {"nf_tables ", "ip_tables ", "ip6_tables ", "bpfilter "};
     if (!machine_text(root, "/proc/modules", modules, sizeof modules)) {
         doctor_add_finding(report, DOCTOR_NOTE, "firewall", "kernel", try_it,
-                    "whether there is a packet filter cannot be seen here (no /proc/modules)");
+                           "whether there is a packet filter cannot be seen here (no /proc/modules)");
         return;
     }
     for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++) {
         const char *found = strstr(modules, filters[i]);
         if (!found || (found != modules && found[-1] != '\n')) continue;
         doctor_add_finding(report, DOCTOR_NOTE, "firewall", "kernel", try_it,
-                    "a packet filter is loaded (%.*s): what it drops shows only between hosts",
-                    (int)strlen(filters[i]) - 1, filters[i]);
+                           "a packet filter is loaded (%.*s): what it drops shows only between hosts",
+                           (int)strlen(filters[i]) - 1, filters[i]);
         return;
     }
     doctor_add_finding(report, DOCTOR_OK, "firewall", "kernel", NULL, "no packet filter module is loaded");

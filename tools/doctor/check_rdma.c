@@ -1,5 +1,4 @@
-/* check_rdma.c - RDMA devices, their ports and GIDs, where they sit, and GPU memory over them; see
- * machine.h. */
+/* check_rdma.c - checks of RDMA devices, ports, GIDs, placement and GPU memory; see machine.h. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -65,11 +64,11 @@ static void check_gids(struct doctor_report *report, const struct port *port)
     }
     if (usable == 0) {
         doctor_add_finding(report, DOCTOR_BROKEN, "rdma-gid", port->subject,
-                    "give its network device an address (`ip addr add`)", "RoCE without any GID");
+                           "give its network device an address (`ip addr add`)", "RoCE without any GID");
     } else if (version2 == 0) {
         doctor_add_finding(report, DOCTOR_WARN, "rdma-gid", port->subject,
-                    "give its network device an IPv4 or IPv6 address",
-                    "%d GIDs, none of RoCE v2: packets cannot be routed", usable);
+                           "give its network device an IPv4 or IPv6 address",
+                           "%d GIDs, none of RoCE v2: packets cannot be routed", usable);
     } else {
         doctor_add_finding(report, DOCTOR_OK, "rdma-gid", port->subject, NULL, "GID %d (RoCE v2, %s) of %d",
                            best, netdev_of_best, usable);
@@ -79,11 +78,12 @@ static void check_gids(struct doctor_report *report, const struct port *port)
     snprintf(path, sizeof path, "/sys/class/net/%s/mtu", netdev_of_best);
     if (netdev_of_best[0] && machine_number(port->root, path, &mtu)) {
         int64_t payload = mtu >= ROCE_MTU ? 4096 : mtu >= 2200 ? 2048 : mtu >= 1100 ? 1024 : 512;
-        doctor_add_finding(report, payload < 4096 ? DOCTOR_WARN : DOCTOR_OK, "rdma-mtu", port->subject,
-                    payload < 4096
-                        ? "`ip link set DEVICE mtu 9000` on every host and switch: the path MTU becomes 4096"
-                        : NULL,
-                    "network device %s has MTU %" PRId64 ": path MTU %" PRId64, netdev_of_best, mtu, payload);
+        doctor_add_finding(
+            report, payload < 4096 ? DOCTOR_WARN : DOCTOR_OK, "rdma-mtu", port->subject,
+            payload < 4096
+                ? "`ip link set DEVICE mtu 9000` on every host and switch: the path MTU becomes 4096"
+                : NULL,
+            "network device %s has MTU %" PRId64 ": path MTU %" PRId64, netdev_of_best, mtu, payload);
     }
 }
 
@@ -110,14 +110,14 @@ static bool check_port(struct doctor_report *report, const struct port *port)
     doctor_add_finding(report, DOCTOR_OK, "rdma-port", port->subject, NULL, "active, %s, %s", layer, rate);
     if (strcasestr(rate, "1X") && !ethernet) {
         doctor_add_finding(report, DOCTOR_WARN, "rdma-rate", port->subject,
-                    "reseat or replace the cable: a working one negotiates 4X", "only one lane is up: %s",
-                    rate);
+                           "reseat or replace the cable: a working one negotiates 4X",
+                           "only one lane is up: %s", rate);
     }
     if (ethernet) {
         check_gids(report, port);
     } else if (port_text(port, "lid", lid, sizeof lid) && strtoul(lid, NULL, 0) == 0) {
         doctor_add_finding(report, DOCTOR_WARN, "rdma-port", port->subject, "look at the subnet manager",
-                    "active without a LID");
+                           "active without a LID");
     }
     return true;
 }
@@ -134,7 +134,7 @@ static uint16_t le16(const uint8_t *at)
     return (uint16_t)(at[0] | at[1] << 8);
 }
 
-/* Walk the capabilities of the configuration space to the PCI Express one. */
+/* Walks the capabilities of the configuration space to the one of PCI Express. */
 static struct pcie read_pcie(const char *root, const char *device)
 {
     struct pcie pcie = {0};
@@ -147,7 +147,7 @@ static struct pcie read_pcie(const char *root, const char *device)
     size_t bytes = file ? fread(config, 1, sizeof config, file) : 0;
     if (file) fclose(file);
     if (bytes < 64) return pcie;
-    pcie.readable = bytes > 64; /* an ordinary user gets the first 64 bytes */
+    pcie.readable = bytes > 64; /* an ordinary user can read only the first 64 bytes */
     if (!(le16(config + 6) & 0x10)) return pcie;
     size_t at = config[0x34] & 0xfc;
     for (int steps = 0; steps < 48 && at >= 64 && at + 10 <= bytes; steps++, at = config[at + 1] & 0xfc) {
@@ -183,10 +183,10 @@ static void check_pcie(struct doctor_report *report, const char *root, const cha
                 : "off: writes into memory wait for each other, much bandwidth is lost on some hosts");
     } else if (device_text(root, device, "vendor", speed, sizeof speed)) {
         doctor_add_finding(report, DOCTOR_NOTE, "pcie-relaxed", device,
-                    pcie.readable ? "nothing: not every card is on PCI Express"
-                                  : "run doctor as root once to see it",
-                    "relaxed ordering: %s",
-                    pcie.readable ? "no PCI Express device" : "an ordinary user may not read it");
+                           pcie.readable ? "nothing: not every card is on PCI Express"
+                                         : "run doctor as root once to see it",
+                           "relaxed ordering: %s",
+                           pcie.readable ? "no PCI Express device" : "an ordinary user may not read it");
     }
     if (!device_text(root, device, "current_link_speed", speed, sizeof speed) ||
         !device_text(root, device, "max_link_speed", speed_max, sizeof speed_max) ||
@@ -196,14 +196,14 @@ static void check_pcie(struct doctor_report *report, const char *root, const cha
     bool slower = strtod(speed, NULL) < strtod(speed_max, NULL) ||
                   strtol(width, NULL, 10) < strtol(width_max, NULL, 10);
     doctor_add_finding(report, slower ? DOCTOR_WARN : DOCTOR_OK, "pcie-link", device,
-                slower ? "another slot, or reseat the card" : NULL, "%s x%s%s%s%s%s", speed, width,
-                slower ? "; the card can do " : "", slower ? speed_max : "", slower ? " x" : "",
-                slower ? width_max : "");
+                       slower ? "another slot, or reseat the card" : NULL, "%s x%s%s%s%s%s", speed, width,
+                       slower ? "; the card can do " : "", slower ? speed_max : "", slower ? " x" : "",
+                       slower ? width_max : "");
 }
 
 /* ---- placement ---- */
 
-/* May this process run on any processor of the node that the device hangs on? */
+/* Checks that this process may run on a processor of the NUMA node of the device. */
 static void check_numa(struct doctor_report *report, const char *root, const char *device)
 {
     char status[8192], cpus[512], path[96];
@@ -220,15 +220,16 @@ static void check_numa(struct doctor_report *report, const char *root, const cha
     bool near = false;
     for (uint32_t cpu = 0; cpu < 4096 && !near; cpu++)
         near = machine_in_list(cpus, cpu) && machine_in_list(list, cpu);
-    doctor_add_finding(report, near ? DOCTOR_OK : DOCTOR_WARN, "numa", device,
-                near ? NULL
-                     : "run the rank that drives it on that node (`numactl -N NODE -m NODE`), or give it "
-                       "another --devices",
-                "is on NUMA node %" PRId64 " (processors %s)%s%s", node, cpus,
-                near ? "" : "; this process may only run on ", near ? "" : list);
+    doctor_add_finding(
+        report, near ? DOCTOR_OK : DOCTOR_WARN, "numa", device,
+        near ? NULL
+             : "run the rank that drives it on that node (`numactl -N NODE -m NODE`), or give it "
+               "another --devices",
+        "is on NUMA node %" PRId64 " (processors %s)%s%s", node, cpus,
+        near ? "" : "; this process may only run on ", near ? "" : list);
 }
 
-/* ---- all of it ---- */
+/* ---- all checks ---- */
 
 static bool check_verbs_file(struct doctor_report *report, const char *root, const char *device)
 {
@@ -241,14 +242,14 @@ static bool check_verbs_file(struct doctor_report *report, const char *root, con
         snprintf(file, sizeof file, "%s/dev/infiniband/%s", root, names[i]);
         if (access(file, R_OK | W_OK) == 0) return true;
         doctor_add_finding(report, DOCTOR_BROKEN, "rdma-access", device,
-                    machine_exists(root, "/dev/infiniband")
-                        ? "add the user to the group of /dev/infiniband (often rdma)"
-                        : "give the container the devices: --device=/dev/infiniband",
-                    "this user may not open /dev/infiniband/%s", names[i]);
+                           machine_exists(root, "/dev/infiniband")
+                               ? "add the user to the group of /dev/infiniband (often rdma)"
+                               : "give the container the devices: --device=/dev/infiniband",
+                           "this user may not open /dev/infiniband/%s", names[i]);
         return false;
     }
     doctor_add_finding(report, DOCTOR_BROKEN, "rdma-access", device, "`modprobe ib_uverbs`",
-                "has no verbs device: the kernel module ib_uverbs is not loaded");
+                       "has no verbs device: the kernel module ib_uverbs is not loaded");
     return false;
 }
 
@@ -277,13 +278,14 @@ bool doctor_check_rdma(struct doctor_report *report, const char *root, bool need
     bool usable = false;
     for (size_t i = 0; i < count; i++) usable = check_device(report, root, names[i]) || usable;
     if (count == 0) {
-        doctor_add_finding(report, need_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "rdma-device", "machine",
-                    "with a card in it: load its driver (mlx5_ib, irdma, ...); without: `rdma link add rxe0 "
-                    "type rxe netdev DEVICE` emulates one",
-                    "no RDMA device: verbs cannot be used");
+        doctor_add_finding(
+            report, need_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "rdma-device", "machine",
+            "with a card in it: load its driver (mlx5_ib, irdma, ...); without: `rdma link add rxe0 "
+            "type rxe netdev DEVICE` emulates one",
+            "no RDMA device: verbs cannot be used");
     } else if (!usable && need_rdma) {
         doctor_add_finding(report, DOCTOR_BROKEN, "rdma-device", "machine", "see the lines above",
-                    "none of %zu RDMA devices can be used", count);
+                           "none of %zu RDMA devices can be used", count);
     }
     return usable;
 }
@@ -305,16 +307,17 @@ void doctor_check_accelerator(struct doctor_report *report, const char *root, bo
                   (major > 5 || (major == 5 && minor >= 12));
     if (!has_rdma)
         doctor_add_finding(report, DOCTOR_NOTE, "gpu-memory", "nvidia",
-                    "an RDMA card on the GPU's PCI Express switch, for traffic between hosts",
-                    "no usable RDMA device: GPU memory is staged through the host");
+                           "an RDMA card on the GPU's PCI Express switch, for traffic between hosts",
+                           "no usable RDMA device: GPU memory is staged through the host");
     else if (dmabuf)
         doctor_add_finding(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,
-                    "the card can reach GPU memory by dma-buf (kernel %s)", release);
+                           "the card can reach GPU memory by dma-buf (kernel %s)", release);
     else if (peermem)
         doctor_add_finding(report, DOCTOR_OK, "gpu-memory", "nvidia", NULL,
-                    "the card can reach GPU memory by nvidia_peermem");
+                           "the card can reach GPU memory by nvidia_peermem");
     else
-        doctor_add_finding(report, DOCTOR_WARN, "gpu-memory", "nvidia",
-                    "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 or later (dma-buf)",
-                    "neither dma-buf nor nvidia_peermem: GPU memory is staged through the host");
+        doctor_add_finding(
+            report, DOCTOR_WARN, "gpu-memory", "nvidia",
+            "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 or later (dma-buf)",
+            "neither dma-buf nor nvidia_peermem: GPU memory is staged through the host");
 }

@@ -1,12 +1,11 @@
-/* doctor.c - `weft doctor`: which transports work here and to other hosts, why not, and what to do about it.
+/* doctor.c - `weft doctor`: finds out which transports work, why others do not, and what to do about it.
  *
- *   weft doctor                       this host: its files, and a real try of every transport between two
- *                                     processes
- *   weft doctor --listen              answer another host's doctor
- *   weft doctor HOST[:PORT] ...       also a real try of every transport to those hosts
+ *   weft doctor                       this host: its files, and tries of all transports between two processes
+ *   weft doctor --listen              serve the doctor of another host
+ *   weft doctor HOST[:PORT] ...       also tries of all transports to those hosts
  *
- * Numbers go into the link table, which is kept in a file for whoever must choose. Nothing is changed on any
- * machine. */
+ * Latency and bandwidth go into the link table, which is kept in a file. No setting of any machine
+ * changes. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -35,14 +34,14 @@ enum {
 struct doctor {
     char lanes[LANES_MAX][DOCTOR_LANE_MAX];
     size_t lane_count;
-    bool asked; /* the lanes were named: each must work */
+    bool asked; /* --transport was given: each of the lanes must work */
     const char *devices, *root, *cache_path, *secret_path;
     char default_cache[512], *secret;
     bool json, all, no_cache, links_only, no_tries;
     uint32_t deadline_s;
     struct doctor_report report;
     struct weft_link_table *table;
-    uint32_t self; /* this host in the table */
+    uint32_t self; /* index of this host in the table */
     bool rdma_needed;
     bool verbs_works; /* to the host that is being tried */
 };
@@ -132,7 +131,8 @@ static void set_link(struct doctor *doctor, uint32_t from, uint32_t to, const ch
 
 /* ---- tries ---- */
 
-/* What a job would use; it could do better where a lane works that its devices do not lead to. */
+/* Reports the transport that a job would use. It warns if a lane works that the devices of the job do not
+ * lead to. */
 static void report_auto(struct doctor *doctor, const char *subject, const char *way, const char *devices)
 {
     const char *reasons = strstr(way, " (not ");
@@ -146,7 +146,7 @@ static void report_auto(struct doctor *doctor, const char *subject, const char *
                        devices ? devices : "lo", better ? ", though verbs works there" : "");
 }
 
-/* One lane to one host. Answers whether it works. */
+/* Reports the try of one lane to one host. Returns whether the lane works. */
 static bool report_try(struct doctor *doctor, const char *subject, const char *lane, const char *devices,
                        const struct doctor_try_result *result)
 {
@@ -221,7 +221,7 @@ static void report_clock(struct doctor *doctor, const char *target, int64_t offs
         "its clock is %+.3f s from ours", 1e-9 * (double)offset_ns);
 }
 
-/* Devices that carry packets of different length lose the long ones, or cut them. */
+/* Hosts with different MTUs drop or truncate packets above the smaller one. */
 static void report_mtu(struct doctor *doctor, const char *target, const struct doctor_remote *remote)
 {
     uint32_t least = remote->mtu < remote->remote_mtu ? remote->mtu : remote->remote_mtu;
@@ -238,7 +238,8 @@ static void report_mtu(struct doctor *doctor, const char *target, const struct d
                        narrow ? ", but the way between carries less" : "");
 }
 
-/* A name for the table: what it calls itself, unless that is our own name (a namespace, a clone). */
+/* Adds the host to the table under its own name. If that is our name too (a namespace, a clone), the target
+ * is the name. */
 static bool add_remote(struct doctor *doctor, const struct doctor_remote *remote, const char *target,
                        uint32_t *index)
 {
@@ -263,7 +264,7 @@ static void try_host(struct doctor *doctor, const char *target)
     report_mtu(doctor, target, &remote);
     if (!doctor_remote_examine(&remote, target, doctor->rdma_needed, doctor->deadline_s, &doctor->report)) {
         doctor_add_finding(&doctor->report, DOCTOR_BROKEN, "reach", target,
-                           "look at what `weft doctor --listen` said there", "it has gone");
+                           "see the output of `weft doctor --listen` there", "the connection was lost");
         doctor_disconnect(&remote);
         return;
     }
@@ -271,7 +272,8 @@ static void try_host(struct doctor *doctor, const char *target)
     doctor->verbs_works = false;
     for (size_t i = 0; i < doctor->lane_count; i++) {
         struct doctor_try_result result;
-        bool one_host = strstr(doctor->lanes[i], "shm") != NULL; /* by nature */
+        /* shared memory connects processes of one host only */
+        bool one_host = strstr(doctor->lanes[i], "shm") != NULL;
         if (one_host && !doctor->asked && !remote.same_kernel) continue;
         bool is_connected = doctor_remote_try(&remote, doctor->lanes[i], doctor->devices, doctor->secret,
                                               doctor->deadline_s, &result);
@@ -279,7 +281,7 @@ static void try_host(struct doctor *doctor, const char *target)
             set_link(doctor, doctor->self, index, doctor->lanes[i], &result, result.out_bytes_per_second);
         if (is_in_table)
             set_link(doctor, index, doctor->self, doctor->lanes[i], &result, result.in_bytes_per_second);
-        /* containers of one kernel may well be kept apart */
+        /* containers of one kernel may have separate shared memory */
         if (one_host && !doctor->asked) result.absent = true;
         working += report_try(doctor, target, doctor->lanes[i],
                               doctor->devices ? doctor->devices : remote.devices, &result);
@@ -291,7 +293,7 @@ static void try_host(struct doctor *doctor, const char *target)
     doctor_disconnect(&remote);
 }
 
-/* ---- what it says ---- */
+/* ---- output ---- */
 
 static json_t *finding_json(const struct doctor_finding *finding)
 {
@@ -376,7 +378,7 @@ static bool set_listen(struct doctor_listen *listen, const char *text)
             return false;
         }
         listen->host = host;
-        if (!port[0]) return true; /* that of --port, or the usual one */
+        if (!port[0]) return true; /* the port of --port, or DOCTOR_PORT */
     }
     if (!tool_parse_number("weft doctor", "--listen's port", port, 0, 65535, &number)) return false;
     listen->port = (uint16_t)number;
@@ -438,7 +440,7 @@ static int parse_options(struct doctor *doctor, struct doctor_listen *listen, bo
     return cli_parse(&command, argc, argv, first_out);
 }
 
-/* -1: continue; otherwise the exit status. The hosts are argv[*first_out] and what follows. */
+/* -1: continue; otherwise the exit status. The hosts begin at argv[*first_out]. */
 static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *listening, int argc, char **argv,
                  int *first_out)
 {
@@ -464,7 +466,7 @@ static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *list
     return -1;
 }
 
-/* A report that did not reach the disk is none. */
+/* A report that could not be written is a failure. */
 static int flush_report(int answer)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return answer;

@@ -11,7 +11,7 @@ void doctor_report_free(struct doctor_report *report)
     *report = (struct doctor_report){0};
 }
 
-/* What machines call themselves may hold anything: keep it on one line. */
+/* Names and texts of other machines may contain any byte: a finding stays on one line. */
 static void replace_control_characters(char *text)
 {
     for (; *text; text++) {

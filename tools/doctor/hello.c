@@ -32,7 +32,7 @@ void hello_draw_challenge(uint8_t *out)
 }
 
 bool hello_authenticate(int fd, const char *secret, bool client, const uint8_t *mine, const uint8_t *theirs,
-                 uint32_t seconds)
+                        uint32_t seconds)
 {
     uint8_t own[WEFT_PROOF_BYTES], expected[WEFT_PROOF_BYTES], got[WEFT_PROOF_BYTES];
     const char *own_purpose = client ? PURPOSE_ASKER : PURPOSE_LISTENER;
@@ -71,7 +71,7 @@ static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
                                               &((const struct sockaddr_in6 *)b)->sin6_addr, 16) == 0;
 }
 
-/* The network device that has the socket's own address; "lo" when none is found. */
+/* The network device that has the local address of the socket; "lo" if none has. */
 static void device_of(int fd, char *out, size_t capacity)
 {
     struct sockaddr_storage own = {0};
@@ -92,7 +92,7 @@ static uint32_t mtu_of(int fd, const char *device)
     return ioctl(fd, SIOCGIFMTU, &request) == 0 && request.ifr_mtu > 0 ? (uint32_t)request.ifr_mtu : 0;
 }
 
-/* FNV-1a of the id that each start of a kernel draws. */
+/* FNV-1a hash of the boot id of the kernel. */
 static uint64_t kernel_number(void)
 {
     char text[64];

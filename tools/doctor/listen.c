@@ -1,7 +1,8 @@
-/* listen.c - `weft doctor --listen`: one process per asker, so that nobody waits for anybody.
+/* listen.c - `weft doctor --listen`: one process per client, so that clients do not wait for each other.
  *
- * Who has not proven the secret has one deadline for all of it and no right to a place: when all places are
- * taken, the one of them that came first makes room. Who has proven it may stay for a few tries. */
+ * A client that has not authenticated has one deadline for the whole handshake. If all slots are in use, the
+ * oldest client without authentication is ended and its slot reused. An authenticated client has
+ * CLIENT_DEADLINES deadlines, but at least CLIENT_SECONDS_MIN seconds. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -22,15 +23,15 @@
 enum {
     CHILDREN_MAX = 32,
     BACKLOG = 128,
-    CLIENT_SECONDS_MAX = 120,
-    CLIENT_DEADLINES_MAX = 24,
+    CLIENT_SECONDS_MIN = 120,
+    CLIENT_DEADLINES = 24,
     REAP_MS = 100,
     EXIT_CANNOT = 3
 };
 
 struct child_slot {
     pid_t child;     /* 0: free */
-    uint64_t number; /* in the order of coming */
+    uint64_t number; /* sequence number of the accepted connection */
 };
 
 struct server {
@@ -38,8 +39,9 @@ struct server {
     int fd;
     struct child_slot slots[CHILDREN_MAX];
     uint64_t accepted_count;
-    volatile uint8_t *has_authenticated; /* (PLACES,), shared with the children: set by theirs */
-    bool served;              /* somebody with the secret has come and gone */
+    /* (CHILDREN_MAX,), shared with the children: each child sets its own entry */
+    volatile uint8_t *has_authenticated;
+    bool served; /* an authenticated client has ended */
 };
 
 /* ---- the child ---- */
@@ -78,19 +80,18 @@ static void serve_client(const struct doctor_listen *listen, int fd, volatile ui
     struct hello_request request;
     hello_draw_challenge(mine.challenge);
     hello_set_nodelay(fd);
-    alarm(seconds); /* for all of the greeting: a stranger ends here */
+    alarm(seconds); /* limit of the whole handshake: SIGALRM ends an unauthenticated client */
     if (!doctor_send_all(fd, &mine, sizeof mine, seconds) ||
         !doctor_recv_all(fd, &theirs, sizeof theirs, seconds))
         return;
     if (theirs.magic != HELLO_MAGIC || memcmp(mine.challenge, theirs.challenge, sizeof mine.challenge) == 0)
         return;
     if (!hello_authenticate(fd, listen->secret, false, mine.challenge, theirs.challenge, seconds)) {
-        fprintf(stderr, "weft doctor: somebody without the right secret was turned away\n");
+        fprintf(stderr, "weft doctor: a client without the right secret was refused\n");
         return;
     }
     *has_authenticated = 1;
-    alarm(seconds * CLIENT_DEADLINES_MAX > CLIENT_SECONDS_MAX ? seconds * CLIENT_DEADLINES_MAX
-                                                              : CLIENT_SECONDS_MAX);
+    alarm(seconds * CLIENT_DEADLINES > CLIENT_SECONDS_MIN ? seconds * CLIENT_DEADLINES : CLIENT_SECONDS_MIN);
     hello_describe_host(fd, &about);
     if (!doctor_send_all(fd, &about, sizeof about, seconds)) return;
     uint64_t nonce = hello_nonce(theirs.challenge, mine.challenge);
@@ -101,7 +102,7 @@ static void serve_client(const struct doctor_listen *listen, int fd, volatile ui
     }
 }
 
-/* ---- places ---- */
+/* ---- slots ---- */
 
 static void free_slot(struct server *server, size_t index)
 {
@@ -119,7 +120,8 @@ static void reap(struct server *server)
     }
 }
 
-/* A free place; if there is none, that of the stranger who came first. -1: all are people we know. */
+/* A free slot, or the slot of the oldest unauthenticated client, which is ended. -1: all clients are
+ * authenticated. */
 static int find_slot(struct server *server)
 {
     int oldest = -1;
@@ -150,7 +152,7 @@ static void start_child(struct server *server, int index, int client)
         fflush(NULL);
         _exit(0);
     }
-    if (child < 0) fprintf(stderr, "weft doctor: cannot start a process for an asker: %s\n", strerror(errno));
+    if (child < 0) fprintf(stderr, "weft doctor: cannot start a process for a client: %s\n", strerror(errno));
     server->slots[index] =
         (struct child_slot){.child = child > 0 ? child : 0, .number = ++server->accepted_count};
 }
@@ -162,12 +164,12 @@ static void serve(struct server *server)
         int ready = poll(&wait, 1, REAP_MS), index;
         reap(server);
         if (ready <= 0 || (index = find_slot(server)) < 0) {
-            if (ready > 0) poll(NULL, 0, REAP_MS); /* all places are in use */
+            if (ready > 0) poll(NULL, 0, REAP_MS); /* all slots are in use */
             continue;
         }
         int client = accept4(server->fd, NULL, NULL, SOCK_CLOEXEC);
         if (client < 0) {
-            poll(NULL, 0, REAP_MS); /* gone again, or no descriptor is free: not in a tight loop */
+            poll(NULL, 0, REAP_MS); /* the connection was reset, or no descriptor is free: do not spin */
             continue;
         }
         start_child(server, index, client);
@@ -229,11 +231,11 @@ int doctor_serve(const struct doctor_listen *listen)
     struct server server = {.listen = listen};
     uint16_t port = 0;
     if (!listen->secret && !doctor_is_loopback(listen->host)) {
-        fprintf(stderr,
-                "weft doctor: to listen on %s needs a secret (--secret-file, the same file on both hosts): "
-                "without "
-                "one anybody could have this host open endpoints\n",
-                listen->host);
+        fprintf(
+            stderr,
+            "weft doctor: to listen on %s requires a secret (--secret-file, the same file on both hosts): "
+            "without one any client could make this host open endpoints\n",
+            listen->host);
         return 2;
     }
     server.fd = open_listener(listen->host, listen->port, &port);

@@ -1,4 +1,4 @@
-/* machine.c - reading one host's files, and the checks of memory and clock; see machine.h. */
+/* machine.c - reads the files of one host; checks memory and clock; see machine.h. */
 #include "tools/doctor/machine.h"
 
 #include <ctype.h>
@@ -48,7 +48,10 @@ bool machine_exists(const char *root, const char *path)
     return snprintf(name, sizeof name, "%s%s", root, path) < (int)sizeof name && stat(name, &about) == 0;
 }
 
-static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
 
 size_t machine_list(const char *root, const char *path, char names[][64], size_t capacity)
 {
@@ -107,9 +110,10 @@ static void check_limits(struct doctor_report *report, const char *root, bool ha
             doctor_add_finding(report, DOCTOR_OK, "memlock", "limits", NULL,
                                "up to %" PRIu64 " MiB may be locked", mib);
         else
-            doctor_add_finding(report, has_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "memlock", "limits", advice,
-                        "only %" PRIu64 " KiB may be locked%s; RDMA needs what it registers, %d MiB and more",
-                        soft >> 10, hard > soft ? " (the hard limit is higher)" : "", MEMLOCK_WANTED_MIB);
+            doctor_add_finding(
+                report, has_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "memlock", "limits", advice,
+                "only %" PRIu64 " KiB may be locked%s; RDMA needs what it registers, %d MiB and more",
+                soft >> 10, hard > soft ? " (the hard limit is higher)" : "", MEMLOCK_WANTED_MIB);
     }
     if (soft_limit(limits, "Max open files", &soft, &hard)) {
         if (soft >= FILES_WANTED)
@@ -117,37 +121,38 @@ static void check_limits(struct doctor_report *report, const char *root, bool ha
                                "%" PRIu64 " files may be open", soft);
         else
             doctor_add_finding(report, DOCTOR_WARN, "open-files", "limits",
-                        "raise it: `ulimit -n 65536` or LimitNOFILE= in the unit",
-                        "only %" PRIu64
-                        " files may be open: a job of some hundred ranks needs several per rank",
-                        soft);
+                               "raise it: `ulimit -n 65536` or LimitNOFILE= in the unit",
+                               "only %" PRIu64
+                               " files may be open: a job of some hundred ranks needs several per rank",
+                               soft);
     }
 }
 
 static void check_ptrace(struct doctor_report *report, const char *root)
 {
     static const char *const meanings[] = {"any process of the same user", "only descendants",
-                                           "only administrators", "nobody"};
+                                           "only administrators", "no process"};
     int64_t scope;
     if (!machine_number(root, "/proc/sys/kernel/yama/ptrace_scope", &scope)) {
         doctor_add_finding(report, DOCTOR_OK, "ptrace-scope", "kernel", NULL,
-                    "no Yama: processes of one user may read each other's memory (CMA)");
+                           "no Yama: processes of one user may read each other's memory (CMA)");
         return;
     }
     if (scope == 0) {
         doctor_add_finding(report, DOCTOR_OK, "ptrace-scope", "kernel", NULL,
-                    "0: processes of one user may read each other's memory (CMA)");
+                           "0: processes of one user may read each other's memory (CMA)");
         return;
     }
-    doctor_add_finding(report, DOCTOR_WARN, "ptrace-scope", "kernel",
-                "`sysctl kernel.yama.ptrace_scope=0`, or take buffers from weft_alloc, which are mapped and "
-                "need no CMA",
-                "%" PRId64
-                ": %s may read a process's memory, so large messages from ordinary memory are copied twice",
-                scope, scope >= 0 && scope <= 3 ? meanings[scope] : "hardly anybody");
+    doctor_add_finding(
+        report, DOCTOR_WARN, "ptrace-scope", "kernel",
+        "`sysctl kernel.yama.ptrace_scope=0`, or take buffers from weft_alloc, which are mapped and "
+        "need no CMA",
+        "%" PRId64
+        ": %s may read a process's memory, so large messages from ordinary memory are copied twice",
+        scope, scope >= 0 && scope <= 3 ? meanings[scope] : "few processes");
 }
 
-/* The size= of the tmpfs on /dev/shm, in bytes; 0: none given (then half of the memory). */
+/* The size= of the tmpfs on /dev/shm, in bytes; 0: not given (half of the memory applies). */
 static bool shm_mount(const char *mounts, uint64_t *bytes_out)
 {
     for (const char *line = mounts; line && *line;
@@ -176,17 +181,17 @@ static void check_shm(struct doctor_report *report, const char *root)
     if (!machine_text(root, "/proc/self/mounts", mounts, sizeof mounts)) return;
     if (!shm_mount(mounts, &bytes)) {
         doctor_add_finding(report, DOCTOR_NOTE, "shm-size", "/dev/shm",
-                    "mount a tmpfs there if UCX or other libraries of the job need it",
-                    "not mounted; weft's own segments do not need it");
+                           "mount a tmpfs there if UCX or other libraries of the job need it",
+                           "not mounted; weft's own segments do not need it");
     } else if (bytes == 0 || bytes >> 20 >= SHM_WANTED_MIB) {
         doctor_add_finding(report, DOCTOR_OK, "shm-size", "/dev/shm", NULL,
-                    bytes ? "%" PRIu64 " MiB" : "half of the memory", bytes >> 20);
+                           bytes ? "%" PRIu64 " MiB" : "half of the memory", bytes >> 20);
     } else {
         doctor_add_finding(report, DOCTOR_WARN, "shm-size", "/dev/shm",
-                    "`docker run --shm-size=1g`, or `mount -o remount,size=1g /dev/shm`",
-                    "only %" PRIu64
-                    " MiB: UCX's shared memory (and NCCL's) does not fit; weft's own does not use it",
-                    bytes >> 20);
+                           "`docker run --shm-size=1g`, or `mount -o remount,size=1g /dev/shm`",
+                           "only %" PRIu64
+                           " MiB: UCX's shared memory (and NCCL's) does not fit; weft's own does not use it",
+                           bytes >> 20);
     }
 }
 
@@ -209,23 +214,25 @@ static void check_huge_pages(struct doctor_report *report, const char *root)
     if (machine_text(root, "/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text) &&
         selected_word(text, word, sizeof word)) {
         if (strcmp(word, "never") == 0 && reserved == 0) {
-            doctor_add_finding(report, DOCTOR_WARN, "huge-pages", "memory",
-                        "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
-                        "neither transparent nor reserved ones: first touch of large buffers is several "
-                        "times slower");
+            doctor_add_finding(
+                report, DOCTOR_WARN, "huge-pages", "memory",
+                "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
+                "neither transparent nor reserved ones: first touch of large buffers is several "
+                "times slower");
         } else {
             doctor_add_finding(report, DOCTOR_OK, "huge-pages", "memory", NULL,
-                        "transparent: %s; reserved: %" PRIu64, word, reserved);
+                               "transparent: %s; reserved: %" PRIu64, word, reserved);
         }
     }
     if (machine_text(root, "/sys/kernel/mm/transparent_hugepage/shmem_enabled", text, sizeof text) &&
         selected_word(text, word, sizeof word)) {
         bool off = strcmp(word, "never") == 0 || strcmp(word, "deny") == 0;
-        doctor_add_finding(report, off ? DOCTOR_NOTE : DOCTOR_OK, "huge-pages-shared", "memory",
-                    off ? "`echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled` makes first "
-                          "touch of weft_alloc's memory faster"
-                        : NULL,
-                    "of shared memory: %s", word);
+        doctor_add_finding(
+            report, off ? DOCTOR_NOTE : DOCTOR_OK, "huge-pages-shared", "memory",
+            off ? "`echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled` makes first "
+                  "touch of weft_alloc's memory faster"
+                : NULL,
+            "of shared memory: %s", word);
     }
 }
 

@@ -1,4 +1,4 @@
-/* remote.c - the asker's side; see remote.h. */
+/* remote.c - the side of the client; see remote.h. */
 #include "tools/doctor/remote.h"
 
 #include <errno.h>
@@ -16,8 +16,7 @@
 bool doctor_parse_target(const char *target, char *host, size_t capacity, char *port, size_t port_capacity)
 {
     const char *colon = strrchr(target, ':');
-    bool several =
-        colon && strchr(target, ':') != colon; /* an IPv6 address; with a port it stands in brackets */
+    bool several = colon && strchr(target, ':') != colon; /* an IPv6 address; with a port it is in brackets */
     if (target[0] == '[') {
         const char *end = strchr(target, ']');
         if (!end) return false;
@@ -32,7 +31,7 @@ bool doctor_parse_target(const char *target, char *host, size_t capacity, char *
     return host[0] != 0 && strlen(port) < 6 && (!colon || port[0]);
 }
 
-/* A connection within the deadline: 0, or an errno. */
+/* Connects within the deadline. 0, or an errno. */
 static int connect_with_timeout(int fd, const struct addrinfo *to, uint32_t seconds)
 {
     int error = 0;
@@ -40,13 +39,15 @@ static int connect_with_timeout(int fd, const struct addrinfo *to, uint32_t seco
     struct pollfd wait = {.fd = fd, .events = POLLOUT};
     if (connect(fd, to->ai_addr, to->ai_addrlen) == 0) return 0;
     if (errno != EINPROGRESS) return errno;
-    if (poll(&wait, 1, 1000 * (int)seconds) <= 0) return ETIMEDOUT; /* or a signal: the user's patience */
+    /* also after a signal: the user has interrupted */
+    if (poll(&wait, 1, 1000 * (int)seconds) <= 0) return ETIMEDOUT;
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
     return error;
 }
 
-/* A name server may be silent for long: ask beside, and give up. What was given up is not freed, it may still
- * be written. 0, or an EAI_ code. */
+/* A name server may not answer for a long time: resolves on a thread of its own and gives up after
+ * `seconds`. The memory of an abandoned query is not freed, because the thread may still write it. 0, or
+ * an EAI_ code. */
 static int resolve(const char *host, const char *port, uint32_t seconds, struct addrinfo **found_out)
 {
     struct query {
@@ -86,15 +87,15 @@ static int open_connection(const char *target, uint32_t deadline_s, struct docto
     char host[256], port[16];
     struct addrinfo *found = NULL;
     if (!doctor_parse_target(target, host, sizeof host, port, sizeof port)) {
-        doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, "say HOST or HOST:PORT", "is no address");
+        doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, "use HOST or HOST:PORT", "is no address");
         return -1;
     }
     if (!port[0]) snprintf(port, sizeof port, "%d", DOCTOR_PORT);
     int answer = resolve(host, port, deadline_s, &found);
     if (answer != 0) {
         doctor_add_finding(report, DOCTOR_BROKEN, "reach", target,
-                    "look at /etc/hosts and the name server, or give the address", "%s",
-                    gai_strerror(answer));
+                           "look at /etc/hosts and the name server, or give the address", "%s",
+                           gai_strerror(answer));
         return -1;
     }
     int fd = -1, error = ETIMEDOUT;
@@ -108,7 +109,7 @@ static int open_connection(const char *target, uint32_t deadline_s, struct docto
     freeaddrinfo(found);
     if (fd < 0) {
         doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, advice_for(error), "port %s: %s", port,
-                    error == ETIMEDOUT ? "no answer" : strerror(error));
+                           error == ETIMEDOUT ? "no answer" : strerror(error));
         return -1;
     }
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
@@ -116,7 +117,7 @@ static int open_connection(const char *target, uint32_t deadline_s, struct docto
     return fd;
 }
 
-/* What the kernel has learnt of the way there; 0: nothing. */
+/* The path MTU that the kernel has discovered; 0: unknown. */
 static uint32_t path_mtu(int fd)
 {
     int mtu = 0;
@@ -152,19 +153,19 @@ static void report_failure(const char *target, uint32_t magic, bool is_authentic
     bool other_release = !is_authenticated && (magic & HELLO_MAGIC_MASK) == (HELLO_MAGIC & HELLO_MAGIC_MASK);
     if (is_authenticated) {
         doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, "give both sides the same --secret-file",
-                    "the two sides do not hold the same secret");
+                           "the two sides do not hold the same secret");
     } else if (other_release) {
         doctor_add_finding(report, DOCTOR_BROKEN, "reach", target, "install the same release on both hosts",
-                    "the doctor there is of another release of weft");
+                           "the doctor there is of another release of weft");
     } else {
         doctor_add_finding(report, DOCTOR_BROKEN, "reach", target,
-                    "name the port that `weft doctor --listen` printed",
-                    "something else answers on this port");
+                           "name the port that `weft doctor --listen` printed",
+                           "something else answers on this port");
     }
 }
 
 bool doctor_connect(const char *target, const char *secret, uint32_t deadline_s, struct doctor_remote *remote,
-                  struct doctor_report *report)
+                    struct doctor_report *report)
 {
     struct hello_challenge mine = {.magic = HELLO_MAGIC}, theirs = {0};
     struct hello_host about;
@@ -172,7 +173,8 @@ bool doctor_connect(const char *target, const char *secret, uint32_t deadline_s,
     if (remote->fd < 0) return false;
     hello_draw_challenge(mine.challenge);
     bool is_authenticated = doctor_recv_all(remote->fd, &theirs, sizeof theirs, deadline_s) &&
-                   theirs.magic == HELLO_MAGIC && doctor_send_all(remote->fd, &mine, sizeof mine, deadline_s);
+                            theirs.magic == HELLO_MAGIC &&
+                            doctor_send_all(remote->fd, &mine, sizeof mine, deadline_s);
     int64_t before = hello_wall_clock_ns();
     bool fine = is_authenticated &&
                 hello_authenticate(remote->fd, secret, true, mine.challenge, theirs.challenge, deadline_s) &&
@@ -218,7 +220,7 @@ bool doctor_remote_try(struct doctor_remote *remote, const char *lane, const cha
     snprintf(request.lane, sizeof request.lane, "%s", lane);
     memset(result, 0, sizeof *result);
     result->status = WEFT_ERR_PEER_LOST;
-    snprintf(result->text, sizeof result->text, "the listener has gone");
+    snprintf(result->text, sizeof result->text, "the connection to the listener was lost");
     if (!doctor_send_all(remote->fd, &request, sizeof request, deadline_s)) return false;
     struct doctor_try_args plan = {.lane = lane,
                                    .devices = devices,

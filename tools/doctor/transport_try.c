@@ -18,7 +18,7 @@
 
 enum { SLICE_MS = 2, CLOSE_S = 3 };
 
-/* What one side tells the other, twice: with its address, and when it has finished. */
+/* What one side sends to the other, twice: with its address, and at the end. */
 struct record {
     int32_t status;
     uint32_t address_bytes;
@@ -38,7 +38,7 @@ struct attempt {
 
 /* ---- the socket ---- */
 
-/* Until the socket is ready, but not beyond limit_ns. */
+/* Waits until the socket is ready, at most until limit_ns. */
 static bool wait_ready(int fd, short events, uint64_t limit_ns)
 {
     for (;;) {
@@ -82,7 +82,7 @@ bool doctor_recv_all(int fd, void *data, size_t bytes, uint32_t seconds)
     return true;
 }
 
-/* Exchange records; meanwhile the transport goes on, so that what was sent last still leaves. */
+/* Exchanges records. Meanwhile the transport makes progress, so that its last messages are sent. */
 static bool exchange(struct attempt *attempt, const struct record *mine, struct record *theirs)
 {
     int fd = attempt->plan->fd;
@@ -138,7 +138,10 @@ static void fill_record(struct attempt *attempt, enum weft_status status, struct
     snprintf(record->text, sizeof record->text, "%s", status < 0 ? attempt->error.text : "");
 }
 
-static void on_done(void *context) { ((struct attempt *)context)->done = true; }
+static void on_done(void *context)
+{
+    ((struct attempt *)context)->done = true;
+}
 
 static enum weft_status connect_and_probe(struct attempt *attempt, const struct record *theirs)
 {
@@ -186,7 +189,7 @@ static void close_attempt(struct attempt *attempt)
 }
 
 static void write_result(struct attempt *attempt, enum weft_status status, const struct record *theirs,
-                   struct doctor_try_result *result)
+                         struct doctor_try_result *result)
 {
     uint32_t count;
     const struct weft_probe_result *found =
@@ -219,12 +222,13 @@ void doctor_try(const struct doctor_try_args *plan, struct doctor_try_result *re
         heard = exchange(&attempt, &mine, &theirs);
     }
     if (!heard && status >= 0)
-        status = weft_error_set(&attempt.error, WEFT_ERR_PEER_LOST, "the other side has gone or is silent");
+        status =
+            weft_error_set(&attempt.error, WEFT_ERR_PEER_LOST, "the other side has ended or does not answer");
     write_result(&attempt, status, &theirs, result);
     close_attempt(&attempt);
 }
 
-/* ---- in processes of their own: a transport that blocks or dies ends its try, not the doctor ---- */
+/* ---- in a child process: a transport that blocks or crashes ends its try, not the doctor ---- */
 
 static pid_t start_side(const struct doctor_try_args *plan, int other, int output)
 {
@@ -248,10 +252,14 @@ static void end_child(pid_t child, bool kill_it)
     while (waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
 }
 
-/* The longest that the steps of a try may take, when each keeps its deadline. */
-static uint32_t try_seconds(uint32_t deadline_s) { return 5 * deadline_s + CLOSE_S + 1; }
+/* Limit for all steps of a try if each step keeps its deadline, seconds. */
+static uint32_t try_seconds(uint32_t deadline_s)
+{
+    return 5 * deadline_s + CLOSE_S + 1;
+}
 
-/* The result of the child that writes into `output`, within the time of a try. False: it has said none. */
+/* Reads the result of the child that writes into `output`, within the time of a try. False: the child wrote
+ * none. */
 static bool read_result(int output, uint32_t deadline_s, struct doctor_try_result *result)
 {
     uint64_t limit_ns = weft_now_ns(weft_env_system()) + WEFT_SECONDS(try_seconds(deadline_s));
@@ -259,7 +267,7 @@ static bool read_result(int output, uint32_t deadline_s, struct doctor_try_resul
     if (ready && read(output, result, sizeof *result) == sizeof *result) return true;
     memset(result, 0, sizeof *result);
     result->status = ready ? WEFT_ERR_PEER_LOST : WEFT_ERR_DEADLINE;
-    if (ready) snprintf(result->text, sizeof result->text, "the process that tried it ended without a word");
+    if (ready) snprintf(result->text, sizeof result->text, "the process of the try ended without a result");
     else
         snprintf(result->text, sizeof result->text, "it blocked, and was ended after %u s",
                  try_seconds(deadline_s));
@@ -282,7 +290,7 @@ bool doctor_try_in_child(const struct doctor_try_args *plan, struct doctor_try_r
 }
 
 void doctor_try_on_host(const char *lane, const char *devices, uint32_t deadline_s,
-                     struct doctor_try_result *result)
+                        struct doctor_try_result *result)
 {
     int pair[2], output[2];
     memset(result, 0, sizeof *result);
@@ -310,7 +318,7 @@ void doctor_try_on_host(const char *lane, const char *devices, uint32_t deadline
     close(pair[1]);
 }
 
-/* A sibling, not the parent: parents may read their children even where others may not. */
+/* The reader is a sibling: a parent may read the memory of its children even where siblings may not. */
 int doctor_check_cma(void)
 {
     static char from[16] = "weft", to[16];

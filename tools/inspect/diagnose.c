@@ -1,13 +1,13 @@
-/* judge.c - who is behind, from the flight records of a job's ranks.
+/* diagnose.c - finds the culprits (stragglers) of each group from the flight records of a job's ranks.
  *
- * For each group: the operation in question is the first that ranks called differently, or else the oldest
- * that has not ended well somewhere. Behind it are, in this order of evidence,
+ * The operation in question is the first that ranks called differently, or else the oldest that has not
+ * succeeded on every rank. Its culprits are, in this order of evidence,
  *
- *   1. ranks that left no record (killed, stopped, or still running), while others are stuck
+ *   1. ranks without a record (killed, stopped, or still running), while other ranks wait
  *   2. ranks whose last operation is an earlier one: they have not called it
- *   3. where all have called it: the ranks that waits lead to. A rank waits for its neighbour, who waits
- *      for his; whoever waits for nobody (it sums, or has not begun) is the one. If the waits go round, it
- *      is who has done the fewest steps. */
+ *   3. if all have called it: the ranks at the end of the waits. A rank waits for its peer, the peer for its
+ *      own peer; a rank that waits for none (it reduces, or has not begun) is the culprit. If the waits form a
+ *      cycle, the culprit is the rank with the fewest completed steps. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +21,20 @@ const char *diagnosis_state_name(enum diagnosis_state state)
     return names[state];
 }
 
-static bool ended_well(const struct flight_operation *o) { return strcmp(o->status, "WEFT_OK") == 0; }
-static bool is_open(const struct flight_operation *o) { return strcmp(o->status, "WEFT_IN_PROGRESS") == 0; }
+static bool ended_well(const struct flight_operation *o)
+{
+    return strcmp(o->status, "WEFT_OK") == 0;
+}
+static bool is_open(const struct flight_operation *o)
+{
+    return strcmp(o->status, "WEFT_IN_PROGRESS") == 0;
+}
 static bool is_in_group(const struct flight_operation *o, const struct diagnosis_group *g)
 {
     return o->group == g->group && o->epoch == g->epoch && o->members == g->digest;
 }
 
-/* ---- which groups there are, and who is in them ---- */
+/* ---- groups and their members ---- */
 
 static int by_rank(const void *a, const void *b)
 {
@@ -62,7 +68,7 @@ static struct diagnosis_group *group_of(struct diagnosis *diagnosis, const struc
     return group;
 }
 
-/* The member of a group that this flight is; its newest operation there so far. */
+/* Adds the flight as a member of the group, or updates the newest operation of the member. */
 static bool add_operation(struct diagnosis_group *group, const struct flight *flight,
                           const struct flight_operation *o)
 {
@@ -83,7 +89,7 @@ static bool add_operation(struct diagnosis_group *group, const struct flight *fl
     return true;
 }
 
-/* Two files may claim one rank: the first counts. */
+/* If two files claim one rank, the first is used. */
 static void drop_duplicates(struct diagnosis_group *group)
 {
     uint32_t kept = 0;
@@ -115,13 +121,13 @@ static const struct flight_operation *find(const struct diagnosis_group *group,
     return NULL;
 }
 
-/* ---- names ---- */
+/* ---- lists of ranks ---- */
 
-/* "ranks 0-4, 7 and 12 more", grown range by range. */
+/* A text such as "ranks 0-4, 7 and 12 more", built range by range. */
 struct ranges {
     char text[400];
     size_t used;
-    uint32_t count, left_off, first, last; /* [first, last] is not written yet */
+    uint32_t count, left_off, first, last; /* [first, last]: the range not yet written */
 };
 
 static void write_range(struct ranges *ranges)
@@ -136,7 +142,7 @@ static void write_range(struct ranges *ranges)
     else ranges->left_off += ranges->last - ranges->first + 1;
 }
 
-/* In rising order. */
+/* Ranges are added in rising order. */
 static void add_range(struct ranges *ranges, uint32_t first, uint32_t last)
 {
     if (ranges->count > 0 && first == ranges->last + 1) {
@@ -174,7 +180,7 @@ static bool has_called_with(const struct diagnosis_member *member, const struct 
     return has_called(member) && flight_call_equal(&member->operation->call, call);
 }
 
-/* The members for which `is` holds, in words; how many. */
+/* Writes the members for which `is` holds; returns their number. */
 static uint32_t list_ranks(const struct diagnosis_group *group,
                            bool (*is)(const struct diagnosis_member *, const struct flight_call *),
                            const struct flight_call *call, char *out, size_t out_bytes)
@@ -197,7 +203,7 @@ uint32_t diagnosis_list_missing(const struct diagnosis_group *group, char *out, 
 
 /* ---- the operation in question ---- */
 
-/* The oldest that has not ended well on some rank; false: all have. */
+/* Finds the oldest operation that has not succeeded on some rank. False: all have succeeded. */
 static bool find_oldest_unfinished(struct diagnosis_group *group)
 {
     bool found = false;
@@ -215,7 +221,7 @@ static bool find_oldest_unfinished(struct diagnosis_group *group)
     return found;
 }
 
-/* Each rank's record of the operation in question, and what most called. */
+/* Finds the record of each rank of the operation in question, and the call that most ranks made. */
 static void select_operation(struct diagnosis_group *group)
 {
     uint32_t most = 0;
@@ -229,8 +235,7 @@ static void select_operation(struct diagnosis_group *group)
                                                                   : DIAGNOSIS_UNKNOWN;
         if (o) member->operation = o;
     }
-    /* The call with the most voices; voices are counted for the first few different ones, which is all
-     * there ever are. */
+    /* The most frequent call. Only the first 8 different calls are counted. */
     const struct flight_call *seen[8];
     uint32_t voices[8] = {0}, kinds = 0;
     for (uint32_t m = 0; m < group->member_count; m++) {
@@ -251,9 +256,10 @@ static void select_operation(struct diagnosis_group *group)
     }
 }
 
-/* ---- who is behind ---- */
+/* ---- culprits ---- */
 
-/* Follow the waits from each waiting rank; mark where they end. Returns whether any end was found. */
+/* Follows the waits from each waiting rank and marks the ranks at their ends. Returns whether any end was
+ * found. */
 static bool follow_waits(struct diagnosis_group *group)
 {
     bool found = false;
@@ -291,7 +297,7 @@ static void diagnose_mismatch(struct diagnosis_group *group)
         bool is_listed = !member->is_mismatched;
         for (uint32_t e = 0; e < m && !is_listed; e++)
             is_listed = has_called_with(&group->members[e], &member->operation->call);
-        /* enough kinds of calls for one line */
+        /* the text has space for no further call */
         if (is_listed || used + 300 > sizeof group->diagnosis_text) continue;
         list_ranks(group, has_called_with, &member->operation->call, names, sizeof names);
         flight_call_text(&member->operation->call, call, sizeof call);

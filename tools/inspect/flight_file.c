@@ -1,6 +1,5 @@
-/* flight_file.c - reads one flight record. The file may come from anywhere and be cut anywhere: it is read
- * whole within a limit, parsed by jansson, and every field is looked at; what is wrong becomes one
- * sentence. */
+/* flight_file.c - reads one flight record. The file is not trusted and may be cut anywhere: it is read whole
+ * within a limit, parsed by jansson, and every field is checked. The first fault becomes one sentence. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -11,7 +10,7 @@
 
 #include "tools/inspect/inspect.h"
 
-/* A text of the file, as far as it fits; nothing in it can move a terminal's cursor. */
+/* A text field, truncated to its space; control characters are replaced. */
 static bool parse_text(json_t *object, const char *name, char *out, size_t out_bytes)
 {
     const char *value = json_string_value(json_object_get(object, name));
@@ -39,7 +38,7 @@ static bool parse_small(json_t *object, const char *name, uint64_t max, uint32_t
     return true;
 }
 
-/* At most one length for each rank of the group, in and out; false also without memory. */
+/* At most one length per rank of the group, in and out. False: malformed, or no memory. */
 static bool parse_lengths(json_t *object, struct flight_operation *o)
 {
     json_t *lists[2] = {json_object_get(object, "lengths"), json_object_get(object, "lengths_out")};
@@ -60,7 +59,7 @@ static bool parse_lengths(json_t *object, struct flight_operation *o)
     return o->lengths != NULL;
 }
 
-/* The name of the field that is missing or wrong, or NULL. */
+/* The name of the first missing or wrong field; NULL: none. */
 static const char *parse_operation(json_t *object, struct flight_operation *o)
 {
     struct flight_call *call = &o->call;
@@ -119,7 +118,8 @@ static bool parse_flight(json_t *root, struct flight *flight, char *why, size_t 
     flight->operations = calloc(count ? count : 1, sizeof *flight->operations);
     if (!flight->operations)
         return snprintf(why, why_bytes, "no memory for its %zu operations", count), false;
-    flight->operation_count = (uint32_t)count; /* also where one is refused: their lengths are freed */
+    /* also on failure: flight_free then frees the lengths read so far */
+    flight->operation_count = (uint32_t)count;
     for (size_t i = 0; i < count; i++) {
         const char *wrong = parse_operation(json_array_get(operations, i), &flight->operations[i]);
         if (wrong)
@@ -136,8 +136,7 @@ bool flight_parse(FILE *file, struct flight *flight_out, char *why, size_t why_b
     json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
     if (!root) {
         snprintf(why, why_bytes, "it is cut or damaged at line %d: %s", error.line, error.text);
-        for (char *c = why; *c; c++)
-            /* jansson quotes what it found */
+        for (char *c = why; *c; c++) /* jansson quotes bytes of the file */
             if ((unsigned char)*c < ' ' || (unsigned char)*c > '~') *c = '?';
         return false;
     }

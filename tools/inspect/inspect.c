@@ -1,4 +1,5 @@
-/* inspect.c - `weft inspect`: the flight records of a job's ranks, merged: who is behind, on what, who waits for whom. */
+/* inspect.c - `weft inspect`: merges the flight records of a job, prints the operation in progress, its
+ * culprits and the waits. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -98,7 +99,8 @@ static double seconds(uint64_t from_ns, uint64_t to_ns)
     return to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
 }
 
-/* Of the operation in question: since when, as the rank saw it at its record. A rank that has not called it: since its last one. */
+/* Seconds since the rank began the operation in question, or since its last one if it has not called it, at
+ * the time of its record. */
 static double age(const struct diagnosis_member *member)
 {
     const struct flight_operation *o = member->operation;
@@ -144,7 +146,7 @@ static void print_group(const struct inspect *inspect, const struct diagnosis_gr
     printf("    rank  %-24s %9s  %-10s  %-10s  %-10s %8s %10s\n", "process", "called", "state", "phase",
            "waits for", "steps", "since s");
     uint32_t rows = 0;
-    for (int turn = 0; turn < 2; turn++) /* those behind first, then the others */
+    for (int turn = 0; turn < 2; turn++) /* first the culprits, then the other ranks */
         for (uint32_t m = 0; m < group->member_count && (inspect->all || rows < TABLE_ROWS); m++)
             if (group->members[m].is_culprit == (turn == 0)) print_row(group, &group->members[m]), rows++;
     if (rows < group->member_count)
@@ -154,7 +156,7 @@ static void print_group(const struct inspect *inspect, const struct diagnosis_gr
     printf("\n  behind: %s\n", group->diagnosis_text);
 }
 
-/* The sentences with which the processes ended, each once. */
+/* Prints the sentences with which the processes ended, each once. */
 static void print_ends(const struct inspect *inspect)
 {
     uint32_t printed = 0;
@@ -243,7 +245,7 @@ static int report(struct inspect *inspect)
     }
     for (uint32_t g = 0; g < diagnosis.group_count; g++) trouble |= diagnosis.groups[g].has_unfinished;
     for (uint32_t f = 0; f < inspect->count; f++)
-        trouble |= inspect->flights[f].text[0] != 0; /* it ended between two operations */
+        trouble |= inspect->flights[f].text[0] != 0; /* the process failed between two operations */
     if (inspect->json) {
         written = print_json(inspect, &diagnosis, trouble);
     } else if (inspect->count > 0) {

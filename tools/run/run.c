@@ -27,9 +27,9 @@
 #include "tools/run/run.h"
 
 #define PORT_NS WEFT_SECONDS(20) /* limit for shard 0 to open its ports */
-#define LOSS_REPORT_NS \
-    WEFT_MS(300)                 /* limit for the coordinator's loss report after all processes have ended */
-#define GRACE_NS WEFT_SECONDS(2) /* limit to end without a signal, after a failure or the last worker */
+/* limit for the coordinator's loss report after all processes have ended */
+#define LOSS_REPORT_NS WEFT_MS(300)
+#define GRACE_NS WEFT_SECONDS(2)     /* limit to end without a signal, after a failure or the last worker */
 #define TERMINATE_NS WEFT_SECONDS(2) /* from SIGTERM to SIGKILL */
 #define TAIL_LINES 8
 #define LEAVE_MS 5000 /* limit for processes of other hosts to disconnect from our coordinator */
@@ -41,7 +41,8 @@ struct run {
     uint64_t workers_max, restarts, restarted;
     uint64_t restarted_lost; /* number of workers_lost that had been restarted */
     struct run_process *last_lost;
-    /* until then the coordinator must report a survived loss for each worker of workers_lost; WEFT_NEVER: all are */
+    /* until then the coordinator must report a survived loss for each worker of workers_lost; WEFT_NEVER: all
+     * are */
     uint64_t loss_deadline_ns;
     const char *lanes, *devices;
     bool http;
@@ -154,8 +155,9 @@ static int parse(struct run *run, int argc, char **argv)
         return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
     uint64_t workers = run->launched ? run->launcher.ranks : run->workers;
     if ((run->workers_max || run->restarts) && run->workers_min && run->shards)
-        return tool_usage_error("weft run", "--max-workers and --restarts are for jobs without shards: a "
-                                            "shard goes on without a lost worker, and takes no new one yet");
+        return tool_usage_error("weft run",
+                                "--max-workers and --restarts are for jobs without shards: a "
+                                "shard continues without a lost worker, and accepts no new one yet");
     if (run->workers_min > workers)
         return tool_usage_error("weft run", "--min-workers is at most the number of workers, %llu",
                                 (unsigned long long)workers);
@@ -169,8 +171,8 @@ static int parse(struct run *run, int argc, char **argv)
         return tool_usage_error(
             "weft run", "--restarts: the workers are not this command's to start again, but the launcher's");
     if (run->bind == RUN_BIND_CORE && run->launched)
-        return tool_usage_error(
-            "weft run", "--bind core: where its processes run is the launcher's to say, by its own options");
+        return tool_usage_error("weft run",
+                                "--bind core: the launcher places its processes; use its own options");
     if (run->restarts && !run->workers_max) run->workers_max = workers;
     if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t")))
         return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
@@ -251,7 +253,7 @@ static bool find_cores(struct run *run)
     if (run->bind == RUN_BIND_NONE || run->launched) return true;
     run->cores = run_bind_cores("/sys/devices/system/cpu", &run->core_count);
     if (!run->cores)
-        return fprintf(stderr, "weft run: --bind: cannot tell where this command may run: %s\n",
+        return fprintf(stderr, "weft run: --bind: cannot read the processors of this command: %s\n",
                        strerror(errno)),
                false;
     if (run->bind != RUN_BIND_CORE || run->core_count >= run->workers) return true;
@@ -432,7 +434,7 @@ static bool can_lose(struct run *run, struct run_process *process)
     run->restarted_lost += process->was_restarted;
     run_process_describe(process, how, sizeof how);
     run->last_lost = process;
-    fprintf(stderr, "weft run: %s (pid %d) %s; the job goes on without it (%s)\n", process->name,
+    fprintf(stderr, "weft run: %s (pid %d) %s; the job continues without it (%s)\n", process->name,
             (int)process->pid, how, process->log_path);
     return true;
 }
@@ -545,7 +547,8 @@ static void ignore_shard_failure(struct run *run)
     if (run->kill_at_ns == WEFT_NEVER) run->term_at_ns = WEFT_NEVER;
 }
 
-/* If all workers exited with 0, the status is 0 although a shard exited with an error, as in a job without shards. */
+/* If all workers exited with 0, the status is 0 although a shard exited with an error, as in a job without
+ * shards. */
 static void ignore_shard_exit(struct run *run)
 {
     struct run_process *shard = run->first_failed;
@@ -673,7 +676,7 @@ static int conclude(struct run *run, bool started)
     }
     if (run->shards_signalled && run->shards > 0 && !unfinished)
         fprintf(stderr,
-                "weft run: the workers ended without leaving the job; the shards were told to end (does %s "
+                "weft run: the workers ended without leaving the job; the shards received SIGTERM (does %s "
                 "call weft_init and weft_finalize?)\n",
                 run->trainer[0]);
     return 0;

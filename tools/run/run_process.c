@@ -2,7 +2,8 @@
  *
  * A child leads its own process group: a signal to the group reaches what the child has started, and Ctrl-C
  * reaches the child only through this process. Its standard input is /dev/null. The kernel kills it when this
- * process dies (PR_SET_PDEATHSIG). A close-on-exec pipe reports a failed exec; an empty pipe means success. */
+ * process dies (PR_SET_PDEATHSIG). A close-on-exec pipe reports a failed exec; an empty pipe means
+ * success. */
 #include "tools/run/run.h"
 
 #include <errno.h>

@@ -106,6 +106,6 @@ bool run_find_sibling(const char *name, char out[RUN_PATH_BYTES])
             if (access(out, X_OK) == 0) return true;
         }
     }
-    fprintf(stderr, "weft run: %s is not beside this program (%s)\n", name, out);
+    fprintf(stderr, "weft run: %s is not in the directory of this program (%s)\n", name, out);
     return false;
 }

@@ -1,4 +1,5 @@
-/* sim.c - `weft sim`: what a collective would cost on a cluster of thousands of ranks, by running it on the simulator. */
+/* sim.c - `weft sim`: runs a collective of thousands of ranks on the simulator and prints its virtual
+ * time. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -119,7 +120,7 @@ static const char *human_bytes(double bytes, char out[32])
     return out;
 }
 
-/* Ranks that stand for others do so with their links, too. */
+/* A simulated rank that stands for others stands for their links, too. */
 static bool link_use(struct sim_job *job, const struct sim_settings *settings,
                      const struct sim_result *result, uint32_t index, struct weft_sim_link_use *use_out)
 {
@@ -146,7 +147,7 @@ static void print_links(struct sim_job *job, const struct sim_settings *settings
     }
 }
 
-/* Every plan on paper; the one that ran and the one that `auto` takes are marked. */
+/* Prints the formula of every plan; marks the plan that ran and the plan that `auto` selects. */
 static void print_formulas(const struct sim_job *job, const struct sim_result *r,
                            const struct sim_formula *formulas, enum weft_plan_id chosen)
 {

@@ -1,5 +1,4 @@
-/* sim_compare.c - what the prediction is worth on this host: the same operation, measured by `weft bench`,
- * beside the simulated one. */
+/* sim_compare.c - accuracy of the simulation on this host: the same operation, measured by `weft bench`. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +8,8 @@
 
 #include "tools/sim/sim.h"
 
-/* Messages as a link table has them, over the worst link between its hosts and within the first. */
+/* Takes the figures of messages from a link table: the worst link between its hosts, and that within the
+ * first host. */
 bool sim_links_load(struct sim_settings *settings, const char *path)
 {
     struct weft_link_table *table;

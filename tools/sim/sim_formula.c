@@ -1,8 +1,7 @@
-/* sim_formula.c - closed formulas of docs/collectives.md, as the library's own choice evaluates them
- * (collective/tuning/cost_model.c): p ranks, n bytes, a = one message's latency, b = seconds a byte, m a
- * chunk. They know one link between any two ranks, nothing of what flows share: where a network is
- * over-subscribed the simulated time is longer, and that difference is what one looks for. Processors of
- * the simulator take no time, and so they are told. */
+/* sim_formula.c - the closed formulas of plans, as the cost model of the library evaluates them: p ranks, n
+ * bytes, a = latency of one message, b = seconds per byte, m = a chunk. The formulas assume one link between
+ * any two ranks and no sharing. On an over-subscribed network the simulated time is longer; the difference is
+ * the result of the simulation. Processors of the simulator take no time, and the cost model uses that. */
 #include <stddef.h>
 
 #include "tools/sim/sim.h"

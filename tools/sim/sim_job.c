@@ -1,11 +1,10 @@
-/* sim_job.c - thousands of ranks in one thread: the same plans and the same interpreter as on a cluster, over
- * the simulator's endpoints. Each rank has a loop, an endpoint connected to all others, and one group.
+/* sim_job.c - thousands of ranks in one thread: the plans and the interpreter of the library over endpoints
+ * of the simulator. Each rank has a loop, an endpoint connected to all others, and one group.
  *
- * Where ranks are alike (sim.h) only `count` of them exist: the group of each believes in all
- * `settings.ranks`, and rank i's endpoint is that of rank i modulo count.
+ * If ranks are equal (sim.h), only `count` of them exist: the group of each has all `settings.ranks` members,
+ * and the endpoint of rank i is that of rank i modulo count.
  *
- * Timing-only, no buffer is ever touched: an operation takes its time, and memory is what the ranks
- * themselves need. */
+ * With timing_only no buffer is read or written: memory holds only the state of the ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +13,8 @@
 #include "tools/sim/sim.h"
 
 #define GROUP_ID 1u
-#define ALIKE_MIN 8u /* neighbours of a ring whose steps in flight never meet behind each other's backs */
-#define LIMIT_NS WEFT_SECONDS(3600) /* of virtual time: what is not over then never will be */
+#define ALIKE_MIN 8u                /* smallest ring whose steps in flight do not overlap around the ring */
+#define LIMIT_NS WEFT_SECONDS(3600) /* limit of virtual time for the operation */
 
 struct rank {
     struct weft_loop *loop;
@@ -29,17 +28,17 @@ struct rank {
 
 struct sim_job {
     struct sim_settings settings;
-    struct weft_env env; /* the system's, and quiet */
+    struct weft_env env; /* the system environment without a log */
     struct weft_topology *topology;
     struct weft_sim *sim;
     struct rank *ranks;
-    uint32_t count, pending; /* ranks that run; of them, those that have not ended */
-    struct weft_link_cost cost, local; /* between hosts; inside one, where several ranks share it */
+    uint32_t count, pending;           /* ranks that run; pending: those that have not completed */
+    struct weft_link_cost cost, local; /* between hosts; local: inside a host with several ranks */
     struct weft_plan_hosts hosts;
-    uint32_t *hosts_memory, *dealt; /* dealt (hosts of the topology,): in which order ranks get them */
+    uint32_t *hosts_memory, *dealt; /* dealt: (hosts of the topology,) order in which hosts get ranks */
     bool done;
-    char why[480]; /* of the first rank that failed */
-    uint64_t elems, in_elems, out_elems; /* of the call; of each rank's buffers */
+    char why[480];                       /* the reason of the first rank that failed */
+    uint64_t elems, in_elems, out_elems; /* of the call; in_elems, out_elems: of the buffers of each rank */
     double set_up_s;
 };
 
@@ -62,16 +61,37 @@ uint32_t sim_job_host(const struct sim_job *job, uint32_t rank)
     if (!job->topology) return rank;
     uint32_t hosts = weft_topology_hosts(job->topology);
     if (job->settings.round_robin) return job->dealt[rank % hosts];
-    return job->dealt[(uint64_t)rank * hosts / job->settings.ranks]; /* neighbours share hosts */
+    return job->dealt[(uint64_t)rank * hosts / job->settings.ranks]; /* neighbouring ranks share hosts */
 }
-const struct weft_link_cost *sim_job_cost(const struct sim_job *job) { return &job->cost; }
-const struct weft_link_cost *sim_job_local_cost(const struct sim_job *job) { return &job->local; }
-const struct weft_plan_hosts *sim_job_hosts(const struct sim_job *job) { return &job->hosts; }
+const struct weft_link_cost *sim_job_cost(const struct sim_job *job)
+{
+    return &job->cost;
+}
+const struct weft_link_cost *sim_job_local_cost(const struct sim_job *job)
+{
+    return &job->local;
+}
+const struct weft_plan_hosts *sim_job_hosts(const struct sim_job *job)
+{
+    return &job->hosts;
+}
 
-struct weft_sim *sim_job_sim(struct sim_job *job) { return job->sim; }
-const struct weft_sim *sim_job_network(const struct sim_job *job) { return job->sim; }
-const struct sim_settings *sim_job_settings(const struct sim_job *job) { return &job->settings; }
-const struct weft_topology *sim_job_topology(const struct sim_job *job) { return job->topology; }
+struct weft_sim *sim_job_sim(struct sim_job *job)
+{
+    return job->sim;
+}
+const struct weft_sim *sim_job_network(const struct sim_job *job)
+{
+    return job->sim;
+}
+const struct sim_settings *sim_job_settings(const struct sim_job *job)
+{
+    return &job->settings;
+}
+const struct weft_topology *sim_job_topology(const struct sim_job *job)
+{
+    return job->topology;
+}
 
 static bool print_failure(const char *what, enum weft_status status)
 {
@@ -102,7 +122,7 @@ static bool open_network(struct sim_job *job)
     return status == WEFT_OK || print_failure("the simulation cannot be made", status);
 }
 
-/* In the order of the file, or as a scheduler may deal them out. */
+/* Hosts in the order of the file, or in a random order as a scheduler may choose. */
 static bool assign_hosts(struct sim_job *job)
 {
     uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : 0;
@@ -145,7 +165,7 @@ static enum weft_status open_rank(struct sim_job *job, uint32_t index)
     options.eager_bytes_max = job->settings.eager_bytes;
     options.sim = job->sim;
     options.sim_host = host;
-    char rail[24]; /* the ranks of a host drive its ports in turn, and so do the lanes of the hierarchy */
+    char rail[24]; /* the ranks of a host use its ports in turn, as the lanes of the hierarchy do */
     snprintf(rail, sizeof rail, "rail=%u", job->hosts.place[index]);
     options.tune = rail;
     WEFT_TRY(weft_transport_open(env, &options, &rank->transport, NULL));
@@ -199,7 +219,7 @@ static bool open_ranks(struct sim_job *job)
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = open_rank(job, r);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) status = connect_rank(job, r);
     for (uint32_t r = 0; r < count && status == WEFT_OK; r++) {
-        /* nobody is his own peer */
+        /* a rank is not its own peer */
         for (uint32_t i = 0; i < ranks; i++) ids[i] = i % count == r && i != r ? (i + 1) % count : i % count;
         status = make_group(job, r, ids, &error);
     }
@@ -208,13 +228,16 @@ static bool open_ranks(struct sim_job *job)
     return print_failure(error.text[0] ? error.text : "a rank cannot be made", status);
 }
 
-/* ---- buffers: small whole numbers, whose sums f32 holds exactly ---- */
+/* ---- buffers: small integers, whose sums are exact in f32 ---- */
 
-static float input(uint32_t rank, uint64_t elem) { return (float)((rank * 7 + elem * 13) % 32); }
+static float input(uint32_t rank, uint64_t elem)
+{
+    return (float)((rank * 7 + elem * 13) % 32);
+}
 
 static float sum_of(const struct sim_job *job, uint64_t elem)
 {
-    uint64_t sum = 0; /* the pattern repeats over ranks after 32 of them */
+    uint64_t sum = 0; /* the pattern repeats after 32 ranks */
     for (uint32_t k = 0; k < 32; k++) {
         uint64_t times = job->settings.ranks / 32 + (k < job->settings.ranks % 32);
         sum += times * ((k * 7 + elem * 13) % 32);
@@ -237,7 +260,7 @@ static bool fill(struct sim_job *job)
     for (uint32_t r = 0; r < job->count; r++) {
         struct rank *rank = &job->ranks[r];
         if (job->settings.timing_only) {
-            rank->in = rank->out = (float *)4096; /* never looked at */
+            rank->in = rank->out = (float *)4096; /* never dereferenced */
             continue;
         }
         rank->in = calloc(job->in_elems + 1, sizeof(float));
@@ -270,7 +293,7 @@ static void cut_vector(struct sim_job *job)
     job->out_elems = gathers ? job->elems * ranks : job->elems;
 }
 
-/* What the plans are chosen by: the worst way between two hosts, and the one inside a host. */
+/* The figures by which plans are chosen: the worst link between two hosts, and the link inside a host. */
 static bool find_cost(struct sim_job *job)
 {
     uint64_t latency_ns;
@@ -280,20 +303,20 @@ static bool find_cost(struct sim_job *job)
     if (job->topology && !sim_links_measure(job, &worst, job->hosts_memory, &job->hosts))
         return print_failure("no memory for the links", WEFT_ERR_NO_MEMORY);
     job->cost = worst;
-    if (job->topology && job->hosts.count == 1) { /* of one host there is no other way */
+    if (job->topology && job->hosts.count == 1) { /* one host: this is the only link */
         weft_sim_path(job->sim, sim_job_host(job, 0), sim_job_host(job, 0), 0, &latency_ns, &rate);
-        /* all of them at a time */
+        /* all ranks share it */
         if (rate > 0) job->cost = sim_link_cost(&job->settings, latency_ns, rate / job->settings.ranks);
     }
     uint32_t hosts = job->topology ? weft_topology_hosts(job->topology) : job->settings.ranks,
              share = (job->settings.ranks + hosts - 1) / hosts;
     if (share < 2) return true;
     weft_sim_path(job->sim, 0, 0, 0, &latency_ns, &rate);
-    job->local = sim_link_cost(&job->settings, latency_ns, rate / share); /* all of them at a time */
+    job->local = sim_link_cost(&job->settings, latency_ns, rate / share); /* all ranks of the host share it */
     return true;
 }
 
-/* How many ranks must run: all, or a ring of neighbours that all the others are like. */
+/* Number of ranks to simulate: all, or the smallest ring of equal neighbours. */
 static uint32_t ranks_to_run(const struct sim_job *job)
 {
     const struct sim_settings *s = &job->settings;
@@ -374,7 +397,7 @@ bool sim_job_run(struct sim_job *job, struct sim_result *result)
     return true;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static void no_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text) {}
 
@@ -402,8 +425,8 @@ struct sim_job *sim_job_open(const struct sim_settings *settings)
     return job;
 }
 
-/* Groups of thousands would say farewell to each other, millions of messages that nobody hears: each rank
- * closes its endpoint first, and so has nobody to say it to. */
+/* Closes the endpoint of each rank before its group: otherwise thousands of groups would send each other
+ * millions of farewell messages. */
 void sim_job_close(struct sim_job *job)
 {
     if (!job) return;

@@ -1,14 +1,13 @@
-/* sim_links.c - what a job would find if it measured the links of a simulated network, each by itself: the
- * worst of them, by which plans are chosen, the order in which rings go round the hosts, and how fast each
- * host and each lane is. */
+/* sim_links.c - the figures that a job would measure on a simulated network: the worst link, by which plans
+ * are chosen, the order of hosts in rings, and the rate of each host and each lane. */
 #include <stdlib.h>
 
 #include "tools/sim/sim.h"
 
-#define LINK_COST_BYTES 262144.0 /* of a message, as the library weighs links (client/session/link_cost.c) */
+#define LINK_COST_BYTES 262144.0 /* size of the message by which the library weighs links (client/cost.c) */
 
 struct link_figures {
-    /* (count * count,) (count,) (count,) (count,) (lanes of the hosts,) */
+    /* (count * count,), (count,), (count,), (count,), (lanes of the hosts,) */
     uint32_t count, *times, *order, *speeds, *sites, *lanes;
 };
 
@@ -28,7 +27,8 @@ static void keep_worst(struct weft_link_cost *worst, bool first, uint64_t latenc
     if (first || known < worst->bytes_per_second) worst->bytes_per_second = known;
 }
 
-/* All ways, and of each host the best: that is its own link. Ways are the same in both directions. */
+/* Measures all pairs of hosts. The rate of a host is that of its best path. Paths are equal in both
+ * directions. */
 static void measure_hosts(const struct sim_job *job, const struct weft_plan_hosts *hosts,
                           struct weft_link_cost *worst, struct link_figures *link_figures)
 {
@@ -51,7 +51,7 @@ static void measure_hosts(const struct sim_job *job, const struct weft_plan_host
         }
 }
 
-/* The worst way between two hosts of one site. */
+/* The worst link between two hosts of one site. */
 static void measure_sites(const struct sim_job *job, const struct weft_plan_hosts *hosts,
                           const struct link_figures *link_figures, struct weft_plan_links *links)
 {
@@ -70,7 +70,7 @@ static void measure_sites(const struct sim_job *job, const struct weft_plan_host
     links->near_bytes_per_second = near.bytes_per_second;
 }
 
-/* Of very many hosts one way across. */
+/* For more than WEFT_LINK_RING_HOSTS_MAX hosts: one path across the network. */
 static void measure_host_pair(const struct sim_job *job, const struct weft_plan_hosts *hosts,
                               struct weft_link_cost *worst)
 {
@@ -81,7 +81,7 @@ static void measure_host_pair(const struct sim_job *job, const struct weft_plan_
     keep_worst(worst, true, latency_ns, rate);
 }
 
-/* Lane l goes out by port l of each host; lanes that share a port share its rate. */
+/* Lane l uses port l of each host; lanes that share a port share its rate. */
 static void measure_lanes(const struct sim_job *job, const struct weft_plan_hosts *hosts, uint32_t rails,
                           uint32_t *lanes)
 {

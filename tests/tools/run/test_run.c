@@ -71,7 +71,7 @@ static void usage(void **state)
     expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--restarts", "1", "--", "true"), 2,
            "--max-workers and --restarts are for jobs without shards", NULL);
     expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--max-workers", "3", "--", "true"),
-           2, "takes no new one yet", NULL);
+           2, "accepts no new one yet", NULL);
     expect(WORDS(weft, "run", "-n", "2", "--min-workers", "3", "--", "true"), 2,
            "--min-workers is at most the number of workers, 2", NULL);
     expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--restarts", "1", "--", "true"), 2,

@@ -411,6 +411,6 @@ int weft_bench_calibrate_main(int argc, char **argv)
     if (settings.processes > 0) return bench_launch(0, settings.processes, "auto", "calibrate", argc, argv);
     if (getenv("WEFT_COORDINATOR")) return take_part(&settings);
     fprintf(stderr,
-            "weft bench calibrate: there is no job to take part in; say -n 2 to start one on this host\n");
+            "weft bench calibrate: there is no job to take part in; use -n 2 to start one on this host\n");
     return 2;
 }

@@ -97,7 +97,7 @@ static int run_torch_comparison(const struct kernelbench_options *options, struc
         compare_torch(options->count, options->rounds, on_torch, on_torch_row, out, reason, sizeof reason);
     if (!out->json && fine) bench_table_print(&out->table, stdout, "");
     bench_table_free(&out->table);
-    if (!fine) fprintf(stderr, "weft bench kernels: nothing beside PyTorch: %s\n", reason);
+    if (!fine) fprintf(stderr, "weft bench kernels: no comparison with PyTorch: %s\n", reason);
     return bench_flush_output("kernels") && fine ? 0 : 1;
 }
 
@@ -168,7 +168,7 @@ int weft_bench_kernels_main(int argc, char **argv)
     bench_table_free(&out.table);
     if (!fine)
         fprintf(stderr,
-                "weft bench kernels: no memory for the buffers of %zu elements: say a smaller --count\n",
+                "weft bench kernels: no memory for the buffers of %zu elements: use a smaller --count\n",
                 options.count);
     return bench_flush_output("kernels") && fine ? 0 : 1;
 }

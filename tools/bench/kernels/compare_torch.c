@@ -15,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/bench/lib/samples.h"
 #include "tools/bench/kernels/codec_case.h"
 #include "tools/bench/kernels/kernelbench.h"
+#include "tools/bench/lib/samples.h"
 
 extern char **environ;
 
@@ -135,7 +135,7 @@ static bool compare(const struct comparison *c, const struct peer *peer, const f
     static double ours[ROUNDS_MAX], theirs[ROUNDS_MAX], scratch[ROUNDS_MAX];
     struct codec_case *codec = codec_case_open(c->codec, c->square, count);
     bool fine = codec != NULL;
-    if (!fine) snprintf(reason_out, reason_bytes, "no memory for %zu elements: say a smaller --count", count);
+    if (!fine) snprintf(reason_out, reason_bytes, "no memory for %zu elements: use a smaller --count", count);
     for (uint32_t round = 0; round <= rounds && fine; round++) { /* round 0 warms up and is overwritten */
         const uint32_t at = round == 0 ? 0 : round - 1;
         const double begin = now_s();
@@ -187,8 +187,8 @@ static bool run(const struct peer *peer, const float *data, float *out, size_t c
 }
 
 bool compare_torch(size_t count, uint32_t rounds, void (*about)(void *context, const char *text),
-                  void (*row)(void *context, const struct torch_row *row), void *context, char *reason_out,
-                  size_t reason_bytes)
+                   void (*row)(void *context, const struct torch_row *row), void *context, char *reason_out,
+                   size_t reason_bytes)
 {
     const size_t bytes = count * sizeof(float);
     const int memory = memfd_create("weft-bench-gradient", 0); /* the peer opens it by our name for it */
@@ -199,7 +199,7 @@ bool compare_torch(size_t count, uint32_t rounds, void (*about)(void *context, c
     if (rounds > ROUNDS_MAX) rounds = ROUNDS_MAX;
     if (fine) data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     fine = fine && data != MAP_FAILED;
-    if (!fine) snprintf(reason_out, reason_bytes, "no memory for %zu elements: say a smaller --count", count);
+    if (!fine) snprintf(reason_out, reason_bytes, "no memory for %zu elements: use a smaller --count", count);
     if (fine) {
         kernelbench_fill_normal(data, count, 1);
         signal(SIGPIPE, SIG_IGN);

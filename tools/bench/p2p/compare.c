@@ -346,8 +346,8 @@ int p2p_compare(const struct p2p_options *given)
         options.cpus[1] = 1;
     }
     if (!options.json) {
-        printf("# weft bench p2p beside ucx_perftest: wait %s, pinned to CPUs %u and %u, medians of %u "
-               "rounds, interleaved\n",
+        printf("# weft bench p2p and ucx_perftest: wait %s, pinned to CPUs %u and %u, medians of %u rounds, "
+               "interleaved\n",
                p2p_wait_name(options.wait), options.cpus[0],
                options.cpus[1 % (options.cpu_count ? options.cpu_count : 1)], options.rounds);
         printf("# ratios: latency, lower is better; bandwidth, higher is better; of the medians' fastest "

@@ -41,7 +41,7 @@ bool p2p_link_fail(struct p2p_link *link, const char *format, ...)
 
 bool p2p_link_fail_gather(struct p2p_link *link)
 {
-    if (link->bootstrap->session) return p2p_link_fail(link, "the other processes are gone");
+    if (link->bootstrap->session) return p2p_link_fail(link, "the other processes have ended");
     link->failed = true; /* who went first has said why, or the launcher says it */
     return false;
 }
@@ -221,7 +221,7 @@ static bool open_windows(struct p2p_link *link)
 {
     if (!(link->options->ops & (P2P_PUT | P2P_GET))) return true;
     if (!(weft_transport_abilities(link->transport) & WEFT_TRANSPORT_WINDOWS)) {
-        return p2p_link_fail(link, "%s has no put and get; say --op send",
+        return p2p_link_fail(link, "%s has no put and get; use --op send",
                              weft_transport_name(link->transport));
     }
     return open_window(link, link->in, WEFT_WINDOW_WRITE, &link->in_window) &&
