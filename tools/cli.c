@@ -14,7 +14,7 @@
 #include "tools/size.h"
 
 enum {
-    FIRST_OPTION = 256, /* getopt's answer for options[0]; below it are letters */
+    FIRST_OPTION = 256, /* getopt's answer for options[0]; smaller answers are short names */
     ANSWER_HELP = FIRST_OPTION + CLI_OPTIONS_MAX,
     ANSWER_VERSION,
     COLUMN_MAX = 26, /* longest "-n, --workers N" beside its help */
@@ -34,7 +34,7 @@ int cli_value_error(const struct cli_command *command, const char *option, const
     return tool_usage_error(command->name, "%s: '%s' is not %s", option, text, expected);
 }
 
-/* Number of letters to insert, delete or replace; SIZE_MAX for names of NAME_BYTES_MAX bytes and more. */
+/* Number of characters to insert, delete or replace; SIZE_MAX for names of NAME_BYTES_MAX bytes and more. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t row[NAME_BYTES_MAX], b_length = strlen(b);
@@ -72,7 +72,7 @@ static bool is_listed(const struct cli_option *option)
     return !option->new_name && !option->not_of;
 }
 
-/* getopt_long has refused argv[optind - 1], or a letter in it. */
+/* getopt_long has refused argv[optind - 1], or a short name in it. */
 static int option_error(const struct cli_command *command, char **argv, int answer)
 {
     char names[CLI_OPTIONS_MAX][NAME_BYTES_MAX];

@@ -1,6 +1,7 @@
-/* bench.c - `weft bench`: chooses the benchmark and, with -n, has the processes started that it runs in.
+/* bench.c - `weft bench`: selects the benchmark and, with -n, starts its processes.
  *
- * A benchmark is an ordinary job: -n runs `weft run` on this same program, and each process joins as any trainer does. */
+ * A benchmark is an ordinary job: -n runs `weft run` on this program, and each process joins as a trainer
+ * does. */
 #include "tools/bench/bench.h"
 
 #include <stdio.h>
@@ -18,16 +19,16 @@
 
 enum { LEAVE_MS = 5000 };
 
-/* What is started, and how one rank takes part. */
+/* A benchmark that runs in a job. */
 struct bench {
     const char *name;
     uint32_t shards, processes; /* processes 0: take part in the job of the environment */
-    const char *bind;           /* of `weft run --bind` */
+    const char *bind;           /* for `weft run --bind` */
     int (*take_part)(const void *options);
     const void *options;
 };
 
-/* Under mpirun, torchrun or srun nobody has started a coordinator: rank 0 has it in its own process. */
+/* Under mpirun, torchrun or srun no process has started a coordinator: rank 0 runs it in its own process. */
 static int take_part_launched(const struct bench *bench, const struct weft_launcher *launcher)
 {
     char host[256], *secret = NULL;
@@ -96,7 +97,7 @@ static int replay_one(const void *options)
     return bench_replay_run(options);
 }
 
-/* Without a job around, as many processes as the record is of. */
+/* Outside of a job, starts as many processes as the record has ranks. */
 static int replay(int argc, char **argv)
 {
     struct bench_replay options;

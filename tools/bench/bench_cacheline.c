@@ -1,5 +1,6 @@
-/* bench_lines.c - `weft bench cacheline`: memory that one core writes and another reads, in turn, and what it gives that the reader takes the lines
- * (weft_claim_lines; docs/decisions/0015-readers-take-lines.md). Two threads, each bound to a processor. */
+/* bench_cacheline.c - `weft bench cacheline`: memory that one core writes and another reads in turn, with and
+ * without claiming the lines (weft_claim_lines; docs/decisions/0015-readers-take-lines.md). Two threads, each
+ * bound to a processor. */
 #include <jansson.h>
 #include <pthread.h>
 #include <sched.h>
@@ -23,14 +24,15 @@ enum variant { READ_PLAIN, READ_CLAIMED, WRITE_NONTEMPORAL, VARIANTS };
 static const char *const variant_names[VARIANTS] = {"read", "taken", "past"};
 enum { TURNS = 100, FIRST_TURNS = 20, ROUNDS_MAX = 1000, BYTES_MAX = 64 << 20, SPINS = 4096 };
 
-/* Turn 2 n is the writer's, 2 n + 1 the reader's; both count in `turn`, whose holder alone touches the rest. */
+/* Turn 2 n belongs to the writer, turn 2 n + 1 to the reader. Only the thread whose turn it is accesses the
+ * other fields. */
 struct lines {
     _Atomic uint32_t turn;
     size_t bytes;
     enum variant variant;
     uint8_t *shared, *from, *to;
     int processors[2];
-    double us[2]; /* of the counted turns */
+    double us[2]; /* of the turns after FIRST_TURNS, microseconds; [0] writer, [1] reader */
 };
 
 static void wait_for_turn(struct lines *lines, uint32_t turn)
@@ -57,7 +59,8 @@ static void bind_to(int processor)
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(processor, &one);
-    (void)pthread_setaffinity_np(pthread_self(), sizeof one, &one); /* one that has gone since: anywhere */
+    /* if the processor has been taken offline, the thread runs on any */
+    (void)pthread_setaffinity_np(pthread_self(), sizeof one, &one);
 }
 
 static void *reader(void *context)
@@ -68,7 +71,7 @@ static void *reader(void *context)
     return NULL;
 }
 
-/* 0, or why there is no second thread. */
+/* 0, or the errno of creating the second thread. */
 static int measure(struct lines *lines)
 {
     pthread_t thread;
@@ -81,7 +84,7 @@ static int measure(struct lines *lines)
     return 0;
 }
 
-/* ---- what is printed ---- */
+/* ---- output ---- */
 static const struct bench_column columns[] = {
     {"size", "B", false},    {"reader", "", true},  {"write", "GB/s", false},
     {"read", "GB/s", false}, {"both", "us", false}, {"faster", "times", false},

@@ -1,12 +1,12 @@
-/* bench_checks.c - `weft bench checks`: what the checks of a step cost.
+/* bench_checks.c - `weft bench checks`: cost of the checks of a step.
  *
- *   nonfinite   a dense tensor with skip_nonfinite, beside one without
- *   copies      a tensor with adam while another tensor may skip the step, beside the same alone
- *   weights     a step that compares the weights of all ranks (client.hash_every), beside one that does not
+ *   nonfinite   a dense tensor with skip_nonfinite, against one without
+ *   copies      a tensor with adam while another tensor may skip the step, against the same alone
+ *   weights     a step that compares the weights of all ranks (client.hash_every), against one that does not
  *   pushed      weft_step_end with nothing to wait for: the comparison of the tensors that the ranks pushed
  *
- * Both sides of a row are measured in turn, ROUNDS times --iters steps. A time is the mean over the ranks
- * of a rank's median; the ratio is the median over the rounds. */
+ * Both sides of a row are measured in turn, ROUNDS times --iters steps. A time is the mean over the ranks of
+ * the median of a rank; the ratio is the median over the rounds. */
 #include "tools/bench/bench_job.h"
 
 #include <inttypes.h>
@@ -21,13 +21,13 @@ enum { ROUNDS = 5, HASH_EVERY = 10, DUE_STEPS = 5 };
 
 struct checks {
     struct bench_rank rank;
-    uint64_t bytes, count; /* of the size at hand */
+    uint64_t bytes, count; /* of the current size */
     float *grad, *out;     /* (count,) */
     struct weft_request request;
     uint64_t step;
-    double *times, *ends;  /* (iters,) microseconds: of steps, and of their step_end */
-    double end_us;         /* of the step_end measured last */
-    uint32_t sizes;        /* so many before this one: their tensors had other names */
+    double *times, *ends; /* (iters,) microseconds: of steps, and of their step_end */
+    double end_us;        /* of the last measured step_end */
+    uint32_t sizes;       /* number of sizes before this one; part of the names of tensors */
 };
 
 static int compare_doubles(const void *a, const void *b)
@@ -63,7 +63,10 @@ static bool declare(struct checks *checks, const char *name, const char *optimiz
 }
 
 /* Whether the next step compares weights. */
-static bool next_step_compares(const struct checks *checks) { return (checks->step + 1) % HASH_EVERY == 0; }
+static bool next_step_compares(const struct checks *checks)
+{
+    return (checks->step + 1) % HASH_EVERY == 0;
+}
 
 static bool one_step(struct checks *checks, struct weft_tensor *tensor, double *us_out)
 {
@@ -145,8 +148,8 @@ static void print_pair(const struct checks *checks, const char *check, struct pa
               median(pair->ratio, ROUNDS));
 }
 
-/* The tensor that may skip exists for one half of the round only: it makes the other tensors of the job
- * keep copies. */
+/* The tensor that may skip exists for one half of the round only, because it makes the job keep copies of the
+ * other tensors. */
 static bool run_round(struct checks *checks, struct weft_tensor *plain, struct weft_tensor *trained,
                       int round, struct pair *nonfinite, struct pair *copies, struct pair *weights)
 {

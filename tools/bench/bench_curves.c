@@ -1,4 +1,4 @@
-/* bench_curves.c - what `weft bench OPERATION --plot` draws; see bench_report.h. */
+/* bench_curves.c - the chart of `weft bench OPERATION --plot`; see bench_report.h. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ struct bench_curves {
     size_t count;
 };
 
-/* What does not fit is left out: nobody reads more lines than these. */
+/* Curves beyond the limit of the chart are left out. */
 static struct curve *curve_named(struct bench_curves *curves, const char *name)
 {
     for (size_t i = 0; i < curves->count; i++) {
@@ -89,7 +89,7 @@ static bool write_svg(const struct bench_curves *curves, const char *path, const
     return fine;
 }
 
-/* By execvp, not by a shell: a path may contain anything. */
+/* By execvp, not by a shell: a path may contain any byte. */
 static bool convert(const char *svg, const char *png)
 {
     int status = 1;
@@ -121,4 +121,7 @@ bool bench_curves_write(const struct bench_curves *curves, const char *path, con
     return fine;
 }
 
-void bench_curves_free(struct bench_curves *curves) { free(curves); }
+void bench_curves_free(struct bench_curves *curves)
+{
+    free(curves);
+}

@@ -1,12 +1,12 @@
-/* bench_exposed.c - `weft bench exposed`: what a step waits for.
+/* bench_exposed.c - `weft bench exposed`: time for which a step waits, by cause.
  *
- *   alone    every rank computes for --piece-us; nothing is communicated
- *   equal    the same with an all_reduce of -b bytes behind the computation
- *   slow     the same with rank --root computing --late-us longer
+ *   alone    every rank computes for --piece-us; no communication
+ *   equal    the same with an all_reduce of -b bytes after the computation
+ *   slow     the same, and rank --root computes --late-us longer
  *
- * Rows in turn, --iters steps each, a barrier before each row. A step's time, and what its ranks waited
- * for: other ranks, and the network (weft_stats). Of `slow` the slow rank and the mean of the others stand
- * apart. */
+ * Rows in turn, --iters steps each, a barrier before each row. Figures: the time of a step, and the time that
+ * its ranks waited for other ranks and for the network (weft_stats). Row `slow` has one line for the slow
+ * rank and one for the mean of the others. */
 #include "tools/bench/bench_job.h"
 
 #include <inttypes.h>
@@ -21,7 +21,7 @@ enum { STEP_US, PEERS_US, NETWORK_US, FIGURES };
 
 struct exposed {
     struct bench_rank rank;
-    uint64_t turns; /* of the loop that is the computation */
+    uint64_t turns; /* iterations of the loop that is the computation */
     uint64_t count;
     float *values; /* (count,) */
     uint64_t step;
@@ -63,7 +63,7 @@ static bool stats_of(struct exposed *exposed, struct weft_stats *stats)
     return status >= 0 || bench_print_failure(&exposed->rank, "stats_get", status);
 }
 
-/* This rank's mean of a step. */
+/* The mean of a step on this rank. */
 static bool measure(struct exposed *exposed, const struct row *row, double *figures)
 {
     const uint32_t iters = exposed->rank.options->iters;
@@ -78,7 +78,7 @@ static bool measure(struct exposed *exposed, const struct row *row, double *figu
     return true;
 }
 
-/* The mean of those ranks that take part with `figures`. */
+/* The mean over the ranks that contribute `figures`. */
 static bool mean_of(struct exposed *exposed, bool mine, const double *figures, double *mean)
 {
     int64_t sums[FIGURES + 1] = {0};

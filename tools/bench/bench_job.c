@@ -1,7 +1,7 @@
 /* bench_job.c - see bench_rank.h.
  *
- * Each row: out of place and in place where there are both, warm-up, timed operations, then operations on fresh contents whose
- * results are checked element by element. */
+ * Each row: out of place and in place as far as the operation has both; warm-up, timed operations, then
+ * operations on new contents whose results are checked element by element. */
 #include "tools/bench/bench_job.h"
 
 #include <inttypes.h>
@@ -62,7 +62,7 @@ static bool note_memory(struct bench_rank *rank, struct bench_row *row)
     return true;
 }
 
-/* rank->part says of which type, reduction and root. */
+/* rank->args has type, reduction and root. */
 static bool run_size(struct bench_rank *rank, uint64_t bytes)
 {
     struct bench_args *args = &rank->args;
@@ -106,7 +106,7 @@ static bool declare_size(struct bench_rank *rank, uint64_t count)
     return status < 0 ? bench_print_failure(rank, "declare", status) : true;
 }
 
-/* Its result is that of an all_reduce out of place, and is filled and checked as one. */
+/* The result equals that of an all_reduce out of place, and is filled and checked as one. */
 static bool run_push_pull_size(struct bench_rank *rank, uint64_t bytes)
 {
     struct bench_args *args = &rank->args;
@@ -121,13 +121,12 @@ static bool run_push_pull_size(struct bench_rank *rank, uint64_t bytes)
 
 /* ---- the sweep ---- */
 
-/* What the links are, each way once: "shm mapped, other memory by CMA", "ucx tcp/eth0". Reasons against other ways are left out. */
+/* The transports in use, each once: "shm mapped, other memory by CMA", "ucx tcp/eth0". Reasons against other
+ * transports are left out. */
 static void name_transport(struct bench_rank *rank)
 {
-    enum {
-        TRIES = 200,
-        TRY_NS = 10000000
-    }; /* 2 s: a neighbour that the barrier did not wait for may meet us a little later */
+    /* limit 2 s: a neighbour that took no part in our barrier messages may connect later */
+    enum { TRIES = 200, TRY_NS = 10000000 };
     static char text[64 << 10];
     char *rest = text, *line, *into = rank->report.transport;
     size_t capacity = sizeof rank->report.transport;
@@ -161,7 +160,8 @@ static bool run_sizes(struct bench_rank *rank)
     return true;
 }
 
-/* Every reduction that has a meaning for the type; one that was asked for by itself is the library's to refuse. */
+/* Runs every reduction that the type supports. A single unsupported reduction is left to the library to
+ * refuse. */
 static bool run_types(struct bench_rank *rank)
 {
     const struct bench_options *options = rank->options;
@@ -200,11 +200,11 @@ static bool run_sweep(struct bench_rank *rank)
         }
     }
     if (rank->rank != 0) return true;
-    bool ended = bench_report_end(&rank->report); /* the plot, too */
+    bool ended = bench_report_end(&rank->report); /* writes the plot, too */
     return bench_flush_output(bench_name(options)) && ended;
 }
 
-/* ---- joining ---- */
+/* ---- join ---- */
 
 static bool fits(struct bench_rank *rank)
 {
@@ -267,7 +267,7 @@ static bool set_plan(struct bench_rank *rank)
 static void release(struct bench_rank *rank)
 {
     if (rank->options->uses_malloc) {
-        weft_finalize(rank->session); /* whatever runs still ends before its memory does */
+        weft_finalize(rank->session); /* operations in flight end before their memory is freed */
         free(rank->in);
         free(rank->out);
     } else {
@@ -290,8 +290,8 @@ int bench_job_run(const struct bench_options *options)
                                     .op = options->ops[0],
                                     .rank = rank.rank,
                                     .ranks = rank.ranks};
-    if (!is_operation(&rank))
-        rank.args.operation = bench_operation_find("all_reduce"); /* whose mean it gives */
+    /* push_pull gives the mean of an all_reduce */
+    if (!is_operation(&rank)) rank.args.operation = bench_operation_find("all_reduce");
     rank.report = (struct bench_report){
         .out = stdout, .options = options, .ranks = rank.ranks, .shards = weft_shards(rank.session)};
     bool fine = fits(&rank) && prepare(&rank) && set_plan(&rank) && run_sweep(&rank);

@@ -1,4 +1,4 @@
-/* bench_job.h - one rank of a benchmark: session, buffers, timed loops, and what the ranks agree on. */
+/* bench_job.h - one rank of a benchmark: session, buffers, timed loops, reductions over the ranks. */
 #ifndef WEFT_TOOLS_BENCH_BENCH_JOB_H
 #define WEFT_TOOLS_BENCH_BENCH_JOB_H
 
@@ -8,9 +8,9 @@
 int bench_job_run(const struct bench_options *options);
 /* The same for `weft bench waiting`. */
 int bench_waiting_run(const struct bench_options *options);
-/* And for `weft bench exposed`. */
+/* The same for `weft bench exposed`. */
 int bench_exposed_run(const struct bench_options *options);
-/* And for `weft bench checks`. */
+/* The same for `weft bench checks`. */
 int bench_checks_run(const struct bench_options *options);
 
 #endif

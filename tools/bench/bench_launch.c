@@ -1,7 +1,7 @@
 /* bench_launch.c - starts the processes of a benchmark on this host.
  *
- * A benchmark is an ordinary job: the launcher runs `weft run` on this same program, and each process
- * joins as any trainer does. */
+ * A benchmark is an ordinary job: this runs `weft run` on this program, and each process joins as a trainer
+ * does. */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -39,13 +39,13 @@ static bool build_command(struct launch *launch, uint32_t shards, uint32_t proce
     snprintf(launch->numbers[0], sizeof(launch->numbers[0]), "%u", shards);
     snprintf(launch->numbers[1], sizeof(launch->numbers[1]), "%u", processes);
     const char *const head[] = {
-        launch->self,         "run", "-s", launch->numbers[0], "-n", launch->numbers[1], "--bind", bind,
-        "--log-dir", launch->log_directory};
+        launch->self,       "run",    "-s", launch->numbers[0], "-n",
+        launch->numbers[1], "--bind", bind, "--log-dir",        launch->log_directory};
     for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++) add(launch, head[i]);
     const char *const worker[] = {"--", launch->self, "bench", what};
     for (size_t i = 0; i < sizeof(worker) / sizeof(worker[0]); i++) add(launch, worker[i]);
     for (int i = 1; i < argc; i++) add(launch, argv[i]);
-    add(launch, "-n"); /* the later one counts: take part, do not launch again */
+    add(launch, "-n"); /* the last -n is in force: the process takes part and starts no further job */
     add(launch, "0");
     if (launch->arg_count < RUN_ARGS_MAX) return true;
     fprintf(stderr, "weft bench: too many arguments\n");
@@ -69,7 +69,7 @@ static void remove_log_directory(const struct launch *launch)
     if (system(command) != 0) fprintf(stderr, "weft bench: cannot remove %s\n", launch->log_directory);
 }
 
-/* Standard output of rank 0 is that of `weft run`, hence ours. */
+/* `weft run` copies the standard output of rank 0 to its own, which is ours. */
 int bench_launch(uint32_t shards, uint32_t processes, const char *bind, const char *what, int argc,
                  char **argv)
 {

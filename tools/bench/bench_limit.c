@@ -1,7 +1,6 @@
-/* bench_limit.c - what memory alone allows an all_reduce on one host: however it is done, each rank's
- * share of the work is to load as many bytes as the vector has, and to store as many. So all ranks do just
- * that, all at once, on the memory of the row: by memcpy, by a copy past the caches, and by a pass in
- * place; the fastest is the limit. */
+/* bench_limit.c - the least time of an all_reduce on one host by memory bandwidth. By any plan, each rank
+ * loads as many bytes as the vector has, and stores as many. All ranks do this at once on the memory of the
+ * row: by memcpy, by a non-temporal copy, and by a pass in place. The fastest is the limit. */
 #include <string.h>
 
 #include "kernels/kernels.h"
@@ -17,7 +16,7 @@ static void run_pass(struct bench_rank *rank, enum pass pass, size_t bytes)
     case PASS_STREAM: kernelbench_stream_copy(rank->out, rank->in, bytes / 64 * 64); break;
     default: weft_kernels()->scale_f32(rank->in, rank->in, 1, bytes / sizeof(float)); break;
     }
-    __asm__ volatile("" ::: "memory"); /* each pass is made */
+    __asm__ volatile("" ::: "memory"); /* the compiler keeps every pass */
 }
 
 bool bench_limit(struct bench_rank *rank, double time_us, struct bench_limit *limit)

@@ -12,9 +12,18 @@ static double clock_us(clockid_t clock)
     return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
 }
 
-double bench_now_us(void) { return clock_us(CLOCK_MONOTONIC); }
-double bench_thread_us(void) { return clock_us(CLOCK_THREAD_CPUTIME_ID); }
-double bench_cpu_us(void) { return clock_us(CLOCK_PROCESS_CPUTIME_ID); }
+double bench_now_us(void)
+{
+    return clock_us(CLOCK_MONOTONIC);
+}
+double bench_thread_us(void)
+{
+    return clock_us(CLOCK_THREAD_CPUTIME_ID);
+}
+double bench_cpu_us(void)
+{
+    return clock_us(CLOCK_PROCESS_CPUTIME_ID);
+}
 
 uint64_t bench_pss(void)
 {
@@ -29,7 +38,7 @@ uint64_t bench_pss(void)
     return kilobytes << 10;
 }
 
-__attribute__((noinline)) void bench_compute(uint64_t turns) /* the same code wherever it is timed */
+__attribute__((noinline)) void bench_compute(uint64_t turns) /* not inlined: the same code in every timing */
 {
     static volatile uint64_t sink;
     uint64_t x = sink | 1;
@@ -37,7 +46,7 @@ __attribute__((noinline)) void bench_compute(uint64_t turns) /* the same code wh
     sink = x;
 }
 
-/* The shortest of some tries: other processes compute, too. */
+/* The shortest of several tries, because other processes also compute. */
 uint64_t bench_calibrate_compute(double us)
 {
     double best = 1e300;
@@ -59,7 +68,7 @@ double bench_copy_bandwidth(void *to, const void *from, uint64_t bytes)
         double started = bench_now_us();
         for (uint64_t i = 0; i < repeats; i++) {
             memcpy(to, from, bytes);
-            __asm__ volatile("" ::: "memory"); /* each copy is made */
+            __asm__ volatile("" ::: "memory"); /* the compiler keeps every copy */
         }
         double gbps = 2e-3 * (double)(bytes * repeats) / (bench_now_us() - started);
         if (gbps > best) best = gbps;

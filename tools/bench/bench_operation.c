@@ -213,7 +213,7 @@ void bench_args_fill_input(const struct bench_args *args, uint32_t salt)
         bench_pattern_fill(&pattern, args->out, 0, args->total_elems, args->rank);
 }
 
-/* How much of what rank `from` had for everybody lies before what it had for this rank. */
+/* Offset of this rank's piece in the buffer of rank `from`. */
 static uint64_t offset_from(const struct bench_args *args, uint32_t from)
 {
     uint64_t unit = 0, before = 0, ranks = args->ranks;
@@ -223,7 +223,7 @@ static uint64_t offset_from(const struct bench_args *args, uint32_t from)
     return before;
 }
 
-/* Every rank's piece, one behind the other. */
+/* Counts wrong elements of the concatenated pieces of all ranks. */
 static uint64_t pieces_wrong(const struct bench_args *args, const struct bench_pattern *pattern)
 {
     uint64_t wrong = 0, at = 0;

@@ -1,5 +1,5 @@
-/* bench_options.c - see bench_options.h. One table has the options of all benchmarks in a job; each benchmark has the ones
- * that its kind is named in. */
+/* bench_options.c - see bench_options.h. One table has the options of all benchmarks in a job, each with the
+ * kinds of benchmarks that have it. */
 #include "tools/bench/bench_options.h"
 
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 
 #include "tools/bench/bench_cli.h"
 
-/* The benchmarks that have an option. */
+/* Kinds of benchmarks; an option has a mask of them. */
 enum {
     OF_OPERATIONS = 1,
     OF_PUSH_PULL = 2,
@@ -58,7 +58,7 @@ static int set_types(const struct cli_command *command, const struct cli_option 
     const char *name = text;
     options->dtype_count = 0;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        if (strcmp(text, others[i][0]) == 0) name = others[i][1]; /* the names of nccl-tests */
+        if (strcmp(text, others[i][0]) == 0) name = others[i][1]; /* nccl-tests has these names */
     }
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (strcmp(name, "all") == 0 || strcmp(name, weft_dtype_name(all[i])) == 0)
@@ -371,7 +371,7 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind,
         .inflight = 1,
         .average = BENCH_AVERAGE_MEAN,
         .plan = "auto",
-        .bind = kind == BENCH_OPERATION ? "auto" : "none", /* shards and computations have more threads */
+        .bind = kind == BENCH_OPERATION ? "auto" : "none", /* shards and computations have further threads */
         .compute_us = kind == BENCH_EXPOSED ? 5000 : 2000,
         .straggler_us = 20000,
         .sweep = {.first = kind == BENCH_PUSH_PULL ? 64 << 10

@@ -1,4 +1,4 @@
-/* bench_options.h - what the benchmarks take from the command line. */
+/* bench_options.h - options of the benchmarks that run in a job. */
 #ifndef WEFT_TOOLS_BENCH_BENCH_OPTIONS_H
 #define WEFT_TOOLS_BENCH_BENCH_OPTIONS_H
 
@@ -21,14 +21,14 @@ enum bench_average {
     BENCH_AVERAGE_MEAN,
     BENCH_AVERAGE_MIN,
     BENCH_AVERAGE_MAX
-}; /* -a, numbered as nccl-tests does */
+}; /* values of -a, as in nccl-tests */
 
 struct bench_options {
     enum bench_kind kind;
     const struct bench_operation *operation; /* BENCH_OPERATION only */
     struct bench_sweep sweep;
     enum weft_dtype dtypes[WEFT_DTYPE_COUNT];
-    enum weft_op ops[WEFT_OP_COUNT]; /* one, 0, where nothing is reduced */
+    enum weft_op ops[WEFT_OP_COUNT]; /* one entry, 0, if nothing is reduced */
     uint32_t dtype_count, op_count;
     uint32_t root;
     bool all_roots;
@@ -38,16 +38,17 @@ struct bench_options {
     uint32_t processes;    /* -n; 0: take part in the job of the environment */
     uint32_t shards;       /* -s; push_pull only */
     uint32_t compute_us;   /* waiting, exposed: length of a computation */
-    uint32_t straggler_us; /* exposed: how much longer the slow rank computes */
+    uint32_t straggler_us; /* exposed: additional computation of the slow rank */
     const char *bind;      /* for `weft run` */
     const char *plan, *plot;
-    bool uses_malloc; /* malloc's, not weft_alloc's */
+    bool uses_malloc; /* memory from malloc instead of weft_alloc */
     bool percentiles, overlap, limit, cpu, json;
-    bool explain; /* which plan each size takes, and why */
+    bool explain; /* print the plan of each size and the modelled times */
 };
 
 const char *bench_name(const struct bench_options *options);
-/* -1: continue; otherwise the exit status. argv[0] is the benchmark's name. `operation` NULL: not of this kind. */
+/* -1: continue; otherwise the exit status. argv[0] is the benchmark's name. `operation` NULL: not of this
+ * kind. */
 int bench_options_parse(struct bench_options *options, enum bench_kind kind,
                         const struct bench_operation *operation, int argc, char **argv);
 

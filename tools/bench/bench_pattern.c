@@ -12,7 +12,10 @@ static bool is_float(enum weft_dtype dtype)
            dtype == WEFT_F8_E4M3 || dtype == WEFT_F8_E5M2;
 }
 
-static bool is_sum(enum weft_op op) { return op == WEFT_SUM || op == WEFT_AVG || op == WEFT_SCALED_SUM; }
+static bool is_sum(enum weft_op op)
+{
+    return op == WEFT_SUM || op == WEFT_AVG || op == WEFT_SCALED_SUM;
+}
 
 bool bench_pattern_supports(enum weft_dtype dtype, enum weft_op op)
 {
@@ -20,9 +23,12 @@ bool bench_pattern_supports(enum weft_dtype dtype, enum weft_op op)
     return op != WEFT_SCALED_SUM || is_float(dtype);
 }
 
-double bench_pattern_factor(uint32_t rank) { return rank % 2 ? 2 : 1; }
+double bench_pattern_factor(uint32_t rank)
+{
+    return rank % 2 ? 2 : 1;
+}
 
-/* Half of what the type counts to without a gap. */
+/* Half of the range in which the type holds every integer. */
 static uint32_t sum_max(enum weft_dtype dtype)
 {
     switch (dtype) {
@@ -41,7 +47,7 @@ uint32_t bench_pattern_ranks_max(enum weft_dtype dtype, enum weft_op op)
     return !is_sum(op) ? UINT32_MAX : op == WEFT_SCALED_SUM ? sum_max(dtype) / 2 : sum_max(dtype);
 }
 
-/* Values are 0..spread-1; the sum over all ranks stays within the type's exact whole numbers. */
+/* Values are 0 .. value_count - 1; the sum over all ranks is an exact integer of the type. */
 static uint32_t value_count(const struct bench_pattern *pattern)
 {
     if (!is_sum(pattern->op)) return 8;
@@ -57,7 +63,7 @@ static uint32_t mix_bits(uint32_t phase, uint32_t rank, uint32_t salt)
     return bits >> 13;
 }
 
-/* Factors of a product are 1 but for those of two ranks, 1 or 2: it stays exact however many there are. */
+/* Factors of a product are 1, except 1 or 2 for two ranks: the product is exact for any number of ranks. */
 static uint32_t factor_at(const struct bench_pattern *pattern, uint32_t phase, uint32_t rank)
 {
     uint32_t bits = mix_bits(phase, 0, pattern->salt), factor = 1;
@@ -72,7 +78,7 @@ static uint32_t value_at(const struct bench_pattern *pattern, uint32_t phase, ui
                                     : mix_bits(phase, rank, pattern->salt) % values;
 }
 
-/* The 8-bit floats of 0 to 15 (e4m3) and 0 to 8 (e5m2), by the number of bits behind the point. */
+/* An integer from 0 to 15 (e4m3) or 0 to 8 (e5m2) as an 8-bit float. */
 static uint8_t small_to_fp8(uint32_t value, uint32_t fraction_bits, uint32_t bias)
 {
     if (value == 0) return 0;
@@ -84,7 +90,7 @@ static double fp8_to_double(uint8_t bits, uint32_t fraction_bits, uint32_t bias)
 {
     uint32_t exponent = (bits & 127u) >> fraction_bits, fraction = bits & ((1u << fraction_bits) - 1),
              whole = 1u << fraction_bits;
-    if ((bits & 127) == 127) return NAN; /* of e5m2 infinities are wrong, too: no small number */
+    if ((bits & 127) == 127) return NAN; /* infinities of e5m2 are wrong, too */
     double magnitude = exponent ? ldexp(whole + fraction, (int)exponent - (int)bias - (int)fraction_bits)
                                 : ldexp(fraction, 1 - (int)bias - (int)fraction_bits);
     return bits >> 7 ? -magnitude : magnitude;
@@ -99,7 +105,7 @@ static float half_to_float(uint16_t bits)
     return bits >> 15 ? -magnitude : magnitude;
 }
 
-static uint16_t small_to_half(uint32_t value) /* 0..2047: exact */
+static uint16_t small_to_half(uint32_t value) /* exact for 0 .. 2047 */
 {
     if (value == 0) return 0;
     uint32_t exponent = 31 - (uint32_t)__builtin_clz(value);
@@ -122,7 +128,7 @@ static void store(void *out, uint64_t index, enum weft_dtype dtype, uint32_t val
     case WEFT_U64: ((uint64_t *)out)[index] = value; break;
     case WEFT_F8_E4M3: ((uint8_t *)out)[index] = small_to_fp8(value, 3, 7); break;
     case WEFT_F8_E5M2: ((uint8_t *)out)[index] = small_to_fp8(value, 2, 15); break;
-    default: ((uint8_t *)out)[index] = (uint8_t)value; break; /* sums of small values stay small */
+    default: ((uint8_t *)out)[index] = (uint8_t)value; break; /* sums of small values fit 8 bits */
     }
 }
 
@@ -200,7 +206,7 @@ static uint64_t differ(const struct bench_pattern *pattern, const void *data, ui
     uint64_t wrong = 0;
     for (uint64_t i = 0; i < count; i++) {
         double wanted = expected[(first + i) % PERIOD];
-        wrong += !(fabs(load(data, i, pattern->dtype) - wanted) <= slack * wanted); /* a NaN is wrong */
+        wrong += !(fabs(load(data, i, pattern->dtype) - wanted) <= slack * wanted); /* counts NaN as wrong */
     }
     return wrong;
 }

@@ -1,8 +1,8 @@
 /* bench_pattern.h - inputs whose reduction over the ranks is known exactly, in every type.
  *
- * Elements are small whole numbers, so few that what is made of those of all ranks is exact even in 8
- * bits, in any order. Their period is a prime: a chunk that lands in the wrong place is seen whatever its
- * size. Different salts give different contents, so data of an earlier operation never passes. */
+ * Elements are small integers, so that the reduction over all ranks is exact even in 8 bits and in any order.
+ * Their period is a prime: a chunk in the wrong place differs for every chunk size. Different salts give
+ * different contents, so data of an earlier operation is detected. */
 #ifndef WEFT_TOOLS_BENCH_BENCH_PATTERN_H
 #define WEFT_TOOLS_BENCH_BENCH_PATTERN_H
 
@@ -13,25 +13,25 @@
 
 struct bench_pattern {
     enum weft_dtype dtype;
-    enum weft_op op; /* 0: of an operation that only moves */
+    enum weft_op op; /* 0: the operation only moves data */
     uint32_t ranks, salt;
 };
 
-/* Has this reduction a meaning for this type? */
+/* Whether the type has this reduction. */
 bool bench_pattern_supports(enum weft_dtype dtype, enum weft_op op);
-/* Most ranks whose sums this type still holds exactly; operations that only move have no such limit. */
+/* Largest number of ranks whose sum the type holds exactly; operations that only move data have no limit. */
 uint32_t bench_pattern_ranks_max(enum weft_dtype dtype, enum weft_op op);
-/* What a rank's contribution to a scaled sum is multiplied with. */
+/* Factor of the contribution of a rank to a scaled sum. */
 double bench_pattern_factor(uint32_t rank);
 
-/* Elements first, first + 1 ... (count,) of what `rank` contributes. */
+/* Fills `out` with the elements first .. first + count - 1 of the contribution of `rank`. */
 void bench_pattern_fill(const struct bench_pattern *pattern, void *out, uint64_t first, uint64_t count,
                         uint32_t rank);
-/* How many of (count,) elements are not what all ranks' elements from `first` on reduce to (a mean: to one
- * rounding). */
+/* Counts the elements of `data` that differ from the reduction of all ranks, from element `first` on. A mean
+ * may differ by one rounding. */
 uint64_t bench_pattern_count_wrong(const struct bench_pattern *pattern, const void *data, uint64_t first,
                                    uint64_t count);
-/* How many are not those of `rank` from `first` on. */
+/* Counts the elements of `data` that differ from those of `rank`, from element `first` on. */
 uint64_t bench_pattern_count_wrong_moved(const struct bench_pattern *pattern, const void *data,
                                          uint64_t first, uint64_t count, uint32_t rank);
 

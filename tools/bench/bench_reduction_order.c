@@ -1,6 +1,7 @@
-/* bench_orders.c - `weft bench reduction-order`: what a promise about the order of sums costs. all_reduces of one size in turn, round after
- * round: as the library chooses, reproducible (one tree of ranks whatever the plan, docs/collectives.md), and for a 16-bit type
- * with partials of 16 bits (ring: rounds at every hop, half the bytes) and of f32 (halving). A ratio above 1 is the price. */
+/* bench_reduction_order.c - `weft bench reduction-order`: price of a fixed order of sums. all_reduces of one
+ * size in turn, round after round: the default, reproducible (one tree of ranks for every plan,
+ * docs/collectives.md), and for a 16-bit type with partial sums of 16 bits (ring: rounds at every hop, half
+ * the bytes) and of f32 (halving). A ratio above 1 is the price. */
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_cli.h"
 

@@ -1,5 +1,4 @@
-/* bench_report.c - see bench_report.h. Rows are printed as they come: a sweep of large sizes takes a
- * while. */
+/* bench_report.c - see bench_report.h. Each row is printed at once, because large sizes take long. */
 #include "tools/bench/bench_report.h"
 #include "tools/bench/lib/rows.h"
 
@@ -11,7 +10,10 @@ static bool is_operation(const struct bench_report *report)
     return report->options->kind == BENCH_OPERATION;
 }
 
-static bool has_in_place(const struct bench_report *report) { return is_operation(report); }
+static bool has_in_place(const struct bench_report *report)
+{
+    return is_operation(report);
+}
 
 static const char *plan_name(const struct bench_report *report)
 {
@@ -179,7 +181,7 @@ static void print_json(struct bench_report *report, const struct bench_row *row)
     bench_row_print(report->out, object, 8);
 }
 
-/* ---- all of them ---- */
+/* ---- report ---- */
 
 void bench_report_row(struct bench_report *report, const struct bench_row *row)
 {

@@ -1,7 +1,9 @@
-/* bench_start.c - `weft bench start`: from the launch of a job to the end of its first barrier, and what a rank's memory is by
- * then: as it begins, joined, after the first operation, and with more groups of all ranks. No buffers of a user are in it.
+/* bench_start.c - `weft bench start`: time from the launch of a job to the end of its first barrier, and the
+ * memory of a rank: at its begin, joined, after the first operation, and with further groups of all ranks.
+ * The figures contain no buffers of a user.
  *
- * Pss counts a page that several processes share as parts of one: what all ranks together take is the sum of it. */
+ * Pss divides a page that several processes share among them: the memory of all ranks is the sum of their
+ * Pss. */
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_cli.h"
 
@@ -46,7 +48,7 @@ static int parse(struct settings *settings, int argc, char **argv)
     return cli_parse(&command, argc, argv, NULL);
 }
 
-/* What the ranks agree on: the most of each. */
+/* Figures, each the maximum over the ranks. */
 enum { JOIN_US, FIRST_US, GROUPS_US, PSS_BEGAN, PSS_JOINED, PSS_FIRST, PSS_GROUPS, FIGURES };
 
 static bool make_groups(struct bench_rank *rank, uint32_t count)
@@ -72,7 +74,7 @@ static bool measure(struct bench_rank *rank, const struct settings *settings, do
     if (!bench_barrier(rank)) return false;
     double first_us = bench_now_us();
     figures[FIRST_US] = (int64_t)(first_us - began_us);
-    if (!bench_barrier(rank)) return false; /* everybody's figures are of the same moment */
+    if (!bench_barrier(rank)) return false; /* the figures of all ranks are of the same moment */
     figures[PSS_FIRST] = (int64_t)bench_pss();
     first_us = bench_now_us();
     if (!bench_barrier(rank) || !make_groups(rank, settings->groups)) return false;

@@ -1,8 +1,8 @@
 /* bench_timing.c - see bench_rank.h.
  *
- * Every operation is timed by itself, start to end of wait, on every rank; what is printed is agreed on by
- * all, so a fast rank 0 cannot flatter the table. Percentiles are, as OSU's, of each iteration's mean over
- * the ranks. Timed operations run on zeros: in place, sums of anything else would grow to infinity. */
+ * Every operation is timed on every rank, from its start to the end of wait, and the printed figure combines
+ * all ranks. Percentiles are, as in the OSU benchmarks, those of the mean over the ranks of each iteration.
+ * Timed operations run on zeros: in place, repeated sums of other values would overflow. */
 #include "tools/bench/bench_rank.h"
 
 #include <inttypes.h>
@@ -49,7 +49,7 @@ bool bench_reduce_over_ranks(struct bench_rank *rank, int64_t *values, uint64_t 
                       &request);
 }
 
-/* ---- one operation; *us_out: start to end of wait ---- */
+/* ---- one operation; *us_out: from start to the end of wait ---- */
 
 static bool operation_once(struct bench_rank *rank, uint32_t together, double *us_out)
 {
@@ -91,7 +91,7 @@ static bool run_once(struct bench_rank *rank, uint32_t together, double *us_out)
                                                   : operation_once(rank, together, us_out);
 }
 
-/* ---- many ---- */
+/* ---- iterations ---- */
 
 bool bench_average_over_ranks(struct bench_rank *rank, double us, double *us_out)
 {
@@ -134,7 +134,7 @@ bool bench_time(struct bench_rank *rank, struct bench_timing *timing)
         total += rank->times[i];
     }
     const struct bench_operation *operation = rank->args.operation;
-    /* before the ranks agree on anything */
+    /* read before the reductions over the ranks below */
     rank->last_plan = operation->plans_of ? weft_plan_taken(rank->session) : NULL;
     int64_t cpu_ns = (int64_t)(1e3 * (bench_cpu_us() - cpu) / options->iters / options->inflight);
     if (!bench_average_over_ranks(rank, total / options->iters, &timing->time_us) ||
@@ -160,7 +160,7 @@ bool bench_check(struct bench_rank *rank, struct bench_timing *timing)
     return true;
 }
 
-/* Computing for as long as an operation takes, by itself and then behind one that has been started. */
+/* Computes as long as an operation takes, first alone, then after an operation has been started. */
 bool bench_overlap(struct bench_rank *rank, double time_us, struct bench_overlap *overlap)
 {
     uint64_t turns = bench_calibrate_compute(time_us);

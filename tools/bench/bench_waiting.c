@@ -1,12 +1,9 @@
-/* bench_waiting.c - what waiting costs: `weft bench waiting`.
+/* bench_waiting.c - `weft bench waiting`: cost of waiting.
  *
- *   idle     after the last message: CPU of the process in the first 5 ms and in the second after them
+ *   idle     after the last message: CPU of the process in the first 5 ms and in the following second
  *   late     one rank sleeps, the others wait for it inside weft_wait: their CPU meanwhile
  *   busy     all ranks compute pieces of the same length, alone and with an 8-byte all_reduce after each
- *            piece: what waiting and talking take away. With more ranks than cores every moment that a
- *            waiting rank keeps a core is lost to one that computes. Both ways in turn, the median of the
- *            ratios; CPU time beside wall time, because other work on the machine disturbs only the
- *            latter. */
+ * piece. With more ranks than cores, a waiting rank that keeps a core delays a computing rank. */
 #include "tools/bench/bench_job.h"
 
 #include <inttypes.h>
@@ -23,7 +20,7 @@ struct waiting {
     const struct bench_options *options;
     struct weft_session *session;
     uint32_t rank, ranks;
-    uint64_t turns; /* of the loop that makes one piece */
+    uint64_t turns; /* iterations of the loop that makes one piece */
     bool failed;
 };
 
@@ -158,7 +155,7 @@ static void measure_busy(struct waiting *waiting)
                waiting->ranks, waiting->options->compute_us, throughput, low, high, cpu);
     else
         printf("busy   pieces of %" PRIu32 " us with an all_reduce after each: %.1f %% of the throughput of "
-                                           "computing alone (middle half %.1f to %.1f), "
+               "computing alone (middle half %.1f to %.1f), "
                "%.3f times its CPU\n",
                waiting->options->compute_us, 100 * throughput, 100 * low, 100 * high, cpu);
 }
@@ -176,7 +173,7 @@ int bench_waiting_run(const struct bench_options *options)
     waiting.ranks = weft_ranks(waiting.session);
     waiting.turns = bench_calibrate_compute(options->compute_us);
     int64_t turns = (int64_t)waiting.turns;
-    sum_i64(&waiting, &turns, 1); /* all ranks compute the same */
+    sum_i64(&waiting, &turns, 1); /* all ranks use the same number */
     waiting.turns = (uint64_t)turns / waiting.ranks;
     if (waiting.rank == 0 && !options->json)
         printf("# weft bench waiting: %" PRIu32 " ranks\n", waiting.ranks);

@@ -1,5 +1,5 @@
-/* test_doctor.c - what doctor says about machines that exist only as files: one with mlx5 ports, one with
- * little memory to lock, one under Yama, ... Each finding is provoked and, by its counterpart, left out. */
+/* test_doctor.c - what doctor says about machines that exist only as files: one with mlx5 ports, one with little memory to
+ * lock, one under Yama, ... Each finding is provoked and, by its counterpart, left out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,7 +52,10 @@ static void put_bytes(const char *path, const void *bytes, size_t count)
     assert_int_equal(fclose(file), 0);
 }
 
-static void put(const char *path, const char *text) { put_bytes(path, text, strlen(text)); }
+static void put(const char *path, const char *text)
+{
+    put_bytes(path, text, strlen(text));
+}
 
 static void put_all(const struct file *files)
 {
@@ -78,8 +81,7 @@ static const struct doctor_finding *found_on(const char *id, const char *subject
     return NULL;
 }
 
-/* There is such a finding, at this level, it says `words`, and tells what to do when there is something to
- * do. */
+/* There is such a finding, at this level, it says `words`, and tells what to do when there is something to do. */
 static void says(const char *id, const char *subject, enum doctor_level level, const char *words)
 {
     const struct doctor_finding *finding = found_on(id, subject);
@@ -211,7 +213,8 @@ static void a_broken_list_of_capabilities_ends(void **state)
 
 static void ports_that_are_down_say_what_to_do(void **state)
 {
-    static const struct { const char *state, *advice;
+    static const struct {
+        const char *state, *advice;
     } cases[] = {
         {"1: DOWN\n", "cable"},
         {"2: INIT\n", "subnet manager"},
@@ -277,7 +280,7 @@ static void a_device_that_may_not_be_opened_is_broken(void **state)
 
 static void yama_is_judged_by_its_scope(void **state)
 {
-    static const char *const words[] = {"may read each other", "descendants", "administrators", "nobody"};
+    static const char *const words[] = {"may read each other", "descendants", "administrators", "no process"};
     look(false);
     says("ptrace-scope", NULL, DOCTOR_OK, "no Yama");
     for (int scope = 0; scope < 4; scope++) {
@@ -409,8 +412,10 @@ static void lists_of_processors(void **state)
 
 static void targets_are_read_as_people_write_them(void **state)
 {
-    static const struct { const char *target, *host, *port; } good[] = {
-        {"node1", "node1", ""}, {"node1:99", "node1", "99"}, {"10.0.0.1:4747", "10.0.0.1", "4747"},
+    static const struct {
+        const char *target, *host, *port;
+    } good[] = {
+        {"node1", "node1", ""},     {"node1:99", "node1", "99"},       {"10.0.0.1:4747", "10.0.0.1", "4747"},
         {"fe80::1", "fe80::1", ""}, {"[fe80::1]:80", "fe80::1", "80"}, {"[fe80::1]", "fe80::1", ""},
     };
     char host[64], port[16];

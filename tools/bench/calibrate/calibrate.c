@@ -1,13 +1,13 @@
-/* bench_calibrate.c - `weft bench calibrate`: what the choice of plans wants to know, measured once and kept in a file of the
- * cluster, which jobs read (collective.links; docs/decisions/0008).
+/* calibrate.c - `weft bench calibrate`: measures the figures from which plans are chosen, and writes the link
+ * table of the cluster (collective.links; docs/decisions/0008).
  *
- *     a job with a rank or more on each host ─► messages between each two hosts, one pair at a time: latency, bandwidth
- *                                           ─► the price of handing over a message, of sums, of passing over memory, of incast
- *                                           ─► a link table: rows of lane "session", one "machine" line a host
+ *     a job with ranks on each host -> one pair of hosts at a time: latency and bandwidth of messages
+ *                                   -> price of posting a message, of sums, of passes over memory, of incast
+ *                                   -> link table: rows of lane "session", one "machine" line a host
  *
- * Where all ranks share one host and go by messages, one rate does not hold: operations of a few lengths by five patterns of messages are measured, too.
- * Measured through the public API, as an operation's messages go, and on one host by all ranks at the same time: so run it with as many
- * ranks a host as jobs have. */
+ * If all ranks share one host and use messages, one rate does not describe them: operations of several sizes
+ * by five plans are measured, too. All figures are measured through the public API, on one host by all ranks
+ * at once. The number of ranks per host should therefore be that of the jobs. */
 #include "tools/bench/calibrate/calibrate.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_cli.h"
@@ -47,13 +47,13 @@ struct settings {
 struct calibration {
     struct bench_rank rank;
     uint8_t *names;    /* (ranks, HOST_BYTES): name, fingerprint */
-    uint32_t *host_of; /* (ranks,) index of the rank's host */
+    uint32_t *host_of; /* (ranks,) index of the host of each rank */
     uint32_t host_count;
     struct weft_link_table *table;
     struct weft_link_machine machine;
     struct weft_link_memory memory;
     struct weft_link_runs runs;
-    struct weft_link_cost cost; /* of the last pair that was measured */
+    struct weft_link_cost cost; /* of the last measured pair */
 };
 
 /* -1: continue; otherwise the exit status. */
@@ -100,7 +100,7 @@ static bool send_or_recv(struct bench_rank *rank, bool sends, uint32_t other, ui
     return bench_wait(rank, sends ? "send" : "recv", status, &request);
 }
 
-/* `bytes` from one to the other, and an answer of one byte: `first` knows how long. */
+/* Sends `bytes` one way and one byte back; `first` sends first and has the time. */
 static bool ping_pong(struct bench_rank *rank, bool first, uint32_t other, uint64_t bytes, double *us_out)
 {
     double began_us = bench_now_us();
@@ -109,7 +109,8 @@ static bool ping_pong(struct bench_rank *rank, bool first, uint32_t other, uint6
     return fine;
 }
 
-/* Every rank sends `count` messages and receives as many, all at once: with the next rank, the one after it, and so on. */
+/* Every rank sends and receives `count` messages at once, to and from the next rank, the one after it, and so
+ * on. */
 static bool exchange(struct bench_rank *rank, uint64_t bytes, int count, double *us_out)
 {
     struct weft_request requests[2 * BURST] = {{{0}}};
@@ -131,8 +132,8 @@ static bool exchange(struct bench_rank *rank, uint64_t bytes, int count, double 
     return fine;
 }
 
-/* An all_reduce by ring: what a rank sends follows what it receives, both ways at once, in the messages that plans make. Of a middle length: short ones
- * move in caches, long ones through memory, and between the two the rate falls to a half and less. */
+/* An all_reduce by ring: each rank sends what it has received, both directions at once. RING_BYTES lies
+ * between sizes that fit the caches and sizes that do not, because the rate differs between them. */
 static bool ring(struct bench_rank *rank, double *us_out)
 {
     struct weft_request request = {{0}};
@@ -144,7 +145,7 @@ static bool ring(struct bench_rank *rank, double *us_out)
     return fine;
 }
 
-/* A rank may run ahead of others: only the mean over many rounds is the ring's. */
+/* One rank may begin a round before others: only the mean over many rounds is exact. */
 static bool exchanges(struct bench_rank *rank, int count, double *us_out)
 {
     double us;
@@ -156,9 +157,10 @@ static bool exchanges(struct bench_rank *rank, int count, double *us_out)
     return true;
 }
 
-/* What a message is while all ranks exchange messages, as they do in an operation: where they outnumber the processors, or share
- * one memory, it is not what a lone pair sees. Figures as measure_pair's, and what one more message at the same time adds; sum_ps: of a byte added.
- * All take turns, and the median of their rounds counts: a slow spell spoils a round. */
+/* Figures of messages while all ranks exchange messages, as in an operation. They differ from those of a
+ * single pair if ranks outnumber the processors or share one memory. figures: as in measure_pair, and the
+ * time that one more message adds; sum_ps: price of summing a byte. Rings, exchanges and bursts alternate,
+ * and the medians count. */
 static bool measure_ring(struct bench_rank *rank, uint32_t sum_ps, int64_t figures[3])
 {
     double blocks[PER_ROUND * BLOCKS], rings[PER_ROUND * BLOCKS], bursts[BLOCKS], hops = rank->ranks - 1;
@@ -166,7 +168,8 @@ static bool measure_ring(struct bench_rank *rank, uint32_t sum_ps, int64_t figur
     if (weft_set_plan(rank->session, "all_reduce=ring") < 0)
         return bench_print_failure(rank, "the plan ring", WEFT_ERR_INVALID);
     memset(rank->in, 0, RING_BYTES);
-    for (int i = -1; i < BLOCKS; i++) { /* the first one finds pages and connections that were never used */
+    /* block -1 touches pages and connections for the first time and is overwritten */
+    for (int i = -1; i < BLOCKS; i++) {
         int at = i < 0 ? 0 : i;
         for (int k = PER_ROUND * at; k < PER_ROUND * (at + 1); k++)
             if (!bench_barrier(rank) || !ring(rank, &rings[k])) return false;
@@ -192,7 +195,7 @@ static bool measure_ring(struct bench_rank *rank, uint32_t sum_ps, int64_t figur
     return fine;
 }
 
-/* One pair while all others wait; all learn the figures, in nanoseconds and bytes a second. */
+/* Measures one pair while all other ranks wait. All ranks get the figures: nanoseconds, bytes per second. */
 static bool measure_pair(struct bench_rank *rank, uint32_t a, uint32_t b, int64_t figures[2])
 {
     double pings[PINGS], longs[LONGS];
@@ -211,7 +214,7 @@ static bool measure_pair(struct bench_rank *rank, uint32_t a, uint32_t b, int64_
     return fine && bench_reduce_over_ranks(rank, figures, 2, WEFT_MAX);
 }
 
-/* All others send to rank 0 at once: how much longer than one after the other. */
+/* All other ranks send to rank 0 at once: by how much that takes longer than one after the other. */
 static bool measure_incast(struct bench_rank *rank, uint32_t *milli_out)
 {
     double times_us[2][LONGS];
@@ -253,7 +256,8 @@ static bool measure_processor(struct bench_rank *rank, struct weft_link_machine 
     bool fine = from && to;
     if (fine) memset(from, 1, PASS_BYTES), memset(to, 1, PASS_BYTES);
     for (int i = 0; i < LONGS && fine; i++) {
-        double began_us = bench_thread_us(); /* it takes turns with others, which is not the memory's fault */
+        /* processor time: other ranks that share the processor do not count */
+        double began_us = bench_thread_us();
         memcpy(to, from, PASS_BYTES);
         passes[i] = bench_thread_us() - began_us;
     }
@@ -295,7 +299,7 @@ static bool find_hosts(struct calibration *c)
     return true;
 }
 
-/* The n-th rank of a host; ranks: it has not so many. */
+/* The n-th rank of a host; the number of ranks if the host has fewer. */
 static uint32_t rank_of(const struct calibration *c, uint32_t host, uint32_t n)
 {
     uint32_t r = 0;
@@ -311,7 +315,8 @@ static bool measure_links(struct calibration *c)
     for (uint32_t from = 0; from < c->host_count; from++)
         for (uint32_t to = 0; to < c->host_count; to++) {
             uint32_t a = rank_of(c, from, 0), b = rank_of(c, to, from == to);
-            int64_t figures[2] = {together[0], together[1]}; /* of one host: as all its ranks see it */
+            /* of one host: measured by all its ranks at once */
+            int64_t figures[2] = {together[0], together[1]};
             if (b == c->rank.ranks) continue;
             if (c->host_count > 1 && !measure_pair(&c->rank, a, b, figures)) return false;
             struct weft_link link = {.from = from,
@@ -333,7 +338,7 @@ static bool measure_links(struct calibration *c)
     return true;
 }
 
-/* All share a host: operations go in memory that they map, or by messages. */
+/* All ranks share a host: their operations use mapped memory, or messages. */
 static bool measure_shared_host(struct calibration *c)
 {
     if (!bench_calibrate_memory(&c->rank, &c->memory)) return false;

@@ -1,11 +1,10 @@
-/* calibrate_memory.c - what operations over memory that ranks of one host map take: all_reduces of a few
- * lengths, of which the model of the one-host plan makes its figures (collective/tuning/cost_onehost.c).
+/* calibrate_memory.c - figures of the one-host path: times of all_reduces of several sizes over mapped
+ * memory, from which its cost model is made.
  *
- * As a job calls them: each is timed by itself on every rank, and the mean of the ranks counts. All
- * lengths take turns in many rounds, and of what the rounds took the median counts: a slow spell of the
- * machine spoils a round of all of them, not one of the figures. Ranks that share processors take several
- * times as long until the scheduler has spread them, some hundred milliseconds: all rounds together last
- * longer than that, and of more than the least the first third does not count. */
+ * Each call is timed alone on every rank, and the mean over the ranks counts. All sizes alternate in many
+ * rounds, and the median over the rounds counts: a slow spell of the machine then affects all sizes. Ranks
+ * that share processors are slow until the scheduler has spread them over the cores. All rounds together
+ * therefore last longer than that, and the first third of the rounds beyond the minimum is dropped. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +30,8 @@ struct sample {
     double rounds_us[ROUNDS_MOST];
 };
 
-/* The median of a few, each the mean of all ranks, without the first ones, which find the caches full of
- * another length. */
+/* The median of several calls, each the mean over the ranks. The first calls are dropped: the caches hold
+ * another size. */
 bool bench_calibrate_all_reduce(struct bench_rank *rank, float *in, float *out, uint64_t bytes,
                                 double *us_out)
 {
@@ -54,7 +53,7 @@ bool bench_calibrate_all_reduce(struct bench_rank *rank, float *in, float *out, 
     return true;
 }
 
-/* Every rank finds the same: how long all of them have measured, in the mean. */
+/* Whether all ranks together have measured long enough, in the mean; equal on all ranks. */
 static bool has_measured_enough(struct bench_rank *rank, double began_us, int rounds, bool *enough_out)
 {
     int64_t elapsed_ns = (int64_t)(1e3 * (bench_now_us() - began_us));

@@ -1,8 +1,8 @@
-/* bench_calibrate_messages.c - what ranks of one host take that move messages all at once: all_reduces by
- * five plans of a few lengths, of which the model makes its rates (collective/tuning/cost_messages.c).
+/* calibrate_messages.c - figures of operations by messages between ranks of one host: times of all_reduces of
+ * several sizes by five plans, from which the cost model makes its rates.
  *
- * As a job calls them, in turns as calibrate_memory.c does it: where ranks outnumber processors a round
- * may take half as long again, and the median of the rounds is what a job sees most. */
+ * Sizes and plans alternate as in calibrate_memory.c, and the median over the rounds counts, because rounds
+ * differ if ranks outnumber the processors. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

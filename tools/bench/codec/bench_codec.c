@@ -1,4 +1,4 @@
-/* bench_codec.c - `weft bench codec`: ratio, error, time and worth of each codec, over tools/bench/codec. */
+/* bench_codec.c - `weft bench codec`: ratio, error, time and break-even link speed of each codec. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -187,7 +187,7 @@ int weft_bench_codec_main(int argc, char **argv)
             answer = 1;
             continue;
         }
-        weft_codec_format(&row.spec, codec, sizeof codec); /* what it has become */
+        weft_codec_format(&row.spec, codec, sizeof codec); /* the spec after resolution for this size */
         if (settings.json) json_row(&settings, codec, &row);
         else table_row(&table, codec, &row);
     }

@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "collective/collective.h"
-#include "tools/bench/lib/samples.h"
 #include "tools/bench/kernels/kernelbench.h"
+#include "tools/bench/lib/samples.h"
 
 enum { RANKS_MAX = 64, ROUNDS_MAX = 1000, VARIANTS = 4 };
 
@@ -22,7 +22,8 @@ struct bench {
     uint8_t *contributions[RANKS_MAX];
     size_t bytes[RANKS_MAX];
     float *common, *noise[VARIANTS], *grad, *out; /* (elems,) */
-    /* of this step; sum of all steps' means less what came out */
+    /* mean: of the gradients of this step; owed: sum of the means of all steps minus the sum of the
+     * results */
     double *mean, *owed;
     double encode_s, combine_s, decode_s; /* of this step */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
@@ -35,7 +36,7 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Sums of uniforms: normal enough. */
+/* A sum of uniform numbers approximates a normal distribution. */
 static void fill_normal(float *out, size_t count, uint64_t seed)
 {
     for (size_t i = 0; i < count; i++) {
@@ -46,8 +47,8 @@ static void fill_normal(float *out, size_t count, uint64_t seed)
     }
 }
 
-/* Common to all ranks and steps: a matrix of rank 2 with few large rows and columns, as gradients of a layer
- * have. */
+/* The part common to all ranks and steps: a matrix of rank 2 with few large rows and columns, as gradients of
+ * a layer have. */
 static void fill_common(float *out, size_t rows, size_t cols, float *scratch)
 {
     fill_normal(scratch, 2 * (rows + cols) <= rows * cols ? 2 * (rows + cols) : rows * cols, 77);
@@ -60,7 +61,7 @@ static void fill_common(float *out, size_t rows, size_t cols, float *scratch)
         }
 }
 
-/* The rank's gradient of this step: the common part and its own noise. */
+/* The gradient of a rank in this step: the common part plus noise of its own. */
 static void make_grad(struct bench *b, uint32_t rank, uint32_t step)
 {
     const float *noise = b->noise[(rank + step) % VARIANTS];
@@ -116,12 +117,12 @@ static void close_bench(struct bench *b)
     weft_free_bytes(env, b->owed);
 }
 
-/* One round of the codec over all ranks; rank 0's own work is timed. */
+/* One round of the codec over all ranks; the work of rank 0 is timed. */
 static enum weft_status run_round(struct bench *b, uint32_t round, uint32_t step)
 {
     const void *aggregate;
     size_t bytes;
-    /* rank 0 last: its gradient is in the cache as one just computed is */
+    /* rank 0 is last, so that its gradient is in the cache as after a computation */
     for (uint32_t rank = b->ranks; rank-- > 0;) {
         if (round == 0) {
             make_grad(b, rank, step);
@@ -160,7 +161,7 @@ static enum weft_status run_step(struct bench *b, uint32_t step)
     return WEFT_OK;
 }
 
-/* |what is missing| / |what was given|; `given` of one step, `missing` since the first. */
+/* |missing| / |given|: `given` of one step, `missing` since the first step. */
 static double relative_error(const struct bench *b, double steps)
 {
     double missing = 0, given = 0;
@@ -182,7 +183,7 @@ static enum weft_status measure_error(struct bench *b, struct codecbench_row *ro
     return WEFT_OK;
 }
 
-/* Bytes read plus written per second by the faster of two copies, out of the gradient into the result. */
+/* Bytes read plus written per second by the faster of two copies of the gradient into the result. */
 static double copy_rate(struct bench *b)
 {
     const size_t bytes = b->elems * sizeof(float) / 64 * 64;
@@ -214,7 +215,7 @@ static enum weft_status measure_time(struct bench *b, uint32_t rounds, struct co
     return WEFT_OK;
 }
 
-/* Dense is counted as free of work, which is not quite fair to the codec: the ranks sum there, too. */
+/* Dense counts as free of work, although its ranks also sum. */
 static void set_break_even(const struct bench *b, struct codecbench_row *row)
 {
     struct weft_codec_spec dense = {.id = WEFT_CODEC_DENSE};
@@ -230,7 +231,7 @@ static void set_break_even(const struct bench *b, struct codecbench_row *row)
     row->pays_below = saved <= 0 ? 0 : saved / work_s;
 }
 
-/* The largest power of two that is not above the square root: a matrix that is nearly square. */
+/* The largest power of two not above the square root: the rows of a nearly square matrix. */
 static void shape_of(uint64_t elems, struct weft_shape *shape)
 {
     uint64_t rows = 1;

@@ -1,7 +1,7 @@
-/* bench_compare.c - `weft bench compare`: is B faster than A, or is it the noise?
+/* bench_compare.c - `weft bench compare`: the ratio of B to A with the noise of the measurement.
  *
- * Two files of rows: every measurement that is in both (benchlib/rows.h). Two commands: run in turn
- * (benchlib/interleave.h). */
+ * Two files of rows: every measurement that both have (lib/rows.h). Two commands: run in turn
+ * (lib/interleave.h). */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ enum { PAIRS_MAX = 1000, EXIT_SLOWER = 3 };
 struct compare {
     const char *key; /* NULL: the default */
     uint32_t pairs;
-    double noise; /* a share */
+    double noise; /* a fraction, not percent */
     bool json, pairs_given, noise_given;
 };
 
@@ -146,7 +146,7 @@ static void print_ratio(const struct compare *compare, const char *key, const st
            inside ? ": no difference beyond the noise" : "");
 }
 
-/* Of commands nobody knows whether more is better: no status 3 here. */
+/* For a number of a command it is unknown whether more is better: no EXIT_SLOWER here. */
 static int compare_commands(const struct compare *compare, const char *command_a, const char *command_b)
 {
     size_t pairs = compare->pairs;
@@ -167,7 +167,8 @@ static int compare_commands(const struct compare *compare, const char *command_a
 
 /* ---- the command line ---- */
 
-/* A file of rows, there or not, rather than a command: nobody wants a mistyped name to be run. */
+/* Whether the text names a file of rows (present or not) instead of a command: a mistyped file name must not
+ * be executed. */
 static bool means_file(const char *text)
 {
     struct stat about;
@@ -177,7 +178,7 @@ static bool means_file(const char *text)
     return !S_ISREG(about.st_mode) || access(text, X_OK) != 0;
 }
 
-/* -1: continue; otherwise the exit status. The two files or commands are argv[*first_out] and the next. */
+/* -1: continue; otherwise the exit status. The two files or commands begin at argv[*first_out]. */
 static int parse(struct compare *compare, const struct cli_command *command, int argc, char **argv,
                  int *first_out)
 {

@@ -1,4 +1,4 @@
-/* bench_chart.c - `weft bench plot`: columns of CSV files as an SVG chart. */
+/* bench_plot.c - `weft bench plot`: columns of CSV files as an SVG chart. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -79,7 +79,7 @@ static int plot_write(struct plot *plot)
     return fine ? 0 : 1;
 }
 
-/* -1: continue; otherwise the exit status. The files are argv[*first_out] and what follows. */
+/* -1: continue; otherwise the exit status. The files begin at argv[*first_out]. */
 static int parse(struct plot *plot, int argc, char **argv, int *first_out)
 {
     struct bench_chart *chart = &plot->chart;

@@ -1,4 +1,4 @@
-/* bench_kernels.c - `weft bench kernels`: a table of kernels against copy bandwidth. */
+/* bench_kernels.c - `weft bench kernels`: kernels against copy bandwidth, or codecs against PyTorch. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static void on_row(void *context, const struct kernelbench_row *row)
     bench_table_cell(&out->table, 8, "%.2f", row->ratio_high);
 }
 
-/* ---- beside PyTorch ---- */
+/* ---- comparison with PyTorch ---- */
 
 static const struct bench_column beside_columns[] = {
     {"kernel", "", true},  {"beside", "", true},     {"elements", "", false},
@@ -107,7 +107,7 @@ static int set_kernels(const struct cli_command *command, const struct cli_optio
     options->kernels = weft_kernels_by_name(text);
     if (!options->kernels)
         return cli_value_error(command, "--kernels", text, "a variant that this processor and build have");
-    setenv("WEFT_KERNELS", text, 1); /* the codecs choose their kernels by it */
+    setenv("WEFT_KERNELS", text, 1); /* the codecs of the cases select their kernels by it */
     return -1;
 }
 

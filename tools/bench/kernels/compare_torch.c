@@ -1,7 +1,7 @@
 /* compare_torch.c - see compare_torch.h.
  *
- * torch_peer.py runs beside this process and answers one line for each it is sent; between the requests it
- * sleeps. The gradient lies in a memfd that both map, so that both work on the same numbers. */
+ * torch_peer.py runs as a second process and answers one line for each request; between requests it sleeps.
+ * The gradient is in a memfd that both processes map, so both use the same numbers. */
 #include "tools/bench/kernels/compare_torch.h"
 
 #include <poll.h>
@@ -25,7 +25,7 @@ enum { ROUNDS_MAX = 1000, ANSWER_MS = 600000, LINE_BYTES = 256 };
 
 struct peer {
     pid_t process;
-    int requests, answers; /* our ends; -1: none */
+    int requests, answers; /* our ends of the pipes; -1: none */
 };
 
 static double now_s(void)
@@ -35,7 +35,7 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Beside the program in a build folder; in the data folder of an installed one. */
+/* In a build folder it is in the directory of the program, after installation in the data folder. */
 static bool find_script(char *path_out, size_t bytes)
 {
     static const char *const places[] = {"torch_peer.py", "../share/weft/torch_peer.py"};
@@ -52,7 +52,7 @@ static bool find_script(char *path_out, size_t bytes)
     return false;
 }
 
-/* Debian's python3: another one on the PATH would not have its torch. */
+/* Debian's python3, because python3-torch is installed for that one. */
 static bool start(struct peer *peer, char *script, int data, size_t count)
 {
     int in[2], out[2];
@@ -90,11 +90,11 @@ static void stop(struct peer *peer)
     if (peer->requests >= 0) close(peer->requests);
     if (peer->answers >= 0) close(peer->answers);
     if (peer->process <= 0) return;
-    kill(peer->process, SIGTERM); /* it has no more to do */
+    kill(peer->process, SIGTERM); /* the last answer has been read */
     waitpid(peer->process, NULL, 0);
 }
 
-/* One line without its end; false when none came in time, or the peer is gone. */
+/* Reads one line without its end. False: none within the limit, or the peer has ended. */
 static bool read_line(const struct peer *peer, char *line_out)
 {
     size_t length = 0;
@@ -136,7 +136,8 @@ static bool compare(const struct comparison *c, const struct peer *peer, const f
     struct codec_case *codec = codec_case_open(c->codec, c->square, count);
     bool fine = codec != NULL;
     if (!fine) snprintf(reason_out, reason_bytes, "no memory for %zu elements: use a smaller --count", count);
-    for (uint32_t round = 0; round <= rounds && fine; round++) { /* round 0 warms up and is overwritten */
+    /* round 0 is the warm-up and is overwritten */
+    for (uint32_t round = 0; round <= rounds && fine; round++) {
         const uint32_t at = round == 0 ? 0 : round - 1;
         const double begin = now_s();
         codec_case_step(codec, data, out);
@@ -191,7 +192,7 @@ bool compare_torch(size_t count, uint32_t rounds, void (*about)(void *context, c
                    size_t reason_bytes)
 {
     const size_t bytes = count * sizeof(float);
-    const int memory = memfd_create("weft-bench-gradient", 0); /* the peer opens it by our name for it */
+    const int memory = memfd_create("weft-bench-gradient", 0); /* the peer opens it by /proc/PID/fd */
     float *data = MAP_FAILED, *out = malloc(bytes);
     char script[4096 + 32];
     struct peer peer = {-1, -1, -1};

@@ -1,4 +1,4 @@
-/* copy.c - a copy that goes past the caches: the other half of "copy bandwidth". */
+/* copy.c - a copy with non-temporal stores: the second kind of "copy bandwidth". */
 #include <string.h>
 
 #include "tools/bench/kernels/kernelbench.h"

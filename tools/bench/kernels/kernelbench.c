@@ -1,29 +1,29 @@
-/* kernelbench.c - the cases and the clock. See kernelbench.h. */
+/* kernelbench.c - the cases and the timing; see kernelbench.h. */
 #include "tools/bench/kernels/kernelbench.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "tools/bench/lib/samples.h"
 #include "tools/bench/kernels/codec_case.h"
+#include "tools/bench/lib/samples.h"
 
 enum { ARRAYS = 9, ROUNDS_MAX = 1000 };
 
 struct buffers {
-    float *arrays[ARRAYS]; /* (count,) at page starts; 0..7 random normal, 8 is scratch */
-    uint8_t *exponents; /* one per block */
+    float *arrays[ARRAYS]; /* (count,) from page boundaries; [0..7] random normal, [8] scratch */
+    uint8_t *exponents;    /* one per block */
     size_t count;
-    struct codec_case *codec; /* of the case that runs, or NULL */
-    uint32_t step; /* of the codec: another gradient each */
+    struct codec_case *codec; /* of the current case; NULL: no codec */
+    uint32_t step;            /* of the codec: each step has another gradient */
 };
 
 struct bench_case {
     const char *name;
     double bytes_per_element;
     void (*run)(const struct weft_kernels *kernels, struct buffers *b);
-    const char *codec; /* spec; NULL: none */
-    bool square;       /* the codec wants a matrix: side * side elements */
+    const char *codec; /* spec of a codec; NULL: none */
+    bool square;       /* the codec works on a matrix of side * side elements */
 };
 
 static void run_sum(const struct weft_kernels *k, struct buffers *b)
@@ -42,8 +42,14 @@ static void run_tree(const struct weft_kernels *k, struct buffers *b, size_t sou
     k->sum_tree_f32(outs, 1, (const float *const *)b->arrays, sources, 1, b->count);
 }
 
-static void run_tree4(const struct weft_kernels *k, struct buffers *b) { run_tree(k, b, 4); }
-static void run_tree8(const struct weft_kernels *k, struct buffers *b) { run_tree(k, b, 8); }
+static void run_tree4(const struct weft_kernels *k, struct buffers *b)
+{
+    run_tree(k, b, 4);
+}
+static void run_tree8(const struct weft_kernels *k, struct buffers *b)
+{
+    run_tree(k, b, 8);
+}
 
 static void run_scale(const struct weft_kernels *k, struct buffers *b)
 {
@@ -91,7 +97,8 @@ static void run_sgd_nesterov(const struct weft_kernels *k, struct buffers *b)
     run_sgd_rule(k, b, (struct weft_sgd){.momentum = 0.9f, .weight_decay = 1e-4f, .nesterov = true});
 }
 
-/* Makes array 3 positive: second moments are squares, and the root of a negative number has another cost. */
+/* Makes array 3 positive: second moments are squares, and the root of a negative number takes another
+ * time. */
 static float *squares(struct buffers *b)
 {
     if (b->step++ == 0)
@@ -112,12 +119,18 @@ static void run_adam_rule(const struct weft_kernels *k, struct buffers *b, float
     k->adam_f32(b->arrays[0], b->arrays[1], squares(b), b->arrays[2], 1.0f, &adam, b->count);
 }
 
-static void run_adam(const struct weft_kernels *k, struct buffers *b) { run_adam_rule(k, b, 0, false); }
+static void run_adam(const struct weft_kernels *k, struct buffers *b)
+{
+    run_adam_rule(k, b, 0, false);
+}
 static void run_adam_decay(const struct weft_kernels *k, struct buffers *b)
 {
     run_adam_rule(k, b, 0.01f, false);
 }
-static void run_adamw(const struct weft_kernels *k, struct buffers *b) { run_adam_rule(k, b, 0.01f, true); }
+static void run_adamw(const struct weft_kernels *k, struct buffers *b)
+{
+    run_adam_rule(k, b, 0.01f, true);
+}
 
 static void run_adagrad(const struct weft_kernels *k, struct buffers *b)
 {
@@ -130,7 +143,7 @@ static void run_ftrl(const struct weft_kernels *k, struct buffers *b)
     k->ftrl_f32(b->arrays[0], b->arrays[1], squares(b), b->arrays[2], 1.0f, &ftrl, b->count);
 }
 
-/* Both passes. The norms between them cost a few operations for each block. */
+/* Both passes; the norms between them take a few operations per block. */
 static void run_lamb(const struct weft_kernels *k, struct buffers *b)
 {
     const struct weft_lamb lamb = {.first_scale = 1,
@@ -153,8 +166,8 @@ static void run_max_abs(const struct weft_kernels *k, struct buffers *b)
 static void run_quantise(const struct weft_kernels *k, struct buffers *b)
 {
     const struct weft_noise noise = {{1, 2}, b->step++, 0};
-    const float *zero = b->arrays[6]; /* any second operand: the exponents are made once, for the values
-                                       * quantised */
+    /* any second operand: the exponents are made once, for the quantised values */
+    const float *zero = b->arrays[6];
     if (b->step == 1)
         k->scale_add_blocks_f32(b->arrays[0], b->arrays[0], 1.0f, zero, b->count, 127, b->exponents);
     k->quantise_f32((int8_t *)b->arrays[8], b->arrays[0], b->exponents, b->count, 127, &noise);
@@ -171,7 +184,7 @@ static void run_dequantise(const struct weft_kernels *k, struct buffers *b)
     k->dequantise_i16_f32(b->arrays[8], (const int16_t *)b->arrays[0], b->exponents, 0.5f, b->count);
 }
 
-/* Under one scale for all: the work is the same for any. */
+/* With one scale for all elements; the work does not depend on it. */
 static void run_fp8(const struct weft_kernels *k, struct buffers *b)
 {
     memset(b->exponents, 120, b->count / WEFT_BLOCK + 1);
@@ -184,7 +197,7 @@ static void run_from_fp8(const struct weft_kernels *k, struct buffers *b)
     k->dequantise_fp8_f32(b->arrays[8], (const uint8_t *)b->arrays[0], b->exponents, b->count, WEFT_E4M3);
 }
 
-/* The means go behind the bits. */
+/* The means follow the bits. */
 static void run_sign(const struct weft_kernels *k, struct buffers *b)
 {
     k->quantise_sign_f32((uint8_t *)b->arrays[8], b->arrays[8] + b->count / 16, b->arrays[0], b->count);
@@ -239,8 +252,8 @@ static const struct bench_case cases[] = {
     {"powersgd rank 4", 20, run_codec, "powersgd:rank=4", true},
 };
 
-/* The thread's own time: no case sleeps, so on a quiet machine it is the time that passes, and on a busy
- * one a round is not charged with what others ran in the middle of it. */
+/* Processor time of the thread. No case sleeps, so on an idle machine it equals wall time; on a busy one it
+ * excludes other processes. */
 static double now_s(void)
 {
     struct timespec t;
@@ -268,7 +281,7 @@ static void measure(const struct kernelbench_options *options, const struct benc
     double rates[ROUNDS_MAX], copies[ROUNDS_MAX], times[ROUNDS_MAX], scratch[ROUNDS_MAX];
     const uint32_t rounds = options->rounds < ROUNDS_MAX ? options->rounds : ROUNDS_MAX;
     const size_t count = b->codec ? codec_case_elems(b->codec) : b->count;
-    for (uint32_t round = 0; round <= rounds; round++) { /* round 0 warms up and is overwritten */
+    for (uint32_t round = 0; round <= rounds; round++) { /* round 0 is the warm-up and is overwritten */
         const uint32_t at = round == 0 ? 0 : round - 1;
         copies[at] = copy_rate(b, (size_t)(c->bytes_per_element * (double)count));
         const double begin = now_s();
@@ -290,7 +303,7 @@ static void measure(const struct kernelbench_options *options, const struct benc
     };
 }
 
-/* A sum of uniforms is normal enough. */
+/* A sum of uniform numbers approximates a normal distribution. */
 void kernelbench_fill_normal(float *out, size_t count, uint64_t seed)
 {
     for (size_t i = 0; i < count; i++) {
@@ -323,8 +336,7 @@ bool kernelbench_run(const struct kernelbench_options *options,
         if (b.codec) codec_case_close(b.codec);
         if (fine) row(context, &result);
     }
-    for (size_t i = 0; i < ARRAYS; i++)
-        free(b.arrays[i]);
+    for (size_t i = 0; i < ARRAYS; i++) free(b.arrays[i]);
     free(b.exponents);
     return fine;
 }

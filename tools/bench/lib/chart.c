@@ -1,4 +1,4 @@
-/* chart.c - see chart.h. The plot area is mapped once (struct frame); every drawing function uses that
+/* chart.c - see chart.h. The plot area is mapped once (struct frame), and every drawing function uses that
  * map. */
 #include "tools/bench/lib/chart.h"
 
@@ -69,7 +69,7 @@ size_t bench_chart_ticks(double min, double max, bool log, double *ticks, size_t
     return count;
 }
 
-/* The range of one axis: as asked, or around the points with a little air. */
+/* The range of one axis: as given, or around the points with a margin. */
 static bool find_scale(const struct bench_chart *chart, bool vertical, struct scale *scale)
 {
     const struct bench_axis *axis = vertical ? &chart->y : &chart->x;
@@ -198,7 +198,7 @@ bool bench_chart_write(const struct bench_chart *chart, FILE *out)
     if (!find_scale(chart, false, &frame.x) || !find_scale(chart, true, &frame.y)) return false;
     frame.x.from = LEFT;
     frame.x.to = frame.width - LEGEND;
-    frame.y.from = frame.height - BOTTOM; /* upwards */
+    frame.y.from = frame.height - BOTTOM; /* y grows upwards */
     frame.y.to = TOP;
 
     fprintf(out,

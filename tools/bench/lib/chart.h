@@ -1,8 +1,8 @@
 /* chart.h - line charts as SVG: axes with round ticks, linear or logarithmic, a legend, no dependencies.
  *
- * A chart is a plain struct of borrowed arrays; points that are not finite, or not positive on a
- * logarithmic axis, are left out. Colours come from one palette chosen to stay apart for colour-blind
- * readers and on paper; a dash pattern carries a second meaning. */
+ * A chart is a plain struct of borrowed arrays. Points that are not finite, or not positive on a logarithmic
+ * axis, are left out. The colours of the palette are distinct for colour-blind readers and in print; a dash
+ * pattern is a second attribute. */
 #ifndef WEFT_TOOLS_BENCH_LIB_CHART_H
 #define WEFT_TOOLS_BENCH_LIB_CHART_H
 
@@ -14,7 +14,7 @@ struct bench_series {
     const char *name;
     const double *x, *y; /* (count,) */
     size_t count;
-    unsigned color;      /* index into the palette */
+    unsigned color; /* index into the palette */
     bool dashed;
 };
 
@@ -32,10 +32,10 @@ struct bench_chart {
     unsigned width, height; /* pixels; 0: 880 x 480 */
 };
 
-/* False: the stream refused, or there is no point to draw. */
+/* False: the stream failed, or there is no point to draw. */
 bool bench_chart_write(const struct bench_chart *chart, FILE *out);
 
-/* Round tick values inside [min, max], at most `room`; returns how many. */
+/* Writes at most `capacity` round tick values inside [min, max]; returns their number. */
 size_t bench_chart_ticks(double min, double max, bool log, double *ticks, size_t capacity);
 
 #endif

@@ -1,4 +1,4 @@
-/* csv.h - two columns of a comma-separated file as numbers: what a chart needs of it. No quoting. */
+/* csv.h - reads two columns of a comma-separated file as numbers. No quoting. */
 #ifndef WEFT_TOOLS_BENCH_LIB_CSV_H
 #define WEFT_TOOLS_BENCH_LIB_CSV_H
 
@@ -10,8 +10,7 @@ struct bench_points {
     size_t count;
 };
 
-/* Columns by the names of the first line. On failure `error` has the sentence; rows that are cut short are
- * left out. */
+/* Columns by the names of the first line. Incomplete rows are left out. False: `error` has the sentence. */
 bool bench_csv_read(const char *path, const char *x_name, const char *y_name, struct bench_points *points,
                     char *error, size_t error_bytes);
 void bench_points_free(struct bench_points *points);

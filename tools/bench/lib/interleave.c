@@ -19,7 +19,7 @@ static double now_seconds(void)
 static bool number_in_line(const char *line, const char *key, double *value_out)
 {
     json_t *object = json_loads(line, 0, NULL);
-    json_t *value = json_object_get(object, key); /* NULL for NULL */
+    json_t *value = json_object_get(object, key); /* NULL if the object is NULL */
     bool found = json_is_number(value);
     if (found) *value_out = json_number_value(value);
     json_decref(object);

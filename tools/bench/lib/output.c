@@ -8,7 +8,7 @@
 bool bench_flush_output(const char *what)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return true;
-    /* | head */
+    /* EPIPE: the reader, such as head, has closed the pipe */
     if (errno != EPIPE)
         fprintf(stderr, "weft bench %s: cannot write the result: %s\n", what, strerror(errno));
     return false;

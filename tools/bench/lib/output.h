@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 
-/* Flushes stdout. False: the write failed. The sentence is on stderr, unless the reader has closed the pipe. */
+/* Flushes stdout. False: the write failed. The sentence is on stderr, unless the reader has closed the
+ * pipe. */
 bool bench_flush_output(const char *what);
 
 #endif

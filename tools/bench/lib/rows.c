@@ -23,10 +23,11 @@ void bench_row_print(FILE *out, struct json_t *row, int digits)
     json_decref(row);
 }
 
-/* What a row is about: the first of these that it has. */
+/* The number of a row: the first of these fields that it has. */
 static const struct metric {
-    const char *field, *field_of, *value_of; /* only in rows whose field_of says value_of; NULL: in any */
-    const char *unit;                        /* NULL: the row's own word "unit" */
+    /* field_of: only rows whose field field_of has value_of; NULL: any row */
+    const char *field, *field_of, *value_of;
+    const char *unit; /* NULL: the field "unit" of the row */
     bool lower_is_better;
 } metrics[] = {
     {"weft", "bench", "p2p-beside", NULL, false},
@@ -51,19 +52,20 @@ static double number(const json_t *object, const char *field)
     return json_number_value(json_object_get(object, field));
 }
 
-/* ---- a line into a row ---- */
+/* ---- from a line to a row ---- */
 
 static void append(char *text, size_t capacity, const char *format, const char *addition)
 {
     size_t at = strlen(text);
     if (at > 0 && at + 1 < capacity) text[at++] = ' ';
     snprintf(text + at, capacity - at, format, addition);
-    for (; text[at]; at++) { /* a file may say anything; it is printed */
+    for (; text[at]; at++) { /* the file is not trusted, and the text is printed */
         if (text[at] < ' ' || text[at] > '~') text[at] = '?';
     }
 }
 
-/* Everything that says what was measured goes into the name; with what, into the variant. */
+/* Fields that identify the measurement go into the name; the transport, plan or kernel set goes into the
+ * variant. */
 static void name_row(const json_t *object, struct bench_measurement *row)
 {
     static const struct {
@@ -95,7 +97,7 @@ static void name_row(const json_t *object, struct bench_measurement *row)
     }
 }
 
-/* A number that the caller names: speeds rise, everything else (times, CPU, copies) should fall. */
+/* A number that the caller names: speeds should rise, everything else (times, CPU, copies) should fall. */
 static bool is_speed(const char *field)
 {
     return strstr(field, "GBps") || strstr(field, "Mps") || strstr(field, "ratio");
@@ -206,7 +208,7 @@ void bench_rows_free(struct bench_rows *rows)
     *rows = (struct bench_rows){0};
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
 static bool same(const struct bench_measurement *a, const struct bench_measurement *b, bool variants)
 {

@@ -36,8 +36,8 @@ struct bench_summary bench_summarise(double *values, size_t count)
     return summary;
 }
 
-/* Fewer than k of n values lie below the median with the chance of fewer than k heads in n throws of a
- * coin. */
+/* The chance that fewer than k of n values lie below the median equals that of fewer than k heads in n tosses
+ * of a coin. */
 void bench_median_bounds(const double *sorted, size_t count, double chance, double *low_out, double *high_out)
 {
     size_t cut = 0;

@@ -1,9 +1,8 @@
-/* samples.h - what repeated measurements say: percentiles, and a ratio with the noise it comes with.
+/* samples.h - statistics of repeated measurements: percentiles, and a ratio with its noise.
  *
- * Machines are noisy and slow spells last for seconds, so two programs are compared interleaved
- * (A B A B ...): each pair ran under nearly the same conditions and gives one ratio. The median of
- * the ratios is the answer; the noise band is where the middle half of the ratios lies. A difference inside
- * the band is no difference. */
+ * Slow spells of a machine last for seconds, so two programs are measured interleaved (A B A B ...): each
+ * pair ran under nearly the same conditions and gives one ratio. The result is the median of the ratios; the
+ * noise band is the middle half of the ratios. A difference inside the band is not significant. */
 #ifndef WEFT_TOOLS_BENCH_LIB_SAMPLES_H
 #define WEFT_TOOLS_BENCH_LIB_SAMPLES_H
 
@@ -19,9 +18,9 @@ struct bench_summary bench_summarise(double *values, size_t count);
 /* p in 0..1 of values sorted in rising order, count > 0. */
 double bench_percentile(const double *sorted, size_t count, double p);
 
-/* The narrowest two of the sorted values that stand equally far from both ends and have the median of what
- * was measured between them with a chance of at least `chance` (0.9), whatever its distribution; the first
- * and the last where there are too few. count > 0. */
+/* The narrowest two of the sorted values, equally far from both ends, that enclose the true median with a
+ * probability of at least `chance` (0.9) for any distribution; the first and the last value if there are too
+ * few. count > 0. */
 void bench_median_bounds(const double *sorted, size_t count, double chance, double *low_out,
                          double *high_out);
 
@@ -30,7 +29,7 @@ struct bench_ratio {
     double median, low, high; /* of b/a; low..high: 25th to 75th percentile */
 };
 
-/* Ratios of paired measurements b[i]/a[i]; `scratch` (count,). Pairs with a[i] <= 0 are left out. */
+/* Ratios of paired measurements b[i] / a[i]; `scratch` has (count,). Pairs with a[i] <= 0 are left out. */
 struct bench_ratio bench_compare(const double *a, const double *b, size_t count, double *scratch);
 
 #endif

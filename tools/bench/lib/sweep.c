@@ -10,7 +10,7 @@ uint64_t bench_sweep_next(const struct bench_sweep *sweep, uint64_t bytes)
 {
     if (bytes == 0) return round_to_unit(sweep->first, sweep->unit);
     uint64_t next = bytes;
-    /* rounding may fall back on the same size: go on from there */
+    /* rounding may give the same size again: continue from the unrounded one */
     for (uint64_t at = bytes; next <= bytes;) {
         at = sweep->factor > 1 ? (uint64_t)((double)at * sweep->factor + 0.5)
                                : at + (sweep->step ? sweep->step : sweep->unit);

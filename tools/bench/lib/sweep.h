@@ -11,7 +11,7 @@ struct bench_sweep {
     uint64_t unit; /* sizes are rounded down to a multiple of it, at least one */
 };
 
-/* The size after `bytes` (0: the first); 0 when the sweep is over. Sizes rise strictly. */
+/* The size after `bytes` (0: the first); 0 after the last. Sizes rise strictly. */
 uint64_t bench_sweep_next(const struct bench_sweep *sweep, uint64_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* table.h - an aligned text table with a row of units. Cells are collected first, because the width of a
- * column is known only with its last row; numbers stand right, words left. */
+ * column depends on all rows. Numbers are aligned right, words left. */
 #ifndef WEFT_TOOLS_BENCH_LIB_TABLE_H
 #define WEFT_TOOLS_BENCH_LIB_TABLE_H
 
@@ -17,8 +17,8 @@ struct bench_column {
 struct bench_table {
     const struct bench_column *columns; /* borrowed */
     size_t column_count, row_count, row_capacity;
-    char *cells; /* owned: (row_capacity, column_count, BENCH_TABLE_CELL_MAX) */
-    bool is_truncated;   /* out of memory: later rows are lost, bench_table_print says so */
+    char *cells;       /* owned: (row_capacity, column_count, BENCH_TABLE_CELL_MAX) */
+    bool is_truncated; /* out of memory: later rows are missing, and bench_table_print notes it */
 };
 
 void bench_table_init(struct bench_table *table, const struct bench_column *columns, size_t column_count);

@@ -1,10 +1,10 @@
-/* meet.c - see meet.h. The launched form: a star of socket pairs, the parent is the hub.
+/* bootstrap.c - see bootstrap.h. Launched processes form a star of socket pairs with the parent as the hub.
  *
- *   child 0 ─┐                     one gather: every child writes its record,
- *   child 1 ─┼─ parent (hub)       the hub reads one from each and answers
- *   child 2 ─┘                     all of them with all records.
+ *   child 0 ─┐                     one all-gather: every child writes its record,
+ *   child 1 ─┼─ parent (hub)       the hub reads one record from each
+ *   child 2 ─┘                     and sends all records to all of them.
  *
- * A child that dies closes its socket: the hub ends the others, so nobody waits for ever. */
+ * A child that dies closes its socket: the hub then ends the others, so that none waits without limit. */
 #include "tools/bench/p2p/bootstrap.h"
 
 #include <errno.h>
@@ -49,7 +49,7 @@ static bool write_all(int fd, const void *data, size_t bytes)
     return true;
 }
 
-/* ---- the two ways ---- */
+/* ---- all-gather by hub or by session ---- */
 
 static bool gather_by_hub(struct p2p_bootstrap *bootstrap, const void *mine, size_t bytes, void *all)
 {
@@ -156,7 +156,7 @@ static int start_child(struct hub *hub, uint32_t rank, const struct p2p_options 
     return 0;
 }
 
-/* Wait until every open child wants to gather. False: one is gone or silent. */
+/* Waits until every open child has begun an all-gather. False: one has ended or does not answer. */
 static bool hub_ready(struct hub *hub, int timeout_ms, bool *all_gone)
 {
     uint32_t gone = 0;
@@ -171,7 +171,7 @@ static bool hub_ready(struct hub *hub, int timeout_ms, bool *all_gone)
             return false;
         }
         if (recv(hub->fds[i], &probe, 1, MSG_PEEK) <= 0) gone++;
-        else if (gone > 0) return false; /* the others would wait for it for ever */
+        else if (gone > 0) return false; /* the others would wait for it without limit */
     }
     *all_gone = gone == hub->count;
     return gone == 0;
@@ -185,7 +185,7 @@ static bool hub_round(struct hub *hub)
             (i > 0 && length != first))
             return false;
         first = length;
-        /* the record itself is read below, once all lengths agree */
+        /* the records are read below, once all lengths are equal */
     }
     char *all = malloc((size_t)first * hub->count + 1);
     bool fine = all != NULL;
@@ -197,7 +197,7 @@ static bool hub_round(struct hub *hub)
     return fine;
 }
 
-/* The first failure is told by its own process; the others only end. */
+/* The process that failed first prints the reason; the others only end. */
 static int reap(struct hub *hub)
 {
     int answer = hub->failed ? 1 : 0;

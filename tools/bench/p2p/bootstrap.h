@@ -1,5 +1,5 @@
-/* meet.h - how the processes of a point-to-point benchmark find each other: one all-gather of small
- * records outside of the transport under test. Between rows nobody spins on it. */
+/* bootstrap.h - bootstrap of a point-to-point benchmark: an all-gather of small records outside of the
+ * transport under test. Between rows no process polls it. */
 #ifndef WEFT_TOOLS_BENCH_P2P_BOOTSTRAP_H
 #define WEFT_TOOLS_BENCH_P2P_BOOTSTRAP_H
 
@@ -15,20 +15,21 @@ struct weft_session;
 
 struct p2p_bootstrap {
     uint32_t rank, ranks;
-    int fd;                       /* to the hub; -1: by session */
+    int fd; /* to the hub; -1: by session */
     struct weft_session *session;
 };
 
-/* Every rank gives `bytes` (the same number) and gets (ranks, bytes). Blocks. False: somebody is gone. */
+/* All-gather of `bytes` per rank, the same number on all ranks; `all` has (ranks, bytes). Blocks. False: a
+ * process has ended. */
 bool p2p_all_gather(struct p2p_bootstrap *bootstrap, const void *mine, size_t bytes, void *all);
 
-/* Start options->processes children of this process, pinned as the options say; each runs body and leaves
- * with its answer. This process serves them until all are gone; when one fails the others are ended. 0, or 1
- * (told on stderr). */
+/* Starts options->processes children, pinned as the options require; each runs `body` and exits with its
+ * result. This process serves their all-gathers until all have ended; if one fails it ends the others. 0, or
+ * 1 with a sentence on stderr. */
 int p2p_launch(const struct p2p_options *options, int (*body)(void *context, struct p2p_bootstrap *bootstrap),
                void *context);
 
-/* Take part in the job of the environment (`weft run`, or any launcher that weft knows). */
+/* Joins the job of the environment (`weft run`, or a launcher that the library supports). */
 bool p2p_bootstrap_join(struct p2p_bootstrap *bootstrap);
 void p2p_bootstrap_leave(struct p2p_bootstrap *bootstrap);
 

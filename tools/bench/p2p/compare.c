@@ -1,8 +1,8 @@
-/* beside.c - see beside.h.
+/* compare.c - see compare.h.
  *
  * Every round measures every column of a cell once, one after the other, so that slow spells of the machine
- * fall on all of them. A ratio is the median over rounds of ours / the fastest peer of that round's cell,
- * where the fastest is chosen by its median over all rounds. */
+ * affect all of them. A ratio is the median over the rounds of ours / the fastest peer of that cell; the
+ * fastest peer is the one with the best median over all rounds. */
 #include "tools/bench/p2p/compare.h"
 #include "tools/size.h"
 
@@ -30,14 +30,14 @@ struct peer {
 struct goal {
     uint64_t from_bytes, to_bytes;
     double ratio; /* bandwidth: at least; latency: at most */
-    int peer;     /* the peer meant; -1: the fastest */
+    int peer;     /* index of the peer; -1: the fastest */
 };
 
 struct section {
     const char *name, *title, *transport;
     unsigned op, measure;
     enum p2p_memory memory;
-    double guess_GBps; /* how many messages the peers are given: about row_ms at this rate */
+    double guess_GBps; /* rate by which the number of messages of the peers is chosen: about row_ms */
     struct peer peers[PEERS_MAX];
     uint64_t sizes[SIZES_MAX];
     struct goal goals[4];
@@ -110,7 +110,7 @@ struct cell {
     char path_text[96];
 };
 
-/* ---- one measurement of ours ---- */
+/* ---- one measurement of weft ---- */
 
 struct ours {
     struct p2p_options options;
@@ -192,7 +192,7 @@ static bool measure_cell(const struct p2p_options *options, const struct section
     return true;
 }
 
-/* ---- what it says ---- */
+/* ---- output ---- */
 
 static double median(const double *values, uint32_t count)
 {
@@ -325,7 +325,7 @@ static bool run_section(const struct p2p_options *options, const struct section 
     return fine;
 }
 
-/* Is `name` one of the words of the list? NULL: everything is. */
+/* Whether `name` is in the comma-separated list; NULL lists every name. */
 static bool is_listed(const char *list, const char *name)
 {
     size_t length = strlen(name);

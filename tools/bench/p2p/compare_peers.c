@@ -1,4 +1,4 @@
-/* compare_peers.c - one measurement of something that is not ours; see compare.h. */
+/* compare_peers.c - one measurement of a peer; see compare.h. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -105,7 +105,10 @@ static pid_t start_perftest(const struct p2p_options *options, const struct p2p_
     _exit(127);
 }
 
-static int64_t now_ms(void) { return (int64_t)(p2p_now_ns() / 1000000); }
+static int64_t now_ms(void)
+{
+    return (int64_t)(p2p_now_ns() / 1000000);
+}
 
 static void end_child(pid_t child)
 {
@@ -131,7 +134,7 @@ static bool parse_csv(const char *text, const struct p2p_peer_run *run, double *
     return found;
 }
 
-/* Everything a child writes until it closes its end. False: the deadline passed. */
+/* Reads everything that a child writes until it closes its end. False: the deadline has passed. */
 static bool read_output(int fd, char *text, size_t capacity)
 {
     size_t used = 0;
@@ -183,9 +186,9 @@ bool p2p_run_ucx_perftest(const struct p2p_options *options, const struct p2p_pe
            fail(error, capacity, "ucx_perftest printed no result", run->test);
 }
 
-/* ---- what the machine can do ---- */
+/* ---- raw measurements ---- */
 
-/* Runs `once` for about row_ms: GB/s of `bytes` per call. */
+/* Runs `once` for about row_ms; returns GB/s for `bytes` per call. */
 static double rate(const struct p2p_options *options, uint64_t bytes, bool (*once)(void *context),
                    void *context)
 {
@@ -214,7 +217,7 @@ static bool copy_once(void *context)
 {
     struct copy *copy = context;
     memcpy(copy->to, copy->from, copy->bytes);
-    __asm__ volatile("" ::: "memory"); /* each copy is made */
+    __asm__ volatile("" ::: "memory"); /* the compiler keeps every copy */
     return true;
 }
 
@@ -232,7 +235,7 @@ static bool read_once(void *context)
     return true;
 }
 
-/* Measured in a child, so that it is pinned and touches memory as a rank would. */
+/* Measures in a child process, so that it is pinned and touches memory as a rank does. */
 static bool in_child(const struct p2p_options *options, uint64_t bytes, bool other_process, double *value_out)
 {
     int output[2];
@@ -251,7 +254,7 @@ static bool in_child(const struct p2p_options *options, uint64_t bytes, bool oth
         if (copy.owner == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             pin(options, 0);
-            memset(copy.from, 2, bytes); /* pages of its own */
+            memset(copy.from, 2, bytes); /* makes the pages private */
             for (;;) pause();
         }
         if (other_process) nanosleep(&(struct timespec){.tv_nsec = 20000000 + (long)(bytes / 4)}, NULL);

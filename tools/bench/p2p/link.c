@@ -9,7 +9,7 @@
 
 enum { PROGRESS_BUDGET = 64, POLLS_PER_LOOK = 1024 };
 
-/* What everybody must know of everybody. */
+/* The record that every rank has of every other rank. */
 struct record {
     int32_t opened;
     uint32_t address_bytes, in_key_bytes, out_key_bytes;
@@ -42,7 +42,7 @@ bool p2p_link_fail(struct p2p_link *link, const char *format, ...)
 bool p2p_link_fail_gather(struct p2p_link *link)
 {
     if (link->bootstrap->session) return p2p_link_fail(link, "the other processes have ended");
-    link->failed = true; /* who went first has said why, or the launcher says it */
+    link->failed = true; /* the rank that ended first prints the reason, or the launcher does */
     return false;
 }
 
@@ -75,7 +75,7 @@ static bool wait_sleeping(struct p2p_link *link, const struct p2p_counter *count
         link->watched = counter;
         link->target = target;
         link->reached = false;
-        /* in slices, so that a lost peer or a stalled one ends the wait */
+        /* in slices, so that a lost or stalled peer ends the wait */
         uint64_t slice_ns = p2p_now_ns() + WEFT_MS(500);
         weft_loop_wait(link->loop, &link->reached, slice_ns < limit_ns ? slice_ns : limit_ns);
         link->watched = NULL;
@@ -109,7 +109,7 @@ void p2p_link_progress(struct p2p_link *link, const struct p2p_counter *counter)
     link->watched = NULL;
 }
 
-/* ---- opening ---- */
+/* ---- open ---- */
 
 static bool try_open(struct p2p_link *link, const char *backend, const char *lanes, struct weft_error *error)
 {
@@ -135,7 +135,7 @@ struct verdict {
     char why_not[sizeof(((struct weft_error *)0)->text)];
 };
 
-/* Everybody or nobody: has every rank opened it? The first that has not says why. */
+/* Whether every rank has opened its endpoint. If not, the text is that of the first rank that has not. */
 static bool all_opened(struct p2p_link *link, bool mine, const struct weft_error *error, bool *all_out,
                        char *why, size_t capacity)
 {
@@ -152,7 +152,7 @@ static bool all_opened(struct p2p_link *link, bool mine, const struct weft_error
     return fine;
 }
 
-/* What all ranks know, one tells. */
+/* A failure that all ranks know: rank 0 prints it. */
 static bool fail_by_one(struct p2p_link *link, const char *text)
 {
     if (link->bootstrap->rank == 0) return p2p_link_fail(link, "%s", text);
@@ -290,7 +290,7 @@ bool p2p_link_open(struct p2p_link *link, const struct p2p_options *options, str
            connect_all(link);
 }
 
-/* ---- closing ---- */
+/* ---- close ---- */
 
 static void release_remotes(struct weft_remote **remotes, uint32_t count)
 {
@@ -306,7 +306,7 @@ void p2p_link_close(struct p2p_link *link)
     release_remotes(link->out_remotes, link->bootstrap->ranks);
     if (link->transport) {
         uint64_t limit_ns = p2p_now_ns() + WEFT_SECONDS(link->failed ? 1 : 5);
-        link->failed = true; /* the others' farewell is no news */
+        link->failed = true; /* the end of other ranks is expected now */
         weft_transport_close(link->transport);
         while (!weft_transport_drained(link->transport) && p2p_now_ns() < limit_ns) {
             if (weft_transport_progress(link->transport, PROGRESS_BUDGET) == 0)

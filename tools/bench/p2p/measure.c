@@ -1,13 +1,12 @@
 /* measure.c - see measure.h.
  *
- * A row: a few checked messages with fresh contents, a short calibration that says how many fit the time,
- * then the timed run, whose last contents are checked, too. The checks and the timed run use one loop.
+ * A row: a few checked messages with new contents, a short calibration of the number of messages, then the
+ * timed run, whose last contents are checked, too. Checks and timed run use one loop.
  *
- *   passive side                    active side (sends, puts, gets)
- *   posts receives, says go  ───►   starts its clock, keeps `window` in flight
- *   send: says it has all    ───►   stops its clock
- *   put, get:          done  ◄───   stops its clock when the last is complete
- */
+ *   passive side                       active side (sends, puts, gets)
+ *   posts receives, sends go    ───►   starts its clock, keeps `window` operations in flight
+ *   send: sends end after all   ───►   stops its clock
+ *   put, get:             end   ◄───   stops its clock when the last operation is complete */
 #include "tools/bench/p2p/measure.h"
 
 #include <math.h>
@@ -30,13 +29,13 @@ struct slot {
 /* One direction between this rank and one peer. */
 struct flow {
     struct run *run;
-    uint32_t rank;               /* the peer's */
-    bool active;                 /* this side starts the operations */
+    uint32_t rank; /* of the peer */
+    bool active;   /* this side starts the operations */
     struct p2p_counter count;
     uint64_t posted;
-    struct slot *slots;          /* (window,) */
+    struct slot *slots; /* (window,) */
     uint32_t *free_slots, free_count;
-    struct slot go, end;         /* the control messages */
+    struct slot go, end; /* slots of the control messages */
     struct p2p_counter go_count, end_count;
 };
 
@@ -46,19 +45,20 @@ struct run {
     uint64_t bytes, iters, tag_base;
     uint32_t window, flow_count;
     struct flow *flows;
-    struct p2p_counter all;      /* data operations of all flows */
+    struct p2p_counter all; /* data operations of all flows */
     uint64_t wrong;
-    uint64_t block, block_left, block_started_ns, fastest_ns; /* of what arrives here: for the peak */
-    uint64_t cpu_ns, copied_bytes, system_calls;              /* of the last stream */
+    /* of the data that arrives here: for the peak */
+    uint64_t block, block_left, block_started_ns, fastest_ns;
+    uint64_t cpu_ns, copied_bytes, system_calls; /* of the last stream */
 };
 
-/* What each rank adds to a row. */
+/* The contribution of each rank to a row. */
 struct rank_result {
     uint64_t elapsed_ns, messages, wrong, cpu_ns, copied_bytes, system_calls, iters;
     double peak_GBps, lat[7];
 };
 
-static uint64_t run_number; /* the same on every rank: all make the same runs */
+static uint64_t run_number; /* equal on every rank, because all make the same runs */
 
 static uint64_t tag_of(const struct run *run, unsigned kind)
 {
@@ -104,7 +104,7 @@ static void record_block(struct run *run)
     run->block_left = run->block;
 }
 
-/* One operation is over: what arrives here by sends, what this side puts and gets, makes the blocks. */
+/* One operation is complete. Blocks consist of received sends, and of puts and gets of this side. */
 static inline void count_operation(struct flow *flow)
 {
     struct run *run = flow->run;
@@ -125,7 +125,7 @@ static void complete_data(struct slot *slot, enum weft_status status)
     } else if (received && slot->receive.payload_bytes != run->bytes) {
         run->wrong++;
     }
-    /* the latency test takes none */
+    /* the latency test takes no slot from the list */
     if (flow->free_count < run->window) flow->free_slots[flow->free_count++] = slot->index;
     count_operation(flow);
 }
@@ -178,8 +178,8 @@ static enum weft_status start_data(struct flow *flow, struct slot *slot)
     return weft_transport_send(link->peers[flow->rank], &message, &slot->completion);
 }
 
-/* Fill the window; puts and gets may be over at once, and then a window's worth of them. False: failed.
- * *again_out: the transport takes no more now. */
+/* Posts until the window is full. Puts and gets may complete at once; then at most one window of them is
+ * posted. False: failed. *again_out: the transport accepts no more now. */
 static bool post(struct flow *flow, bool *again_out)
 {
     struct run *run = flow->run;
@@ -198,9 +198,9 @@ static bool post(struct flow *flow, bool *again_out)
     return true;
 }
 
-/* A message without contents. */
+/* Posts a control message, which has no contents. */
 static bool post_control(struct flow *flow, struct slot *slot, struct p2p_counter *counter, unsigned kind,
-                    bool out, void (*fn)(struct weft_completion *, enum weft_status))
+                         bool out, void (*fn)(struct weft_completion *, enum weft_status))
 {
     struct run *run = flow->run;
     enum weft_status status = WEFT_ERR_AGAIN;
@@ -220,7 +220,7 @@ static bool post_control(struct flow *flow, struct slot *slot, struct p2p_counte
            p2p_link_fail(run->link, "control message with rank %u: %s", flow->rank, weft_reason_text(status));
 }
 
-/* ---- who talks to whom ---- */
+/* ---- communication pattern ---- */
 
 static bool is_sender_to(enum p2p_pattern pattern, bool duplex, uint32_t from, uint32_t to, uint32_t ranks)
 {
@@ -259,7 +259,7 @@ static bool make_flows(struct run *run, unsigned measure)
     run->flows = calloc(2 * (size_t)ranks, sizeof *run->flows);
     if (!run->flows) return p2p_link_fail(run->link, "no memory");
     for (uint32_t other = 0; other < ranks; other++) {
-        /* the one who gets is the one who would receive */
+        /* the side that gets is the side that would receive */
         bool duplex = measure == P2P_DUPLEX, out = is_sender_to(pattern, duplex, me, other, ranks),
              in = is_sender_to(pattern, duplex, other, me, ranks);
         if (out && !add_flow(run, other, true)) return false;
@@ -284,7 +284,7 @@ static void rewind_run(struct run *run, uint64_t iters)
     run->iters = iters;
     run->tag_base = (++run_number) << 4;
     run->all.finished = 0;
-    /* longer than what may wait inside the transport */
+    /* longer than the queues inside the transport */
     run->block = iters / 20 > run->window ? iters / 20 : run->window;
     if (run->block > iters / 4) run->block = iters / 4 ? iters / 4 : 1;
     run->block_left = run->block;
@@ -295,7 +295,7 @@ static void rewind_run(struct run *run, uint64_t iters)
     }
 }
 
-/* The farewell of each flow: who has seen the last byte tells the other. */
+/* The end of each flow: the side that has seen the last byte notifies the other. */
 static bool exchange_end(struct run *run)
 {
     for (uint32_t i = 0; i < run->flow_count; i++) {
@@ -310,7 +310,7 @@ static bool exchange_end(struct run *run)
     return true;
 }
 
-/* Say go and hear it: everybody's receives are posted. */
+/* Exchanges go messages: after it, the receives of all ranks are posted. */
 static bool exchange_go(struct run *run, uint64_t *expected_out)
 {
     *expected_out = 0;
@@ -345,7 +345,7 @@ static bool run_flows(struct run *run, uint64_t expected)
         for (uint32_t i = 0; i < run->flow_count; i++) {
             if (!post(&run->flows[i], &again)) return false;
         }
-        if (run->all.finished != before) continue; /* over inside their calls: there is room for more */
+        if (run->all.finished != before) continue; /* completed inside the calls: more can be posted */
         if (again) p2p_link_progress(run->link, &run->all);
         else if (!p2p_link_wait(run->link, &run->all, run->all.finished + 1, p2p_op_name(run->op)))
             return false;
@@ -353,7 +353,8 @@ static bool run_flows(struct run *run, uint64_t expected)
     return true;
 }
 
-/* All flows, `window` in flight each. *elapsed_out: from go to the end, as the active side sees it. */
+/* Runs all flows with `window` operations in flight each. *elapsed_out: from go to the end, as the active
+ * side measures it. */
 static bool run_stream(struct run *run, uint64_t iters, uint64_t *elapsed_out)
 {
     struct weft_transport_stats before, after;
@@ -373,7 +374,7 @@ static bool run_stream(struct run *run, uint64_t iters, uint64_t *elapsed_out)
 
 /* ---- ping-pong ---- */
 
-/* Start one operation of the latency test on `flow`; retries AGAIN. */
+/* Posts one operation of the latency test on `flow`; repeats after AGAIN. */
 static bool post_ping(struct flow *flow, struct slot *slot)
 {
     struct run *run = flow->run;
@@ -402,9 +403,9 @@ static bool post_ping(struct flow *flow, struct slot *slot)
                                         weft_reason_text(status));
 }
 
-/* Round trips between the flows out and in of one pair. times: (iters,) ns per round trip, or NULL. */
+/* Round trips between the flows out and in of one pair. times: (iters,) ns per round trip; may be NULL. */
 static bool run_ping_pong(struct run *run, struct flow *out, struct flow *in, bool first, uint64_t iters,
-                   double *times, uint64_t *elapsed_out)
+                          double *times, uint64_t *elapsed_out)
 {
     uint64_t started_ns = p2p_now_ns(), before = started_ns;
     if (!post_ping(in, &in->slots[0])) return false;
@@ -412,8 +413,8 @@ static bool run_ping_pong(struct run *run, struct flow *out, struct flow *in, bo
         if (!first && !p2p_link_wait(run->link, &in->count, i + 1, "waiting for a ping")) return false;
         if (i >= 2 && !p2p_link_wait(run->link, &out->count, i - 1, "waiting for a send")) return false;
         if (!post_ping(out, &out->slots[i & 1])) return false;
-        /* As in perftest, the next receive is posted while our message is under way; before the endpoint is
-         * progressed again, so the answer never comes unexpected. The first one's is posted already. */
+        /* As in perftest, the next receive is posted while our message is in flight, before the endpoint
+         * makes progress: the answer is never unexpected. The first rank has posted it already. */
         if (!first && i + 1 < iters && !post_ping(in, &in->slots[(i + 1) & 1])) return false;
         if (first && i > 0 && !post_ping(in, &in->slots[i & 1])) return false;
         if (first && !p2p_link_wait(run->link, &in->count, i + 1, "waiting for a pong")) return false;
@@ -427,7 +428,7 @@ static bool run_ping_pong(struct run *run, struct flow *out, struct flow *in, bo
     return p2p_link_wait(run->link, &out->count, iters, "waiting for the last send");
 }
 
-/* One get after another; the other side serves until told. */
+/* One get after another; the other side makes progress until the end message. */
 static bool run_gets(struct run *run, struct flow *flow, uint64_t iters, double *times, uint64_t *elapsed_out)
 {
     uint64_t started_ns = p2p_now_ns(), before = started_ns;
@@ -443,7 +444,7 @@ static bool run_gets(struct run *run, struct flow *flow, uint64_t iters, double 
     return true;
 }
 
-/* One pass of the latency test. The flows of a pair: [0] goes out, [1] comes in; a get has one. */
+/* One pass of the latency test. Flow [0] of a pair is outgoing, flow [1] is incoming; a get has one flow. */
 static bool latency_pass(struct run *run, uint64_t iters, double *times, uint64_t *elapsed_out)
 {
     bool first = run->link->bootstrap->rank % 2 == 0;
@@ -455,7 +456,7 @@ static bool latency_pass(struct run *run, uint64_t iters, double *times, uint64_
                (!run->flows[0].active || run_gets(run, &run->flows[0], iters, times, elapsed_out)) &&
                exchange_end(run);
     }
-    /* a gather is the start here: a go would come through the endpoint that is about to be timed */
+    /* an all-gather is the start: a go message would use the endpoint that is about to be timed */
     return run_ping_pong(run, &run->flows[0], &run->flows[1], first, iters, times, elapsed_out);
 }
 
@@ -477,7 +478,7 @@ static bool barrier(struct p2p_link *link)
     return p2p_all_gather(link->bootstrap, &mine, sizeof mine, all) || p2p_link_fail_gather(link);
 }
 
-/* rank 0's number, on all ranks. */
+/* Gives the number of rank 0 to all ranks. */
 static bool broadcast_number(struct p2p_link *link, uint64_t *number)
 {
     uint64_t all[P2P_RANKS_MAX];
@@ -493,7 +494,7 @@ static bool run_timed(struct run *run, unsigned measure, uint64_t iters, double 
     return run_stream(run, iters, elapsed_out) && barrier(run->link);
 }
 
-/* Which buffer does this rank get bytes in? */
+/* Whether bytes arrive in a buffer of this rank. */
 static bool is_receiver(const struct run *run)
 {
     for (uint32_t i = 0; i < run->flow_count; i++) {
@@ -502,9 +503,9 @@ static bool is_receiver(const struct run *run)
     return false;
 }
 
-/* `iters` messages of fresh contents, checked when all have come. */
+/* `iters` messages with new contents, checked when all have arrived. */
 static bool run_checked(struct run *run, unsigned measure, uint64_t iters, uint64_t seed, double *times,
-                    uint64_t *elapsed_out)
+                        uint64_t *elapsed_out)
 {
     struct p2p_link *link = run->link;
     uint64_t used = measure == P2P_LATENCY           ? 1
@@ -550,7 +551,7 @@ static void summarise_latency(double *times, uint64_t iters, uint64_t elapsed_ns
     lat[6] = scale * bench_percentile(times, iters, 0.999);
 }
 
-/* Latency: one pass with a clock reading per message for the distribution, one without for the average. */
+/* Latency: one pass with a clock reading per message for the distribution, one without for the mean. */
 static bool time_latency(struct run *run, uint64_t iters, uint64_t seed, struct rank_result *rank_result)
 {
     double *times = calloc(iters, sizeof *times);
@@ -575,7 +576,7 @@ static bool time_stream(struct run *run, unsigned measure, uint64_t iters, uint6
     if (run->fastest_ns)
         rank_result->peak_GBps = (double)run->block * (double)run->bytes / (double)run->fastest_ns;
     for (uint32_t i = 0; i < run->flow_count; i++) rank_result->messages += run->flows[i].active ? iters : 0;
-    /* a passive rank's clock started with its go */
+    /* the clock of a passive rank started with its go message */
     if (rank_result->messages == 0) rank_result->elapsed_ns = 0;
     return true;
 }

@@ -8,19 +8,20 @@ struct p2p_row {
     unsigned op, measure;
     uint64_t bytes, iters;
     uint32_t ranks, window;
-    /* latency, microseconds: one way, of the first pair */
+    /* latency of the first pair, one way, microseconds */
     double t_min, t_max, t_typical, t_avg, t_stdev, t_99, t_999;
-    /* bandwidth, all peers and directions together */
+    /* bandwidth of all peers and directions together */
     double peak_GBps, avg_GBps, rate_Mps;
-    double seconds;          /* of the slowest rank */
+    double seconds; /* of the slowest rank */
     double cpu_s_per_GB;
-    double copies;           /* passes over the payload per message */
-    double system_calls;     /* per message */
-    uint64_t wrong;          /* messages */
+    double copies;       /* passes over the payload per message */
+    double system_calls; /* per message */
+    uint64_t wrong;      /* messages with wrong contents */
     char path_text[96];
 };
 
-/* Every rank calls it with the same arguments; the row is filled on rank 0. False: told on stderr. */
+/* Measures one row. Collective, with equal arguments; the row is filled on rank 0. False: a sentence is on
+ * stderr. */
 bool p2p_measure(struct p2p_link *link, unsigned op, unsigned measure, uint64_t bytes, struct p2p_row *row);
 
 #endif

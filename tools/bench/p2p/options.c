@@ -143,7 +143,7 @@ static int set_step(const struct cli_command *command, const struct cli_option *
     return -1;
 }
 
-/* What the table fills beside struct p2p_options; UINT32_MAX: not given. */
+/* Values that the table fills in addition to struct p2p_options. UINT32_MAX: not given. */
 struct given {
     uint32_t processes, peers, wait, pattern, memory, compared;
 };

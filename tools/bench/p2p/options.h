@@ -1,4 +1,4 @@
-/* options.h - what `weft bench p2p` takes from the command line. */
+/* options.h - the options of `weft bench p2p`. */
 #ifndef WEFT_TOOLS_BENCH_P2P_OPTIONS_H
 #define WEFT_TOOLS_BENCH_P2P_OPTIONS_H
 
@@ -24,7 +24,7 @@ enum {
 struct p2p_transport_spec {
     char text[96];    /* as given */
     char backend[48]; /* "ucx", "fault:shm" */
-    char lanes[48];   /* "": the backend's default */
+    char lanes[48];   /* "": the default of the backend */
 };
 
 struct p2p_options {
@@ -34,19 +34,19 @@ struct p2p_options {
     enum p2p_memory memory;
     struct p2p_transport_spec transport;
     const char *devices, *wrap; /* NULL: the default */
-    const char *secret_file;    /* NULL: as the environment has it */
+    const char *secret_file;    /* NULL: from the environment */
     char *secret;               /* of all processes; NULL: none. Owned */
     struct bench_sweep sweep;
     uint32_t processes; /* -n; 0: take part in the job of the environment */
     uint32_t window, buffers;
-    uint32_t iters; /* 0: as many as fit row_ms */
+    uint32_t iters; /* 0: as many as row_ms allows */
     uint32_t row_ms, deadline_s;
-    uint64_t eager_bytes; /* UINT64_MAX: the default */
+    uint64_t eager_bytes; /* UINT64_MAX: the default of the transport */
     uint32_t cpus[P2P_CPUS_MAX], cpu_count;
     bool json, progress;
-    bool compares; /* --beside: run the peers in turn with ours and print ratios */
+    bool compares; /* --compare: run the peers in turn with weft and print ratios */
     uint32_t rounds;
-    const char *sections; /* --only: sections of --beside, comma separated; NULL: all */
+    const char *sections; /* --only: sections of --compare, separated by commas; NULL: all */
 };
 
 const char *p2p_op_name(unsigned op);
@@ -54,7 +54,7 @@ const char *p2p_measure_name(unsigned measure);
 const char *p2p_wait_name(enum p2p_wait wait);
 const char *p2p_pattern_name(enum p2p_pattern pattern);
 
-/* "ucx:tcp", "shm", "fault:ucx:shm", "auto". False: the sentence has been said on stderr. */
+/* Parses "ucx:tcp", "shm", "fault:ucx:shm", "auto". False: a sentence is on stderr. */
 bool p2p_transport_parse(const char *text, struct p2p_transport_spec *spec);
 /* -1: continue; otherwise the exit status. */
 int p2p_options_parse(struct p2p_options *options, int argc, char **argv);

@@ -1,4 +1,4 @@
-/* p2p.c - `weft bench p2p`: the processes, and the rows each of them takes part in. */
+/* p2p.c - `weft bench p2p`: starts the processes; each runs all rows. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static bool run_rows(struct p2p_link *link, struct p2p_report *report)
     return true;
 }
 
-/* One process. */
+/* Runs one process. */
 static int take_part(void *context, struct p2p_bootstrap *bootstrap)
 {
     const struct p2p_options *options = context;

@@ -1,5 +1,5 @@
-/* report.h - rows of `weft bench p2p` in perftest's columns, or as JSON lines. Rows are printed as they
- * come. */
+/* report.h - rows of `weft bench p2p` in the columns of perftest, or as JSON lines. Each row is printed at
+ * once. */
 #ifndef WEFT_TOOLS_BENCH_P2P_REPORT_H
 #define WEFT_TOOLS_BENCH_P2P_REPORT_H
 
@@ -10,7 +10,7 @@
 struct p2p_report {
     FILE *out;
     const struct p2p_options *options;
-    const char *transport; /* the open endpoint's name */
+    const char *transport; /* name of the open endpoint */
     bool mapped;
     uint32_t ranks, rows, rows_total;
     unsigned last_measure, last_op;
@@ -18,10 +18,10 @@ struct p2p_report {
 };
 
 void p2p_report_begin(struct p2p_report *report);
-/* On a terminal: how far it is. */
+/* Shows the progress on a terminal. */
 void p2p_report_progress(struct p2p_report *report, unsigned op, unsigned measure, uint64_t bytes);
 void p2p_report_row(struct p2p_report *report, const struct p2p_row *row);
-/* False: the stream refused. */
+/* False: the stream failed. */
 bool p2p_report_end(struct p2p_report *report);
 
 #endif

@@ -1,25 +1,30 @@
-/* mpi_operations.c - an MPI library's operations beside those of `weft bench --json`: f32 sums, each size
- * out of place and, where MPI has that, in place; the mean over the ranks of the mean time of one
- * operation. Sizes are weft bench's and nccl-tests'. Built once with Open MPI and once with MPICH, where
- * they are. Started by tools/bench/peers/operations.py, or: mpirun -n 2 mpi_operations OP SIZE:ITERS... */
+/* mpi_operations.c - operations of an MPI library for comparison with `weft bench --json`: f32 sums, each
+ * size out of place and, if MPI has that, in place; the mean over the ranks of the mean time of one
+ * operation. Sizes are those of weft bench and nccl-tests. Built once with Open MPI and once with MPICH, as
+ * far as they are installed.
+ *
+ * Started by tools/bench/peers/operations.py, or: mpirun -n 2 mpi_operations OP SIZE:ITERS... */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LIMIT_S 1.0 /* of one timing: where an operation is slow, fewer are made */
+#define LIMIT_S 1.0 /* limit of one timing, seconds: slow operations run fewer times */
 
 static int rank, ranks;
 
 struct buffers {
     float *in, *out;
-    int *counts, count, piece; /* elements of the buffer, of a rank's piece of it */
+    int *counts, count, piece; /* count: elements of the buffer; piece: of the piece of a rank */
 };
 
-static int ring_neighbour(int step) { return (rank + ranks + step) % ranks; }
+static int ring_neighbour(int step)
+{
+    return (rank + ranks + step) % ranks;
+}
 
-/* One operation; 0: there is none of this name, or not in place. Not timed apart from the others: the name
- * is looked at first. */
+/* One operation. 0: no operation of this name, or none in place. The test of the name precedes the call and
+ * is part of the timed call. */
 typedef void operation(const struct buffers *b, int in_place);
 
 static void all_reduce(const struct buffers *b, int in_place)
@@ -98,7 +103,7 @@ static const struct {
 };
 enum { OPERATION_COUNT = sizeof operations / sizeof operations[0] };
 
-/* Mean of the ranks' mean times of `iters` operations, in seconds. */
+/* Mean over the ranks of the mean time of `iters` operations, seconds. */
 static double time_some(operation *run, const struct buffers *b, int in_place, int iters)
 {
     double sum = 0, mean = 0;
@@ -114,7 +119,7 @@ static double time_some(operation *run, const struct buffers *b, int in_place, i
 
 static double time_us(operation *run, const struct buffers *b, int in_place, int iters)
 {
-    double first = time_some(run, b, in_place, 5); /* warm-up, and how long it takes */
+    double first = time_some(run, b, in_place, 5); /* warm-up, and an estimate of the time */
     if (first * iters > LIMIT_S) iters = (int)(LIMIT_S / first) + 3;
     return 1e6 * time_some(run, b, in_place, iters);
 }

@@ -1,8 +1,9 @@
 /* bench_replay.c - see bench_replay.h.
  *
- * Every rank follows its own record: it posts the calls in their order, and before one of them waits for those that had ended when it was
- * posted then. So what overlapped overlaps again, and what depended depends. The contents are zeros. Records are rings that may have lost
- * their beginning: the ranks begin with the first operation that all of them have, and end with the last. */
+ * Every rank follows its own record: it posts the calls in their order. Before it posts a call, it waits for
+ * the calls that had ended when that call was posted in the record. Calls that overlapped therefore overlap
+ * again, and dependent calls remain in order. The data are zeros. Records are rings that may have lost their
+ * beginning: the ranks begin with the first operation that all of them have, and end with the last. */
 #include "tools/bench/replay/bench_replay.h"
 #include "tools/bench/bench_cli.h"
 
@@ -64,7 +65,7 @@ int bench_replay_parse(struct bench_replay *replay, int argc, char **argv)
 
 /* ---- files ---- */
 
-/* In a directory, the record of this rank; else the path itself. */
+/* In a directory, the record of this rank; otherwise the path itself. */
 static bool path_of(const char *path, uint32_t rank, char *out, size_t capacity)
 {
     struct stat there;
@@ -110,14 +111,14 @@ uint32_t bench_replay_ranks(const char *path)
     return calls.ranks;
 }
 
-/* ---- playing ---- */
+/* ---- replay ---- */
 
 struct kind_times {
     int64_t calls, bytes, recorded_ns, replayed_ns;
 };
 
 struct player {
-    struct bench_rank rank; /* session, buffers, agreement */
+    struct bench_rank rank; /* session, buffers, reductions over the ranks */
     const struct bench_replay *options;
     struct replay_calls calls;
     struct {
@@ -128,11 +129,13 @@ struct player {
     struct kind_times kinds[REPLAY_KINDS];
     struct {
         struct weft_comm *comm; /* NULL: all ranks */
-        uint64_t first, last;   /* operations that all its ranks have on record; none: first > last */
+        uint64_t first, last;   /* operations that all its ranks have on record; first > last: none */
     } groups[REPLAY_GROUPS_MAX];
     bool
-        foreign; /* some rank follows another's record, which has that one's place in calls that differ from rank to rank */
-    int64_t left_out; /* calls of groups that could not be made again, and pairs */
+        /* some rank follows the record of another rank, whose number is in calls that differ between ranks */
+        foreign;
+    /* calls of groups that could not be created again, and of sends and receives without their other side */
+    int64_t left_out;
 };
 
 static enum weft_status post(struct player *player, const struct replay_call *call,
@@ -174,7 +177,7 @@ static bool complete_call(struct player *player, uint32_t slot)
     return true;
 }
 
-/* Those that had ended when `call` was posted (NULL: all). */
+/* Completes the calls that had ended when `call` was posted; NULL: all calls. */
 static bool complete_earlier_calls(struct player *player, const struct replay_call *call)
 {
     for (uint32_t slot = 0; slot < REPLAY_WINDOW; slot++) {
@@ -220,7 +223,7 @@ static bool run_calls(struct player *player, bool pairs)
 
 /* ---- groups ---- */
 
-/* A group as all ranks know it, in an order that all have. */
+/* The identity of a group on all ranks, in an order common to all. */
 struct key {
     uint32_t id, members, epoch, ranks;
 };
@@ -230,13 +233,13 @@ static int by_key(const void *left, const void *right)
     return memcmp(left, right, sizeof(struct key));
 }
 
-/* The groups that any rank has, each once, in *keys_out, which is to be freed: all ranks make the same ones in the same order. */
+/* Gathers the groups that any rank has, each once, into *keys_out (to be freed), so that all ranks create the
+ * same groups in the same order. */
 static bool gather_keys(struct player *player, struct key **keys_out, uint32_t *count_out)
 {
     const struct replay_calls *calls = &player->calls;
-    bool own =
-        calls->rank ==
-        player->rank.rank; /* else it is another rank's record, and says nothing of this one's groups */
+    bool own = calls->rank ==
+               player->rank.rank; /* a record of another rank does not describe the groups of this rank */
     uint32_t mine = own ? calls->group_count - 1 : 0;
     int64_t most = mine;
     struct weft_request request = {{0}};
@@ -264,7 +267,7 @@ static bool gather_keys(struct player *player, struct key **keys_out, uint32_t *
     return true;
 }
 
-/* The place of the group in this rank's record; 0: it is not in it. */
+/* Index of the group in the record of this rank; 0: not in it. */
 static uint32_t group_index(const struct player *player, const struct key *key)
 {
     const struct replay_calls *calls = &player->calls;
@@ -277,7 +280,7 @@ static uint32_t group_index(const struct player *player, const struct key *key)
     return 0;
 }
 
-/* Make the groups anew. One that not all its members have on record stays without a comm, and its calls are left out. */
+/* Creates the groups. A group that some member has not on record gets no comm, and its calls are left out. */
 static bool make_groups(struct player *player, const struct key *keys, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -291,7 +294,7 @@ static bool make_groups(struct player *player, const struct key *keys, uint32_t 
     return true;
 }
 
-/* Of one group: the first operation that is on record, and the last one, negative; of none, what leaves nothing to play. */
+/* The first operation of a group on record, and the last one, negated; without any, a range that is empty. */
 static void find_range(const struct replay_calls *calls, uint32_t group, int64_t ends[2])
 {
     bool any = false;
@@ -306,7 +309,8 @@ static void find_range(const struct replay_calls *calls, uint32_t group, int64_t
     if (!any) ends[0] = INT64_MAX, ends[1] = INT64_MIN + 1;
 }
 
-/* In each group, from which operation to which all its ranks have them; pairs only where nobody has lost any; whose records they are. */
+/* Finds, for each group, the range of operations that all its ranks have; whether sends and receives can be
+ * replayed (no rank has lost any); and whether a rank follows the record of another. */
 static bool exchange_ranges(struct player *player, const struct key *keys, uint32_t count, bool *pairs)
 {
     int64_t *ends = calloc(2 * ((size_t)count + 1), sizeof *ends),
@@ -346,7 +350,7 @@ static bool exchange_groups(struct player *player, bool *pairs)
     return fine;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole record ---- */
 
 static void print_kind(const struct player *player, enum replay_kind kind, const struct kind_times *times)
 {
@@ -427,7 +431,7 @@ int bench_replay_run(const struct bench_replay *options)
         return 1;
     }
     bool fine = read_calls(options->path, player->rank.rank, &player->calls) && replay_all(player);
-    weft_finalize(player->rank.session); /* frees the buffers, too */
+    weft_finalize(player->rank.session); /* also frees the buffers */
     replay_calls_free(&player->calls);
     free(player);
     return fine ? 0 : 1;

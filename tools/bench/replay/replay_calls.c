@@ -1,5 +1,4 @@
-/* replay_calls.c - see replay_calls.h. The record is untrusted, and every number is looked at before it is
- * used. */
+/* replay_calls.c - see replay_calls.h. The record is not trusted: every number is checked before its use. */
 #include "tools/bench/replay/replay_calls.h"
 
 #include <inttypes.h>
@@ -51,7 +50,7 @@ static bool sum_of(const uint64_t *lengths, uint32_t count, uint64_t max, uint64
     return true;
 }
 
-/* Unequal pieces: as many lengths as this kind of call has on this rank, and a sum that can be. */
+/* Unequal pieces: checks the number of lengths for this kind of call on this rank, and their sum. */
 static bool extract_lengths(const struct flight_operation *operation, struct replay_call *call,
                             size_t element, uint64_t *lengths)
 {
@@ -74,7 +73,7 @@ static bool extract_lengths(const struct flight_operation *operation, struct rep
     return true;
 }
 
-/* The field that cannot be, or NULL. `lengths`: room for the operation's. */
+/* The name of the first invalid field; NULL: none. `lengths` has space for those of the operation. */
 static const char *extract_call(const struct flight_operation *operation, enum replay_kind kind,
                                 uint32_t group, struct replay_call *call, uint64_t *lengths)
 {
@@ -104,8 +103,8 @@ static const char *extract_call(const struct flight_operation *operation, enum r
 
 /* ---- groups ---- */
 
-/* The job's own group has the smallest number of those of all its ranks in their order: numbers are given
- * upwards, and never twice. */
+/* The group of the job is the one with the smallest id among those of all its ranks in order: ids rise and
+ * are never reused. */
 static void find_job(const struct flight *flight, struct replay_calls *calls)
 {
     calls->groups[0] = (struct replay_group){.id = UINT32_MAX, .ranks = flight->ranks, .rank = flight->rank};
@@ -118,7 +117,7 @@ static void find_job(const struct flight *flight, struct replay_calls *calls)
     }
 }
 
-/* Its place in the table; false: there is no room, or it is no group of this job. */
+/* Finds or adds the group in the table. False: the table is full, or the group is not of this job. */
 static bool group_of(struct replay_calls *calls, const struct flight_operation *o, uint32_t *group_out)
 {
     for (uint32_t i = 0; i < calls->group_count; i++) {
