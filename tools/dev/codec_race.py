@@ -1,10 +1,10 @@
 """codec_race.py - codec "auto" against every fixed codec, training the quickstart's network over shaped links.
 
-Workers and a shard that only coordinates run in network namespaces (tc tbf on both ends of every link). The ways of a link
-run in turn, round after round, so that a slow spell of the machine hits all of them; what is compared are medians over
-the rounds: milliseconds of a step once training runs (the first evaluation's share left out), and over everything,
-starting included. On a busy machine two runs of the same codec differ by more than codecs do: look at what was in use at the
-end, and take more rounds. Exit status 0 when the judge is within the tolerance of the best fixed codec on every link.
+Workers and a shard that only coordinates run in network namespaces (tc tbf on both ends of every link). The codecs
+of a link run in turn, round after round, so that a slow spell of the machine affects all of them. The table compares
+medians over the rounds: milliseconds per step without the first evaluation, and milliseconds per step of the whole
+run. On a busy machine two runs of one codec differ by more than codecs do: use more rounds. Exit status 0: on every
+link, auto is within the tolerance of the best fixed codec.
 """
 
 import argparse
@@ -28,18 +28,18 @@ HEADS = ["link", "way", "step (ms)", "with start (ms)", "of best fixed", "steps"
 
 def parse_options():
     parser = argparse.ArgumentParser(prog="tools/dev/codec-race", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     description=__doc__.split("\n\n", 1)[1] + "\nNeeds root (network namespaces).")
+                                     description=__doc__.split("\n\n", 1)[1] + "\nRequires root (network namespaces).")
     parser.add_argument("--links", default=",".join(LINKS), help="some of " + ",".join(LINKS) + " (default: all)")
-    parser.add_argument("--codecs", default=CODECS, help=f"fixed codecs, also the judge's candidates (default {CODECS})")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each way (default 3)")
-    parser.add_argument("--seconds", type=float, default=10, help="of training in a run (default 10)")
+    parser.add_argument("--codecs", default=CODECS, help=f"fixed codecs, also the candidates of the codec tuner (default {CODECS})")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each codec (default 3)")
+    parser.add_argument("--seconds", type=float, default=10, help="training time of a run, seconds (default 10)")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--shards", type=int, default=0, help="train through so many shards (default 0: in all-reduce mode)")
-    parser.add_argument("--target", type=float, default=80, help="accuracy whose time is told, percent (default 80)")
-    parser.add_argument("--tolerance", type=float, default=15, help="percent that the judge may be slower (default 15)")
+    parser.add_argument("--shards", type=int, default=0, help="parameter-server shards (default 0: all-reduce mode)")
+    parser.add_argument("--target", type=float, default=80, help="accuracy whose time is printed, percent (default 80)")
+    parser.add_argument("--tolerance", type=float, default=15, help="percent by which auto may be slower (default 15)")
     parser.add_argument("--build", default="build", help="build directory (default build)")
-    parser.add_argument("--resume", action="store_true", help="keep the runs whose results are in --out already: a long race in pieces")
-    parser.add_argument("--out", default="judge-out", help="results, logs, table, plots (default judge-out)")
+    parser.add_argument("--resume", action="store_true", help="keep the runs whose results are in --out already")
+    parser.add_argument("--out", default="codec-race-out", help="directory for results, logs, table and plots (default codec-race-out)")
     options = parser.parse_args()
     options.links = options.links.split(",")
     for name in options.links:
@@ -52,7 +52,7 @@ def parse_options():
 
 
 def split_codecs(text):
-    """At commas, but not at those in front of a codec's second option (key=value without a name)."""
+    """Splits at commas, except before a further option of a codec (key=value without a name)."""
     codecs = []
     for piece in text.split(","):
         if codecs and "=" in piece and ":" not in piece:
@@ -76,7 +76,7 @@ def run(options, programs, link, codec, round_):
     logs = os.path.abspath(os.path.join(options.out, "logs", os.path.basename(result)))
     words = ["--mode", mode_of(options), "--codec", codec, "--seed", str(round_ + 1), "--csv", result + ".csv", "--json", result + ".json",
              "--seconds", str(options.seconds), "--eval-seconds", str(options.seconds / 10)]
-    shards = max(options.shards, 1)  # one without tensors coordinates
+    shards = max(options.shards, 1)  # a shard without tensors coordinates
     nodes = [f"shard{i}" for i in range(shards)] + [f"worker{i}" for i in range(options.workers)]
     with netns.Network(nodes, LINKS[link][1]) as network, jobs.Group(logs) as group:
         jobs.start_by_hand(programs, group, shards, options.workers, [programs.trainer] + words, network, {"WEFT_LOG_LEVEL": "info"})
@@ -86,20 +86,20 @@ def run(options, programs, link, codec, round_):
 
 
 def check_same(options):
-    """What is kept was run by the same options as what is to come: but for links and rounds, which a race may take one by one."""
+    """Refuses --resume with other options than those of the kept results. Links and rounds may differ."""
     path, now = os.path.join(options.out, "results", "options.json"), {key: getattr(options, key) for key in ("codecs", "seconds", "workers", "shards")}
     if options.resume and os.path.exists(path):
         with open(path) as file:
             before = json.load(file)
         for key in now:
             if before.get(key) != now[key]:
-                sys.exit(f"tools/dev/codec-race: --resume: the results in {options.out} are of --{key} {before.get(key)}, not {now[key]}; give another --out")
+                sys.exit(f"tools/dev/codec-race: --resume: the results in {options.out} are of --{key} {before.get(key)}, not {now[key]}; use another --out")
     with open(path, "w") as file:
         json.dump(now, file)
 
 
 def measure(path, target):
-    """Of one run."""
+    """Figures of one run."""
     with open(path + ".json") as file:
         result = json.load(file)
     with open(path + ".csv", newline="") as file:
@@ -120,7 +120,7 @@ def measure(path, target):
 
 
 def in_use(tensors):
-    """'3 powersgd, 3 dense'"""
+    """The codecs of the tensors as text: '3 powersgd, 3 dense'"""
     names = [tensor["codec"].split(":")[0] for tensor in tensors]
     return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
@@ -166,7 +166,7 @@ def draw(options, programs, ways):
     for link in options.links:
         series = [("auto" if codec.startswith("auto") else codec.replace("=", " "), path_of(options, link, codec, 0), i, codec.startswith("auto"))
                   for i, codec in enumerate(ways)]
-        report.draw(programs, os.path.join(options.out, f"judge-{link}.svg"), f"Accuracy over time, {LINKS[link][0]}",
+        report.draw(programs, os.path.join(options.out, f"codec-race-{link}.svg"), f"Accuracy over time, {LINKS[link][0]}",
                     f"Fashion-MNIST, {mode_of(options).replace('_', '-')} mode, {options.workers} workers, first round", "seconds", "seconds of training", "1", False, series)
 
 
@@ -194,7 +194,7 @@ def main():
     rows, worst = table_of(options, ways, measured)
     write_table(options, rows)
     draw(options, programs, ways)
-    print(f"\nauto takes at most {worst:.2f} of the best fixed codec's step; logs (what was chosen: 'judge') and results are in {options.out}")
+    print(f"\nauto takes at most {worst:.2f} of the best fixed codec's step; logs (with the decisions of the codec tuner) and results are in {options.out}")
     return 0 if worst <= 1 + options.tolerance / 100 else 1
 
 

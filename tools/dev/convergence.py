@@ -1,11 +1,11 @@
-"""convergence.py - what every codec costs in accuracy: the same training of the Fashion-MNIST perceptron, the same number of
-steps, dense and with each codec, from several seeds; a Markdown table of mean and spread, and the difference to dense seed
-by seed (the noise of the seed is in both, so the difference shows what the codec does).
+"""convergence.py - accuracy with every codec: trains the Fashion-MNIST perceptron for the same number of steps, dense and
+with each codec, from several seeds. Prints a Markdown table of mean and spread, and of the difference to dense seed by
+seed: the noise of the seed is in both, so the difference is the effect of the codec.
 
     python3 -B tools/dev/convergence.py --build build                      # about 25 minutes on two cores
     python3 -B tools/dev/convergence.py --build build --epochs 1 --hidden 128 --seeds 1,2,3 --only "dense;sign"
 
-A run that has a result is not run again. Nothing here asserts anything; docs/performance.md keeps a table of it.
+A run with a result is skipped. There are no limits to pass; docs/performance.md has a table.
 """
 
 import argparse
@@ -17,9 +17,9 @@ import sys
 
 import jobs
 
-# The name in the table, the codec, and what else the trainer is told. Deep gradient compression has the momentum in the
-# codec, so the optimiser has none; random-k wants none either, because it would go on pushing what came late and all at once.
-PLAIN = ["--momentum", "0", "--lr", "0.5"] # the learning rate that 0.05 with a momentum of 0.9 comes to
+# Name in the table, codec, further options of the trainer. Deep gradient compression has the momentum in the codec, so
+# the optimiser has none. Random-k has none either, because momentum would repeat large late updates.
+PLAIN = ["--momentum", "0", "--lr", "0.5"] # the effective learning rate of 0.05 with a momentum of 0.9
 WAYS = [
     ("dense", "dense", []),
     ("f16", "f16", []),
@@ -112,12 +112,12 @@ def main():
         dense = [train(options, programs, steps, WAYS[0], seed) for seed in seeds]
         lines = [f"{options.workers} workers, {options.mode}, 784-{options.hidden}-{options.hidden}-10, {steps} steps of {options.workers} x"
                  f" {options.batch}, seeds {', '.join(map(str, seeds))}", "",
-                 "| codec | accuracy, mean (%) | spread | beside dense, seed by seed (points) | times fewer bytes sent |",
+                 "| codec | accuracy, mean (%) | spread | difference to dense, seed by seed (points) | times fewer bytes sent |",
                  "|---|---:|---:|---:|---:|"]
         for way in ways:
             try:
                 lines.append(row(way[0], [train(options, programs, steps, way, seed) for seed in seeds], dense))
-            except jobs.JobFailed as failure: # a codec that does not hold at this learning rate is a result
+            except jobs.JobFailed as failure: # divergence at this learning rate is a result
                 if not diverged(options, way):
                     raise failure
                 lines.append(f"| {way[0]} | - | - | diverged | - |")

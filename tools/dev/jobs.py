@@ -1,8 +1,8 @@
-"""jobs.py - starts the processes of one training job, follows its report and ends what it started.
+"""jobs.py - starts the processes of one training job, follows its report and ends its processes.
 
-Two ways to start the same job: through `weft run` on this host, or process by process, each in a network
-namespace of its own (what docs/running-by-hand.md shows, automated). Nothing outlives a job: every
-process is the leader of a process group that is killed at the end, whatever happened.
+A job is started through `weft run` on this host, or process by process, each in a network namespace of its own
+(docs/running-by-hand.md, automated). No process outlives its job: every process leads a process group, which is
+killed at the end.
 """
 
 import csv
@@ -14,12 +14,12 @@ import subprocess
 import time
 
 
-# Of the shell this was started from: they would name another job.
+# Variables of the calling shell that would name another job.
 JOB_VARIABLES = ("WEFT_COORDINATOR", "WEFT_JOB", "WEFT_RANK", "WEFT_SECRET", "WEFT_SECRET_FILE")
 
 
 class JobFailed(Exception):
-    """One sentence: what failed, and where the log is."""
+    """One sentence: what failed, and the path of the log."""
 
 
 class Programs:
@@ -50,12 +50,12 @@ class Group:
         return os.path.join(self.log_directory, name + ".log")
 
     def wait(self, seconds, watch=None):
-        """Until all have ended; JobFailed names the first that failed, or those that are late."""
+        """Waits until all have ended. JobFailed names the first process that failed, or those still running."""
         deadline = time.monotonic() + seconds
         while any(process.poll() is None for _, process in self.processes):
             for name, process in self.processes:
                 if process.poll() not in (None, 0):
-                    time.sleep(2.5)  # the others end by themselves and say why; then their logs are complete
+                    time.sleep(2.5)  # the other processes end and log the reason; then their logs are complete
                     raise JobFailed(f"{name} ended with status {process.returncode}: {self.last_words(name)}")
             if time.monotonic() > deadline:
                 late = ", ".join(name for name, process in self.processes if process.poll() is None)
@@ -108,7 +108,7 @@ def read_result(path):
 
 
 def run_here(programs, shards, workers, trainer_arguments, log_directory, seconds, watch=None, environment=None):
-    """The job through `weft run`, on loopback."""
+    """Runs the job through `weft run`, on loopback."""
     words = [programs.weft, "run", "-s", str(shards), "-n", str(workers), "--log-dir", log_directory, "--", programs.trainer]
     with Group(log_directory) as group:
         group.start("run", words + trainer_arguments, environment)
@@ -133,9 +133,9 @@ def wait_for_port_file(path, group, seconds=20):
 
 
 def start_by_hand(programs, group, shards, workers, worker_command, network=None, environment=None):
-    """The job process by process: shard0 (with the coordinator), the other shards, worker0 ... On loopback, or each
-    in its namespace of `network`, where listeners want a job secret. `worker_command`: a list, or a function of
-    the rank that gives one."""
+    """Starts the job process by process: shard0 (with the coordinator), the other shards, worker0 ... On loopback,
+    or each in its namespace of `network`, where listeners require a job secret. `worker_command`: a list, or a
+    function of the rank that returns one."""
     job = os.path.basename(os.path.abspath(group.log_directory))
     port_file = os.path.join(group.log_directory, "ports")
     if os.path.exists(port_file):

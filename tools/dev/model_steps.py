@@ -1,21 +1,27 @@
-"""model_steps.py - how far measured times of collectives are from the model by which plans are chosen, and where that leaps.
+"""model_steps.py - measured over modelled time of collectives, and where that quotient leaps.
 
-    tools/dev/model-steps [--build build] [--transport shm,tcp] [--ranks 2,3,4,6,8] [--begin 8] [--end 16M] [--plan auto] [--rounds 5] [--cycles 4] [--links FILE]
+    tools/dev/model-steps [--build build] [--transport shm,tcp] [--ranks 2,3,4,6,8] [--begin 8] [--end 16M]
+                          [--plan auto] [--rounds 5] [--cycles 4] [--links FILE]
 
-For each transport, for rounds in turn and each number of ranks: `weft bench calibrate` into a table (unless --links), then `weft bench all_reduce`,
-which goes over all sizes so many cycles, the median of each row's times beside what the model makes of that table for the plan that ran. Printed: the quotient
-measured / modelled of each size (down) and number of ranks (across), the median of all rounds, with the plan's first letters. A quotient that is more than 1.3
-times that of its neighbour, the next size or the next number of ranks, is marked with ! and listed. Exit status 1 when there is one.
+For each transport, round after round, and each number of ranks:
 
-A round calibrates for itself, since machines have slower and faster minutes (a virtual one by 1.4): a table of another minute would show those, not the model's
-faults. What a calibration itself scatters by is in the quotients, as each round has another one. The first cycle of a job is not counted: its pages are new, and ranks that
-share processors take half as long again until the scheduler knows them. Where cells leap, all numbers of ranks with a leap are measured again for as many rounds,
-twice at most, and all that was measured of a cell counts, before and after: no leap is dropped for having been seen once.
+  1. `weft bench calibrate` writes a link table (unless --links).
+  2. `weft bench all_reduce` runs over all sizes, --cycles times.
+  3. The median time of each row is divided by the time that the model gives for the plan that ran.
 
-All ranks run on this host, and where they outnumber its processors calibration with as many ranks says what that costs.
-Printed is also how far the rounds of one and the same cell scatter: the upper quartile over the lower. It excuses nothing: a leap counts however much its cells do.
+The output is the quotient of each size (down) and number of ranks (across), the median of all rounds, with the first
+letters of the plan. A quotient more than 1.3 times that of its neighbour, the next size or the next number of ranks, is
+a leap: it is marked with ! and listed. Exit status 1 if there is one.
 
-The model is the library's, as weft_explain prints it; the one-host plan's, too (docs/collectives.md)."""
+Each round has its own calibration, because the speed of a machine changes within minutes: a table of another minute would
+show that change. The scatter of calibrations is therefore part of the quotients. The first cycle of a job is dropped: its
+pages are new, and the scheduler has not yet spread ranks that share processors. If cells leap, all numbers of ranks with a
+leap are measured for further rounds, at most twice, and all samples of a cell count: no leap is dropped because it was seen
+once. If ranks outnumber the processors of this host, the calibration with as many ranks contains that cost.
+
+The output has the scatter of each cell, too: the upper quartile over the lower. It does not excuse a leap.
+
+The model is that of the library, as weft_explain prints it; also that of the one-host plan (docs/collectives.md)."""
 
 import argparse
 import json
@@ -38,7 +44,7 @@ def bench(build, words, environment):
 
 
 def models(build, transport, ranks, options, links):
-    """{bytes: {plan: us}} as weft_explain says."""
+    """{bytes: {plan: us}} from weft_explain."""
     text = bench(build, ["all_reduce", "-n", str(ranks), "-b", options.begin, "-e", options.end, "-f", "4", "--iters", "1", "--warmup", "0", "-c", "0",
                          "--transport", transport, "--explain"], {"WEFT_COLLECTIVE_LINKS": links})
     found = {}
@@ -51,7 +57,7 @@ def models(build, transport, ranks, options, links):
 
 
 def measure(build, transport, ranks, options, links):
-    """{bytes: [(us, plan)]}, one of each cycle but the first."""
+    """{bytes: [(us, plan)]}, one per cycle except the first."""
     rows = {}
     for line in bench(build, ["all_reduce", "-n", str(ranks), "-b", options.begin, "-e", options.end, "-f", "4", "-c", "0", "--transport", transport,
                               "--plan", options.plan, "--cycles", str(options.cycles + 1), "--json"], {"WEFT_COLLECTIVE_LINKS": links}).splitlines():
@@ -61,7 +67,7 @@ def measure(build, transport, ranks, options, links):
 
 
 def quotients_of(modelled, measured):
-    """{bytes: (quotient, plan)} of one round: the median over its cycles, of those whose plan the model knows."""
+    """{bytes: (quotient, plan)} of one round: the median over the cycles whose plan the model has."""
     found = {}
     for size, cycles in measured.items():
         known = [(us / modelled[size][plan], plan) for us, plan in cycles if modelled.get(size, {}).get(plan)]
@@ -71,21 +77,21 @@ def quotients_of(modelled, measured):
 
 
 class Measurement:
-    """Quotients of one transport, of as many rounds as were asked for."""
+    """Quotients of one transport over all rounds."""
 
     def __init__(self, build, transport, options, folder):
         self.build, self.transport, self.options, self.folder = build, transport, options, folder
         self.samples, self.plans = {}, {}
 
     def links(self, ranks):
-        """A table of now. Printed the first time."""
+        """A new link table; printed the first time."""
         if self.options.links:
             return self.options.links
         path = os.path.join(self.folder, f"{self.transport}-{ranks}")
         first = not os.path.exists(path)
-        said = bench(self.build, ["calibrate", "-n", str(ranks), "--transport", self.transport, "--write", path], {})
+        output = bench(self.build, ["calibrate", "-n", str(ranks), "--transport", self.transport, "--write", path], {})
         if first:
-            print(f"{ranks} ranks: {said}", end="", flush=True)
+            print(f"{ranks} ranks: {output}", end="", flush=True)
         return path
 
     def round(self, counts):
@@ -101,7 +107,7 @@ class Measurement:
         return {key: (statistics.median(values), self.plans[key]) for key, values in self.samples.items()}
 
     def scatter(self):
-        """{(bytes, ranks): upper over lower quartile of what the rounds found there}"""
+        """{(bytes, ranks): upper over lower quartile of the samples}"""
         return {key: scatter_of(values) for key, values in self.samples.items()}
 
 
@@ -124,7 +130,7 @@ def tables_of(measurement, options):
 
 
 def leaps(table, ranks):
-    """Neighbours whose quotients differ too much."""
+    """Neighbours whose quotients differ by more than STEP."""
     sizes = sorted({size for size, _ in table})
     found = []
     for i, size in enumerate(sizes):
@@ -149,7 +155,7 @@ def show(transport, table, scatter, ranks, out=sys.stdout):
             cells.append(f"{quotient:6.2f}{'!' if (size, count) in marked else ' '}{plan[:7]:>7}" if quotient else " " * 14)
         print(f"{size:>10} " + " ".join(cells), file=out)
     for one, other, step in sorted(found, key=lambda leap: -leap[2]):
-        print(f"  leap {step:.2f}: {one[0]} B, {one[1]} ranks ({table[one][1]} {table[one][0]:.2f}) beside {other[0]} B, {other[1]} ranks "
+        print(f"  leap {step:.2f}: {one[0]} B, {one[1]} ranks ({table[one][1]} {table[one][0]:.2f}) and {other[0]} B, {other[1]} ranks "
               f"({table[other][1]} {table[other][0]:.2f}); these two scatter by {scatter[one]:.2f} and {scatter[other]:.2f}", file=out)
     if not found:
         print(f"  no leap above {STEP}", file=out)
@@ -167,9 +173,9 @@ def main():
     parser.add_argument("--begin", default="8")
     parser.add_argument("--end", default="16M")
     parser.add_argument("--plan", default="auto")
-    parser.add_argument("--rounds", type=int, default=5, help="each with a calibration of its own (default 5)")
-    parser.add_argument("--cycles", type=int, default=4, help="of a round, over all sizes in one job, after a first one that does not count (default 4)")
-    parser.add_argument("--links", help="a link table of `weft bench calibrate` (default: measured in each round)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, each with its own calibration (default 5)")
+    parser.add_argument("--cycles", type=int, default=4, help="cycles of a round over all sizes in one job, after a first one that is dropped (default 4)")
+    parser.add_argument("--links", help="link table of `weft bench calibrate` (default: measured in each round)")
     options = parser.parse_args()
     options.ranks = [int(count) for count in options.ranks.split(",")]
     total = 0

@@ -1,8 +1,8 @@
-"""netns.py - a small network of its own for every job: namespaces, a bridge, links with a rate.
+"""netns.py - a private network for each job: namespaces, a bridge, links with a rate.
 
-One network namespace per process and one for the bridge that joins them; both ends of each link carry a token
-bucket (tc tbf), so every process sends and receives at most `rate` (None: what the machine can). Needs root. Used by tools/quickstart and
-by the system tests.
+One network namespace per process and one for the bridge that connects them. Both ends of each link have a token
+bucket (tc tbf), so every process sends and receives at most `rate` (None: no limit). Requires root. Used by
+tools/quickstart and by the system tests.
 
     with Network(["shard0", "worker0"], "100mbit") as network:
         subprocess.Popen(network.command("worker0", ["ping", network.address("shard0")]))
@@ -13,7 +13,7 @@ import os
 import subprocess
 import time
 
-DEVICE = "weft0"  # of every process's end; what transport.devices must name
+DEVICE = "weft0"  # device in the namespace of a process; the value for transport.devices
 
 
 def run(*words):
@@ -23,7 +23,7 @@ def run(*words):
 
 
 def allowed():
-    """Can this process make namespaces and shaped links? A sentence why not, or None."""
+    """None if this process can create namespaces and shaped links; otherwise a sentence with the reason."""
     if os.geteuid() != 0:
         return "not root"
     name = f"weft-try-{os.getpid()}"
@@ -41,9 +41,10 @@ def allowed():
 
 
 def _by_routes(inside, name):
-    """Each IPv4 route of the namespace names it, for those who connect and those who accept; a namespace may do that also where its own
-    setting may not name what the host does not allow to everybody. False: there is none, or one was refused (those before it have it)."""
-    told = 0
+    """Sets the congestion control of each IPv4 route of the namespace, for connecting and accepting sockets. Routes
+    may name an algorithm that the sysctl of the namespace may not. False: there is no route, or one was refused
+    (the routes before it are set)."""
+    changed = 0
     for table in ("local", "main"):
         shown = subprocess.run([*inside, "ip", "-4", "route", "show", "table", table], stdout=subprocess.PIPE, text=True).stdout
         for route in shown.splitlines():
@@ -52,27 +53,27 @@ def _by_routes(inside, name):
             words = [*inside, "ip", "-4", "route", "replace", *route.split(), "table", table, "congctl", name]
             if subprocess.run(words, capture_output=True).returncode != 0:
                 return False
-            told += 1
-    return told > 0
+            changed += 1
+    return changed > 0
 
 
 def choose_congestion_control(inside):
-    """bbr, the default of some kernels, halves traffic that goes both ways at once: cubic, by the namespace's setting or else by its routes, or
-    reno where neither is allowed; none is no failure. Call it when the addresses are there. `inside`: words that run a command there. The name of
-    what is in force for IPv4."""
+    """Sets cubic by the sysctl of the namespace or by its routes, or reno if neither is allowed; failure is ignored.
+    bbr, the default of some kernels, halves traffic in both directions at once. The addresses must exist. `inside`:
+    words that run a command in the namespace. Returns the name in force for IPv4."""
     for name in ("cubic", "reno"):
         if subprocess.run([*inside, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={name}"], capture_output=True).returncode == 0:
             break
     default = subprocess.run([*inside, "sysctl", "-n", "net.ipv4.tcp_congestion_control"], capture_output=True, text=True).stdout.strip()
     if default == "cubic" or _by_routes(inside, "cubic"):
         return "cubic"
-    _by_routes(inside, default)  # those that took the other one
+    _by_routes(inside, default)  # routes that were set to cubic before one was refused
     return default
 
 
 @contextlib.contextmanager
 def private_loopback():
-    """A namespace with nothing but a loopback: yields the words that run a command in it, and what congestion control it has."""
+    """A namespace with only a loopback device: yields the words that run a command in it, and its congestion control."""
     name = f"weft-loopback-{os.getpid()}"
     run("ip", "netns", "add", name)
     inside = ["ip", "netns", "exec", name]
@@ -108,7 +109,7 @@ class Network:
                                  "latency", "50ms"]))
 
     def _join(self, node, port):
-        """A veth pair: DEVICE in the process's namespace, `port` on the bridge."""
+        """Creates a veth pair: DEVICE in the namespace of the process, `port` on the bridge."""
         outside = self.namespace(node)
         run(*self.command("bridge", ["ip", "link", "add", port, "type", "veth", "peer", "name", DEVICE, "netns", outside]))
         run(*self.command("bridge", ["ip", "link", "set", port, "master", "bridge0", "up"]))
@@ -120,7 +121,7 @@ class Network:
             self._shape(node, DEVICE)
 
     def _await_running(self, node):
-        """The kernel tells up to a second later that a link runs, and some libraries take no device that does not."""
+        """Waits until the device is up: the kernel reports that up to a second late, and some libraries ignore a device that is down."""
         limit = time.monotonic() + 10
         while time.monotonic() < limit:
             shown = subprocess.run(self.command(node, ["ip", "-o", "link", "show", DEVICE]), stdout=subprocess.PIPE, text=True)

@@ -1,7 +1,7 @@
-"""quickstart.py - what tools/quickstart does once the packages are there: build, train in eight ways, table, plots.
+"""quickstart.py - builds, trains in eight ways, and writes table and plots for tools/quickstart.
 
-Every (link, way) is one run with a result of its own under OUT/results, named by everything that changes it;
-a run whose result is there is skipped. The table and the plots are drawn from the results alone.
+Every pair of link and way is one run with a result under OUT/results, whose name contains all options that change it.
+A run with a result is skipped. Table and plots are made from the results alone.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def parse_options():
 
 
 class Progress:
-    """One line that is rewritten on a terminal; elsewhere one line per finished run."""
+    """On a terminal one line that is rewritten; otherwise one line per finished run."""
 
     def __init__(self, total):
         self.total, self.done, self.started = total, 0, time.monotonic()
@@ -90,7 +90,7 @@ class Progress:
 
 
 def build(out, progress):
-    """meson and ninja into build/; a built tree costs a second."""
+    """Builds into build/ with meson and ninja."""
     log_path = os.path.join(out, "build.log")
     commands = [["ninja", "-C", "build"]]
     if not os.path.exists("build/build.ninja"):
@@ -126,12 +126,12 @@ def run_name(options, link, way):
 
 
 def result_path(options, link, way):
-    """Of the run's report, without .csv and .json."""
+    """Path of the report of the run, without .csv and .json."""
     return os.path.abspath(os.path.join(options.out, "results", run_name(options, link, way)))
 
 
 def train(options, way, link, progress, network_refusal):
-    """One run: its result's path, and whether it was done now or there before."""
+    """Trains one run. Returns the path of its result, and whether it ran now (False: the result existed)."""
     name, result = run_name(options, link, way), result_path(options, link, way)
     if jobs.read_result(result + ".json") and not options.again:
         return result, False
@@ -144,7 +144,7 @@ def train(options, way, link, progress, network_refusal):
 
     arguments = trainer_arguments(options, way, link, result)
     log_directory = os.path.abspath(os.path.join(options.out, "logs", name))
-    limit = 900 if link[4] is None else 180 + 3 * link[4]  # against hanging; a busy machine is no reason
+    limit = 900 if link[4] is None else 180 + 3 * link[4]  # limit for a run that hangs; generous for a busy machine
     if link[2] is None:
         jobs.run_here(PROGRAMS, SHARDS, WORKERS, arguments, log_directory, limit, watch)
     elif network_refusal:
@@ -168,7 +168,7 @@ def main():
     build(options.out, progress)
     network_refusal = netns.allowed() if any(link[2] for link in options.links) else None
     if network_refusal:
-        print(f"network namespaces are not possible here ({network_refusal}): links are shaped inside weft's transport instead")
+        print(f"network namespaces are not possible here ({network_refusal}): the transport of weft shapes the links instead")
 
     failures, new = [], 0
     for link in options.links:
@@ -183,7 +183,7 @@ def main():
                 failures.append(f"{link[1]}: {way[3]}: {error}")
                 progress.finish("FAILED " + failures[-1])
 
-    # Table and plots show everything there is for this seed, also of earlier runs with other --links or --ways.
+    # Table and plots contain all results of this seed, also those of earlier calls with other --links or --ways.
     paths = {(link[0], way[0]): result_path(options, link, way) for link in LINKS for way in WAYS}
     results = {key: path for key, path in paths.items() if jobs.read_result(path + ".json")}
     report.write(options, PROGRAMS, LINKS, WAYS, results, time.monotonic() - started, new)

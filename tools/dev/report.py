@@ -1,4 +1,4 @@
-"""report.py - the quickstart's table (text and Markdown) and plots, from the results of its runs."""
+"""report.py - table (text and Markdown) and plots of the quickstart, made from the results of its runs."""
 
 import csv
 import json
@@ -7,7 +7,7 @@ import subprocess
 
 HEADS = [("link", ""), ("way", ""), ("accuracy", "%"), ("steps", ""), ("training", "s"), ("images/s", ""), ("sent", "MB/worker"),
          ("received", "MB/worker"), ("of dense", "bytes/step"), ("exposed", "% of step"), ("dense's accuracy", "after s"), ("bf16's accuracy", "after s")]
-LEFT = 2  # columns that are words
+LEFT = 2  # columns aligned left
 
 
 def load(path):
@@ -20,7 +20,7 @@ def bytes_per_step(result):
 
 
 def seconds_to(result, accuracy):
-    """When this run first was as good; None: never."""
+    """Seconds until this run reached the accuracy; None: never."""
     for row in result["evaluations"]:
         if row["accuracy"] >= accuracy:
             return row["seconds"]
@@ -67,7 +67,7 @@ def markdown_table(rows):
 
 
 def draw(programs, output, title, subtitle, x, x_label, x_scale, x_log, series):
-    """One chart through `weft bench plot`; the y axis begins where the curves are worth looking at."""
+    """Draws one chart with `weft bench plot`; the y axis begins below the last three quarters of the curves."""
     late = []
     for _, path, _, _ in series:
         with open(path + ".csv", newline="") as file:
@@ -83,7 +83,7 @@ def draw(programs, output, title, subtitle, x, x_label, x_scale, x_log, series):
 
 
 def prefix_of(options):
-    """Of the table's and the plots' names: the plain names are those of the full run with the first seed."""
+    """Prefix of the names of table and plots; empty for the full run with seed 1."""
     return os.path.join(options.out, ("quick-" if options.quick else "") + (f"seed{options.seed}-" if options.seed != "1" else ""))
 
 
@@ -116,7 +116,7 @@ def write(options, programs, links, ways, results, seconds, new):
         file.write(markdown_table(rows) + "\n")
     print("\n" + text_table(rows) + "\n")
     print("'of dense' compares the bytes of one step;\n"
-          "'dense's accuracy' is when a way was first as good as dense of its mode ended, 'bf16's accuracy' likewise.")
+          "'dense's accuracy' is the time until a run reached the final accuracy of dense in its mode; 'bf16's accuracy' likewise.")
     files = draw_all(options, programs, links, ways, results)
     print(f"{new} new of {len(rows)} runs, {seconds:.0f} s. Table: {prefix}table.txt, {prefix}table.md. Plots:")
     for file in files:

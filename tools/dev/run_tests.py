@@ -1,9 +1,9 @@
-"""run_tests.py - what tools/test does once the packages are there.
+"""run_tests.py - builds and runs the test suites for tools/test.
 
     run_tests.py quick|full|ci [SUITE,SUITE...]
 
-A suite here is one line of the report: a build directory and a choice among meson's tests, read from meson
-itself (`meson introspect --tests`), so a new test needs no line in this file:
+A suite is one line of the report: a build directory and some of the tests of meson. The tests are read from meson
+(`meson introspect --tests`), so a new test needs no line in this file:
 
     test in meson's suite     runs in
     quick                     quick, user, address, thread
@@ -17,7 +17,7 @@ itself (`meson introspect --tests`), so a new test needs no line in this file:
     (tests/fuzz/fuzz_*)       fuzz
     (tests/vm/checks.py)      virtual-machine
 
-A test that stands in several of meson's suites runs once, in the first of ORDER.
+A test in several suites of meson runs once, in the first of ORDER.
 
 A failed test runs again, alone. If it passes, it counts as passed and is reported as unstable. More than UNSTABLE_LIMIT
 unstable tests fail the run.
@@ -37,12 +37,12 @@ import time
 FLAGS = ["-Dwerror=true"]
 SANITIZER_FLAGS = ["-Dbuildtype=debugoptimized", "-Dcuda=disabled", "-Db_lundef=false", "-Dc_args=-DWEFT_DEBUG=1"]
 CLANG = {"CC": "clang-14", "CC_LD": "bfd"}
-# gcc's thread sanitizer and UCX's memory hooks do not bear each other; clang's is used, and the hooks are off.
+# The thread sanitizer of gcc fails with the memory hooks of UCX: that of clang is used, and the hooks are off.
 QUIET_UCX = {"UCX_MEM_EVENTS": "n"}
 
 BUILDS = {  # directory: (meson options, environment of setup, environment of tests, programs it needs)
     "build-test": (FLAGS, {}, {}, []),
-    # Not warnings as errors here: gcc warns of paths that only the sanitizer's own checks add.
+    # Warnings are no errors here: gcc warns about paths that only the checks of the sanitizer add.
     "build-asan": (SANITIZER_FLAGS + ["-Db_sanitize=address,undefined"], {}, {}, []),
     "build-tsan": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=thread"], CLANG, QUIET_UCX, ["clang-14"]),
     "build-fuzz": (FLAGS + SANITIZER_FLAGS + ["-Db_sanitize=address,undefined", "-Dfuzz=true",
@@ -53,14 +53,14 @@ BUILDS = {  # directory: (meson options, environment of setup, environment of te
 class Suite:
     def __init__(self, name, build, minutes, picks, *, must=True, later=False, slower=1, wrapper=None, thorough=False):
         self.name, self.build, self.minutes, self.picks = name, build, minutes, picks
-        self.must = must          # --ci fails when nothing of it ran
-        self.later = later        # may have no test yet; then its line is left out
-        self.slower = slower      # factor on the tests' own time limits
+        self.must = must          # --ci fails if no test of it ran
+        self.later = later        # without tests its line is left out
+        self.slower = slower      # factor of the time limits of the tests
         self.wrapper = wrapper
-        self.thorough = thorough  # must be complete in --ci as well
+        self.thorough = thorough  # must be complete in --ci
 
 
-SUITES = [  # minutes: the share of --ci's 70, build included
+SUITES = [  # minutes: share of the 70 minutes of --ci, build included
     Suite("quick", "build-test", 6, ["quick"], thorough=True, slower=2),
     Suite("user", "build-test", 2, ["quick"], slower=2, wrapper="tools/dev/as-ordinary-user"),
     Suite("simulator", "build-test", 7, ["sim"]),
@@ -77,8 +77,8 @@ SUITES = [  # minutes: the share of --ci's 70, build included
 ]
 BUDGET_MINUTES = 70
 ORDER = ["quick", "sim", "system", "fleet", "python", "nccl", "services", "full"]
-FUZZ_SECONDS = 20  # of each target, without a budget
-RERUN_SECONDS = 120  # of all reruns of failed tests together
+FUZZ_SECONDS = 20  # per target, without a time budget
+RERUN_SECONDS = 120  # all reruns of failed tests together
 UNSTABLE_LIMIT = 2
 BROKEN_SANITIZER = "LeakSanitizer has encountered a fatal error"
 REASON = re.compile(r"\[  ERROR   \]|[Ee]rror: |ERROR: |FAILED|Assertion|differs?\b|expected")
@@ -88,11 +88,11 @@ class Result:
     def __init__(self):
         self.passed, self.failed, self.skipped = 0, 0, 0
         self.failures = []  # (case, output)
-        self.to_rerun = []  # (test, reason, failure) of those counted as failed
+        self.to_rerun = []  # (test, reason, failure) of tests counted as failed
 
 
 def call(command, log, seconds, environment=None):
-    """Run it with output appended to `log`; its exit status, or None when time ran out (all of it is killed then)."""
+    """Runs the command with its output appended to `log`. Returns the exit status; None: timed out, and its process group was killed."""
     with open(log, "ab") as out:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                    start_new_session=True, env={**os.environ, **(environment or {})})
@@ -102,7 +102,7 @@ def call(command, log, seconds, environment=None):
             return None
         finally:
             if process.poll() is None:
-                # Meson ends its tests on SIGTERM; whatever does not end is killed.
+                # Meson ends its tests on SIGTERM; processes that do not end are killed.
                 os.killpg(process.pid, signal.SIGTERM)
                 try:
                     process.wait(10)
@@ -122,15 +122,15 @@ def introspect(build, what):
 
 
 def reason_line(output, outcome):
-    """The line of a failed test's output that most likely has the reason."""
+    """The line of the output of a failed test that probably has the reason."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if outcome == "TIMEOUT":
-        return "it was not done in its time" + (f"; last line: {lines[-1]}" if lines else "")
+        return "it timed out" + (f"; last line: {lines[-1]}" if lines else "")
     return next((line for line in lines if REASON.search(line)), lines[-1] if lines else outcome)[:200]
 
 
 def first_suite(test):
-    """The one of meson's suites that a test runs in, or None for those run by hand (long)."""
+    """The suite of meson in which a test runs; None: it is run by hand (long)."""
     names = [suite.split(":")[-1] for suite in test["suite"]]
     return next((name for name in ORDER if name in names), None)
 
@@ -139,7 +139,7 @@ class Run:
     def __init__(self, mode, only):
         self.mode, self.only = mode, only
         self.total = Result()
-        self.unready = {}   # build directory: why it cannot be used
+        self.unready = {}   # build directory: reason why it cannot be used
         self.must_missing = []
         self.ready = set()
         self.spare = 0.0    # unused seconds of finished suites and of suites without tests
@@ -149,24 +149,24 @@ class Run:
 
     # --- one line per suite ---
 
-    def say(self, suite, text):
+    def print_line(self, suite, text):
         print(f"{suite.name + ':':<17}{text}", flush=True)
 
     def skip(self, suite, reason):
-        self.say(suite, f"skipped: {reason}")
+        self.print_line(suite, f"skipped: {reason}")
         self.total.skipped += 1
         if suite.must:
             self.must_missing.append(suite.name)
 
     def fail(self, suite, reason, output):
-        self.say(suite, f"FAILED: {reason}")
+        self.print_line(suite, f"FAILED: {reason}")
         self.total.failed += 1
         self.total.failures.append((f"{suite.name}: {reason}", output))
 
     # --- building ---
 
     def prepare(self, suite, deadline):
-        """Set up and build; None, or (reason, output) of a failure. Each directory once."""
+        """Sets up and builds, each directory once. None, or (reason, output) of a failure."""
         build = suite.build
         if build in self.ready:
             return None
@@ -181,7 +181,7 @@ class Run:
 
     @staticmethod
     def build(build, log, deadline):
-        """What went wrong, or None."""
+        """None, or the reason of the failure."""
         flags, setup_environment, _, _ = BUILDS[build]
         if not os.path.exists(os.path.join(build, "build.ninja")):
             shutil.rmtree(build, ignore_errors=True)
@@ -199,7 +199,7 @@ class Run:
         return suite.build in self.ready and not any(first_suite(test) in suite.picks for test in introspect(suite.build, "tests"))
 
     def run(self, suite):
-        """Run the suite. In --ci its limit is its share plus the unused time of the suites before it."""
+        """Runs the suite. In --ci its limit is its share plus the unused time of the suites before it."""
         started, rerun_seconds = time.monotonic(), self.rerun_seconds
         share = suite.minutes * 60 + self.spare
         self.run_within(suite, started, share)
@@ -240,14 +240,14 @@ class Run:
             result.skipped += left_out
             if suite.thorough or result.passed + result.failed == 0:
                 self.must_missing.append(suite.name)
-        self.say(suite, text)
+        self.print_line(suite, text)
         self.total.passed += result.passed
         self.total.failed += result.failed
         self.total.skipped += result.skipped
         self.total.failures += result.failures
 
     def run_meson(self, suite, deadline, result):
-        """Run the suite's tests; how many were left out, or None when the suite was skipped as a whole."""
+        """Runs the tests of the suite. Returns the number of tests left out; None: the whole suite was skipped."""
         tests = [test["name"] for test in introspect(suite.build, "tests") if first_suite(test) in suite.picks]
         if not tests:
             self.skip(suite, f"no test is in meson's suite {' or '.join(suite.picks)}")
@@ -266,10 +266,10 @@ class Run:
         if not os.path.exists(records):
             self.fail(suite, "meson test wrote no result", tail(log))
             return None
-        again = self.without_verdict(records)
+        again = self.without_result(records)
         count = self.read_records(records, result, again)
         if again:
-            print(f"  once more, as the sanitizer itself broke down: {', '.join(sorted(again))}")
+            print(f"  repeated, because the sanitizer failed: {', '.join(sorted(again))}")
             call(command[:command.index(base)] + [base + "-again"] + command[command.index(base) + 1:] + sorted(again), log, left(deadline),
                  BUILDS[suite.build][2])
             records = records.replace(base, base + "-again")
@@ -279,7 +279,7 @@ class Run:
         return len(tests) - count
 
     def rerun(self, suite, result, passes_alone):
-        """Run each failed test once more while there is time for it. One that passes then is unstable, not failed."""
+        """Repeats each failed test while time is left. A test that passes then is unstable, not failed."""
         for name, reason, failure in result.to_rerun:
             if self.rerun_seconds <= 0:
                 print(f"  {name} failed and did not run again: the {RERUN_SECONDS} s for all reruns were over")
@@ -294,7 +294,7 @@ class Run:
                 self.unstable.setdefault(name, (suite.name, reason))
 
     def meson_alone(self, suite, command, name, log, seconds):
-        """Whether the test passes when nothing else runs; `command` is the one that ran the suite."""
+        """Whether the test passes alone; `command` is the one that ran the suite."""
         base = command[command.index("--logbase") + 1]
         records = os.path.join(suite.build, "meson-logs",
                                base + "-rerun" + ("-" + os.path.basename(suite.wrapper) if suite.wrapper else "") + ".json")
@@ -307,8 +307,8 @@ class Run:
         return alone.passed > 0 and alone.failed == 0
 
     @staticmethod
-    def without_verdict(path):
-        """Names of the tests in which the leak sanitizer broke down: it has said neither that there is a leak nor that there is none."""
+    def without_result(path):
+        """Names of the tests in which the leak sanitizer itself failed, without a result about leaks."""
         with open(path, encoding="utf-8", errors="replace") as file:
             records = [json.loads(line) for line in file]
         return {record["name"].split(" / ")[-1] for record in records
@@ -316,7 +316,7 @@ class Run:
 
     @staticmethod
     def read_records(path, result, left_out=()):
-        """Count meson's results (one JSON object per line); how many there are."""
+        """Counts the results of meson, one JSON object per line; returns their number."""
         count = 0
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -365,10 +365,10 @@ class Run:
                 result.passed += 1
             else:
                 result.failed += 1
-                result.failures.append((f"{name} (the input that broke it lies beside it)", tail(log)))
+                result.failures.append((f"{name} (the input of the failure is in its folder)", tail(log)))
 
     def run_guests(self, suite, deadline, result):
-        """The checks of tests/vm, with one line for each; how many were left out, or None when no guest can run."""
+        """Runs the checks of tests/vm, one line for each. Returns the number left out; None: no guest can run here."""
         records = os.path.join(suite.build, "meson-logs", "virtual-machine.json")
         log = os.path.join(suite.build, "meson-logs", "virtual-machine-run.txt")
         for path in (records, log):
@@ -405,7 +405,7 @@ class Run:
 
     @staticmethod
     def guest_alone(suite, name, records, log, seconds):
-        """Whether the check passes in a guest of its own."""
+        """Whether the check passes alone in a guest."""
         setup, check = name.split(": ", 1)
         os.remove(records)
         call(["/usr/bin/python3", "-B", "tests/vm/suite.py", "--build", suite.build, "--json", records, "--setup", setup,
@@ -416,7 +416,7 @@ class Run:
             outcomes = [record["outcome"] for record in json.load(file)]
         return bool(outcomes) and all(outcome == "ok" for outcome in outcomes)
 
-    # --- all of it ---
+    # --- the whole run ---
 
     def chosen(self):
         if self.only:

@@ -139,7 +139,7 @@ class RunTestsTest(unittest.TestCase):
     def test_an_ordinary_users_test_runs_again_as_that_user(self):
         run = MadeUp("full", {"a": ["quick"]}, {"a": ["OK", "TIMEOUT", "OK"]})
         lines = run.lines()
-        self.assertIn("unstable: a failed once and passed alone: it was not done in its time; last line: said a (suite user)", lines)
+        self.assertIn("unstable: a failed once and passed alone: it timed out; last line: said a (suite user)", lines)
         self.assertEqual(run.status, 0)
 
     def test_two_unstable_tests_pass_and_three_fail(self):

@@ -1,13 +1,13 @@
-"""torch_peer.py DATA ELEMENTS - PyTorch's answer to a request, for `weft bench kernels --compare torch`.
+"""torch_peer.py DATA ELEMENTS - runs operations of PyTorch on request, for `weft bench kernels --compare torch`.
 
-DATA is a file of float32 that the caller fills; it is read, not copied, so that both work on the same numbers. Each line of
-standard input asks for one run and is answered by one line with its seconds:
+DATA is a file of float32 that the caller fills; it is mapped, so that both use the same numbers. Each line of standard
+input requests one run; the answer is one line with its seconds:
 
     topk       torch.topk of |x|, 1 % of all elements
     powersgd   the PowerSGD hook of DistributedDataParallel on one rank: rank 4, the largest square matrix within the data and
                4096 x 4096, with its error feedback and warm start
 
-One thread. The first line of output is "ready" and versions, or the program says on standard error why it cannot run.
+One thread. The first line of output is "ready" and versions, or the reason why it cannot run is on standard error.
 """
 import sys
 import time
@@ -73,7 +73,7 @@ def main():
         print(f"{seconds:.9f}", flush=True)
     sys.stdout.flush()
     import os
-    os._exit(0)  # the process group's threads would end noisily
+    os._exit(0)  # the threads of the process group would print errors at exit
 
 
 if __name__ == "__main__":

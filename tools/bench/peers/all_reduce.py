@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""weft's all_reduce beside Open MPI's and beside weft's own plans by messages, in turn, on this host.
+"""all_reduce of weft, of Open MPI, and of weft with plans by messages, in turn, on this host.
 
   tools/bench/peers/all_reduce.py --build build -n 2 --rounds 5
 
-Each round runs every contender once; the table has the medians in microseconds (in place) and the best peer over weft.
-Needs Open MPI when the build was set up (apt-get install openmpi-bin libopenmpi-dev); without it only the plans are compared.
+Each round runs every contender once. The table has the medians in microseconds (in place) and the best peer over weft.
+Open MPI must be installed when the build is set up (apt-get install openmpi-bin libopenmpi-dev); without it only the
+plans are compared.
 """
 import argparse
 import json
@@ -44,7 +45,7 @@ def has_ucx():
 
 
 def iterations(size):
-    """Enough for the scheduler to have spread the ranks over the processors: some 20 ms."""
+    """Iterations for about 20 ms, in which the scheduler spreads the ranks over the processors."""
     return 20000 if size <= 65536 else 2000 if size <= 1 << 20 else 40
 
 
@@ -67,7 +68,7 @@ def main():
         contenders["ompi cma"] = lambda size: mpi(arguments, size, ob1)
         contenders["ompi ring 1m"] = lambda size: mpi(arguments, size, ring)
         if has_ucx():
-            ucx = ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"] # it wants InfiniBand otherwise
+            ucx = ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"] # without it Open MPI looks for InfiniBand
             contenders["ompi ucx"] = lambda size: mpi(arguments, size, ucx)
         else:
             print("this Open MPI was built without UCX: that contender is left out")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Gloo's operations, through torch.distributed (Debian: python3-torch), beside those of `weft bench --json`.
+"""Operations of Gloo through torch.distributed (Debian: python3-torch), for comparison with `weft bench --json`.
 
   gloo_operations.py -n 2 all_reduce 8:1000 1048576:100
 
-f32 sums; sizes are weft bench's. What Gloo has not (reduce_scatter) prints nothing. The mean over the ranks of the mean time of one operation.
+f32 sums; sizes are those of weft bench. An operation that Gloo lacks (reduce_scatter) prints nothing. The time is the mean
+over the ranks of the mean time of one operation.
 """
 import argparse
 import json
@@ -17,7 +18,7 @@ LIMIT_S = 1.0
 
 
 def operation(name, dist, whole, out, rank, ranks):
-    """One call of it, or None."""
+    """A function that calls the operation once; None: Gloo lacks it."""
     pieces, places = list(whole.chunk(ranks)), list(out.chunk(ranks))
     mine = pieces[rank % len(pieces)].clone()  # fewer where the operation has none and is shorter than ranks
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
@@ -84,13 +85,13 @@ def main():
         port = free.getsockname()[1]
     children = []
     for rank in range(arguments.n):
-        child = os.fork()  # before torch is loaded: it has threads
+        child = os.fork()  # before torch is imported, because it starts threads
         if child == 0:
             status = 1
             try:
                 work(rank, arguments, port)
                 status = 0
-            except Exception:  # os._exit says nothing
+            except Exception:  # os._exit prints nothing
                 traceback.print_exc()
             finally:
                 sys.stdout.flush()

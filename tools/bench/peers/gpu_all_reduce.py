@@ -1,17 +1,17 @@
 """gpu_all_reduce.py LIBWEFT STORE [--sizes BYTES,...] [--turns N] - all_reduce of f32 CUDA tensors through weft and through
-torch.distributed's gloo, in turn, in one process a rank; all ranks share the machine's GPU.
+Gloo of torch.distributed, in turn, one process a rank; all ranks share the GPU of the machine.
 
     weft run -n 2 -- python3 tools/bench/peers/gpu_all_reduce.py build/client/libweft.so.0 /tmp/gloo-store-$$
 
-Rank 0 prints a line of JSON for each size: milliseconds (medians over the turns, the slowest rank's) of
+Rank 0 prints a line of JSON for each size: milliseconds (medians over the turns, of the slowest rank) of
 
     weft      until the result is on the device
     gloo      the same
-    copies    n bytes down and n bytes up at once between the device and pinned memory, in all ranks at once: what the bus
-              alone allows
-    host      weft's all_reduce of as many bytes of weft_alloc's memory, without a device
+    copies    n bytes in each direction between the device and pinned memory, in all ranks at once: the least time by
+              the bus
+    host      all_reduce of weft of as many bytes of memory from weft_alloc, without a device
 
-PyTorch is the one that `python3` imports; STORE is a file that is not there, by which gloo's ranks meet.
+PyTorch is the one that `python3` imports. STORE is the path of a new file for the bootstrap of Gloo.
 """
 import argparse
 import ctypes
@@ -62,7 +62,7 @@ def main():
     parser.add_argument("--sizes", default="65536,1048576,26214400,67108864")
     parser.add_argument("--turns", type=int, default=20)
     options = parser.parse_args()
-    torch.cuda.init()  # before weft_init: the ranks agree then on calls in pieces
+    torch.cuda.init()  # before weft_init, which exchanges whether calls run in pieces
     torch.empty(1, device="cuda")
     weft = Weft(options.library)
     dist.init_process_group("gloo", store=dist.FileStore(options.store, weft.ranks), rank=weft.rank, world_size=weft.ranks)

@@ -1,9 +1,9 @@
-"""gpu_kernels.py [--count N] [--rounds N] - PyTorch's own ways of what weft's CUDA kernels do, timed as kernel_check --gpu times those.
+"""gpu_kernels.py [--count N] [--rounds N] - the operations of the CUDA kernels of weft in PyTorch, timed as by kernel_check --gpu.
 
     kernel_check --gpu --bench; python3 tools/bench/peers/gpu_kernels.py
 
-Prints a line of JSON for each: its name in kernel_check's table, milliseconds (median of the rounds) and the copy's in turn. Eager
-operators, the fused optimisers where PyTorch has them; random numbers as in kernel_check, one seed.
+Prints a line of JSON for each: its name in the table of kernel_check, milliseconds (median of the rounds) and those of a copy
+in turn. Eager operators, and the fused optimisers that PyTorch has; random numbers as in kernel_check, one seed.
 """
 import argparse
 import json
@@ -16,7 +16,7 @@ SIDE = 4096
 
 def timed(way):
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(2000000)  # the host queues everything meanwhile
+    torch.cuda._sleep(2000000)  # the host queues all operations meanwhile
     begin.record()
     way()
     end.record()
@@ -25,7 +25,7 @@ def timed(way):
 
 
 def powersgd(grad, residual, q, out):
-    """One rank's arithmetic of PyTorch's hook (distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py)."""
+    """The arithmetic of one rank in the hook of PyTorch (distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py)."""
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
 
     def run():
@@ -58,7 +58,7 @@ def main():
         b[indices] = 0
         return values
 
-    def quantise():  # to int8 by a scale for each 256, rounded by chance, with the residual
+    def quantise():  # to int8 with a scale per 256 elements, stochastic rounding, and the residual
         x = (a + b).view(-1, 256)
         scale = x.abs().amax(1, keepdim=True) / 127
         codes = torch.floor(x / scale + torch.rand_like(x)).clamp_(-127, 127).to(torch.int8)
@@ -68,7 +68,7 @@ def main():
         weights = torch.nn.Parameter(c.clone())
         weights.grad = a
         step = kind([weights], lr=1e-6, **arguments)
-        step.step()  # its state comes with the first
+        step.step()  # the first step creates the state
         return step.step
 
     ways = {

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""weft's operations beside Open MPI, MPICH and Gloo, in turn, on this host.
+"""Operations of weft, Open MPI, MPICH and Gloo in turn, on this host.
 
   tools/bench/peers/operations.py --build build                                       # all operations, 2 and 4 ranks
   tools/bench/peers/operations.py --ops all_gather,broadcast -n 2 --sizes 1M,25M --rounds 5 --markdown
   tools/bench/peers/operations.py --tcp --ops all_reduce --plot tcp.svg               # over tcp, in a private network namespace; root
-  tools/bench/peers/operations.py -n 4 --ops reduce --rounds 1 --samples FILE         # a part now, others later; then
-  tools/bench/peers/operations.py --rounds 0 --samples FILE --markdown --plot all.svg # the table and the plots of them all
+  tools/bench/peers/operations.py -n 4 --ops reduce --rounds 1 --samples FILE         # a part now, further parts later; then
+  tools/bench/peers/operations.py --rounds 0 --samples FILE --markdown --plot all.svg # the table and the plots of all parts
 
-Each round runs, size by size, every contender once, one right behind the other and each in processes of its own: a machine changes its pace
-within seconds, and a process that has run other sizes before is warm. The table has the medians in microseconds, in place where the
-operation has that, and the best peer over weft (above 1: weft is faster), the median of the rounds' own ratios. weft with memory of weft_alloc, and with malloc's.
-A column is left out, and that is said, when its peer is not there: Open MPI and MPICH must be installed when the build is set up (apt-get
-install openmpi-bin libopenmpi-dev mpich libmpich-dev), Gloo comes with PyTorch (python3-torch). UCC is not in Debian.
+Each round runs, size by size, every contender once, directly after each other and each in processes of its own: the speed
+of a machine changes within seconds, and a process that has run other sizes before is warm. The table has the medians in
+microseconds, in place if the operation has that, and the best peer over weft (above 1: weft is faster), the median of the
+ratios of the rounds. weft runs with memory of weft_alloc, and with memory of malloc.
+
+If a peer is not installed, its column is left out with a message. Open MPI and MPICH must be installed when the build is set
+up (apt-get install openmpi-bin libopenmpi-dev mpich libmpich-dev). Gloo is part of PyTorch (python3-torch). UCC is not in
+Debian.
 """
 import argparse
 import contextlib
@@ -32,7 +35,7 @@ CONTENDERS = ["weft", "weft, malloc", "Open MPI", "Open MPI, UCX", "Open MPI, ri
 COLORS = 8  # of weft bench plot
 MPI_NAMES = {"reduce_scatter": ["reduce_scatter", "reduce_scatter_block"]}  # the faster of the two counts
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's torch
+PYTHON = "/usr/bin/python3"  # that of Debian, for which python3-torch is installed
 ROOT_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -48,12 +51,12 @@ def name_size(size):
 
 
 def iterations(size):
-    """Milliseconds at least: as long as a scheduler needs to spread ranks over processors, and to show how they take turns."""
+    """Iterations of a size; at least as long as the scheduler needs to spread ranks over the processors."""
     return 20000 if size <= 4096 else 5000 if size <= 65536 else 500 if size <= 1 << 20 else 20
 
 
 def rows_of(words, env, inside):
-    """The JSON rows that a command prints; None: it failed, which is said once."""
+    """The JSON rows that a command prints; None: it failed, and the first failure is printed."""
     done = subprocess.run(inside + words, env=dict(os.environ, **env), capture_output=True, text=True, timeout=600, check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode == 0:
@@ -102,7 +105,7 @@ class Contest:
         if os.path.exists(os.path.join(self.tools, "mpi_operations")):
             start = ["mpirun.openmpi", "--oversubscribe"]
             own = start + ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp" if tcp else "self,vader"] + (["--mca", "btl_tcp_if_include", "lo"] if tcp else [])
-            ucx = start + ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]  # it wants InfiniBand otherwise
+            ucx = start + ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]  # without it Open MPI looks for InfiniBand
             found["Open MPI"] = lambda sizes: self.mpi(own, "mpi_operations", operation, sizes)
             found["Open MPI, UCX"] = lambda sizes: self.mpi(ucx, "mpi_operations", operation, sizes)
             if operation == "all_reduce" and not tcp:
@@ -116,12 +119,12 @@ class Contest:
         return found
 
     def run(self, operation, sizes, samples):
-        """{contender: {size: [time]}} of what is in samples and what is measured now."""
+        """{contender: {size: [time]}} of the samples and of the measurements of this call."""
         contenders = self.contenders(operation)
         for _ in range(self.arguments.rounds):
             for size in sizes:
                 for name, measure in contenders.items():
-                    if name == "Gloo" and size in samples.of(operation, self.ranks, name):  # far behind, and slow to start: once
+                    if name == "Gloo" and size in samples.of(operation, self.ranks, name):  # much slower, and slow to start: once
                         continue
                     for measured, time in measure([size]).items():
                         samples.add(operation, self.ranks, name, measured, time)
@@ -130,7 +133,7 @@ class Contest:
 
 
 class Samples:
-    """Times in microseconds by operation, ranks, contender and size; kept in a file, if there is one, a JSON object a line."""
+    """Times in microseconds by operation, ranks, contender and size; with a file, also one JSON object per line there."""
 
     def __init__(self, path):
         self.path, self.times = path, {}
@@ -155,7 +158,7 @@ class Samples:
 
 
 def ratio_of(peer, own):
-    """The median of the rounds' own ratios, in each of which the machine had about one pace; of the medians, where rounds do not pair."""
+    """The median of the ratios of the rounds, in each of which the machine had about one speed; if rounds do not pair, the ratio of the medians."""
     if len(peer) != len(own):
         return statistics.median(peer) / statistics.median(own)
     return statistics.median(theirs / ours for theirs, ours in zip(peer, own))
@@ -240,7 +243,7 @@ def main():
     if arguments.rounds > 0:
         look_for_peers(arguments)
     ratios, samples = {}, Samples(arguments.samples)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the namespace goes with it
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # also removes the namespace
     with netns.private_loopback() if arguments.tcp else contextlib.nullcontext(([], "")) as (inside, congestion_control):
         if arguments.tcp:
             print(f"# tcp over the loopback of a private namespace, congestion control {congestion_control} on both sides")
