@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """test_netns.py - shaped networks of namespaces (tools/dev/netns.py): hosts reach each other, links have their
-rate, nothing stays behind. Exit status 77 with the reason where namespaces are not allowed."""
+rate, no namespace is left. Exit status 77 with the reason if namespaces are not allowed."""
 
 import json
 import os

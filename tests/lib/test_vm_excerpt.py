@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""test_vm_excerpt.py - what is shown of a check that failed in the virtual machine (tests/vm/checks.py)."""
+"""test_vm_excerpt.py - excerpts of the output of a check that failed in the virtual machine (tests/vm/checks.py)."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
-"""harness.py - what the multi-process tests share: a scratch directory, the job's processes, their ends.
+"""harness.py - common parts of the multi-process tests: a scratch directory, the processes of a job, their ends.
 
 Each test file is a unittest program that meson starts with WEFT_BUILD set; by hand:
     WEFT_BUILD=build python3 tests/system/test_deaths.py [-k NAME] [-v]
-A test that fails keeps its directory and says where it is.
+A test that fails keeps its directory and prints its path.
 """
 
 import glob
@@ -28,7 +28,7 @@ DATA = "/usr/share/datasets/fashion-mnist"
 
 
 def sanitized():
-    """Whether the programs carry a sanitizer, whose own memory and time are not theirs."""
+    """Whether the programs are built with a sanitizer, which adds memory and time of its own."""
     with open(os.path.join(BUILD, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
         return next(option["value"] for option in json.load(file) if option["name"] == "b_sanitize") != "none"
 
@@ -60,7 +60,7 @@ class JobTest(unittest.TestCase):
         return group
 
     def run_job(self, shards, workers, words, name="run", seconds=100, environment=None):
-        """`weft run` to its end; the completed process with all its output in .stdout."""
+        """Runs `weft run` to its end. Returns the completed process with its whole output in .stdout."""
         log_directory = self.path(name)
         command = [PROGRAMS.weft, "run", "-s", str(shards), "-n", str(workers), "--log-dir", log_directory, "--"] + words
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds,
@@ -80,7 +80,7 @@ class JobTest(unittest.TestCase):
             return file.read()
 
     def wait_for_steps(self, group, csv_path, seconds=60):
-        """Until the trainer has reported a step (the job is in the middle of training)."""
+        """Waits until the trainer has reported a step: the job is in the middle of training."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             row = jobs.last_row(csv_path)
@@ -92,7 +92,7 @@ class JobTest(unittest.TestCase):
         self.fail("no step was reported in time")
 
     def assert_nothing_left(self, mark):
-        """No process whose command line or environment names `mark`, a path of this test."""
+        """Checks that no process has `mark`, a path of this test, in its command line or environment."""
         left = []
         for process in glob.glob("/proc/[0-9]*"):
             try:
@@ -131,7 +131,7 @@ def cpu_seconds(pid):
 
 
 def wake_count(pid):
-    """How often its threads have gone to sleep by themselves (and so, woken up again)."""
+    """Number of voluntary context switches of all threads of the process."""
     total = 0
     for path in glob.glob(f"/proc/{pid}/task/*/status"):
         with open(path) as file:

@@ -1,5 +1,5 @@
-"""test_auto.py - one job over several transports at once: two hosts, played by network namespaces, with two processes
-each, talk through shared memory inside a host and through sockets between them. The same weights as over sockets alone."""
+"""test_auto.py - one job over several transports at once. Two network namespaces stand for two hosts with two processes
+each: shared memory inside a host, sockets between hosts. The weights equal those over sockets alone."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class Auto(harness.JobTest):
         return TwoHosts(network)
 
     def hashes(self, network, backend):
-        """Of the weights of every rank after every step."""
+        """Hashes of the weights of every rank after every step."""
         group, path = self.group(backend), self.path(backend + "-hashes")
         trainer = [harness.PROGRAMS.trainer, "--mode", "server", "--steps", "6", "--hidden", "64", "--eval-every", "1000", "--hash-steps", path]
         jobs.start_by_hand(harness.PROGRAMS, group, 2, 4, trainer, network, {"WEFT_TRANSPORT_BACKEND": backend})
@@ -66,7 +66,7 @@ class Auto(harness.JobTest):
         self.assertRegex(header, "transport (shm .*ucx tcp/weft0|ucx tcp/weft0.*shm )")
 
     def test_p2p_with_the_job_s_secret(self):
-        """weft bench p2p between hosts proves the secret that its job has; an endpoint with another one is refused."""
+        """weft bench p2p between hosts uses the secret of its job; an endpoint with another secret is refused."""
         network = self.two_hosts()
         words = [harness.PROGRAMS.weft, "bench", "p2p", "--devices", netns.DEVICE, "-b", "64", "-e", "64K", "-f", "1024", "--row-ms", "20",
                  "--wait", "auto", "--json"]
@@ -86,7 +86,7 @@ class Auto(harness.JobTest):
         self.assertIn("cannot connect to rank", self.log(group, "worker0") + self.log(group, "worker1"))
 
     def test_other_backend(self):
-        """Processes with different backends cannot meet, and say what to look at."""
+        """Processes with different backends do not connect, and the error names the cause."""
         group = self.group("other")
         trainer = [harness.PROGRAMS.trainer, "--steps", "5"]
         jobs.start_by_hand(harness.PROGRAMS, group, 1, 2, lambda rank: ["env", "WEFT_TRANSPORT_BACKEND=" + ("auto", "ucx")[rank]] + trainer)
@@ -96,7 +96,7 @@ class Auto(harness.JobTest):
         self.assertIn("have all processes the same transport.backend?", said)
 
     def test_killed_on_the_other_host(self):
-        """A death is seen over either way, and named."""
+        """Survivors on both hosts detect a death and name the rank."""
         group = self.group("death")
         csv = self.path("csv")
         trainer = [harness.PROGRAMS.trainer, "--mode", "all_reduce", "--steps", "100000", "--hidden", "64", "--eval-every", "10", "--csv", csv]

@@ -1,5 +1,5 @@
-"""test_bench.py - weft bench starts its processes, finds no wrong element in any type, and says so in every form; the
-small examples run."""
+"""test_bench.py - weft bench starts its processes and reports no wrong element for any type in every format; the small
+examples run."""
 
 import ctypes
 import glob
@@ -23,7 +23,7 @@ PR_SET_THP_DISABLE = 41
 
 
 def small_pages():
-    """In a child before it runs: huge pages, which some systems give unasked, would round its memory up by megabytes."""
+    """In a child before exec: disables transparent huge pages, which would round its memory up by megabytes."""
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
@@ -72,13 +72,13 @@ class Bench(harness.JobTest):
                     self.assertAlmostEqual(row["busbw_GBps"], row["algbw_GBps"] * factor, delta=1e-5 * row["busbw_GBps"] + 1e-9)
                     self.assertAlmostEqual(row["algbw_GBps"], 1e-3 * row["bytes"] / row["time_us"], delta=1e-5 * row["algbw_GBps"])
                     self.assertGreater(row["pss_bytes"], 0)
-        for name in ("all_gather", "broadcast"):  # beyond what stays in caches, at no round address
+        for name in ("all_gather", "broadcast"):  # larger than the caches, at an odd address
             self.rows(name, "-n", "3", "-b", "9999999", "-e", "9999999", "-d", "u8")
         self.assertEqual([row["bytes"] for row in self.rows("barrier", "-n", "3")], [0])
         self.assertEqual([row["root"] for row in self.rows("broadcast", "-n", "3", "-e", "8", "-r", "all")], [0, 1, 2])
 
     def test_types_and_reductions(self):
-        """Each type with each reduction that it has, and one that it has not."""
+        """Each type with each reduction it supports, and one that it does not."""
         for name, count in (("all_reduce", 84), ("reduce_scatter", 78)):
             rows = self.rows(name, "-n", "2", "-b", "600", "-e", "600", "-d", "all", "-o", "all")
             self.assertEqual(len({(row["dtype"], row["redop"]) for row in rows}), len(rows))
@@ -110,7 +110,7 @@ class Bench(harness.JobTest):
         self.assertIn("N/A", table)
 
     def launched(self, ranks, environment_of, words):
-        """As a launcher does it: the same command `ranks` times, told apart by the environment alone."""
+        """Runs the same command `ranks` times as a launcher does: only the environment differs."""
         processes = [subprocess.Popen(words, env=dict(os.environ, **environment_of(rank)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                       cwd=self.directory) for rank in range(ranks)]
         outputs = [process.communicate(timeout=60) for process in processes]
@@ -119,7 +119,7 @@ class Bench(harness.JobTest):
 
     @staticmethod
     def two_free_ports():
-        """The first of two neighbours below those that the kernel gives out, so that nobody takes them meanwhile."""
+        """The first of two adjacent ports below the ephemeral range, so that no other process gets them meanwhile."""
         for port in range(21000 + os.getpid() % 5000 * 2, 32000, 2):
             try:
                 with socket.socket() as one, socket.socket() as two:
@@ -131,7 +131,7 @@ class Bench(harness.JobTest):
         raise OSError("no two neighbouring ports are free")
 
     def test_launchers(self):
-        """Environments of torchrun and srun, and Open MPI's and MPICH's mpirun where they are installed: no other word, one job."""
+        """Environments of torchrun and srun, and Open MPI's and MPICH's mpirun where they are installed: one job without further options."""
         bench = [harness.PROGRAMS.weft, "bench", "all_gather", "-b", "1K", "-e", "1K", "--iters", "3", "--json"]
         example = [harness.PROGRAMS.weft, "run", "--", os.path.join(harness.BUILD, "examples", "01_all_reduce")]
         port = self.two_free_ports()
@@ -155,7 +155,7 @@ class Bench(harness.JobTest):
                     self.assertIn("of 3", self.launched(1, lambda _: root, [mpirun, *words, "-n", "3", *example])[0])
 
     def test_replay(self):
-        """Records of a job's calls: by all ranks' files, with gaps, by one file, and what does not fit together."""
+        """Records of the calls of a job: replay from the files of all ranks, with gaps, from one file, and from files that mismatch."""
         directory = self.path("calls")
         os.mkdir(directory)
         words = [harness.PROGRAMS.weft, "bench", "sendrecv", "-n", "3", "-b", "1K", "-e", "64K", "-f", "64", "--iters", "5"]
@@ -170,7 +170,7 @@ class Bench(harness.JobTest):
                 self.assertEqual(rows["send"]["calls"], times * 3 * 2 * (5 + 5 + 1))
                 self.assertEqual({key: rows["send"][key] for key in ("calls", "total_bytes")}, {key: rows["recv"][key] for key in ("calls", "total_bytes")})
                 self.assertTrue(all(row["time_us"] > 0 and row["ranks"] == 3 for row in rows.values()))
-        kinds = {json.loads(line)["kind"] for line in self.bench("replay", files[1], "--json").splitlines()}  # whose sends fit nobody else
+        kinds = {json.loads(line)["kind"] for line in self.bench("replay", files[1], "--json").splitlines()}  # whose sends match no other rank
         self.assertEqual(kinds, {"barrier", "all_reduce"})
         for words, sentence in ((["-n", "2", directory], "the record is of 3 ranks and this job has 2"), ([self.path("nowhere")], "No such file"),
                                 ([harness.PROGRAMS.weft], "it is cut or damaged"), ([self.directory], "has no flight record of rank 0")):
@@ -181,8 +181,8 @@ class Bench(harness.JobTest):
         self.assertIn("every operation on record ended well", done.stdout)
 
     def replayed_groups(self, calls_of, only=""):
-        """The rows of a replay of four ranks' made-up records, or of one of them that all follow (`only`, its file): calls_of(rank) yields (group, members,
-        rank in it, ranks, sequence, kind, lengths...)."""
+        """The rows of a replay of made-up records of four ranks, or of one of them that all follow (`only`, its file). calls_of(rank) yields
+        (group, members, rank in it, ranks, sequence, kind, lengths...)."""
         directory = tempfile.mkdtemp(dir=self.directory)
         for rank in range(4):
             operations = []
@@ -204,7 +204,7 @@ class Bench(harness.JobTest):
         return done, {row["kind"]: row for row in map(json.loads, done.stdout.splitlines())}
 
     def test_replay_groups(self):
-        """Groups of some ranks are made again; two without a common rank may share a number; lengths of unequal pieces are those on record."""
+        """Groups of some ranks are created again; two without a common rank may share an id; lengths of unequal pieces are those of the record."""
         def mesh(rank):
             pair, column = rank // 2, rank % 2
             yield 1, 99, rank, 4, 0, "barrier"
@@ -220,7 +220,7 @@ class Bench(harness.JobTest):
         self.assertEqual(rows["reduce_scatter"]["total_bytes"], 4 * 4 * 1024)
         self.assertEqual(rows["gather"]["total_bytes"], 2 * (40 + 160))
 
-        def unequal(rank):  # what differs from rank to rank is not in the record of one
+        def unequal(rank):  # arguments that differ between ranks are not in the record of one rank
             yield 1, 99, rank, 4, 0, "gather", *([[10, 30, 20, 40]] if rank == 1 else [[10 * rank]])
             yield 1, 99, rank, 4, 1, "all_gather", [1, 2, 3, 4]
             yield 1, 99, rank, 4, 2, "all_to_all", [1, 2, 3, 4], [5, 6, 7, 8]
@@ -229,7 +229,7 @@ class Bench(harness.JobTest):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual({kind: row["calls"] for kind, row in rows.items()}, {"all_gather": 4})
 
-        def partial(rank):  # rank 3 has lost what it did in the group of three, and rank 2 its first barrier
+        def partial(rank):  # the record of rank 3 lacks its calls in the group of three, and that of rank 2 its first barrier
             if rank != 2:
                 yield 1, 99, rank, 4, 0, "barrier"
             if rank in (0, 1):
@@ -250,10 +250,10 @@ class Bench(harness.JobTest):
         self.assertEqual([row["bytes"] for row in rows], [4, 4400, 4840000])
 
     def test_start(self):
-        """What a group keeps of each rank is small: most of its memory is there once for all groups."""
+        """The memory of a group per rank is small: most of it is shared by all groups."""
         if not harness.sanitized():
             row = json.loads(self.bench("start", "-n", "8", "--groups", "300", "--transport", "shm", "--json", preexec_fn=small_pages))
-            self.assertLess((row["pss_groups_bytes"] - row["pss_bytes"]) / 300, 8448)  # 8,090 to 8,202 in 25 runs: and rings that are touched as time goes by
+            self.assertLess((row["pss_groups_bytes"] - row["pss_bytes"]) / 300, 8448)  # and pages of rings that are touched over time
         row = json.loads(self.bench("start", "-n", "3", "--groups", "3", "--json"))
         self.assertEqual((row["ranks"], row["groups"]), (3, 3))
         self.assertTrue(0 < row["joined_s"] <= row["first_barrier_s"])
@@ -270,7 +270,7 @@ class Bench(harness.JobTest):
         self.assertTrue(all(row["time_us"] > 0 and row["ratio"] > 0 for row in rows))
 
     def test_calibrate(self):
-        """What was measured is what plans are chosen by."""
+        """Plans are chosen by the measured figures."""
         links = self.path("links")
         text = self.bench("calibrate", "-n", "2", "--write", links)
         self.assertIn("a message handed over", text)
@@ -286,7 +286,7 @@ class Bench(harness.JobTest):
         self.assertIn("in memory that all ranks map (measured: words", done.stdout)
 
     def test_one_host_is_explained(self):
-        """On one host the operations take no messages, and say so."""
+        """On one host the operations use no messages, and --explain shows that."""
         for operation in ("reduce", "gather", "scatter", "all_to_all"):
             text = self.bench(operation, "-n", "2", "-b", "64K", "-e", "64K", "--iters", "2", "--transport", "shm", "--explain")
             self.assertRegex(text, operation + r": one-host [\d.]+ us, in memory that all ranks map \(assumed: words .*\); by messages it would be " + operation)
@@ -319,7 +319,7 @@ class Bench(harness.JobTest):
         self.assertEqual(len(table), 6)
 
     def test_exposed(self):
-        """The ranks beside a slow one wait for it, and it waits for none; equal ranks and a step alone do not."""
+        """The other ranks wait for a slow rank, and the slow rank waits for none; equal ranks and a step alone do not wait."""
         done = self.bench("exposed", "-n", "3", "--iters", "4", "--piece-us", "100", "--late-us", "40000", "-r", "1", "-b", "4K", "--json")
         rows = {(row["row"], row["of"]): row for row in map(json.loads, done.splitlines())}
         self.assertEqual(list(rows), [("alone", "all"), ("equal", "all"), ("slow", "others"), ("slow", "slow")])
@@ -334,7 +334,7 @@ class Bench(harness.JobTest):
         self.assertEqual(len({len(line) for line in table[1:]}), 1, table)
 
     def test_p2p(self):
-        """Every measurement and way to wait; contents are checked; started by itself and by `weft run`."""
+        """Every measurement and wait mode; contents are checked; started alone and by `weft run`."""
         words = ["p2p", "--row-ms", "20", "-b", "1", "-e", "70000", "-f", "1000", "--json"]
         for wait in ("poll", "sleep", "auto"):
             with self.subTest(wait=wait):
@@ -355,7 +355,7 @@ class Bench(harness.JobTest):
 
     @staticmethod
     def session_members(session):
-        """Processes that still run in it."""
+        """Processes of the session that still run."""
         members = []
         for path in glob.glob("/proc/[0-9]*/stat"):
             try:
@@ -383,7 +383,7 @@ class Bench(harness.JobTest):
         self.assertIn("needs two", done.stderr)
 
     def test_interrupt(self):
-        """Ctrl-C ends every process of a benchmark, whoever started it, and the rows that were printed are whole."""
+        """Ctrl-C ends every process of a benchmark, and the printed rows are complete."""
         jobs = (["p2p", "-n", "3", "--pattern", "all", "--measure", "bw", "--row-ms", "400", "--json"], ["all_reduce", "-n", "2", "--iters", "200", "--json"],
                 ["push_pull", "-n", "2", "-s", "1", "--iters", "200", "--json"])
         for words in jobs:
@@ -436,7 +436,7 @@ class Bench(harness.JobTest):
         self.assertEqual(sums["halves"], sums["whole"])
 
     def test_damaged_checkpoint(self):
-        """What is not whole is refused with a sentence; where a file cannot be written the checkpoint before it stays, of all ranks."""
+        """An incomplete checkpoint is refused with a sentence; if a file cannot be written, all ranks keep the checkpoint before."""
         place, program = os.path.join(self.directory, "place"), os.path.join(harness.BUILD, "examples", "03_checkpoint")
 
         def trains(name, sentence=None):

@@ -1,5 +1,5 @@
-"""test_checkpoint.py - examples/03_checkpoint.c: a job that is stopped and begun again goes on bit for bit, on whatever number of shards;
-one that is killed, on any rank and at any change of the folder, leaves a whole checkpoint: the one before, or its own."""
+"""test_checkpoint.py - examples/03_checkpoint.c: a job that is stopped and started again continues bit for bit, on any number of
+shards. A job that is killed, on any rank and at any change of the folder, leaves a complete checkpoint: the one before, or its own."""
 
 import os
 import re
@@ -10,12 +10,12 @@ import unittest
 import harness
 
 STEPS = 4
-CHANGES = {0: 8, 1: 2}  # by each rank: what it writes, renames and removes
+CHANGES = {0: 8, 1: 2}  # changes of the folder by each rank: writes, renames, removals
 
 
 class Checkpoint(harness.JobTest):
     def steps(self, folder, shards=1, **more):
-        """One job; (its first step, what its weights sum to), None if it did not come to an end."""
+        """Runs one job. Returns (its first step, the sum of its weights); None if it did not finish."""
         self.jobs = getattr(self, "jobs", 0) + 1
         done = self.run_job(shards, 2, [os.path.join(harness.BUILD, "examples", "03_checkpoint"), folder, str(STEPS)],
                             name=f"run{self.jobs}", **more)
@@ -29,7 +29,7 @@ class Checkpoint(harness.JobTest):
 
     def kill_at(self, rank, change, after):
         environment = {"LD_PRELOAD": os.environ["WEFT_DIE_AT"], "DIE_RANK": str(rank), "DIE_AT": str(change)}
-        environment["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"  # die_at comes before the sanitizer
+        environment["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"  # die_at is preloaded before the sanitizer
         if after:
             environment["DIE_AFTER"] = "1"
         return environment

@@ -1,6 +1,6 @@
-"""test_judge.py - codec auto in whole jobs: what is chosen on a link that leaves no doubt, and equal weights whatever is chosen.
+"""test_codec_tuner.py - codec auto in whole jobs: the decision on a slow link, and equal weights for any decision.
 
-The link is the transport's own delay wrapper: 12.5 MB/s, over which the largest matrix takes a third of a second dense."""
+The delay wrapper of the transport limits the link to 12.5 MB/s: the largest matrix takes a third of a second dense."""
 
 import json
 
@@ -44,7 +44,7 @@ class Judge(harness.JobTest):
         self.assertTrue(all(tensor["codec"] in ("dense", "bf16") for tensor in tensors.values()), tensors)
 
     def test_no_candidates(self):
-        """Nothing but dense to choose from; and a codec by name is no choice."""
+        """Without candidates auto is dense; a codec by name is used as it is."""
         self.assertEqual({tensor["codec"] for tensor in self.tensors("auto:dense").values()}, {"dense"})
         tensors = self.tensors("bf16")
         self.assertEqual({(tensor["codec"], tensor["chosen"], tensor["changes"]) for tensor in tensors.values()}, {("bf16", False, 0)})

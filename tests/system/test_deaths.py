@@ -1,7 +1,7 @@
-"""test_deaths.py - a killed process ends the job for everybody: soon, with its name in the error, leaving nothing behind.
+"""test_deaths.py - a killed process ends the job on all ranks: within seconds, with its name in the error, without processes or files left.
 
-The processes are started one by one, so that no launcher ends them in the library's place; then once more
-through `weft run`."""
+The processes are started one by one, so that no launcher ends them instead of the library; then again through
+`weft run`."""
 
 import os
 import re
@@ -83,7 +83,7 @@ class Deaths(harness.JobTest):
         self.assertLessEqual(int(took_ms), 300 + 1000 * LIMIT, log) # it kills itself after 300 ms
 
     def test_a_child_outlives_its_trainer(self):
-        """It holds copies of all that the trainer had open. The job is by hand, then through weft run."""
+        """The child holds copies of all descriptors of the trainer. The job is started by hand, then through weft run."""
         for backend in ("auto", "tcp"):
             for kind in ("exec", "fork"):
                 with self.subTest(backend=backend, kind=kind):
@@ -99,13 +99,13 @@ class Deaths(harness.JobTest):
                     self.heard(self.log(group, "worker0"))
 
                     name = f"run-{kind}-{backend}"
-                    for shards in (0, 1): # in weft run, or in the weftd that it starts
+                    for shards in (0, 1): # in weft run, or in its weftd
                         self.run_job(shards, 2, [OUTLIVED, kind], f"{name}-{shards}", environment={"WEFT_TRANSPORT_BACKEND": backend})
                         with open(self.path(f"{name}-{shards}", "rank0.log")) as file:
                             self.heard(file.read())
 
     def test_executed_children_inherit_nothing(self):
-        for backend in ("auto", "tcp"): # connections that UCX makes are its own
+        for backend in ("auto", "tcp"): # connections of UCX are not those of weft
             for shards in (0, 1):
                 with self.subTest(backend=backend, shards=shards):
                     name = f"inherit-{backend}-{shards}"

@@ -1,7 +1,7 @@
 """test_descriptors.py - a program closes or replaces descriptors that weft opened: weft_wait and weft_finalize return, weft_finalize
-within its 5 s, and the log has a bounded number of lines, one of which names the cause.
+within 5 s, and the log has a bounded number of lines, one of which names the cause.
 
-UCX ends a process that uses one of its sockets after the program has closed it, so only the descriptors of weft itself are taken from it."""
+UCX ends a process that uses one of its sockets after the program has closed it, so the test closes only descriptors of weft itself."""
 
 import glob
 import os
@@ -21,7 +21,7 @@ class Descriptors(harness.JobTest):
         with self.subTest(name):
             done = self.run_job(shards, 2, [PROGRAM, how, kind, "-1", *wait], name, seconds=60,
                                 environment={"WEFT_TRANSPORT_BACKEND": backend, "WEFT_DEADLINE_MS": "20000",
-                                             # libevent frees its last buffers by an event, which cannot happen any more
+                                             # libevent frees its last buffers in an event that no longer fires
                                              "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"})
             text = ""
             for path in sorted(glob.glob(os.path.join(self.path(name), "rank*.log"))):

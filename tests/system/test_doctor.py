@@ -1,5 +1,5 @@
-"""test_doctor.py - weft doctor as processes: tries on this host, to a listener, in two network namespaces; what it says
-when nobody listens, when the secrets differ, when strangers come; its file and its exit status."""
+"""test_doctor.py - weft doctor as processes: tries on this host, to a listener, and between two network namespaces; messages
+without a listener, with different secrets, and with unauthenticated clients; its file and its exit status."""
 
 import json
 import os
@@ -73,7 +73,7 @@ class Doctor(unittest.TestCase):
             self.assertGreater(link["bytes_per_second"], 1000000)
         again, _ = self.doctor("--links", expect=0)
         self.assertEqual(again["links"], report["links"])
-        self.path("links", "weft-links 1\nhost 1 a\n")  # cut off: made anew, with a word about it
+        self.path("links", "weft-links 1\nhost 1 a\n")  # truncated: created again, with a message
         report, error = self.doctor()
         self.assertIn("probe again", error)
         self.assertTrue(report["links"])
@@ -117,7 +117,7 @@ class Doctor(unittest.TestCase):
             report, _ = self.doctor(f"127.0.0.1:{port}", expect=3)  # bound, not listening: refused
             self.assertIn("--listen", self.only(report, "reach")["advice"])
             other.listen(1)
-            report, _ = self.doctor(f"127.0.0.1:{port}", "--deadline", "1", expect=3)  # takes the call and says nothing
+            report, _ = self.doctor(f"127.0.0.1:{port}", "--deadline", "1", expect=3)  # accepts the connection and sends nothing
             self.assertIn("something else", self.only(report, "reach")["text"])
 
     def only(self, report, name):
@@ -128,7 +128,7 @@ class Doctor(unittest.TestCase):
     def test_secrets_must_agree_and_strangers_stop_nobody(self):
         right, wrong = self.path("right", "the secret\n"), self.path("wrong", "another\n")
         _, port = self.listen("127.0.0.1", "--secret-file", right)
-        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]  # say nothing
+        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]  # send nothing
         strangers[0].sendall(os.urandom(300))
         report, _ = self.doctor("--secret-file", wrong, f"127.0.0.1:{port}", expect=3)
         self.assertIn("secret", self.only(report, "reach")["text"])
@@ -138,7 +138,7 @@ class Doctor(unittest.TestCase):
             stranger.close()
 
     def test_more_strangers_than_places_and_one_that_trickles(self):
-        """All places are taken by strangers, more come all the time, one sends a byte now and then; --once is not theirs."""
+        """Unauthenticated clients use all slots, further ones connect, and one sends a byte from time to time; none of them ends --once."""
         secret = self.path("secret", "the secret\n")
         process, port = self.listen("127.0.0.1", "--secret-file", secret, "--once", "--deadline", "20")
         strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
@@ -151,7 +151,7 @@ class Doctor(unittest.TestCase):
             stranger.close()
 
     def test_a_listener_that_trickles_has_one_deadline(self):
-        """It greets as it should, then sends its proof one byte at a time for ever."""
+        """A listener sends a valid challenge, then its proof one byte at a time without end."""
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
             other.listen(1)
@@ -203,7 +203,7 @@ class Doctor(unittest.TestCase):
             self.assertEqual(len(rows), 2, report["links"])
             for link in rows:
                 self.assertTrue(link["works"])
-                self.assertLess(link["bytes_per_second"], 1e9)  # the shaped link carries 0.125e9: loopback would show more
+                self.assertLess(link["bytes_per_second"], 1e9)  # the rate of the shaped link is 0.125e9; loopback has more
             self.assertEqual(self.only(report, "path-mtu")["level"], "ok")
             report, _ = self.doctor("--deadline", "1", "10.77.0.99:4747", prefix=network.command("here", []), expect=3)
             self.assertEqual(self.only(report, "reach")["level"], "broken")
@@ -225,8 +225,8 @@ class Doctor(unittest.TestCase):
             self.assertIn("MTU 1500 on weft0 here, 1400 on weft0 there", finding["text"])
             rule = ["iptables", "-A", "INPUT", "-i", netns.DEVICE, "-p", "tcp", "--syn", "!", "--dport", str(port), "-j", "DROP"]
             if not shutil.which("iptables") or subprocess.run(network.command("there", rule), stderr=subprocess.DEVNULL).returncode != 0:
-                return  # no firewall can be made here; the rest has been shown
-            subprocess.run(network.command("here", rule), check=True)  # the transport may call either way
+                return  # no firewall is possible here; the other checks have passed
+            subprocess.run(network.command("here", rule), check=True)  # the transport may connect in either direction
             report, _ = self.doctor(*words, f"{address}:{port}", prefix=network.command("here", []), expect=3)
             found = [finding for finding in report["findings"] if finding["id"] == "transport" and finding["subject"] == f"{address}:{port}"]
             self.assertEqual([finding["level"] for finding in found], ["broken"])

@@ -1,5 +1,5 @@
-"""test_elastic.py - jobs that go on when workers are killed: the failed step is run again on those that are left, with the
-bits that a job of that size has from that state."""
+"""test_elastic.py - jobs that continue when workers are killed: the remaining workers repeat the failed step, with the bits that a
+job of that size has from that state."""
 
 import glob
 import os
@@ -23,7 +23,7 @@ class Elastic(harness.JobTest):
         return self.run_job_words(workers, workers_min, [ELASTIC] + [str(word) for word in words], name)
 
     def run_job_words(self, workers, workers_min, words, name="run", deadline_ms=60000, options=()):
-        """Exit status, the workers' logs, and what weft run said."""
+        """Exit status, the logs of the workers, and the output of weft run."""
         command = [harness.PROGRAMS.weft, "run", "-n", str(workers), "--log-dir", self.path(name)]
         command += ["--min-workers", str(workers_min)] if workers_min else []
         command += options
@@ -76,13 +76,13 @@ class Elastic(harness.JobTest):
         self.results(text, 3)
 
     def test_killed_before_the_job_runs(self):
-        """A worker that never joins: nobody waits for it until the deadline."""
+        """A worker that never joins: the others do not wait for it until the deadline."""
         code, text, output = self.run_job_words(2, 1, ["sh", "-c", f'[ $WEFT_RANK = 1 ] && kill -9 $$; exec {ELASTIC} 3'])
         self.assertEqual(code, 1, text + output)
         self.assertIn("rank 1", output)
 
     def test_stopped_in_a_step(self):
-        """A rank falls silent and its connections stay open: the heartbeat finds it, and the job shrinks as after a death."""
+        """A stopped rank whose connections are open: the heartbeat detects it, and the job shrinks as after a death."""
         with mock.patch.dict(os.environ, {"WEFT_SERVER_HEARTBEAT": "3s"}):
             code, text, output = self.run_elastic(4, 3, [9, 2, 5, "stopped"])
         self.assertEqual(code, 0, text + output)
@@ -114,7 +114,7 @@ class Elastic(harness.JobTest):
         self.assertEqual(len({line[2] for line in lines}), 1, text)
 
     def test_codec_auto(self):
-        """A rank is lost, and another time started again: what those that are there choose, they have the same results with."""
+        """A rank is lost, and in a second job restarted: the decisions of the remaining ranks are equal, and so are their results."""
         for killed in (2, 0):
             code, text, output = self.run_elastic(4, 2, ["judged", killed, 3], f"judged{killed}")
             self.assertEqual(code, 0, text + output)
@@ -127,7 +127,7 @@ class Elastic(harness.JobTest):
             self.judged(text, 4)
 
     def joined(self, text, epochs, ranks):
-        """What ranks said when all had joined, for each time: rank, last, next step, hash."""
+        """The lines of the ranks after each join: rank, last, next step, hash."""
         for epoch in range(1, epochs + 1):
             lines = re.findall(rf"^joined {epoch}: rank (\d+) of (\d+), last (\d+), next (\d+), hash ([0-9a-f]+)$", text, re.MULTILINE)
             self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), text)
@@ -136,13 +136,13 @@ class Elastic(harness.JobTest):
             yield int(lines[0][2]), int(lines[0][3])
 
     def test_ranks_out_of_data_join(self):
-        """Three times, 4 ranks with 3 to 6 batches: the others go on, and all go on together from the state of the last one."""
+        """Three times, 4 ranks with 3 to 6 batches: the others continue, and then all continue from the state of the last one."""
         code, text, output = self.run_elastic(4, 4, ["join", 3, 3])
         self.assertEqual(code, 0, text + output)
         self.assertEqual(list(self.joined(text, 3, 4)), [(3, 7), (3, 13), (3, 19)])
         self.assertIn("rank 0 (", text)
         self.assertIn("has joined: it is out of data", text)
-        # The means: of ranks 1 to 4, then without the first, and so on.
+        # The means of ranks 1 to 4, then without rank 1, and so on.
         for line, times in (("mean 2.5", 36), ("mean 3", 9), ("mean 3.5", 6), ("mean 4", 3)):
             self.assertEqual(text.splitlines().count(line), times, text)
 
@@ -155,11 +155,11 @@ class Elastic(harness.JobTest):
         list(self.joined(text, 2, 3))
 
     def grown(self, text):
-        """The last step at which ranks came in."""
+        """The last step at which ranks joined."""
         return max(int(step) for step, _ in re.findall(r"^grew (\d+) of (\d+)$", text, re.MULTILINE))
 
     def test_a_lost_rank_is_started_again(self):
-        """It comes in at the end of a step; from there on the bits are those of a job of that size from that state."""
+        """The rank joins at the end of a step; from then on the bits are those of a job of that size from that state."""
         for killed in (2, 0):
             with self.subTest(killed=killed):
                 name = f"again{killed}"
@@ -188,7 +188,7 @@ class Elastic(harness.JobTest):
         self.results(text, 4)
 
     def test_started_again_in_vain(self):
-        """A worker that dies before it has come in is missed by nobody, and is started once more."""
+        """The loss of a worker that dies before it has joined is not reported, and it is restarted once more."""
         states, mark = self.path("states"), self.path("mark")
         os.makedirs(states)
         script = (f'if [ $WEFT_RANK = 1 ]; then echo >>{mark}; [ $(wc -l <{mark}) = 2 ] && exit 3; fi; '
@@ -216,7 +216,7 @@ class Elastic(harness.JobTest):
         return self.run_job_words(workers, 1, [SERVED] + [str(word) for word in words], name, options=["-s", str(shards)])
 
     def served_results(self, text, ranks):
-        """The survivors have the same weights; how many chunks closed before a loss."""
+        """Checks that the survivors have equal weights; returns the number of chunks closed before a loss."""
         lines = SERVED_LINE.findall(text)
         self.assertEqual(len(lines), ranks, text)
         self.assertEqual({int(line[0]) for line in lines}, {ranks}, text)
@@ -234,10 +234,10 @@ class Elastic(harness.JobTest):
                 self.assertIn("run step 3 again", text)
                 self.assertIn("the job continues without it", output)
         self.assertEqual(earlier["before"], 0)
-        self.assertGreater(earlier["after"], 0)  # it had waited for both tensors: all their chunks were closed
+        self.assertGreater(earlier["after"], 0)  # the rank had waited for both tensors: all their chunks were closed
 
     def test_shards_killed_one_after_the_other(self):
-        """Also rank 0, and in the first step, whose weights the shards have from it."""
+        """Also rank 0, also in the first step, for which it sent the initial weights to the shards."""
         for name, kills in (("two", [3, 2, "middle", 1, 4, "middle"]), ("first", [0, 1, "middle"]), ("all", [0, 1, "after", 1, 2, "before", 2, 3, "middle"])):
             with self.subTest(name=name):
                 code, text, output = self.served(4, [6] + kills, "served-" + name, shards=3)
@@ -289,7 +289,7 @@ class Elastic(harness.JobTest):
         self.assertEqual(text.count("no weights yet; call weft_tensor_init first"), 2, text)
 
     def rested(self, text, rounds, ranks):
-        """The step that comes next when all have rested, for each time."""
+        """The next step after each rest of all ranks."""
         for number in range(1, rounds + 1):
             lines = re.findall(rf"^rested {number}: rank (\d+) of (\d+), last (\d+), next (\d+)$", text, re.MULTILINE)
             self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), text)
@@ -298,12 +298,12 @@ class Elastic(harness.JobTest):
             yield int(lines[0][3])
 
     def test_shards_ranks_out_of_data_join(self):
-        """The others go on, with means of their number; the first step that is run after a rest has the shards' weights on all ranks."""
+        """The other ranks continue with means over their number; in the first step after a rest all ranks have the weights of the shards."""
         code, text, output = self.served(4, ["rest", 3, 2], "served-rest")
         self.assertEqual(code, 0, text + output)
         self.assertEqual(list(self.rested(text, 3, 4)), [6, 11, 16])
         self.assertIn("has joined: it is out of data", text)
-        self.assertEqual(len(set(re.findall("hash ([0-9a-f]+)", text))), 4, text)  # each holds what it had last; the shards the newest
+        self.assertEqual(len(set(re.findall("hash ([0-9a-f]+)", text))), 4, text)  # each rank holds its last weights; the shards hold the newest
 
     def test_shards_killed_while_others_rest_or_resting(self):
         code, text, output = self.served(4, ["rest", 2, 2, 2, 4, "middle"], "served-rest-others")
@@ -326,7 +326,7 @@ class Elastic(harness.JobTest):
         self.assertFalse(SERVED_LINE.findall(text))
 
     def test_killed_at_any_time(self):
-        """Two of five, at random moments, now and then while the others are agreeing on the first loss."""
+        """Two of five at random times, sometimes while the others agree on the first loss."""
         seed = int(os.environ.get("WEFT_TEST_SEED", "1"))
         for round_number in range(8):
             chance = random.Random(seed * 100 + round_number)

@@ -1,5 +1,5 @@
 """test_groups.py - memory of very many groups, in bytes: of meshes dp x tp x pp x ep with all their sets of axes, unused and used, and of
-groups that come and go. Real processes; no times."""
+groups that are created and freed. Real processes; no times."""
 
 import os
 import re
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 class Groups(harness.JobTest):
     def figures(self, workers, words, transport):
-        """Of each rank: (what, groups) -> (Pss, bytes of the allocator, descriptors)."""
+        """Figures of each rank: (phase, groups) -> (Pss, bytes of the allocator, descriptors)."""
         name = "-".join([transport, str(workers), *words])
         done = self.run_job(0, workers, [WORKER, *words], name, seconds=180, environment={"WEFT_TRANSPORT_BACKEND": transport})
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -24,7 +24,7 @@ class Groups(harness.JobTest):
         return ranks
 
     def hold(self, workers, groups, how, transport):
-        """The most of any rank: Pss, and what the groups add to Pss and to the allocator's bytes."""
+        """The maximum over the ranks of Pss, and of the Pss and allocator bytes that the groups add."""
         ranks = self.figures(workers, ("hold", str(groups), how), transport)
         held = [(rank[("begun", 0)], rank[("hold", groups)]) for rank in ranks]
         return max(after[0] for _, after in held), max(after[0] - before[0] for before, after in held), max(after[1] - before[1] for before, after in held)
@@ -39,7 +39,7 @@ class Groups(harness.JobTest):
                     self.assertLess(pss, 16 * MIB, seen)
                 for groups, (_, pss_more, heap_more) in seen.items():
                     self.assertLess(heap_more, 512 * 1024 + groups * heap_each, (transport, how, seen))
-                    # 1 MiB: the hall of the session, in which groups of two say their long sums
+                    # 1 MiB: the large copy-in slots of the session, used by groups of two
                     self.assertLess(pss_more, 3 * MIB + groups * pss_each, (transport, how, seen))
 
     def test_groups_come_and_go(self):
@@ -49,7 +49,7 @@ class Groups(harness.JobTest):
                 first, last = rank[("churn", groups // 100)], rank[("churn", groups)]
                 self.assertEqual(first[2], last[2], rank)
                 if not harness.sanitized():
-                    self.assertLess(last[1] - first[1], 128 * 1024, rank)  # 14 bytes a group: nothing is kept of any
+                    self.assertLess(last[1] - first[1], 128 * 1024, rank)  # 14 bytes a group: no memory of a group is kept
                     self.assertLess(last[0] - first[0], MIB, rank)
 
 

@@ -1,7 +1,7 @@
 """test_identity.py - parameter server and all-reduce give the same weights, bit for bit, after every step.
 
-Matrices are larger than one chunk (1 MiB chunks, 4 MiB matrix) on two shards, so pieces of one tensor live apart; every
-rank's own hash of every step is compared."""
+Matrices are larger than one chunk (1 MiB chunks, 4 MiB matrix) on two shards, so the pieces of a tensor are on different
+shards. The hashes of every rank and step are compared."""
 
 import harness
 
@@ -31,7 +31,7 @@ class Identity(harness.JobTest):
         self.assertEqual(self.hashes("server", 4), self.hashes("all_reduce", 4))
 
     def test_compressed(self):
-        """The same bytes give the same aggregate, whatever moved and combined them."""
+        """Equal contributions give equal aggregates in both modes."""
         for codec in ("powersgd:rank=4", "topk:ratio=0.01"):
             with self.subTest(codec=codec):
                 extra = ["--hidden", "200", "--codec", codec]

@@ -1,5 +1,5 @@
-"""test_inspect.py - a rank that is killed or stopped in the middle of an all_reduce job: every survivor names it, and so
-does `weft inspect` from the flight records that they leave among the logs."""
+"""test_inspect.py - a rank is killed or stopped in the middle of an all_reduce job: every survivor names it, and so does
+`weft inspect` from the flight records among the logs."""
 
 import glob
 import json
@@ -71,7 +71,7 @@ class Inspect(harness.JobTest):
         self.assertTrue(found["trouble"])
         self.assertRegex(table.stdout, rf"no record of rank {victim}\b")
         troubled = [g for g in found["groups"] if g["trouble"]]
-        if number == signal.SIGSTOP or troubled:  # a killed one may have died when nothing was posted
+        if number == signal.SIGSTOP or troubled:  # the killed rank may have died between two operations
             self.assertEqual(troubled[0]["missing_ranges"], [[victim, victim]], table.stdout)
             self.assertIn(f"rank {victim} left no record", table.stdout)
         self.assert_nothing_left(self.directory)

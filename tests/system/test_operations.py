@@ -1,4 +1,4 @@
-"""test_operations.py - every operation between real processes; plans that promise one tree of sums give one set of bits."""
+"""test_operations.py - every operation between real processes; plans with one tree of sums give equal bits."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class Operations(harness.JobTest):
             self.assertRegex(text, r"all_reduce 4000 B, \d ranks: \w+; direct \d")
 
     def test_one_tree(self):
-        """Reproducible plans: the same bits whatever plan, chunk and transport; a ring's are others, but always the same."""
+        """Reproducible plans: equal bits for every plan, chunk and transport. The bits of a ring differ from them, but are always the same."""
         for workers in (3, 4):
             seen = {}
             for plan in ("direct", "doubling", "halving"):
@@ -50,7 +50,7 @@ class Operations(harness.JobTest):
                 self.bits(workers, f"{name}-{workers}", WEFT_COLLECTIVE_CHUNK_BYTES=chunk, **told, **(SHM if workers % 2 else TCP))
 
     def test_hosts(self):
-        """Ranks that say they are on different hosts, of two ranks or of unequal numbers: the hierarchy, and its bits where hosts are subtrees of T."""
+        """Ranks configured as different hosts, with two or unequal numbers of ranks: the hierarchy, and its bits if hosts are subtrees of T."""
         worker = ["sh", "-c", 'export WEFT_CLIENT_HOST=host$((WEFT_RANK / $RANKS_PER_HOST)); exec "$0"', WORKER]
         told = {"WEFT_PLAN_ALL_REDUCE": "hierarchy", "WEFT_PLAN_BROADCAST": "hierarchy", **TCP}
         for workers, per_host in ((4, 2), (5, 2), (5, 3)):
@@ -70,7 +70,7 @@ class Operations(harness.JobTest):
             self.assertEqual(len(set(same.values())), 1, seen)
 
     def test_measured_links(self):
-        """A table by which hosts 0, 2 and 1, 3 are two sites, the last host slow: all ranks go round alike; bits of T stay what they are."""
+        """A link table with two sites, hosts 0, 2 and 1, 3, and a slow last host: all ranks use the same ring order, and the bits of T do not change."""
         path, hosts = self.path("links"), 5
         with open(path, "w") as file:
             rows = [f"host {h + 1:016x} host{h}" for h in range(hosts)]
@@ -95,7 +95,7 @@ class Operations(harness.JobTest):
         self.assertNotEqual(seen["round"], seen["ring"])
 
     def test_retune(self):
-        """Plans tried and kept by what they take; the next job begins with what rank 0 wrote, and a broken file costs a line in the log."""
+        """Retuning tries plans and keeps the fastest; the next job begins with the file of rank 0; a damaged file gives one log line."""
         kept = self.path("plans")
         on_hosts = 'export WEFT_CLIENT_HOST=host$((WEFT_RANK / 2)); '
         worker = ["sh", "-c", on_hosts + 'exec "$0" $REPEAT', WORKER]

@@ -1,4 +1,4 @@
-"""test_sentences.py - what goes wrong on the user's side gives one clear sentence, a status, and no hang."""
+"""test_sentences.py - mistakes of the user give one sentence and an exit status, and no hang."""
 
 import gzip
 import os
@@ -47,7 +47,7 @@ class Sentences(harness.JobTest):
         self.check(self.call(harness.PROGRAMS.weft, "bench", "all_reduce"), "-n 2")
 
     def launched(self, variables, *words):
-        """A command as a launcher with these variables starts it; refused at once, and no log directory is left."""
+        """Runs a command as a launcher with these variables starts it; it must be refused at once, without a log directory."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
         return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, cwd=self.directory,
                               env={**environment, **variables})

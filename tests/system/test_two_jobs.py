@@ -1,4 +1,4 @@
-"""test_two_jobs.py - two jobs share a host: ports are free ones, names do not meet, results are those of a job alone."""
+"""test_two_jobs.py - two jobs share a host: ports are free, names do not collide, results equal those of a job alone."""
 
 import threading
 
@@ -25,7 +25,7 @@ class TwoJobs(harness.JobTest):
         self.assertEqual(hashes["a"].count("\n"), 30)
 
     def test_another_job_is_refused(self):
-        """A worker of another job at the first job's coordinator gets a sentence, and the first job goes on."""
+        """The coordinator refuses a worker of another job with a sentence, and its job continues."""
         import jobs
 
         group = self.group("mine")

@@ -1,8 +1,8 @@
 """test_waiting.py - waiting costs no CPU: with one worker stopped, every other process of the job sleeps.
 
-Counted are the times a process woke up by itself: heartbeats and their timers, a few a second, whatever the machine. A
-process that polls wakes thousands of times, or, if it never sleeps, uses the whole second: so a share of the CPU is
-bounded, too, far above what heartbeats cost under a sanitizer and far below what spinning does. The exact CPU time is
+The test counts the wake-ups of each process: heartbeats and their timers, a few a second on every machine. A process
+that polls with sleeps wakes up thousands of times; one that never sleeps uses the whole second. The share of the CPU is
+therefore bounded, too: far above that of heartbeats under a sanitizer and far below that of spinning. The CPU time is
 printed; `weft bench waiting` measures it."""
 
 import os

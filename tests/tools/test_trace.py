@@ -1,6 +1,6 @@
 """test_trace.py - a job whose endpoints write traces, merged by `weft trace merge` into one that parses.
 
-Also hand-made files: another host's clock, a process that died while it wrote, a file that is no trace.
+Also made-up files: the clock of another host, a process that died while it wrote, a file without a trace.
 """
 
 import glob

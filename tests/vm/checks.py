@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""checks.py - what is tested in the virtual machine; runs inside the guest, started by suite.py.
+"""checks.py - the checks in the virtual machine; runs inside the guest, started by suite.py.
 
     checks.py BUILD SETUP OUT SECONDS [NAME...]
 
 SETUP: "one" (device rxe0) or "pair" (rxe0 and rxe1 joined by veth0 - veth1). One line per check as it ends, and
 OUT/results.json: a list of {name, outcome, seconds, words, output}; outcome is ok, FAILED, skipped or not run (SECONDS
 were over). Every process has its own time limit, because RDMA
-programs whose peer is missing wait for ever. A check is a function of Checks below; it fails by an exception.
+programs wait without limit for a missing peer. A check is a function of Checks below; it fails by an exception.
 """
 
 import csv
@@ -25,7 +25,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "tools", "dev"))
 import jobs  # noqa: E402
 
-SLOW = 8  # an emulated machine on a busy host: factor on every limit below
+SLOW = 8  # factor of every limit below, for an emulated machine on a busy host
 STEPS = 20
 # UCX over soft-RoCE: UD to find each other, RC to talk; UD drops what comes to the IPv4 address unless told not to look; RC's
 # default of 7 retries means for ever on this device.
@@ -34,7 +34,7 @@ UCX_VERBS = {"UCX_TLS": "rc_verbs,ud_verbs", "UCX_UD_VERBS_ETH_DGID_CHECK": "n",
 
 
 class Failed(Exception):
-    """What a check says when it fails."""
+    """The sentence of a failed check."""
 
 
 class Skipped(Exception):
@@ -49,7 +49,7 @@ def left():
 
 
 def execute(words, seconds, environment=None, accept=(0,)):
-    """Output of a process that must end with 0 (or another status of `accept`) in time; all of its group is gone afterwards."""
+    """Output of a process that must end with 0 (or a status of `accept`) in time; its process group is killed afterwards."""
     seconds = min(seconds, left())
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                errors="replace", start_new_session=True, env={**os.environ, **(environment or {})})
@@ -70,7 +70,7 @@ class Checks:
         self.devices = ["rxe0", "rxe1"] if setup == "pair" else ["rxe0"]
         self.programs = jobs.Programs(build)
         self.scratch = "/tmp/checks"
-        self.note = ""  # shown beside the outcome
+        self.note = ""  # shown after the outcome
         self.tcp = None  # what the main job reports over tcp
 
     def path(self, *parts):
@@ -79,7 +79,7 @@ class Checks:
     # --- the machine itself ---
 
     def heal(self):
-        """A check that failed may have left the wires cut."""
+        """Restores the links, which a failed check may have cut."""
         if self.setup != "pair":
             return
         for interface in ("veth0", "veth1", "veth2", "veth3"):
@@ -88,7 +88,7 @@ class Checks:
         subprocess.run(["sh", os.path.join(ROOT, "tests", "vm", "repair-pair")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
     def devices_are_up(self):
-        """Soft-RoCE is what the rest runs on."""
+        """Soft-RoCE is up: all other checks require it."""
         shown = execute(["rdma", "link", "show"], 5 * SLOW)
         for device in self.devices:
             if not re.search(rf"{device}/1 state ACTIVE", shown):
@@ -98,7 +98,7 @@ class Checks:
     # --- one program of the build tree ---
 
     def cases(self, words, seconds, environment=None):
-        """A cmocka program; how many of its cases passed."""
+        """Runs a cmocka program; returns the number of cases that passed."""
         path = os.path.join(self.build, words[0])
         if not os.path.exists(path):
             raise Skipped(f"{words[0]} is not built")
@@ -110,7 +110,7 @@ class Checks:
         self.note = f"{passed} cases" + (f", {skipped} skipped" if skipped else "")
 
     def device_half(self):
-        """Queue pairs, completions, errors and the registration cache, below the transport; on the pair, with the wire hurt."""
+        """Queue pairs, completions, errors and the registration cache, below the transport; on the pair, with a faulty link."""
         self.cases(["tests/transport/test_verbs_device"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices), **self.wire()})
 
     def connection_manager(self):
@@ -122,22 +122,22 @@ class Checks:
         self.conformance("ucx-verbs", " ".join(device + ":1" for device in self.devices), UCX_VERBS)
 
     def remote_access_ucx_verbs(self):
-        """Put and get by UCX's own remote access: no byte touched by the owner's processor, closing waits for who has the key."""
+        """Put and get by UCX's own remote access: the processor of the owner touches no byte, and closing waits for holders of the key."""
         self.cases(["tests/transport/test_transport_ucx", "test_remote_access"], 10,
                    {**UCX_VERBS, "WEFT_TEST_DEVICES": " ".join(device + ":1" for device in self.devices)})
 
     def wire(self):
-        """For tests that hurt the wire, where there is one."""
+        """Environment of tests that disturb the link; empty without a pair."""
         if self.setup != "pair":
             return {}
         return {"WEFT_TEST_WIRE": "veth0", "WEFT_TEST_WIRE_REPAIR": "sh " + os.path.join(ROOT, "tests", "vm", "repair-pair")}
 
     def conformance(self, flavour, devices=None, environment=None):
-        """The transport's conformance suite over one of conformance/flavours.c; endpoints take the devices in turn."""
+        """The transport's conformance suite over one of conformance/flavours.c; endpoints alternate between the devices."""
         self.cases(["tests/transport/test_conformance", flavour], 30, {"WEFT_TEST_DEVICES": devices or " ".join(self.devices), **(environment or {})})
 
     def conformance_verbs(self):
-        """The verbs backend as it comes."""
+        """The verbs backend with its defaults."""
         self.conformance("verbs")
 
     def conformance_verbs_lanes(self):
@@ -149,15 +149,15 @@ class Checks:
         self.conformance("verbs-cm")
 
     def conformance_auto_verbs(self):
-        """auto with verbs inside: every other endpoint has no shared memory, so that both are used side by side."""
+        """auto with verbs inside: every other endpoint has no shared memory, so that both transports are in use."""
         self.conformance("auto-verbs")
 
     def auto_device_goes(self):
-        """The wire of auto's verbs part is cut for good: its peers end by its name, those over shared memory go on."""
+        """The link of the verbs backend of auto is cut: its peers fail with its name, peers over shared memory continue."""
         self.cases(["tests/transport/test_transport_auto", "test_verbs_*"], 10, {"WEFT_TEST_DEVICES": " ".join(self.devices), **self.wire()})
 
     def p2p_and_doctor(self):
-        """The tools over verbs: with a secret, whose link then listens on the device's own network; what a job would use."""
+        """The tools over verbs: with a secret, listening on the network of the device; the transport that a job would use."""
         secret = self.path("secret")
         with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
             file.write("0123456789abcdef0123456789abcdef")
@@ -187,7 +187,7 @@ class Checks:
         self.conformance("trace-verbs")
 
     def verbs_backend(self):
-        """What only verbs has: several lanes, small windows, keys taken back, queue pairs that break under load."""
+        """Features of verbs only: several lanes, small windows, revoked keys, queue pairs that fail under load."""
         self.cases(["tests/transport/test_verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
 
     def processes_verbs(self):
@@ -200,11 +200,11 @@ class Checks:
 
     def faults_verbs(self):
         """Traffic while queue pairs are forced into error; on the pair, while the wire loses, delays, reorders, doubles and
-        damages packets, is cut and mended, is cut for good, swallows everything."""
+        damages packets, is cut and restored, is cut permanently, drops everything."""
         self.cases(["tests/transport/test_verbs_faults"], 25, {"WEFT_TEST_DEVICES": " ".join(self.devices), **self.wire()})
 
     def rails_verbs(self):
-        """Two rails, one of them cut: work goes on over the other."""
+        """Two rails, one of them cut: traffic continues over the other."""
         self.cases(["tests/transport/test_verbs_faults", "test_rail*"], 10, {"WEFT_TEST_DEVICES": "rxe0,rxe2 rxe1,rxe3", **self.wire(), "WEFT_TEST_SECOND_WIRE": "veth2"})
 
     # --- what the verbs backend costs ---
@@ -254,8 +254,8 @@ class Checks:
     def counters(self):
         """Work and packets for each MiB, beside ib_write_bw's with writes of the same 64 KiB (one work request and doorbell each,
         one of a hundred signalled). Start-up is left out by taking the difference of two runs. Times mean nothing here; these
-        counts hardly depend on the machine: the soft wire drops a packet now and then, which is sent again, so a count that is
-        too high is taken a second time."""
+        counts hardly depend on the machine. The soft link sometimes drops a packet, which is sent again: a count that is too
+        high is measured a second time."""
         for program in ("strace", "ib_write_bw", "ss"):
             if not shutil.which(program):
                 raise Skipped(f"{program} is not installed (tools/install-packages --full)")
@@ -285,7 +285,7 @@ class Checks:
     # --- the main job ---
 
     def train(self, name, environment, of_shards, of_workers, workers_tune=None):
-        """A few steps of the trainer on two shards and two workers, each with its devices; what must not depend on the transport."""
+        """A few steps of the trainer on two shards and two workers, each with its devices; returns the output that must not depend on the transport."""
         directory = self.path(name)
         os.makedirs(directory, exist_ok=True)
         tune = ["WEFT_TRANSPORT_TUNE=" + workers_tune] if workers_tune else []
@@ -302,7 +302,7 @@ class Checks:
 
     @staticmethod
     def losses(directory):
-        """Losses and accuracy of every evaluation and the hash of all weights after every step, as the text they were written in."""
+        """Losses and accuracy of every evaluation and the hash of all weights after every step, as text."""
         with open(os.path.join(directory, "csv"), newline="", encoding="ascii") as file:
             kept = [[row[name] for name in ("step", "train_loss", "test_loss", "accuracy")] for row in csv.DictReader(file)]
         for path in sorted(glob.glob(os.path.join(directory, "hash.*"))):
@@ -330,11 +330,11 @@ class Checks:
         self.same_as_tcp("verbs", {"WEFT_TRANSPORT_BACKEND": "verbs"})
 
     def main_job_auto(self):
-        """Training over auto: workers reach each other through shared memory and the shards, which have none, over verbs."""
+        """Training over auto: workers use shared memory between them, and verbs to the shards, which have none."""
         self.same_as_tcp("auto", {"WEFT_TRANSPORT_BACKEND": "auto", "WEFT_TRANSPORT_TUNE": "use=verbs"}, "use=shm+verbs")
 
     def all(self):
-        """Of this setup: what does not depend on the devices runs on one of them."""
+        """The checks of this setup; checks that do not depend on the devices run in one setup only."""
         both = [self.devices_are_up, self.device_half, self.connection_manager, self.conformance_verbs, self.conformance_verbs_lanes, self.verbs_backend,
                 self.faults_verbs, self.processes_verbs, self.death_verbs]
         last = [self.main_job_verbs, self.conformance_ucx_verbs, self.remote_access_ucx_verbs, self.main_job_ucx_verbs]
@@ -347,7 +347,7 @@ FAULT = re.compile(r"^\[  (ERROR|FAILED) |Assertion|Sanitizer|error: ")
 
 
 def excerpt(lines, around=20, end=40):
-    """The lines about the first fault, which a long run pushes out of sight, and the last ones."""
+    """The lines about the first fault, and the last lines."""
     tail = max(0, len(lines) - end)
     fault = next((number for number, line in enumerate(lines[:tail]) if FAULT.search(line)), None)
     kept = set(range(tail, len(lines)))

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
 """guest.py - Debian's kernel in a virtual machine under pure emulation, with the host's files for its root.
 
-Why: soft-RoCE (rdma_rxe) is a kernel module, so RDMA verbs run for real only where we may load it. Nothing is
-installed and no image is built: the kernel's package is unpacked into a cache ($XDG_CACHE_HOME/weft/vm), an
+Soft-RoCE (rdma_rxe) is a kernel module, so RDMA verbs run only where it may be loaded. Nothing is installed and no
+image is built: the kernel's package is unpacked into a cache ($XDG_CACHE_HOME/weft/vm), an
 initramfs of busybox, the modules and `init` boots in seconds, and the guest sees the host's / read-only over 9p
 (its own writes go to memory), shared directories read-write, each at its own path.
 
     guest = Guest("pair", shares=["/some/out"])
     status = guest.run(["/build/tests/transport/test_x"], seconds=60, write=print)
 
-One guest runs at a time (a lock in the cache): two would starve each other. Emulation is slow and uneven, so a
-guest tells what happened, never how fast. Messages and waits are bounded by `seconds`.
+One guest runs at a time (a lock in the cache), because two would slow each other down. Emulation is slow and uneven:
+times in a guest mean nothing. Messages and waits are bounded by `seconds`.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = {  # program: its Debian package
     "qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "depmod": "kmod", "xz": "xz-utils", "ip": "iproute2", "busybox": "busybox-static",
 }
-# In the order of need; what they depend on comes by itself. crc32: rxe asks the kernel's crypto for it by name.
+# In the order of loading; dependencies are added. crc32: rxe requests it from the crypto API by name.
 MODULES = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "crc32_generic", "dummy", "veth", "sch_netem",
            "rdma_rxe", "ib_uverbs", "rdma_ucm"]
 MEMORY_MIB = 2048
@@ -78,7 +78,7 @@ def output_of(words, **more):
 
 
 def unpack_kernel(cache):
-    """Fetch the kernel that Debian's linux-image-amd64 means today and unpack what a guest needs of it."""
+    """Fetches the current kernel of Debian's linux-image-amd64 and unpacks the files for a guest."""
     depends = output_of(["apt-cache", "depends", "linux-image-amd64"]) if find("apt-cache") else ""
     package = next((line.split()[-1] for line in depends.splitlines() if "Depends: linux-image-" in line), None)
     if not package:
@@ -107,7 +107,7 @@ def unpack_kernel(cache):
 
 
 def plain_kernel(compressed, plain):
-    """The ELF inside a vmlinuz boots directly; to unpack it under emulation would cost seconds of every boot."""
+    """The ELF inside a vmlinuz, which boots directly: unpacking it under emulation would take seconds of every boot."""
     with open(compressed, "rb") as file:
         image = file.read()
     start = image.find(b"\xfd7zXZ\x00")
@@ -161,7 +161,7 @@ def initramfs(cache, version):
 
 
 def die_with_parent():
-    """In the child: whatever ends this program (a time limit of its caller) ends the guest too."""
+    """In the child: the guest ends when this program ends, also by a time limit of its caller."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -174,7 +174,7 @@ class Guest:
         self.shares = [os.path.realpath(path) for path in shares]
 
     def run(self, command, seconds, write, directory="/"):
-        """Exit status of `command` (a list of words) in a fresh guest; its output goes to write(text) as it comes. Unavailable,
+        """Exit status of `command` (a list of words) in a fresh guest; its output goes to write(text) at once. Unavailable,
         GuestFailed (with the end of the kernel's log), or subprocess.TimeoutExpired after `seconds`."""
         cache = cache_directory()
         os.makedirs(cache, exist_ok=True)

@@ -25,7 +25,7 @@ def show(text):
     sys.stdout.flush()
 
 
-BOOT_SECONDS = 30  # and going down: what a guest takes beside its checks; generous
+BOOT_SECONDS = 30  # boot and shutdown of a guest in addition to its checks; generous
 
 
 def lost(setup, words, output):
@@ -33,7 +33,7 @@ def lost(setup, words, output):
 
 
 def run_setup(build, setup, seconds, names):
-    """Results of all checks of one guest. What was not reached is told as a failure of the guest."""
+    """Results of all checks of one guest. If the guest ended early, the result is a failure of the guest."""
     said = []
 
     def write(text):

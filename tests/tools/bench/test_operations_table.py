@@ -1,6 +1,6 @@
-"""test_operations_table.py - tools/bench/peers/operations.py measures the contenders for a size right behind each other, compares within rounds, and puts
-parts measured at different times into one table and its plots; Gloo's operations on vectors shorter than the ranks;
-ends tidily when told to end."""
+"""test_operations_table.py - tools/bench/peers/operations.py measures the contenders of a size directly after each other, compares within rounds, and
+merges parts measured at different times into one table and its plots; operations of Gloo on vectors shorter than the ranks;
+SIGTERM removes the namespace."""
 
 import importlib.util
 import json
@@ -29,7 +29,7 @@ def namespaces():
 
 
 class Vector:
-    """As much of a tensor as the choice of an operation looks at."""
+    """The attributes of a tensor that the choice of an operation reads."""
 
     def __init__(self, count):
         self.count = count
@@ -66,7 +66,7 @@ class OperationsTable(unittest.TestCase):
 
     def test_a_ratio_is_the_median_of_the_rounds(self):
         operations = load("operations")
-        times = {"weft": {8: [1, 10, 2, 20, 9]}, "MPICH": {8: [2, 20, 4, 40, 1]}, "Gloo": {8: [45]}}  # its pace changes with each round
+        times = {"weft": {8: [1, 10, 2, 20, 9]}, "MPICH": {8: [2, 20, 4, 40, 1]}, "Gloo": {8: [45]}}  # its speed changes with each round
         self.assertEqual(operations.best_over_weft(times, 8), 2)
         self.assertEqual(operations.best_over_weft({name: times[name] for name in ("weft", "Gloo")}, 8), 5)  # rounds that do not pair: medians
         self.assertIsNone(operations.best_over_weft(times, 16))

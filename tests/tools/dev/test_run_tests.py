@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""test_run_tests.py - the counting and the verdicts of tools/test (tools/dev/run_tests.py), over made-up results."""
+"""test_run_tests.py - counts and outcomes of tools/test (tools/dev/run_tests.py), over made-up results."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ class MadeUp(run_tests.Run):
     """A run whose builds succeed at once and whose meson writes the given outcomes."""
 
     def __init__(self, mode, tests, outcomes, broken_builds=(), guests=None):
-        """An outcome is one word, or a list of them: of the first run in any suite, of the second, and so on."""
+        """An outcome is one word, or a list: the outcomes of the first run in any suite, of the second, and so on."""
         super().__init__(mode, [])
         self.tests, self.outcomes, self.broken_builds = tests, outcomes, broken_builds
         self.calls = []       # of meson test: (base of its log, seconds, tests)

@@ -1,4 +1,4 @@
-"""test_sim.py - `weft sim`: the library's plans on a simulated cluster: right data, the formula's time, wrong usage said."""
+"""test_sim.py - `weft sim`: the library's plans on a simulated cluster: correct data, times near the formulas, one sentence about wrong usage."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class Sim(unittest.TestCase):
                                  "memory_bytes": found["memory_bytes"]})
 
     def test_a_few_of_a_ring_take_as_long_as_all(self):
-        """Ranks that are alike run once: the same time and the same bytes as with each of them run, to the last."""
+        """Equal ranks run once: the time and the bytes are exactly those of a run of all ranks."""
         for operation, ranks, size in (("all_reduce", "96", "6M"), ("reduce_scatter", "64", "1M"), ("all_gather", "36", "300M")):
             few = self.run_json(operation, "-n", ranks, "-b", size, "-p", "ring", "--timing-only")
             every = self.run_json(operation, "-n", ranks, "-b", size, "-p", "ring", "--timing-only", "--every-rank")
@@ -57,7 +57,7 @@ class Sim(unittest.TestCase):
         self.assertLess(abs(thousands["virtual_ns"] / 1e9 / thousands["formula_s"] - 1), 0.02)
 
     def test_formulas_are_near_the_simulation(self):
-        """The library's choice is made by them: none is off by half, and the chosen plan is nearly the best of the simulated."""
+        """The library chooses by the formulas: none is wrong by half, and the chosen plan is nearly the best simulated one."""
         for ranks in ("5", "64"):
             for size in ("1K", "1M"):
                 found = {plan: self.run_json("-n", ranks, "-b", size, "-p", plan, "--timing-only")
@@ -69,14 +69,14 @@ class Sim(unittest.TestCase):
                 self.assertLess(found[found["ring"]["auto"]]["virtual_ns"], 1.5 * best, (ranks, size))
 
     def test_doubling_waits_for_long_ways(self):
-        """Its chunks wait for each other's rounds where latency is more than bytes, and the formula says so."""
+        """If latency dominates, the chunks wait for the rounds of each other; the formula contains that."""
         for latency in ("50", "1000"):
             for ranks in ("4", "12", "16", "64"):
                 found = self.run_json("-n", ranks, "-b", "4M", "-p", "doubling", "--latency", latency, "--timing-only")
                 self.assertLess(abs(found["virtual_ns"] / 1e9 / found["formula_s"] - 1.1), 0.3, (latency, ranks))
 
     def test_pieces_are_not_sent_to_thousands_one_by_one(self):
-        """What the window of an operation cannot hold costs time: log2(p) messages win, and the formula says so."""
+        """Messages beyond the window of an operation take time: log2(p) messages are faster, and the formula contains that."""
         for operation, plans in (("all_gather", ("direct", "bruck", "ring")), ("reduce_scatter", ("direct", "pat", "ring"))):
             found = {plan: self.run_json(operation, "-n", "128", "-b", "1K", "-p", plan, "--timing-only") for plan in plans}
             best = min(one["virtual_ns"] for one in found.values())
@@ -84,7 +84,7 @@ class Sim(unittest.TestCase):
             self.assertGreater(found["direct"]["virtual_ns"], 1.5 * best, operation)
 
     def test_hosts_send_a_byte_once(self):
-        """Several ranks a host, also unequal numbers: pieces by the hierarchy need the time of the host's link, and auto takes it."""
+        """Several ranks a host, also unequal numbers: pieces by the hierarchy take the time of the link of the host, and auto selects it."""
         with tempfile.NamedTemporaryFile("w") as topology:
             topology.write("[host node]\ncount = 8\n[switch core]\n[link access]\nfrom = node\nto = core\nrate = 100Gbit\nlatency = 2us\n")
             topology.flush()
@@ -102,7 +102,7 @@ class Sim(unittest.TestCase):
                     self.assertLess(1.2 * short["virtual_ns"], ring["virtual_ns"])
 
     def test_ring_goes_host_by_host(self):
-        """Ranks that are dealt out to hosts in turn take no longer than those side by side."""
+        """Ranks assigned to hosts round-robin take no longer than ranks in blocks."""
         with tempfile.NamedTemporaryFile("w") as topology:
             topology.write("[host node]\ncount = 4\n[switch core]\n[link access]\nfrom = node\nto = core\nrate = 100Gbit\nlatency = 2us\n")
             topology.flush()
@@ -113,7 +113,7 @@ class Sim(unittest.TestCase):
             self.assertEqual(self.run_json("all_reduce", "-n", "30", "-b", "40000", "-t", topology.name, "-p", "ring", "--in-turn")["wrong"], 0)
 
     def two_sites(self):
-        """Two sites with a line between them that is slower than the hosts' own links."""
+        """Two sites, connected by a link that is slower than those of the hosts."""
         topology = tempfile.NamedTemporaryFile("w")
         topology.write("[host east]\ncount = 6\n[host west]\ncount = 6\n[switch here]\n[switch there]\n")
         for link, (one, other, rate, latency) in {"in_the_east": ("east", "here", 100, 1), "in_the_west": ("west", "there", 100, 1),
@@ -123,7 +123,7 @@ class Sim(unittest.TestCase):
         return topology
 
     def test_rings_cross_a_slow_line_twice(self):
-        """However hosts are dealt out: the ring goes through each site once, by what links are measured to be."""
+        """For any assignment of hosts the ring passes each site once, by the measured links."""
         with self.two_sites() as topology:
             crossings = {"all_reduce ring": 2, "all_gather ring": 2, "reduce_scatter ring": 2, "broadcast chain": 2, "all_reduce double_tree": 8}
             for call, most in crossings.items():
@@ -134,7 +134,7 @@ class Sim(unittest.TestCase):
                     plain, found = self.run_json(*words, "--unmeasured"), self.run_json(*words)
                     line, before = (next(link["bytes"] for link in run["links"] if link["name"] == "line") for run in (found, plain))
                     self.assertLess(line, 1.03 * phases * most * found["bytes"], (call, seed))
-                    if plan == "double_tree":  # of a few hosts: an edge on every level crosses in any order
+                    if plan == "double_tree":  # few hosts: an edge on every level crosses in any order
                         self.assertLessEqual(line, before, (call, seed))
                         continue
                     self.assertLess(line, before, (call, seed))
@@ -145,7 +145,7 @@ class Sim(unittest.TestCase):
                 self.assertEqual(self.run_json("all_reduce", "-n", "30", "-b", "40000", "-t", topology.name, "-p", plan, "--shuffle")["wrong"], 0)
 
     def test_a_slow_host_has_less_to_carry(self):
-        """Slices of a direct all_reduce follow the links where that pays, and auto takes it; sums are right."""
+        """Slices of a direct all_reduce follow the rates of the links if that is faster, and auto selects it; sums are correct."""
         path = os.path.join(ROOT, "examples", "topologies", "slow-host.ini")
         for size in ("256K", "1M", "16M"):
             words = ("all_reduce", "-n", "8", "-b", size, "-t", path, "--timing-only")
@@ -160,7 +160,7 @@ class Sim(unittest.TestCase):
             self.assertEqual(self.run_json("all_reduce", "-n", "8", "-b", "60000", "-t", path, "-p", plan)["wrong"], 0)
 
     def test_lanes_go_over_their_rails(self):
-        """Lane i of the hierarchy goes over rail i: equal bytes where rails are alike, and over a slower rail so much less."""
+        """Lane i of the hierarchy uses rail i: equal bytes over equal rails, fewer over a slower rail."""
         path = os.path.join(ROOT, "examples", "topologies", "uneven-rails.ini")
         words = ("all_reduce", "-n", "32", "-b", "32M", "-p", "hierarchy", "--timing-only", "-t")
         shared, plain = self.run_json(*words, path), self.run_json(*words, path, "--unmeasured")
@@ -177,7 +177,7 @@ class Sim(unittest.TestCase):
         self.assertEqual(self.run_json("all_reduce", "-n", "32", "-b", "60000", "-p", "hierarchy", "-t", path)["wrong"], 0)
 
     def test_halving_of_many_ranks_has_longer_messages(self):
-        """Half as long each round, they would wait for latency: a short --chunk costs a fifth at most, and few events more."""
+        """Messages half as long each round would wait for latency: a short --chunk costs at most a fifth, and few further events."""
         for ranks, most in (("64", 1.25), ("256", 1.01)):
             words = ("all_reduce", "-n", ranks, "-b", "8M", "-p", "halving", "--timing-only", "--chunk")
             short, long = self.run_json(*words, "256K"), self.run_json(*words, "1M")
@@ -187,14 +187,14 @@ class Sim(unittest.TestCase):
         self.assertEqual(self.run_json("all_reduce", "-n", "33", "-b", "60000", "-p", "halving", "--chunk", "4K")["wrong"], 0)
 
     def test_one_host(self):
-        """Where there is no network, plans are chosen by the way inside the host."""
+        """Without a network, plans are chosen by the link inside the host."""
         path = os.path.join(ROOT, "examples", "topologies", "one-host.ini")
         for size in ("64K", "4M"):
             found = self.run_json("all_reduce", "-n", "16", "-b", size, "-t", path, "--timing-only")
             self.assertLess(abs(found["virtual_ns"] / 1e9 / found["formula_s"] - 1), 0.25, size)
 
     def test_chunks_are_as_long_as_the_line_holds(self):
-        """Two sites, 15 ms apart: what waits for a chunk waits for the line, so a short --chunk does not make many of them."""
+        """Two sites, 15 ms apart: each chunk waits for the latency of the link, so a short --chunk does not make many chunks."""
         path = os.path.join(ROOT, "examples", "topologies", "wide-area.ini")
         for operation, plan in (("all_reduce", "direct"), ("all_reduce", "doubling"), ("reduce_scatter", "direct"), ("broadcast", "direct")):
             words = (operation, "-n", "16", "-b", "4M", "-t", path, "-p", plan, "--timing-only")
@@ -203,7 +203,7 @@ class Sim(unittest.TestCase):
         tree = ("all_reduce", "-n", "16", "-b", "16M", "-p", "double_tree", "-t", path, "--timing-only")
         self.assertNotEqual(self.run_json(*tree)["events"], self.run_json(*tree, "--chunk", "64K")["events"])  # its bits depend on them
         near = ("all_reduce", "-n", "16", "-b", "4M", "-p", "direct", "--timing-only")
-        self.assertNotEqual(self.run_json(*near)["events"], self.run_json(*near, "--chunk", "64K")["events"])  # elsewhere what was said is done
+        self.assertNotEqual(self.run_json(*near)["events"], self.run_json(*near, "--chunk", "64K")["events"])  # otherwise the given value is used
         self.assertEqual(self.run_json("all_reduce", "-n", "16", "-b", "48000", "-t", path, "-p", "direct", "--chunk", "64")["wrong"], 0)
 
     PLANS = {"all_reduce": ("direct", "ring", "doubling", "halving", "double_tree", "hierarchy"), "broadcast": ("direct", "binomial", "chain", "hierarchy"),
@@ -211,7 +211,7 @@ class Sim(unittest.TestCase):
     TOPOLOGIES = {"wide-area": 16, "slow-host": 16, "fat-tree": 64, "rails": 32, "uneven-rails": 32, "two-hosts": 8}
 
     def test_the_choice_over_all_topologies(self):
-        """What auto takes needs at most twice the time of the best plan, and on most of the table at most 1.3 times it."""
+        """The plan of auto takes at most twice the time of the best plan, and in most cases at most 1.3 times."""
         near = 0
         for name, ranks in self.TOPOLOGIES.items():
             for operation, plans in self.PLANS.items():
@@ -224,7 +224,7 @@ class Sim(unittest.TestCase):
         self.assertGreaterEqual(near, 0.9 * len(self.TOPOLOGIES) * len(self.PLANS) * 2)
 
     def test_a_line_between_sites_is_counted_as_often_as_it_is_crossed(self):
-        """Two sites 15 ms apart: one of halving's distances goes over the line, not all; a ring's slices go over it one by one."""
+        """Two sites 15 ms apart: one distance of halving crosses the link, not all; slices of a ring cross it one by one."""
         path = os.path.join(ROOT, "examples", "topologies", "wide-area.ini")
         for plan, size in (("halving", "256K"), ("halving", "1M"), ("halving", "4M"), ("doubling", "32K"), ("doubling", "4M"), ("ring", "32K"), ("ring", "4M"),
                            ("direct", "4M")):
