@@ -1,4 +1,4 @@
-/* check.h - cmocka with the headers it needs before it. Include last. */
+/* check.h - cmocka with the headers that it requires. Include it last. */
 #ifndef WEFT_TESTS_LIB_CHECK_H
 #define WEFT_TESTS_LIB_CHECK_H
 

@@ -1,6 +1,5 @@
-/* die_at.c - loaded before a program's own libraries (LD_PRELOAD): rank DIE_RANK of a job is killed at its
- * DIE_AT-th change of a folder: before that fopen for writing, rename or remove, or, with DIE_AFTER,
- * behind it. */
+/* die_at.c - a library for LD_PRELOAD: kills rank DIE_RANK of a job at its DIE_AT-th change of a folder
+ * (fopen for writing, rename, remove), before the change or, with DIE_AFTER, after it. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -17,14 +16,17 @@ static bool should_die(bool after)
     return changes == atoi(at) && after == (getenv("DIE_AFTER") != NULL);
 }
 
-#define CHANGE(call)                    \
-    do {                                \
+#define CHANGE(call)                           \
+    do {                                       \
         if (should_die(false)) raise(SIGKILL); \
-        call;                           \
+        call;                                  \
         if (should_die(true)) raise(SIGKILL);  \
     } while (0)
 
-static void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
+static void *next(const char *name)
+{
+    return dlsym(RTLD_NEXT, name);
+}
 
 FILE *fopen(const char *path, const char *mode)
 {

@@ -5,7 +5,7 @@
 
 #include "tests/lib/check.h"
 
-/* More allocations than this in one create is a loop that never ends. */
+/* More allocations than this in one create mean an endless loop. */
 #define ATTEMPTS_MAX 10000
 
 static void *fail_alloc(struct weft_env *env, size_t bytes)

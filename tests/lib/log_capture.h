@@ -1,4 +1,4 @@
-/* log_capture.h - an env that keeps its log lines, for tests that look for one. */
+/* log_capture.h - an env that keeps its log lines, for tests that search them. */
 #ifndef WEFT_TESTS_LIB_LOG_CAPTURE_H
 #define WEFT_TESTS_LIB_LOG_CAPTURE_H
 
@@ -7,9 +7,9 @@
 #include "base/env.h"
 
 struct log_capture {
-    struct weft_env env; /* hand out &capture.env: the system env but for the sink; level trace */
+    struct weft_env env; /* pass &capture.env: the system env with this sink; level trace */
     pthread_mutex_t mutex;
-    char *text;          /* "warn room: text\n" lines, oldest first; NULL while there is none */
+    char *text; /* lines "warn module: text\n", oldest first; NULL: none */
     size_t bytes;
 };
 

@@ -1,6 +1,5 @@
-/* own_malloc.c - an allocator inside a program, as jemalloc or tcmalloc linked into it: linked with mapped.c.
- * It ends the process when it is given memory that another allocator has handed out. Memory is not used
- * twice. */
+/* own_malloc.c - an allocator linked into a program, as jemalloc or tcmalloc are. It ends the process if it
+ * is given memory of another allocator. Freed memory is not reused. */
 #include <errno.h>
 #include <malloc.h>
 #include <stdatomic.h>
@@ -12,7 +11,7 @@
 #include <unistd.h>
 
 enum { HEAD_BYTES = 64 };
-#define ARENA_BYTES ((size_t)4 << 30) /* of address space; pages are taken as they are touched */
+#define ARENA_BYTES ((size_t)4 << 30) /* of address space; the kernel allocates pages on first access */
 #define MARK 0x6d616c6c6f632e63ull
 
 struct head {
@@ -27,8 +26,8 @@ static char *arena_start(void)
 {
     char *start = atomic_load(&arena), *none = NULL;
     if (start) return start;
-    start = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                 0);
+    start =
+        mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) abort();
     if (atomic_compare_exchange_strong(&arena, &none, start)) return start;
     munmap(start, ARENA_BYTES);
@@ -58,14 +57,26 @@ static struct head *head_of(void *memory)
     abort();
 }
 
-void *malloc(size_t bytes) { return take(0, bytes); }
+void *malloc(size_t bytes)
+{
+    return take(0, bytes);
+}
 void *calloc(size_t count, size_t bytes)
 {
     return count && bytes > SIZE_MAX / count ? NULL : take(0, count * bytes);
 }
-void *memalign(size_t alignment, size_t bytes) { return take(alignment, bytes); }
-void *aligned_alloc(size_t alignment, size_t bytes) { return take(alignment, bytes); }
-size_t malloc_usable_size(void *memory) { return memory ? head_of(memory)->bytes : 0; }
+void *memalign(size_t alignment, size_t bytes)
+{
+    return take(alignment, bytes);
+}
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    return take(alignment, bytes);
+}
+size_t malloc_usable_size(void *memory)
+{
+    return memory ? head_of(memory)->bytes : 0;
+}
 void free(void *memory)
 {
     if (memory) head_of(memory);

@@ -31,7 +31,7 @@ static void exec_child(const char *const *argv, const char *const *variables, in
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(127); /* the test died before the line above */
+    if (getppid() != parent) _exit(127); /* the test died before PR_SET_PDEATHSIG was set */
     for (; variables && *variables; variables++) {
         char *copy = strdup(*variables);
         if (!copy) _exit(127);
@@ -49,7 +49,7 @@ struct process *process_start(const char *const *argv, const char *const *variab
 {
     struct process *process = calloc(1, sizeof *process);
     assert_non_null(process);
-    /* Appending, because the test reads the same open file. */
+    /* O_APPEND, because the test reads through the same open file. */
     process->output_fd = memfd_create("output", MFD_CLOEXEC);
     assert_true(process->output_fd >= 0);
     assert_int_equal(fcntl(process->output_fd, F_SETFL, O_APPEND), 0);
@@ -57,7 +57,7 @@ struct process *process_start(const char *const *argv, const char *const *variab
     process->pid = fork();
     assert_true(process->pid >= 0);
     if (process->pid == 0) exec_child(argv, variables, process->output_fd, parent);
-    setpgid(process->pid, process->pid); /* on both sides, so that either may come first */
+    setpgid(process->pid, process->pid); /* by parent and child, because either may run first */
     process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
     assert_true(process->pidfd >= 0);
     return process;
@@ -122,7 +122,7 @@ void process_signal(struct process *process, int signal_number)
 void process_free(struct process *process)
 {
     if (!process) return;
-    kill(-process->pid, SIGKILL); /* the group: also what the process started and left */
+    kill(-process->pid, SIGKILL); /* the group: also processes that the child has started */
     if (!process->ended) waitpid(process->pid, &process->wait_status, 0);
     close(process->pidfd);
     close(process->output_fd);

@@ -1,7 +1,6 @@
-/* process.h - other processes in a test: start, watch their output, wait with a deadline.
- * A process gets its own group and dies with the test; process_free kills the whole group, so nothing
- * stays behind whatever the test does. Both output streams go to one file that is read at leisure:
- * a process can never block on a pipe that nobody reads. */
+/* process.h - child processes of a test: start, read output, wait with a deadline. A process leads its own
+ * group and dies with the test; process_free kills the whole group. Both output streams go to one file, so a
+ * process never blocks on a full pipe. */
 #ifndef WEFT_TESTS_LIB_PROCESS_H
 #define WEFT_TESTS_LIB_PROCESS_H
 
@@ -12,30 +11,30 @@
 struct process {
     pid_t pid;
     int pidfd;
-    int output_fd;  /* stdout and stderr, an unlinked file */
+    int output_fd; /* stdout and stderr, an unlinked file */
     bool ended;
     int wait_status; /* of waitpid, when ended */
     char *output;    /* of the last process_output */
 };
 
-/* argv ends with NULL; argv[0] is looked up in PATH. `variables` are "NAME=value" texts added to the
- * environment (or taken out: "NAME"), ending with NULL; NULL for none. Fails the test when it cannot
- * be started. */
+/* argv ends with NULL; argv[0] is found by PATH. `variables` are "NAME=value" strings added to the
+ * environment, or "NAME" to remove one; the list ends with NULL and may be NULL. Fails the test if the
+ * process cannot be started. */
 struct process *process_start(const char *const *argv, const char *const *variables);
 
-/* Wait for its end; false when timeout_ms passed. */
+/* Waits for the end of the process. False: timeout_ms have passed. */
 bool process_wait(struct process *process, int timeout_ms);
 
-/* Wait until its output contains `text`; false when timeout_ms passed or it ended without. */
+/* Waits until the output contains `text`. False: timeout_ms have passed, or the process ended without it. */
 bool process_wait_output(struct process *process, const char *text, int timeout_ms);
 
-/* All it wrote so far; valid until the next call. */
+/* The whole output so far; valid until the next call. */
 const char *process_output(struct process *process);
 
-/* Exit status, or 128 + signal. Only after process_wait said true. */
+/* Exit status, or 128 + signal. Valid after process_wait has returned true. */
 int process_exit_code(const struct process *process);
 
 void process_signal(struct process *process, int signal_number);
-void process_free(struct process *process); /* NULL is fine */
+void process_free(struct process *process); /* NULL is allowed */
 
 #endif

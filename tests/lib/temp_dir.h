@@ -1,16 +1,16 @@
-/* temp_dir.h - a directory and a TCP port of a test's own. */
+/* temp_dir.h - a temporary directory and a free TCP port for one test. */
 #ifndef WEFT_TESTS_LIB_TEMP_DIR_H
 #define WEFT_TESTS_LIB_TEMP_DIR_H
 
 #include <stdint.h>
 
-/* A new directory under TMPDIR or /tmp; its path is malloc'ed. temp_dir_remove deletes it with all it
- * holds and frees the path; NULL is fine. */
+/* Creates a directory under TMPDIR or /tmp; the path is allocated with malloc. temp_dir_remove deletes it
+ * with its contents and frees the path; NULL is allowed. */
 char *temp_dir_make(void);
 void temp_dir_remove(char *path);
 
-/* A port of 127.0.0.1 that was free a moment ago. Prefer listening on port 0 and asking which it is;
- * this is for programs that must be told. */
+/* A port of 127.0.0.1 that was free at the time of the call. For programs that cannot listen on port 0 and
+ * report the port. */
 uint16_t free_tcp_port(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* test_harness.c - the test library's own test: a harness that does not notice is worse than none. */
+/* test_harness.c - tests of the test library. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "tests/lib/check.h"
 #include "tests/lib/fail_env.h"
 #include "tests/lib/log_capture.h"
-#include "tests/lib/temp_dir.h"
 #include "tests/lib/process.h"
+#include "tests/lib/temp_dir.h"
 
 static enum weft_status two_allocations(struct weft_env *env, void *context)
 {
@@ -69,7 +69,7 @@ static void a_directory_goes_with_what_it_holds(void **state)
     assert_true(free_tcp_port() > 0);
 }
 
-/* Neither gone nor a zombie that init has not reaped yet. */
+/* Neither ended nor a zombie that init has not reaped yet. */
 static bool is_running(int pid)
 {
     char path[40], state = 'Z';
@@ -89,7 +89,7 @@ static void processes_are_watched(void **state)
     assert_true(process_wait(process, 60000));
     assert_int_equal(process_exit_code(process), 3);
     assert_string_equal(process_output(process), "out\nspoken\n");
-    assert_false(process_wait_output(process, "never", 60000)); /* it ended: no waiting */
+    assert_false(process_wait_output(process, "never", 60000)); /* the process has ended: no waiting */
     process_free(process);
 
     const char *const lasting[] = {"sh", "-c", "sleep 1000 & echo child $!. ready; wait", NULL};
@@ -102,7 +102,7 @@ static void processes_are_watched(void **state)
     process_signal(process, SIGTERM);
     assert_true(process_wait(process, 60000));
     assert_int_equal(process_exit_code(process), 128 + SIGTERM);
-    process_free(process); /* takes the forgotten sleep along */
+    process_free(process); /* also kills the sleep in the background */
     for (int i = 0; i < 6000 && is_running(child); i++) usleep(10000);
     assert_false(is_running(child));
 

@@ -92,8 +92,8 @@ class Auto(harness.JobTest):
         jobs.start_by_hand(harness.PROGRAMS, group, 1, 2, lambda rank: ["env", "WEFT_TRANSPORT_BACKEND=" + ("auto", "ucx")[rank]] + trainer)
         with self.assertRaises(jobs.JobFailed):
             group.wait(60)
-        said = self.log(group, "worker0") + self.log(group, "worker1") + self.log(group, "shard0")
-        self.assertIn("have all processes the same transport.backend?", said)
+        output = self.log(group, "worker0") + self.log(group, "worker1") + self.log(group, "shard0")
+        self.assertIn("have all processes the same transport.backend?", output)
 
     def test_killed_on_the_other_host(self):
         """Survivors on both hosts detect a death and name the rank."""

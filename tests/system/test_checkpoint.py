@@ -19,7 +19,7 @@ class Checkpoint(harness.JobTest):
         self.jobs = getattr(self, "jobs", 0) + 1
         done = self.run_job(shards, 2, [os.path.join(harness.BUILD, "examples", "03_checkpoint"), folder, str(STEPS)],
                             name=f"run{self.jobs}", **more)
-        self.said = done.stdout
+        self.output = done.stdout
         found = re.search(r"steps (\d+) to \d+: the weights sum to (\S+)", done.stdout)
         return (int(found[1]), found[2]) if done.returncode == 0 and found else None
 
@@ -37,7 +37,7 @@ class Checkpoint(harness.JobTest):
     def test_kills(self):
         once = self.folder("once")
         wanted = [self.steps(once, shards) for shards in (1, 2, 1)]
-        self.assertEqual([first for first, _ in wanted], [1, 1 + STEPS, 1 + 2 * STEPS], self.said)
+        self.assertEqual([first for first, _ in wanted], [1, 1 + STEPS, 1 + 2 * STEPS], self.output)
         base = self.folder("base")
         self.assertEqual(self.steps(base), wanted[0])
         for rank, changes in CHANGES.items():
@@ -47,9 +47,9 @@ class Checkpoint(harness.JobTest):
                         folder = self.path(f"killed-{rank}-{change}-{after}")
                         shutil.copytree(base, folder)
                         self.steps(folder, environment=self.kill_at(rank, change, after))
-                        self.assertIn("killed by signal 9", self.said.lower().replace("sigkill", "signal 9"))
+                        self.assertIn("killed by signal 9", self.output.lower().replace("sigkill", "signal 9"))
                         again = self.steps(folder)
-                        self.assertIn(again, wanted[1:], self.said)
+                        self.assertIn(again, wanted[1:], self.output)
 
 
 if __name__ == "__main__":

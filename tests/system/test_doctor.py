@@ -125,30 +125,30 @@ class Doctor(unittest.TestCase):
         self.assertEqual(len(found), 1)
         return found[0]
 
-    def test_secrets_must_agree_and_strangers_stop_nobody(self):
+    def test_secrets_must_agree_and_clients_stop_nobody(self):
         right, wrong = self.path("right", "the secret\n"), self.path("wrong", "another\n")
         _, port = self.listen("127.0.0.1", "--secret-file", right)
-        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]  # send nothing
-        strangers[0].sendall(os.urandom(300))
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]  # send nothing
+        clients[0].sendall(os.urandom(300))
         report, _ = self.doctor("--secret-file", wrong, f"127.0.0.1:{port}", expect=3)
         self.assertIn("secret", self.only(report, "reach")["text"])
         report, _ = self.doctor("--secret-file", right, f"127.0.0.1:{port}")
         self.assertFalse([finding for finding in report["findings"] if finding["id"] == "reach"])
-        for stranger in strangers:
-            stranger.close()
+        for client in clients:
+            client.close()
 
-    def test_more_strangers_than_places_and_one_that_trickles(self):
+    def test_more_clients_than_places_and_one_that_trickles(self):
         """Unauthenticated clients use all slots, further ones connect, and one sends a byte from time to time; none of them ends --once."""
         secret = self.path("secret", "the secret\n")
         process, port = self.listen("127.0.0.1", "--secret-file", secret, "--once", "--deadline", "20")
-        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
-        strangers[-1].sendall(b"d")
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        clients[-1].sendall(b"d")
         report, _ = self.doctor("--secret-file", secret, f"127.0.0.1:{port}", "--transport", "shm")
         self.assertFalse([finding for finding in report["findings"] if finding["id"] == "reach"], report)
         self.assertTrue(any(finding["id"] == "transport" and finding["subject"] == f"127.0.0.1:{port}" for finding in report["findings"]))
         self.assertEqual(process.wait(timeout=10), 0)
-        for stranger in strangers:
-            stranger.close()
+        for client in clients:
+            client.close()
 
     def test_a_listener_that_trickles_has_one_deadline(self):
         """A listener sends a valid challenge, then its proof one byte at a time without end."""
@@ -157,12 +157,12 @@ class Doctor(unittest.TestCase):
             other.listen(1)
 
             def trickle():
-                asker, _ = other.accept()
-                with asker:
-                    asker.sendall(b"doc2" + os.urandom(32))
+                client, _ = other.accept()
+                with client:
+                    client.sendall(b"doc2" + os.urandom(32))
                     try:
                         while True:
-                            asker.sendall(b"x")
+                            client.sendall(b"x")
                             time.sleep(0.2)
                     except OSError:
                         pass

@@ -85,7 +85,7 @@ class Inspect(harness.JobTest):
             self.strike(signal.SIGKILL, seed)
 
     def test_a_full_disk(self):
-        """Where the records find no room each survivor says so in one sentence, leaves no part of a file, and ends as otherwise."""
+        """If the disk is full, each survivor logs one sentence, leaves no partial file, and ends as before."""
         disk = self.path("disk")
         os.mkdir(disk)
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], stderr=subprocess.DEVNULL).returncode != 0:

@@ -1,5 +1,5 @@
-"""test_leaving.py - the highest rank has less data than the others and leaves in order, with shards: what the others wait for can never come, and
-ends at once with the rank, the tensor and the step. And ranks that end without leaving."""
+"""test_leaving.py - with shards, the highest rank has less data than the others and leaves in order. Operations that wait for it can
+never complete: they fail at once with the rank, the tensor and the step. Also ranks that end without leaving."""
 
 import os
 import re
@@ -40,24 +40,24 @@ class Leaving(harness.JobTest):
             for status, text in self.ends("part", codec, 2):
                 self.assertIn(status, ("WEFT_ERR_CLOSED", "WEFT_ERR_PEER_LOST"), text)
 
-    def run_unfinished(self, who, how, shards, workers_min):
+    def run_unfinished(self, which, how, shards, workers_min):
         """Exit status and output of weft run, without the logs of its processes."""
-        command = [harness.PROGRAMS.weft, "run", "-s", str(shards), "-n", "3", "--log-dir", self.path(f"{who}-{how}-{shards}-{workers_min}")]
+        command = [harness.PROGRAMS.weft, "run", "-s", str(shards), "-n", "3", "--log-dir", self.path(f"{which}-{how}-{shards}-{workers_min}")]
         command += ["--min-workers", str(workers_min)] if workers_min else []
-        done = subprocess.run(command + ["--", UNFINISHED, who, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
+        done = subprocess.run(command + ["--", UNFINISHED, which, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
                               start_new_session=True)
         return done.returncode, done.stderr
 
     def test_without_weft_finalize(self):
         """The same status and one warning, with and without shards: the workers' own statuses decide."""
-        for who, status in (("one", 0), ("all", 0), ("waited", 1)):
+        for which, status in (("one", 0), ("all", 0), ("waited", 1)):
             for how in ("return", "exit", "_exit", "slow"):
                 for shards in (0, 2):
                     for workers_min in (0, 1):
-                        if who == "waited" and workers_min:
+                        if which == "waited" and workers_min:
                             continue # the others shrink, and a loss without a step ends their operation
-                        with self.subTest(who=who, how=how, shards=shards, workers_min=workers_min):
-                            code, output = self.run_unfinished(who, how, shards, workers_min)
+                        with self.subTest(which=which, how=how, shards=shards, workers_min=workers_min):
+                            code, output = self.run_unfinished(which, how, shards, workers_min)
                             self.assertEqual(code, status, output)
                             self.assertEqual(len(re.findall(r"weft run: rank \d \(pid \d+\) ended without weft_finalize", output)), 1, output)
                             self.assertNotIn("weft run: shard 0 (pid", output)

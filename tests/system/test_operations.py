@@ -46,19 +46,19 @@ class Operations(harness.JobTest):
                 ("pat", "65536", {"REDUCE_SCATTER": "pat", "ALL_GATHER": "pat", "BROADCAST": "binomial", "REDUCE": "binomial"}),
                 ("pat-chunks", "4096", {"REDUCE_SCATTER": "pat", "ALL_GATHER": "pat"}),
             ):
-                told = {"WEFT_PLAN_" + kind: plan for kind, plan in plans.items()}
-                self.bits(workers, f"{name}-{workers}", WEFT_COLLECTIVE_CHUNK_BYTES=chunk, **told, **(SHM if workers % 2 else TCP))
+                forced = {"WEFT_PLAN_" + kind: plan for kind, plan in plans.items()}
+                self.bits(workers, f"{name}-{workers}", WEFT_COLLECTIVE_CHUNK_BYTES=chunk, **forced, **(SHM if workers % 2 else TCP))
 
     def test_hosts(self):
         """Ranks configured as different hosts, with two or unequal numbers of ranks: the hierarchy, and its bits if hosts are subtrees of T."""
         worker = ["sh", "-c", 'export WEFT_CLIENT_HOST=host$((WEFT_RANK / $RANKS_PER_HOST)); exec "$0"', WORKER]
-        told = {"WEFT_PLAN_ALL_REDUCE": "hierarchy", "WEFT_PLAN_BROADCAST": "hierarchy", **TCP}
+        forced = {"WEFT_PLAN_ALL_REDUCE": "hierarchy", "WEFT_PLAN_BROADCAST": "hierarchy", **TCP}
         for workers, per_host in ((4, 2), (5, 2), (5, 3)):
             seen = {}
             for plan in ("hierarchy", "direct"):
                 for chunk in ("4096", "1048576"):
                     pieces = {"WEFT_PLAN_REDUCE_SCATTER": plan, "WEFT_PLAN_ALL_GATHER": plan}
-                    environment = {**told, **pieces, "WEFT_PLAN_ALL_REDUCE": plan, "RANKS_PER_HOST": str(per_host), "WEFT_COLLECTIVE_CHUNK_BYTES": chunk}
+                    environment = {**forced, **pieces, "WEFT_PLAN_ALL_REDUCE": plan, "RANKS_PER_HOST": str(per_host), "WEFT_COLLECTIVE_CHUNK_BYTES": chunk}
                     done = self.run_job(0, workers, worker, f"hosts-{workers}-{per_host}-{plan}-{chunk}", environment=environment)
                     self.assertEqual(done.returncode, 0, done.stdout)
                     found = re.findall(r"bits ([0-9a-f]{16})", done.stdout), re.findall(r"pieces ([0-9a-f]{16})", done.stdout)

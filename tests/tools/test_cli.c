@@ -1,4 +1,5 @@
-/* test_cli.c - the option table (tools/cli.h): values of every type, help made of the table, one sentence about each mistake. */
+/* test_cli.c - the option table (tools/cli.h): values of every type, the generated help, one sentence about
+ * each mistake. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,7 +94,7 @@ static void values_of_every_type(void **state)
     assert_int_equal(v.workers, 7);
     assert_string_equal(v.job, "a");
     assert_true(v.seed == UINT64_MAX && v.bytes == 65536 && v.bind == 2 && v.json && v.factor == 1.5);
-    assert_int_equal(first, 14); /* "x" stands last now */
+    assert_int_equal(first, 14); /* getopt has moved "x" to the end */
     assert_string_equal(output, "");
     free((char *)v.job);
     assert_int_equal(

@@ -27,8 +27,8 @@ import jobs  # noqa: E402
 
 SLOW = 8  # factor of every limit below, for an emulated machine on a busy host
 STEPS = 20
-# UCX over soft-RoCE: UD to find each other, RC to talk; UD drops what comes to the IPv4 address unless told not to look; RC's
-# default of 7 retries means for ever on this device.
+# UCX over soft-RoCE: UD for wireup, RC for data. UD drops packets to the IPv4 address unless its GID check is off. The default
+# of 7 retries of RC has no limit on this device.
 UCX_VERBS = {"UCX_TLS": "rc_verbs,ud_verbs", "UCX_UD_VERBS_ETH_DGID_CHECK": "n", "UCX_IB_GID_INDEX": "1", "UCX_RC_VERBS_RETRY_COUNT": "6",
              "UCX_UD_VERBS_RX_QUEUE_LEN": "1024"}
 
@@ -169,10 +169,10 @@ class Checks:
                 raise Failed(f"{transport}: {rows}")
         report = json.loads(execute([self.programs.weft, "doctor", "--json", "--no-cache", "--transport", "verbs,auto", "--devices", self.devices[0],
                                      "--deadline", "60"], 20 * SLOW, accept=(0, 1)))
-        said = [finding["text"] for finding in report["findings"] if finding["id"] == "auto"]
-        if len(said) != 1 or "a job uses shm" not in said[0]:
-            raise Failed(f"doctor says of auto: {said}")
-        self.note = said[0]
+        texts = [finding["text"] for finding in report["findings"] if finding["id"] == "auto"]
+        if len(texts) != 1 or "a job uses shm" not in texts[0]:
+            raise Failed(f"doctor reports for auto: {texts}")
+        self.note = texts[0]
 
     def conformance_fault_verbs(self):
         """Behind the wrapper that injects faults."""
@@ -252,7 +252,7 @@ class Checks:
         return {name: float(value) for name, value in zip(words[::2], words[1::2])}, calls, packets
 
     def counters(self):
-        """Work and packets for each MiB, beside ib_write_bw's with writes of the same 64 KiB (one work request and doorbell each,
+        """Work and packets for each MiB, against those of ib_write_bw with writes of the same 64 KiB (one work request and doorbell each,
         one of a hundred signalled). Start-up is left out by taking the difference of two runs. Times mean nothing here; these
         counts hardly depend on the machine. The soft link sometimes drops a packet, which is sent again: a count that is too
         high is measured a second time."""

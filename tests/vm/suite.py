@@ -34,10 +34,10 @@ def lost(setup, words, output):
 
 def run_setup(build, setup, seconds, names):
     """Results of all checks of one guest. If the guest ended early, the result is a failure of the guest."""
-    said = []
+    output = []
 
     def write(text):
-        said.append(text)
+        output.append(text)
         show(text)
 
     with tempfile.TemporaryDirectory(prefix="weft-vm-out-") as out:
@@ -49,13 +49,13 @@ def run_setup(build, setup, seconds, names):
         except guest.GuestFailed as error:
             trouble = ("it ended without a status", str(error))
         except subprocess.TimeoutExpired:
-            trouble = (f"it was not done after {seconds:.0f} s", "".join(said)[-4000:])
+            trouble = (f"it was not done after {seconds:.0f} s", "".join(output)[-4000:])
         try:
             with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
                 results = json.load(file)
         except (OSError, ValueError):
             results = []
-            trouble = trouble or ("no check ran", "".join(said)[-4000:])
+            trouble = trouble or ("no check ran", "".join(output)[-4000:])
     return results + ([lost(setup, *trouble)] if trouble else [])
 
 

@@ -1,4 +1,4 @@
-/* fake_cudart.c - the runtime's calls that weft uses, on host memory. See fake_cuda.h. */
+/* fake_cudart.c - the calls of the runtime that weft uses, on host memory. See fake_cuda.h. */
 #include "fake_cuda.h"
 
 #include <pthread.h>
@@ -39,10 +39,10 @@ struct event {
 
 struct item {
     struct item *next;
-    void (*fn)(void *context); /* a kernel, if there is one */
+    void (*fn)(void *context); /* a kernel; NULL: a copy */
     void *context;
-    bool owned;                /* malloced, and freed here, run or not */
-    void *to;                  /* a copy, or zeros where `from` is NULL */
+    bool owned; /* allocated with malloc, and freed here in any case */
+    void *to;   /* of a copy; zeros if `from` is NULL */
     const void *from;
     size_t bytes;
     struct event *record, *wait;
@@ -64,10 +64,10 @@ static struct range ranges[RANGES_MAX];
 static int range_count, live_handles, device_count = 1, sticky, copies_until_failure, launches_until_failure,
                                       allocs_until_failure, launches, unpinned_copies, queued;
 static uint64_t copied_bytes, next_draw = 1;
-static _Atomic unsigned contexts; /* bit d: device d has one */
+static _Atomic unsigned contexts; /* bit d: device d has a context */
 static unsigned delay_us_max;
 static struct stream *default_streams[DEVICES_MAX], *closed;
-static _Thread_local int current, last_error; /* last_error: as cudaGetLastError tells and forgets it */
+static _Thread_local int current, last_error; /* last_error: returned and cleared by cudaGetLastError */
 
 /* ---- memory: with the lock held ---- */
 
@@ -86,7 +86,7 @@ static size_t pages(size_t bytes)
     return (bytes + page - 1) / page * page;
 }
 
-/* Where (bytes,) really lie; NULL: beyond the end of device memory. */
+/* The real address of (bytes,); NULL: beyond the end of device memory. */
 static uint8_t *real(const void *address, size_t bytes)
 {
     struct range *range = range_of(address);
@@ -113,7 +113,7 @@ static void run(struct stream *stream, struct item *item)
     } else if (item->record) {
         if (item->record->passed < item->ticket) item->record->passed = item->ticket;
     } else if (sticky) {
-        return; /* a failed context runs nothing more */
+        return; /* a failed context runs no further work */
     } else if (item->fn) {
         pthread_mutex_unlock(&lock);
         item->fn(item->context);
@@ -161,8 +161,8 @@ static void *stream_main(void *context)
     return NULL;
 }
 
-/* End the threads of streams that were destroyed and have nothing left to do. As the process ends, too:
- * threads that are just ending then are more than the leak sanitizer bears. */
+/* Ends the threads of destroyed streams without queued work. Also called at process exit: the leak sanitizer
+ * fails on threads that are just ending. */
 static void reap(void)
 {
     struct stream *done = NULL;
@@ -220,21 +220,32 @@ static int queue(void *handle, struct item item)
     return OK;
 }
 
-/* ---- the runtime's calls ---- */
+/* ---- calls of the runtime ---- */
 
-/* What nearly every call begins with: the current device has a context from here on. */
-static void need_context(void) { contexts |= 1u << current; }
+/* Called by nearly every function: from now on the current device has a context. */
+static void need_context(void)
+{
+    contexts |= 1u << current;
+}
 
-#define LOCKED(expression)              \
-    do {                                \
-        pthread_mutex_lock(&lock);      \
-        int answer_ = (expression);     \
-        pthread_mutex_unlock(&lock);    \
-        return answer_;                 \
+#define LOCKED(expression)           \
+    do {                             \
+        pthread_mutex_lock(&lock);   \
+        int answer_ = (expression);  \
+        pthread_mutex_unlock(&lock); \
+        return answer_;              \
     } while (0)
 
-int cudaGetDeviceCount(int *count_out) { *count_out = device_count; return device_count > 0 ? OK : 100; }
-int cudaGetDevice(int *device_out) { *device_out = current; return OK; }
+int cudaGetDeviceCount(int *count_out)
+{
+    *count_out = device_count;
+    return device_count > 0 ? OK : 100;
+}
+int cudaGetDevice(int *device_out)
+{
+    *device_out = current;
+    return OK;
+}
 int cudaSetDevice(int device)
 {
     if (device < 0 || device >= device_count) return INVALID_DEVICE;
@@ -306,7 +317,7 @@ int cudaMalloc(void **memory_out, size_t bytes)
 int cudaFree(void *memory)
 {
     if (!memory) return OK;
-    fake_cuda_synchronize(); /* it waits for the device */
+    fake_cuda_synchronize(); /* cudaFree waits for the device */
     pthread_mutex_lock(&lock);
     struct range *range = range_of(memory);
     if (!range || range->kind != DEVICE || range->address != memory) {
@@ -334,7 +345,10 @@ static int unregister(const void *memory)
     *range = ranges[--range_count];
     return OK;
 }
-int cudaHostUnregister(void *memory) { LOCKED(unregister(memory)); }
+int cudaHostUnregister(void *memory)
+{
+    LOCKED(unregister(memory));
+}
 
 int cudaStreamCreateWithFlags(void **stream_out, unsigned flags)
 {
@@ -361,7 +375,10 @@ int cudaStreamDestroy(void *handle)
 }
 
 static void *_Atomic captured;
-void fake_cuda_capture(void *stream) { captured = stream; }
+void fake_cuda_capture(void *stream)
+{
+    captured = stream;
+}
 int cudaStreamIsCapturing(void *stream, int *status_out)
 {
     *status_out = stream && stream == captured;
@@ -381,8 +398,8 @@ int cudaEventCreateWithFlags(void **event_out, unsigned flags)
     return OK;
 }
 
-/* CUDA lets an event go that is still waited for; here it stays until all has run, which a test does not
- * notice. */
+/* CUDA allows the destruction of an event with waiters; here it exists until all work has run, which tests
+ * cannot observe. */
 int cudaEventDestroy(void *handle)
 {
     need_context();
@@ -402,7 +419,10 @@ static int record(struct event *event, void *handle)
     if (answer == OK) event->recorded++;
     return answer;
 }
-int cudaEventRecord(void *event, void *stream) { LOCKED(record(event, stream)); }
+int cudaEventRecord(void *event, void *stream)
+{
+    LOCKED(record(event, stream));
+}
 
 int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
 {
@@ -485,7 +505,10 @@ void fake_cuda_fail_launch(int n)
     pthread_mutex_unlock(&lock);
 }
 
-int fake_cuda_launches(void) { LOCKED(launches); }
+int fake_cuda_launches(void)
+{
+    LOCKED(launches);
+}
 
 void fake_cuda_fail_copy(int n)
 {
@@ -510,9 +533,18 @@ void fake_cuda_reset(void)
     pthread_mutex_unlock(&lock);
 }
 
-int fake_cuda_live_count(void) { LOCKED(range_count + live_handles); }
-unsigned fake_cuda_contexts(void) { return contexts; }
-int fake_cuda_unpinned_copies(void) { LOCKED(unpinned_copies); }
+int fake_cuda_live_count(void)
+{
+    LOCKED(range_count + live_handles);
+}
+unsigned fake_cuda_contexts(void)
+{
+    return contexts;
+}
+int fake_cuda_unpinned_copies(void)
+{
+    LOCKED(unpinned_copies);
+}
 
 uint64_t fake_cuda_copied_bytes(void)
 {

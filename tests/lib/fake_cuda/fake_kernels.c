@@ -1,6 +1,6 @@
-/* fake_kernels.c - the table of device kernels (kernels/device_table.h) over the fake runtime: each call
- * queues the scalar kernel of that name on the stream, which runs it late, on the shadows. Written from
- * kernels.h, not from the CUDA text. */
+/* fake_kernels.c - the table of device kernels (kernels/device_table.h) over the fake runtime. Each call
+ * queues the scalar kernel of that name on the stream, which runs it later on the shadows. Written from
+ * kernels.h, not from the CUDA sources. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,10 @@ struct call {
     struct weft_noise noise;
 };
 
-static const struct weft_kernels *scalar(void) { return weft_kernels_by_name("scalar"); }
+static const struct weft_kernels *scalar(void)
+{
+    return weft_kernels_by_name("scalar");
+}
 
 static void run(void *context)
 {
@@ -36,7 +39,10 @@ static enum weft_status queue(struct call call, weft_cuda_stream stream)
     return WEFT_ERR_STATE;
 }
 
-static void *at(const struct call *call, int i) { return call->p[i] ? fake_cuda_shadow(call->p[i]) : NULL; }
+static void *at(const struct call *call, int i)
+{
+    return call->p[i] ? fake_cuda_shadow(call->p[i]) : NULL;
+}
 
 static void raise(uint32_t *max_bits, uint32_t bits)
 {
@@ -47,14 +53,20 @@ static void raise(uint32_t *max_bits, uint32_t bits)
 
 /* ---- element by element ---- */
 
-static void do_sum(const struct call *c) { scalar()->sum_f32(at(c, 0), at(c, 1), at(c, 2), c->a); }
+static void do_sum(const struct call *c)
+{
+    scalar()->sum_f32(at(c, 0), at(c, 1), at(c, 2), c->a);
+}
 static enum weft_status sum_f32(float *out, const float *a, const float *b, size_t count,
                                 weft_cuda_stream stream)
 {
     QUEUE(do_sum, .p = {out, a, b}, .a = count);
 }
 
-static void do_scale(const struct call *c) { scalar()->scale_f32(at(c, 0), at(c, 1), c->factor, c->a); }
+static void do_scale(const struct call *c)
+{
+    scalar()->scale_f32(at(c, 0), at(c, 1), c->factor, c->a);
+}
 static enum weft_status scale_f32(float *out, const float *in, float factor, size_t count,
                                   weft_cuda_stream stream)
 {
@@ -71,32 +83,47 @@ static enum weft_status scale_add_f32(float *out, const float *a, float factor, 
     QUEUE(do_scale_add, .p = {out, a, b, max_bits}, .factor = factor, .a = count);
 }
 
-static void do_max_abs(const struct call *c) { raise(at(c, 0), scalar()->max_abs_bits_f32(at(c, 1), c->a)); }
+static void do_max_abs(const struct call *c)
+{
+    raise(at(c, 0), scalar()->max_abs_bits_f32(at(c, 1), c->a));
+}
 static enum weft_status max_abs_bits_f32(uint32_t *max_bits, const float *in, size_t count,
                                          weft_cuda_stream stream)
 {
     QUEUE(do_max_abs, .p = {max_bits, in}, .a = count);
 }
 
-static void do_to_f16(const struct call *c) { scalar()->cast_f32_f16(at(c, 0), at(c, 1), c->a); }
+static void do_to_f16(const struct call *c)
+{
+    scalar()->cast_f32_f16(at(c, 0), at(c, 1), c->a);
+}
 static enum weft_status cast_f32_f16(uint16_t *out, const float *in, size_t count, weft_cuda_stream stream)
 {
     QUEUE(do_to_f16, .p = {out, in}, .a = count);
 }
 
-static void do_from_f16(const struct call *c) { scalar()->cast_f16_f32(at(c, 0), at(c, 1), c->a); }
+static void do_from_f16(const struct call *c)
+{
+    scalar()->cast_f16_f32(at(c, 0), at(c, 1), c->a);
+}
 static enum weft_status cast_f16_f32(float *out, const uint16_t *in, size_t count, weft_cuda_stream stream)
 {
     QUEUE(do_from_f16, .p = {out, in}, .a = count);
 }
 
-static void do_to_bf16(const struct call *c) { scalar()->cast_f32_bf16(at(c, 0), at(c, 1), c->a); }
+static void do_to_bf16(const struct call *c)
+{
+    scalar()->cast_f32_bf16(at(c, 0), at(c, 1), c->a);
+}
 static enum weft_status cast_f32_bf16(uint16_t *out, const float *in, size_t count, weft_cuda_stream stream)
 {
     QUEUE(do_to_bf16, .p = {out, in}, .a = count);
 }
 
-static void do_from_bf16(const struct call *c) { scalar()->cast_bf16_f32(at(c, 0), at(c, 1), c->a); }
+static void do_from_bf16(const struct call *c)
+{
+    scalar()->cast_bf16_f32(at(c, 0), at(c, 1), c->a);
+}
 static enum weft_status cast_bf16_f32(float *out, const uint16_t *in, size_t count, weft_cuda_stream stream)
 {
     QUEUE(do_from_bf16, .p = {out, in}, .a = count);
@@ -126,11 +153,14 @@ static enum weft_status quantise_f32(int8_t *codes_out, float *x, const uint8_t 
 {
     struct call call = {
         .fn = do_quantise, .p = {codes_out, x, exponents}, .a = count, .b = noise != NULL, .option = limit};
-    if (noise) call.noise = *noise; /* the caller's may be gone when it runs */
+    if (noise) call.noise = *noise; /* the variable of the caller may no longer exist when the kernel runs */
     return queue(call, stream);
 }
 
-static void do_add_i8_i16(const struct call *c) { scalar()->add_i8_i16(at(c, 0), at(c, 1), c->a); }
+static void do_add_i8_i16(const struct call *c)
+{
+    scalar()->add_i8_i16(at(c, 0), at(c, 1), c->a);
+}
 static enum weft_status add_i8_i16(int16_t *sums, const int8_t *codes, size_t count, weft_cuda_stream stream)
 {
     QUEUE(do_add_i8_i16, .p = {sums, codes}, .a = count);
@@ -168,7 +198,7 @@ static enum weft_status pack_i4(uint8_t *out, const int8_t *codes, size_t count,
     QUEUE(do_pack_i4, .p = {out, codes}, .a = count);
 }
 
-/* Where a block is not finite its exponent is 255 and its codes are 0; out keeps the sum. */
+/* A block with a value that is not finite has exponent 255 and codes 0; `out` keeps the sum. */
 static void do_fp8(const struct call *c)
 {
     uint8_t *codes = at(c, 0), *exponents = at(c, 1);
@@ -210,7 +240,10 @@ static enum weft_status scale_add_quantise_sign_f32(uint8_t *bits_out, float *sc
 
 /* ---- select ---- */
 
-static size_t select_workspace(size_t count) { return 2 * count + 64; }
+static size_t select_workspace(size_t count)
+{
+    return 2 * count + 64;
+}
 
 static void do_select(const struct call *c)
 {
@@ -232,7 +265,10 @@ static enum weft_status scale_add_select_top_f32(uint32_t *indices_out, float *v
           .b = k);
 }
 
-static void do_draw(const struct call *c) { weft_sample_strata(at(c, 0), c->a, c->b, &c->noise); }
+static void do_draw(const struct call *c)
+{
+    weft_sample_strata(at(c, 0), c->a, c->b, &c->noise);
+}
 static enum weft_status sample_strata(uint32_t *indices_out, uint64_t count, uint64_t k,
                                       const struct weft_noise *noise, weft_cuda_stream stream)
 {
@@ -333,6 +369,6 @@ __attribute__((visibility("default"))) const struct weft_device_kernels weft_cud
 #define ENTRY(name, arguments) .name = name,
     WEFT_DEVICE_CALLS(ENTRY)
 #undef ENTRY
-    .select_workspace = select_workspace,
+        .select_workspace = select_workspace,
     .matmul_t_workspace = matmul_t_workspace,
 };

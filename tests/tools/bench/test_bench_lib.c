@@ -1,4 +1,4 @@
-/* test_benchlib.c - sizes, percentiles, ratios, tables, charts, CSV: what every benchmark stands on. */
+/* test_bench_lib.c - sizes, percentiles, ratios, tables, charts, CSV: the library of the benchmarks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,8 +84,8 @@ static void percentiles_and_ratios(void **state)
     double one[] = {7};
     assert_true(bench_summarise(one, 1).p99 == 7);
 
-    double a[] = {10, 20, 0, 40, 10}, b[] = {20, 40, 5, 80, 30},
-           scratch[5]; /* one slow spell, one broken sample */
+    /* one slow measurement, one invalid one */
+    double a[] = {10, 20, 0, 40, 10}, b[] = {20, 40, 5, 80, 30}, scratch[5];
     struct bench_ratio ratio = bench_compare(a, b, 5, scratch);
     assert_int_equal(ratio.pairs, 4);
     assert_true(ratio.median == 2 && ratio.low == 2 && ratio.high > 2);
@@ -144,7 +144,7 @@ static void charts_leave_out_what_cannot_be_drawn(void **state)
     assert_null(strstr(text, "inf"));
     free(text);
 
-    series.count = 1; /* x is 0 on a logarithmic axis: nothing is left */
+    series.count = 1; /* x is 0 on a logarithmic axis: no point is left */
     out = open_memstream(&text, &bytes);
     assert_false(bench_chart_write(&chart, out));
     fclose(out);
@@ -161,7 +161,7 @@ static void csv_columns_by_name(void **state)
     close(fd);
     struct bench_points points;
     assert_true(bench_csv_read(path, "step", "accuracy", &points, error, sizeof(error)));
-    assert_int_equal(points.count, 3); /* the last line is cut short */
+    assert_int_equal(points.count, 3); /* the last line is incomplete */
     assert_true(points.x[1] == 2 && points.y[2] == 0.3);
     bench_points_free(&points);
     assert_false(bench_csv_read(path, "step", "speed", &points, error, sizeof(error)));
@@ -183,7 +183,7 @@ static void commands_are_measured_by_what_they_print(void **state)
     assert_non_null(strstr(error, "status 3"));
 }
 
-/* The check must see what it is there for: sums are accepted, one changed or misplaced element is not. */
+/* Correct sums are accepted; one changed or misplaced element is not. */
 static void patterns_find_wrong_elements(void **state)
 {
     static const enum weft_dtype dtypes[] = {WEFT_F32,     WEFT_F16,     WEFT_BF16, WEFT_I64,
@@ -194,7 +194,7 @@ static void patterns_find_wrong_elements(void **state)
         struct bench_pattern pattern = {.dtype = dtypes[d], .op = WEFT_SUM, .ranks = RANKS, .salt = 3};
         uint64_t element = weft_dtype_bytes(pattern.dtype);
         bool adds = pattern.dtype == WEFT_F32 || pattern.dtype == WEFT_I64 || pattern.dtype == WEFT_U64;
-        if (!adds) pattern.ranks = 1; /* one rank's contents are its own sum: no short addition needed */
+        if (!adds) pattern.ranks = 1; /* the contents of one rank are their own sum */
         memset(sum, 0, COUNT * 8);
         for (uint32_t r = 0; r < pattern.ranks; r++) {
             bench_pattern_fill(&pattern, part, 0, COUNT, r);
@@ -219,7 +219,8 @@ static void patterns_find_wrong_elements(void **state)
     free(part);
 }
 
-/* What only moves is known by whose it is and where it lay; other reductions than sums by their own rule. */
+/* Operations that only move data are checked by rank and offset; reductions other than sums by their own
+ * rule. */
 static void patterns_know_pieces_and_other_reductions(void **state)
 {
     enum { COUNT = 9000, RANKS = 3 };

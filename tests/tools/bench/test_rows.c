@@ -1,5 +1,5 @@
-/* test_rows.c - files of benchmark rows: what is read of right and wrong ones, and when a difference is
- * more than noise. */
+/* test_rows.c - files of benchmark rows: valid and invalid rows, and differences within and beyond the
+ * noise. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,12 +52,14 @@ static void refuse(const char *name, const char *metric, const char *sentence)
     assert_null(rows.rows);
 }
 
-/* The exact chances of a coin: 5 of 5 between the ends with 15/16, 8 between the second and the last but
- * one with 238/256. */
+/* Exact probabilities: 5 values enclose the median between the ends with 15/16, 8 values between the second
+ * and the last but one with 238/256. */
 static void bounds_of_a_median(void **state)
 {
     static const double sorted[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
-    static const struct { size_t count; double chance, low, high;
+    static const struct {
+        size_t count;
+        double chance, low, high;
     } cases[] = {
         {1, 0.9, 1, 1},  {2, 0.9, 1, 2},   {3, 0.9, 1, 3}, {5, 0.9, 1, 5}, {7, 0.9, 1, 7}, {8, 0.9, 2, 7},
         {8, 0.95, 1, 8}, {17, 0.9, 5, 13}, {3, 0.7, 1, 3}, {4, 0.3, 2, 3}, {2, 0.1, 1, 2},
@@ -76,7 +78,10 @@ static void bounds_of_a_median(void **state)
 
 static void rows_of_every_benchmark(void **state)
 {
-    static const struct { const char *text, *name, *variant, *metric; bool lower; double value;
+    static const struct {
+        const char *text, *name, *variant, *metric;
+        bool lower;
+        double value;
     } cases[] = {
         {"{\"bench\":\"p2p\",\"op\":\"send\",\"measure\":\"lat\",\"transport\":\"shm\",\"wait\":\"poll\","
          "\"pattern\":\"pairs\",\"memory\":\"mapped\","
@@ -106,7 +111,7 @@ static void rows_of_every_benchmark(void **state)
         const struct bench_measurement *row = rows.rows;
         assert_int_equal(rows.count, 1);
         if (i + 1 < sizeof cases / sizeof cases[0]) assert_string_equal(row->name, cases[i].name);
-        else assert_true(row->name[0] == '?'); /* nothing of a file reaches the terminal raw */
+        else assert_true(row->name[0] == '?'); /* control characters of a file are not printed */
         assert_string_equal(row->variant, cases[i].variant);
         assert_string_equal(row->metric, cases[i].metric);
         assert_int_equal(row->lower_is_better, cases[i].lower);
@@ -149,12 +154,12 @@ static void wrong_files(void **state)
     refuse("many.json", NULL, "has more than 20000 rows");
     struct bench_rows rows =
         read_rows("noise\n\n{\"op\": \"x\", \"time_us\": 4}\n{\"op\": \"y\", \"time_us\": 4", NULL);
-    assert_int_equal(rows.count, 1); /* the last line is cut short */
+    assert_int_equal(rows.count, 1); /* the last line is incomplete */
     assert_int_equal(rows.skipped, 2);
     bench_rows_free(&rows);
 }
 
-/* B's verdict, of times (or of speeds) of one measurement. */
+/* The direction of B, for times or speeds of one measurement. */
 static int verdict(const char *field, const double *a, size_t a_runs, const double *b, size_t b_runs,
                    double noise, bool *guessed_out)
 {
@@ -188,7 +193,7 @@ static void noise_is_no_difference(void **state)
     assert_int_equal(verdict("time_us", doubled, 5, quiet, 5, 0.05, NULL), 1);
     assert_int_equal(verdict("avg_GBps", quiet, 5, doubled, 5, 0.05, NULL), 1); /* more is better here */
     assert_int_equal(verdict("avg_GBps", doubled, 5, quiet, 5, 0.05, NULL), -1);
-    assert_int_equal(verdict("time_us", quiet, 5, loud, 5, 0.05, NULL), 0);   /* the spread of B covers A */
+    assert_int_equal(verdict("time_us", quiet, 5, loud, 5, 0.05, NULL), 0); /* the spread of B contains A */
     /* 3 % outside the spread, but below 5 */
     assert_int_equal(verdict("time_us", quiet, 5, near, 5, 0.05, NULL), 0);
     assert_int_equal(verdict("time_us", quiet, 5, near, 5, 0.01, NULL), -1);
@@ -213,7 +218,7 @@ static void rows_find_their_partners(void **state)
         "{\"op\":\"y\",\"time_us\":3,\"transport\":\"tcp\"}\n{\"op\":\"x\",\"time_us\":2,\"bytes\":16}\n"
         "{\"op\":\"x\",\"time_us\":5,\"bytes\":32}\n{\"op\":\"x\",\"time_us\":6,\"bytes\":32}\n",
         NULL);
-    /* A has several variants, so shm is not measured against tcp */
+    /* A has several variants, so shm is not compared with tcp */
     assert_int_equal(bench_rows_compare(&a, &b, 0.05, differences, 4, &only_a, &only_b), 1);
     assert_string_equal(differences[0].row->name, "x 16B");
     assert_int_equal(only_a, 2);
@@ -222,7 +227,7 @@ static void rows_find_their_partners(void **state)
     bench_rows_free(&b);
     a = read_rows("{\"op\":\"y\",\"time_us\":3,\"transport\":\"shm\"}\n", NULL);
     b = read_rows("{\"op\":\"y\",\"time_us\":6,\"transport\":\"tcp\"}\n", NULL);
-    /* one each: that is the question */
+    /* one variant each: the comparison is between them */
     assert_int_equal(bench_rows_compare(&a, &b, 0.05, differences, 4, &only_a, &only_b), 1);
     assert_true(differences[0].ratio == 2);
     bench_rows_free(&a);

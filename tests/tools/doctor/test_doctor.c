@@ -1,5 +1,5 @@
-/* test_doctor.c - what doctor says about machines that exist only as files: one with mlx5 ports, one with little memory to
- * lock, one under Yama, ... Each finding is provoked and, by its counterpart, left out. */
+/* test_doctor.c - findings of doctor about machines made of files: one with mlx5 ports, one with little
+ * lockable memory, one under Yama, ... Each finding is provoked, and absent on the counterpart. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,7 +66,7 @@ static void look(bool need_rdma)
 {
     doctor_report_free(&report);
     doctor_check_machine(&report, root, need_rdma);
-    for (size_t i = 0; i < report.count; i++) /* whatever is not in order says what to do */
+    for (size_t i = 0; i < report.count; i++) /* every finding that is not ok has advice */
         if (report.findings[i].level != DOCTOR_OK && !report.findings[i].advice[0])
             fail_msg("%s: %s", report.findings[i].id, report.findings[i].text);
 }
@@ -81,7 +81,8 @@ static const struct doctor_finding *found_on(const char *id, const char *subject
     return NULL;
 }
 
-/* There is such a finding, at this level, it says `words`, and tells what to do when there is something to do. */
+/* Checks that there is such a finding at this level, that it contains `words`, and that it has advice unless
+ * it is ok. */
 static void says(const char *id, const char *subject, enum doctor_level level, const char *words)
 {
     const struct doctor_finding *finding = found_on(id, subject);
@@ -204,7 +205,7 @@ static void a_broken_list_of_capabilities_ends(void **state)
     put_bytes(IB "/device/config", config, sizeof config);
     look(false);
     says("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "no PCI Express");
-    config[0x34] = 0xfc; /* the last word: nothing behind it is read */
+    config[0x34] = 0xfc; /* the last 4 bytes: nothing behind them is read */
     config[0xfc] = 0x10;
     put_bytes(IB "/device/config", config, sizeof config);
     look(false);

@@ -1,4 +1,5 @@
-/* test_inspect.c - flight records of a job, merged: the right culprit, or one sentence about a bad file. */
+/* test_inspect.c - merged flight records of a job: the right culprit, or one sentence about an invalid
+ * file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static const struct row done_row = {.kind = "all_reduce",
                                     .steps = 9,
                                     .peer = -1};
 
-/* A rank that has done operation 0 and is in operation 1, at `steps`, waiting for `peer`. */
+/* A rank that has completed operation 0 and is in operation 1, at `steps`, waiting for `peer`. */
 static void add_waiting(unsigned rank, int peer, unsigned steps, const char *phase)
 {
     struct row rows[2] = {done_row, {"all_reduce", "WEFT_IN_PROGRESS", phase, 1, 100, steps, peer}};
@@ -102,7 +103,7 @@ static void some_have_not_called(void **state)
            "rank 4 left no record: killed, stopped, or still running; ranks 0-1 have not called it");
 }
 
-/* 0 waits for 4, 4 for 3, 1 for 0, 2 for 1: all of them, in the end, for 3, which sums. */
+/* 0 waits for 4, 4 for 3, 1 for 0, 2 for 1: all waits end at 3, which reduces. */
 static void waits_lead_to_one(void **state)
 {
     for (unsigned r = 0; r < RANKS; r++)
@@ -131,7 +132,7 @@ static void calls_differ(void **state)
            "f32, sum, plan ring, ranks 0, 3-4 called all_reduce of 100 f32, sum, plan ring");
 }
 
-/* Every cut of a record is refused with a sentence, and so is every field that is missing. */
+/* Every truncation of a record is refused with a sentence, and so is every missing field. */
 static void cut_and_damaged(void **state)
 {
     char path[128], why[400], text[4096];
@@ -143,8 +144,8 @@ static void cut_and_damaged(void **state)
     assert_non_null(file);
     size_t bytes = fread(text, 1, sizeof text - 1, file);
     fclose(file);
+    /* without its last brace; the newline after it is optional */
     for (size_t cut = 0; cut + 2 < bytes; cut++) {
-        /* without its last brace; the newline behind that may go */
         assert_non_null(file = fopen(path, "w"));
         fwrite(text, 1, cut, file);
         fclose(file);
@@ -153,8 +154,8 @@ static void cut_and_damaged(void **state)
         assert_true(why[0] && !strchr(why, '\n'));
     }
     text[bytes] = 0;
+    /* replaces one character in each name and string */
     for (char *quote = strchr(text, '"'); quote; quote = strchr(quote + 1, '"')) {
-        /* another letter in each name and word */
         char kept = quote[1];
         if (kept == ',' || kept == ':' || kept == '}') continue;
         quote[1] = '\x01';
@@ -162,7 +163,7 @@ static void cut_and_damaged(void **state)
         fwrite(text, 1, bytes, file);
         fclose(file);
         why[0] = 0;
-        assert_false(flight_read(path, &flight, why, sizeof why)); /* a control character is no JSON */
+        assert_false(flight_read(path, &flight, why, sizeof why)); /* JSON has no raw control characters */
         assert_true(why[0] && !strchr(why, '\n'));
         quote[1] = kept;
     }
@@ -212,7 +213,7 @@ static void hostile_fields(void **state)
     refused("\"members\":5", "\"members\":-5", "'members'");
 }
 
-/* Two groups of a mesh without a common rank: one id, and each is judged by itself. */
+/* Two groups of a mesh without a common rank: equal ids, and separate diagnoses. */
 static void groups_that_share_an_id(void **state)
 {
     struct flight_operation operations[4] = {0};
@@ -242,7 +243,7 @@ static void groups_that_share_an_id(void **state)
 
 static void many_ranks_stay_one_line(void **state)
 {
-    /* Of a million claimed ranks two left records: nothing grows with what a file claims. */
+    /* A million claimed ranks, two records: memory does not grow with the claim. */
     struct flight_operation operations[2] = {0};
     struct flight two[2] = {0};
     for (uint32_t i = 0; i < 2; i++) {

@@ -1,13 +1,14 @@
-/* fake_worker.c - a worker with nothing behind it, for tests of weftd and `weft run`: joins like any worker,
- * opens a real transport, and then does what its argument says.
+/* fake_worker.c - a minimal worker for tests of weftd and `weft run`: joins as any worker, opens a real
+ * transport, and then acts as its argument requires.
  *
  *     fake_worker leave          leaves in order at once
- *     fake_worker stay           stays until somebody else ends the job
+ *     fake_worker stay           stays until the job ends
  *     fake_worker die            kills itself once the job runs
  *     fake_worker exit N         exits with status N once the job runs, without leaving
  *     fake_worker declare SHAPE  declares tensor 'fc1' with that shape ("8x4"), then leaves
  *     fake_worker abort          aborts the job
- * Whatever ends the job is printed as one line; the exit status is 0 only after leaving. */
+ *
+ * The end of the job is printed as one line; the exit status is 0 only after leaving in order. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static void send_body(struct fake *fake, Weft__Control__Control__BodyCase body, 
 {
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = body;
-    message.challenge = content; /* the union's pointers share their place */
+    message.challenge = content; /* the pointers of the union overlap */
     (void)weft_control_client_send(fake->member, &message);
 }
 

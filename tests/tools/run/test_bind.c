@@ -1,4 +1,4 @@
-/* test_bind.c - cores as a made-up /sys describes them, and who gets which of them. */
+/* test_bind.c - cores from a made-up /sys, and their assignment to workers. */
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,7 +60,7 @@ static void one_core_each(void **state)
     assert_false(run_bind_assign(RUN_BIND_NONE, cores, 10, 3, 2, &cpus));
 }
 
-/* Every core has exactly one owner, and shares differ by one core at most. */
+/* Every core has exactly one owner, and shares differ by at most one core. */
 static void equal_shares(void **state)
 {
     struct run_core cores[10];
@@ -76,7 +76,8 @@ static void equal_shares(void **state)
         for (uint32_t cpu = 0; cpu < 20; cpu++) assert_int_equal(owners[cpu], 1);
     }
     struct run_cpus cpus;
-    assert_false(run_bind_assign(RUN_BIND_AUTO, cores, 10, 11, 0, &cpus)); /* crowded: nobody is bound */
+    /* more workers than cores: no binding */
+    assert_false(run_bind_assign(RUN_BIND_AUTO, cores, 10, 11, 0, &cpus));
 }
 
 static void describe(const char *sys, uint32_t cpu, const char *name, const char *text)
@@ -93,7 +94,7 @@ static void describe(const char *sys, uint32_t cpu, const char *name, const char
     fclose(file);
 }
 
-/* The processors that this process may use, as some machine's file system describes them. */
+/* The processors of this process, as a made-up file system describes them. */
 static void cores_of_the_machine(void **state)
 {
     struct run_cpus mine = {{0}};
@@ -103,12 +104,12 @@ static void cores_of_the_machine(void **state)
         if (has(&mine, cpu)) first = cpu, last = last ? last : cpu;
     char *sys = temp_dir_make(), siblings[64];
 
-    struct run_core *cores = run_bind_cores(sys, &count); /* nothing is said */
+    struct run_core *cores = run_bind_cores(sys, &count); /* without any description */
     assert_int_equal(count, usable);
     assert_int_equal(cores[0].first, first);
     free(cores);
 
-    /* one core of two threads, of which some may not be usable, and one list that makes no sense */
+    /* one core of two threads, of which some may be unusable, and one invalid list */
     snprintf(siblings, sizeof siblings, "%u-%u,8000,99999999\n", first, first + 1);
     describe(sys, first, "thread_siblings_list", siblings);
     describe(sys, last, "physical_package_id", "garbage");
@@ -127,7 +128,7 @@ static void cores_of_the_machine(void **state)
     temp_dir_remove(sys);
 }
 
-/* A process that is bound to the last core runs there and nowhere else. */
+/* A process bound to the last core runs only there. */
 static void bound(void **state)
 {
     uint32_t count = 0;

@@ -1,5 +1,5 @@
-/* test_run.c - `weft run`, `weft status` and weftd as processes: ends in order, failures, refusals. Each case starts real
- * processes; the argument picks a group of cases ("usage": no job is started; "jobs"). */
+/* test_run.c - `weft run`, `weft status` and weftd as processes: orderly ends, failures, refusals. Each case
+ * starts real processes; the argument selects a group of cases ("usage": no job is started; "jobs"). */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -19,7 +19,7 @@
 
 static const char *weft, *weftd, *worker; /* paths, from the environment */
 
-/* Run to the end; the output must contain both texts (NULL: none). */
+/* Runs the command to its end; the output must contain both texts (NULL: none). */
 static void expect(const char *const *argv, int exit_code, const char *text, const char *another)
 {
     struct process *process = process_start(argv, NULL);
@@ -38,7 +38,7 @@ static void expect(const char *const *argv, int exit_code, const char *text, con
         __VA_ARGS__, NULL \
     }
 
-/* What another file of the job says. */
+/* Checks the text of another file of the job. */
 static void expect_in_log(const char *directory, const char *name, const char *text)
 {
     char path[600], data[8192];
@@ -124,7 +124,8 @@ static void write_rows(const char *path, const char *rows)
     if (!file || fputs(rows, file) < 0 || fclose(file) != 0) fail_msg("cannot write %s", path);
 }
 
-/* `weft bench compare`: its exit statuses and what it says of wrong words; nothing that looks like a file is ever run. */
+/* `weft bench compare`: exit statuses and messages about wrong usage; text that looks like a file name is
+ * never executed. */
 static void bench_compare(void **state)
 {
     char a[600], b[600], wrong[600];
@@ -166,7 +167,8 @@ static void bench_compare(void **state)
     temp_dir_remove(directory);
 }
 
-/* Every command: a wrong option is one line that begins with the name of the command, and exit status 2; --help is 0. */
+/* Every command: a wrong option gives one line with the name of the command, and exit status 2; --help gives
+ * 0. */
 static void every_command(void **state)
 {
     static const char *const commands[][2] = {
@@ -227,7 +229,7 @@ static void old_names(void **state)
            "--compare measures 2 to 64 ranks");
 }
 
-/* Wrong words and full disks: one sentence each. */
+/* Wrong usage and full disks: one sentence each. */
 static void bench_words(void **state)
 {
     char full[700];
@@ -380,7 +382,7 @@ static void output_of_rank_0_is_copied(void **state)
     end();
 }
 
-/* A process that is gone, or a zombie of ours to be. */
+/* Whether a process has ended, or is a zombie of init. */
 static bool is_gone(pid_t pid)
 {
     char path[64], data[256];
@@ -394,7 +396,7 @@ static bool is_gone(pid_t pid)
     return bytes <= 0 || (after && after[2] == 'Z');
 }
 
-/* However `weft run` ends, its children do too. */
+/* The children of `weft run` end with it, for every kind of end. */
 static void nobody_stays_behind(void **state)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGKILL};
@@ -404,7 +406,7 @@ static void nobody_stays_behind(void **state)
         snprintf(script, sizeof script, "echo $$ > %s/pid$WEFT_RANK; exec %s stay", logs, worker);
         struct process *run = process_start(WORDS(RUN("1", "2"), "sh", "-c", script), NULL);
         assert_true(process_wait_output(run, "the job runs", WAIT_MS));
-        kill(run->pid, signals[i]); /* the process, not its group */
+        kill(run->pid, signals[i]); /* this process only, not its group */
         assert_true(process_wait(run, WAIT_MS));
         if (signals[i] != SIGKILL) {
             assert_int_equal(process_exit_code(run), 1);
@@ -420,11 +422,11 @@ static void nobody_stays_behind(void **state)
             fclose(file);
             int tries = 0;
             while (!is_gone(pid) && tries++ < 2000)
-                usleep(1000); /* death by the kernel's hand is soon, not at once */
+                usleep(1000); /* death by PR_SET_PDEATHSIG takes a moment */
             assert_true(is_gone(pid));
         }
         process_free(run);
-        if (signals[i] == SIGKILL) { /* nobody was left to tidy up */
+        if (signals[i] == SIGKILL) { /* no process was left to remove the scratch directory */
             temp_dir_remove(scratch);
             unsetenv("TMPDIR");
             temp_dir_remove(logs);
@@ -434,7 +436,7 @@ static void nobody_stays_behind(void **state)
     }
 }
 
-/* The whole answer to GET path; free it. */
+/* The whole response to GET path; to be freed. */
 static char *http_get(const char *address, const char *path)
 {
     char request[200], *answer = calloc(1, 65536);
@@ -521,7 +523,7 @@ static void status_and_ports(void **state)
     temp_dir_remove(directory);
 }
 
-/* A process that is stopped keeps its connection; silence gives it away. */
+/* A stopped process keeps its connection; the missing heartbeats reveal it. */
 static void silence(void **state)
 {
     char *directory = temp_dir_make(), path[600], line[300], variable[400];
@@ -540,7 +542,7 @@ static void silence(void **state)
     snprintf(variable, sizeof variable, "WEFT_COORDINATOR=%s", strchr(line, '=') + 1);
     struct process *stopped = process_start(WORDS(worker, "stay"), WORDS(variable, "WEFT_JOB=quiet"));
     assert_true(process_wait_output(stopped, "the job runs", WAIT_MS));
-    assert_false(process_wait(server, 2500)); /* it is heard while it runs */
+    assert_false(process_wait(server, 2500)); /* its heartbeats arrive while it runs */
     process_signal(stopped, SIGSTOP);
     assert_true(process_wait(server, WAIT_MS));
     assert_int_equal(process_exit_code(server), 1);
@@ -552,7 +554,7 @@ static void silence(void **state)
 
 #define BIND(how) weft, "run", "-n", "2", "-l", logs, "--bind", how, "--"
 
-/* Of one processor that the command may use two workers cannot have a core each. */
+/* With one usable processor two workers cannot have a core each. */
 static void bound_workers(void **state)
 {
     begin();
