@@ -1,4 +1,4 @@
-/* weftd.c - command line of the server: fills struct weftd_options for server/weftd.c. */
+/* weftd.c - command line of the server: fills struct weftd_options for server/daemon/weftd.c. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
