@@ -6,8 +6,8 @@
  *   1. ranks without a record (killed, stopped, or still running), while other ranks wait
  *   2. ranks whose last operation is an earlier one: they have not called it
  *   3. if all have called it: the ranks at the end of the waits. A rank waits for its peer, the peer for its
- *      own peer; a rank that waits for none (it reduces, or has not begun) is the culprit. If the waits form a
- *      cycle, the culprit is the rank with the fewest completed steps. */
+ *      own peer; a rank that waits for none (it reduces, or has not begun) is the culprit. If the waits form
+ *      a cycle, the culprit is the rank with the fewest completed steps. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
