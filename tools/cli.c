@@ -78,10 +78,10 @@ static int option_error(const struct cli_command *command, char **argv, int answ
     char names[CLI_OPTIONS_MAX][NAME_BYTES_MAX];
     const char *known[CLI_OPTIONS_MAX + 3] = {NULL};
     const char *word = argv[optind - 1];
-    const char letter[3] = {'-', (char)optopt, 0};
-    const bool is_letter = optopt > ' ' && optopt < 127 && strncmp(word, "--", 2) != 0;
+    const char short_name[3] = {'-', (char)optopt, 0};
+    const bool is_short = optopt > ' ' && optopt < 127 && strncmp(word, "--", 2) != 0;
     if (answer == ':')
-        return tool_usage_error(command->name, "option %s needs a value", is_letter ? letter : word);
+        return tool_usage_error(command->name, "option %s needs a value", is_short ? short_name : word);
     if (optopt >= FIRST_OPTION) return tool_usage_error(command->name, "%s: the option takes no value", word);
     size_t count = 0;
     for (size_t i = 0; i < command->option_count; i++) {
@@ -92,7 +92,7 @@ static int option_error(const struct cli_command *command, char **argv, int answ
     }
     known[count++] = "--help";
     known[count] = "--version";
-    return cli_unknown_error(command->name, "option", is_letter ? letter : word, known);
+    return cli_unknown_error(command->name, "option", is_short ? short_name : word, known);
 }
 
 /* ---- values ---- */
@@ -205,9 +205,10 @@ static void format_default(const struct cli_option *option, char out[DEFAULT_BYT
     }
 }
 
-static int left_column(const char *name, char letter, const char *argument, char *out, size_t out_bytes)
+static int left_column(const char *name, char short_name, const char *argument, char *out, size_t out_bytes)
 {
-    const char start[5] = {letter ? '-' : ' ', letter ? letter : ' ', letter ? ',' : ' ', ' ', 0};
+    const char start[5] = {short_name ? '-' : ' ', short_name ? short_name : ' ', short_name ? ',' : ' ', ' ',
+                           0};
     return snprintf(out, out_bytes, "  %s--%s%s%s", start, name, argument ? " " : "",
                     argument ? argument : "");
 }
@@ -237,14 +238,14 @@ static void print_help(const struct cli_command *command, const default_texts de
     for (size_t i = 0; i < command->option_count; i++) {
         const struct cli_option *option = &command->options[i];
         if (!is_listed(option)) continue;
-        int length = left_column(option->name, option->letter, option->argument, left, sizeof left) + 2;
+        int length = left_column(option->name, option->short_name, option->argument, left, sizeof left) + 2;
         if (length > column && length <= COLUMN_MAX + 4) column = length;
     }
     for (size_t i = 0; i < command->option_count; i++) {
         const struct cli_option *option = &command->options[i];
         if (!is_listed(option)) continue;
         const char *fallback = option->default_text ? option->default_text : defaults[i];
-        left_column(option->name, option->letter, option->argument, left, sizeof left);
+        left_column(option->name, option->short_name, option->argument, left, sizeof left);
         snprintf(text, sizeof text, fallback[0] ? "%s (default: %s)" : "%s", option->help, fallback);
         print_entry(left, text, column > 18 ? column : 18);
     }
@@ -259,30 +260,31 @@ static const struct cli_option *find_option(const struct cli_command *command, i
 {
     if (answer >= FIRST_OPTION) return &command->options[answer - FIRST_OPTION];
     for (size_t i = 0; i < command->option_count; i++)
-        if (command->options[i].letter == answer) return &command->options[i];
+        if (command->options[i].short_name == answer) return &command->options[i];
     return NULL;
 }
 
 int cli_parse(const struct cli_command *command, int argc, char **argv, int *first_argument_out)
 {
     struct option table[CLI_OPTIONS_MAX + 3] = {{NULL, 0, NULL, 0}};
-    char letters[3 * CLI_OPTIONS_MAX + 8];
+    char short_names[3 * CLI_OPTIONS_MAX + 8];
     default_texts defaults;
-    size_t used = (size_t)snprintf(letters, sizeof letters, "%s:h", command->stops_at_argument ? "+" : "");
+    size_t used =
+        (size_t)snprintf(short_names, sizeof short_names, "%s:h", command->stops_at_argument ? "+" : "");
     WEFT_ASSERT(command->option_count <= CLI_OPTIONS_MAX);
     for (size_t i = 0; i < command->option_count; i++) {
         const struct cli_option *option = &command->options[i];
         table[i] = (struct option){option->name, option->argument ? required_argument : no_argument, NULL,
                                    FIRST_OPTION + (int)i};
-        if (option->letter) letters[used++] = option->letter;
-        if (option->letter && option->argument) letters[used++] = ':';
+        if (option->short_name) short_names[used++] = option->short_name;
+        if (option->short_name && option->argument) short_names[used++] = ':';
         if (is_listed(option) && !option->default_text) format_default(option, defaults[i]);
     }
-    letters[used] = 0;
+    short_names[used] = 0;
     table[command->option_count] = (struct option){"help", no_argument, NULL, ANSWER_HELP};
     table[command->option_count + 1] = (struct option){"version", no_argument, NULL, ANSWER_VERSION};
     opterr = 0, optind = 0; /* 0: getopt forgets an earlier command line, also its ordering */
-    for (int answer; (answer = getopt_long(argc, argv, letters, table, NULL)) != -1;) {
+    for (int answer; (answer = getopt_long(argc, argv, short_names, table, NULL)) != -1;) {
         if (answer == 'h' || answer == ANSWER_HELP) return print_help(command, defaults), 0;
         if (answer == ANSWER_VERSION) return tool_print_version(command->name), 0;
         if (answer == '?' || answer == ':') return option_error(command, argv, answer);

@@ -33,7 +33,7 @@ typedef int cli_set(const struct cli_command *command, const struct cli_option *
 
 struct cli_option {
     const char *name;         /* "workers" */
-    char letter;              /* 'n'; 0: none */
+    char short_name;          /* 'n'; 0: none */
     const char *argument;     /* "N"; NULL: takes none */
     const char *help;         /* a noun phrase; NULL for an old name */
     const char *default_text; /* in --help; NULL: the value before the call, "": none */

@@ -26,7 +26,7 @@ enum { TURNS = 100, FIRST_TURNS = 20, ROUNDS_MAX = 1000, BYTES_MAX = 64 << 20, S
 
 /* Turn 2 n belongs to the writer, turn 2 n + 1 to the reader. Only the thread whose turn it is accesses the
  * other fields. */
-struct lines {
+struct cacheline {
     _Atomic uint32_t turn;
     size_t bytes;
     enum variant variant;
@@ -35,23 +35,23 @@ struct lines {
     double us[2]; /* of the turns after FIRST_TURNS, microseconds; [0] writer, [1] reader */
 };
 
-static void wait_for_turn(struct lines *lines, uint32_t turn)
+static void wait_for_turn(struct cacheline *cacheline, uint32_t turn)
 {
-    for (uint32_t spins = 1; atomic_load_explicit(&lines->turn, memory_order_acquire) != turn; spins++)
+    for (uint32_t spins = 1; atomic_load_explicit(&cacheline->turn, memory_order_acquire) != turn; spins++)
         if (spins % SPINS == 0) sched_yield();
 }
 
-static void one_turn(struct lines *lines, bool reads, uint32_t n)
+static void one_turn(struct cacheline *cacheline, bool reads, uint32_t n)
 {
-    wait_for_turn(lines, 2 * n + reads);
+    wait_for_turn(cacheline, 2 * n + reads);
     double began_us = bench_now_us();
-    if (reads) memcpy(lines->to, lines->shared, lines->bytes);
-    else if (lines->variant == WRITE_NONTEMPORAL)
-        weft_copy_nontemporal(lines->shared, lines->from, lines->bytes);
-    else memcpy(lines->shared, lines->from, lines->bytes);
-    if (reads && lines->variant == READ_CLAIMED) weft_claim_lines(lines->shared, lines->bytes);
-    if (n >= FIRST_TURNS) lines->us[reads] += bench_now_us() - began_us;
-    atomic_store_explicit(&lines->turn, 2 * n + reads + 1, memory_order_release);
+    if (reads) memcpy(cacheline->to, cacheline->shared, cacheline->bytes);
+    else if (cacheline->variant == WRITE_NONTEMPORAL)
+        weft_copy_nontemporal(cacheline->shared, cacheline->from, cacheline->bytes);
+    else memcpy(cacheline->shared, cacheline->from, cacheline->bytes);
+    if (reads && cacheline->variant == READ_CLAIMED) weft_claim_lines(cacheline->shared, cacheline->bytes);
+    if (n >= FIRST_TURNS) cacheline->us[reads] += bench_now_us() - began_us;
+    atomic_store_explicit(&cacheline->turn, 2 * n + reads + 1, memory_order_release);
 }
 
 static void bind_to(int processor)
@@ -65,21 +65,21 @@ static void bind_to(int processor)
 
 static void *reader(void *context)
 {
-    struct lines *lines = context;
-    bind_to(lines->processors[1]);
-    for (uint32_t n = 0; n < FIRST_TURNS + TURNS; n++) one_turn(lines, true, n);
+    struct cacheline *cacheline = context;
+    bind_to(cacheline->processors[1]);
+    for (uint32_t n = 0; n < FIRST_TURNS + TURNS; n++) one_turn(cacheline, true, n);
     return NULL;
 }
 
 /* 0, or the errno of creating the second thread. */
-static int measure(struct lines *lines)
+static int measure(struct cacheline *cacheline)
 {
     pthread_t thread;
-    atomic_store(&lines->turn, 0);
-    lines->us[0] = lines->us[1] = 0;
-    int reason = pthread_create(&thread, NULL, reader, lines);
+    atomic_store(&cacheline->turn, 0);
+    cacheline->us[0] = cacheline->us[1] = 0;
+    int reason = pthread_create(&thread, NULL, reader, cacheline);
     if (reason != 0) return reason;
-    for (uint32_t n = 0; n < FIRST_TURNS + TURNS; n++) one_turn(lines, false, n);
+    for (uint32_t n = 0; n < FIRST_TURNS + TURNS; n++) one_turn(cacheline, false, n);
     pthread_join(thread, NULL);
     return 0;
 }
@@ -116,20 +116,20 @@ static double median(double *values, uint32_t count)
     return bench_summarise(values, count).p50;
 }
 
-static int measure_size(struct lines *lines, uint32_t rounds, bool json, struct bench_table *table)
+static int measure_size(struct cacheline *cacheline, uint32_t rounds, bool json, struct bench_table *table)
 {
     static double us[VARIANTS][2][ROUNDS_MAX], faster[VARIANTS][ROUNDS_MAX];
     for (uint32_t round = 0; round < rounds; round++)
         for (int i = 0; i < VARIANTS; i++) {
-            lines->variant = (enum variant)i;
-            int reason = measure(lines);
+            cacheline->variant = (enum variant)i;
+            int reason = measure(cacheline);
             if (reason != 0) return reason;
-            for (int reads = 0; reads < 2; reads++) us[i][reads][round] = lines->us[reads] / TURNS;
+            for (int reads = 0; reads < 2; reads++) us[i][reads][round] = cacheline->us[reads] / TURNS;
             faster[i][round] =
                 (us[READ_PLAIN][0][round] + us[READ_PLAIN][1][round]) / (us[i][0][round] + us[i][1][round]);
         }
     for (int i = 0; i < VARIANTS; i++)
-        print_row(table, json, lines->bytes, (enum variant)i, median(us[i][0], rounds),
+        print_row(table, json, cacheline->bytes, (enum variant)i, median(us[i][0], rounds),
                   median(us[i][1], rounds), median(faster[i], rounds));
     return 0;
 }
@@ -147,10 +147,10 @@ static bool find_processors(int found[2])
 
 static int run(uint64_t first, uint64_t last, uint32_t rounds, bool json)
 {
-    struct lines lines = {.bytes = last};
+    struct cacheline cacheline = {.bytes = last};
     struct bench_table table;
     int reason = 0;
-    if (!find_processors(lines.processors)) {
+    if (!find_processors(cacheline.processors)) {
         fprintf(stderr, "weft bench cacheline: one processor is all there is for this process: memory that "
                         "two cores share needs two\n");
         return 1;
@@ -164,13 +164,14 @@ static int run(uint64_t first, uint64_t last, uint32_t rounds, bool json)
         return 1;
     }
     memset(memory, 1, 3 * capacity);
-    lines.shared = memory, lines.from = memory + capacity, lines.to = lines.from + capacity;
+    cacheline.shared = memory, cacheline.from = memory + capacity, cacheline.to = cacheline.from + capacity;
     bench_table_init(&table, columns, sizeof columns / sizeof columns[0]);
-    if (!json) printf("processors %d and %d, %u rounds\n", lines.processors[0], lines.processors[1], rounds);
-    bind_to(lines.processors[0]);
+    if (!json)
+        printf("processors %d and %d, %u rounds\n", cacheline.processors[0], cacheline.processors[1], rounds);
+    bind_to(cacheline.processors[0]);
     for (uint64_t bytes = first; reason == 0 && bytes <= last; bytes *= 4) {
-        lines.bytes = bytes;
-        reason = measure_size(&lines, rounds, json, &table);
+        cacheline.bytes = bytes;
+        reason = measure_size(&cacheline, rounds, json, &table);
     }
     if (!json && reason == 0) bench_table_print(&table, stdout, "");
     bench_table_free(&table);

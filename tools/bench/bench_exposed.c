@@ -21,7 +21,7 @@ enum { STEP_US, PEERS_US, NETWORK_US, FIGURES };
 
 struct exposed {
     struct bench_rank rank;
-    uint64_t turns; /* iterations of the loop that is the computation */
+    uint64_t iterations; /* iterations of the loop that is the computation */
     uint64_t count;
     float *values; /* (count,) */
     uint64_t step;
@@ -45,7 +45,7 @@ static bool one_step(struct exposed *exposed, const struct row *row)
     const struct weft_step step = {.step = ++exposed->step, .lr = 1, .weight = 1};
     enum weft_status status = weft_step_begin(rank->session, &step);
     if (status < 0) return bench_print_failure(rank, "step_begin", status);
-    bench_compute(exposed->turns);
+    bench_compute(exposed->iterations);
     if (row->slow && rank->rank == rank->options->root) sleep_us(rank->options->straggler_us);
     if (row->communicates) {
         status = weft_all_reduce(rank->session, exposed->values, exposed->values, exposed->count, WEFT_F32,
@@ -123,11 +123,11 @@ static bool run_row(struct exposed *exposed, const struct row *row)
     return true;
 }
 
-static bool agree_on_turns(struct exposed *exposed)
+static bool agree_on_iterations(struct exposed *exposed)
 {
-    int64_t turns = (int64_t)bench_calibrate_compute(exposed->rank.options->compute_us);
-    if (!bench_reduce_over_ranks(&exposed->rank, &turns, 1, WEFT_SUM)) return false;
-    exposed->turns = (uint64_t)turns / exposed->rank.ranks;
+    int64_t iterations = (int64_t)bench_calibrate_compute(exposed->rank.options->compute_us);
+    if (!bench_reduce_over_ranks(&exposed->rank, &iterations, 1, WEFT_SUM)) return false;
+    exposed->iterations = (uint64_t)iterations / exposed->rank.ranks;
     return true;
 }
 
@@ -136,7 +136,7 @@ static bool run_rows(struct exposed *exposed)
     static const struct row warm = {"warm-up", true, false},
                             rows[] = {{"alone", false, false}, {"equal", true, false}, {"slow", true, true}};
     const struct bench_options *options = exposed->rank.options;
-    if (!agree_on_turns(exposed)) return false;
+    if (!agree_on_iterations(exposed)) return false;
     if (exposed->rank.rank == 0 && !options->json) {
         printf("# weft bench exposed: %" PRIu32 " ranks, %" PRIu32
                " us of computation, all_reduce of %" PRIu64 " bytes, rank %" PRIu32 " late by %" PRIu32

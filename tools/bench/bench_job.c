@@ -137,11 +137,11 @@ static void name_transport(struct bench_rank *rank)
         nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
     }
     for (size_t at = 0; (line = strtok_r(rest, "\n", &rest));) {
-        char *way = strstr(line, "): "), *reasons;
-        way = way ? way + 3 : line;
-        if ((reasons = strstr(way, " (not "))) *reasons = 0;
-        if (at > 0 && strstr(into, way)) continue;
-        at += (size_t)snprintf(into + at, capacity - at, "%s%s", at > 0 ? "; " : "", way);
+        char *description = strstr(line, "): "), *reasons;
+        description = description ? description + 3 : line;
+        if ((reasons = strstr(description, " (not "))) *reasons = 0;
+        if (at > 0 && strstr(into, description)) continue;
+        at += (size_t)snprintf(into + at, capacity - at, "%s%s", at > 0 ? "; " : "", description);
         if (at >= capacity) return;
     }
 }

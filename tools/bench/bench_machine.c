@@ -38,11 +38,12 @@ uint64_t bench_pss(void)
     return kilobytes << 10;
 }
 
-__attribute__((noinline)) void bench_compute(uint64_t turns) /* not inlined: the same code in every timing */
+__attribute__((noinline)) void bench_compute(
+    uint64_t iterations) /* not inlined: the same code in every timing */
 {
     static volatile uint64_t sink;
     uint64_t x = sink | 1;
-    for (uint64_t i = 0; i < turns; i++) x = x * 6364136223846793005u + 1442695040888963407u;
+    for (uint64_t i = 0; i < iterations; i++) x = x * 6364136223846793005u + 1442695040888963407u;
     sink = x;
 }
 

@@ -60,7 +60,7 @@ double bench_thread_us(void); /* processor time of the calling thread */
 uint64_t bench_pss(void);
 /* Number of loop iterations that compute for `us` microseconds on an idle processor. */
 uint64_t bench_calibrate_compute(double us);
-void bench_compute(uint64_t turns);
+void bench_compute(uint64_t iterations);
 /* GB/s, read plus written, of the fastest of several copies of (bytes,). */
 double bench_copy_bandwidth(void *to, const void *from, uint64_t bytes);
 

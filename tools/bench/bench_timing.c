@@ -163,13 +163,13 @@ bool bench_check(struct bench_rank *rank, struct bench_timing *timing)
 /* Computes as long as an operation takes, first alone, then after an operation has been started. */
 bool bench_overlap(struct bench_rank *rank, double time_us, struct bench_overlap *overlap)
 {
-    uint64_t turns = bench_calibrate_compute(time_us);
+    uint64_t iterations = bench_calibrate_compute(time_us);
     double compute = 0, start = 0, wait = 0, overall = 0;
     uint32_t iters = rank->options->iters;
     if (!bench_barrier(rank)) return false;
     for (uint32_t i = 0; i < iters; i++) {
         double began = bench_now_us();
-        bench_compute(turns);
+        bench_compute(iterations);
         compute += bench_now_us() - began;
     }
     if (!bench_barrier(rank)) return false;
@@ -178,7 +178,7 @@ bool bench_overlap(struct bench_rank *rank, double time_us, struct bench_overlap
         enum weft_status status = bench_args_start(&rank->args, rank->session, rank->calls);
         double started = bench_now_us();
         if (status < 0) return bench_print_failure(rank, rank->args.operation->name, status);
-        bench_compute(turns);
+        bench_compute(iterations);
         double computed = bench_now_us();
         if ((status = bench_call_wait(rank->calls)) < 0)
             return bench_print_failure(rank, rank->args.operation->name, status);

@@ -20,7 +20,7 @@ struct waiting {
     const struct bench_options *options;
     struct weft_session *session;
     uint32_t rank, ranks;
-    uint64_t turns; /* iterations of the loop that makes one piece */
+    uint64_t iterations; /* iterations of the loop that makes one piece */
     bool failed;
 };
 
@@ -124,7 +124,7 @@ static void time_pieces(struct waiting *waiting, bool communicates, double *wall
     double wall = bench_now_us(), cpu = bench_cpu_us();
     for (uint32_t i = 0; i < waiting->options->iters && !waiting->failed; i++) {
         int64_t value = 1;
-        bench_compute(waiting->turns);
+        bench_compute(waiting->iterations);
         if (communicates) sum_i64(waiting, &value, 1);
     }
     *cpu_out = bench_cpu_us() - cpu; /* before the last wait, which is not part of computing alone */
@@ -171,10 +171,10 @@ int bench_waiting_run(const struct bench_options *options)
     }
     waiting.rank = weft_rank(waiting.session);
     waiting.ranks = weft_ranks(waiting.session);
-    waiting.turns = bench_calibrate_compute(options->compute_us);
-    int64_t turns = (int64_t)waiting.turns;
-    sum_i64(&waiting, &turns, 1); /* all ranks use the same number */
-    waiting.turns = (uint64_t)turns / waiting.ranks;
+    waiting.iterations = bench_calibrate_compute(options->compute_us);
+    int64_t iterations = (int64_t)waiting.iterations;
+    sum_i64(&waiting, &iterations, 1); /* all ranks use the same number */
+    waiting.iterations = (uint64_t)iterations / waiting.ranks;
     if (waiting.rank == 0 && !options->json)
         printf("# weft bench waiting: %" PRIu32 " ranks\n", waiting.ranks);
     if (!waiting.failed) measure_idle(&waiting);

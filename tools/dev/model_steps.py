@@ -62,7 +62,7 @@ def measure(build, transport, ranks, options, links):
     for line in bench(build, ["all_reduce", "-n", str(ranks), "-b", options.begin, "-e", options.end, "-f", "4", "-c", "0", "--transport", transport,
                               "--plan", options.plan, "--cycles", str(options.cycles + 1), "--json"], {"WEFT_COLLECTIVE_LINKS": links}).splitlines():
         row = json.loads(line)
-        rows.setdefault(row["bytes"], []).append((row["p50_us"], row["last_plan"]))
+        rows.setdefault(row["bytes"], []).append((row["p50_us"], row["plan_taken"]))
     return {size: cycles[1:] for size, cycles in rows.items()}
 
 

@@ -100,7 +100,7 @@ static bool check_port(struct doctor_report *report, const struct port *port)
     const char *word = strchr(state, ':');
     if (!active) {
         const char *advice = strstr(state, "INIT")
-                                 ? "start a subnet manager (opensm), or look at the one of the switch"
+                                 ? "start a subnet manager (opensm), or check the one of the switch"
                              : strstr(state, "ARMED") ? "wait for the subnet manager"
                                                       : "plug the cable in, or bring the network device up";
         doctor_add_finding(report, DOCTOR_WARN, "rdma-port", port->subject, advice, "%s, port state is%s",
@@ -116,7 +116,7 @@ static bool check_port(struct doctor_report *report, const struct port *port)
     if (ethernet) {
         check_gids(report, port);
     } else if (port_text(port, "lid", lid, sizeof lid) && strtoul(lid, NULL, 0) == 0) {
-        doctor_add_finding(report, DOCTOR_WARN, "rdma-port", port->subject, "look at the subnet manager",
+        doctor_add_finding(report, DOCTOR_WARN, "rdma-port", port->subject, "check the subnet manager",
                            "active without a LID");
     }
     return true;

@@ -98,7 +98,7 @@ static void print_links(const struct doctor *doctor, FILE *out)
                                                   {"transport", "", true},
                                                   {"latency", "(us)", false},
                                                   {"bandwidth", "(GB/s)", false},
-                                                  {"way, or why not", "", true}};
+                                                  {"transport, or the reason", "", true}};
     struct bench_table table;
     bench_table_init(&table, columns, 6);
     for (uint32_t i = 0; i < weft_link_table_count(doctor->table); i++) {
@@ -133,17 +133,18 @@ static void set_link(struct doctor *doctor, uint32_t from, uint32_t to, const ch
 
 /* Reports the transport that a job would use. It warns if a lane works that the devices of the job do not
  * lead to. */
-static void report_auto(struct doctor *doctor, const char *subject, const char *way, const char *devices)
+static void report_auto(struct doctor *doctor, const char *subject, const char *description,
+                        const char *devices)
 {
-    const char *reasons = strstr(way, " (not ");
-    int length = reasons ? (int)(reasons - way) : (int)strlen(way);
-    bool verbs = strncmp(way, "verbs", 5) == 0, shm = strncmp(way, "shm", 3) == 0;
+    const char *reasons = strstr(description, " (not ");
+    int length = reasons ? (int)(reasons - description) : (int)strlen(description);
+    bool verbs = strncmp(description, "verbs", 5) == 0, shm = strncmp(description, "shm", 3) == 0;
     bool better = doctor->verbs_works && !verbs && !shm;
     doctor_add_finding(&doctor->report, better ? DOCTOR_WARN : DOCTOR_NOTE, "auto", subject,
                        better ? "name the RDMA device as well (transport.devices=mlx5_0:1,eth0)"
                               : "nothing; transport.backend and transport.devices choose otherwise",
-                       "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length, way,
-                       devices ? devices : "lo", better ? ", though verbs works there" : "");
+                       "a job uses %.*s (transport.backend=auto, transport.devices=%s)%s", length,
+                       description, devices ? devices : "lo", better ? ", though verbs works there" : "");
 }
 
 /* Reports the try of one lane to one host. Returns whether the lane works. */
@@ -235,7 +236,7 @@ static void report_mtu(struct doctor *doctor, const char *target, const struct d
     doctor_add_finding(&doctor->report, advice ? DOCTOR_WARN : DOCTOR_OK, "path-mtu", target, advice,
                        "MTU %u on %s here, %u on %s there%s", remote->mtu, remote->devices,
                        remote->remote_mtu, remote->remote_device,
-                       narrow ? ", but the way between carries less" : "");
+                       narrow ? ", but the path between has a smaller MTU" : "");
 }
 
 /* Adds the host to the table under its own name. If that is our name too (a namespace, a clone), the target
@@ -457,7 +458,7 @@ static int parse(struct doctor *doctor, struct doctor_listen *listen, bool *list
     }
     const char *listener_only = port != UINT32_MAX ? "--port" : listen->once ? "--once" : NULL;
     if (!listener_only && listen->port_file) listener_only = "--port-file";
-    if (listener_only) return tool_usage_error("weft doctor", "%s goes with --listen", listener_only);
+    if (listener_only) return tool_usage_error("weft doctor", "%s requires --listen", listener_only);
     if (doctor->root && hosts > 0)
         return tool_usage_error("weft doctor", "--root checks files only: no hosts");
     if (doctor->no_tries && hosts > 0)

@@ -79,7 +79,7 @@ static const char *advice_for(int error)
     if (error == ECONNREFUSED) return "start `weft doctor --listen HOST` there, and name its port";
     if (error == ETIMEDOUT)
         return "a firewall drops the packets, or the host is down: open the port there, try `ping`";
-    return "look at the routes (`ip route get HOST`)";
+    return "check the routes (`ip route get HOST`)";
 }
 
 static int open_connection(const char *target, uint32_t deadline_s, struct doctor_report *report)
@@ -94,7 +94,7 @@ static int open_connection(const char *target, uint32_t deadline_s, struct docto
     int answer = resolve(host, port, deadline_s, &found);
     if (answer != 0) {
         doctor_add_finding(report, DOCTOR_BROKEN, "reach", target,
-                           "look at /etc/hosts and the name server, or give the address", "%s",
+                           "check /etc/hosts and the name server, or use the address", "%s",
                            gai_strerror(answer));
         return -1;
     }

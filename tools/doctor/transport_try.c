@@ -214,14 +214,14 @@ void doctor_try(const struct doctor_try_args *plan, struct doctor_try_result *re
     enum weft_status status = open_endpoint(&attempt);
     fill_record(&attempt, status, &mine);
     status = (enum weft_status)mine.status;
-    bool heard = exchange(&attempt, &mine, &theirs);
-    if (heard && status >= 0 && theirs.status >= 0) {
+    bool has_answer = exchange(&attempt, &mine, &theirs);
+    if (has_answer && status >= 0 && theirs.status >= 0) {
         status = connect_and_probe(&attempt, &theirs);
         mine.status = status;
         snprintf(mine.text, sizeof mine.text, "%s", attempt.error.text);
-        heard = exchange(&attempt, &mine, &theirs);
+        has_answer = exchange(&attempt, &mine, &theirs);
     }
-    if (!heard && status >= 0)
+    if (!has_answer && status >= 0)
         status =
             weft_error_set(&attempt.error, WEFT_ERR_PEER_LOST, "the other side has ended or does not answer");
     write_result(&attempt, status, &theirs, result);

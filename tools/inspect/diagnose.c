@@ -343,22 +343,22 @@ static void diagnose_group(struct diagnosis_group *group)
     else diagnose_lateness(group);
 }
 
-bool diagnose_flights(const struct flight *flights, uint32_t count, struct diagnosis *judge_out)
+bool diagnose_flights(const struct flight *flights, uint32_t count, struct diagnosis *diagnosis_out)
 {
     uint32_t capacity = 0;
-    memset(judge_out, 0, sizeof *judge_out);
+    memset(diagnosis_out, 0, sizeof *diagnosis_out);
     for (uint32_t f = 0; f < count; f++) {
         for (uint32_t i = 0; i < flights[f].operation_count; i++) {
             if (flights[f].operations[i].sequence == FLIGHT_NO_SEQUENCE) continue;
-            struct diagnosis_group *group = group_of(judge_out, &flights[f].operations[i], &capacity);
+            struct diagnosis_group *group = group_of(diagnosis_out, &flights[f].operations[i], &capacity);
             if (group && add_operation(group, &flights[f], &flights[f].operations[i])) continue;
-            diagnosis_free(judge_out);
+            diagnosis_free(diagnosis_out);
             return false;
         }
     }
-    if (judge_out->group_count > 0)
-        qsort(judge_out->groups, judge_out->group_count, sizeof *judge_out->groups, by_number);
-    for (uint32_t g = 0; g < judge_out->group_count; g++) diagnose_group(&judge_out->groups[g]);
+    if (diagnosis_out->group_count > 0)
+        qsort(diagnosis_out->groups, diagnosis_out->group_count, sizeof *diagnosis_out->groups, by_number);
+    for (uint32_t g = 0; g < diagnosis_out->group_count; g++) diagnose_group(&diagnosis_out->groups[g]);
     return true;
 }
 

@@ -148,14 +148,14 @@ bool flight_parse(FILE *file, struct flight *flight_out, char *why, size_t why_b
 
 bool flight_read(const char *path, struct flight *flight_out, char *why, size_t why_bytes)
 {
-    struct stat there;
+    struct stat file_stat;
     memset(flight_out, 0, sizeof *flight_out);
     snprintf(flight_out->path, sizeof flight_out->path, "%s", path);
     FILE *file = fopen(path, "re");
     bool fine = false;
-    if (!file || fstat(fileno(file), &there) != 0) snprintf(why, why_bytes, "%s", strerror(errno));
-    else if (!S_ISREG(there.st_mode)) snprintf(why, why_bytes, "it is no plain file");
-    else if (there.st_size > (off_t)FLIGHT_FILE_BYTES_MAX)
+    if (!file || fstat(fileno(file), &file_stat) != 0) snprintf(why, why_bytes, "%s", strerror(errno));
+    else if (!S_ISREG(file_stat.st_mode)) snprintf(why, why_bytes, "it is no plain file");
+    else if (file_stat.st_size > (off_t)FLIGHT_FILE_BYTES_MAX)
         snprintf(why, why_bytes, "it is longer than %u MiB", FLIGHT_FILE_BYTES_MAX >> 20);
     else fine = flight_parse(file, flight_out, why, why_bytes);
     if (file) fclose(file);

@@ -298,8 +298,8 @@ int weft_inspect_main(int argc, char **argv)
     if (status >= 0) return status;
     inspect.complaints = json_array();
     for (int i = first; i < argc; i++) {
-        struct stat there;
-        if (stat(argv[i], &there) == 0 && S_ISDIR(there.st_mode)) read_directory(&inspect, argv[i]);
+        struct stat file_stat;
+        if (stat(argv[i], &file_stat) == 0 && S_ISDIR(file_stat.st_mode)) read_directory(&inspect, argv[i]);
         else read_file(&inspect, argv[i]);
     }
     status = report(&inspect);

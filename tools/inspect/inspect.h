@@ -92,7 +92,7 @@ struct diagnosis {
 
 #define DIAGNOSIS_GROUPS_MAX 1024u
 /* False: no memory, or more than DIAGNOSIS_GROUPS_MAX groups. */
-bool diagnose_flights(const struct flight *flights, uint32_t count, struct diagnosis *judge_out);
+bool diagnose_flights(const struct flight *flights, uint32_t count, struct diagnosis *diagnosis_out);
 void diagnosis_free(struct diagnosis *diagnosis);
 /* Writes the ranks of the group without a record, "rank 3" or "ranks 0-4, 7"; returns their number. */
 uint32_t diagnosis_list_missing(const struct diagnosis_group *group, char *out, size_t out_bytes);

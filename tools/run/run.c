@@ -164,7 +164,7 @@ static int parse(struct run *run, int argc, char **argv)
     if ((run->workers_max || run->restarts) && !run->workers_min)
         return tool_usage_error(
             "weft run",
-            "--max-workers and --restarts are for jobs that go on without workers: give --min-workers");
+            "--max-workers and --restarts require --min-workers: a job that continues without lost workers");
     if (run->workers_max && run->workers_max < workers)
         return tool_usage_error("weft run", "--max-workers is at least the number of workers");
     if (run->restarts && run->launched)

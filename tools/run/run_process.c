@@ -67,7 +67,7 @@ bool run_process_start(struct run_process *process, char *const argv[], const ch
         process->log_fd = -1;
     }
     int error = 0;
-    ssize_t told = pid > 0 ? read(report[0], &error, sizeof error) : 0;
+    ssize_t report_bytes = pid > 0 ? read(report[0], &error, sizeof error) : 0;
     close(report[0]);
     if (pid < 0) {
         errno = saved;
@@ -76,7 +76,7 @@ bool run_process_start(struct run_process *process, char *const argv[], const ch
     process->pid = pid;
     process->output_fd = output[0];
     if (output[0] >= 0) fcntl(output[0], F_SETFL, O_NONBLOCK);
-    if (told != sizeof error) return true;
+    if (report_bytes != sizeof error) return true;
     waitpid(pid, &process->wait_status, 0);
     process->ended = true;
     errno = error;

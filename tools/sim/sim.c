@@ -158,7 +158,7 @@ static void print_formulas(const struct sim_job *job, const struct sim_result *r
     for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) {
         if (!formulas[plan].text) continue;
         printf("  %-14s %.6f s   %s", weft_plan_name(plan), formulas[plan].seconds, formulas[plan].text);
-        if (plan == (int)chosen) printf(", what auto takes");
+        if (plan == (int)chosen) printf(", selected by auto");
         if (plan == (int)r->plan && formulas[plan].seconds > 0)
             printf("; simulated over formula: %.3f", (double)r->virtual_ns / 1e9 / formulas[plan].seconds);
         putchar('\n');

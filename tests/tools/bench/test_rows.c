@@ -160,8 +160,8 @@ static void wrong_files(void **state)
 }
 
 /* The direction of B, for times or speeds of one measurement. */
-static int verdict(const char *field, const double *a, size_t a_runs, const double *b, size_t b_runs,
-                   double noise, bool *guessed_out)
+static int direction_of(const char *field, const double *a, size_t a_runs, const double *b, size_t b_runs,
+                        double noise, bool *guessed_out)
 {
     char text[2][2000] = {"", ""};
     size_t at = 0;
@@ -188,21 +188,22 @@ static void noise_is_no_difference(void **state)
                         loud[] = {10, 30, 9, 18, 12};
     static const double near[] = {10.3, 10.3, 10.4, 10.3, 10.35};
     bool guessed = true;
-    assert_int_equal(verdict("time_us", quiet, 5, doubled, 5, 0.05, &guessed), -1);
+    assert_int_equal(direction_of("time_us", quiet, 5, doubled, 5, 0.05, &guessed), -1);
     assert_false(guessed);
-    assert_int_equal(verdict("time_us", doubled, 5, quiet, 5, 0.05, NULL), 1);
-    assert_int_equal(verdict("avg_GBps", quiet, 5, doubled, 5, 0.05, NULL), 1); /* more is better here */
-    assert_int_equal(verdict("avg_GBps", doubled, 5, quiet, 5, 0.05, NULL), -1);
-    assert_int_equal(verdict("time_us", quiet, 5, loud, 5, 0.05, NULL), 0); /* the spread of B contains A */
+    assert_int_equal(direction_of("time_us", doubled, 5, quiet, 5, 0.05, NULL), 1);
+    assert_int_equal(direction_of("avg_GBps", quiet, 5, doubled, 5, 0.05, NULL), 1); /* more is better here */
+    assert_int_equal(direction_of("avg_GBps", doubled, 5, quiet, 5, 0.05, NULL), -1);
+    assert_int_equal(direction_of("time_us", quiet, 5, loud, 5, 0.05, NULL),
+                     0); /* the spread of B contains A */
     /* 3 % outside the spread, but below 5 */
-    assert_int_equal(verdict("time_us", quiet, 5, near, 5, 0.05, NULL), 0);
-    assert_int_equal(verdict("time_us", quiet, 5, near, 5, 0.01, NULL), -1);
-    assert_int_equal(verdict("time_us", quiet, 5, quiet, 5, 0, NULL), 0);
+    assert_int_equal(direction_of("time_us", quiet, 5, near, 5, 0.05, NULL), 0);
+    assert_int_equal(direction_of("time_us", quiet, 5, near, 5, 0.01, NULL), -1);
+    assert_int_equal(direction_of("time_us", quiet, 5, quiet, 5, 0, NULL), 0);
     static const double ten[] = {10}, eleven[] = {11}, ten_and_a_bit[] = {10.4};
-    assert_int_equal(verdict("time_us", ten, 1, eleven, 1, 0.05, &guessed), -1);
+    assert_int_equal(direction_of("time_us", ten, 1, eleven, 1, 0.05, &guessed), -1);
     assert_true(guessed);
-    assert_int_equal(verdict("time_us", ten, 1, ten_and_a_bit, 1, 0.05, NULL), 0);
-    assert_int_equal(verdict("time_us", quiet, 5, eleven, 1, 0.2, &guessed), 0);
+    assert_int_equal(direction_of("time_us", ten, 1, ten_and_a_bit, 1, 0.05, NULL), 0);
+    assert_int_equal(direction_of("time_us", quiet, 5, eleven, 1, 0.2, &guessed), 0);
     assert_true(guessed);
 }
 

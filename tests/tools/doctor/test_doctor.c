@@ -83,7 +83,7 @@ static const struct doctor_finding *found_on(const char *id, const char *subject
 
 /* Checks that there is such a finding at this level, that it contains `words`, and that it has advice unless
  * it is ok. */
-static void says(const char *id, const char *subject, enum doctor_level level, const char *words)
+static void check_finding(const char *id, const char *subject, enum doctor_level level, const char *words)
 {
     const struct doctor_finding *finding = found_on(id, subject);
     if (!finding) fail_msg("no finding %s", id);
@@ -96,10 +96,10 @@ static void says(const char *id, const char *subject, enum doctor_level level, c
 static void an_empty_machine_is_noted_and_not_broken(void **state)
 {
     look(false);
-    says("rdma-device", NULL, DOCTOR_NOTE, "no RDMA device");
+    check_finding("rdma-device", NULL, DOCTOR_NOTE, "no RDMA device");
     assert_int_equal(doctor_worst_level(&report), DOCTOR_NOTE);
     look(true);
-    says("rdma-device", NULL, DOCTOR_BROKEN, "no RDMA device");
+    check_finding("rdma-device", NULL, DOCTOR_BROKEN, "no RDMA device");
 }
 
 #define IB "/sys/class/infiniband/mlx5_0"
@@ -157,18 +157,18 @@ static void a_good_roce_machine_is_in_order(void **state)
     put_all(roce_machine);
     put_config(0x2810, 256);
     look(true);
-    says("rdma-port", "mlx5_0:1", DOCTOR_OK, "100 Gb/sec");
-    says("rdma-gid", "mlx5_0:1", DOCTOR_OK, "GID 3 (RoCE v2, eth2) of 4");
-    says("rdma-mtu", "mlx5_0:1", DOCTOR_OK, "4096");
-    says("pcie-relaxed", "mlx5_0", DOCTOR_OK, "allowed");
-    says("pcie-link", "mlx5_0", DOCTOR_OK, "16.0 GT/s");
-    says("numa", "mlx5_0", DOCTOR_OK, "node 1");
-    says("memlock", NULL, DOCTOR_OK, "unlimited");
-    says("net-mtu", "eth2", DOCTOR_OK, "9000");
+    check_finding("rdma-port", "mlx5_0:1", DOCTOR_OK, "100 Gb/sec");
+    check_finding("rdma-gid", "mlx5_0:1", DOCTOR_OK, "GID 3 (RoCE v2, eth2) of 4");
+    check_finding("rdma-mtu", "mlx5_0:1", DOCTOR_OK, "4096");
+    check_finding("pcie-relaxed", "mlx5_0", DOCTOR_OK, "allowed");
+    check_finding("pcie-link", "mlx5_0", DOCTOR_OK, "16.0 GT/s");
+    check_finding("numa", "mlx5_0", DOCTOR_OK, "node 1");
+    check_finding("memlock", NULL, DOCTOR_OK, "unlimited");
+    check_finding("net-mtu", "eth2", DOCTOR_OK, "9000");
     assert_true(doctor_worst_level(&report) <= DOCTOR_NOTE);
 }
 
-static void what_hurts_rdma_is_named(void **state)
+static void faults_of_rdma_are_named(void **state)
 {
     put_all(roce_machine);
     put_config(0x2800, 256);
@@ -178,13 +178,13 @@ static void what_hurts_rdma_is_named(void **state)
     put("/proc/self/limits",
         "Max locked memory  8388608  unlimited  bytes\nMax open files  1024  4096  files\n");
     look(true);
-    says("rdma-mtu", "mlx5_0:1", DOCTOR_WARN, "path MTU 1024");
-    says("net-mtu", "eth2", DOCTOR_WARN, "1500");
-    says("pcie-relaxed", "mlx5_0", DOCTOR_WARN, "off");
-    says("pcie-link", "mlx5_0", DOCTOR_WARN, "x8; the card can do 16.0 GT/s PCIe x16");
-    says("numa", "mlx5_0", DOCTOR_WARN, "may only run on 0-3,8");
-    says("memlock", NULL, DOCTOR_BROKEN, "8192 KiB may be locked (the hard limit is higher)");
-    says("open-files", NULL, DOCTOR_WARN, "1024");
+    check_finding("rdma-mtu", "mlx5_0:1", DOCTOR_WARN, "path MTU 1024");
+    check_finding("net-mtu", "eth2", DOCTOR_WARN, "1500");
+    check_finding("pcie-relaxed", "mlx5_0", DOCTOR_WARN, "off");
+    check_finding("pcie-link", "mlx5_0", DOCTOR_WARN, "x8; the card can do 16.0 GT/s PCIe x16");
+    check_finding("numa", "mlx5_0", DOCTOR_WARN, "may only run on 0-3,8");
+    check_finding("memlock", NULL, DOCTOR_BROKEN, "8192 KiB may be locked (the hard limit is higher)");
+    check_finding("open-files", NULL, DOCTOR_WARN, "1024");
 }
 
 static void ordinary_users_see_64_bytes_of_a_card(void **state)
@@ -192,7 +192,7 @@ static void ordinary_users_see_64_bytes_of_a_card(void **state)
     put_all(roce_machine);
     put_config(0x2810, 64);
     look(false);
-    says("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "may not read");
+    check_finding("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "may not read");
 }
 
 static void a_broken_list_of_capabilities_ends(void **state)
@@ -204,12 +204,12 @@ static void a_broken_list_of_capabilities_ends(void **state)
     put_all(roce_machine);
     put_bytes(IB "/device/config", config, sizeof config);
     look(false);
-    says("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "no PCI Express");
+    check_finding("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "no PCI Express");
     config[0x34] = 0xfc; /* the last 4 bytes: nothing behind them is read */
     config[0xfc] = 0x10;
     put_bytes(IB "/device/config", config, sizeof config);
     look(false);
-    says("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "no PCI Express");
+    check_finding("pcie-relaxed", "mlx5_0", DOCTOR_NOTE, "no PCI Express");
 }
 
 static void ports_that_are_down_say_what_to_do(void **state)
@@ -226,9 +226,9 @@ static void ports_that_are_down_say_what_to_do(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         put(IB "/ports/1/state", cases[i].state);
         look(true);
-        says("rdma-port", "mlx5_0:1", DOCTOR_WARN, "port state");
+        check_finding("rdma-port", "mlx5_0:1", DOCTOR_WARN, "port state");
         assert_non_null(strstr(found_on("rdma-port", "mlx5_0:1")->advice, cases[i].advice));
-        says("rdma-device", NULL, DOCTOR_BROKEN, "none of 1");
+        check_finding("rdma-device", NULL, DOCTOR_BROKEN, "none of 1");
     }
 }
 
@@ -238,30 +238,30 @@ static void roce_needs_a_routable_gid(void **state)
     put(IB "/ports/1/gid_attrs/types/1", "IB/RoCE v1\n");
     put(IB "/ports/1/gid_attrs/types/3", "IB/RoCE v1\n");
     look(false);
-    says("rdma-gid", "mlx5_0:1", DOCTOR_WARN, "none of RoCE v2");
+    check_finding("rdma-gid", "mlx5_0:1", DOCTOR_WARN, "none of RoCE v2");
     for (char index = '0'; index < '4'; index++) {
         char path[80];
         snprintf(path, sizeof path, IB "/ports/1/gids/%c", index);
         put(path, "0000:0000:0000:0000:0000:0000:0000:0000\n");
     }
     look(false);
-    says("rdma-gid", "mlx5_0:1", DOCTOR_BROKEN, "without any GID");
+    check_finding("rdma-gid", "mlx5_0:1", DOCTOR_BROKEN, "without any GID");
 }
 
-static void infiniband_ports_are_judged_by_lid_and_lanes(void **state)
+static void infiniband_ports_with_and_without_lid(void **state)
 {
     put_all(roce_machine);
     put(IB "/ports/1/link_layer", "InfiniBand\n");
     put(IB "/ports/1/lid", "0x0\n");
     put(IB "/ports/1/rate", "25 Gb/sec (1X EDR)\n");
     look(true);
-    says("rdma-rate", "mlx5_0:1", DOCTOR_WARN, "only one lane");
+    check_finding("rdma-rate", "mlx5_0:1", DOCTOR_WARN, "only one lane");
     assert_int_equal(doctor_newest_finding(&report, "rdma-port")->level, DOCTOR_WARN); /* no LID */
     assert_null(found_on("rdma-gid", NULL));
     put(IB "/ports/1/lid", "0x12\n");
     put(IB "/ports/1/rate", "100 Gb/sec (4X EDR)\n");
     look(true);
-    says("rdma-port", "mlx5_0:1", DOCTOR_OK, "InfiniBand");
+    check_finding("rdma-port", "mlx5_0:1", DOCTOR_OK, "InfiniBand");
     assert_null(found_on("rdma-rate", NULL));
 }
 
@@ -272,24 +272,24 @@ static void a_device_that_may_not_be_opened_is_broken(void **state)
     snprintf(path, sizeof path, "%s/dev/infiniband/uverbs0", root);
     assert_int_equal(unlink(path), 0);
     look(true);
-    says("rdma-access", "mlx5_0", DOCTOR_BROKEN, "/dev/infiniband/uverbs0");
+    check_finding("rdma-access", "mlx5_0", DOCTOR_BROKEN, "/dev/infiniband/uverbs0");
     snprintf(path, sizeof path, "%s/sys/class/infiniband_verbs/uverbs0/ibdev", root);
     assert_int_equal(unlink(path), 0);
     look(true);
-    says("rdma-access", "mlx5_0", DOCTOR_BROKEN, "ib_uverbs");
+    check_finding("rdma-access", "mlx5_0", DOCTOR_BROKEN, "ib_uverbs");
 }
 
-static void yama_is_judged_by_its_scope(void **state)
+static void yama_scopes(void **state)
 {
     static const char *const words[] = {"may read each other", "descendants", "administrators", "no process"};
     look(false);
-    says("ptrace-scope", NULL, DOCTOR_OK, "no Yama");
+    check_finding("ptrace-scope", NULL, DOCTOR_OK, "no Yama");
     for (int scope = 0; scope < 4; scope++) {
         char text[8];
         snprintf(text, sizeof text, "%d\n", scope);
         put("/proc/sys/kernel/yama/ptrace_scope", text);
         look(false);
-        says("ptrace-scope", NULL, scope ? DOCTOR_WARN : DOCTOR_OK, words[scope]);
+        check_finding("ptrace-scope", NULL, scope ? DOCTOR_WARN : DOCTOR_OK, words[scope]);
     }
 }
 
@@ -297,12 +297,12 @@ static void little_memory_is_noted_where_nothing_needs_it(void **state)
 {
     put("/proc/self/limits", "Max locked memory  65536  65536  bytes\n");
     look(false);
-    says("memlock", NULL, DOCTOR_NOTE, "only 64 KiB");
+    check_finding("memlock", NULL, DOCTOR_NOTE, "only 64 KiB");
     look(true);
-    says("memlock", NULL, DOCTOR_BROKEN, "only 64 KiB");
+    check_finding("memlock", NULL, DOCTOR_BROKEN, "only 64 KiB");
     put("/proc/self/limits", "Max locked memory  1073741824  1073741824  bytes\n");
     look(true);
-    says("memlock", NULL, DOCTOR_OK, "1024 MiB");
+    check_finding("memlock", NULL, DOCTOR_OK, "1024 MiB");
 }
 
 static void shared_memory_and_huge_pages(void **state)
@@ -313,20 +313,20 @@ static void shared_memory_and_huge_pages(void **state)
         "always within_size advise [never] deny force\n");
     put("/proc/meminfo", "MemTotal: 1 kB\nHugePages_Total:       0\n");
     look(false);
-    says("shm-size", NULL, DOCTOR_WARN, "only 64 MiB");
-    says("huge-pages", NULL, DOCTOR_WARN, "neither");
-    says("huge-pages-shared", NULL, DOCTOR_NOTE, "never");
+    check_finding("shm-size", NULL, DOCTOR_WARN, "only 64 MiB");
+    check_finding("huge-pages", NULL, DOCTOR_WARN, "neither");
+    check_finding("huge-pages-shared", NULL, DOCTOR_NOTE, "never");
     put("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,nosuid 0 0\n");
     put("/proc/meminfo", "HugePages_Total:      12\n");
     put("/sys/kernel/mm/transparent_hugepage/shmem_enabled",
         "always within_size [advise] never deny force\n");
     look(false);
-    says("shm-size", NULL, DOCTOR_OK, "half");
-    says("huge-pages", NULL, DOCTOR_OK, "reserved: 12");
-    says("huge-pages-shared", NULL, DOCTOR_OK, "advise");
+    check_finding("shm-size", NULL, DOCTOR_OK, "half");
+    check_finding("huge-pages", NULL, DOCTOR_OK, "reserved: 12");
+    check_finding("huge-pages-shared", NULL, DOCTOR_OK, "advise");
     put("/proc/self/mounts", "proc /proc proc rw 0 0\n");
     look(false);
-    says("shm-size", NULL, DOCTOR_NOTE, "not mounted");
+    check_finding("shm-size", NULL, DOCTOR_NOTE, "not mounted");
 }
 
 static void the_network_as_files(void **state)
@@ -354,32 +354,32 @@ static void the_network_as_files(void **state)
     };
     put_all(files);
     look(false);
-    says("net-mtu", "eth0", DOCTOR_WARN, "25000 Mbit/s");
-    says("net-device", "eth1", DOCTOR_NOTE, "down");
-    says("net-mtu", "eth3", DOCTOR_NOTE, "1000 Mbit/s");
+    check_finding("net-mtu", "eth0", DOCTOR_WARN, "25000 Mbit/s");
+    check_finding("net-device", "eth1", DOCTOR_NOTE, "down");
+    check_finding("net-mtu", "eth3", DOCTOR_NOTE, "1000 Mbit/s");
     assert_null(found_on("net-mtu", "lo"));
     assert_null(found_on("loopback", "lo")); /* the tree does not have its flags */
     put("/sys/class/net/lo/flags", "0x8\n");
     look(false);
-    says("loopback", "lo", DOCTOR_BROKEN, "is down");
+    check_finding("loopback", "lo", DOCTOR_BROKEN, "is down");
     put("/sys/class/net/lo/flags", "0x9\n");
     look(false);
-    says("loopback", "lo", DOCTOR_OK, "is up");
-    says("congestion-control", "bbr", DOCTOR_WARN, "half speed");
-    says("tcp-buffers", NULL, DOCTOR_WARN, "208 KiB");
-    says("firewall", NULL, DOCTOR_NOTE, "nf_tables");
+    check_finding("loopback", "lo", DOCTOR_OK, "is up");
+    check_finding("congestion-control", "bbr", DOCTOR_WARN, "half speed");
+    check_finding("tcp-buffers", NULL, DOCTOR_WARN, "208 KiB");
+    check_finding("firewall", NULL, DOCTOR_NOTE, "nf_tables");
     put("/proc/sys/net/ipv4/tcp_congestion_control", "cubic\n");
     put("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 33554432\n");
     put("/proc/modules", "xfs 1 0 - Live 0x0\nmy_nf_tables 1 0 - Live 0x0\n");
     look(false);
-    says("congestion-control", "cubic", DOCTOR_OK, "fine");
-    says("tcp-buffers", NULL, DOCTOR_OK, "6144 KiB");
-    says("firewall", NULL, DOCTOR_OK, "no packet filter");
+    check_finding("congestion-control", "cubic", DOCTOR_OK, "fine");
+    check_finding("tcp-buffers", NULL, DOCTOR_OK, "6144 KiB");
+    check_finding("firewall", NULL, DOCTOR_OK, "no packet filter");
     char path[512];
     snprintf(path, sizeof path, "%s/proc/modules", root);
     assert_int_equal(unlink(path), 0);
     look(false);
-    says("firewall", NULL, DOCTOR_NOTE, "cannot be seen");
+    check_finding("firewall", NULL, DOCTOR_NOTE, "cannot be seen");
 }
 
 static void accelerators_and_clocks(void **state)
@@ -389,16 +389,16 @@ static void accelerators_and_clocks(void **state)
     put("/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
     put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
     look(false);
-    says("gpu-memory", NULL, DOCTOR_WARN, "neither dma-buf nor nvidia_peermem");
-    says("clock-source", "hpet", DOCTOR_WARN, "system call");
+    check_finding("gpu-memory", NULL, DOCTOR_WARN, "neither dma-buf nor nvidia_peermem");
+    check_finding("clock-source", "hpet", DOCTOR_WARN, "system call");
     put("/sys/module/nvidia_peermem/refcnt", "0\n");
     put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n");
     look(false);
-    says("gpu-memory", NULL, DOCTOR_OK, "nvidia_peermem");
-    says("clock-source", "tsc", DOCTOR_OK, "without");
+    check_finding("gpu-memory", NULL, DOCTOR_OK, "nvidia_peermem");
+    check_finding("clock-source", "tsc", DOCTOR_OK, "without");
     put("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560\n");
     look(false);
-    says("gpu-memory", NULL, DOCTOR_OK, "dma-buf");
+    check_finding("gpu-memory", NULL, DOCTOR_OK, "dma-buf");
 }
 
 static void lists_of_processors(void **state)
@@ -444,14 +444,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(an_empty_machine_is_noted_and_not_broken),
         CASE(a_good_roce_machine_is_in_order),
-        CASE(what_hurts_rdma_is_named),
+        CASE(faults_of_rdma_are_named),
         CASE(ordinary_users_see_64_bytes_of_a_card),
         CASE(a_broken_list_of_capabilities_ends),
         CASE(ports_that_are_down_say_what_to_do),
         CASE(roce_needs_a_routable_gid),
-        CASE(infiniband_ports_are_judged_by_lid_and_lanes),
+        CASE(infiniband_ports_with_and_without_lid),
         CASE(a_device_that_may_not_be_opened_is_broken),
-        CASE(yama_is_judged_by_its_scope),
+        CASE(yama_scopes),
         CASE(little_memory_is_noted_where_nothing_needs_it),
         CASE(shared_memory_and_huge_pages),
         CASE(the_network_as_files),

@@ -69,14 +69,14 @@ static void add_waiting(unsigned rank, int peer, unsigned steps, const char *pha
     add(rank, rows, 2);
 }
 
-static void judged(bool trouble, bool mismatch, const char *verdict)
+static void diagnosed(bool trouble, bool mismatch, const char *expected_text)
 {
     struct diagnosis diagnosis;
     assert_true(diagnose_flights(flights, flight_count, &diagnosis));
     assert_int_equal(diagnosis.group_count, 1);
     assert_int_equal(diagnosis.groups[0].has_unfinished, trouble);
     assert_int_equal(diagnosis.groups[0].mismatch, mismatch);
-    assert_string_equal(diagnosis.groups[0].diagnosis_text, verdict);
+    assert_string_equal(diagnosis.groups[0].diagnosis_text, expected_text);
     diagnosis_free(&diagnosis);
     while (flight_count > 0) flight_free(&flights[--flight_count]);
 }
@@ -84,14 +84,14 @@ static void judged(bool trouble, bool mismatch, const char *verdict)
 static void all_well(void **state)
 {
     for (unsigned r = 0; r < RANKS; r++) add(r, &done_row, 1);
-    judged(false, false, "");
+    diagnosed(false, false, "");
 }
 
 static void one_left_no_record(void **state)
 {
     for (unsigned r = 0; r < RANKS; r++)
         if (r != 3) add_waiting(r, (int)(r + RANKS - 1) % RANKS, 4, "reducing");
-    judged(true, false, "rank 3 left no record: killed, stopped, or still running");
+    diagnosed(true, false, "rank 3 left no record: killed, stopped, or still running");
 }
 
 static void some_have_not_called(void **state)
@@ -99,8 +99,8 @@ static void some_have_not_called(void **state)
     for (unsigned r = 0; r < RANKS; r++)
         if (r == 0 || r == 1) add(r, &done_row, 1);
         else if (r != 4) add_waiting(r, (int)r - 1, 4, "reducing");
-    judged(true, false,
-           "rank 4 left no record: killed, stopped, or still running; ranks 0-1 have not called it");
+    diagnosed(true, false,
+              "rank 4 left no record: killed, stopped, or still running; ranks 0-1 have not called it");
 }
 
 /* 0 waits for 4, 4 for 3, 1 for 0, 2 for 1: all waits end at 3, which reduces. */
@@ -109,14 +109,14 @@ static void waits_lead_to_one(void **state)
     for (unsigned r = 0; r < RANKS; r++)
         add_waiting(r, r == 3 ? -1 : (int)(r + RANKS - 1) % RANKS, r == 3 ? 9 : 4,
                     r == 3 ? "summing" : "reducing");
-    judged(true, false, "all have called it, and the waits lead to rank 3");
+    diagnosed(true, false, "all have called it, and the waits lead to rank 3");
 }
 
 static void waits_go_round(void **state)
 {
     for (unsigned r = 0; r < RANKS; r++)
         add_waiting(r, (int)(r + RANKS - 1) % RANKS, r == 2 ? 3 : 4 + r, "reducing");
-    judged(true, false, "all have called it and wait for each other; rank 2 has done the fewest steps");
+    diagnosed(true, false, "all have called it and wait for each other; rank 2 has done the fewest steps");
 }
 
 static void calls_differ(void **state)
@@ -127,9 +127,10 @@ static void calls_differ(void **state)
                                r == 2 ? 99 : 100, 0, 0}};
         add(r, rows, 2);
     }
-    judged(true, true,
-           "calls differ: rank 1 called broadcast of 100 f32, sum, plan ring, rank 2 called all_reduce of 99 "
-           "f32, sum, plan ring, ranks 0, 3-4 called all_reduce of 100 f32, sum, plan ring");
+    diagnosed(
+        true, true,
+        "calls differ: rank 1 called broadcast of 100 f32, sum, plan ring, rank 2 called all_reduce of 99 "
+        "f32, sum, plan ring, ranks 0, 3-4 called all_reduce of 100 f32, sum, plan ring");
 }
 
 /* Every truncation of a record is refused with a sentence, and so is every missing field. */

@@ -75,8 +75,9 @@ static void usage(void **state)
     expect(WORDS(weft, "run", "-n", "2", "--min-workers", "3", "--", "true"), 2,
            "--min-workers is at most the number of workers, 2", NULL);
     expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--restarts", "1", "--", "true"), 2,
-           "--restarts are for jobs that go on without workers", NULL);
-    expect(WORDS(weft, "run", "-n", "2", "--max-workers", "4", "--", "true"), 2, "give --min-workers", NULL);
+           "--restarts require --min-workers", NULL);
+    expect(WORDS(weft, "run", "-n", "2", "--max-workers", "4", "--", "true"), 2, "require --min-workers",
+           NULL);
     expect(WORDS(weft, "run", "-n", "2", "--min-workers", "1", "--max-workers", "1", "--", "true"), 2,
            "--max-workers is at least", NULL);
     char *directory = temp_dir_make(); /* the working directory may not be writable */
@@ -383,7 +384,7 @@ static void output_of_rank_0_is_copied(void **state)
 }
 
 /* Whether a process has ended, or is a zombie of init. */
-static bool is_gone(pid_t pid)
+static bool has_ended(pid_t pid)
 {
     char path[64], data[256];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -397,7 +398,7 @@ static bool is_gone(pid_t pid)
 }
 
 /* The children of `weft run` end with it, for every kind of end. */
-static void nobody_stays_behind(void **state)
+static void no_process_is_left(void **state)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGKILL};
     for (int i = 0; i < 3; i++) {
@@ -421,9 +422,9 @@ static void nobody_stays_behind(void **state)
             assert_int_equal(fscanf(file, "%d", &pid), 1);
             fclose(file);
             int tries = 0;
-            while (!is_gone(pid) && tries++ < 2000)
+            while (!has_ended(pid) && tries++ < 2000)
                 usleep(1000); /* death by PR_SET_PDEATHSIG takes a moment */
-            assert_true(is_gone(pid));
+            assert_true(has_ended(pid));
         }
         process_free(run);
         if (signals[i] == SIGKILL) { /* no process was left to remove the scratch directory */
@@ -610,7 +611,7 @@ int main(int argc, char **argv)
                                            cmocka_unit_test(aborted),
                                            cmocka_unit_test(trainers_that_never_join),
                                            cmocka_unit_test(output_of_rank_0_is_copied),
-                                           cmocka_unit_test(nobody_stays_behind),
+                                           cmocka_unit_test(no_process_is_left),
                                            cmocka_unit_test(status_and_ports),
                                            cmocka_unit_test(silence),
                                            cmocka_unit_test(two_jobs_at_a_time),

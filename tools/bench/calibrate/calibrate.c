@@ -369,14 +369,14 @@ static bool write_table(struct calibration *c, const char *path)
         weft_link_table_set_memory(c->table, host, &c->memory);
         weft_link_table_set_runs(c->table, host, &c->runs);
     }
-    printf(
-        "a message handed over: %.2f us; sums: %.3f ns a byte; a pass over memory: %.3f ns a byte; incast: ",
-        c->machine.inject_ns / 1e3, c->machine.sum_ps / 1e3, c->machine.pass_ps / 1e3);
+    printf("posting a message: %.2f us; sums: %.3f ns a byte; a pass over memory: %.3f ns a byte; incast: ",
+           c->machine.inject_ns / 1e3, c->machine.sum_ps / 1e3, c->machine.pass_ps / 1e3);
     if (c->machine.incast_milli) printf("%.1f %% for each sender beyond 8\n", c->machine.incast_milli / 10.0);
     else printf("not measured (%d ranks)\n", CROWD_MIN);
     if (c->memory.words_ns)
-        printf("in common memory: words: %.2f us; slices: %.2f us more; a byte said: %.3f ns; a byte of "
-               "buffers: %.4f ns in caches of %u KiB, %.4f ns beyond, %.4f ns stored past them\n",
+        printf("in mapped memory: descriptors: %.2f us; slices: %.2f us more; a copied-in byte: %.3f ns; a "
+               "byte of "
+               "buffers: %.4f ns in caches of %u KiB, %.4f ns beyond, %.4f ns by non-temporal stores\n",
                c->memory.words_ns / 1e3, c->memory.slices_ns / 1e3, c->memory.said_ps / 1e3,
                c->memory.cached_ps / 1e3, c->memory.core_kib, c->memory.passed_ps / 1e3,
                c->memory.past_ps / 1e3);

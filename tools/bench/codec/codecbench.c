@@ -24,7 +24,7 @@ struct bench {
     float *common, *noise[VARIANTS], *grad, *out; /* (elems,) */
     /* mean: of the gradients of this step; owed: sum of the means of all steps minus the sum of the
      * results */
-    double *mean, *owed;
+    double *mean, *residual_sum;
     double encode_s, combine_s, decode_s; /* of this step */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
 };
@@ -88,13 +88,13 @@ static bool open_bench(struct bench *b)
         fine &= *vectors[i] != NULL;
     }
     b->mean = weft_alloc_array(env, b->elems, sizeof(double));
-    b->owed = weft_alloc_zero(env, b->elems * sizeof(double));
+    b->residual_sum = weft_alloc_zero(env, b->elems * sizeof(double));
     for (uint32_t r = 0; r < b->ranks && fine; r++) {
         b->contributions[r] = weft_alloc_zero(env, capacity);
         fine = b->contributions[r] && weft_codec_create(env, &b->spec, &b->shape, &b->codecs[r]) == WEFT_OK;
         if (fine) weft_codec_set_stream(b->codecs[r], 0, r);
     }
-    fine = fine && b->mean && b->owed &&
+    fine = fine && b->mean && b->residual_sum &&
            weft_combiner_create(env, &b->spec, &b->shape, b->ranks, &b->combiner) == WEFT_OK;
     for (uint32_t i = 0; i < VARIANTS && fine; i++) fill_normal(b->noise[i], b->elems, i + 1);
     if (fine) fill_common(b->common, b->shape.dims[0], b->shape.dims[1], b->grad);
@@ -114,7 +114,7 @@ static void close_bench(struct bench *b)
     weft_free_bytes(env, b->grad);
     weft_free_bytes(env, b->out);
     weft_free_bytes(env, b->mean);
-    weft_free_bytes(env, b->owed);
+    weft_free_bytes(env, b->residual_sum);
 }
 
 /* One round of the codec over all ranks; the work of rank 0 is timed. */
@@ -166,7 +166,7 @@ static double relative_error(const struct bench *b, double steps)
 {
     double missing = 0, given = 0;
     for (size_t i = 0; i < b->elems; i++) {
-        missing += b->owed[i] * b->owed[i];
+        missing += b->residual_sum[i] * b->residual_sum[i];
         given += steps * b->mean[i] * steps * b->mean[i];
     }
     return given > 0 ? sqrt(missing / given) : 0;
@@ -176,7 +176,7 @@ static enum weft_status measure_error(struct bench *b, struct codecbench_row *ro
 {
     for (uint32_t step = 0; step < CODECBENCH_STEPS; step++) {
         WEFT_TRY(run_step(b, step));
-        for (size_t i = 0; i < b->elems; i++) b->owed[i] += b->mean[i] - (double)b->out[i];
+        for (size_t i = 0; i < b->elems; i++) b->residual_sum[i] += b->mean[i] - (double)b->out[i];
         if (step == 0) row->error = relative_error(b, 1);
     }
     row->error_steps = relative_error(b, CODECBENCH_STEPS);

@@ -53,7 +53,7 @@ static void on_row(void *context, const struct kernelbench_row *row)
 
 /* ---- comparison with PyTorch ---- */
 
-static const struct bench_column beside_columns[] = {
+static const struct bench_column comparison_columns[] = {
     {"kernel", "", true},  {"beside", "", true},     {"elements", "", false},
     {"weft", "ms", false}, {"PyTorch", "ms", false}, {"faster", "times", false},
     {"25 %", "", false},   {"75 %", "", false},      {"goal", "times", false},
@@ -92,7 +92,8 @@ static void on_torch_row(void *context, const struct torch_row *row)
 static int run_torch_comparison(const struct kernelbench_options *options, struct output *out)
 {
     char reason[300];
-    bench_table_init(&out->table, beside_columns, sizeof beside_columns / sizeof beside_columns[0]);
+    bench_table_init(&out->table, comparison_columns,
+                     sizeof comparison_columns / sizeof comparison_columns[0]);
     const bool fine =
         compare_torch(options->count, options->rounds, on_torch, on_torch_row, out, reason, sizeof reason);
     if (!out->json && fine) bench_table_print(&out->table, stdout, "");

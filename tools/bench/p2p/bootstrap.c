@@ -157,9 +157,9 @@ static int start_child(struct hub *hub, uint32_t rank, const struct p2p_options 
 }
 
 /* Waits until every open child has begun an all-gather. False: one has ended or does not answer. */
-static bool hub_ready(struct hub *hub, int timeout_ms, bool *all_gone)
+static bool hub_ready(struct hub *hub, int timeout_ms, bool *all_ended_out)
 {
-    uint32_t gone = 0;
+    uint32_t ended_count = 0;
     for (uint32_t i = 0; i < hub->count; i++) {
         struct pollfd wait = {.fd = hub->fds[i], .events = POLLIN};
         char probe;
@@ -170,11 +170,11 @@ static bool hub_ready(struct hub *hub, int timeout_ms, bool *all_gone)
                     timeout_ms / 1000);
             return false;
         }
-        if (recv(hub->fds[i], &probe, 1, MSG_PEEK) <= 0) gone++;
-        else if (gone > 0) return false; /* the others would wait for it without limit */
+        if (recv(hub->fds[i], &probe, 1, MSG_PEEK) <= 0) ended_count++;
+        else if (ended_count > 0) return false; /* the others would wait for it without limit */
     }
-    *all_gone = gone == hub->count;
-    return gone == 0;
+    *all_ended_out = ended_count == hub->count;
+    return ended_count == 0;
 }
 
 static bool hub_round(struct hub *hub)
@@ -226,11 +226,11 @@ int p2p_launch(const struct p2p_options *options, int (*body)(void *context, str
             break;
         }
     }
-    bool all_gone = false;
+    bool all_ended_out = false;
     int timeout_ms = 1000 * (int)(options->deadline_s + HUB_GRACE_S + options->row_ms / 1000);
-    while (!hub->failed && !all_gone) {
-        if (hub_ready(hub, timeout_ms, &all_gone)) hub->failed = !hub_round(hub);
-        else hub->failed = !all_gone;
+    while (!hub->failed && !all_ended_out) {
+        if (hub_ready(hub, timeout_ms, &all_ended_out)) hub->failed = !hub_round(hub);
+        else hub->failed = !all_ended_out;
     }
     int answer = reap(hub);
     free(hub);

@@ -219,7 +219,7 @@ static struct bench_ratio ratio_to(const struct cell *cell, int peer)
     return bench_compare(cell->peers[peer], cell->ours, cell->rounds, scratch);
 }
 
-static bool meets_goal(const struct section *section, const struct goal *goal, double ratio)
+static bool is_goal_met(const struct section *section, const struct goal *goal, double ratio)
 {
     return section->measure == P2P_LATENCY ? ratio <= goal->ratio : ratio >= goal->ratio;
 }
@@ -239,7 +239,7 @@ static void write_ratios(const struct section *section, const struct cell *cell,
                  ratio.high);
         snprintf(goals + goal_at, capacity - goal_at, "%s%s %.2f %s", any ? ", " : "",
                  section->measure == P2P_LATENCY ? "<=" : ">=", goal->ratio,
-                 meets_goal(section, goal, ratio.median) ? "yes" : "NO");
+                 is_goal_met(section, goal, ratio.median) ? "yes" : "NO");
         any = true;
     }
     if (any || cell->peer_count == 0) return;

@@ -166,13 +166,13 @@ bool p2p_run_ucx_perftest(const struct p2p_options *options, const struct p2p_pe
         return fail(error, capacity, "no port or descriptor for ucx_perftest", NULL);
     pid_t server = start_perftest(options, run, port, false, quiet), client = -1;
     int64_t limit = now_ms() + LISTEN_DEADLINE_MS;
-    bool up = false, gone = server < 0;
-    while (!up && !gone && now_ms() < limit) {
+    bool up = false, is_missing = server < 0;
+    while (!up && !is_missing && now_ms() < limit) {
         nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
         up = is_listening(port);
-        gone = waitpid(server, NULL, WNOHANG) == server;
+        is_missing = waitpid(server, NULL, WNOHANG) == server;
     }
-    if (gone) server = -1;
+    if (is_missing) server = -1;
     if (up) client = start_perftest(options, run, port, true, output[1]);
     close(output[1]);
     bool ended = client > 0 && read_output(output[0], text, sizeof text);
@@ -180,7 +180,7 @@ bool p2p_run_ucx_perftest(const struct p2p_options *options, const struct p2p_pe
     end_child(server);
     close(output[0]);
     close(quiet);
-    if (gone) return fail(error, capacity, "ucx_perftest cannot be run (package ucx-utils)", NULL);
+    if (is_missing) return fail(error, capacity, "ucx_perftest cannot be run (package ucx-utils)", NULL);
     if (!ended) return fail(error, capacity, "ucx_perftest did not end in time", run->test);
     return parse_csv(text, run, value_out) ||
            fail(error, capacity, "ucx_perftest printed no result", run->test);

@@ -130,7 +130,7 @@ static bool try_open(struct p2p_link *link, const char *backend, const char *lan
     return weft_transport_open(link->env, &options, &link->transport, error) >= 0;
 }
 
-struct verdict {
+struct open_state {
     uint32_t opened;
     char why_not[sizeof(((struct weft_error *)0)->text)];
 };
@@ -139,15 +139,15 @@ struct verdict {
 static bool all_opened(struct p2p_link *link, bool mine, const struct weft_error *error, bool *all_out,
                        char *why, size_t capacity)
 {
-    struct verdict verdict = {.opened = mine}, *all = calloc(link->bootstrap->ranks, sizeof *all);
+    struct open_state open_state = {.opened = mine}, *all = calloc(link->bootstrap->ranks, sizeof *all);
     uint32_t first = 0;
-    if (!mine) snprintf(verdict.why_not, sizeof verdict.why_not, "%s", error->text);
-    bool fine = all && p2p_all_gather(link->bootstrap, &verdict, sizeof verdict, all);
+    if (!mine) snprintf(open_state.why_not, sizeof open_state.why_not, "%s", error->text);
+    bool fine = all && p2p_all_gather(link->bootstrap, &open_state, sizeof open_state, all);
     if (!fine) all ? p2p_link_fail_gather(link) : p2p_link_fail(link, "no memory");
     while (fine && first < link->bootstrap->ranks && all[first].opened) first++;
     *all_out = fine && first == link->bootstrap->ranks;
     if (fine && !*all_out)
-        snprintf(why, capacity, "%.*s", (int)sizeof verdict.why_not - 1, all[first].why_not);
+        snprintf(why, capacity, "%.*s", (int)sizeof open_state.why_not - 1, all[first].why_not);
     free(all);
     return fine;
 }

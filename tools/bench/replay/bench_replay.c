@@ -68,11 +68,11 @@ int bench_replay_parse(struct bench_replay *replay, int argc, char **argv)
 /* In a directory, the record of this rank; otherwise the path itself. */
 static bool path_of(const char *path, uint32_t rank, char *out, size_t capacity)
 {
-    struct stat there;
+    struct stat file_stat;
     char ending[40];
-    if (stat(path, &there) != 0)
+    if (stat(path, &file_stat) != 0)
         return fprintf(stderr, "weft bench replay: %s: %s\n", path, strerror(errno)), false;
-    if (!S_ISDIR(there.st_mode)) return snprintf(out, capacity, "%s", path), true;
+    if (!S_ISDIR(file_stat.st_mode)) return snprintf(out, capacity, "%s", path), true;
     DIR *directory = opendir(path);
     bool found = false;
     snprintf(ending, sizeof ending, "-rank%" PRIu32 ".json", rank);

@@ -77,14 +77,14 @@ static bool extract_lengths(const struct flight_operation *operation, struct rep
 static const char *extract_call(const struct flight_operation *operation, enum replay_kind kind,
                                 uint32_t group, struct replay_call *call, uint64_t *lengths)
 {
-    const struct flight_call *said = &operation->call;
+    const struct flight_call *recorded = &operation->call;
     *call = (struct replay_call){.kind = kind,
                                  .group = group,
-                                 .dtype = weft_dtype_parse(said->dtype),
-                                 .op = op_named(said->op),
-                                 .root = said->root,
+                                 .dtype = weft_dtype_parse(recorded->dtype),
+                                 .op = op_named(recorded->op),
+                                 .root = recorded->root,
                                  .sequence = operation->sequence,
-                                 .count = said->count,
+                                 .count = recorded->count,
                                  .posted_ns = operation->posted_ns,
                                  .ended_ns = operation->ended_ns};
     size_t element = weft_dtype_bytes(call->dtype);
