@@ -1,13 +1,12 @@
-/* codec.h - what the files of this room share: the worker's and the combiner's objects as tables of
- * functions, and the decoders both sides use (one decoder is why both sides give the same bits). Private to
- * the room.
+/* codec.h - members and ops tables of codecs and combiners, and the decoders of both sides (one decoder for
+ * both gives equal bits). Private to the module.
  *
- *     codec.c      the worker's face: order of calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c, quantise_codec.c,
+ *     codec.c      order of the worker's calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c, quantise_codec.c,
  *                                                                lowbit_codec.c, randomk_codec.c
- *     combiner.c   the combiner's face: order of calls, then ->ops   tree_combiner.c, union_combiner.c, integer_combiner.c
+ *     combiner.c   order of the combiner's calls, then ->ops   tree_combiner.c, union_combiner.c, integer_combiner.c
  *
- * The faces check the order of calls, so an implementation may rely on it: encode(k) of an ops table is
- * called once per step and round, except where a codec says that it wants to be asked again. */
+ * codec.c and combiner.c check the order of calls, so an implementation may rely on it: encode(k) is
+ * called once per step and round, and again only after WEFT_IN_PROGRESS. */
 #ifndef WEFT_COMPRESS_CODEC_H
 #define WEFT_COMPRESS_CODEC_H
 
@@ -15,32 +14,32 @@
 
 /* ---- worker ---- */
 
-/* What outlives a step: a counter and up to two arrays, all owned by the codec. */
+/* State across steps: a counter and up to two arrays, owned by the codec. */
 struct codec_state {
     uint64_t *steps; /* NULL: none */
     float *values[2];
     size_t counts[2];
     bool on_device[2];
-    size_t residual_count;     /* how many of the arrays are debts to the gradient, in its unit; the first
-                                * ones */
+    size_t residual_count;     /* number of arrays in units of the gradient (the first ones): rescale
+                                * multiplies them */
 };
 
 struct codec_ops {
-    /* On a device also WEFT_IN_PROGRESS: a part of it is queued (device.h); it is called again when that
-     * has run. */
+    /* On a device also WEFT_IN_PROGRESS: one part is queued (device.h); called again after it ran. */
     enum weft_status (*encode)(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out);
-    /* The bytes of an encode(round) that was done before in this step, again. */
+    /* Copies the stored bytes of an earlier encode(round) of this step. */
     enum weft_status (*encode_again)(struct weft_codec *codec, uint32_t round, const float *grad,
                                      float grad_scale, void *out, size_t *bytes_out);
     enum weft_status (*take)(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
                              uint32_t ranks);
     enum weft_status (*finish)(struct weft_codec *codec, float scale, float *out);
     void (*commit)(struct weft_codec *codec);   /* after the residual's; NULL: nothing else to do */
-    void (*materialise)(struct weft_codec *codec);   /* `residual` becomes what is owed; NULL: it always is */
-    /* adds to the residual; NULL: nothing */
+    void (*materialise)(struct weft_codec *codec);   /* forms a lazy `residual`; NULL: it is always formed */
+    /* adds its counter and second array; NULL: none */
     void (*state)(struct weft_codec *codec, struct codec_state *state);
-    void (*free)(struct weft_codec *codec);     /* its own memory, not the base's; of a half-built one too */
+    void (*free)(struct weft_codec *codec);     /* its own memory, not the base's; also of an incomplete
+                                                 * one */
 };
 
 /* First member of every worker codec. */
@@ -51,19 +50,20 @@ struct weft_codec {
     struct weft_shape shape;
     size_t elems, piece;   /* contributions are those of pieces of so many elements
                             * (weft_codec_set_pieces); at first all */
-    size_t malformed_elem;        /* where the piece begins that the last take refused */
+    size_t malformed_elem;        /* first element of the piece that the last take refused; written by take */
     uint32_t rounds;
     uint32_t ranks;        /* that contribute; 0: not known */
-    uint32_t worker;       /* with `tensor`: whose rounding this is (weft_codec_set_stream) */
+    uint32_t worker;       /* with `tensor`: key of the rounding (weft_codec_set_stream) */
     uint64_t tensor;
     struct codec_device *device; /* owned; NULL: in host memory. Else residual and shadow are its, too
                                   * (device.h) */
     float *residual, *shadow; /* owned (elems,): e, and p or e' of the open step; commit swaps them. NULL:
                                * a codec without */
-    uint32_t progress; /* of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no step open */
+    uint32_t progress; /* calls of this step: 2k + 1 after encode(k), 2k + 2 after take(k); 0: no open
+                        * step; written by codec.c */
 };
 
-/* What a commit does with state and its shadow. */
+/* Commit: swaps state and shadow. */
 static inline void codec_swap(float **a, float **b)
 {
     float *const kept = *a;
@@ -71,16 +71,16 @@ static inline void codec_swap(float **a, float **b)
     *b = kept;
 }
 
-/* What a saved state may not hold, and no residual may become: magnitudes from 2^120. */
+/* Magnitudes of states and residuals are below 2^120. */
 #define CODEC_MAGNITUDE_LIMIT 0x1p120
 #define CODEC_MAGNITUDE_LIMIT_BITS WEFT_RESIDUAL_LIMIT_BITS
 
-/* Before `residual` is read as what is owed. */
+/* Forms a lazy residual; call before `residual` is read. */
 void codec_residual_materialise(const struct weft_codec *codec);
-/* Takes residual (zero) and shadow; false: no memory, and weft_codec_free gives back what there is. */
+/* Allocates residual (zero) and shadow; false: no memory, weft_codec_free then frees the rest. */
 bool codec_residual_open(struct weft_codec *codec, size_t elems);
 
-/* Each takes memory and fills in all but the common members; NULL when there is no memory. */
+/* Each allocates and sets all but the common members; NULL: no memory. */
 struct weft_codec *cast_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                      const struct weft_shape *shape);
 
@@ -131,12 +131,12 @@ struct weft_combiner *union_combiner_create(struct weft_env *env, const struct w
 
 /* ---- dense, f16, bf16: elements (cast_format.c) ---- */
 size_t cast_bytes(enum weft_codec_id id, size_t count);
-/* Of elements whose largest magnitude has the bits max_bits, times `factor`; 0 but for f16. False: not all
- * are finite. */
+/* Exponent of elements whose largest magnitude has the bits max_bits, times `factor`; 0 except f16. False:
+ * not all finite. */
 bool cast_exponent(enum weft_codec_id id, uint32_t max_bits, float factor, int32_t *exponent_out);
 /* False when an element is not finite: `out` is then undefined. */
 bool cast_pack(enum weft_codec_id id, void *out, const float *in, float factor, size_t count);
-/* A sum, already bounded by nothing: Inf and NaN are carried as such. */
+/* A sum, unbounded: Inf and NaN are kept. */
 void cast_pack_sum(enum weft_codec_id id, void *out, const float *in, size_t count);
 /* The same under the exponent of elements whose largest magnitude has the bits peak_bits. */
 void cast_pack_peak(enum weft_codec_id id, void *out, const float *in, uint32_t peak_bits, size_t count);

@@ -1,4 +1,4 @@
-/* compress.h - codecs: what a gradient becomes on the wire, and the memory (residual) that makes it right.
+/* compress.h - codecs: a gradient as bytes on the wire, with a residual for the rest.
  *
  * A codec works in *rounds*. In round k every worker encodes a contribution, the contributions are
  * combined into one aggregate (by a shard, or by an all-reduce), and every worker takes the aggregate in:
@@ -6,19 +6,18 @@
  *     worker:   encode(0) -> bytes ... take(0, aggregate) -> encode(1) -> ... take(last) -> finish(mean)
  *     combiner: add(rank 0), add(rank 1) ... close -> aggregate
  *
- *   dense, f16, bf16   one round, elements                       combined by the fold T
+ *   dense, f16, bf16   one round, elements                       combined by the tree T
  *   topk               one round, index blocks + values          combined as a sparse union, in T's order
  *   powersgd           two rounds an iteration: P = M Q; then, against the orthogonalised sum P^, Q = M^T P^
- *                      combined by the fold T; orthogonalisation happens once, in the combiner of the even
- *                      rounds
+ *                      combined by the tree T; the combiner of the even rounds orthogonalises once
  *
  *   int8, int4         two rounds: one exponent per 256 elements, combined as their maximum; then integer codes under
  *                      the shared exponents, combined as exact integer sums (compress/quantise.h has the
  *                      bytes)
- *   sign, e4m3, e5m2   one round, codes under each worker's own scales (compress/lowbit.h), widened and folded
- *   randomk            two rounds: the step number, combined as the largest; then the k values it draws, combined by the fold T
+ *   sign, e4m3, e5m2   one round, codes under each worker's own scales (compress/lowbit.h), widened and summed by T
+ *   randomk            two rounds: the step number, combined as the largest; then the k values it draws, combined by the tree T
  *
- * The bytes (little-endian; contributions and aggregates of a codec look alike):
+ * The bytes (little-endian; contributions and aggregates of a codec have one format):
  *
  *   dense      count f32
  *   f16        i32 exponent (-126..113), count f16; value = f16 * 2^exponent. The writer puts the largest magnitude
@@ -33,10 +32,10 @@
  *   sign, e4m3, e5m2   contributions: compress/lowbit.h; aggregate: count bf16
  *   randomk    round 0: u64 step; round 1: k f32, in rising order of the elements drawn (compress/randomk.h)
  *
- * f16, bf16, sign, e4m3 and e5m2 contributions are widened and folded in f32; the aggregate is rounded once
- * to the 16-bit type (bf16). The sparse union sums each index by T over the ranks, those that did not send it
- * left out (x alone, not x + 0). Structure is checked, values are not: a peer that sends NaN gets NaN summed,
- * but none of it enters residual or Q.
+ * f16, bf16, sign, e4m3 and e5m2 contributions are widened and summed by T in f32; the aggregate is rounded
+ * once to the 16-bit type (bf16). The sparse union sums each index by T over the ranks, those that did not
+ * send it left out (x alone, not x + 0). Structure is checked, values are not: a peer that sends NaN gets NaN
+ * summed, but none of it enters residual or Q.
  *
  * The aggregate is always the SUM over workers (P^ of an even round is a basis and has no scale); finish
  * multiplies by `scale` (1/ranks or 1/sum of weights), so the same bytes serve every averaging rule. Bits:
@@ -45,11 +44,10 @@
  *
  * State is transactional: encode of a step works on shadow state; weft_codec_commit at the end of the step
  * makes it real; weft_codec_abandon restores the state before the step (the worker's contribution is back:
- * the gradient itself is not kept, the caller computes it again). encode(k) called twice in one step gives
- * the same bytes again: a retry never encodes twice. (dense, f16 and bf16 remember nothing: there the
- * gradient must still be the same.) A non-finite gradient, or one that is non-finite after scale and
- * residual: encode(0) answers WEFT_ERR_INVALID, state untouched; PowerSGD and top-k count magnitudes from
- * 2^120 as non-finite.
+ * the gradient itself is not kept, the caller computes it again). A second encode(k) in one step returns the
+ * stored bytes. (dense, f16 and bf16 keep no state: there the gradient must be unchanged.) A non-finite
+ * gradient, or one that is non-finite after scale and residual: encode(0) returns WEFT_ERR_INVALID, state
+ * untouched; PowerSGD and top-k count magnitudes from 2^120 as non-finite.
  *
  * Memory is taken at create, nothing is allocated in a step. A codec keeps, in f32 elements of the tensor n:
  * dense 1; f16, bf16 1/2; powersgd 2, rank (2 rows + 4 cols) and rank (rows + cols) an iteration; topk about
@@ -58,7 +56,7 @@
  * about 2.
  *
  * Calls out of order (take before encode, encode(1) before take(0), add before begin or beyond ranks)
- * answer WEFT_ERR_STATE and change nothing. Nothing here does I/O or reads a clock; one codec object is
+ * return WEFT_ERR_STATE and change nothing. No I/O, no clock; one codec object is
  * used by one thread at a time. */
 #ifndef WEFT_COMPRESS_H
 #define WEFT_COMPRESS_H
@@ -111,11 +109,11 @@ struct weft_codec_spec {
                            * sqrt(ranks) before it is added */
     uint64_t warmup_steps;/* topk, default 0: steps in which the ratio falls from 0.25 by quarters to
                            * `ratio` */
-    double feedback;      /* randomk, 0 to 1, default 1: what of the residual is carried into the next step
+    double feedback;      /* randomk, 0 to 1, default 1: share of the residual that the next step uses
                            * (randomk_codec.c) */
     uint32_t masking;     /* topk, 0 or 1, default 1: the momentum of what was sent starts again from zero */
-    uint32_t global;      /* topk, 0 or 1, default 0: a combiner answers with the k largest of the sum and
-                           * owes the rest itself */
+    uint32_t global;      /* topk, 0 or 1, default 0: a combiner sends the k largest of the sum and keeps
+                           * the rest as its residual */
     uint64_t min_count;   /* all but dense, f16, bf16, powersgd: tensors with fewer elements go dense;
                            * default 1024 */
 };
@@ -134,9 +132,9 @@ struct weft_shape {
 };
 uint64_t weft_shape_elems(const struct weft_shape *shape); /* product; 0 on overflow or a zero dimension */
 
-/* What the spec really does to this shape: small and 1-D tensors become WEFT_CODEC_DENSE. All ranks and
- * shards call this with the same arguments and get the same answer. Resolving twice changes nothing; create
- * answers WEFT_ERR_INVALID for a spec that does not fit its shape. */
+/* Resolves the spec for a shape: small and 1-D tensors become WEFT_CODEC_DENSE. Equal arguments give equal
+ * results on all ranks and shards. Resolving twice changes nothing; create returns WEFT_ERR_INVALID for a
+ * spec that does not fit its shape. */
 struct weft_codec_spec weft_codec_resolve(const struct weft_codec_spec *spec, const struct weft_shape *shape);
 
 uint32_t weft_codec_rounds(const struct weft_codec_spec *spec);
@@ -152,27 +150,25 @@ enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec
                                    const struct weft_shape *shape, struct weft_codec **codec_out);
 void weft_codec_free(struct weft_codec *codec);
 
-/* The same with state and arithmetic on a device, for gradients that lie there: grad of encode and `out` of
- * finish are then device memory, all else is as above, to the bit. Work is queued on `stream` and not waited
- * for:
- *   encode   answers WEFT_IN_PROGRESS until the bytes have come: call it again with the same arguments, now and then or when
- *            weft_codec_pending no longer answers WEFT_IN_PROGRESS; `grad` stays as it is until then
- *   finish   queues; `out` is right for what comes after it on the stream, and this codec may be freed by its user before that
- * What happens between steps (save, load, rescale, norm) waits for the device, up to 30 s; free up to a
- * second, and not at all for a device that hangs: it then leaves its memory to it. Saved bytes are those of a
- * codec in host memory, so that weft_codec_save and _load move one from there to here and back.
+/* The same with state and arithmetic on a device: grad of encode and `out` of finish are device memory; the
+ * bytes are the same. Work is queued on `stream`, and the calls do not wait for it:
+ *   encode   returns WEFT_IN_PROGRESS until the bytes are on the host: call it again with the same arguments, or when weft_codec_pending no longer returns WEFT_IN_PROGRESS; `grad` must not change until then
+ *   finish   queues; `out` is valid for later work on the stream; the codec may be freed before that
+ * save, load, rescale and norm wait for the device, up to 30 s; free up to 1 s, and not for a device that
+ * hangs: its memory is then leaked. Saved bytes equal those of a codec in host memory: weft_codec_save and
+ * _load move a codec between host and device.
  *
- * dense, randomk, and topk with clip have no form here: WEFT_ERR_UNSUPPORTED, as a device that cannot run
- * the kernels. */
+ * dense, randomk, and topk with clip are not available on a device: WEFT_ERR_UNSUPPORTED, as for a device
+ * that cannot run the kernels. */
 struct weft_memory_ops;
 struct weft_device_kernels;
 struct weft_codec_device {
     const struct weft_memory_ops *memory; /* of the kind of device */
     const struct weft_device_kernels *kernels;
     int number;                           /* of the device */
-    uint32_t ranks;                       /* that will contribute, at most: room for their aggregates */
-    void *stream;                         /* on it; outlives the codec, and serves others, too */
-    void (*leave)(void *context, int before); /* make `before` the thread's current device again; NULL:
+    uint32_t ranks;                       /* largest number of contributing ranks: bounds the aggregates */
+    void *stream;                         /* on the device; shared; outlives the codec */
+    void (*leave)(void *context, int before); /* restores `before` as the thread's current device; NULL:
                                                * memory->leave */
     void *context;
     bool *hangs;                          /* borrowed, of all codecs there: the last one to be freed waited
@@ -185,12 +181,11 @@ enum weft_status weft_codec_create_on(struct weft_env *env, const struct weft_co
                                       struct weft_codec **codec_out, struct weft_error *error);
 /* NULL: in host memory */
 const struct weft_codec_device *weft_codec_device_of(const struct weft_codec *codec);
-/* Has the device come to what was queued for the encode under way? WEFT_OK, WEFT_IN_PROGRESS, or that it
- * has failed. */
+/* State of the encode in progress on the device: WEFT_OK, WEFT_IN_PROGRESS, or the device's error. */
 enum weft_status weft_codec_pending(struct weft_codec *codec);
-/* The device's own words for the last error that it answered, or "". */
+/* Text of the device's last error, or "". */
 const char *weft_codec_device_error(const struct weft_codec *codec);
-/* In the child after a fork: weft_codec_free will leave the device alone. NULL is fine. */
+/* In the child after a fork: weft_codec_free then does not touch the device. NULL is allowed. */
 void weft_codec_after_fork(struct weft_codec *codec);
 
 /* ---- pieces: one tensor, combined in several places ----
@@ -201,26 +196,24 @@ void weft_codec_after_fork(struct weft_codec *codec);
  * aggregates one behind the other are what take() takes. Numbers stay the whole tensor's: the residual,
  * what is drawn by element, and whether all of a gradient is finite. */
 #define WEFT_CODEC_PIECE 256u
-/* bf16, int8, int4, e4m3, e5m2. Not those that look at the whole tensor (f16: one exponent; powersgd,
- * topk, randomk), nor sign, of which next to nothing travels to the combiner. */
+/* bf16, int8, int4, e4m3, e5m2. Not codecs of the whole tensor (f16: one exponent; powersgd, topk,
+ * randomk), nor sign: its contribution is about 1/28 of dense. */
 bool weft_codec_can_split(const struct weft_codec_spec *resolved);
-/* What a combiner of a piece is made with, however short the piece: its bytes are those of a shape of so
- * many elements. */
+/* Spec of a combiner of one piece, of any length. */
 struct weft_codec_spec weft_codec_of_piece(const struct weft_codec_spec *resolved);
 /* From now on pieces have `elems` elements, a multiple of WEFT_CODEC_PIECE, and the last one the rest.
  * Between steps (WEFT_ERR_STATE); WEFT_ERR_INVALID for another length, WEFT_ERR_UNSUPPORTED for a codec
  * that is not cut, or is on a device. */
 enum weft_status weft_codec_set_pieces(struct weft_codec *codec, uint64_t elems);
-/* After a take that answered WEFT_ERR_MALFORMED: the first element of the piece that is to blame. */
+/* After a take that answered WEFT_ERR_MALFORMED: the first element of the malformed piece. */
 uint64_t weft_codec_malformed_elem(const struct weft_codec *codec);
 
 /* encode(round): round 0 reads grad (elems,) f32, multiplied by `grad_scale` (the sample weight; 1 leaves
- * it untouched), adds the residual; later rounds read what take() left (grad is ignored, may be NULL).
+ * it untouched), adds the residual; later rounds use the result of take() (grad is ignored, may be NULL).
  * Writes the contribution into out (>= contribution_bytes_max), its length to *bytes_out. */
 enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, const float *grad,
                                    float grad_scale, void *out, size_t *bytes_out);
-/* take(round): the aggregate of that round, UNTRUSTED bytes: WEFT_ERR_MALFORMED leaves everything as it
- * was. */
+/* take(round): the aggregate of that round, UNTRUSTED bytes: WEFT_ERR_MALFORMED changes nothing. */
 enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate,
                                  size_t bytes, uint32_t ranks);
 /* After the last take: out (elems,) f32 = decoded sum * scale. */
@@ -230,39 +223,36 @@ void weft_codec_commit(struct weft_codec *codec);
 void weft_codec_abandon(struct weft_codec *codec);
 /* sqrt(sum of squares) of the residual: a live metric; 0 for codecs without one. */
 double weft_codec_residual_norm(const struct weft_codec *codec);
-/* For a tensor that goes on with another codec, between steps (WEFT_ERR_STATE): what this one still owes
- * is copied to out (elems,), in units of grad_scale * gradient, to be added to the next contribution; a
- * codec without a residual owes zeros. Nothing of the codec changes. */
+/* Copies the residual to out (elems,), in units of grad_scale * gradient, for a tensor that changes its
+ * codec: the next contribution adds it. A codec without a residual gives zeros. Between steps
+ * (WEFT_ERR_STATE). The codec does not change. */
 enum weft_status weft_codec_residual_copy(const struct weft_codec *codec, float *out);
 
-/* ---- what a codec must remember across a restart: residual, warm start, step counter ---- */
+/* ---- state across a restart: residual, warm start, step counter ---- */
 size_t weft_codec_state_bytes(const struct weft_codec *codec);
 /* Between steps only (else WEFT_ERR_STATE): state_bytes bytes into out. */
 enum weft_status weft_codec_save(const struct weft_codec *codec, void *out);
 /* Into a codec of the same spec and shape, between steps. Bytes from a file, UNTRUSTED: WEFT_ERR_MALFORMED
  * for a wrong size, codec, shape or a value no codec would have kept; the codec is then as it was. The
- * number of workers is then the saved one: weft_codec_set_ranks tells the present one. */
+ * number of workers is then the saved one; weft_codec_set_ranks sets the present one. */
 enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, size_t bytes);
 
 /* ---- what changes between steps (docs/compression.md has the rules) ---- */
-/* How many workers contribute. When that changes from P to P' (both known), everything owed is multiplied
- * by P'/P: the mean over workers of the debts of those that stay is what it was; a new worker owes
- * nothing; one that left took its share along. Between steps only (else WEFT_ERR_STATE); 0:
- * WEFT_ERR_INVALID. Statuses of rescale. */
+/* Number of contributing workers. From P to P' (both known) residual and momentum are multiplied by P'/P:
+ * the mean residual of the remaining workers stays. A new worker has none; a worker that left takes its
+ * share away. Between steps only (else WEFT_ERR_STATE); 0: WEFT_ERR_INVALID. Statuses of rescale. */
 enum weft_status weft_codec_set_ranks(struct weft_codec *codec, uint32_t ranks);
-/* Whose gradients it encodes: int8 and int4 round by what (seed, step, tensor, worker, element) draws.
- * `tensor`: any number that is the tensor's in every run. Both are 0 at create and no part of a saved
- * state. Between steps only (else WEFT_ERR_STATE). */
+/* Tensor and worker whose gradients it encodes: int8 and int4 draw their rounding from (seed, step,
+ * tensor, worker, element). `tensor`: any number that identifies the tensor in each run. Both are 0 at
+ * create and not part of a saved state. Between steps only (else WEFT_ERR_STATE). */
 enum weft_status weft_codec_set_stream(struct weft_codec *codec, uint64_t tensor, uint32_t worker);
-/* How many steps it has committed (0: it does not count them); and count on from `steps`, if that is more:
- * for a worker that was away, or is new, while the others went on. Between steps only (else
- * WEFT_ERR_STATE). */
+/* Number of committed steps (0: not counted). set_steps raises it to `steps`: for a worker that rested or
+ * is new. Between steps only (else WEFT_ERR_STATE). */
 uint64_t weft_codec_steps(const struct weft_codec *codec);
 enum weft_status weft_codec_set_steps(struct weft_codec *codec, uint64_t steps);
-/* Multiply everything owed (residual and momentum) by `factor`: for one who feeds lr * gradient, or
- * gradients in a new unit (a loss scale that is not divided out by grad_scale). Between steps only (else
- * WEFT_ERR_STATE). WEFT_ERR_INVALID, nothing changed: factor is not above 0, not finite, or would bring a
- * value to 2^120. */
+/* Multiplies residual and momentum by `factor`: for callers that encode lr * gradient, or gradients in a
+ * new unit (a loss scale that grad_scale does not divide out). Between steps only (else WEFT_ERR_STATE).
+ * WEFT_ERR_INVALID, nothing changed: factor is not above 0, not finite, or would bring a value to 2^120. */
 enum weft_status weft_codec_rescale(struct weft_codec *codec, float factor);
 
 /* ---- the combiner's side: a shard, or the owner step of an all-reduce ---- */
@@ -290,18 +280,19 @@ uint32_t weft_combiner_peak(const struct weft_combiner *combiner);
 void weft_combiner_repack(struct weft_combiner *combiner, uint32_t peak_bits, const void **data_out,
                           size_t *bytes_out);
 
-/* A combiner with a residual of its own (topk with global=1): what its aggregates left out so far. It
- * changes at close, so a step is closed once; 0 bytes: nothing to remember. Between rounds only (else
- * WEFT_ERR_STATE). Load: UNTRUSTED, WEFT_ERR_MALFORMED leaves it as it was; the state of a combiner for
+/* State of a combiner with a residual (topk with global=1): the part that its aggregates left out. It
+ * changes at close, so a step is closed once; 0 bytes: no state. Between rounds only (else
+ * WEFT_ERR_STATE). Load: UNTRUSTED, WEFT_ERR_MALFORMED changes nothing; the state of a combiner for
  * another number of ranks is multiplied by the new number over the old, which keeps the mean. */
-float *weft_combiner_residual(const struct weft_combiner *combiner); /* (elems,) it, in place; NULL: none */
-/* 2^120: neither a debt nor a residual has such a magnitude, nor one that is not finite */
+/* (elems,), the residual itself; NULL: none */
+float *weft_combiner_residual(const struct weft_combiner *combiner);
+/* 2^120: magnitudes of residuals are below this limit */
 #define WEFT_RESIDUAL_LIMIT_BITS 0x7b800000u
 size_t weft_combiner_state_bytes(const struct weft_combiner *combiner);
 enum weft_status weft_combiner_save(const struct weft_combiner *combiner, void *out);
 enum weft_status weft_combiner_load(struct weft_combiner *combiner, const void *data, size_t bytes);
 
-/* How an all-reduce may combine a round without a combiner in the middle. */
+/* How an all-reduce combines a round without a combiner. */
 enum weft_combine_kind {
     WEFT_COMBINE_SUM_F32 = 1, /* contributions are f32 vectors of equal length: all_reduce sum by T, then
                                  weft_codec_sum_to_aggregate on every rank */
@@ -313,14 +304,14 @@ enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spe
 void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape,
                                  uint32_t round, float *sum);
 
-/* ---- a sparse sum shared out among the ranks (compress/split/region.c): what a rank moves does not grow with their number ----
+/* ---- a sparse sum in regions of the ranks (compress/split/region.c): a rank's bytes do not grow with the ranks ----
  *
  *     cut: own contribution -> a piece for each rank;   exchange;   weft_regions_combiner: add the pieces of ranks 0, 1, ...
  *     for the own region, close;   all_gather of the regions' sums;   join -> an aggregate for weft_codec_take
  *
- * The decoded gradient has the bits that one combiner for all would give. All memory is taken at create. */
+ * The decoded gradient has the bits of one combiner. Memory is allocated at create. */
 struct weft_regions;
-/* Whether there is a region for everybody: topk, 2 ranks or more, 64 elements or more for each. */
+/* Whether each rank has a region: topk, 2 ranks or more, 64 elements or more for each. */
 bool weft_regions_possible(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
                            uint32_t ranks);
 size_t weft_regions_piece_bytes_max(const struct weft_codec_spec *resolved, const struct weft_shape *shape,

@@ -1,4 +1,4 @@
-/* index_block.h - reading an index stream in batches, without room for all of it. Private to the room. */
+/* index_block.h - reading an index stream in batches, without room for all of it. Private to the module. */
 #ifndef WEFT_COMPRESS_INDEX_BLOCK_H
 #define WEFT_COMPRESS_INDEX_BLOCK_H
 

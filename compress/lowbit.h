@@ -1,5 +1,5 @@
 /* lowbit.h - the bytes of sign, e4m3 and e5m2: every worker has its own scales, so contributions are widened
- * before they are added. Private to the room. Blocks are 256 elements; all blocks' scales come first, then
+ * before they are added. Private to the module. Blocks are 256 elements; all blocks' scales come first, then
  * all codes:
  *
  *   sign         one f32 per block, the mean magnitude; one bit per element, lowest first, 1 is negative; padding 0

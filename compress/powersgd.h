@@ -1,5 +1,5 @@
 /* powersgd.h - what the worker on the host, the one on a device and the combiner share. Private to the
- * room. */
+ * module. */
 #ifndef WEFT_COMPRESS_POWERSGD_H
 #define WEFT_COMPRESS_POWERSGD_H
 

@@ -1,4 +1,4 @@
-/* randomk.h - which elements random-k takes in a step: shared by worker and combiner. Private to the room.
+/* randomk.h - which elements random-k takes in a step: shared by worker and combiner. Private to the module.
  *
  * The tensor is cut into k strata of n/k elements (to a whole one up or down) and each gives one: sorted,
  * without repetition, drawn in one pass, and every element is taken with probability about k/n

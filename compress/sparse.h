@@ -1,4 +1,4 @@
-/* sparse.h - the bytes of sparse gradients: an index stream, then one f32 per index. Private to the room.
+/* sparse.h - the bytes of sparse gradients: an index stream, then one f32 per index. Private to the module.
  * Contributions and aggregates have the same format; an aggregate for which that would be longer than the
  * plain vector is the vector: u32 SPARSE_DENSE (no count of indices), then one f32 per element, +0 where
  * no rank sent one. */

@@ -1,5 +1,5 @@
 /* blocks.h - blocks of WEFT_BLOCK elements under one exponent byte E, scale 2^(E - 127). Private to the
- * kernels room. */
+ * module. */
 #ifndef WEFT_KERNELS_BLOCKS_H
 #define WEFT_KERNELS_BLOCKS_H
 

@@ -1,5 +1,5 @@
 /* float_bits.h - floats as bit patterns, and the one NaN that arithmetic may leave behind.
- * Private to the kernels room. */
+ * Private to the module. */
 #ifndef WEFT_KERNELS_FLOAT_BITS_H
 #define WEFT_KERNELS_FLOAT_BITS_H
 

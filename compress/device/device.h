@@ -1,5 +1,5 @@
 /* device.h - what codecs share whose arrays lie on a device: memory, one window of pinned host memory, and
- * the encode in parts. Private to the room.
+ * the encode in parts. Private to the module.
  *
  *     encode   part 0: queue kernels and the copy of the bytes down ──► WEFT_IN_PROGRESS ... the event has passed ... part 1: the bytes
  *     take     checks the aggregate and puts it into the window; nothing is queued

@@ -1,6 +1,6 @@
-/* judge.c - the model of codec_tuner_model.c asked again and again, and slow to change its mind.
+/* judge.c - decisions with hysteresis over the model of codec_tuner_model.c.
  *
- *     first look    the best choice, at once, if it is clearly better than dense
+ *     first decision  the best choice, at once, if it gains FIRST_GAIN over dense
  *     later looks   a change must gain `margin` of the step, `looks` times in a row (one more after each
  *                   revision)
  *     on trial      after a change the measured step is held against the one before: slower by TRIAL, twice in
@@ -16,11 +16,11 @@
 
 #include "compress/compress.h"
 
-#define SAME_LINK_FACTOR 1.5 /* bandwidths within this factor are the same link */
-#define MODEL_ERROR_FACTOR 1.1    /* measured over modelled, from which on the model is not believed */
-#define FIRST_GAIN 0.1     /* of a step: no trial shows whether the first choice was right */
-#define TRIAL_MARGIN 0.03    /* of a step: what clocks tell apart */
-#define CLEAR_LOSS_MARGIN 0.15    /* of a step: so much slower that one look tells */
+#define SAME_LINK_FACTOR 1.5 /* bandwidths within this factor: the same link */
+#define MODEL_ERROR_FACTOR 1.1    /* measured over modelled time: above it the model misses an effect */
+#define FIRST_GAIN 0.1     /* of a step: the first choice has no trial */
+#define TRIAL_MARGIN 0.03    /* of a step: above the noise of measurements */
+#define CLEAR_LOSS_MARGIN 0.15    /* of a step: one decision suffices */
 enum { TRIAL_CONFIRMATIONS = 2 };
 
 struct weft_codec_tuner {
@@ -28,14 +28,16 @@ struct weft_codec_tuner {
     struct weft_codec_tuner_options options;
     uint32_t count, revision;
     bool has_decided;
-    uint32_t confirmed;                                          /* looks in a row that wanted a change */
+    /* decisions in a row that confirmed a change */
+    uint32_t confirmed;
     uint8_t *choices, *previous, *wanted, *refused;               /* (count,) each, of `memory` */
-    double previous_step_ns, previous_bandwidth, previous_compute_ns; /* of the trial; 0: no trial */
-    uint32_t slower, faster;                                    /* looks of the trial, in a row */
-    bool exploring;                                             /* it is one of a candidate for all */
-    uint8_t explored;                                           /* bit mask of those tried on this link */
-    uint32_t model_errors;           /* looks in a row at which the model missed something */
-    double refused_bandwidth; /* of the link that `refused` and `explored` are about; 0: they are empty */
+    double previous_step_ns, previous_bandwidth, previous_compute_ns; /* before the trial; 0: no trial */
+    uint32_t slower, faster;                                    /* decisions of the trial, in a row */
+    /* the trial is one candidate for all tensors */
+    bool exploring;
+    uint8_t explored;                                           /* bit mask of kinds tried on this link */
+    uint32_t model_errors;           /* decisions in a row with a model error */
+    double refused_bandwidth; /* link of `refused` and `explored`; 0: both are empty */
     void *scratch, *memory;   /* owned */
 };
 
@@ -126,7 +128,7 @@ static bool is_on_trial(const struct weft_codec_tuner *tuner, const struct weft_
            is_within(tuner->previous_compute_ns, figures->compute_ns, 1.2);
 }
 
-/* Not these candidates for these tensors, as long as the link is what it is. */
+/* Excludes these candidates of these tensors until the link changes. */
 static void refuse_candidates(struct weft_codec_tuner *tuner, const uint8_t *wrong, const uint8_t *right,
                    const struct weft_codec_tuner_input *figures)
 {
@@ -135,7 +137,7 @@ static void refuse_candidates(struct weft_codec_tuner *tuner, const uint8_t *wro
     tuner->refused_bandwidth = figures->bytes_per_second;
 }
 
-/* True: the choice has gone back. */
+/* True: the previous choice was restored. */
 static bool update_trial(struct weft_codec_tuner *tuner, const struct weft_codec_tuner_input *figures)
 {
     const bool slower = figures->step_ns > tuner->previous_step_ns * (1 + TRIAL_MARGIN);
@@ -158,7 +160,7 @@ static bool update_trial(struct weft_codec_tuner *tuner, const struct weft_codec
 
 /* ---- what to change to ---- */
 
-/* As fast, and nothing but candidates that stand earlier. */
+/* As fast, and only earlier candidates. */
 static bool is_simpler(const struct weft_codec_tuner *tuner)
 {
     bool differs = false;
@@ -176,7 +178,7 @@ static bool is_worth_change(const struct weft_codec_tuner *tuner, double now, do
     return now - then > (tuner->has_decided ? tuner->options.margin : FIRST_GAIN) * now || is_simpler(tuner);
 }
 
-/* The candidate of one kind for all that have it and may take it, dense for the others. */
+/* One kind for all tensors that have it and do not exclude it, dense for the others. */
 static void choose_for_all(const struct weft_codec_tuner *tuner, const struct weft_codec_tuner_input *figures,
                            uint32_t kind, uint8_t *choices)
 {
@@ -228,7 +230,7 @@ enum weft_codec_decision weft_codec_tuner_update(struct weft_codec_tuner *tuner,
         return WEFT_CODEC_DECISION_KEEP;
     if (is_on_trial(tuner, figures)) {
         if (update_trial(tuner, figures)) return WEFT_CODEC_DECISION_REVERT;
-        if (tuner->previous_step_ns > 0) return WEFT_CODEC_DECISION_KEEP; /* it is still going on */
+        if (tuner->previous_step_ns > 0) return WEFT_CODEC_DECISION_KEEP; /* the trial continues */
     }
     clear_refused_on_new_link(tuner, figures);
     const double now = weft_codec_tuner_step_ns(figures, tuner->choices, tuner->count);

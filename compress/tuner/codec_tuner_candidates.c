@@ -1,4 +1,4 @@
-/* codec_tuner_candidates.c - "auto:topk:ratio=0.01,bf16": which codecs a tensor may become.
+/* codec_tuner_candidates.c - "auto:topk:ratio=0.01,bf16": the candidates of a tensor.
  *
  * Commas separate both candidates and a codec's options. A piece with a '=' and no ':' before it is an
  * option of the candidate before it; so the text is cut in front of every other piece, and each part is an
@@ -48,7 +48,7 @@ static enum weft_status candidate_add(const char *text, size_t length, struct we
     char one[WEFT_CODEC_TEXT_BYTES];
     snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), text);
     WEFT_TRY(weft_codec_parse(one, &spec, error));
-    if (spec.id == WEFT_CODEC_DENSE) return WEFT_OK; /* it always is one */
+    if (spec.id == WEFT_CODEC_DENSE) return WEFT_OK; /* always a candidate */
     if (spec.momentum != 0)
         return weft_error_set(
             error, WEFT_ERR_INVALID,

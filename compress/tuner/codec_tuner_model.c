@@ -1,12 +1,11 @@
-/* codec_tuner_model.c - how long a step takes with given choices, and the choices for which it is shortest.
+/* codec_tuner_model.c - time of a step for given choices, and the choices with the shortest step.
  *
- * The recurrences of tuner/codec_tuner.h are sums and maxima, so what is still to come after tensor k is a
- * function of four numbers (engine, link, decoder, engine's own work) of the form max(number + coefficient,
- * ..., constant): a *tail*. Tails of all k are made from the last tensor to the first; then one walk from the
- * first to the last tries each candidate of each tensor in constant time. Walks are repeated until nothing
- * gains.
+ * The recurrences of tuner/codec_tuner.h are sums and maxima, so the time after tensor k is a function of
+ * four numbers (engine, link, decoder, engine's own work) of the form max(number + coefficient, ...,
+ * constant): a *tail*. Tails of all k are made from the last tensor to the first; then one walk from the
+ * first to the last tries each candidate of each tensor in constant time. Passes repeat until none improves.
  *
- * With `steal`, codec work moves everything behind it by the same time, so the four numbers are kept
+ * With `steal`, codec work delays everything after it by the same time, so the four numbers are kept
  * relative to that delay, and the delay is added at the end. */
 #include <math.h>
 #include <string.h>
@@ -14,10 +13,10 @@
 #include "compress/compress.h"
 
 enum { PASSES_MAX = 8 };
-#define TIE_MARGIN 0.005 /* of a step: what is not worth a codec */
+#define TIE_MARGIN 0.005 /* of a step: a smaller gain does not justify a codec */
 
 struct front {
-    double engine, link, decoder, work; /* when each is free, relative to `delay` */
+    double engine, link, decoder, work; /* time at which each is free, relative to `delay` */
     double delay;
 };
 
@@ -25,7 +24,7 @@ struct tail {
     double engine, link, decoder, work, constant;
 };
 
-/* Of numbers: costs that are none are not used. */
+/* For numbers: costs that are NaN are excluded before. */
 static inline double larger(double a, double b)
 {
     return a > b ? a : b;
@@ -36,7 +35,7 @@ static double wire_ns(const struct weft_codec_tuner_input *figures, const struct
     return cost->wire_bytes / figures->bytes_per_second * 1e9;
 }
 
-/* From the last byte out until all is back: the link is free for others meanwhile. */
+/* From the last byte sent until all arrived; the link is free meanwhile. */
 static double transit_ns(const struct weft_codec_tuner_input *figures, const struct weft_codec_cost *cost)
 {
     return cost->hops * figures->latency_ns + cost->return_bytes / figures->bytes_per_second * 1e9;
@@ -69,7 +68,7 @@ static void front_add(struct front *front, const struct weft_codec_tuner_input *
     front->delay += steal;
 }
 
-/* The tensor that is exchanged as number i. */
+/* Index of the tensor of exchange i. */
 static uint32_t tensor_index_at(const struct weft_codec_tuner_input *figures, uint32_t i)
 {
     return figures->order ? figures->order[i] : i;
@@ -81,7 +80,7 @@ static struct tail tail_end(const struct weft_codec_tuner_input *figures)
         .engine = -INFINITY, .link = -INFINITY, .decoder = 0, .work = 0, .constant = figures->compute_ns};
 }
 
-/* The tail before a tensor, from the tail behind it. */
+/* The tail before a tensor, from the tail after it. */
 static struct tail tail_prepend(const struct tail *behind, const struct weft_codec_tuner_input *figures,
                                double ready, const struct weft_codec_cost *cost)
 {
@@ -172,7 +171,7 @@ uint32_t weft_codec_tuner_candidate_of_kind(const struct weft_codec_tuner_tensor
     return 0;
 }
 
-/* Where to start from: the candidate of kind `kind` for all that have it, or each tensor's own shortest
+/* Start of a search: the candidate of kind `kind` for all that have it, or each tensor's own shortest
  * exchange. */
 static void choose_start(const struct weft_codec_tuner_input *figures, const uint8_t *refused,
                          uint8_t *choices, uint32_t count, uint32_t kind)

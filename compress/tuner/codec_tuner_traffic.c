@@ -1,4 +1,4 @@
-/* codec_tuner_traffic.c - what an exchange through shards moves: the bytes of a cost (tuner/codec_tuner.h),
+/* codec_tuner_traffic.c - bytes of an exchange through shards: part of a cost (tuner/codec_tuner.h),
  * without the codecs' time.
  *
  * A worker's link carries its contribution out and the aggregate in; a shard's link those of all workers, of

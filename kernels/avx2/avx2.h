@@ -1,4 +1,4 @@
-/* avx2.h - the AVX2 + F16C table, and the few vector idioms its files share. Private to the kernels room;
+/* avx2.h - the AVX2 + F16C table, and the few vector idioms its files share. Private to the module;
  * only files compiled with -mavx2 -mf16c may use the inline functions, anyone may name the table. */
 #ifndef WEFT_KERNELS_AVX2_H
 #define WEFT_KERNELS_AVX2_H

@@ -1,5 +1,5 @@
 /* scalar.h - the scalar kernels by name, for the dispatch table and for variants that reuse one of them
- * where a fast version would gain nothing. Private to the kernels room. */
+ * where a fast version would gain nothing. Private to the module. */
 #ifndef WEFT_KERNELS_SCALAR_H
 #define WEFT_KERNELS_SCALAR_H
 

@@ -6,7 +6,7 @@
  * Narrowing rounds to nearest, ties to even, straight from the 24-bit significand (no double rounding),
  * keeps denormals, and overflows to Inf. NaN becomes quiet and keeps its sign and as much of its payload
  * as fits: what VCVTPS2PH and VCVTPH2PS do, so that the vector variants are the same bits. Private to the
- * kernels room. */
+ * module. */
 #ifndef WEFT_KERNELS_TEMPLATES_CAST_ELEMENT_H
 #define WEFT_KERNELS_TEMPLATES_CAST_ELEMENT_H
 

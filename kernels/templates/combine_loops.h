@@ -1,5 +1,5 @@
 /* combine_loops.h - out = a (op) b for every element type that sums in itself; every variant compiles this
- * text with its own instruction set, defining COMBINE(name) first. Private to the kernels room.
+ * text with its own instruction set, defining COMBINE(name) first. Private to the module.
  *
  *   sum, prod   floats: one rounding, a NaN is the canonical one; integers wrap
  *   min, max    a NaN on either side gives the canonical NaN; -0 is below +0: so the order of operands never shows

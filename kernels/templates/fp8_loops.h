@@ -1,6 +1,6 @@
 /* fp8_loops.h - blocks to 8-bit floats (lowbit_element.h) as a loop every compiler turns into vectors.
  * Each variant compiles this text with its own instruction set, defining NARROW(name) first. Private to
- * the kernels room. */
+ * the module. */
 #include "kernels/blocks.h"
 #include "kernels/kernels.h"
 #include "kernels/templates/lowbit_element.h"

@@ -1,5 +1,4 @@
-/* lowbit_element.h - the specification of the 8-bit floats, one element at a time. Private to the kernels
- * room.
+/* lowbit_element.h - the specification of the 8-bit floats, one element at a time. Private to the module.
  *
  *   e4m3   1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448; no Inf, S.1111.111 is NaN
  *   e5m2   1 sign, 5 exponent (bias 15), 2 mantissa bits; largest 57344; Inf and NaN as IEEE

@@ -1,6 +1,6 @@
 /* lowbit_loops.h - 8-bit floats (fp8_loops.h) and signs, as loops every compiler turns into vectors. The
  * scalar and the AVX2 variant compile this text, each with its own instruction set, defining NARROW(name)
- * first. Private to the kernels room.
+ * first. Private to the module.
  *
  * A sign block keeps the mean magnitude; its sum is taken in f64 in the 16-lane order of kernels.h. */
 #include <math.h>

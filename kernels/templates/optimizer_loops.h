@@ -1,7 +1,7 @@
 /* optimizer_loops.h - adam, adagrad, ftrl and lamb (optimizer_element.h) as loops every compiler turns
  * into vectors. Each variant compiles this text with its own instruction set, defining OPTIMIZER(name)
  * first. Square roots and quotients are rounded correctly everywhere, so the bits are the same. Private to
- * the kernels room. */
+ * the module. */
 #include "kernels/kernels.h"
 #include "kernels/templates/optimizer_element.h"
 
