@@ -9,7 +9,7 @@
 
 struct cast_codec {
     struct weft_codec base;
-    void *aggregate; /* owned; cast_bytes(), as it came */
+    void *aggregate; /* owned; cast_bytes(), as received */
 };
 
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,

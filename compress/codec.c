@@ -1,10 +1,10 @@
-/* codec.c - the worker's face: the order of calls within a step, for every codec alike.
+/* codec.c - entry points of a worker's codec: validates the order of calls within a step, then calls the ops.
  *
- *     done:  0 --encode(0)--> 1 --take(0)--> 2 --encode(1)--> 3 --take(1)--> 4 --finish--> 4 --commit--> 0
- *            ^                                                                               |
- *            +---------------------------------- abandon, from anywhere ---------------------+
+ *  progress:  0 --encode(0)--> 1 --take(0)--> 2 --encode(1)--> 3 --take(1)--> 4 --finish--> 4 --commit--> 0
+ *             ^                                                                                |
+ *             +---------------------------------- abandon, at any time ------------------------+
  *
- * A codec writes to shadow state only until commit, so abandon has nothing to undo but this counter. */
+ * A codec writes only shadow state until commit, so abandon resets this counter and nothing else. */
 #include <math.h>
 #include <string.h>
 
@@ -68,7 +68,7 @@ void weft_codec_free(struct weft_codec *codec)
     codec->ops->free(codec);
 }
 
-/* What is queued has to run first; then the next part, or the bytes. */
+/* Queued work must complete first; then the next part, or the bytes. */
 static enum weft_status encode_on_device(struct weft_codec *codec, uint32_t round, const float *grad,
                                          float grad_scale, void *out, size_t *bytes_out)
 {
@@ -128,11 +128,10 @@ void weft_codec_commit(struct weft_codec *codec)
 void weft_codec_abandon(struct weft_codec *codec)
 {
     codec->progress = 0;
-    if (codec->device) codec->device->part = 0; /* what still runs of it comes before whatever is queued
-                                                 * next */
+    if (codec->device) codec->device->part = 0; /* queued work runs before later work of the stream */
 }
 
-/* Forms what is owed, which changes no bit of it: const to the caller. */
+/* Forms a lazy residual. Its value does not change, so the codec is const to the caller. */
 void codec_residual_materialise(const struct weft_codec *codec)
 {
     int before;

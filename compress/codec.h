@@ -1,9 +1,11 @@
 /* codec.h - members and ops tables of codecs and combiners, and the decoders of both sides (one decoder for
  * both gives equal bits). Private to the module.
  *
- *     codec.c      order of the worker's calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c, quantise_codec.c,
+ *     codec.c      order of the worker's calls, then ->ops     cast_codec.c, powersgd_codec.c, topk_codec.c,
+ *                  quantise_codec.c,
  *                                                                lowbit_codec.c, randomk_codec.c
- *     combiner.c   order of the combiner's calls, then ->ops   tree_combiner.c, union_combiner.c, integer_combiner.c
+ *     combiner.c   order of the combiner's calls, then ->ops   tree_combiner.c, union_combiner.c,
+ *                  integer_combiner.c
  *
  * codec.c and combiner.c check the order of calls, so an implementation may rely on it: encode(k) is
  * called once per step and round, and again only after WEFT_IN_PROGRESS. */

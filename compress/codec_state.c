@@ -1,18 +1,16 @@
-/* codec_state.c - a codec's memory as bytes, for checkpoints: the debt to the gradient must survive a
- * restart.
+/* codec_state.c - the state of a codec as bytes, for checkpoints.
  *
- *     u32 version (2), u32 codec id, u64 elements, u64 steps committed, u32 ranks (0: not known), u32 0, then
- *     the codec's arrays as f32:
- *     powersgd  residual (elements), Q (rank * cols);   topk with momentum  residual, momentum (elements each);
- *     dense, f16, bf16  nothing;   all others  residual (elements)
+ *     u32 version (2), u32 codec id, u64 elements, u64 committed steps, u32 ranks (0: unknown), u32 0, then
+ *     arrays of f32:
+ *     powersgd  residual (elements), Q (rank * cols);   topk with momentum  residual, momentum (elements
+ *                                                       each);
+ *     dense, f16, bf16  none;   all others  residual (elements)
  *
  * A combiner's (topk with global=1): the same head, steps 0, its ranks, and the residual (elements).
  *
- * Only between steps is there one state to save. A file may be damaged: sizes are compared and every value
- * must be finite and below 2^120 (what an encode would refuse) before the first one is copied.
- *
- * What is owed is worth its share of the mean over `ranks` workers; it changes with their number
- * (weft_codec_set_ranks). */
+ * A state exists only between steps. Loaded bytes are UNTRUSTED: sizes are compared, and each value must
+ * be finite and below 2^120 before the first one is copied. A residual is a share of the mean over `ranks`
+ * workers; weft_codec_set_ranks scales it when their number changes. */
 #include <math.h>
 #include <string.h>
 
@@ -29,13 +27,13 @@ struct state_head {
 };
 _Static_assert(sizeof(struct state_head) == CODEC_STATE_HEAD_BYTES, "a file format");
 
-/* Between steps, and no encode has begun: there is one state. */
+/* Between steps, without an encode in progress. */
 static bool is_between_steps(const struct weft_codec *codec)
 {
     return codec->progress == 0 && !device_is_encoding(codec);
 }
 
-/* What it is made of; codec_residual_materialise comes before its values are read or written. */
+/* The arrays of the state; call codec_residual_materialise before values are read or written. */
 static struct codec_state state_of(const struct weft_codec *codec)
 {
     struct codec_state state = {.residual_count = 1,
@@ -88,7 +86,7 @@ enum weft_status weft_codec_save(const struct weft_codec *codec, void *out)
     return WEFT_OK;
 }
 
-/* The bytes may start anywhere, so they are looked at through a small aligned block. */
+/* The bytes may be unaligned: checked in aligned blocks. */
 static bool values_in_range(const uint8_t *data, size_t count)
 {
     float block[512];

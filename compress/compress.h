@@ -11,20 +11,26 @@
  *   powersgd           two rounds an iteration: P = M Q; then, against the orthogonalised sum P^, Q = M^T P^
  *                      combined by the tree T; the combiner of the even rounds orthogonalises once
  *
- *   int8, int4         two rounds: one exponent per 256 elements, combined as their maximum; then integer codes under
+ *   int8, int4         two rounds: one exponent per 256 elements, combined as their maximum; then integer
+ *                      codes under
  *                      the shared exponents, combined as exact integer sums (compress/quantise.h has the
  *                      bytes)
- *   sign, e4m3, e5m2   one round, codes under each worker's own scales (compress/lowbit.h), widened and summed by T
- *   randomk            two rounds: the step number, combined as the largest; then the k values it draws, combined by the tree T
+ *   sign, e4m3, e5m2   one round, codes under each worker's own scales (compress/lowbit.h), widened and
+ *                      summed by T
+ *   randomk            two rounds: the step number, combined as the largest; then the k values it draws,
+ *                      combined by the tree T
  *
  * The bytes (little-endian; contributions and aggregates of a codec have one format):
  *
  *   dense      count f32
- *   f16        i32 exponent (-126..113), count f16; value = f16 * 2^exponent. The writer puts the largest magnitude
+ *   f16        i32 exponent (-126..113), count f16; value = f16 * 2^exponent. The writer puts the largest
+ *              magnitude
  *              into [2^14, 2^15), so no finite sum overflows and small gradients keep their bits
  *   bf16       count bf16
- *   powersgd   even rounds: P, rank * rows f32; odd: Q, rank * cols f32; rank-major: one vector after the other
- *   topk       an index stream (compress/index_block.c gives its format), then one f32 per index. A contribution has
+ *   powersgd   even rounds: P, rank * rows f32; odd: Q, rank * cols f32; rank-major: one vector after the
+ *              other
+ *   topk       an index stream (compress/index_block.c gives its format), then one f32 per index. A
+ *              contribution has
  *              exactly k indices (during a warm-up up to the k of its beginning), an aggregate at most
  *              min(count, ranks * k); an aggregate that would be longer so is u32 0xffffffff, count f32
  *              (dense)
@@ -152,7 +158,8 @@ void weft_codec_free(struct weft_codec *codec);
 
 /* The same with state and arithmetic on a device: grad of encode and `out` of finish are device memory; the
  * bytes are the same. Work is queued on `stream`, and the calls do not wait for it:
- *   encode   returns WEFT_IN_PROGRESS until the bytes are on the host: call it again with the same arguments, or when weft_codec_pending no longer returns WEFT_IN_PROGRESS; `grad` must not change until then
+ *   encode   returns WEFT_IN_PROGRESS until the bytes are on the host: call it again with the same arguments,
+ *            or when weft_codec_pending no longer returns WEFT_IN_PROGRESS; `grad` must not change until then
  *   finish   queues; `out` is valid for later work on the stream; the codec may be freed before that
  * save, load, rescale and norm wait for the device, up to 30 s; free up to 1 s, and not for a device that
  * hangs: its memory is then leaked. Saved bytes equal those of a codec in host memory: weft_codec_save and
@@ -304,10 +311,13 @@ enum weft_combine_kind weft_codec_combine_kind(const struct weft_codec_spec *spe
 void weft_codec_sum_to_aggregate(const struct weft_codec_spec *spec, const struct weft_shape *shape,
                                  uint32_t round, float *sum);
 
-/* ---- a sparse sum in regions of the ranks (compress/split/region.c): a rank's bytes do not grow with the ranks ----
+/* ---- a sparse sum in regions of the ranks (compress/split/region.c): a rank's bytes do not grow with the
+ * ranks ----
  *
- *     cut: own contribution -> a piece for each rank;   exchange;   weft_regions_combiner: add the pieces of ranks 0, 1, ...
- *     for the own region, close;   all_gather of the regions' sums;   join -> an aggregate for weft_codec_take
+ *     cut: own contribution -> a piece for each rank;   exchange;   weft_regions_combiner: add the pieces of
+ *                                                       ranks 0, 1, ...
+ *     for the own region, close;   all_gather of the regions' sums;   join -> an aggregate for
+ *                                  weft_codec_take
  *
  * The decoded gradient has the bits of one combiner. Memory is allocated at create. */
 struct weft_regions;
@@ -334,7 +344,8 @@ struct weft_combiner *weft_regions_combiner(struct weft_regions *regions);
 enum weft_status weft_regions_join(struct weft_regions *regions, const uint8_t *sums, size_t stride,
                                    const uint64_t *lengths, const void **aggregate_out, size_t *bytes_out);
 
-/* ---- index coding (compress/index_block.c): sorted indices in blocks of 65,536, documented in docs/wire.md ---- */
+/* ---- index coding (compress/index_block.c): sorted indices in blocks of 65,536, documented in docs/wire.md
+ * ---- */
 size_t weft_index_bytes_max(uint64_t elem_count, uint64_t index_count);
 size_t weft_index_encode(const uint32_t *indices, uint64_t index_count, uint64_t elem_count, uint8_t *out);
 /* UNTRUSTED: checks every bound; rising order guaranteed in the result. *consumed_out: bytes used. */

@@ -2,7 +2,8 @@
  *
  * Format (all numbers little-endian; wire format, pinned):
  *
- *     stream  = u32 index_count, then one block for every 65,536 elements of the tensor, in order, all present
+ *     stream  = u32 index_count, then one block for every 65,536 elements of the tensor, in order, all
+ *             present
  *     block   = u8 0xff                                     no index in this block
  *             | u8 b (0..15), u16 count - 1, bits, padding  count indices (1..65,536)
  *     bits    = for each index:  gap = index - previous - 1   (previous of the first: block start - 1)

@@ -1,4 +1,4 @@
-/* index_block.h - reading an index stream in batches, without room for all of it. Private to the module. */
+/* index_block.h - reading an index stream in batches, in constant memory. Private to the module. */
 #ifndef WEFT_COMPRESS_INDEX_BLOCK_H
 #define WEFT_COMPRESS_INDEX_BLOCK_H
 
@@ -9,9 +9,9 @@ struct index_reader {
     uint64_t window;           /* bits read ahead, the next one lowest; zero above window_bits */
     uint32_t window_bits;
     uint64_t elem_count, block_count, block; /* block: the next to open */
-    uint64_t position, block_end;            /* smallest index that may come next; end of the open block */
+    uint64_t position, block_end;            /* smallest valid next index; end of the open block */
     uint32_t left_in_block, low_bits;
-    uint64_t left;             /* indices still to come */
+    uint64_t left;             /* indices left */
 };
 
 /* WEFT_ERR_MALFORMED when the count is above index_count_max. *index_count_out: what the stream promises. */

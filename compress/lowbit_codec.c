@@ -1,14 +1,17 @@
 /* lowbit_codec.c - the worker's side of sign, e4m3 and e5m2: one round, each worker under scales of its own.
  *
- *     encode   p = grad * scale + e;  per block of 256: codes under the scale this block needs;  e' = p - decoded
+ *     encode   p = grad * scale + e;  per block of 256: codes under the scale this block needs;  e' = p -
+ *                                     decoded
  *     take     the sum of all workers' decoded contributions, as bf16
  *     finish   out = sum * scale
  *     commit   e = e'
  *
- *   sign         c = mean|p| * sgn(p): Bernstein et al. 2018 with the L1 scale and feedback of Karimireddy et al. 2019
+ *   sign         c = mean|p| * sgn(p): Bernstein et al. 2018 with the L1 scale and feedback of Karimireddy et
+ *                al. 2019
  *                (EF-signSGD, algorithm 1), per block as Zheng et al. 2019; a contraction by ||p||_1^2 / (n
  *                ||p||_2^2)
- *   e4m3, e5m2   8-bit floats (OCP 8-bit Floating Point Specification 1.0) under a power-of-two scale per block
+ *   e4m3, e5m2   8-bit floats (OCP 8-bit Floating Point Specification 1.0) under a power-of-two scale per
+ *                block
  *
  * What may be summed compressed: nothing, the scales differ. A contribution is widened to f32, the sum is by
  * the tree T and is rounded once to bf16 (relative 2^-9, not fed back): small one way, two bytes the other.
@@ -24,7 +27,7 @@
 struct lowbit_codec {
     struct weft_codec base;
     uint8_t *sent;            /* owned: this step's contribution, kept for a retry */
-    uint8_t *aggregate;       /* owned: the bf16 sum as it came */
+    uint8_t *aggregate;       /* owned: the bf16 sum as received */
 };
 
 static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,

@@ -28,8 +28,7 @@
  * P^ and Q_i, and the next encode subtracts them while it reads M anyway, before the sum with the gradient.
  * The same operations on every element in the same order, so the same bits. What moves for each element of M:
  * 12 bytes in encode(0) (M of before, the gradient, M), 4 in encode(1), 4 in finish: 20 instead of 28, and
- * that is what `weft bench kernels` counts. Who asks for the residual itself (a checkpoint, the norm, a
- * change of its scale) has it formed then (settle).
+ * that is what `weft bench kernels` counts. A checkpoint, the norm and rescale form it first (materialise).
  *
  * With stacked=1 the first dimension counts matrices: layers of one shape that a model keeps in one array.
  * Each has its own factors and basis; all of a round's are one contribution, so that 32 layers wait for one
@@ -52,8 +51,8 @@ struct powersgd_codec {
     float *q_next;              /* owned (rank, cols): what the later iterations of a step begin with */
     float *sent[WEFT_CODEC_ROUNDS_MAX]; /* owned: this step's contributions, kept for a retry */
     float *basis;               /* owned (rank, rows): P^ */
-    float *lazy_p, *lazy_q;     /* owned (rank, rows), (rank, cols): e = residual - lazy_p^T lazy_q, while
-                                 * `owes` */
+    float *lazy_p, *lazy_q;     /* owned (rank, rows), (rank, cols): e = residual - lazy_p^T lazy_q, if
+                                 * residual_is_lazy */
     bool residual_is_lazy;
     float *q_sum, *q_scaled;    /* owned (rank, cols) */
 };

@@ -1,6 +1,7 @@
 /* quantise.h - the bytes of int8 and int4, shared by worker and combiner. Private to the module.
  *
- *   round 0   one exponent byte per block of 256 elements, 0..247 (contributions and the aggregate, their maximum)
+ *   round 0   one exponent byte per block of 256 elements, 0..247 (contributions and the aggregate, their
+ *             maximum)
  *   round 1   contribution   int8: one code per element, -127..127
  *                            int4: two codes per byte, the even element in the low half, -7..7; an odd last
  *                            half is 0

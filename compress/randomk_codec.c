@@ -1,20 +1,22 @@
-/* randomk_codec.c - the worker's side of random-k: k elements that all ranks draw alike, with error feedback.
+/* randomk_codec.c - the worker's side of random-k: k elements drawn identically on all ranks, with error
+ * feedback.
  *
- *     encode(0)   p = grad * scale + feedback * e;  send the number of the next step, which decides what is drawn
- *     take(0)     the largest of all workers' numbers: all draw by it, also when one was restored from an older checkpoint
+ *     encode(0)   p = grad * scale + feedback * e;  send the number of the next step, the key of the draw
+ *     take(0)     the largest of all workers' numbers is the key, also if one was restored from an older
+ *                 checkpoint
  *     encode(1)   send p at the drawn indices;  e' = p, zero where sent
  *     take(1)     the sum of all workers' values
  *     finish      out = sum * scale at the indices, zero elsewhere
  *     commit      e = e', step = the largest + 1
  *
- * Stich, Cordonnier, Jaggi 2018 (Sparsified SGD with Memory): no factor n/k, what is not drawn comes back
- * through e. A contraction by k/n in expectation.
+ * Stich, Cordonnier, Jaggi 2018 (Sparsified SGD with Memory): no factor n/k, the rest returns through e. A
+ * contraction by k/n in expectation.
  *
- * With feedback 1 nothing is lost, and an element that was not drawn for n/k steps comes with all their
- * gradients at once: a learning rate that is right for dense is n/k times too large for it then. With a
- * feedback f below 1 what waits fades, no element brings more than 1/(1 - f) steps, and the sum of what is
- * sent is (k/n) / (1 - f (1 - k/n)) of the gradients' in expectation: slower, and stable. (A decaying
- * residual as LoCo has it, Xie et al. 2024.)
+ * With feedback 1 nothing is lost, and an element that was not drawn for n/k steps carries all their
+ * gradients at once: the learning rate of dense is then n/k times too large. With a feedback f below 1 the
+ * residual fades, no element carries more than 1/(1 - f) steps, and the sum of what is sent is (k/n) / (1 - f
+ * (1 - k/n)) of the gradients' in expectation: slower, and stable. (A decaying residual as LoCo has it, Xie
+ * et al. 2024.)
  *
  * What may be summed compressed: the values of round 1, as one dense vector of k: bytes do not grow with
  * the ranks. */

@@ -16,7 +16,7 @@ bool sparse_is_dense(const void *data, size_t bytes);
 size_t sparse_encode(uint8_t *out, const uint32_t *indices, const float *values, uint64_t count,
                      uint64_t elem_count);
 
-/* The same as the vector; `out` begins at a multiple of 4. */
+/* As the vector; `out` begins at a multiple of 4. */
 size_t sparse_encode_dense(uint8_t *out, const uint32_t *indices, const float *values, uint64_t count,
                            uint64_t elem_count);
 
@@ -24,7 +24,7 @@ size_t sparse_encode_dense(uint8_t *out, const uint32_t *indices, const float *v
 enum weft_status sparse_check(const void *data, size_t bytes, uint64_t elem_count, uint64_t count_max,
                               uint64_t *count_out);
 
-/* The indices and values themselves; `data` was checked, is not dense, and there is room for its count. */
+/* The indices and values themselves; `data` was checked, is not dense, and the arrays hold its count. */
 void sparse_read(const void *data, size_t bytes, uint64_t elem_count, uint32_t *indices_out,
                  float *values_out);
 

@@ -1,7 +1,7 @@
-/* spec.c - codec specs: text in, text out, and what a spec means for one shape.
+/* spec.c - codec specs: text to spec and back, resolution for one shape.
  *
- * Every rank and shard parses the same text and resolves it against the same shape, and must come to the same
- * answer; so nothing here may depend on locale, machine or build. Numbers are decimal with at most 15
+ * Every rank and shard parses the same text and resolves it against the same shape, and must get the same
+ * result, so the result does not depend on locale, machine or build. Numbers are decimal with at most 15
  * significant digits, which a double holds exactly enough to give the same text back. */
 #include <ctype.h>
 #include <inttypes.h>
@@ -164,7 +164,7 @@ static bool parse_topk_option(struct weft_codec_spec *spec, const char *name, si
     return *known_out;
 }
 
-/* One "name=value"; false when the value is out of range, *known_out tells whether the name is an option. */
+/* One "name=value"; false when the value is out of range, *known_out: the name is an option. */
 static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t name_length,
                          const char *value, size_t value_length, bool *known_out)
 {

@@ -7,26 +7,28 @@
  *
  * g = grad * scale; and with the options of deep gradient compression (Lin et al., ICLR 2018):
  *
- *     clip c           first g is shortened to c / sqrt(ranks) if its norm is larger: the sum of as many independent
+ *     clip c           first g is shortened to c / sqrt(ranks) if its norm is larger: the sum of as many
+ *                      independent
  *                      gradients then has about norm c. Local, before anything is added to it
- *     momentum m       u' = m u + g;  p = u' + e              (momentum correction: what waits in e has had its momentum)
+ *     momentum m       u' = m u + g;  p = u' + e              (momentum correction: e already contains
+ *                                     momentum)
  *     nesterov         u' = m (u + g);  p = (u' + g) + e
- *     masking          u' = 0 where sent (momentum factor masking): momentum of what is old is not sent later
+ *     masking          u' = 0 where sent (momentum factor masking): old momentum is not sent later
  *     warmup_steps     k falls from a quarter of the elements to `ratio` (spec.c)
  *
- * The momentum is in what comes out, so an optimiser behind it must have none; a tensor that went dense
- * (small) has none either and wants it in the optimiser.
+ * The result contains the momentum, so the optimiser must have none. A tensor that is sent dense (small) has
+ * no momentum here: its optimiser needs it.
  *
- * Values move, they never change: sent bits plus residual bits are the bits of p. k = clamp(ceil(n * ratio),
- * 1, n), always exactly k, also when p is zero everywhere, so every size is known beforehand. What is not
- * finite, or from 2^120, anywhere in p or u' is refused before anything is kept.
+ * Values are moved, never changed: sent bits plus residual bits are the bits of p. k = clamp(ceil(n * ratio),
+ * 1, n), always exactly k, also when p is zero everywhere, so all sizes are fixed. Values of p or u' that are
+ * not finite, or from 2^120 on, are refused before any state changes.
  *
- * p is written once, and in that pass everything at or above a threshold is listed as a candidate. The
- * threshold is a guess a little below the last step's k-th magnitude (in the first step: from a sample of
- * p). When the list is full the threshold is raised to the k-th largest seen so far. When at least k
- * elements were listed, the k largest are among them and are selected exactly from that short list;
- * otherwise the select reads all of p. Either way the result is exactly the k largest: the guess decides
- * about time, never about bits, and is no part of the saved state. */
+ * p is written once; that pass lists all elements at or above a threshold as candidates. The threshold is
+ * a guess a little below the last step's k-th magnitude (in the first step: from a sample of p). When the
+ * list is full the threshold is raised to the k-th largest seen so far. When at least k elements were
+ * listed, the k largest are among them and are selected exactly from that short list; otherwise the select
+ * reads all of p. Both ways select exactly the k largest: the guess changes time, never bits, and is not
+ * saved. */
 #include <math.h>
 #include <string.h>
 
@@ -35,7 +37,7 @@
 #include "kernels/kernels.h"
 
 /* Elements per call of the kernel. Large tensors go in parts whose result does not fit the caches, which
- * the kernel then writes past them: nobody reads p again in this step. */
+ * the kernel then uses non-temporal stores: p is not read again in this step. */
 enum { BLOCK = 4096, LARGE_BLOCK = 1 << 19, LARGE_ELEMS = 1 << 22, SAMPLES = 2 * BLOCK };
 
 /* How far below the last k-th magnitude the guess lies, in units of its bit pattern (2^23 is a factor of
@@ -53,7 +55,7 @@ struct topk_codec {
     float *values;             /* owned (k_max,) */
     uint8_t *sent;             /* owned; this step's contribution, kept for a retry */
     size_t sent_bytes;
-    void *work;                /* owned; scratch of the select, later the aggregate as it came */
+    void *work;                /* owned; scratch of the select, later the aggregate */
     size_t work_bytes, aggregate_bytes;
     uint32_t *candidates;      /* owned (candidate_room,) */
     float *candidate_values;   /* owned (candidate_room,) */
@@ -85,7 +87,7 @@ static uint32_t sampled_floor(struct topk_codec *self, const float *grad, float 
 {
     const size_t elems = self->base.elems;
     const size_t samples = elems < SAMPLES ? elems : SAMPLES, stride = elems / samples;
-    float *sample = self->candidate_values; /* its room is at least SAMPLES */
+    float *sample = self->candidate_values; /* it holds at least SAMPLES */
     uint32_t *picked = self->candidates;
     for (size_t i = 0; i < samples; i++)
         sample[i] = incoming_at(self, grad, grad_scale, i * stride) + self->base.residual[i * stride];
@@ -296,7 +298,7 @@ struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_cod
     self->k = self->k_max = k;
     self->momentum = (float)spec->momentum;
     const bool remembers = self->momentum > 0;
-    /* The number of ranks is not known here: room for an aggregate that holds every element. That is also
+    /* The number of ranks is not known here: memory for an aggregate of all elements. That is also
      * more than the select's scratch of one uint32 per element. */
     self->work_bytes = weft_index_bytes_max(elems, elems) + elems * sizeof(float);
     self->indices = weft_alloc_array(env, k, sizeof *self->indices);

@@ -1,9 +1,9 @@
-/* combiner.c - the combiner's face: rounds, rank order, and who may ask for what when.
+/* combiner.c - entry points of a combiner: validates rounds and rank order, then calls the ops.
  *
- * A combiner sees contributions in rank order and gives the same bytes for the same contributions: at a
- * shard, in the owner of an all-reduce slice, or on every rank after an all-gather. The arithmetic is in
- * tree_combiner.c (vectors, by the tree T), union_combiner.c (sparse lists, in T's order per index) and
- * integer_combiner.c (exponents and codes, exact in any order). */
+ * A combiner gets contributions in rank order and gives the same bytes for the same contributions: at a
+ * shard, in the owner of an all-reduce slice, or on each rank after an all-gather. tree_combiner.c sums
+ * vectors by T, union_combiner.c sparse lists by T for each index, integer_combiner.c exponents and codes,
+ * exact in any order. */
 #include "compress/codec.h"
 
 enum weft_status weft_combiner_create(struct weft_env *env, const struct weft_codec_spec *resolved,

@@ -1,4 +1,4 @@
-/* integer_combiner.c - combining int8 and int4: the maximum of exponents, then the exact sum of codes.
+/* integer_combiner.c - combines int8 and int4: the maximum of exponents, then the exact sum of codes.
  *
  * Neither depends on the order of contributions, so here "the same bytes for the same contributions" needs
  * no tree. The sums are kept in 32 bits: ranks * 127 fits up to 16 million ranks, more are refused at

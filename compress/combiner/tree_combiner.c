@@ -1,14 +1,14 @@
-/* tree_combiner.c - combining vectors: widen to f32, add by the tree T, round once.
+/* tree_combiner.c - combines vectors: widen to f32, sum by T, round once.
  *
- *     contribution --unpack--> f32 buffer --weft_tree_reduce_add--> partials ... finish --> sum --> aggregate bytes
+ *     contribution --unpack--> f32 buffer --weft_tree_reduce_add--> partials ... sum --> aggregate bytes
  *
  *   dense, powersgd   the aggregate is the f32 sum (powersgd, even rounds: orthogonalised)
  *   f16, bf16         the f32 sum is rounded once to the 16-bit type; half the bytes back, one rounding
  *   sign, e4m3, e5m2  the same, to bf16
  *   randomk           round 0: the largest step number; round 1: the f32 sum of k values
  *
- * weft_tree_reduce_buffer_count(ranks) buffers are taken at create and circulate between the pool and the
- * fold. */
+ * weft_tree_reduce_buffer_count(ranks) buffers are allocated at create and circulate between the pool and
+ * the tree. */
 #include <string.h>
 
 #include "compress/codec.h"
@@ -21,14 +21,14 @@ struct tree_combiner {
     struct weft_combiner base;
     struct weft_tree_reduce reduce;
     float *memory;        /* owned; slots * count_max */
-    float *pool[33];      /* buffers the fold does not hold */
+    float *pool[33];      /* buffers that the tree does not hold */
     uint32_t pooled, slots;
     size_t count_max;
     enum weft_codec_id format; /* of a contribution's elements: powersgd's factors and randomk's values are
                                 * dense */
     enum weft_codec_id reply;  /* of the aggregate's */
     void *packed;          /* owned; where the reply is 16-bit: the aggregate; else NULL */
-    uint32_t *indices;     /* owned (k,); randomk: what its step draws; else NULL */
+    uint32_t *indices;     /* owned (k,); randomk: elements of the open step; else NULL */
     uint64_t step;         /* randomk: of the open step */
     float *basis, *q_scaled; /* owned; powersgd: P^ of the last even round, and scratch; else NULL */
     const void *aggregate; /* of the last closed round */

@@ -1,21 +1,22 @@
-/* union_combiner.c - combining sparse lists: the union of the indices, values summed in T's order.
+/* union_combiner.c - combines sparse lists: the union of the indices, values summed in T's order.
  *
  * Per index, the sum is the tree T over ranks with the ranks that did not send it left out: an absent value
  * is the identity (x alone, not x + 0, which would lose -0). The shape of the tree is fixed by rank numbers,
- * so neither arrival order nor timing can show. Lists merge pairwise like a binary counter, as in
+ * so arrival order does not matter. Lists merge pairwise like a binary counter, as in
  * weft_tree_reduce:
  *
  *     level 2   [0,4)                    resident[l]: the sum of 2^l ranks, when that bit of `added` is set
  *     level 1          [4,6)             carry[l]:    a list of 2^l ranks on its way up
- *     level 0                 [6,7)      at the end the residents merge from the lowest up: [4,6)+[6,7), then [0,4)+..
+ *     level 0                 [6,7)      at the end the residents merge from the lowest up: [4,6)+[6,7), then
+ *                                        [0,4)+..
  *
  * Where list and indices would take more bytes than the vector itself, the vector is the aggregate
  * (sparse.h).
  *
  * With global=1 the combiner keeps a residual of its own (two-sided error feedback, as DoubleSqueeze, Tang et
- * al. 2019, has it): q = sum + debt; the aggregate is the k largest |q| (ties to the smaller index; k is the
- * longest contribution's), the rest is the debt. What a peer sent that is not finite, or from 2^120, is never
- * kept as debt.
+ * al. 2019, has it): q = sum + residual; the aggregate is the k largest |q| (ties to the smaller index; k is
+ * the longest contribution's), the rest is the residual. Values that are not finite, or from 2^120 on, are
+ * never kept in it.
  *
  * A list of 2^l ranks holds at most min(n, 2^l * k) indices; all lists together are about 4 * ranks * k
  * pairs, taken at create. A contribution is decoded into carry[0] and checked to its end before anything
@@ -115,7 +116,7 @@ static enum weft_status add(struct weft_combiner *combiner, const void *data, si
     return WEFT_OK;
 }
 
-/* The k largest of sum + debt; the rest is the new debt. */
+/* The k largest of sum + residual; the rest is the new residual. */
 static const struct sparse_list *choose(struct union_combiner *self, const struct sparse_list *sum)
 {
     for (uint64_t i = 0; i < sum->count; i++)

@@ -12,7 +12,7 @@ enum { LINE = 64, PAGE = 4096 };
 
 static size_t round_up_to(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* Of a codec that is const to the caller: its device is none of its state. */
+/* The device is not part of a const codec's state. */
 static struct codec_device *device_of(const struct weft_codec *codec) { return codec->device; }
 
 enum weft_status device_enter(const struct weft_codec *codec, int *before_out)
@@ -41,7 +41,7 @@ void *device_window(struct weft_codec *codec, size_t bytes)
     return at;
 }
 
-/* Whole pages, shared with nobody: a page is pinned once. */
+/* Whole pages of its own: a page is pinned once. */
 static enum weft_status open_window(struct weft_codec *codec, size_t bytes)
 {
     struct codec_device *device = codec->device;
@@ -68,7 +68,7 @@ static enum weft_status open_array(struct weft_codec *codec, void *place, size_t
     return WEFT_OK;
 }
 
-/* Does this device run these kernels? They say so at the first launch. */
+/* The first launch fails if the device cannot run the kernels. */
 static enum weft_status probe_kernels(struct weft_codec *codec)
 {
     WEFT_TRY(device_clear_max(codec));
@@ -93,7 +93,7 @@ enum weft_status device_open(struct weft_codec *codec, const struct weft_codec_d
     return WEFT_OK;
 }
 
-/* Until all that is queued has run. */
+/* Waits until all queued work has run. */
 static enum weft_status drain_within(struct weft_codec *codec, uint64_t wait_ns)
 {
     struct codec_device *device = codec->device;
@@ -112,8 +112,8 @@ static enum weft_status drain_within(struct weft_codec *codec, uint64_t wait_ns)
 
 static enum weft_status drain(struct weft_codec *codec) { return drain_within(codec, WAIT_NS); }
 
-/* False: it hangs, and may still write to what is its. The session's end has a deadline: one codec waits
- * for such a device, the others ask. */
+/* False: the device hangs and may still write to its memory. At a session's end one codec waits for such a
+ * device, the others only query. */
 static bool drain_or_hang(struct weft_codec *codec)
 {
     const struct weft_codec_device *at = &codec->device->at;
@@ -123,7 +123,7 @@ static bool drain_or_hang(struct weft_codec *codec)
     return !hangs;
 }
 
-/* A child that was forked has no device: it leaves all as it is. */
+/* A forked child does not touch the device. */
 void device_close(struct weft_codec *codec)
 {
     struct codec_device *device = codec->device;
@@ -159,7 +159,7 @@ enum weft_status device_zero(struct weft_codec *codec, void *memory, size_t byte
 enum weft_status device_launch_status(struct weft_codec *codec, enum weft_status status)
 {
     if (status == WEFT_OK) return WEFT_OK;
-    /* that one means a gradient that is not finite */
+    /* INVALID means a gradient that is not finite */
     if (status == WEFT_ERR_INVALID) status = WEFT_ERR_STATE;
     return (enum weft_status)weft_error_set(&codec->device->error, status,
                                             "CUDA: a codec's kernel could not be queued on device %d: %s",
@@ -193,8 +193,7 @@ enum weft_status device_query(struct weft_codec *codec)
 
 /* ---- waiting ---- */
 
-/* Between steps the window is free, and what goes through it is pinned. Within one it holds what a retry
- * sends. */
+/* Between steps the window is free for pinned copies. Within a step it holds the bytes of a retry. */
 static bool window_is_free(const struct weft_codec *codec)
 {
     return codec->progress == 0 && !device_is_encoding(codec);
@@ -227,7 +226,7 @@ static enum weft_status move(const struct weft_codec *codec, move_part *part, vo
     int before;
     if (bytes == 0) return WEFT_OK;
     WEFT_TRY(device_enter(codec, &before));
-    status = drain(self); /* what still goes through the window */
+    status = drain(self); /* copies through the window */
     for (size_t at = 0; at < bytes && status == WEFT_OK; at += step)
         status =
             part(self, (uint8_t *)to + at, (const uint8_t *)from + at, bytes - at < step ? bytes - at : step);
@@ -274,7 +273,7 @@ enum weft_status device_scale(struct weft_codec *codec, float *values, float fac
     return status;
 }
 
-/* ---- the face ---- */
+/* ---- entry points ---- */
 
 static device_create_fn *create_function(enum weft_codec_id id)
 {

@@ -1,13 +1,14 @@
-/* device.h - what codecs share whose arrays lie on a device: memory, one window of pinned host memory, and
- * the encode in parts. Private to the module.
+/* device.h - common part of codecs on a device: memory, one window of pinned host memory, encode in parts.
+ * Private to the module.
  *
- *     encode   part 0: queue kernels and the copy of the bytes down ──► WEFT_IN_PROGRESS ... the event has passed ... part 1: the bytes
- *     take     checks the aggregate and puts it into the window; nothing is queued
- *     finish   queues the copy up and the decoding; `out` is right for who comes after it on the stream
+ *     encode   part 0: queue kernels and the copy to the host; WEFT_IN_PROGRESS
+ *              part 1, after the event: the bytes
+ *     take     checks the aggregate and copies it into the window; queues nothing
+ *     finish   queues the copy to the device and the decoding; `out` is valid for later work on the stream
  *
- * Everything of a codec goes through one stream in order, and an encode is awaited before its bytes are
- * used. So when take writes into the window, the copies of an earlier step out of it are over. Host code
- * keeps counts, bytes and what is small. */
+ * All work of a codec is ordered on one stream, and an encode completes before its bytes are used. So when
+ * take writes into the window, copies of an earlier step out of it have completed. Counts, bytes and short
+ * arrays stay on the host. */
 #ifndef WEFT_COMPRESS_DEVICE_DEVICE_H
 #define WEFT_COMPRESS_DEVICE_DEVICE_H
 

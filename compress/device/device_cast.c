@@ -1,8 +1,9 @@
-/* device_cast.c - f16 and bf16 on a device; cast_codec.c and cast_format.c say what the bytes are.
+/* device_cast.c - f16 and bf16 on a device; the bytes are those of cast_codec.c and cast_format.c.
  *
- *     encode  bf16   scale, narrow and copy down at once
- *             f16    the largest magnitude comes first: the exponent depends on it
- *     finish  copy up, widen, scale by the exponent and by `scale`, each where it is not 1, as the host does */
+ *     encode  bf16   scale, cast and copy to the host in one part
+ *             f16    the largest magnitude first: the exponent depends on it
+ *     finish  copy to the device, widen, scale by the exponent and by `scale`, each only if it is not 1, as
+ *             on the host */
 #include "compress/device/device.h"
 
 #include <math.h>

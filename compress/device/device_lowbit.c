@@ -1,7 +1,7 @@
-/* device_lowbit.c - sign, e4m3 and e5m2 on a device; lowbit_codec.c says what they compute, lowbit.h has the
+/* device_lowbit.c - sign, e4m3 and e5m2 on a device; the equations are in lowbit_codec.c, lowbit.h has the
  * bytes.
  *
- *     encode  gradient to codes, scales and residual in one pass; they come down
+ *     encode  gradient to codes, scales and residual in one pass; to the host
  *     finish  the bf16 sum goes up and is widened there */
 #include "compress/device/device.h"
 #include "compress/lowbit.h"

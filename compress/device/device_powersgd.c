@@ -1,8 +1,9 @@
-/* device_powersgd.c - low rank on a device; powersgd_codec.c says what it computes, and its host code keeps
+/* device_powersgd.c - low rank on a device; the equations are in powersgd_codec.c, whose host code keeps
  * the factors.
  *
- *     encode(0)  Q goes up; what is owed is subtracted from M of before (outer_sub), M = gradient + that and P = M Q; P comes down
- *     encode(1)  P^ goes up; Q_i = M^T P^ comes down, and stays there for what is owed
+ *     encode(0)  Q to the device; the lazy residual is formed from the previous M (outer_sub), M = gradient +
+ *                that and P = M Q; P to the host
+ *     encode(1)  P^ to the device; Q_i = M^T P^ to the host, and stays on the device for the residual
  *     finish     (sum Q) * scale goes up; out = P^ times it
  *
  * Up and down go factors, rank (rows + cols) elements each. They are orthogonalised on the host, where
@@ -21,7 +22,7 @@ struct device_powersgd {
     uint64_t steps;
     float *p, *q;                /* device: a round's product or what it begins with */
     float *basis;                /* device: P^ */
-    float *lazy_p, *lazy_q;      /* device: e = residual - lazy_p^T lazy_q, while `owes` */
+    float *lazy_p, *lazy_q;      /* device: e = residual - lazy_p^T lazy_q, if residual_is_lazy */
     float *last_q;               /* device: Q_i of the last round */
     void *work;                  /* device: of matmul_t */
     bool residual_is_lazy;
@@ -154,7 +155,7 @@ static void commit(struct weft_codec *codec)
     powersgd_next_q(&codec->spec, &codec->shape, self->q_sum, self->steps, 0, self->q_begin);
 }
 
-/* If the device has failed the read that follows says so. */
+/* If the device failed, the next read returns its error. */
 static void materialise(struct weft_codec *codec)
 {
     (void)residual_materialise((struct device_powersgd *)codec);

@@ -1,9 +1,9 @@
-/* device_quantise.c - int8 and int4 on a device; quantise_codec.c says what they compute, quantise.h has the
- * bytes.
+/* device_quantise.c - int8 and int4 on a device; the equations are in quantise_codec.c, the bytes in
+ * quantise.h.
  *
- *     encode(0)  p and the exponents of its blocks: n / 256 bytes come down
- *     encode(1)  the shared exponents go up; codes and residual in one pass; n or n / 2 bytes come down
- *     finish     the integer sums go up as they came (one byte, two or four) and are widened there */
+ *     encode(0)  p and the exponents of its blocks; n / 256 bytes to the host
+ *     encode(1)  shared exponents to the device; codes and residual in one pass; n or n / 2 bytes to the host
+ *     finish     integer sums to the device in their width (1, 2 or 4 bytes), widened there */
 #include "compress/device/device.h"
 #include "compress/quantise.h"
 
@@ -14,7 +14,7 @@ struct device_quantise {
     uint64_t steps;
     size_t sums_bytes;           /* of the aggregate that was taken */
     uint8_t *own, *shared;       /* device (blocks,) */
-    int8_t *codes;               /* device (elems,); sums of one byte come here, too */
+    int8_t *codes;               /* device (elems,); also sums of one byte */
     uint8_t *packed;             /* device: int4's codes as they go */
     void *sums;                  /* device (elems,) i16 or i32 */
     uint8_t *own_seen, *shared_seen, *sent, *sums_seen; /* window */
@@ -81,7 +81,7 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
         memcpy(self->shared_seen, aggregate, bytes);
         return WEFT_OK;
     }
-    if (ranks > codec->device->at.ranks) return WEFT_ERR_MALFORMED; /* it was made for fewer */
+    if (ranks > codec->device->at.ranks) return WEFT_ERR_MALFORMED; /* created for fewer */
     WEFT_TRY(quantise_check_sums(codec->spec.id, aggregate, bytes, codec->elems, ranks));
     memcpy(self->sums_seen, aggregate, bytes);
     self->sums_bytes = bytes;

@@ -1,11 +1,11 @@
-/* device_topk.c - exact top-k on a device; topk_codec.c says what it computes.
+/* device_topk.c - exact top-k on a device; the equations are in topk_codec.c.
  *
- *     encode  u' if there is momentum; then p = g + e, its k largest and e' in one pass; indices and values come down (8 k bytes)
- *     take    the union's indices and values go into the window, checked
- *     finish  they go up and are scattered; an aggregate that is dense goes up whole
+ *     encode  u' with momentum; then p = g + e, its k largest and e' in one pass; indices and values to the
+ *             host (8 k bytes)
+ *     take    checks the union and copies its indices and values into the window
+ *     finish  copies them to the device and scatters them; a dense aggregate is copied whole
  *
- * The select is exact without a guess. The index stream is coded on the host: it is short, and serial by
- * nature. */
+ * The select is exact without a threshold guess. The host encodes the index stream. */
 #include "compress/device/device.h"
 
 #include <string.h>
@@ -174,7 +174,7 @@ static const struct codec_ops ops = {
     .free = topk_free,
 };
 
-/* Indices that an aggregate may have; all elements where it may come as a vector. */
+/* Indices that an aggregate may have; all elements if it may be a vector. */
 static size_t union_room(size_t elems, size_t k, uint32_t ranks)
 {
     const size_t together = k > elems / ranks ? elems : k * ranks;

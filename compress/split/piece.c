@@ -1,11 +1,10 @@
-/* piece.c - which codecs may be combined in pieces, and how a codec is told.
+/* piece.c - which codecs can be combined in pieces, and the length of the pieces.
  *
- *     one codec, whole tensor --encode--> [piece 0][piece 1] ... [rest]     each to a combiner of its own
+ *     one codec, whole tensor --encode--> [piece 0][piece 1] ... [rest]     each to its own combiner
  *     [sum 0][sum 1] ... [rest] --take--> as the aggregate of one combiner
  *
- * A cut at a multiple of the block is nowhere to be seen in what is summed: an element's code depends on
- * its own value, on those of its block, and on its number in the tensor. So the bits are those of one
- * combiner for all. */
+ * An element's code depends on its value, its block, and its number in the tensor. Pieces begin at
+ * multiples of the block, so the bits are those of one combiner. */
 #include "compress/codec.h"
 
 bool weft_codec_can_split(const struct weft_codec_spec *resolved)

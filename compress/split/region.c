@@ -1,21 +1,18 @@
-/* region.c - a sparse sum shared out: every rank adds up one region of the elements and tells the others.
+/* region.c - a sparse sum in regions: each rank sums one region of the elements and sends the sum to all.
  *
- *     contribution --cut--> one piece for each rank --exchange--> the pieces of all ranks for my region
- *         --combiner, in rank order--> the sum of my region --all_gather--> all regions' sums --join--> an aggregate
+ *     contribution --split--> one piece for each rank --exchange--> all ranks' pieces of the own region
+ *         --combiner, in rank order--> its sum --all_gather--> all regions' sums --join--> an aggregate
  *
- * When everybody sends his k pairs to everybody (an all_gather), a rank receives (ranks - 1) k pairs. Shared
- * out it sends and receives k of them in the first half, whatever the number of ranks, and the union u once
- * in the second: at most k + u, and u never costs more than the vector, because a region's sum that would is
- * sent as the vector (sparse.h).
+ * Bytes: with an all_gather a rank receives (ranks - 1) k pairs. With regions it sends and receives k pairs,
+ * then the union u once. u never exceeds the vector, because a region's sum that would is sent as the vector
+ * (sparse.h).
  *
- * Regions: elements are dealt out in blocks of 64, block b to region b % ranks, so that a hot row or layer
- * does not fall on one rank. Within its region an element has the number (b / ranks) * 64 + its place in the
- * block; numbers stay as rising as indices, so pieces and sums use the index coding of a tensor of the
- * region's size.
+ * Regions: blocks of 64 elements, block b in region b % ranks, so that a layer of large values is spread over
+ * all ranks. In its region an element has the number (b / ranks) * 64 + its offset in the block. Numbers rise
+ * with indices, so pieces and sums use the index coding of a tensor of the region's size.
  *
- * Bits: a region's combiner is the union combiner, fed in rank order; each index evaluates T over the
- * ranks that sent it, as in one combiner for all. Join puts the same pairs together: the decoded result is
- * the same bits, whoever summed. */
+ * Bits: a region's combiner is the union combiner in rank order, so each index has the sum that one
+ * combiner would give. */
 #include <string.h>
 
 #include "compress/codec.h"

@@ -1,16 +1,14 @@
-/* judge.c - decisions with hysteresis over the model of codec_tuner_model.c.
+/* codec_tuner.c - decisions with hysteresis over the model of codec_tuner_model.c.
  *
- *     first decision  the best choice, at once, if it gains FIRST_GAIN over dense
- *     later looks   a change must gain `margin` of the step, `looks` times in a row (one more after each
- *                   revision)
- *     on trial      after a change the measured step is held against the one before: slower by TRIAL, twice in
- *                   a row, or by PLAIN, once, with the link and the computation as they were, means that the
- *                   model is wrong about these candidates here. The choice goes back, and what was new in it
- *                   is refused until the link changes
- *     exploring     where the measured step is much longer than the model's, the model misses something about
- *                   this mix of candidates; then the one candidate for all tensors that should be shorter
- *                   than what is measured is tried, each once on a link. If it is shorter, what it took
- *                   the place of is refused instead */
+ *     first decision   the best choice, at once, if it gains FIRST_GAIN over dense
+ *     later decisions  a change must gain `margin` of the step, `confirmations` times in a row (one more
+ *                      after each change)
+ *     trial            after a change: if the measured step is slower than before by TRIAL_MARGIN twice in a
+ *                      row, or by CLEAR_LOSS_MARGIN once, with link and computation unchanged, the previous choice is
+ *                      restored, and the new candidates are refused until the link changes
+ *     exploration      if the measured step exceeds the model's, the one candidate for all tensors that
+ *                      should be faster is tried, each once per link; if it is faster, the replaced candidates are
+ *                      refused */
 #include <math.h>
 #include <string.h>
 

@@ -1,17 +1,13 @@
-/* codec_tuner_traffic.c - bytes of an exchange through shards: part of a cost (tuner/codec_tuner.h),
- * without the codecs' time.
+/* codec_tuner_traffic.c - bytes and messages of an exchange through shards: part of a cost (codec_tuner.h).
  *
- * A worker's link carries its contribution out and the aggregate in; a shard's link those of all workers, of
- * the tensors that are its own. Tensors are spread evenly, so where there are more workers than shards the
- * shards' links have workers / shards times as much to carry. A worker has nothing to receive before all have
- * sent, and what is under way at the same time shares the link and arrives together: both directions are
- * hardly ever busy at once. In virtual time (tests/sim/test_codec_tuner_shards.c) tensors one after the other
- * take 1.6 to 2 times the bytes of one direction, so the busier direction counts with WAITS of the other one,
- * and the rest of it follows; of tensors that go in pieces (dense, and codecs that can be cut), the last
- * piece's.
- *
- * What is longer than an eager message is announced and waits until it is called for: three trips instead
- * of one. */
+ * 1. A worker's link carries its contribution and the aggregate; a shard's link carries those of all workers,
+ *    for its tensors. Tensors are spread evenly, so with more workers than shards the shards' links carry
+ *    workers / shards times as much.
+ * 2. An aggregate returns only after all workers have sent, so the two directions are rarely busy at once:
+ *    the busier direction counts with SERIAL_SHARE of the other (tests/sim/test_codec_tuner_shards.c checks
+ *    it in virtual time). The rest of the other direction follows; if the tensor travels in pieces, only that
+ *    of the last piece.
+ * 3. A message above the eager size takes three latencies (rendezvous) instead of one. */
 #include <math.h>
 
 #include "compress/compress.h"
