@@ -90,7 +90,7 @@ void client_leave_check_run(struct weft_session *session)
     leave_check->until_ns = client_deadline(session, WAIT_NS);
     weft_timer_init(&leave_check->timer, poll);
     weft_loop_post(session->loop, &leave_check->command);
-    if (client_wait_for(session, is_over, leave_check, leave_check->until_ns + SLACK_NS) < 0)
+    if (client_wait_for(session, is_done, leave_check, leave_check->until_ns + SLACK_NS) < 0)
         return; /* the engine is busy: leave without the comparison */
     if (leave_check->error.status < 0)
         client_fail(session, WEFT_ERR_MISMATCH, true, "rank %u: %s", session->rank, leave_check->error.text);

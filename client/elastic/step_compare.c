@@ -151,7 +151,7 @@ enum weft_status client_compare_pushed(struct weft_session *session)
 {
     struct client_request *request;
     if (session->tensors->count == 0 || session->ranks == 1 || session->is_elastic) return WEFT_OK;
-    WEFT_TRY(reserve(session, (session->tensors->count + BITS - 1) / BITS));
+    WEFT_TRY(reserve(session, (session->tensors->count + WORD_BITS - 1) / WORD_BITS));
     /* An all-reduce that another rank left out must match this exchange of that rank, so that the error names
      * it. */
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);

@@ -173,7 +173,7 @@ enum weft_status client_link_cost_set(struct weft_session *session, const Weft__
                                 .sum_ps = cost->sum_ps,
                                 .pass_ps = cost->pass_ps,
                                 .incast_milli = cost->incast_milli};
-    read_calibration(session, cost, &session->cost);
+    read_calibration(session, cost, &session->link.cost);
     uint8_t *ring = cost->ring.len > 0 ? weft_alloc_bytes(session->env, cost->ring.len) : NULL;
     if (cost->ring.len > 0 && !ring) return WEFT_ERR_NO_MEMORY;
     if (ring) memcpy(ring, cost->ring.data, cost->ring.len);

@@ -268,7 +268,7 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     weft_codec_free(tensor->codec);
     tensor->codec = codec;
     tensor->codec_spec = *spec;
-    if (choice == codec_choice->chosen) return WEFT_OK; /* only made anew */
+    if (choice == codec_choice->chosen) return WEFT_OK; /* only made again */
     weft_log(session->env, WEFT_LOG_INFO, "client",
              "codec tuner: tensor '%.100s' changes from %s to %s in step %llu", tensor->name, from, to,
              (unsigned long long)step);
@@ -278,12 +278,12 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     return WEFT_OK;
 }
 
-/* Puts the decision in force from `step`. remake_all: all ranks make all codecs anew, because new and rested
+/* Puts the decision in force from `step`. remake_all: all ranks make all codecs again, because new and rested
  * ranks must have equal counters and seeds. Residuals are kept. */
 static enum weft_status apply(struct weft_session *session, uint64_t step, bool remake_all)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
-    if (!anew && codec_tuner->decision[CLIENT_DECISION_REVISION] == (int64_t)codec_tuner->revision)
+    if (!remake_all && codec_tuner->decision[CLIENT_DECISION_REVISION] == (int64_t)codec_tuner->revision)
         return WEFT_OK;
     for (uint32_t i = 0; i < codec_tuner->count; i++) {
         struct weft_tensor *tensor = codec_tuner->tensors[i];
@@ -323,7 +323,7 @@ static enum weft_status post_decision(struct weft_session *session)
 static enum weft_status measure_and_choose(struct weft_session *session, uint64_t step)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
-    const bool anew = codec_tuner->epoch != session->epoch;
+    const bool remake_all = codec_tuner->epoch != session->epoch;
     enum weft_status status = alloc_memory(session);
     codec_tuner->phase = CLIENT_CODEC_TUNER_IDLE;
     codec_tuner->step_count = 0;

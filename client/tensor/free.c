@@ -32,7 +32,7 @@ static bool is_detached(void *context)
 
 static void detach(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, detach_mail), **at;
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, detach_command), **at;
     at = &tensor->session->tensors->by_id[tensor->id % CLIENT_TENSOR_BUCKETS];
     while (*at && *at != tensor) at = &(*at)->engine_next;
     if (*at) *at = tensor->engine_next;

@@ -369,7 +369,7 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
     }
     op->in_transport++;
     tensor->task.run = run_timed;
-    tensor->task.done = task_done;
+    tensor->task.done = on_task_done;
     weft_loop_compute(tensor->session->loop, &tensor->task, tensor->elems);
 }
 

@@ -476,7 +476,7 @@ static enum weft_status alloc_placed(struct weft_tensor *tensor)
 
 static void attach(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, attach_mail);
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, attach_command);
     struct weft_tensor **bucket = &tensor->session->tensors->by_id[tensor->id % CLIENT_TENSOR_BUCKETS];
     tensor->engine_next = *bucket;
     *bucket = tensor;
@@ -543,7 +543,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     session->tensors->count++;
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count++;
     if (client_tensor_can_skip_step(tensor)) session->tensors->skip.tensors++;
-    weft_loop_post(session->loop, &tensor->attach_mail);
+    weft_loop_post(session->loop, &tensor->attach_command);
     *tensor_out = tensor;
     return WEFT_OK;
 }
