@@ -12,7 +12,7 @@
  * Freeing: operations complete with WEFT_ERR_CLOSED at once. The memory is freed when the last transport
  * operation that points into it has completed. */
 #include "collective/core/internal.h"
-#include "collective/tuning/retune.h"
+#include "collective/core/retune.h"
 
 #include <stdarg.h>
 #include <stdio.h>

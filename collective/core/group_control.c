@@ -7,7 +7,7 @@
  * The state of a peer is small and is allocated with the first event (peer_table.c). The first FAIL wins. A
  * peer that left is not needed by operations that it took part in. Any later operation ends the group. */
 #include "collective/core/internal.h"
-#include "collective/tuning/retune.h"
+#include "collective/core/retune.h"
 
 #include <string.h>
 

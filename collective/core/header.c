@@ -9,7 +9,7 @@
  * for kinds without a root the subject, a tensor (weft_coll_args.subject). A data message carries the call of
  * its sender. The receiver compares it with its own call and reports a difference, so calls that differ are
  * neither summed nor waited for. */
-#include "collective/core/internal.h"
+#include "collective/core/header.h"
 
 #include <stdio.h>
 #include <string.h>

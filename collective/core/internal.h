@@ -13,7 +13,9 @@
 #define WEFT_COLLECTIVE_CORE_INTERNAL_H
 
 #include "collective/collective.h"
+#include "collective/core/header.h"
 #include "collective/core/path.h"
+#include "collective/core/reduce.h"
 #include "kernels/kernels.h"
 
 #define GROUP_TEXT_BYTES 480
@@ -37,84 +39,6 @@
 #define GROUP_INLINE_BYTES_MAX 64u /* a control payload up to this size travels behind the header */
 #define COLL_COMPUTE_UNIT_BYTES (64u << 10)       /* bytes reduced or copied at a time */
 #define GROUP_PROGRESS_BYTES_MAX (1u << 18)       /* bytes reduced or copied in one loop step */
-
-/* ---- the header of every message (header.c) ---- */
-#define COLL_HEADER_BYTES 80u
-enum coll_message_type {
-    COLL_MESSAGE_DATA = 1,
-    /* status and text: the group has ended at the sender. count 1: an operation needs a rank that left */
-    COLL_MESSAGE_FAIL = 2,
-    COLL_MESSAGE_STATUS_REQUEST = 3,   /* sequence: the operation in question */
-    /* sequence: the operation in question. count: operations posted so far. chunk: the operation that the
-     * sender waits in. root: the rank that it waits for there. lanes: its completed steps */
-    COLL_MESSAGE_STATUS_REPLY = 4,
-    /* the sender has left after `sequence` operations. count: its vote (enum onehost_vote) */
-    COLL_MESSAGE_LEAVE = 5,
-    COLL_MESSAGE_ONEHOST_SEGMENT = 6,  /* payload: address of the sender's segment (onehost.h) */
-    COLL_MESSAGE_ONEHOST_VOTE = 7, /* status: WEFT_OK, or this rank cannot use the one-host path */
-    /* cuts: cell; sequence: version of the cell; count: nanoseconds (retune.h) */
-    COLL_MESSAGE_RETUNE_REPORT = 8,
-    COLL_MESSAGE_RETUNE_TABLE = 9,  /* sequence: version; cuts: cell; root: plan */
-    COLL_MESSAGE_RETUNE_ACK = 10,   /* sequence: version; count: operations posted so far; status */
-    /* sequence: version; count: first operation that uses the version; status */
-    COLL_MESSAGE_RETUNE_COMMIT = 11,
-};
-
-struct coll_header {
-    uint8_t type, kind, dtype, op, plan;
-    /* version of the table that chose the plan (retune.h). 0: the cost model chose it */
-    uint16_t plan_version;
-    uint32_t group, epoch, rank, root, lanes, message; /* root of a kind without a root: the subject */
-    /* of a data message: microseconds that the operation waited for stragglers at the sender
-     * (straggler_time.c) */
-    int32_t status;
-    uint64_t sequence, count, chunk, piece_bytes, cuts;
-};
-void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header *header);
-/* The bytes are UNTRUSTED. Returns false if they are not a header of this version. */
-bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out);
-/* Returns the name of the first field in which two calls differ ("the count"), or NULL. */
-const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b);
-#define COLL_CALL_BYTES 256u /* output of group_describe_call */
-/* Formats "all_reduce of 100 f32, sum, plan ring". group_describe_call adds the subject. */
-void coll_header_describe(const struct coll_header *header, char *out, size_t out_bytes);
-
-/* ---- the arithmetic of one operation (reduce.c) ---- */
-struct reduce_spec {
-    enum weft_dtype dtype;
-    enum weft_op op;
-    uint32_t ranks;
-    /* divisor of the finished sum: ranks for AVG, set by the caller for SCALED_SUM. 0: no division */
-    double total;
-    /* factor of each contribution when it is widened. A power of two; 1 except for means of bf16 */
-    float prescale;
-};
-/* The sum of bf16 numbers can exceed f32 although their mean does not. The factor is a power of two at or
- * below 1/ranks. Up to 65,536 ranks all products are exact, also of the smallest bf16, so no bit of a mean
- * with a finite sum changes. */
-static inline float reduce_prescale(const struct weft_coll_args *args, uint32_t ranks, double total)
-{
-    if (args->dtype != WEFT_BF16 || total == 0 || ranks < 2 || ranks > 65536) return 1;
-    return 1.0f / (float)(1u << (32 - __builtin_clz(ranks - 1)));
-}
-static inline struct reduce_spec reduce_spec_of(const struct weft_coll_args *args, uint32_t ranks)
-{
-    double total = args->op == WEFT_SCALED_SUM ? args->total : args->op == WEFT_AVG && ranks > 1 ? ranks : 0;
-    return (struct reduce_spec){args->dtype, args->op, ranks, total, reduce_prescale(args, ranks, total)};
-}
-/* for all float types but f64 */
-static inline float reduce_scale_factor(const struct reduce_spec *sum)
-{
-    return 1.0f / (float)sum->total / sum->prescale;
-}
-struct reduce_src {
-    const void *data;
-    bool wide; /* true: partials; false: elements */
-};
-struct reduce_dst {
-    void *data;
-    bool wide, last;
-};
 
 /* ---- one posted operation ---- */
 enum slot_state { SLOT_WAITING = 1, SLOT_POSTED, SLOT_COMPUTING, SLOT_DONE };
@@ -632,21 +556,6 @@ void op_pool_release(struct weft_env *env, struct op_pool *op_pool);
 void op_pool_free_codec_ops(struct weft_env *env, struct op_pool *op_pool);
 /* Ends the operations whose codec arithmetic runs. May block until the arithmetic ends. */
 void codec_close(struct weft_group *group, enum weft_status status, const char *text);
-
-/* reduce.c */
-bool reduce_is_widened(enum weft_dtype dtype);          /* true: partials are f32 */
-size_t reduce_partial_bytes(enum weft_dtype dtype);
-bool reduce_supports(enum weft_dtype dtype, enum weft_op op);
-/* out = left (op) right; scaled if out.last. */
-void reduce_pair(const struct reduce_spec *sum, struct reduce_dst out, struct reduce_src left,
-                 struct reduce_src right, size_t count);
-/* out = in, widened or rounded; scaled if out.last. */
-void reduce_copy(const struct reduce_spec *sum, struct reduce_dst out, struct reduce_src in, size_t count);
-void reduce_widen(enum weft_dtype dtype, float *out, const void *in, size_t count);
-/* widens the elements and multiplies them by sum->prescale */
-void reduce_load(const struct reduce_spec *sum, float *out, const void *in, size_t count);
-/* float types; count in elements */
-void reduce_scale(enum weft_dtype dtype, double factor, void *out, const void *in, size_t count);
 
 /* reduce_buffer.c */
 size_t reduce_buffer_bytes(uint32_t ranks, enum weft_dtype dtype, uint64_t chunk_elems);

@@ -5,7 +5,7 @@
  * serves the next operation. So a training loop allocates nothing after its first step. */
 #include "collective/core/internal.h"
 #include "collective/plan/algorithm.h"
-#include "collective/tuning/retune.h"
+#include "collective/core/retune.h"
 
 #include <string.h>
 

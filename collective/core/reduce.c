@@ -5,7 +5,7 @@
  * finished sum is scaled before the rounding: AVG multiplies floats by 1/ranks and divides integers with
  * truncation toward zero; SCALED_SUM multiplies by 1/total. `out` may equal an input. A narrow input may lie
  * at the end of the wide output. */
-#include "collective/core/internal.h"
+#include "collective/core/reduce.h"
 
 #include <string.h>
 

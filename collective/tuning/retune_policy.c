@@ -6,7 +6,7 @@
  * 1.5 times its earlier time, all candidates are tried again. The caller bounds how often that happens: it
  * measures a settled cell less and less often. */
 #include "collective/plan/algorithm.h"
-#include "collective/tuning/retune.h"
+#include "collective/tuning/retune_cell.h"
 
 uint32_t retune_candidates(const struct weft_plan_question *question, enum weft_retune policy, bool ordered)
 {

@@ -1,4 +1,4 @@
-/* test_retune.c - plans re-tuned while a job runs (collective/tuning/retune.h), in virtual time: ranks
+/* test_retune.c - plans re-tuned while a job runs (collective/core/retune.h), in virtual time: ranks
  * that measure different times, some ahead of others, never disagree; a wrong table of links is corrected
  * by what operations take; what the caller says stands. */
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "collective/core/internal.h"
-#include "collective/tuning/retune.h"
+#include "collective/core/retune.h"
 #include "tests/collective/world.h"
 
 #define RANKS_MAX 12u

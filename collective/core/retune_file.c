@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/tuning/retune.h"
+#include "collective/core/retune.h"
 
 #define LINE_BYTES_MAX 96u
 #define FLAG_SHIFT 16

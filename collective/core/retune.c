@@ -1,6 +1,6 @@
 /* retune.c - see retune.h: measurements of each rank, and the protocol that changes a plan on all ranks at
  * the same operation. */
-#include "collective/tuning/retune.h"
+#include "collective/core/retune.h"
 
 #include <string.h>
 
