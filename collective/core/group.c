@@ -126,8 +126,8 @@ static void progress(struct weft_group *group, uint64_t now_ns)
     group->is_progressing = false;
 }
 
-/* Ended in the memory of a host, but a peer may still be inside its buffers: nobody will say when he is
- * out. */
+/* The operation has ended on the one-host path, but a peer may still access its buffers. No message
+ * announces the end of the access, so the timer polls. Returns true if buffers are held. */
 static bool poll_held_buffers(struct weft_group *group)
 {
     bool buffers_are_held = false;

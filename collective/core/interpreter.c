@@ -211,7 +211,8 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
         slot->is_first_message = false;
         straggler_recv_arrived(coll);
     }
-    if (status != WEFT_ERR_CANCELLED) coll->path.expects_message = false; /* it has come, or never will */
+    /* the message has arrived or will not arrive */
+    if (status != WEFT_ERR_CANCELLED) coll->path.expects_message = false;
     if (coll->phase == COLL_RUNNING) {
         bool receive = is_receive(slot->action.kind);
         if (status < 0 && !(receive && status == WEFT_ERR_TRUNCATED)) {
@@ -244,7 +245,7 @@ static bool sendrecv_would_overtake(const struct weft_coll *coll)
         if (older == coll) return false;
         bool same =
             older->is_sendrecv && older->args.kind == coll->args.kind && older->args.root == coll->args.root;
-        /* ended: it went in memory (onehost_channel.c) */
+        /* plan_ended: it completed on the one-host path (sendrecv.c) */
         bool waits = older->head == 0 ? !older->plan_ended : older->slots[0].state == SLOT_WAITING;
         if (same && older->phase == COLL_RUNNING && waits) return true;
     }

@@ -215,7 +215,7 @@ static struct scratch scratch_of_copyin(const struct weft_group *group, const st
     return scratch;
 }
 
-/* What the one-host plan needs stands beside a copy of the input. */
+/* The one-host path needs its scratch beside the copy of the input. */
 static void scratch_for_path(struct scratch *scratch, const struct weft_group *group,
                                 const struct weft_coll_args *args)
 {
@@ -578,7 +578,8 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
     if (!coll_path.send_has_arrived(group, args))
         WEFT_TRY(coll_check_group(group, coll_is_sendrecv(call.kind) ? args : NULL, error));
     WEFT_TRY(check_lengths(group, args, error));
-    (void)coll_path.open(group); /* else by messages: the others are told when they ask */
+    /* on an error the operation uses messages; peers learn it from the call descriptors */
+    (void)coll_path.open(group);
     bool on_path = coll_path.accepts(group, args),
          in_pair = coll_is_sendrecv(call.kind) && coll_path.carries_sendrecv(group);
     size_t elem_bytes = weft_dtype_bytes(call.dtype);
@@ -592,7 +593,7 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
         retune_op_posted(group, key, &question);
     }
     if (on_path && !group_schedule_at(group, coll->posted_ns, coll->deadline_ns)) {
-        group->sequence--; /* nobody has heard of it */
+        group->sequence--; /* no peer has seen the sequence */
         coll_discard_prepared(coll);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     }
@@ -645,7 +646,7 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
 
 void weft_coll_cancel(struct weft_coll *coll)
 {
-    /* the other rank counts on it: it is finishing */
+    /* the peer waits for the message: the operation is completing */
     if (coll->path.expects_message && coll->args.kind == WEFT_COLL_SEND) return;
     coll_abort(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
 }

@@ -1,4 +1,4 @@
-/* reduce.h - element arithmetic of one operation: widen, combine, scale, round. Pure functions of elements. */
+/* reduce.h - element arithmetic of one operation: widen, combine, scale, round. Pure. */
 #ifndef WEFT_COLLECTIVE_CORE_REDUCE_H
 #define WEFT_COLLECTIVE_CORE_REDUCE_H
 

@@ -17,7 +17,8 @@
  * 1. Both call this plan: the rounds inside each half complete, and the halves exchange in the next round.
  * 2. Only A calls it: its last rank completes its rounds inside A, and then sends to the first rank of B,
  *    which waits for a header check.
- * 3. Only B calls it: its first rank waits, after its rounds, for the last rank of A, whose header check has been sent.
+ * 3. Only B calls it: its first rank waits, after its rounds, for the last rank of A, whose header
+ *    check has been sent.
  *
  * Order: T. Partials are f32 for narrower floats, also in messages; a single rank sends its contribution
  * unchanged.

@@ -12,8 +12,9 @@
  *
  * Between two lengths the time of all bytes is linear; outside, the nearest rate applies. Bisection finds the
  * rate with which the plan's formula (cost_model.c) gives the measured time. Message time a and hand-over
- * time o are derived from short all_reduces: doubling takes rounds of a + o, direct 2 a and o for each message. If
- * more ranks share the cores than in the measurement, all times grow by the ratio of ranks per core. Pure. */
+ * time o are derived from short all_reduces: doubling takes rounds of a + o, direct 2 a and o for each
+ * message. If more ranks share the cores than in the measurement, all times grow by the ratio of ranks per
+ * core. Pure. */
 #include "collective/plan/algorithm.h"
 
 #include <math.h>

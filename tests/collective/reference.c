@@ -75,13 +75,13 @@ static uint8_t to_fp8(double value, bool e4m3)
                now = fabs(value_fp8(code, e4m3) - magnitude);
         if (now < before || (now == before && code % 2 == 0)) best = code;
     }
-    /* Half a step above the largest number it is too large: NaN, which has no sign, or Inf. */
+    /* Above half a step beyond the largest number: NaN, which has no sign, or Inf. */
     double limit = value_fp8(top, e4m3) + (value_fp8(top, e4m3) - value_fp8(top - 1, e4m3)) / 2;
     if (magnitude > limit || (magnitude == limit && top % 2 == 1)) return e4m3 ? 0x7f : 0x7c | sign;
     return best | sign;
 }
 
-/* Every sum is made in doubles' or floats' own arithmetic: f64 in double, the other floats in float. */
+/* Type of the sums: double for f64, float for the other float types. */
 static bool floats(enum weft_dtype dtype)
 {
     return dtype == WEFT_F64 || dtype == WEFT_F32 || dtype == WEFT_F16 || dtype == WEFT_BF16 ||
@@ -184,22 +184,23 @@ static double tree(const struct call *c, const double *values, uint32_t a, uint3
     return pair(c, left, right);
 }
 
-#define WHOLE(type, unsigned_type)                                                                      \
-    do {                                                                                                \
-        type total = 0, value;                                                                          \
-        for (uint32_t r = 0; r < c->ranks; r++) {                                                       \
-            reference_input(c, r, element, &value);                                                     \
-            if (r == 0) total = value;                                                                  \
-            else if (c->op == WEFT_PROD) total = (type)((uint64_t)(unsigned_type)total * (unsigned_type)value); \
-            else if (c->op == WEFT_MIN) total = value < total ? value : total;                          \
-            else if (c->op == WEFT_MAX) total = value > total ? value : total;                          \
-            else if (c->op == WEFT_AND) total = (type)(total & value);                                  \
-            else if (c->op == WEFT_OR) total = (type)(total | value);                                   \
-            else if (c->op == WEFT_XOR) total = (type)(total ^ value);                                  \
-            else total = (type)((unsigned_type)total + (unsigned_type)value);                           \
-        }                                                                                               \
-        if (c->op == WEFT_AVG) total = (type)(total / (type)c->ranks);                                  \
-        memcpy(out, &total, sizeof total);                                                              \
+#define WHOLE(type, unsigned_type)                                                     \
+    do {                                                                               \
+        type total = 0, value;                                                         \
+        for (uint32_t r = 0; r < c->ranks; r++) {                                      \
+            reference_input(c, r, element, &value);                                    \
+            if (r == 0) total = value;                                                 \
+            else if (c->op == WEFT_PROD)                                               \
+                total = (type)((uint64_t)(unsigned_type)total * (unsigned_type)value); \
+            else if (c->op == WEFT_MIN) total = value < total ? value : total;         \
+            else if (c->op == WEFT_MAX) total = value > total ? value : total;         \
+            else if (c->op == WEFT_AND) total = (type)(total & value);                 \
+            else if (c->op == WEFT_OR) total = (type)(total | value);                  \
+            else if (c->op == WEFT_XOR) total = (type)(total ^ value);                 \
+            else total = (type)((unsigned_type)total + (unsigned_type)value);          \
+        }                                                                              \
+        if (c->op == WEFT_AVG) total = (type)(total / (type)c->ranks);                 \
+        memcpy(out, &total, sizeof total);                                             \
     } while (0)
 
 static bool reduced_whole(const struct call *c, uint64_t element, void *out)
@@ -215,8 +216,8 @@ static bool reduced_whole(const struct call *c, uint64_t element, void *out)
     }
 }
 
-/* The declared order of a ring or chain: from the one behind `last` round to it. The sums of a ring keep
- * the element type on every hop but the last; its averages are added in partials. */
+/* Declared order of a ring or chain: from the rank after `last` around to it. Ring sums keep the element
+ * type on every hop but the last; averages are added in partials. */
 static double around(const struct call *c, const double *values, uint32_t last)
 {
     double total = values[(last + 1) % c->ranks];
@@ -315,7 +316,7 @@ void reference_output(const struct call *c, uint32_t rank, uint64_t i, void *out
         break;
     case WEFT_COLL_REDUCE_SCATTER: reduced(c, rank * c->count + i, rank, out); break;
     default: {
-        uint32_t slice = (uint32_t)(i * c->ranks / c->count); /* near; corrected by the definition */
+        uint32_t slice = (uint32_t)(i * c->ranks / c->count); /* approximate; corrected by the definition */
         while (c->count * (slice + 1) / c->ranks <= i) slice++;
         while (c->count * slice / c->ranks > i) slice--;
         reduced(c, i, slice, out);

@@ -1,7 +1,6 @@
-/* reference.h - what each collective must give, computed slowly and plainly, in bits.
- *
- * Inputs are made by position: value(seed, rank, element) of mixed magnitudes, so that another order of
- * sums shows in the bits. The 16-bit casts here are written apart from the kernels'. */
+/* reference.h - the result of each collective in bits, computed in the simplest way. Inputs are functions
+ * value(seed, rank, element) of mixed magnitudes, so another order of sums changes the bits. The 16-bit
+ * casts here are independent of the kernels. */
 #ifndef WEFT_TESTS_REFERENCE_H
 #define WEFT_TESTS_REFERENCE_H
 

@@ -4,7 +4,7 @@
 
 #include "collective/collective.h"
 
-#define WORLD_HOSTS_MAX 128 /* of callers with tables of a fixed size; a world itself may have more */
+#define WORLD_HOSTS_MAX 128 /* for callers with fixed tables; a world may have more */
 
 struct world {
     struct weft_env *outer;
@@ -25,11 +25,11 @@ void world_free(struct world *world);
 /* One group over hosts[0..ranks): rank i lives on hosts[i] (NULL: rank i on host i). groups_out (ranks,). */
 enum weft_status world_group(struct world *world, const uint32_t *hosts, uint32_t ranks, uint32_t group_id,
                              const struct weft_group_options *options, struct weft_group **groups_out);
-/* at most so much longer */
+/* at most virtual_ns longer */
 enum weft_status world_run(struct world *world, const bool *done, uint64_t virtual_ns);
 double world_seconds(const struct world *world);
 
-/* One posted operation and how it ended. */
+/* One posted operation and its result. */
 struct outcome {
     bool ended;
     enum weft_status status;

@@ -50,9 +50,9 @@ static void elements_of_each_kind(void **state)
         const struct expected *e = &expected[i];
         const struct coll_elem_counts other = elems(e->kind, 2, false), root = elems(e->kind, 1, false);
         const struct coll_elem_counts piece = elems(e->kind, 2, true), root_piece = elems(e->kind, 1, true);
-        bool equal = other.in == e->in && other.out == e->out && root.in == e->root_in && root.out == e->root_out &&
-                     piece.in == e->piece_in && piece.out == e->piece_out && root_piece.in == e->root_piece_in &&
-                     root_piece.out == e->root_piece_out;
+        bool equal = other.in == e->in && other.out == e->out && root.in == e->root_in &&
+                     root.out == e->root_out && piece.in == e->piece_in && piece.out == e->piece_out &&
+                     root_piece.in == e->root_piece_in && root_piece.out == e->root_piece_out;
         if (!equal) fail_msg("%s has other elements than its definition", e->name);
     }
 }
@@ -70,7 +70,8 @@ static void names_and_properties(void **state)
         assert_false(info->has_byte_pieces && info->has_dtype);
         assert_false(info->has_counts_out && !info->has_pieces);
         assert_false(info->has_root_counts && !(info->has_root && info->has_pieces));
-        assert_true(info->has_root || (info->root_in == COLL_EXTENT_NONE && info->root_out == COLL_EXTENT_NONE));
+        assert_true(info->has_root ||
+                    (info->root_in == COLL_EXTENT_NONE && info->root_out == COLL_EXTENT_NONE));
     }
 }
 

@@ -22,7 +22,7 @@ struct fold {
     uint8_t *present;     /* (ranks,) */
 };
 
-/* What a step touches. */
+/* Memory that a step accesses. */
 enum space { SPACE_IN, SPACE_OUT, SPACE_SCRATCH };
 struct touch {
     enum space space;
@@ -32,7 +32,7 @@ struct touch {
 struct past {
     struct touch touches[3];
     uint32_t touch_count;
-    uint64_t surely_over; /* bit i: the step i + 1 back is over when this one starts */
+    uint64_t surely_over; /* bit i: the step i + 1 back is done when this one starts */
 };
 
 struct rank {
@@ -43,7 +43,8 @@ struct rank {
     struct fold *folds;
     uint64_t scratch_count;
     uint32_t fold_count;
-    struct past *past;    /* (HISTORY,) of ranks that are looked at; of very many some stand for the others */
+    /* (HISTORY,) of the ranks that are checked; with many ranks some stand for the others */
+    struct past *past;
     struct slot *slots;   /* (window,) */
     uint64_t head, tail;
     bool ended, woken;
@@ -192,7 +193,7 @@ static bool clash(const struct touch *a, const struct touch *b)
            b->first < a->first + a->count;
 }
 
-/* Looks at step `number` as it comes from the plan. */
+/* Checks step `number` when the plan returns it. */
 static bool keeps_order(struct model *m, uint32_t rank, uint64_t number, const struct weft_action *a)
 {
     struct rank *r = &m->ranks[rank];
@@ -211,7 +212,7 @@ static bool keeps_order(struct model *m, uint32_t rank, uint64_t number, const s
         const struct past *past = &r->past[(number - back) % HISTORY];
         for (uint32_t x = 0; x < now->touch_count; x++)
             for (uint32_t y = 0; y < past->touch_count; y++) {
-                /* the other ranks' steps see to it */
+                /* steps of other ranks guarantee it */
                 if (m->c->in_place && now->touches[x].space != SPACE_SCRATCH) continue;
                 if (clash(&now->touches[x], &past->touches[y]))
                     return fault(m,
@@ -258,7 +259,7 @@ static uint64_t *place_of(struct rank *r, const struct weft_action *a, uint64_t 
     return a->place == WEFT_PLACE_OUTPUT ? r->out + a->offset : r->scratch + scratch;
 }
 
-/* What lies in scratch and the own operand, as RECV_SUM and SUM say. */
+/* Adds scratch and the own operand as RECV_SUM and SUM define it. */
 static void add(struct rank *r, const struct weft_action *a)
 {
     const uint64_t *own = place_of(r, a, a->scratch_own);
@@ -335,7 +336,7 @@ static void copy(struct model *m, struct slot *slot)
     for (uint64_t i = 0; i < a->count; i++) r->out[a->offset + i] = a->last ? finished(from[i]) : from[i];
 }
 
-/* ---- the interpreter in small ---- */
+/* ---- a small interpreter ---- */
 static void over(struct model *m, struct slot *slot)
 {
     struct rank *r = &m->ranks[slot->rank];
@@ -343,7 +344,7 @@ static void over(struct model *m, struct slot *slot)
     r->woken = true;
 }
 
-/* The oldest message of a pair that has been started here and not met its other end. */
+/* The oldest message of a pair that has started on this rank and has not matched. */
 static struct slot *oldest(struct model *m, uint32_t rank, uint32_t peer, bool receives)
 {
     struct rank *r = &m->ranks[rank];
@@ -355,7 +356,7 @@ static struct slot *oldest(struct model *m, uint32_t rank, uint32_t peer, bool r
     return NULL;
 }
 
-/* What has been started comes to its end: only now are bytes read and written. */
+/* Completes a started step: bytes are read and written only now. */
 static void finish(struct model *m, struct slot *slot)
 {
     if (slot->action.kind == WEFT_ACTION_SEND) {
@@ -389,7 +390,7 @@ static void run(struct model *m, struct slot *slot)
     m->running[m->running_count++] = slot;
 }
 
-/* Finishes one at random; false: there is none. */
+/* Completes a random one; false: none is running. */
 static bool finish_any(struct model *m)
 {
     if (m->running_count == 0) return false;
@@ -442,7 +443,7 @@ static bool same_lane(const struct weft_action *a, const struct weft_action *b)
     return a->peer == b->peer && ((a_sends && b_sends) || (is_receive(a->kind) && is_receive(b->kind)));
 }
 
-/* Fold steps also need what their area awaits; the plan puts it all before them. */
+/* A fold also needs the contributions of its buffer; the plan orders them before it. */
 static bool ready(struct model *m, struct rank *r, uint64_t number)
 {
     struct slot *slot = &r->slots[number % m->c->window];
@@ -491,7 +492,7 @@ static void advance(struct model *m, uint32_t rank)
 
 /* ---- set up, expectation ---- */
 
-/* A ring or a chain: from the one behind `last` all the way round to it. */
+/* A ring or a chain: from the rank after `last` around to it. */
 static uint64_t around(const uint64_t *leaves, uint32_t ranks, uint32_t last)
 {
     uint64_t value = leaves[(last + 1) % ranks];
@@ -540,7 +541,7 @@ static uint64_t reduced(struct model *m, uint64_t element, uint32_t slice, uint6
         for (uint32_t r = 0; r < c->ranks; r++) turned[r] = leaves[(slice + r) % c->ranks];
         return finished(tree(turned, 1, 0, c->ranks));
     }
-    uint64_t in_row[5000]; /* by number, or host by host as the hosts go round */
+    uint64_t in_row[5000]; /* by number, or in ring order */
     for (uint32_t i = 0; i < c->ranks; i++) in_row[i] = leaves[c->hosts ? c->hosts->ring_order[i] : i];
     if (c->plan == WEFT_PLAN_DOUBLE_TREE)
         return finished(tree_at(in_row, c->ranks, element / c->chunk_elems & 1, 0));
@@ -574,7 +575,7 @@ static uint64_t expected(struct model *m, uint32_t rank, uint64_t i, uint64_t *l
     }
 }
 
-/* Unequal pieces: how much rank `from` has for rank `to`. */
+/* Unequal pieces: elements that rank `from` has for rank `to`. */
 static uint64_t exchanged(const struct plan_case *c, uint32_t from, uint32_t to)
 {
     return (from * 7ull + to * 3ull) % (c->count + 1);
@@ -597,14 +598,14 @@ static void set_up(struct model *m, uint32_t rank)
         }
         r->in_count = r->cuts_in[c->ranks];
         r->out_count = r->cuts_out[c->ranks];
-        /* the longest that this rank knows of */
+        /* the longest piece that this rank knows */
         args.displs_in = r->cuts_in, args.displs_out = r->cuts_out, args.count = 0;
         for (uint32_t peer = 0; peer < c->ranks; peer++) {
             if (exchanged(c, rank, peer) > args.count) args.count = exchanged(c, rank, peer);
             if (exchanged(c, peer, rank) > args.count) args.count = exchanged(c, peer, rank);
         }
     } else if (c->cuts && (c->kind == WEFT_COLL_GATHER || c->kind == WEFT_COLL_SCATTER) && rank != c->root) {
-        args.displs_in = args.displs_out = NULL; /* only the root knows them all */
+        args.displs_in = args.displs_out = NULL; /* only the root knows all lengths */
         args.count = piece_count(c, rank);
     }
     args.own_lengths = c->cuts && (c->kind == WEFT_COLL_GATHER || c->kind == WEFT_COLL_SCATTER ||
@@ -740,8 +741,7 @@ bool plan_model_run(const struct plan_case *c, char *why, size_t why_bytes)
     return !m.failed;
 }
 
-/* One rank of one group, or one message of one group, at random; false: nothing is left to be done in this
- * group. */
+/* Advances a random rank or message of one group; false: the group has nothing left to do. */
 static bool turn(struct model *m, uint64_t random)
 {
     if (random % 3 == 0 && finish_any(m)) return true;

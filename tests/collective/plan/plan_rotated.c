@@ -11,9 +11,9 @@
 /* ---- values ---- */
 struct value {
     uint32_t first, length; /* length 0: nothing */
-    uint32_t slice, at;     /* which element: of slice `slice` the at-th */
-    bool chain, tree;       /* how the interval is summed */
-    bool folded;            /* by a fold, which goes by rank numbers: T over all */
+    uint32_t slice, at;     /* element `at` of slice `slice` */
+    bool chain, tree;       /* order in which the interval is summed */
+    bool folded;            /* by a fold, in rank order: T over all */
     bool finished;
 };
 
@@ -62,12 +62,12 @@ static bool is_receive(enum weft_action_kind kind)
 }
 static bool talks(const struct weft_action *a) { return a->kind == WEFT_ACTION_SEND || is_receive(a->kind); }
 
-/* ---- rank r is rank 0, turned ---- */
+/* ---- rank r is rank 0, rotated ---- */
 static uint64_t turn_offset(const struct plan_case *c, uint64_t offset, uint32_t by, bool of_long)
 {
     if (!of_long || c->count == 0) return offset;
     uint64_t slice = offset / c->count, within = offset % c->count;
-    /* the end of the vector is its end */
+    /* the end of the vector maps to itself */
     return slice >= c->ranks ? offset : (slice + by) % c->ranks * c->count + within;
 }
 
@@ -89,7 +89,7 @@ static bool same_turned(const struct plan_case *c, const struct weft_action *zer
     struct weft_action expected = *zero, found = *a;
     if (zero->kind != a->kind) return false;
     if (talks(zero)) expected.peer = (zero->peer + by) % c->ranks;
-    if (a->kind == WEFT_ACTION_NONE || a->count == 0) /* an empty place: only what waits for what counts */
+    if (a->kind == WEFT_ACTION_NONE || a->count == 0) /* an empty step: only its waits count */
         return expected.after == found.after && expected.depends == found.depends &&
                (!talks(a) || (expected.peer == found.peer && expected.message == found.message));
     expected.offset_in = reads_in(zero) ? turn_offset(c, zero->offset_in, by, long_in(c)) : found.offset_in;
@@ -249,7 +249,7 @@ static void copy(struct turned *t, const struct weft_action *a)
     }
 }
 
-/* ---- all ranks in step ---- */
+/* ---- all ranks in lockstep ---- */
 static struct slot *slot_at(struct turned *t, uint64_t number) { return &t->slots[number % t->c->window]; }
 
 static bool ready(struct turned *t, uint64_t number)
@@ -268,7 +268,7 @@ static bool ready(struct turned *t, uint64_t number)
     return true;
 }
 
-/* The n-th message to rank s is, for rank s, the n-th from rank 0: the one that rank 0 receives from rank
+/* The n-th message to rank s is, at rank s, the n-th from rank 0: the one that rank 0 receives from rank
  * -s. */
 static bool meet(struct turned *t)
 {

@@ -1,11 +1,12 @@
-/* test_plans.c - every plan, proved without a network: a sample of the numbers of ranks up to 130, --thorough
- * all up to 257, and above that primes and powers of two up to 4,099: all of them for the plans whose
- * messages grow with log(ranks) or with ranks in all, and for the plans that are the same for every rank, on
- * one of them (plan_rotated.h); for the few others the powers of two and the primes beside them.
+/* test_plans.c - proves every plan without a network.
  *
- * For each case the model (plan_model.h) shows: every element gets each rank's contribution exactly once
- * and in the declared order; every send meets a receive of equal number and length; nothing waits for
- * ever with a window of two steps; scratch areas are never overwritten while in use. */
+ * Numbers of ranks: a sample up to 130; with --thorough all up to 257, and above that primes and powers of
+ * two up to 4,099. The large numbers cover all ranks for plans whose messages grow with log(ranks) or with
+ * ranks in total; plans with rotational symmetry are proved on one rank (plan_rotated.h).
+ *
+ * For each case the model (plan_model.h) proves: each element gets each rank's contribution exactly once and
+ * in the declared order; each send matches a receive of equal number and length; a window of two steps does
+ * not deadlock; no scratch is overwritten while it is in use. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,8 +36,7 @@ static void prove(const struct plan_case *c)
     fail();
 }
 
-/* Counts around the edges: none, one, fewer than ranks, not divisible, several chunks with a short last
- * one. */
+/* Edge counts: none, one, fewer than ranks, not divisible, several chunks with a short last one. */
 static void prove_vector_kind(enum weft_plan_id plan, enum weft_coll_kind kind)
 {
     for (uint32_t p = 1; p <= ranks_max; p++) {
@@ -62,7 +62,7 @@ static void prove_vector_kind(enum weft_plan_id plan, enum weft_coll_kind kind)
                                   .window = p % 2 || few ? 2 : 16};
             bool one_place = kind == WEFT_COLL_BROADCAST || kind == WEFT_COLL_ALL_TO_ALL;
             for (uint32_t variant = 0; variant < 4; variant++) {
-                /* two places, with and without a random schedule */
+                /* two roots, with and without a random schedule */
                 if (few && variant != (p + p / 6) % 4) continue;
                 c.in_place = variant % 2 && !one_place;
                 c.seed = variant >= 2 ? p * 10 + i + 1 : 0;
@@ -101,7 +101,7 @@ static void pat_all_gather(void **state) { prove_vector_kind(WEFT_PLAN_PAT, WEFT
 static void binomial_gather(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIAL, WEFT_COLL_GATHER); }
 static void binomial_scatter(void **state) { prove_vector_kind(WEFT_PLAN_BINOMIAL, WEFT_COLL_SCATTER); }
 
-/* PAT with as many pieces in a message as fit: none, some, half of all. */
+/* PAT with a message of one piece, of some, of half of all. */
 static void pat_aggregated(void **state)
 {
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER};
@@ -119,7 +119,7 @@ static void pat_aggregated(void **state)
                                           .seed = pieces % 3 * p});
 }
 
-/* Hosts of equal and unequal numbers of ranks, side by side and dealt out in turn. */
+/* Hosts with equal and unequal numbers of ranks, consecutive and interleaved. */
 enum spread { SPREAD_EVEN, SPREAD_UNEVEN, SPREAD_IN_TURN, SPREADS };
 static void spread_ranks(enum spread spread, uint32_t ranks, uint32_t size, uint32_t *host_of)
 {
@@ -153,7 +153,7 @@ static void prove_hierarchy(uint32_t p, enum spread spread, uint32_t size, uint6
     prove(&c);
 }
 
-/* Its operations on pieces, of one length and of many. */
+/* Its kinds with pieces, of equal and unequal lengths. */
 static void prove_host_pieces(enum weft_coll_kind kind, uint32_t p, enum spread spread, uint32_t size,
                               uint64_t count, uint64_t chunk, uint32_t variant)
 {
@@ -206,7 +206,7 @@ static void hierarchy(void **state)
                 prove_hierarchy(p, spread, size, variant % 5 ? (variant * 7) % 60 : 0, 1 + variant % 4,
                                 variant);
             }
-    for (uint32_t p = 2; p <= 12; p++) /* parts long enough to be halved between hosts */
+    for (uint32_t p = 2; p <= 12; p++) /* chunks long enough to be halved between hosts */
         prove_hierarchy(p, SPREAD_UNEVEN, 2, 30000, 6000, p);
 }
 
@@ -217,8 +217,7 @@ static uint32_t random_below(uint64_t *state, uint32_t below)
     return (uint32_t)((*state >> 33) % below);
 }
 
-/* Any speeds, equal ones, some many times the others, and lanes that are not to be used; hosts in any
- * order. */
+/* Random speeds, equal ones, very different ones, and lanes without traffic; hosts in any order. */
 static void follow_some_links(struct weft_plan_hosts *hosts, uint32_t *memory, uint32_t ranks,
                               uint64_t *state)
 {
@@ -237,8 +236,8 @@ static void follow_some_links(struct weft_plan_hosts *hosts, uint32_t *memory, u
         &(struct weft_plan_links){.order = order, .speeds = speeds, .lane_speeds = lanes});
 }
 
-/* What links change: the way round of ring, chain and double tree, the lanes of the hierarchy, also with
- * pieces of many lengths. */
+/* Links change the ring order of ring, chain and double tree, and the lanes of the hierarchy, also with
+ * unequal pieces. */
 static void measured_hosts(void **state)
 {
     static const struct {
@@ -285,7 +284,7 @@ static void measured_hosts(void **state)
         }
 }
 
-/* Slices of any lengths, none among them, one so long that the others have nothing, direct and in a ring. */
+/* Slices of random lengths, with empty ones, and one that is the whole vector; direct and ring. */
 static void unequal_slices(void **state)
 {
     static uint32_t slice_weights[5000];
@@ -317,8 +316,8 @@ static void unequal_slices(void **state)
         }
 }
 
-/* The shares of a direct all_reduce: equal where links are; one slow rank of many has none, and the time
- * that the slowest needs is never above that of equal slices. */
+/* Weights of a direct all_reduce: equal for equal links; one slow rank of many gets no slice; the time of
+ * the slowest rank is never above that of equal slices. */
 static void shares_follow_speeds(void **state)
 {
     uint64_t random = 13;
@@ -349,7 +348,7 @@ static void shares_follow_speeds(void **state)
     }
 }
 
-/* Which hosts are subtrees of T: the model compares the two trees where it is said that they are. */
+/* Hosts that are subtrees of T: the model compares the two trees if `subtrees` is set. */
 static void subtrees(void **state)
 {
     static const struct {
@@ -400,7 +399,7 @@ static void barrier(void **state)
                                   .window = 2});
 }
 
-/* Pieces of lengths that have nothing in common, some of them empty. */
+/* Pieces of unrelated lengths, some empty. */
 static void unequal_pieces(void **state)
 {
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER,
@@ -408,7 +407,7 @@ static void unequal_pieces(void **state)
     for (uint32_t p = 1; p <= (thorough ? 257 : 35); p += p > 70 ? 17 : 1)
         for (size_t k = 0; k < 5; k++)
             for (int plan = WEFT_PLAN_DIRECT; plan < WEFT_PLAN_COUNT; plan++) {
-                /* its own proof has hosts */
+                /* the hierarchy has a proof of its own */
                 if (!weft_plan_supports_unequal(plan, kinds[k]) || plan == WEFT_PLAN_HIERARCHY) continue;
                 uint64_t cuts[258] = {0};
                 for (uint32_t r = 0; r < p; r++) cuts[r + 1] = cuts[r] + (r % 4 == 1 ? 0 : (r * 5 + p) % 7);
@@ -452,12 +451,12 @@ static void any_root(void **state)
                                           .seed = root % 3});
 }
 
-/* A barrier lets nobody through before all have come: hold one rank's plan back and look what the others
- * can finish. */
+/* No rank passes a barrier before all have arrived: one rank's plan is held back, and the others must not
+ * complete. */
 static void barrier_holds(void **state)
 {
     for (uint32_t p = 2; p <= 70; p++) {
-        /* heard[r]: set of ranks whose arrival r knows of; dissemination must make it everybody. */
+        /* heard[r]: set of ranks whose arrival r knows of; at the end all ranks. */
         uint8_t heard[70][70];
         memset(heard, 0, sizeof heard);
         for (uint32_t r = 0; r < p; r++) heard[r][r] = 1;
@@ -486,7 +485,7 @@ static void barrier_holds(void **state)
     }
 }
 
-/* exchange_bytes is all_to_all of bytes, step for step: what is proved of the one holds for the other. */
+/* exchange_bytes has the steps of all_to_all of bytes, so the proof of one holds for the other. */
 static void exchange_bytes_is_all_to_all(void **state)
 {
     for (uint32_t p = 1; p <= 40; p++)
@@ -524,7 +523,7 @@ static bool beside_a_power(uint32_t p)
                        p == 1031 || p == 2039 || p == 2053 || p == 4093 || p == 4099);
 }
 
-/* Primes and powers of two above 257: all where that is quick, else those at the powers. */
+/* Primes and powers of two above 257: all where that is fast, else those next to powers of two. */
 #define RANKS_LARGEST 4099u
 static uint32_t next_large(uint32_t p, bool all)
 {
@@ -533,7 +532,7 @@ static uint32_t next_large(uint32_t p, bool all)
     return p;
 }
 
-/* Plans that are the same for every rank: on one of them, of every prime and power of two up to 4,099. */
+/* Plans with rotational symmetry, on one rank, for primes and powers of two up to 4,099. */
 static void turned(void **state)
 {
     static const struct {
@@ -557,7 +556,7 @@ static void turned(void **state)
                 char why[256];
                 if (!thorough && p > 257 && p != 1024 && p != 4099) continue;
                 if (p > 257 && !beside_a_power(p) && variant != p / 2 % 2) continue;
-                /* below 257 the whole model has them */
+                /* below 257 the model covers them */
                 bool every = thorough && !variant && (p == 509 || p == 512);
                 if (plan_rotated_run(&c, every, why, sizeof why)) continue;
                 print_error("plan %s, %s, ranks %u, %llu of a slice, chunk %llu, window %u: %s\n",
@@ -628,7 +627,7 @@ static void large_hierarchy(void **state)
         prove_hierarchy(p, p % SPREADS, 1 + p % 13, p % 3 ? 5 : 40, 1 + p % 4, p);
 }
 
-/* Two to four groups over the same ranks, each with an operation of its own, interleaved at random. */
+/* Two to four groups over the same ranks, each with one operation, interleaved at random. */
 static void groups_together(void **state)
 {
     uint64_t random = 12345;
@@ -660,7 +659,7 @@ static void groups_together(void **state)
     }
 }
 
-/* Very long vectors: only the arithmetic of the cut can be looked at, and that slices tile the vector. */
+/* Very long vectors: checks the arithmetic of slices and chunks, and that slices tile the vector. */
 static void huge_counts(void **state)
 {
     static const uint64_t counts[] = {1ull << 40, (1ull << 40) + 12345, (1ull << 47) + 1};
@@ -681,9 +680,9 @@ static void huge_counts(void **state)
         }
 }
 
-/* What every plan begins with: a send to the rank ahead and a receive from the one behind that wait for
- * nothing, empty ones (the greeting) or, where it is said to greet by itself, with elements. Doubling's
- * may wait for other messages of its own. */
+/* The begin of every plan: a send to the next rank and a receive from the previous one that wait for
+ * nothing. They are empty, or have elements if weft_plan_checks_headers is true. Those of doubling may
+ * wait for its other messages. */
 static void check_greeting(const struct weft_plan_args *args)
 {
     struct weft_plan_cursor cursor;
@@ -694,7 +693,7 @@ static void check_greeting(const struct weft_plan_args *args)
         weft_plan_next(&cursor, &action);
         bool sends = action.kind == WEFT_ACTION_SEND,
              copies = action.kind == WEFT_ACTION_COPY || action.kind == WEFT_ACTION_FOLD;
-        if (copies && args->kind == WEFT_COLL_ALL_GATHER) continue; /* the own piece, into its place */
+        if (copies && args->kind == WEFT_COLL_ALL_GATHER) continue; /* copy of the own piece */
         bool right = action.kind != WEFT_ACTION_DONE && action.kind != WEFT_ACTION_NONE,
              later = greets && args->plan == WEFT_PLAN_DOUBLING;
         uint32_t peer = (args->rank + (sends ? 1 : args->ranks - 1)) % args->ranks;
@@ -730,10 +729,10 @@ static void greetings(void **state)
         }
 }
 
-/* ---- ranks that called otherwise ---- */
+/* ---- ranks that make different calls ---- */
 
-/* Which of two calls each rank made: every receive is waited for before the next step (a window only
- * starts more), a send goes at once. Each message says its sender's call. */
+/* Which of two calls each rank made. Each receive completes before the next step (a window only starts
+ * more), a send is immediate. Each message carries its sender's call. */
 struct called {
     struct weft_plan_cursor cursors[16];
     struct weft_action next[16];
@@ -780,7 +779,7 @@ static void all_mixtures(const struct weft_plan_args calls[2], uint32_t p)
     }
 }
 
-/* Whatever the two calls are, in whatever way the ranks are divided between them. */
+/* For any two calls and any division of the ranks between them. */
 static void other_calls_are_found(void **state)
 {
     static const uint64_t counts[] = {0, 1, 3, 40};
@@ -803,8 +802,8 @@ static void other_calls_are_found(void **state)
                 }
 }
 
-/* The ring goes host by host: where ranks are dealt out to the hosts in turn that is another way round
- * than the greeting's. */
+/* The ring goes host by host. With ranks interleaved over hosts its order differs from that of the header
+ * check. */
 static void greetings_of_the_ring_among_hosts(void **state)
 {
     static const enum weft_coll_kind kinds[] = {WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER,
@@ -867,12 +866,12 @@ static void names_and_choice(void **state)
     assert_non_null(strstr(text, " ns, passed over 0.100 ns, incast 4.0 %"));
     assert_in_range(weft_plan_explain(&question, text, 20), 20, 400); /* cut, not overrun */
     question.reproducible = true, question.forced_plan = WEFT_PLAN_RING;
-    /* what is asked of the sum is above what was told */
+    /* `reproducible` has priority over the forced plan */
     assert_true(weft_plan_reproducible(weft_plan_choose(&question, NULL), NULL));
 }
 
-/* What a link holds on its way, in chunks: a power of two of them, no more than the most, and never for
- * bits that depend on it. */
+/* Bytes in flight on a link, in chunks: a power of two, bounded, and not for plans whose bits depend on
+ * it. */
 static void chunks_of_long_links(void **state)
 {
     struct weft_link_cost near = {.latency_ns = 5000, .bytes_per_second = 12500000000},
@@ -888,8 +887,8 @@ static void chunks_of_long_links(void **state)
     assert_int_equal(plan_link_chunk(WEFT_PLAN_DOUBLE_TREE, &far, 1 << 18, 0), 1 << 18);
 }
 
-/* Chunks are as long as the messages that the transport moves best, but not where shorter ones are wished
- * for, nor for bits that depend on it. */
+/* Chunks are at least the transport's fastest message, unless shorter ones are requested, and not for
+ * plans whose bits depend on it. */
 static void chunks_that_a_transport_moves_best(void **state)
 {
     struct weft_link_cost far = {.latency_ns = 15000000, .bytes_per_second = 1250000000},
@@ -918,7 +917,7 @@ static const enum weft_coll_kind host_kinds[] = {
     WEFT_COLL_REDUCE,     WEFT_COLL_GATHER,         WEFT_COLL_SCATTER,    WEFT_COLL_ALL_TO_ALL};
 enum { HOST_KINDS = sizeof host_kinds / sizeof *host_kinds };
 
-/* What sums load and store, all ranks together. */
+/* Bytes that sums load and store, all ranks together. */
 static uint64_t moved_of_all(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes)
 {
     bool all = kind == WEFT_COLL_ALL_REDUCE, piece = kind == WEFT_COLL_REDUCE_SCATTER;
@@ -928,10 +927,9 @@ static uint64_t moved_of_all(enum weft_coll_kind kind, uint32_t ranks, uint64_t 
                                       : 0;
 }
 
-/* Longer is never cheaper, and no step of a tenth costs more than a quarter; but for what announcements do
- * not hold any more, where all that slices take beside their bytes comes at once, and where results begin
- * to be stored past the caches, which is another rate. On as many processors as there are ranks nothing is
- * slower, but for what is said only where ranks take turns. */
+/* A longer vector never costs less, and a step of a tenth costs at most a quarter more. Exceptions: the
+ * end of copy-in, where the fixed cost of slices begins, and the begin of non-temporal stores. With a core
+ * for each rank only copy-in sizes of oversubscribed ranks may be slower. */
 static void one_host_by_size(void **state)
 {
     struct weft_link_cost cost = {.pairs = 1,
@@ -969,10 +967,9 @@ static void one_host_by_size(void **state)
     assert_int_equal(weft_onehost_model_ns(&barrier, 8), 400);
 }
 
-/* As two processors of 32 MiB were measured, by ranks with one each and by ranks that take turns. An
- * all_reduce of a hundredth more nowhere takes less, but where sums begin to be stored past the caches,
- * nor 1.3 times as much: not where it is said no more, nor where caches end. That is because as much is
- * said as pays, not a rule of the model. */
+/* Two measured cores with 32 MiB, with one rank each and oversubscribed. An all_reduce of a hundredth more
+ * never takes less, except where non-temporal stores begin, and never 1.3 times as much, also at the end
+ * of copy-in and of the caches. That follows from the copy-in limits, not from the model. */
 static void one_host_does_not_leap(void **state)
 {
     static const struct weft_link_memory measured[] = {{.words_ns = 330,
@@ -1017,9 +1014,9 @@ static void one_host_does_not_leap(void **state)
         }
 }
 
-/* What is said is bounded for every operation and number of ranks, is never less than a room holds, and
- * never less where ranks take turns; of mapped buffers no more is said. The model, which is one of mapped
- * buffers, says all that in one round: no slices are among its terms. */
+/* Copy-in has a limit for each kind and number of ranks, at least one small slot, and not less if
+ * oversubscribed; with direct buffers it is not higher. The model, of direct buffers, gives one round for
+ * it, without slices. */
 static void one_host_says(void **state)
 {
     struct weft_link_cost cost = {
@@ -1053,7 +1050,7 @@ static void one_host_says(void **state)
     assert_int_equal(plan_onehost_copyin_limit(WEFT_COLL_GATHER, 2, true), PLAN_ONEHOST_COPYIN_BYTES_MAX);
 }
 
-/* Up to twice what is said the model follows how much that is. */
+/* Up to twice the copy-in limit the model follows the limit. */
 static bool says_half(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes, uint32_t processors)
 {
     bool pieces =
@@ -1062,17 +1059,16 @@ static bool says_half(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes, 
            2 * plan_onehost_copyin_limit_direct(kind, ranks, ranks > processors);
 }
 
-/* Sums that eight processors of host_memory store past the caches. */
+/* Sums that eight cores of host_memory store with non-temporal stores. */
 static bool is_past(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes)
 {
     return moved_of_all(kind, ranks, bytes) >=
            plan_onehost_nt_sum_bytes(32 << 20, (uint64_t)(ranks < 8 ? ranks : 8) << 21);
 }
 
-/* More ranks never take less, but for a reduce, whose root stores what is one rank's share of the loads,
- * and for what is said at half the length: the more ranks, the less is said; and where the buffers of all
- * are stored past the caches, which is another rate. One more rank than processors is a step; beyond it no
- * rank adds more than its share, but where processors have one more to serve. */
+/* More ranks never take less. Exceptions: a reduce, whose root stores what is one rank's share of the
+ * loads; copy-in at half the length, because the limit falls with the ranks; non-temporal stores. One more
+ * rank than cores is a step; beyond it each rank adds at most its share, unless cores get one more. */
 static void one_host_by_ranks(void **state)
 {
     struct weft_link_cost cost = {
@@ -1101,8 +1097,8 @@ static void one_host_by_ranks(void **state)
         }
 }
 
-/* What was measured is what the model then says of the same lengths, for any number of ranks and
- * processors: about, where ranks that take turns have no caches left for the shortest of them. */
+/* The model returns the measured times at the measured lengths, for any number of ranks and cores; about,
+ * where oversubscribed ranks have no cache left for the shortest. */
 static void one_host_is_calibrated(void **state)
 {
     for (uint32_t ranks = 2; ranks <= 64; ranks++)
@@ -1133,7 +1129,7 @@ static void one_host_is_calibrated(void **state)
                                 (uint64_t)(times_ns[which] * 0.85), (uint64_t)(times_ns[which] * 1.15));
             }
         }
-    /* times that no machine has still give figures that a table can hold */
+    /* impossible times still give figures that fit into a table */
     struct weft_link_memory nonsense = {0};
     weft_onehost_model_fit(2, 2, (const double[]){900, 100, 50, 20, 10, 5}, &nonsense);
     assert_true(nonsense.words_ns >= 1 && nonsense.slices_ns >= 1 && nonsense.said_ps >= nonsense.cached_ps &&
@@ -1144,7 +1140,7 @@ static void one_host_is_calibrated(void **state)
                 nonsense.passed_ps <= 999999999 && nonsense.past_ps <= 999999999);
 }
 
-/* The terms are printed; a table without them is told from one that has them. */
+/* The terms are printed, and a table without them is reported. */
 static void one_host_is_explained(void **state)
 {
     struct weft_link_cost cost = {
@@ -1165,8 +1161,8 @@ static void one_host_is_explained(void **state)
     assert_in_range(weft_onehost_model_explain(&question, 2, text, 20), 20, 400); /* cut, not overrun */
 }
 
-/* Several ranks on each of several hosts, which share its link: the plan of two levels where neither
- * latency nor bytes alone count. */
+/* Several ranks on each of several hosts that share its link: the hierarchy is chosen where neither
+ * latency nor bytes dominate. */
 static void choice_among_hosts(void **state)
 {
     static const uint32_t ranks[] = {256, 250, 30};
@@ -1199,12 +1195,12 @@ static void choice_among_hosts(void **state)
         assert_true(!hosts.subtrees && weft_plan_choose(&question, NULL) != WEFT_PLAN_HIERARCHY);
         question.forced_plan = WEFT_PLAN_HIERARCHY, question.reproducible = false;
         assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HIERARCHY);
-        question.hosts = NULL; /* told, but nothing is known of hosts */
+        question.hosts = NULL; /* forced, but hosts are unknown */
         assert_int_not_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HIERARCHY);
     }
 }
 
-/* No cliff: from one size, or number of ranks, to the next the modelled time of the chosen plan grows by
+/* No leap: from one size, or number of ranks, to the next the modelled time of the chosen plan grows by
  * what was added. */
 static void no_cliffs(void **state)
 {
@@ -1219,8 +1215,8 @@ static void no_cliffs(void **state)
     }
 }
 
-/* What was measured is what the model then says of the same vectors; in between it has no cliff, longer is
- * never cheaper, and twice the ranks on the same processors take longer. */
+/* The model returns the measured times at the measured lengths; in between it has no leap, a longer vector
+ * never costs less, and twice the ranks on the same cores take longer. */
 static const struct weft_link_runs runs_of_sockets = {
     2,
     2,
@@ -1269,7 +1265,7 @@ static void runs_are_calibrated(void **state)
         }
     }
     struct weft_link_cost cost = {.pairs = 1, .latency_ns = 1, .bytes_per_second = 1};
-    /* times that no machine has still give numbers that a table can hold */
+    /* impossible times still give figures that fit into a table */
     double none[WEFT_LINK_PATTERNS][WEFT_PLAN_MESSAGE_COST_SAMPLES] = {{0}};
     weft_plan_fit_message_costs(5, 0, none, &cost, &cost.runs);
     assert_true(weft_link_runs_are_valid(&cost.runs));
@@ -1301,7 +1297,7 @@ static void runs_have_no_cliffs(void **state)
     question.ranks = 8, question.bytes = 1 << 20;
     cost.runs.processors = cost.runs.ranks = 8;
     weft_plan_choose(&question, own);
-    cost.runs.processors = cost.runs.ranks = 2; /* now each processor serves four */
+    cost.runs.processors = cost.runs.ranks = 2; /* each core now runs four ranks */
     weft_plan_choose(&question, shared);
     assert_true(shared[WEFT_PLAN_RING] > 3 * own[WEFT_PLAN_RING]);
 }
