@@ -1,5 +1,5 @@
-/* test_all_reduce.c - the compressed all-reduce gives the bits a shard's combiner would, on every rank,
- * step after step. */
+/* compressed/test_all_reduce.c - the compressed all-reduce gives the bits of a shard's combiner on every
+ * rank, over several steps. */
 #include "tests/collective/world.h"
 
 #include <math.h>
@@ -19,14 +19,14 @@ static float gradient(uint32_t rank, uint32_t step, uint64_t i)
     return ldexpf((float)(int32_t)(x >> 32), -33 + (int)(x % 7));
 }
 
-/* One step through a combiner in the middle. */
+/* One step through one combiner. */
 static void reference_step(struct weft_codec **codecs, const struct weft_codec_spec *spec,
                            const struct weft_shape *shape, uint32_t ranks, float *const *grads, float scale,
                            float *out)
 {
     struct weft_combiner *combiner;
     struct weft_codec_spec plain = *spec;
-    plain.global = 0; /* an all-reduce has nobody to owe the rest */
+    plain.global = 0; /* an all-reduce keeps no residual in a combiner */
     assert_int_equal(weft_combiner_create(weft_env_system(), &plain, shape, ranks, &combiner), WEFT_OK);
     for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
         uint8_t *bytes = malloc(weft_codec_contribution_bytes_max(spec, shape, round) + 1);
@@ -108,7 +108,8 @@ static const char *const specs[] = {"dense",
 static struct world *world;
 static struct weft_group *groups[RANKS_MAX];
 
-static uint32_t shared_from; /* rounds are shared out or sliced from so many ranks; 0: the group decides */
+/* rounds are split by regions or slices from this number of ranks on; 0: the group decides */
+static uint32_t shared_from;
 
 static void open_groups(uint32_t ranks)
 {
@@ -126,8 +127,7 @@ static void close_groups(uint32_t ranks)
     world_free(world);
 }
 
-/* All codecs at once, so that their rounds overlap; several steps, so that residuals and warm starts are
- * in it. */
+/* All codecs at the same time, so their rounds overlap; several steps, for residuals and warm starts. */
 static void bits_of_the_combiner(void **state)
 {
     static const uint32_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -171,13 +171,14 @@ static void bits_of_the_combiner(void **state)
     }
 }
 
-/* Whether all ranks learn whose gradient is not finite: not from a sum. */
+/* Returns whether the error names the rank whose gradient is not finite. A sum cannot. */
 static bool names_rank(const struct weft_codec_spec *spec)
 {
     return weft_codec_combine_kind(spec, 0) == WEFT_COMBINE_GATHER;
 }
 
-/* One rank's gradient holds a NaN: all ranks are told, the group lives, and the next step works. */
+/* One rank's gradient has a NaN: all ranks return the error, the group stays usable, and the next step
+ * works. */
 static void not_finite_everywhere(void **state)
 {
     uint32_t ranks = 3;
@@ -216,8 +217,8 @@ static void not_finite_everywhere(void **state)
     close_groups(ranks);
 }
 
-/* The same with sums shared out, by regions or slices, and with gathers alone: no bit differs, and a NaN is
- * found as well. */
+/* The same with rounds split by regions or slices, and with gathers only: equal bits, and a NaN is
+ * detected. */
 static void shared_out(void **state)
 {
     for (uint32_t way = 0; way < 2; way++) {
@@ -237,7 +238,7 @@ static const char *const sliced_specs[] = {"f16",
                                            "e5m2:min_count=1"};
 #define SLICED_SPECS (sizeof sliced_specs / sizeof sliced_specs[0])
 
-/* Starts one step on all ranks of the open groups and waits for it. */
+/* Runs one step on all ranks of the open groups. */
 static void run_step(struct tensor *t, uint32_t ranks)
 {
     uint32_t pending = ranks;
@@ -278,9 +279,8 @@ static void few_elements(void **state)
     shared_from = 0;
 }
 
-/* Rank 1 orders its bytes as for pieces, so the codes of the first elements stand where scales are
- * expected. The code of -1 is above all scales. Only rank 2 finds such codes in its slice, and all ranks
- * fail. */
+/* Rank 1 orders its bytes as for pieces, so codes of elements stand at the position of scales. The code of
+ * -1 exceeds all scales. Only rank 2 has such codes in its slice, and all ranks fail. */
 static void unreadable_contribution(void **state)
 {
     const uint32_t ranks = 3;
@@ -304,7 +304,8 @@ static void unreadable_contribution(void **state)
     shared_from = 0;
 }
 
-/* What is shared out, and that the figures of the judge follow: few ranks or dense unions do not pay. */
+/* Which rounds are split, and the traffic that the codec tuner uses: few ranks or dense unions are not
+ * split. */
 static void when_it_pays(void **state)
 {
     struct weft_codec_spec spec;
@@ -318,7 +319,7 @@ static void when_it_pays(void **state)
         const double one = (double)weft_codec_contribution_bytes_max(&spec, &shape, 0),
                      gathered = (ranks - 1) * one;
         assert_true(traffic.bytes <= gathered);
-        assert_true(traffic.bytes <= one + (double)dense); /* however many */
+        assert_true(traffic.bytes <= one + (double)dense); /* for any number of ranks */
         if (ranks <= 4) assert_true(traffic.bytes == gathered && traffic.hops == 1);
         if (ranks >= 128) assert_true(traffic.bytes < 0.8 * gathered && traffic.hops == 2);
         least = traffic.bytes < least ? traffic.bytes : least;

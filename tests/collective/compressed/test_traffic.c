@@ -1,5 +1,5 @@
-/* test_traffic.c - a compressed all-reduce sends at most a fixed share of what the dense one sends, by
- * the transport's counters, and the model of its cost has the same bytes. */
+/* test_traffic.c - by the transport's counters a compressed all-reduce sends at most a fixed fraction of
+ * the dense one, and the model of its cost gives the same bytes. */
 #include "tests/collective/world.h"
 
 #include <math.h>
@@ -127,7 +127,7 @@ static void share_of_dense(void **state)
     }
 }
 
-/* What the table is relative to. */
+/* Baseline of the table. */
 static void dense_sends_its_formula(void **state)
 {
     const uint64_t elems = 1 << 17;

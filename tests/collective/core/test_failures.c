@@ -1,5 +1,5 @@
-/* test_failures.c - everything that goes wrong ends: on every rank, once, with a text that names who and
- * what. */
+/* test_failures.c - every failure ends on every rank, once, with a text that names the culprit and the
+ * cause. */
 #include "collective/core/internal.h"
 #include "tests/collective/call.h"
 
@@ -108,7 +108,7 @@ static void differ(uint32_t ranks, uint32_t odd, void (*change)(struct weft_coll
     }
     all_ended(ranks, WEFT_ERR_MISMATCH, what, name);
     for (uint32_t r = 0; r < ranks; r++) {
-        /* the group has ended: later calls are refused with the same sentence */
+        /* the group has ended: later calls return the same text */
         struct weft_coll_args args = base_args(r);
         struct weft_error error = {0};
         assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, NULL, NULL, &error),
@@ -118,7 +118,7 @@ static void differ(uint32_t ranks, uint32_t odd, void (*change)(struct weft_coll
     close_groups(ranks);
 }
 
-/* A pair's own failures: nobody else has posted anything, and all learn of it. */
+/* Failures of a send or recv: no other operation is posted, and all ranks get the error. */
 static struct weft_coll_args pair_args(uint32_t rank, enum weft_coll_kind kind, uint32_t other,
                                        uint64_t count)
 {
@@ -138,7 +138,7 @@ static void pairs_that_do_not_meet(void **state)
     post(0, &lonely);
     all_ended(3, WEFT_ERR_DEADLINE, "a recv", "rank 2 (host c)");
     close_groups(3);
-    for (uint64_t longer = 0; longer < 2; longer++) { /* than the buffer, and shorter */
+    for (uint64_t longer = 0; longer < 2; longer++) { /* longer than the buffer, and shorter */
         open_groups(2);
         struct weft_coll_args send = pair_args(0, WEFT_COLL_SEND, 1, longer ? 12 : 8),
                               recv = pair_args(1, WEFT_COLL_RECV, 0, 10);
@@ -158,7 +158,7 @@ static void pairs_that_do_not_meet(void **state)
     close_groups(2);
 }
 
-/* Pieces whose lengths two ranks see differently; counts that all must share. */
+/* Pieces with lengths that differ between two ranks; counts that must be equal on all ranks. */
 static void counts_that_differ(void **state)
 {
     static const uint64_t counts[2] = {5, 7}, others[2] = {7, 5}, to[2] = {3, 4}, from[2] = {3, 9};
@@ -181,11 +181,11 @@ static void counts_that_differ(void **state)
     close_groups(2);
 }
 
-/* Pieces of which one side thinks that they are empty, or longer by whole messages: without a header of
- * its own the pair would end with its deadline, or one side as if all were well. */
+/* One side expects an empty piece, or a length that differs by whole messages. Without a length in the
+ * first message the pair would time out, or one side would succeed. */
 static void pieces_that_differ(void **state)
 {
-    /* the root's mind, rank 1's */
+    /* length at the root, and at rank 1 */
     static const uint64_t lengths[][2] = {{0, 10}, {10, 0}, {16384, 32768}, {32768, 16384}, {7, 8}};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
         for (int gathers = 0; gathers < 2; gathers++) {
@@ -203,7 +203,8 @@ static void pieces_that_differ(void **state)
             never = false;
             world_run(world, &never, WEFT_MS(1));
             assert_int_equal(outcomes[gathers ? 0 : 1].status, WEFT_ERR_MISMATCH);
-            for (uint32_t r = 0; r < 3; r++) { /* who was through before knows it at its next call */
+            /* a rank that completed before gets the error with its next call */
+            for (uint32_t r = 0; r < 3; r++) {
                 struct weft_coll_args args = base_args(r);
                 struct weft_error error = {0};
                 assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, NULL, NULL, &error),
@@ -214,7 +215,7 @@ static void pieces_that_differ(void **state)
             }
             close_groups(3);
         }
-    /* rank 0 sends none, rank 1 waits for 7 */
+    /* rank 0 sends none, rank 1 expects 7 */
     static const uint64_t to[2][2] = {{3, 0}, {5, 3}}, from[2][2] = {{3, 0}, {7, 3}};
     open_groups(2);
     for (uint32_t r = 0; r < 2; r++) {
@@ -227,9 +228,9 @@ static void pieces_that_differ(void **state)
     close_groups(2);
 }
 
-/* Ranks dealt out to two hosts in turn, whose ring goes 0 2 1 3. Ranks 0 and 3 call a ring, and send to 2
- * and 0; 1 and 2 call a broadcast from 2, which sends to 3, 0 and, from there, to 1: but for the greeting
- * nobody would hear from a rank that it listens to. */
+/* Ranks interleaved over two hosts, so the ring order is 0 2 1 3. Ranks 0 and 3 call a ring and send to 2
+ * and 0. Ranks 1 and 2 call a broadcast from 2, which sends to 3, 0 and, from there, to 1. Only the header
+ * check connects ranks that differ. */
 static void two_ways_round(void **state)
 {
     static const uint32_t host_of[4] = {0, 1, 0, 1};
@@ -248,7 +249,7 @@ static void two_ways_round(void **state)
     }
     assert_int_equal(world_run(world, &done, WEFT_SECONDS(1000)), WEFT_OK);
     for (uint32_t r = 0; r < 4; r++)
-        /* the root may have been through */
+        /* the root may have completed */
         if (outcomes[r].status != WEFT_ERR_MISMATCH && (r != 2 || outcomes[r].status != WEFT_OK))
             fail_msg("rank %u: %s: %s", r, weft_status_name(outcomes[r].status), outcomes[r].text);
     close_groups(4);
@@ -291,7 +292,7 @@ static void every_field_of(uint32_t ranks_most)
 
 static void every_field(void **state) { every_field_of(5); }
 
-/* Whether a plan's own messages greet or a greeting goes before them. */
+/* With and without a header check before the plan's own messages. */
 static void every_plan(void **state)
 {
     static const enum weft_plan_id plans[] = {WEFT_PLAN_DIRECT, WEFT_PLAN_DOUBLING, WEFT_PLAN_HALVING,
@@ -303,8 +304,8 @@ static void every_plan(void **state)
     base_plan = WEFT_PLAN_RING;
 }
 
-/* A root only sends: with eager messages its part may be over before the news comes. Then its next call
- * brings it. */
+/* A root only sends. With eager messages its part may complete before the FAIL arrives; then its next call
+ * returns the error. */
 static void other_root(void **state)
 {
     for (uint32_t ranks = 2; ranks <= 4; ranks++) {
@@ -354,7 +355,7 @@ static void other_order(void **state)
     close_groups(ranks);
 }
 
-/* ---- somebody is late, silent or dead ---- */
+/* ---- late, silent and dead ranks ---- */
 static void late(uint32_t ranks, uint32_t odd, uint64_t count, enum weft_plan_id plan)
 {
     char part[64];
@@ -368,7 +369,7 @@ static void late(uint32_t ranks, uint32_t odd, uint64_t count, enum weft_plan_id
         if (r != odd) post(r, &args);
     }
     all_ended(ranks, WEFT_ERR_DEADLINE, part, "operation 0 (all_reduce of");
-    assert_true(world_seconds(world) < 6.0); /* buffers longer than eager messages came free too */
+    assert_true(world_seconds(world) < 6.0); /* buffers longer than eager messages were released as well */
     struct weft_coll_args args = base_args(odd);
     struct weft_error error = {0};
     never = false;
@@ -383,11 +384,11 @@ static void late_rank(void **state)
     for (int plan = WEFT_PLAN_DIRECT; plan <= WEFT_PLAN_RING; plan++) {
         late(2, 1, 100, plan);
         late(5, 0, 100, plan);
-        late(5, 3, 40000, plan); /* 32 KiB slices: sends wait for receives that never come */
+        late(5, 3, 40000, plan); /* 32 KiB slices: the matching receives are never posted */
     }
 }
 
-/* A process that is stopped: connected, silent. Its buffers are given up after a grace time. */
+/* A stopped process: connected and silent. After release_timeout_ns its connection is closed. */
 static void stopped_rank(void **state)
 {
     uint32_t ranks = 4;
@@ -398,7 +399,7 @@ static void stopped_rank(void **state)
         args.deadline_ns = WEFT_SECONDS(5);
         post(r, &args);
     }
-    weft_sim_remove(world->sim, world->loops[2]); /* never stepped again, and not dead */
+    weft_sim_remove(world->sim, world->loops[2]); /* not stepped any more, and not dead */
     pending--;
     enum weft_status run = world_run(world, &done, WEFT_SECONDS(20));
     assert_int_equal(run, WEFT_OK);
@@ -412,7 +413,7 @@ static void stopped_rank(void **state)
     close_groups(ranks);
 }
 
-/* Of whom nobody hears: the others may be gone, or it is. */
+/* All others are silent: they may be lost, or this rank is cut off. */
 static void cut_off_rank(void **state)
 {
     open_groups(4);
@@ -426,7 +427,8 @@ static void cut_off_rank(void **state)
     close_groups(4);
 }
 
-/* Six are one operation ahead of two between whom a link is broken: it is these who wait for each other. */
+/* Six ranks are one operation further than two ranks with a broken link between them; these two wait for
+ * each other. */
 static void cut_between_others(void **state)
 {
     static int64_t in[8], out[8][8];
@@ -443,7 +445,7 @@ static void cut_between_others(void **state)
                                         .deadline_ns = WEFT_SECONDS(9)};
         struct weft_coll_args barrier = {.kind = WEFT_COLL_BARRIER, .deadline_ns = WEFT_SECONDS(5)};
         post(r, &gather);
-        if (r == 3 || r == 4) continue; /* they call it when they have all */
+        if (r == 3 || r == 4) continue; /* they call it after all others */
         second[r].pending = &pending;
         second[r].all_done = &done;
         pending++;
@@ -472,7 +474,7 @@ static void killed_rank(void **state)
                 post(r, &args);
             }
             weft_sim_kill_at(world->sim, 4, weft_sim_now_ns(world->sim) + at_us * 1000);
-            pending--; /* the dead one ends nothing, or too early */
+            pending--; /* the dead rank completes nothing, or completed before */
             never = false;
             world_run(world, &never, WEFT_SECONDS(2));
             for (uint32_t r = 0; r < ranks; r++) {
@@ -485,7 +487,7 @@ static void killed_rank(void **state)
         }
 }
 
-/* Nothing is posted when a rank dies: the next call says so. */
+/* No operation is posted when a rank dies: the next call returns the error. */
 static void killed_while_idle(void **state)
 {
     open_groups(5);
@@ -503,8 +505,8 @@ static void killed_while_idle(void **state)
     close_groups(5);
 }
 
-/* Rank 0 is not polled for ten seconds (a debugger, a paused machine): its deadline of five does not count
- * them. */
+/* Rank 0 does not run for ten seconds (a debugger, a paused machine): they do not count for its deadline
+ * of five. */
 static void own_pause_does_not_count(void **state)
 {
     open_groups(2);
@@ -556,10 +558,10 @@ static void run_for(uint64_t ns)
     world_run(world, &never, ns);
 }
 
-/* What it has to hear waits for a group that is still to come, of one after the other, without end. */
+/* Control messages for groups that are made later wait, for one group after the other, without end. */
 static void told_before_it_is_made(void **state)
 {
-    enum { GROUPS = 1500 }; /* more than what may wait at a time */
+    enum { GROUPS = 1500 }; /* more than the router holds at one time */
     open_groups(2);
     for (uint32_t g = 0; g < GROUPS; g++) {
         char text[32];
@@ -574,7 +576,7 @@ static void told_before_it_is_made(void **state)
         run_for(WEFT_MS(1));
         assert_true(outcomes[0].ended);
         struct weft_group *late = make_one(1, 2, 10 + g);
-        run_for(WEFT_MS(1)); /* the text follows */
+        run_for(WEFT_MS(1)); /* the text is the payload */
         if (weft_coll_post(late, &args, outcome_done, &outcomes[1], NULL, &error) != WEFT_ERR_ABORTED ||
             strcmp(error.text, text) != 0)
             fail_msg("group %u: not told: %s", g, error.text);
@@ -584,8 +586,8 @@ static void told_before_it_is_made(void **state)
     close_groups(2);
 }
 
-/* The third takes no part in so many memberships of the first two. Then all are in one, and what these
- * send it comes before it has made the group. */
+/* The third rank is in none of many groups of the first two. Then all are in one group, and messages of
+ * the first two arrive before the third has made it. */
 static void rest(uint32_t epochs)
 {
     struct weft_group *here[3], *before;
@@ -627,8 +629,8 @@ static void who_has_rested_hears_of_the_group_of_all(void **state)
     for (size_t i = 0; i < sizeof epochs / sizeof *epochs; i++) rest(epochs[i]);
 }
 
-/* A barrier of ranks first to last in the group of the first three, which the rest of these have not
- * called: half of its time is over. */
+/* A barrier of ranks first to last in the group of the first three, which the others of them have not
+ * called. Half of its deadline has passed. */
 static void wait_in_another_group(uint32_t first, uint32_t last, struct weft_group **others,
                                   struct outcome *ends)
 {
@@ -642,7 +644,7 @@ static void wait_in_another_group(uint32_t first, uint32_t last, struct weft_gro
     run_for(WEFT_SECONDS(11));
 }
 
-/* Whom a recv waits for has called nothing in its group, and waits in another: that is what is said of it. */
+/* The peer of a recv has called nothing in its group and waits in another group: the text names that. */
 static void pair_with_one_that_waits_elsewhere(void **state)
 {
     struct weft_group *others[3];
@@ -659,7 +661,7 @@ static void pair_with_one_that_waits_elsewhere(void **state)
     close_groups(3);
 }
 
-/* Two have not called it, and are all that have not. */
+/* Only these two have not called it. */
 static void two_that_wait_elsewhere(void **state)
 {
     struct weft_group *others[3];
@@ -680,7 +682,7 @@ static void two_that_wait_elsewhere(void **state)
 
 static void said(struct weft_completion *completion, enum weft_status status) {}
 
-/* A rank may say anything of whom it waits for. */
+/* A rank may claim to wait for any rank. */
 static void an_answer_that_cannot_be(void **state)
 {
     static const uint32_t awaited[] = {3, 77, GROUP_RANK_NONE - 1};
@@ -695,8 +697,8 @@ static void an_answer_that_cannot_be(void **state)
             assert_int_equal(weft_coll_post(two[r], &args, outcome_done, &ends[r], NULL, NULL),
                              WEFT_IN_PROGRESS);
         }
-        run_for(WEFT_SECONDS(1) + WEFT_MS(50)); /* rank 0 asks; rank 2 has no such group, and says all the
-                                                 * same: */
+        /* rank 0 requests status; rank 2 has no such group and replies all the same */
+        run_for(WEFT_SECONDS(1) + WEFT_MS(50));
         const struct coll_header header = {.type = COLL_MESSAGE_STATUS_REPLY,
                                            .group = 10,
                                            .rank = 2,
@@ -724,7 +726,7 @@ static void an_answer_that_cannot_be(void **state)
     }
 }
 
-/* ---- ended from outside ---- */
+/* ---- ended by the owner ---- */
 static void failed_by_the_owner(void **state)
 {
     uint32_t ranks = 5;
@@ -737,7 +739,7 @@ static void failed_by_the_owner(void **state)
     never = false;
     world_run(world, &never, WEFT_MS(1));
     weft_group_fail(groups[0], WEFT_ERR_ABORTED, "the coordinator says so");
-    assert_false(outcomes[0].ended); /* from the loop, not from the call */
+    assert_false(outcomes[0].ended); /* from the loop, not inside the call */
     all_ended(ranks, WEFT_ERR_ABORTED, "the coordinator says so", "");
     close_groups(ranks);
 }
@@ -761,7 +763,7 @@ static void freed_in_the_middle(void **state)
     close_groups(ranks);
 }
 
-/* A group that ends in good order: who leaves first is not missed by the operation he has taken part in. */
+/* A group that ends in order: a rank that leaves first is not needed by operations that it took part in. */
 static void leaving_is_no_loss(void **state)
 {
     uint32_t ranks = 5;
@@ -886,14 +888,15 @@ static enum weft_status attempt(struct weft_env *env, void *context)
         if (posted == WEFT_IN_PROGRESS) pending++;
         else first = posted;
     }
-    if (pending) world_run(world, &done, WEFT_SECONDS(60)); /* a step that finds no memory tries again */
+    if (pending) world_run(world, &done, WEFT_SECONDS(60)); /* a step without memory is retried */
     for (uint32_t r = 0; r < 3; r++) {
         if (first == WEFT_OK && outcomes[r].status != WEFT_OK) first = WEFT_ERR_INTERNAL;
         if (status == WEFT_OK) weft_group_free(groups[r]);
     }
     world_free(world);
     struct fail_env *fail = context;
-    return first == WEFT_OK && fail->failed ? WEFT_ERR_NO_MEMORY : first; /* survived it: as good */
+    /* it succeeded in spite of the failed allocation: equally good */
+    return first == WEFT_OK && fail->failed ? WEFT_ERR_NO_MEMORY : first;
 }
 
 static void memory_runs_out(void **state)

@@ -1,5 +1,5 @@
-/* test_flight_recorder.c - the flight recorder keeps the last operations whole, says who waits for whom,
- * and may be read by another thread at any time. */
+/* test_flight_recorder.c - the flight recorder keeps the last operations whole and shows the rank that
+ * each waits for; another thread reads it at any time. */
 #include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -54,9 +54,9 @@ static void keeps_the_last(void **state)
     }
     record.status = WEFT_ERR_DEADLINE;
     record.sequence = 106;
-    weft_recorder_update(recorder, 6, &record); /* overwritten by number 11: nothing happens */
+    weft_recorder_update(recorder, 6, &record); /* overwritten by number 11: does nothing */
     record.sequence = 107;
-    weft_recorder_update(recorder, 7, &record); /* the oldest that is left */
+    weft_recorder_update(recorder, 7, &record); /* the oldest record */
     assert_false(weft_recorder_read(recorder, 6, &got));
     assert_false(weft_recorder_read(recorder, 12, &got));
     for (uint64_t i = 7; i < 12; i++) {
@@ -74,15 +74,14 @@ static void keeps_the_last(void **state)
     weft_recorder_update(NULL, 0, &record);
 }
 
-/* The lengths of unequal pieces stay as long as their record and the ring of numbers allow, and belong to
- * their record alone. */
+/* The lengths of unequal pieces live as long as their record and the ring allow, and belong to one record. */
 static void keeps_lengths(void **state)
 {
     struct weft_recorder *recorder;
     struct weft_record record = {.kind = WEFT_COLL_ALL_TO_ALL, .phase = "done", .peer = WEFT_RECORD_NO_PEER};
     uint64_t in[3] = {5, 0, 7}, out[3] = {1, 2, 3};
     assert_int_equal(weft_recorder_create(weft_env_system(), 4, &recorder), WEFT_OK);
-    /* not asked for: not kept */
+    /* not enabled: not kept */
     weft_recorder_lengths(recorder, weft_recorder_add(recorder, &record), in, 3, NULL, 0);
     assert_int_equal(weft_recorder_keep_lengths(recorder, UINT64_MAX), WEFT_ERR_INVALID);
     assert_int_equal(weft_recorder_keep_lengths(recorder, 0), WEFT_ERR_INVALID);
@@ -111,7 +110,8 @@ static void keeps_lengths(void **state)
     weft_recorder_add(recorder, &record);
     for (int i = 0; i < 2; i++)
         weft_recorder_lengths(recorder, weft_recorder_add(recorder, &record), out, 3, NULL, 0);
-    root = dump(recorder); /* now the place of the third's is another's, who has none or its own */
+    /* the slot of the third record now belongs to a record without lengths or with its own */
+    root = dump(recorder);
     operations = json_object_get(root, "operations");
     assert_null(json_object_get(json_array_get(operations, 1), "lengths"));
     assert_int_equal(json_array_size(json_object_get(json_array_get(operations, 2), "lengths")), 3);
@@ -121,7 +121,7 @@ static void keeps_lengths(void **state)
     weft_recorder_lengths(NULL, 0, in, 3, NULL, 0);
 }
 
-/* A writer and a reader at once: what is read is always one whole record. */
+/* One writer and one reader: the reader gets whole records only. */
 static struct weft_recorder *shared;
 static atomic_bool stop;
 
@@ -168,7 +168,7 @@ static void *write_lengths(void *context)
     return NULL;
 }
 
-/* What is read of lengths is those of that record. */
+/* The reader gets the lengths of the same record only. */
 static void read_lengths_while_written(void **state)
 {
     pthread_t writer;
@@ -192,7 +192,7 @@ static void read_lengths_while_written(void **state)
     weft_recorder_free(shared);
 }
 
-/* ---- what groups write ---- */
+/* ---- records of groups ---- */
 #define RANKS 4
 
 static struct weft_record last_of(struct weft_recorder *recorder)
@@ -242,7 +242,7 @@ static void who_waits_for_whom(void **state)
         }
         if (turn == 0) assert_int_equal(world_run(world, &done, WEFT_SECONDS(1)), WEFT_OK);
     }
-    world_run(world, &never, WEFT_SECONDS(2)); /* longer than the group's tick */
+    world_run(world, &never, WEFT_SECONDS(2)); /* longer than the poll interval of the group */
     for (uint32_t r = 0; r < RANKS; r++) {
         struct weft_record first, last = last_of(recorders[r]);
         assert_true(weft_recorder_read(recorders[r], 0, &first));
@@ -250,10 +250,11 @@ static void who_waits_for_whom(void **state)
         assert_true(first.posted_ns <= first.started_ns && first.started_ns < first.ended_ns);
         assert_int_equal(last.sequence, r == 2 ? 0 : 1);
         assert_int_equal(weft_recorder_count(recorders[r]), r == 2 ? 1 : 2);
-        assert_int_equal(last.members_hash, last_of(recorders[0]).members_hash); /* one group, one number */
+        /* equal on the members of one group */
+        assert_int_equal(last.members_hash, last_of(recorders[0]).members_hash);
         if (r == 2) continue;
         assert_int_equal(last.status, WEFT_IN_PROGRESS);
-        /* in a ring everybody waits for the one before */
+        /* in a ring each rank waits for the previous one */
         assert_int_equal(last.peer, (r + RANKS - 1) % RANKS);
         assert_true(last.kind == WEFT_COLL_ALL_REDUCE && last.op == WEFT_AVG && last.dtype == WEFT_F32 &&
                     last.count == 1000 && last.group == 9 && last.epoch == 2 && last.rank == r &&

@@ -1,4 +1,4 @@
-/* test_ucx.c - the same operations over real sockets: 2 to 4 endpoints in one process over UCX tcp on
+/* test_ops_ucx.c - the same operations over real sockets: 2 to 4 endpoints in one process, UCX tcp on
  * loopback. */
 #include "tests/collective/call.h"
 
@@ -60,7 +60,7 @@ static void open_all(uint32_t ranks)
     }
 }
 
-/* Step all loops in turn until *done; false when the patience is over. */
+/* Steps all loops in turn until *done; false after PATIENCE_NS. */
 static bool run_all(uint32_t ranks, const bool *done)
 {
     uint64_t until_ns = weft_now_ns(&quiet) + PATIENCE_NS;
@@ -142,7 +142,7 @@ static void all_operations(void **state)
     }
 }
 
-/* One calls another count: all three end, also those with payloads under way. */
+/* One rank calls another count: all three end, also operations with payload in flight. */
 static void mismatch(void **state)
 {
     static float in[3][60000], out[3][60000];
@@ -171,7 +171,7 @@ static void mismatch(void **state)
     close_all(3);
 }
 
-/* Rank 2 goes away in the middle, without a word. */
+/* Rank 2 closes without a message. */
 static void peer_gone(void **state)
 {
     static float in[3][60000], out[3][60000];
