@@ -1,5 +1,5 @@
-/* arena.h - memory of a seed: one piece, forgotten after it with all that the dead have left; what is
- * freed goes back to its size class. */
+/* arena.h - memory of one seed: one block, reset after the seed, with all memory that dead hosts left.
+ * Freed memory returns to its size class. */
 #ifndef WEFT_TESTS_ARENA_H
 #define WEFT_TESTS_ARENA_H
 
@@ -13,7 +13,7 @@ static uint8_t *arena;
 static size_t arena_used;
 static struct arena_block { struct arena_block *next; } *arena_classes[40];
 
-/* A block is preceded by 64 bytes that hold its class. */
+/* 64 bytes before each block hold its class. */
 static void *arena_alloc(struct weft_env *env, size_t bytes)
 {
     uint32_t class = 6;
@@ -36,7 +36,7 @@ static void arena_free(struct weft_env *env, void *memory)
     uint32_t class;
     memcpy(&class, (uint8_t *)memory - 64, sizeof class);
     struct arena_block *block = memory;
-    memset(memory, 0xa5, (size_t)1 << class); /* who reads it still shall notice */
+    memset(memory, 0xa5, (size_t)1 << class); /* a later read of freed memory gets visible garbage */
     block->next = arena_classes[class];
     arena_classes[class] = block;
 }
@@ -47,7 +47,7 @@ static inline void arena_reset(void)
     memset(arena_classes, 0, sizeof arena_classes);
 }
 
-/* `env` takes its memory from it; false: there is none. To be freed: arena. */
+/* env allocates from the arena; false: no memory. The caller frees `arena`. */
 static inline bool arena_make(struct weft_env *env)
 {
     arena = malloc(ARENA_BYTES);

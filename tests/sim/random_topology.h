@@ -1,7 +1,7 @@
-/* random_topology.h - a network for a seed: a star, a fat tree with a thin core, separate rails, or two
- * sites, whose links lose, double and delay bursts, and perhaps a host that is slow, a cut or a cable that
- * is out for a while. Every break heals long before the reliable layer gives up, so nothing of it may show
- * above the transport, but as time. */
+/* random_topology.h - a random network for a seed: a star, a fat tree with a thin core, separate rails, or
+ * two sites. Links lose, duplicate and delay bursts; a host may be slow, a cut or a link may fail for some
+ * time. Every fault ends long before the reliable layer gives up, so above the transport only times
+ * change. */
 #ifndef WEFT_TESTS_RANDOM_TOPOLOGY_H
 #define WEFT_TESTS_RANDOM_TOPOLOGY_H
 
@@ -74,7 +74,7 @@ static inline void random_topology_text(uint64_t seed, uint32_t hosts, char *out
     }
 }
 
-/* NULL: there is no memory; any other failure ends the program, as it is a mistake in this file. */
+/* NULL: no memory. Any other failure is a bug of this file and ends the program. */
 static inline struct weft_topology *random_topology(struct weft_env *env, uint64_t seed, uint32_t hosts)
 {
     char text[4000];

@@ -1,4 +1,4 @@
-/* seed.h - what every seeded test of whole jobs needs: draws, and a log that is read only when asked for. */
+/* seed.h - random draws and a log for the seeded tests of whole jobs; the log is printed with --verbose. */
 #ifndef WEFT_TESTS_SEED_H
 #define WEFT_TESTS_SEED_H
 

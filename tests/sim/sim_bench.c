@@ -1,9 +1,9 @@
-/* sim_bench.c - how fast the simulator is, and how much memory an endpoint takes: `sim_bench --help`.
+/* sim_bench.c - speed of the simulator and memory of an endpoint: `sim_bench --help`.
  *
- * Every endpoint sends to the next one of a ring and receives from the one before, `rounds` times with
- * `window` messages in flight: the traffic of a ring all-reduce without its sums. Printed: events per
- * second of processor time, virtual time, and the memory of the process. With --memory-max it is a test:
- * exit status 1 when the process ever held more. */
+ * Every endpoint sends to the next one of a ring and receives from the previous one, `rounds` times with
+ * `window` messages in flight: the traffic of a ring all-reduce without sums. Prints events per second of CPU
+ * time, virtual time, and the memory of the process. With --memory-max it is a test: exit status 1 if the
+ * process ever used more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void check(enum weft_status status, const char *what)
 static void on_sent(struct weft_completion *completion, enum weft_status status)
 {
     struct runner *runner = weft_container_of(completion, struct lane, sent)->runner;
-    if (done) return; /* closing ends what is still under way */
+    if (done) return; /* closing cancels what is in flight */
     check(status, "send");
     runner->sending--;
     go_on(runner);
@@ -71,7 +71,7 @@ static void on_received(struct weft_completion *completion, enum weft_status sta
     go_on(runner);
 }
 
-/* As in a ring, message n goes out when message n - window has come in. */
+/* As in a ring, message n is sent after message n - window has arrived. */
 static void go_on(struct runner *runner)
 {
     while (runner->receiving < settings.window && runner->received + runner->receiving < settings.rounds) {
@@ -146,12 +146,12 @@ static void open_all(struct weft_sim *sim)
     }
 }
 
-/* Everybody leaves, everybody hears of it, and all is given back. */
+/* All endpoints leave, all are notified, and all memory is freed. */
 static void close_all(struct weft_sim *sim)
 {
     for (uint32_t i = 0; i < settings.endpoints; i++) weft_transport_close(runners[i].transport);
     enum weft_status status = weft_sim_run(sim, NULL, weft_sim_now_ns(sim) + WEFT_SECONDS(1));
-    if (status != WEFT_ERR_STATE) check(status, "the end"); /* nothing is left to happen */
+    if (status != WEFT_ERR_STATE) check(status, "the end"); /* no event is left */
     for (uint32_t i = 0; i < settings.endpoints; i++) {
         for (int k = 0; k < 100 && !weft_transport_drained(runners[i].transport); k++)
             weft_transport_progress(runners[i].transport, 64);

@@ -1,20 +1,19 @@
-/* sim_collective_seeds.c - 64 ranks in one process under random kills, slow hosts and late callers, seed
- * after seed.
+/* sim_collective_seeds.c - 64 ranks in one process with random kills, slow hosts and late callers.
  *
- * A seed decides the network, three overlapping groups, a script of operations for each, who is slow, who
- * calls late, who is killed when, and one trouble more: a rank that calls something else (count, element
- * type, reduction, plan, operation, root, order), one that never calls, or two hosts cut off from each other,
- * for a while or for good. In some seeds a host aborts at some moment, as weft_abort does: its groups fail,
- * and those of the others when they hear of it, each a little later; or they hear of it from nobody but its
- * groups. Checked for every operation of every rank that lives:
- *   - it ended, exactly once, within bounded virtual time (no hang);
- *   - it either has the right bits (no wrong sum), or ended with WEFT_ERR_PEER_LOST, _MISMATCH, _DEADLINE or
- *     _ABORTED, whichever such a trouble may bring, naming one of those who caused it (an abort: with the
- *     words of who aborted);
- *   - where nothing happened to a group, everything succeeded.
+ * A seed selects the network, three overlapping groups, a script of operations for each, slow hosts, late
+ * callers, kills, and one more fault: a rank that calls another operation (count, element type, reduction,
+ * plan, kind, root, order), a rank that never calls, or a cut between two hosts, for some time or
+ * permanently. In some seeds a host aborts as weft_abort does: its groups fail; the groups of the others fail
+ * when they learn of it, from the coordinator or only through their groups.
  *
- * With --topology every seed has a network of its own (random_topology.h), whose links queue, lose, double
- * and break.
+ * Checks for every operation of every live rank:
+ *   - it ended exactly once within bounded virtual time (no hang);
+ *   - it has the right bits, or ended with WEFT_ERR_PEER_LOST, _MISMATCH, _DEADLINE or _ABORTED, as the fault
+ *     allows, with a text that names one of the culprits (after an abort: the text of the rank that aborted);
+ *   - in a group without a fault every operation succeeded.
+ *
+ * With --topology every seed has a random network (random_topology.h) whose links queue, lose, duplicate and
+ * fail.
  *
  *     sim_collective_seeds [--seeds N] [--first S] [--ranks R] [--topology] [--verbose] */
 #include <stdio.h>
@@ -51,32 +50,31 @@ struct rank_op {
     struct outcome outcome;
 };
 
-/* What one rank of one group does. */
+/* Script of one rank of one group. */
 struct rank_script {
     struct group_script *group_script;
     struct weft_group *group;
     struct weft_loop *loop;
-    struct weft_timer late, hears;     /* of an abort */
+    struct weft_timer late, hears;     /* hears: when it learns of an abort */
     uint32_t rank, host, posted, op_count;
     struct rank_op ops[OPS_MAX];
 };
 
 struct group_script {
-    struct weft_plan_hosts sharing;    /* for the hierarchy: which ranks are said to share a host; any is
-                                        * right */
+    /* for the hierarchy: ranks that share a host; any placement is valid */
+    struct weft_plan_hosts sharing;
     uint32_t sharing_memory[9 * WORLD_HOSTS_MAX + 5];
-    uint32_t ranks, op_count, at_once; /* posts that many before it waits for one */
+    uint32_t ranks, op_count, at_once; /* at_once: posts before it waits for one */
     uint32_t hosts[WORLD_HOSTS_MAX];
     struct call calls[OPS_MAX];
-    uint8_t *expected[OPS_MAX];        /* outputs of all ranks one after the other, or one for all */
+    uint8_t *expected[OPS_MAX];        /* outputs of all ranks in sequence, or one for all ranks */
     struct rank_script scripts[WORLD_HOSTS_MAX];
-    struct call odd_calls[OPS_MAX];    /* what rank `odd` calls instead */
-    uint32_t odd, absent;              /* NOBODY; calls differently from operation odd_from on; calls
-                                        * nothing from absent_from on */
+    struct call odd_calls[OPS_MAX];    /* calls of rank `odd` */
+    /* NOBODY; odd differs from operation odd_from on; absent calls nothing from absent_from on */
+    uint32_t odd, absent;
     uint32_t odd_from, absent_from;
-    bool aborted;                      /* whoever aborts is in it, or all hear of it */
-    bool hurt, cut;                    /* somebody of it was killed; two of it are cut off from each other
-                                        * for good */
+    bool aborted;                      /* the rank that aborts is a member, or all members learn of it */
+    bool hurt, cut;                    /* a member was killed; a permanent cut is between two members */
 };
 
 struct run {
@@ -87,9 +85,9 @@ struct run {
     bool cut_heals;
     struct weft_timer cut_timer;
     uint32_t aborts;                   /* host; NOBODY */
-    bool aborts_told;                  /* the others hear of it as from a coordinator */
+    bool aborts_told;                  /* the other hosts learn of it as from a coordinator */
     char abort_text[100];
-    uint32_t pending;                  /* operations of hosts that are not to be killed */
+    uint32_t pending;                  /* operations of hosts that are not killed */
     bool all_done;
     size_t chunk_bytes; /* of all groups */
     char why[1000];
@@ -112,7 +110,7 @@ static void op_done(void *context, enum weft_status status, const char *text)
     post_some(script);
 }
 
-/* Post what the script allows; a refusal counts as the outcome of the operation. */
+/* Posts what the script allows. A refusal counts as the result of the operation. */
 static void post_some(struct rank_script *script)
 {
     struct group_script *g = script->group_script;
@@ -176,7 +174,7 @@ static void choose_call(struct call *call, const struct weft_plan_hosts *sharing
     call->hosts = sharing;
 }
 
-/* ---- a rank that calls something else, or nothing ---- */
+/* ---- a rank that makes another call, or none ---- */
 static bool calls_differ(const struct call *a, const struct call *b)
 {
     if (a->kind != b->kind) return true;
@@ -230,7 +228,7 @@ static void choose_trouble(struct group_script *g)
     if (what == 1) g->absent = (uint32_t)roll(g->ranks), g->absent_from = (uint32_t)roll(g->op_count);
 }
 
-/* As if links had been measured: any order and speeds are right. */
+/* As after a measurement of links: any order and speeds are valid. */
 static void follow_links(struct group_script *g, const uint32_t *host_of)
 {
     uint32_t order[WORLD_HOSTS_MAX], speeds[WORLD_HOSTS_MAX], lanes[WORLD_HOSTS_MAX];
@@ -252,7 +250,7 @@ static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
     g->at_once = 1 + (uint32_t)roll(OPS_MAX);
     g->hurt = g->aborted = false;
     for (uint32_t i = 0; i < hosts; i++) g->hosts[i] = i;
-    for (uint32_t i = 0; i < ranks; i++) { /* a random arrangement of the first `ranks` drawn */
+    for (uint32_t i = 0; i < ranks; i++) { /* a random order of the first `ranks` hosts */
         uint32_t j = i + (uint32_t)roll(hosts - i), host = g->hosts[j];
         g->hosts[j] = g->hosts[i];
         g->hosts[i] = host;
@@ -265,7 +263,7 @@ static void make_script(struct group_script *g, uint32_t ranks, uint32_t hosts)
         struct call *call = &g->calls[n];
         choose_call(call, &g->sharing, ranks);
         size_t elem = weft_dtype_bytes(call->dtype);
-        uint64_t out = call_out_elems(call, call->root); /* nobody has a longer one */
+        uint64_t out = call_out_elems(call, call->root); /* no rank has a longer output */
         uint32_t copies = same_everywhere(call) ? 1 : ranks;
         g->expected[n] = arena_alloc(NULL, copies * out * elem + 1);
         for (uint32_t r = 0; r < copies; r++)
@@ -306,7 +304,7 @@ static void make_rank(struct group_script *g, uint32_t rank, struct weft_group *
 }
 
 static bool with_topology; /* --topology */
-static bool still;         /* --still: the clock of a host stands still while a callback runs */
+static bool still;         /* --still: the clock of a host does not advance during a callback */
 static uint64_t retried;   /* bursts, of all seeds */
 static struct weft_topology *topology;
 
@@ -328,7 +326,7 @@ static bool is_culprit(const struct group_script *g, uint32_t rank)
            (g->cut && (host == run.cut_a || host == run.cut_b));
 }
 
-/* "rank 3", "ranks 4, 7-9": some culprit is among those that the text names. */
+/* "rank 3", "ranks 4, 7-9": returns whether a culprit is among the ranks that the text names. */
 static bool names_a_culprit(const struct group_script *g, const char *text)
 {
     for (const char *at = text; (at = strstr(at, "rank"));) {
@@ -348,14 +346,14 @@ static bool names_a_culprit(const struct group_script *g, const char *text)
     return false;
 }
 
-/* May an operation of this group end so? */
+/* Returns whether an operation of this group may end with this status. */
 static bool may_end_so(const struct group_script *g, enum weft_status status)
 {
     if (status == WEFT_ERR_PEER_LOST) return g->hurt || g->cut;
     if (status == WEFT_ERR_MISMATCH) return g->odd != NOBODY;
     if (status == WEFT_ERR_ABORTED) return g->aborted;
-    /* Who has aborted calls no more; where nobody else tells of it, and nothing of it was under way, it is
-     * late. */
+    /* A rank that has aborted calls nothing any more. If no other message reports the abort and nothing
+     * was in flight, it is late. */
     if (status == WEFT_ERR_DEADLINE) return g->absent != NOBODY || g->cut || (g->aborted && !run.aborts_told);
     return false;
 }
@@ -365,7 +363,7 @@ static bool check_rank(const struct group_script *g, const struct rank_script *s
     for (uint32_t n = 0; n < script->op_count; n++) {
         const struct rank_op *op = &script->ops[n];
         const struct call *call = call_of(g, script, n);
-        /* if its part is over before the news comes, who knows what it got */
+        /* if its part completed before the error arrived, its result is undefined */
         bool odd = script->rank == g->odd && n >= g->odd_from;
         size_t elem = weft_dtype_bytes(call->dtype), bytes = call_out_elems(call, script->rank) * elem;
         const uint8_t *expected =
@@ -409,8 +407,8 @@ static void cut_fired(struct weft_timer *timer)
     weft_sim_partition(run.world->sim, run.cut_a, run.cut_b, false);
 }
 
-/* Two hosts hear nothing of each other, from the start or for a moment in the middle; on the ideal
- * network, where what is said meanwhile waits. (Random topologies have cuts of their own.) */
+/* A cut between two hosts, from the start or for some time; on the ideal network, where messages wait
+ * meanwhile. (Random topologies have their own cuts.) */
 static void choose_cut(uint32_t hosts)
 {
     run.cut_a = run.cut_b = NOBODY;
@@ -419,7 +417,7 @@ static void choose_cut(uint32_t hosts)
     run.cut_b = (run.cut_a + 1 + (uint32_t)roll(hosts - 1)) % hosts;
     run.cut_heals = roll(2);
     weft_sim_partition(run.world->sim, run.cut_a, run.cut_b, true);
-    uint32_t third = 0; /* whose loop carries the timer: one that is killed would never heal it */
+    uint32_t third = 0; /* host whose loop ends the cut: a host that is killed would never end it */
     while (third < hosts && run.killed[third]) third++;
     weft_timer_init(&run.cut_timer, cut_fired);
     if (third == hosts) run.cut_heals = false;
@@ -428,7 +426,7 @@ static void choose_cut(uint32_t hosts)
                          weft_now_ns(run.world->envs[third]) + 1000 + roll(WEFT_MS(50)));
 }
 
-/* Both ends of a cut for good are in it. */
+/* Returns whether a permanent cut is between two members. */
 static bool is_cut(const struct group_script *g)
 {
     uint32_t ends = 0;
@@ -449,7 +447,7 @@ static void choose_faults(uint32_t hosts)
         weft_sim_slow(run.world->sim, (uint32_t)roll(hosts), 2 + (uint32_t)roll(30));
 }
 
-/* One host aborts at some moment. The last of the seed's choices, and only in some. */
+/* One host aborts at some time, in some seeds. The last random draw of a seed. */
 static void choose_abort(uint32_t hosts)
 {
     run.aborts = NOBODY;
@@ -490,7 +488,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
     weft_group_options_init(&options);
     options.chunk_bytes = run.chunk_bytes = roll(2) ? 64 : 1 << 20;
     options.inflight_max = roll(2) ? 16 : 2 + (uint32_t)roll(30);
-    options.deadline_ns = WEFT_SECONDS(2); /* far longer than any operation takes where nothing happens */
+    options.deadline_ns = WEFT_SECONDS(2); /* far longer than any operation without a fault */
     for (uint32_t k = 0; k < GROUPS; k++) {
         struct weft_group *groups[WORLD_HOSTS_MAX];
         struct group_script *g = &run.groups[k];
@@ -523,11 +521,11 @@ static bool run_seed(struct weft_env *env, uint64_t seed, uint32_t hosts)
     free(run.world->loops);
     free(run.world->transports);
     free(run.world->envs);
-    free(run.world); /* everything else lies in the arena */
+    free(run.world); /* all other memory is in the arena */
     return good;
 }
 
-/* Of the ranks that lived. */
+/* Of the live ranks. */
 struct ends {
     uint64_t good, lost, mismatched, late, aborted;
 };
@@ -581,7 +579,7 @@ int main(int argc, char **argv)
                    with_topology ? " --topology" : "", still ? " --still" : "");
             return 1;
         }
-        bool any = run.groups[0].hurt; /* it has all hosts */
+        bool any = run.groups[0].hurt; /* group 0 has all hosts */
         hurt += any;
         count_ends(&ends);
         if (verbose) printf("seed %llu: fine%s\n", (unsigned long long)seed, any ? ", with kills" : "");
@@ -596,5 +594,5 @@ int main(int argc, char **argv)
            (unsigned long long)ends.aborted, seconds * 1e3 / (double)seeds);
     free(arena);
     if (with_topology) printf("%llu bursts sent again\n", (unsigned long long)retried);
-    return with_topology && seeds >= 20 && retried == 0; /* then the links lost nothing */
+    return with_topology && seeds >= 20 && retried == 0; /* otherwise the links lost nothing */
 }

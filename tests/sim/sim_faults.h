@@ -1,6 +1,5 @@
-/* sim_faults.h - what happens to the hosts of a simulated job, other than death: parts of the network that
- * do not reach each other, links that stutter, processes that are stopped and wake up later. Transport and
- * control connections alike. */
+/* sim_faults.h - faults of hosts of a simulated job, other than death: network partitions, slow links,
+ * processes that are stopped and continue. They affect the transport and the control connections. */
 #ifndef WEFT_TESTS_SIM_FAULTS_H
 #define WEFT_TESTS_SIM_FAULTS_H
 
@@ -8,15 +7,15 @@
 
 /* Hosts as bits: 1 << host. */
 struct sim_fault {
-    uint64_t stopped;      /* these are not stepped */
-    uint64_t left, right;  /* nothing passes between one of these and one of those */
+    uint64_t stopped;      /* hosts that are not stepped */
+    uint64_t left, right;  /* nothing passes between a host of `left` and one of `right` */
     uint64_t at_ns;
-    uint64_t lasts_ns;     /* WEFT_NEVER: for good */
-    uint32_t times;        /* 0 as 1; once more, as long after its end as it has lasted */
+    uint64_t lasts_ns;     /* WEFT_NEVER: permanent */
+    uint32_t times;        /* repetitions after a pause of the same length; 0 counts as 1 */
 };
 
-/* It happens by itself, by timers of `hand`, the loop of a host that nothing is done to. Memory is the
- * env's, and is not given back. */
+/* Timers of `hand`, the loop of a host without faults, start and end the fault. Memory is the env's and is
+ * not freed. */
 enum weft_status sim_fault_add(struct weft_sim *sim, struct weft_loop *hand, const struct sim_fault *fault);
 
 #endif

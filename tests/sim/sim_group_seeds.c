@@ -1,18 +1,19 @@
-/* sim_group_seeds.c - whole jobs with several groups of ranks, with shards, and with ranks that call
- * something else, on virtual time.
+/* sim_group_seeds.c - whole jobs in virtual time, with several groups of ranks, with shards, and with
+ * differing calls.
  *
- * A seed decides how many workers and shards there are, which groups the workers make (a split of their own,
- * the axes of a mesh), which operations they call in which groups in each step, how each rank interleaves
- * those of different groups; whether one rank once calls another operation, count, element type or root than
- * the others; and who dies, is stopped for a while, or cannot reach whom. Workers and shards (weftd_run) are
- * programs on stacks of their own (sim_process.h). Checked:
- *   - every worker ends, in bounded virtual time;
- *   - whatever a rank is told to be good has the bits that the operation has by its definition, of integers
- *     that the test adds itself;
- *   - a call that differs ends the job for all with WEFT_ERR_MISMATCH and the name of the rank that made it,
- *     unless somebody died before;
- *   - who ends otherwise has a status that something explains, and a text that names one of those who caused
- *     it; with nothing but short stops and cuts everybody finishes.
+ * A seed selects the workers and shards, the groups (a split, the axes of a mesh), the operations of each
+ * step in each group and their interleaving on each rank; whether one rank once calls another operation,
+ * count, element type or root; and hosts that die, stop for some time, or are cut off. Workers and shards
+ * (weftd_run) are programs with their own stacks (sim_process.h).
+ *
+ * Checks:
+ *   - every worker ends in bounded virtual time;
+ *   - every result that a rank gets with WEFT_OK has the bits of the operation's definition, of integers that
+ *     the test adds;
+ *   - a differing call ends the job on all ranks with WEFT_ERR_MISMATCH and the name of its caller, unless a
+ *     rank died before;
+ *   - any other end has a status that a fault explains and a text that names a culprit; with short stops and
+ *     cuts only, every worker completes.
  * A failing seed prints the command that replays it.
  *
  *     sim_group_seeds [--seeds N] [--first S] [--verbose] */
@@ -44,7 +45,7 @@ enum {
 
 enum ending { RUNS, FINISHED, FAILED };
 
-struct planned { /* a call, the same on all ranks of its group, but for one */
+struct planned { /* a call, equal on all ranks of its group but one */
     uint32_t group;
     enum weft_call_kind kind;
     uint32_t count, root;
@@ -59,7 +60,7 @@ struct worker {
     struct weft_request requests[CALLS_MAX], pushed, trained;
     int64_t in[CALLS_MAX][WORKERS_MAX * COUNT_MAX], out[CALLS_MAX][WORKERS_MAX * COUNT_MAX];
     float grad[PUSHED], mean[PUSHED], weights[PUSHED];
-    uint64_t steps;                   /* ended well */
+    uint64_t steps;                   /* completed with WEFT_OK */
     enum ending ending;
     enum weft_status status;
     bool killed, named;               /* named: its rank is known */
@@ -103,7 +104,7 @@ static void look_whether_done(void)
     run.done = true;
 }
 
-/* ---- the model: who is in a group, and what comes out of a call ---- */
+/* ---- the model: members of a group, result of a call ---- */
 
 static uint32_t colour_of(uint32_t rank) { return (uint32_t)(mix(run.seed ^ rank) % run.colours); }
 static int key_of(uint32_t rank) { return (int)(mix(run.seed * 3 + rank) % 5); }
@@ -135,7 +136,7 @@ static int64_t reduce_spec_of(const uint32_t *members, uint32_t ranks, uint32_t 
     return sum;
 }
 
-/* How many elements this rank gets, and the i-th of them. */
+/* Number of elements that this rank gets, and the i-th of them. */
 static uint32_t results_of(const struct planned *call, uint32_t me, uint32_t ranks)
 {
     switch (call->kind) {
@@ -193,7 +194,7 @@ static enum weft_status make_groups(struct worker *worker)
     return weft_mesh_comm(mesh, "tp", &worker->comms[3]);
 }
 
-/* As planned; or otherwise, where this rank is the one that does. */
+/* The planned call, or another one on the rank that differs. */
 static enum weft_status start_call(struct worker *worker, uint32_t step, uint32_t at)
 {
     const struct planned *planned = &run.plan[step][at];
@@ -221,7 +222,7 @@ static enum weft_status start_call(struct worker *worker, uint32_t step, uint32_
     return weft_call_start(worker->session, &call, &worker->requests[at]);
 }
 
-/* The calls of a group in their order, those of different groups in any. */
+/* The calls of a group in order, those of different groups in any order. */
 static enum weft_status start_calls(struct worker *worker, uint32_t step)
 {
     bool started[CALLS_MAX] = {false};
@@ -246,7 +247,7 @@ static float grad_of(uint32_t rank, uint32_t step, uint32_t i)
 static void check_mean(const struct worker *worker, uint32_t step)
 {
     for (uint32_t i = 0; i < PUSHED; i++) {
-        float sum = 0; /* whole numbers: exact */
+        float sum = 0; /* integers: exact */
         for (uint32_t r = 0; r < run.workers; r++) sum += grad_of(r, step, i);
         float mean = sum / (float)run.workers, off = worker->mean[i] - mean;
         if (off > 1e-3f || off < -1e-3f || off != off) {
@@ -257,7 +258,7 @@ static void check_mean(const struct worker *worker, uint32_t step)
     }
 }
 
-/* The weights began with 0 and took every good step once, with a learning rate of 1. */
+/* The weights began with 0 and took every good step once, at a learning rate of 1. */
 static void check_weights(const struct worker *worker, uint32_t steps)
 {
     for (uint32_t i = 0; i < PUSHED; i++) {
@@ -283,7 +284,7 @@ static enum weft_status push_both(struct worker *worker)
                       : weft_push_pull(worker->tensors[0], worker->grad, worker->mean, &worker->pushed);
 }
 
-/* A step in which one rank's gradient is not finite: all ranks skip it, or the job ends by a fault. The
+/* A step in which one rank's gradient is not finite: all ranks skip it, or a fault ends the job. The
  * shards may have closed it for the trained tensor. */
 static enum weft_status skip_step(struct worker *worker, uint32_t step)
 {
@@ -305,7 +306,7 @@ static enum weft_status skip_step(struct worker *worker, uint32_t step)
 
 static enum weft_status run_step(struct worker *worker, uint32_t step)
 {
-    /* without shards the tensor is one more call of all ranks, with its place among the others */
+    /* without shards the tensor is one more call of all ranks, in sequence with the others */
     bool groups_first = run.shards > 0 && roll(2);
     WEFT_TRY(weft_step_begin(worker->session, &(struct weft_step){.step = step + 1, .lr = 1, .weight = 1}));
     memset(worker->requests, 0, sizeof worker->requests);
@@ -394,7 +395,7 @@ static void shard_main(void *context)
     (void)weftd_run(weft_sim_env(run.sim, FIRST + run.workers + index), &options);
 }
 
-/* ---- what is decided, and done to them ---- */
+/* ---- choices of a seed ---- */
 
 static void choose_calls(void)
 {
@@ -413,7 +414,7 @@ static void choose_calls(void)
         }
 }
 
-/* A rank may have its right result of these, and be gone, before another one's call is seen to differ. */
+/* A rank may have its result and leave before another rank's differing call is detected. */
 static bool still; /* --still */
 
 static bool one_way(enum weft_call_kind kind)
@@ -422,7 +423,7 @@ static bool one_way(enum weft_call_kind kind)
            kind == WEFT_CALL_GATHER;
 }
 
-/* One rank is to call something else; only where that makes a difference. */
+/* Selects a differing call that has an effect. */
 static void choose_odd(void)
 {
     uint32_t members[WORKERS_MAX];
@@ -545,7 +546,7 @@ static bool start_coordinator(struct weft_env *env)
     return !run.why[0];
 }
 
-/* ---- how they ended ---- */
+/* ---- results ---- */
 
 static bool names_a_culprit(const char *text)
 {
@@ -562,7 +563,7 @@ static bool names_a_culprit(const char *text)
     return run.suspects & bit(COORDINATOR) && strstr(text, "coordinator");
 }
 
-/* A shard knows the ranks that it waits for by their numbers. */
+/* A shard names the ranks that it waits for by number. */
 static bool shard_names_a_culprit(const char *text)
 {
     char name[32];
@@ -607,7 +608,7 @@ static const char *what_is_wrong(const struct worker *worker)
         return strstr(worker->text, ": rank ") || strstr(worker->text, ": shard ")
                    ? NULL
                    : "does not say who has not joined";
-    bool away = run.suspects >> worker->host & 1; /* itself, from the coordinator */
+    bool away = run.suspects >> worker->host & 1; /* the worker itself is cut off from the coordinator */
     if (worker->status == WEFT_ERR_DEADLINE && away &&
         (strstr(worker->text, "coordinator:4000") || strstr(worker->text, "no Hello within")))
         return NULL;
@@ -676,7 +677,7 @@ static bool run_seed(struct weft_env *env, struct weft_config *config, uint64_t 
     choose_faults(weft_sim_env(run.sim, HAND));
     weft_sim_run(run.sim, &run.done, WEFT_SECONDS(300));
     check_ends();
-    /* of the dead, and of those that hang: they lie in the arena */
+    /* of dead and hanging programs: they are in the arena */
     for (uint32_t i = 0; i < run.workers; i++)
         if (run.all[i].session) weft_list_remove(&run.all[i].session->live.link);
     return !run.why[0];
@@ -697,7 +698,7 @@ int main(int argc, char **argv)
         }
     }
     setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
-    setenv("WEFT_CLIENT_DEADLINE", "20s", 1); /* the shards', too */
+    setenv("WEFT_CLIENT_DEADLINE", "20s", 1); /* also of the shards */
     setenv("WEFT_SERVER_RECEIVE_BYTES", "1MiB", 1);
     struct weft_env env = *weft_env_system();
     struct weft_config *config;

@@ -1,5 +1,4 @@
-/* sim_memory.h - how much memory this process holds (its proportional set size), and the most it ever
- * held. */
+/* sim_memory.h - memory of this process (its proportional set size) and its peak. */
 #ifndef WEFT_TESTS_SIM_MEMORY_H
 #define WEFT_TESTS_SIM_MEMORY_H
 
@@ -7,7 +6,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-/* Bytes; 0 when the kernel does not say. */
+/* In bytes; 0 if the kernel has no figure. */
 static inline uint64_t sim_memory_bytes(void)
 {
     FILE *file = fopen("/proc/self/smaps_rollup", "re");
@@ -27,7 +26,7 @@ static inline uint64_t sim_memory_peak_bytes(void)
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
 }
 
-/* Of this process, user and system. */
+/* User and system time of this process. */
 static inline double sim_cpu_seconds(void)
 {
     struct rusage usage;

@@ -1,10 +1,9 @@
 /* sim_net.c - see sim_net.h.
  *
- *     weft_net_send ──► event with its time, in the other end's list ──► timer of that end's loop ──► opened,
- *     frame, closed
+ *     weft_net_send ──► event in the list of the other end ──► timer of that loop ──► opened, frame, closed
  *
- * An end ends once: closed by its owner, when the other end, which hears of it behind the last frame, has
- * ended too (or in 5 s: nobody hears it), or by what happened to the other. */
+ * An end closes once: by its owner, when the other end has closed (which it learns after the last frame, or
+ * after FLUSH_NS), or by a fault. */
 #include "tests/sim/sim_net.h"
 
 #include <stdio.h>
@@ -52,17 +51,17 @@ struct weft_net_listener {
 };
 
 struct weft_net_connection {
-    struct weft_net_connection *next; /* of its net; of a knock: in world.knocks */
+    struct weft_net_connection *next; /* list of its net; of a caller not accepted yet: world.knocks */
     struct weft_net *net;
     struct weft_net_connection *other; /* NULL: not accepted yet, or never */
     struct weft_net_handler handler;
     void *context;
-    struct weft_net_listener *listener; /* to be accepted by */
+    struct weft_net_listener *listener; /* that will accept it */
     bool open, closing, closed;
-    struct weft_timer arrives, limit; /* limit: of a closing one */
-    uint64_t back_ns;                 /* how long the other's end takes on its way here */
+    struct weft_timer arrives, limit; /* limit: of a closing end */
+    uint64_t back_ns;                 /* latency of the notification of the other's end */
     struct event *events;
-    uint64_t last_ns;                 /* when the last of them comes */
+    uint64_t last_ns;                 /* arrival time of the last event */
     char name[32];
 };
 
@@ -73,7 +72,7 @@ static struct {
     uint64_t latency_ns;
     struct weft_net *nets;
     struct weft_net_listener *listeners;
-    struct weft_net_connection *knocks; /* of callers; for ever */
+    struct weft_net_connection *knocks; /* callers; never freed */
     uint16_t ports;
     bool dead[SIM_NET_HOSTS_MAX];
     uint64_t stalled_ns[SIM_NET_HOSTS_MAX];
@@ -182,9 +181,9 @@ static void arrive(struct weft_timer *timer)
 {
     struct weft_net_connection *end = weft_container_of(timer, struct weft_net_connection, arrives);
     struct event *event = end->events;
-    /* the heal looks again */
+    /* after the heal the events are checked again */
     if (end->net->freed || !event || world.cut[event->from][end->net->host]) return;
-    if (event->kind == EVENT_ACCEPT) { /* at the listener's host: the end is only there to carry the event */
+    if (event->kind == EVENT_ACCEPT) { /* at the listener's host: this end only carries the event */
         end->events = NULL;
         accepted(end->other);
         return;
@@ -236,7 +235,7 @@ void weft_net_free(struct weft_net *net)
     weft_loop_free(net->loop);
 }
 
-/* No thread: nothing to hold. */
+/* No thread, so no lock. */
 void weft_net_pause(struct weft_net *net, uint64_t timeout_ns) {}
 void weft_net_resume(struct weft_net *net) {}
 

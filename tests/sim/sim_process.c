@@ -1,5 +1,5 @@
-/* sim_process.c - see sim_process.h. A program is a pollable of a loop of its own: while what it waits for
- * is not true, it has no work. Stacks are kept from one simulation to the next. */
+/* sim_process.c - see sim_process.h. A program is a pollable of its own loop: it has no work until its
+ * wait completes. Stacks are reused by later simulations. */
 #include "tests/sim/sim_process.h"
 
 #include <stdio.h>
@@ -22,14 +22,14 @@ struct process {
     struct weft_env *env;
     struct weft_loop *loop;
     struct weft_pollable pollable;
-    struct weft_timer timer;       /* for its limit only: the simulation must come by then */
+    struct weft_timer timer;       /* for the time limit: the simulation must return by then */
     void (*main)(void *context);
     void *context;
     bool started, ended;
     bool (*fact)(void *context);
     void *fact_context;
     uint64_t until_ns;
-    void *stack, *kept;            /* kept: the address sanitizer's */
+    void *stack, *kept;            /* kept: of the address sanitizer */
     ucontext_t here;
 };
 
@@ -40,7 +40,7 @@ static ucontext_t outside;
 static const void *outside_bottom;
 static size_t outside_bytes;
 
-/* ---- from one stack to another ---- */
+/* ---- switch of stacks ---- */
 
 static void go_outside(struct process *process)
 {
@@ -120,7 +120,7 @@ static void end_loop(struct weft_env *env, struct weft_loop *loop) { weft_sim_re
 
 static const struct weft_virtual_time virtual_time = {.wait = wait, .run = run_loop, .end = end_loop};
 
-/* ---- life ---- */
+/* ---- create, free ---- */
 
 void sim_processes_begin(struct weft_sim *sim, uint32_t hosts)
 {

@@ -1,15 +1,13 @@
-/* sim_server_seeds.c - shard engines under random fleets, orders, memory sizes and deaths; one seed, one
- * world.
+/* sim_server_seeds.c - shard engines with random fleets, orders, memory sizes and deaths.
  *
  *     sim_server_seeds [--seeds N] [--first S] [--topology] [--verbose]
  *
- * Safety, in every world: what a worker received and what lies at a shard equals the scalar reference of
- * that step, bit for bit (so nothing was lost, mixed or applied twice); watermarks equal the closed step;
- * receive memory stays below its bound and is all free at the end.
- * Liveness: everybody who lives ends, in order or with an error that names the cause (the lost one, the
- * late one, the two who disagree), soon after it was noticed and long before the deadline of a round.
- * With --topology every seed has a network of its own, whose links queue, lose, double and break for a while.
- * A failing seed prints the command that replays it. */
+ * Safety: what a worker received and what a shard stores equals the scalar reference of that step bit for
+ * bit, so nothing is lost, mixed or applied twice; watermarks equal the closed step; receive memory stays
+ * below its bound and is free at the end. Liveness: every live worker ends, with WEFT_OK or an error that
+ * names the culprit (the lost, the late, the two that differ), soon after the detection and long before the
+ * deadline of a round. With --topology every seed has a random network whose links queue, lose, duplicate and
+ * fail for some time. A failing seed prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +63,7 @@ static const struct fleet_tensor_spec catalogue[] = {
 };
 enum { CATALOGUE = sizeof catalogue / sizeof catalogue[0] };
 
-/* What goes wrong. */
+/* Faults. */
 enum trouble { CALM, WORKER_DIES, SHARD_DIES, SHORT_DEADLINE, OTHER_LR };
 static const char *const trouble_names[] = {"calm", "a worker dies", "a shard dies", "a short deadline",
                                             "another lr"};
@@ -76,7 +74,7 @@ struct world {
     struct fleet_options options;
     struct fleet_tensor_spec tensors[CATALOGUE];
     uint64_t steps;
-    int lost_worker, lost_shard; /* -1: nobody dies */
+    int lost_worker, lost_shard; /* -1: none dies */
     uint64_t kill_ns, cut_ns;    /* after the training has begun */
     uint32_t slow_host;
 };
@@ -102,7 +100,7 @@ static void world_make(struct world *world, uint64_t seed)
     options->tensors = world->tensors;
     uint32_t at = (uint32_t)draw(world, CATALOGUE);
     for (uint32_t t = 0; t < options->tensor_count; t++) world->tensors[t] = catalogue[(at + t) % CATALOGUE];
-    /* a crowd now and then */
+    /* sometimes many workers */
     if (draw(world, 40) == 0) options->workers = 9 + (uint32_t)draw(world, FLEET_WORKERS_MAX - 8);
     size_t least = shard_slots_bytes(weft_tree_reduce_buffer_count(options->workers), 300 * sizeof(float));
     if (least < 4096) least = 4096;
@@ -142,7 +140,7 @@ static int failed(const struct world *world, const char *what, const char *text)
     return 1;
 }
 
-/* Let it run, and break what the world says. */
+/* Runs the world and its faults. */
 static bool play(struct fleet *fleet, const struct world *world, uint64_t *ended_ns_out)
 {
     uint64_t begun = weft_sim_now_ns(fleet->sim);
@@ -172,7 +170,7 @@ static bool play(struct fleet *fleet, const struct world *world, uint64_t *ended
     return done;
 }
 
-/* Is this the error that this world gives, in words that name the cause? */
+/* Returns whether this error fits the world's fault and its text names the culprit. */
 static bool error_fits(const struct world *world, const struct fleet_worker *worker)
 {
     char expected[32];
@@ -297,6 +295,6 @@ int main(int argc, char **argv)
            (unsigned long long)bad);
     if (with_topology) printf(", %llu bursts sent again", (unsigned long long)retried);
     printf("\n");
-    if (with_topology && seeds >= 20 && retried == 0) bad++; /* then the links lost nothing */
+    if (with_topology && seeds >= 20 && retried == 0) bad++; /* otherwise the links lost nothing */
     return bad > 0;
 }

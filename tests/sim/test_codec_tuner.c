@@ -1,13 +1,12 @@
-/* test_judge.c - the judge against every fixed choice, in virtual time: a step of a training job on
+/* test_codec_tuner.c - the codec tuner against every fixed choice, in virtual time: a training step on
  * simulated links.
  *
- * Every rank computes for a given time; its gradients become ready one after the other, are encoded by one
- * engine (so long as the case says, in virtual time), exchanged by the real collectives over the simulated
- * network, decoded by the same engine. The judge learns what a session learns: it times exchanges that grow,
- * decides before the first step knowing nothing of the computation, and looks again every few steps with
- * what the steps showed. Or it begins from the job's link table, right or out of date, and measures after
- * the first steps. Over all steps, the first ones included, it may not be slower than the best codec
- * for all tensors by more than 5 %. Virtual time is the same in every run. */
+ * Every rank computes for a given time. Its gradients become ready in sequence; one engine encodes them (for
+ * the time that the case gives), the real collectives exchange them over the simulated network, and the
+ * engine decodes them. The tuner has the inputs of a session: it times exchanges of growing size, decides
+ * before the first step without figures of the computation, and again every few steps. Or it begins with the
+ * job's link table, right or out of date. Over all steps, including the first ones, it may be at most 5 %
+ * slower than the best codec for all tensors. Virtual time is equal in every run. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,9 +38,8 @@ static const uint64_t shapes[TENSORS][2] = {{10, 256},  {256, 256}, {256, 256},
 struct scenario {
     const char *rate;
     uint32_t ranks;
-    double compute_ns, processor; /* codec times are multiplied by it */
-    double table;                 /* the job has a link table; its bandwidth over the real one; 0: it has
-                                   * none */
+    double compute_ns, processor; /* factor of the codec times */
+    double table;                 /* bandwidth in the link table over the real one; 0: no link table */
 };
 
 struct worker;
@@ -99,7 +97,7 @@ static void one_less(struct job *job)
     if (--job->pending == 0) job->done = true;
 }
 
-/* The engine does one thing at a time. */
+/* The engine runs one task at a time. */
 static void use_engine(struct worker *worker, double ns, struct weft_timer *then)
 {
     if (worker->engine_free_ns < now_ns(worker)) worker->engine_free_ns = now_ns(worker);
@@ -197,7 +195,7 @@ static float noise(uint64_t i)
     return (float)(int32_t)(i >> 32) * 0x1p-31f;
 }
 
-/* Virtual work of a codec, and the bytes that one real encode of such a gradient gives. */
+/* Virtual work of a codec, and the bytes of one real encode of such a gradient. */
 static void set_cost(struct job *job, uint32_t i, uint32_t c)
 {
     struct weft_codec_spec spec;
@@ -217,7 +215,7 @@ static void set_cost(struct job *job, uint32_t i, uint32_t c)
     free(room);
     weft_coll_codec_traffic(&spec, &job->shapes[i], job->scenario->ranks, bytes, &traffic);
     const double elems = (double)weft_shape_elems(&job->shapes[i]) * job->scenario->processor;
-    const bool dense = spec.id == WEFT_CODEC_DENSE; /* what this codec leaves alone */
+    const bool dense = spec.id == WEFT_CODEC_DENSE; /* tensors that the codec does not encode */
     job->costs[i][c] = (struct weft_codec_cost){.encode_ns = dense ? 0 : codecs[c].encode_ns * elems,
                                                 .decode_ns = dense ? 0 : codecs[c].decode_ns * elems,
                                                 .wire_bytes = traffic.bytes,
@@ -245,7 +243,7 @@ static void job_open(struct job *job, const struct scenario *scenario)
     job->world = world_create(weft_env_system(), scenario->ranks, 1, tweak);
     assert_non_null(job->world);
     weft_group_options_init(&options);
-    /* What a session's probe tells its group, by which plans are chosen: announcement, acceptance, data. */
+    /* Link cost as a session's probe measures it; the plans follow it: announcement, grant, data. */
     const struct weft_link_cost cost = {.pairs = scenario->ranks * (scenario->ranks - 1),
                                         .latency_ns = 24000,
                                         .bytes_per_second = bytes_per_second(scenario->rate)};
@@ -255,7 +253,8 @@ static void job_open(struct job *job, const struct scenario *scenario)
         job->shapes[i] = shapes[i][0] == 1 ? (struct weft_shape){1, {shapes[i][1]}}
                                            : (struct weft_shape){2, {shapes[i][0], shapes[i][1]}};
         job->ready_ns[i] =
-            scenario->compute_ns * (0.4 + 0.6 * (i + 1) / TENSORS); /* a forward pass, then backwards */
+            /* a forward pass, then the backward pass */
+            scenario->compute_ns * (0.4 + 0.6 * (i + 1) / TENSORS);
     }
     for (uint32_t rank = 0; rank < scenario->ranks; rank++) {
         struct worker *worker = &job->workers[rank];
@@ -373,7 +372,7 @@ static struct judged judged_ns(const struct scenario *scenario)
     } else {
         measure_link(&job, &figures);
     }
-    weft_codec_tuner_update(tuner, &figures); /* nothing is known of the computation */
+    weft_codec_tuner_update(tuner, &figures); /* without figures of the computation */
     choose(&job, weft_codec_tuner_choices(tuner));
     for (uint32_t n = 1; n <= JUDGED_STEPS; n++) {
         since_look[(n - 1) % LOOK_STEPS] = result.last_ns = step(&job);
@@ -394,7 +393,7 @@ static struct judged judged_ns(const struct scenario *scenario)
     return result;
 }
 
-static uint32_t slower; /* cases in which it was */
+static uint32_t slower; /* cases in which the tuner was slower */
 
 static void compare(const struct scenario *scenario)
 {
@@ -424,7 +423,7 @@ static void test_links(void **state)
     assert_int_equal(slower, 0);
 }
 
-/* Codecs on a processor ten times slower: they pay on slow links only. */
+/* Codecs on a core ten times slower: faster on slow links only. */
 static void test_slow_processor(void **state)
 {
     static const char *const rates[] = {"100Mbit", "1Gbit", "10Gbit"};
@@ -433,7 +432,7 @@ static void test_slow_processor(void **state)
     assert_int_equal(slower, 0);
 }
 
-/* Right, and from when the link was four times slower or faster. */
+/* A right table, and one of a link that was four times slower or faster. */
 static void test_link_table(void **state)
 {
     static const char *const rates[] = {"100Mbit", "1Gbit", "10Gbit", "100Gbit"};

@@ -1,14 +1,11 @@
-/* test_codec_tuner_shards.c - the judge against every fixed choice in server mode, in virtual time: real
- * shard engines behind simulated links, workers that speak the wire protocol.
+/* test_codec_tuner_shards.c - the codec tuner against every fixed choice in server mode, in virtual time:
+ * real shard engines behind simulated links, workers that speak the wire protocol.
  *
- * A step is as in test_judge.c: every worker computes, its gradients become ready one after the other, one
- * engine encodes them for as long as the case says, they go to their shards (dense, bf16 and int8 in
- * pieces to all of them, what cannot be cut whole to one), the results come back and are decoded by the
- * same engine. The judge begins from what the job's link table says of the workers' links, right or wrong
- * by a factor, and from then on learns what a session learns: the rate of the steps
- * (client/tensor/codec_tuner.c), where they move enough, and otherwise an exchange of its own. Over all
- * steps it may not be slower than the best codec for all tensors by more than 5 %. Virtual time is the
- * same in every run. */
+ * A step is as in test_codec_tuner.c, but the contributions go to shards: dense, bf16 and int8 in pieces to
+ * all of them, codecs that cannot be cut to one. The tuner begins with the job's link table, right or wrong
+ * by a factor, and then has the inputs of a session: the rate of the steps (client/tensor/codec_tuner.c) if
+ * they move enough bytes, otherwise an exchange of its own. Over all steps it may be at most 5 % slower than
+ * the best codec for all tensors. Virtual time is equal in every run. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +28,7 @@ enum {
     LOOK_STEPS = 4,
     PIECES_MAX = 16
 };
-enum { PIECE_ELEMS = 16384, EAGER_BYTES = 1024 /* the fleet's */ };
+enum { PIECE_ELEMS = 16384, EAGER_BYTES = 1024 /* as the fleet */ };
 #define RATE_SAMPLE_BYTES_MIN 1048576.0
 
 static const struct {
@@ -51,13 +48,13 @@ static const struct fleet_tensor_spec specs[TENSORS] = {
 struct scenario {
     const char *rate;
     uint32_t workers, shards;
-    double compute_ns, processor; /* codec times are multiplied by it */
-    double table;                 /* what the job believes of the bandwidth at first, over what it is */
+    double compute_ns, processor; /* factor of the codec times */
+    double table;                 /* bandwidth in the link table over the real one */
 };
 
 struct worker;
 struct flight;
-struct piece { /* a message and its answer */
+struct piece { /* a message and its reply */
     struct flight *flight;
     const struct fleet_chunk *chunk;
     struct weft_completion sent, received;
@@ -65,7 +62,7 @@ struct piece { /* a message and its answer */
 
 struct flight { /* one tensor of one worker */
     struct worker *worker;
-    uint32_t index, piece_count, left; /* messages and answers under way */
+    uint32_t index, piece_count, left; /* messages and replies in flight */
     struct weft_timer ready, encoded, decoded;
     struct weft_codec *codec;
     uint8_t chosen, round;
@@ -93,7 +90,7 @@ struct job {
     double ready_ns[TENSORS];
     uint32_t pending, exchanging;
     bool done;
-    /* of the step, as a session's engine sees it */
+    /* of the step, as a session's engine measures it */
     double moved_bytes, return_bytes, coded_ns, busy_ns;
     uint64_t busy_since_ns;
 };
@@ -114,7 +111,7 @@ static void one_less(struct job *job)
     if (--job->pending == 0) job->done = true;
 }
 
-/* The engine does one thing at a time. */
+/* The engine runs one task at a time. */
 static void use_engine(struct worker *worker, double ns, struct weft_timer *then)
 {
     const uint64_t now = now_ns(worker->job);
@@ -179,13 +176,13 @@ static void on_received(struct weft_completion *completion, enum weft_status sta
     settled(weft_container_of(completion, struct piece, received)->flight);
 }
 
-/* Bytes of a piece: what goes, or what comes. */
+/* Bytes of a piece, sent or received. */
 static size_t share(const struct flight *flight, const struct piece *piece, bool comes)
 {
     const struct fleet *fleet = flight->worker->job->fleet;
     const struct weft_codec_spec *spec = &fleet->candidates[flight->index].specs[flight->chosen];
     const struct weft_shape shape = {1, {piece->chunk->count}};
-    if (flight->piece_count == 1) return 0; /* nothing lies behind it */
+    if (flight->piece_count == 1) return 0; /* no further piece */
     return comes ? weft_codec_aggregate_bytes_max(spec, &shape, flight->round, fleet->options.workers)
                  : weft_codec_contribution_bytes_max(spec, &shape, flight->round);
 }
@@ -322,7 +319,7 @@ static void choose(struct job *job, const uint8_t *choices)
         }
 }
 
-/* The tensor's candidate of this kind; dense where it has none. */
+/* The tensor's candidate of this kind; dense if it has none. */
 static uint8_t candidate_of(const struct job *job, uint32_t tensor, enum weft_codec_id id)
 {
     const struct weft_codec_candidates *candidates = &job->fleet->candidates[tensor];
@@ -333,7 +330,7 @@ static uint8_t candidate_of(const struct job *job, uint32_t tensor, enum weft_co
 
 /* ---- a job ---- */
 
-/* What one real encode of such a gradient gives. */
+/* Bytes of one real encode of such a gradient. */
 static void measure_bytes(const struct job *job, uint32_t i, uint8_t c, size_t *bytes)
 {
     const struct weft_codec_spec *spec = &job->fleet->candidates[i].specs[c];
@@ -418,7 +415,7 @@ static void job_open(struct job *job, const struct scenario *scenario)
                                                       .tensor_count = TENSORS,
                                                       .topology = job->topology});
     for (uint32_t i = 0; i < TENSORS; i++) {
-        /* a forward pass, then backwards */
+        /* a forward pass, then the backward pass */
         job->ready_ns[i] = scenario->compute_ns * (0.4 + 0.6 * (i + 1) / TENSORS);
         set_costs(job, i);
     }
@@ -465,7 +462,7 @@ static double fixed_ns(const struct scenario *scenario, enum weft_codec_id id)
     return sum / FIXED_STEPS;
 }
 
-/* As client/tensor/codec_tuner.c takes a step's rate. 0: it says nothing. */
+/* The rate of a step as client/tensor/codec_tuner.c takes it. 0: no rate. */
 static double rate_of(const struct job *job, double latency_ns)
 {
     const double bytes = job->moved_bytes + job->return_bytes, ns = job->busy_ns - job->coded_ns;
@@ -496,14 +493,14 @@ static struct judged judged_ns(const struct scenario *scenario)
                                                 .kinds = job.fleet->candidates[i].kinds};
     struct weft_codec_tuner_input figures = {
         .tensors = tensors, .latency_ns = 20000, .bytes_per_second = real * scenario->table};
-    weft_codec_tuner_update(tuner, &figures); /* nothing is known of the computation */
+    weft_codec_tuner_update(tuner, &figures); /* without figures of the computation */
     choose(&job, weft_codec_tuner_choices(tuner));
     for (uint32_t n = 1; n <= JUDGED_STEPS; n++) {
         since_look[(n - 1) % LOOK_STEPS] = result.last_ns = step(&job);
         result.mean_ns += result.last_ns / JUDGED_STEPS;
         rate = fmax(rate, rate_of(&job, figures.latency_ns));
         if (n % LOOK_STEPS != 0) continue;
-        if (rate == 0) rate = real; /* an all-reduce between the workers says it */
+        if (rate == 0) rate = real; /* an all-reduce between the workers gives it */
         figures.bytes_per_second = tabled ? rate : sqrt(figures.bytes_per_second * rate);
         tabled = false;
         rate = 0;
@@ -525,7 +522,7 @@ static struct judged judged_ns(const struct scenario *scenario)
     return result;
 }
 
-static uint32_t slower; /* cases in which it was */
+static uint32_t slower; /* cases in which the tuner was slower */
 
 static void compare(const struct scenario *scenario)
 {
@@ -557,7 +554,7 @@ static void test_links(void **state)
     assert_int_equal(slower, 0);
 }
 
-/* Codecs on a processor ten times slower: they pay on slow links only. */
+/* Codecs on a core ten times slower: faster on slow links only. */
 static void test_slow_processor(void **state)
 {
     static const char *const rates[] = {"100Mbit", "1Gbit", "10Gbit"};
@@ -566,7 +563,7 @@ static void test_slow_processor(void **state)
     assert_int_equal(slower, 0);
 }
 
-/* The link was believed to be four times slower, or faster. */
+/* The link table had a link four times slower or faster. */
 static void test_link_table(void **state)
 {
     static const char *const rates[] = {"100Mbit", "1Gbit", "10Gbit", "100Gbit"};

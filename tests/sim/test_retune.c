@@ -1,6 +1,6 @@
-/* test_retune.c - plans re-tuned while a job runs (collective/core/retune.h), in virtual time: ranks
- * that measure different times, some ahead of others, never disagree; a wrong table of links is corrected
- * by what operations take; what the caller says stands. */
+/* test_retune.c - re-tuning of plans while a job runs (collective/core/retune.h), in virtual time. Ranks
+ * that measure different times, some operations apart, never disagree; measured times correct a wrong link
+ * table; a forced plan stays. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,12 +44,12 @@ static struct {
     enum weft_coll_kind kinds[4];
     enum weft_plan_id forced_plan;
     enum weft_dtype dtype;
-    uint32_t fail_at; /* a rank gives up after so many operations; 0: none does */
+    uint32_t fail_at; /* a rank fails after so many operations; 0: none */
     uint32_t root;
-    bool leaves;      /* each rank, as soon as it has done its operations */
+    bool leaves;      /* each rank leaves after its last operation */
     uint64_t random, latency_ns, bytes_per_second;
     bool done;
-    const char *plans; /* of a job before, or NULL */
+    const char *plans; /* plans of an earlier job, or NULL */
     char kept[WEFT_GROUP_PLANS_BYTES_MAX];
 } run;
 
@@ -81,7 +81,7 @@ static void check_output(const struct posted_op *op)
     }
 }
 
-/* The group has ended: this rank is over when its last operation is. */
+/* The group has ended: this rank is done when its last operation is. */
 static void stop(struct script *script)
 {
     for (uint32_t slot = 0; slot < script->depth; slot++)
@@ -167,7 +167,7 @@ static void network(struct weft_sim_options *options)
     options->bytes_per_second = run.bytes_per_second;
 }
 
-/* All operations on all ranks, chosen by `cost`; every rank did each by the same plan. */
+/* Runs all operations on all ranks; on every rank each had the same plan. */
 static void run_job(enum weft_retune retune, const struct weft_link_cost *cost, uint64_t seed,
                     uint32_t depth_max)
 {
@@ -207,7 +207,7 @@ static void run_job(enum weft_retune retune, const struct weft_link_cost *cost, 
     for (uint32_t r = 0; r < run.ranks; r++) post_some(&run.scripts[r]);
     assert_int_equal(world_run(run.world, &run.done, WEFT_SECONDS(1000)), WEFT_OK);
     for (uint32_t r = 1; r < run.ranks; r++)
-        for (uint32_t n = 0; n < (run.fail_at ? run.fail_at / 2 : run.ops); n++) /* all have done these */
+        for (uint32_t n = 0; n < (run.fail_at ? run.fail_at / 2 : run.ops); n++) /* completed on all ranks */
             if (run.scripts[r].plans[n] != run.scripts[0].plans[n])
                 fail_msg("seed %llu: operation %u: rank %u took another plan", (unsigned long long)seed, n,
                          r);
@@ -291,14 +291,15 @@ static void a_wrong_table_is_corrected(void **state)
                       (unsigned long long)best, (unsigned long long)first, (unsigned long long)last,
                       changes());
         assert_true(last < first);
-        assert_true(last * 8 <= best * 9); /* as good as the best there is */
+        assert_true(last * 8 <= best * 9); /* close to the best plan */
         gained += last * 4 < first * 3;
-        assert_in_range(changes(), 1, WEFT_PLAN_COUNT); /* each was tried once, and then it stays */
+        /* each plan was tried once, then the best one stays */
+        assert_in_range(changes(), 1, WEFT_PLAN_COUNT);
     }
-    assert_in_range(gained, 2, 3); /* a quarter and more */
+    assert_in_range(gained, 2, 3); /* more than a quarter */
 }
 
-/* A rank gives up, perhaps while others hold operations: all end with its words. */
+/* A rank fails, perhaps while others hold operations: all end with its text. */
 static void nobody_is_held_for_ever(void **state)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -311,8 +312,8 @@ static void nobody_is_held_for_ever(void **state)
     run.fail_at = 0;
 }
 
-/* A broadcast is over for its root while others have not called it: whoever has done his last operation
- * leaves, in the middle of a change or not, and the others end theirs. */
+/* A broadcast completes at its root before other ranks call it. A rank leaves after its last operation,
+ * also during a change, and the others complete theirs. */
 static void nobody_waits_for_who_has_left(void **state)
 {
     for (uint64_t seed = 1; seed <= 200; seed++) {
@@ -326,7 +327,7 @@ static void nobody_waits_for_who_has_left(void **state)
     run.root = 0, run.leaves = false;
 }
 
-/* What a rank reports of operations that rank 0 has not called yet counts; what no rank could report does
+/* A report about operations that rank 0 has not called yet counts; a report that no rank could send does
  * not. */
 static void a_report_before_the_first_call(void **state)
 {
@@ -350,20 +351,20 @@ static void a_report_before_the_first_call(void **state)
         assert_int_equal(retune->cells[0].key, 0);
     }
     report.cuts = 8 << 8 | WEFT_COLL_BROADCAST;
-    for (uint32_t reports = 1; reports <= 5; reports++) { /* more than there are ranks: one says it twice */
+    for (uint32_t reports = 1; reports <= 5; reports++) { /* more reports than ranks: one is a duplicate */
         retune_receive(groups[0], &report);
         assert_int_equal(retune->cells[0].key, report.cuts);
         assert_int_equal(retune->cells[0].reports, reports);
         assert_false(retune->cells[0].is_wanted); /* nothing is decided before rank 0 has called it */
     }
-    report.sequence = 1; /* of a version that there is not */
+    report.sequence = 1; /* of a version that does not exist */
     retune_receive(groups[0], &report);
     assert_int_equal(retune->cells[0].reports, 5);
     for (uint32_t r = 0; r < 3; r++) weft_group_free(groups[r]);
     world_free(world);
 }
 
-/* What one job has learned the next one begins with. */
+/* A job begins with the plans that an earlier one settled. */
 static void kept_for_the_next_job(void **state)
 {
     struct weft_link_cost wrong = {.pairs = 2, .latency_ns = 1, .bytes_per_second = 10000000};
@@ -381,7 +382,7 @@ static void kept_for_the_next_job(void **state)
     assert_non_null(strstr(run.kept, weft_plan_name(settled)));
 }
 
-/* A file is taken whole or not at all, and nothing in it breaks anything. */
+/* A file is taken whole or not at all, and no content does harm. */
 static void bad_files(void **state)
 {
     static const char good[] = "weft-plans 1\nranks 3 hosts 0\ncell all_reduce 9 2 ring 5000\ncell "
@@ -431,7 +432,7 @@ static void what_is_told_stands(void **state)
     assert_int_equal(changes(), 0);
 }
 
-/* Floats: only plans of the tree that the model's choice evaluates are tried. */
+/* Floats: only plans that evaluate the tree of the model's choice are tried. */
 static void order_is_kept(void **state)
 {
     struct weft_link_cost wrong = {.pairs = 2, .latency_ns = 20000, .bytes_per_second = 100000000000};
@@ -442,7 +443,7 @@ static void order_is_kept(void **state)
     for (uint32_t n = 0; n < run.ops; n++) assert_true(weft_plan_reproducible(run.scripts[0].plans[n], NULL));
 }
 
-/* Two sizes of one octave whose plans, by the model, add in different orders: each keeps its own. */
+/* Two sizes of one octave whose modelled plans add in different orders: each keeps its own. */
 static void order_is_kept_within_an_octave(void **state)
 {
     uint32_t found = 0;
@@ -456,7 +457,7 @@ static void order_is_kept_within_an_octave(void **state)
         run_job(WEFT_RETUNE_OFF, &wrong, 3, 1);
         memcpy(without, run.scripts[0].plans, sizeof without);
         if (weft_plan_reproducible(without[0], NULL) == weft_plan_reproducible(without[1], NULL)) continue;
-        for (int turned = 0; turned < 2; turned++) { /* which is the first of its cell */
+        for (int turned = 0; turned < 2; turned++) { /* which of them is the first of the cell */
             run.counts[turned] = 1024 << i / 10, run.counts[1 - turned] = 2 * run.counts[turned] - 8,
             run.ops = 300;
             run_job(WEFT_RETUNE_SAME_ORDER, &wrong, 3, 1);

@@ -1,8 +1,7 @@
-/* test_topology_ring.c - the real interpreter's ring all-reduce over topologies, against the formula
- * everybody knows: 2(p-1)/p of the vector over each rank's slowest link, plus 2(p-1) steps of latency (of
- * three trips each: announcement, acceptance, data). Payloads are timed only; sums cost no virtual time.
- *
- * Tolerance 5 %: at its ends the pipeline of chunks is not full. */
+/* test_topology_ring.c - the ring all-reduce of the real interpreter over topologies, against the known
+ * formula: 2(p-1)/p of the vector over each rank's slowest link, plus 2(p-1) steps of latency (a rendezvous
+ * takes three). Payloads are timed only; sums take no virtual time. Tolerance 5 %: the pipeline of chunks is
+ * not full at its ends. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +37,7 @@ static double ring_seconds(const char *text, const uint32_t *hosts, uint32_t ran
     weft_group_options_init(&options);
     options.chunk_bytes = 256 << 10;
     assert_int_equal(world_group(world, hosts, ranks, 1, &options, groups), WEFT_OK);
-    float *vector = calloc(1, bytes); /* one for all: nobody looks at it */
+    float *vector = calloc(1, bytes); /* one for all ranks: no bytes are read */
     struct outcome outcomes[WORLD_HOSTS_MAX] = {0};
     uint32_t pending = ranks;
     bool done = false;
@@ -91,8 +90,8 @@ static void test_star(void **state)
     }
 }
 
-/* Two leaves with a thin core: neighbours below one leaf cross it once each way, neighbours on both sides
- * all the time. */
+/* Two leaves with a thin core: with ranks grouped by leaf the ring crosses the core once each way, with
+ * interleaved ranks at every hop. */
 static void test_placement(void **state)
 {
     enum { RANKS = 16 };
