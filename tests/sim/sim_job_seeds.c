@@ -1,38 +1,40 @@
-/* sim_job_seeds.c - whole jobs that go on without lost ranks, in one process: the client as trainers call it
- * (weft_init ... weft_finalize, on stacks of their own), its control connection, the coordinator, and the
- * transport, all on virtual time.
+/* sim_job_seeds.c - whole elastic jobs in one process and in virtual time: the client as trainers call it
+ * (weft_init ... weft_finalize, each on its own stack), its control connection, the coordinator and the
+ * transport.
  *
- * A seed decides how many workers there are and how many there must and may be; who dies at which moment (so
- * that the others see it at once, or in silence), between whom a link breaks, who comes later, whether ranks
- * run out of data and join, who aborts the job, how slow each rank and each message is, who is stopped and
- * wakes up again, when others may have given him up, and who cannot reach whom, workers or the coordinator,
- * for how long. Each worker runs steps: the members' numbers, sums in place and not, a weighted mean, a
- * codec. Checked:
- *   - every program ends, in bounded virtual time (no hang);
- *   - who ends a step well agrees with all others on its members, in their order, and on the bits of every
- *     result; exact sums and reproducible ones are the scalar reference's, over just these members; weighted
- *     means are those of their weights;
- *   - whoever takes part in steps misses none, and a step run again finds its inputs as they were;
- *   - no step has other members than the one before unless a call has said so; who waits to come in does so
- *     at the end of a step; codecs owe for as many ranks as there are, draw as the rank that they are at, and
- *     count as the others' do;
- *   - who ends otherwise has a status that something explains, and a text that names one of those who caused
- *     it; who was given up and wakes up again ends, too, and changes nothing for the others.
+ * A seed selects the number of workers and its bounds; deaths (visible at once, or silent), broken links,
+ * newcomers, ranks that run out of data and join, an abort, the speed of ranks and messages, hosts that are
+ * stopped and continue (perhaps after the job has given them up), and partitions between workers, or from the
+ * coordinator. Each worker runs steps: the members' numbers, sums in place and out of place, a weighted mean,
+ * a codec.
+ *
+ * Checks:
+ *   - every program ends in bounded virtual time (no hang);
+ *   - ranks that complete a step agree on its members, their order, and the bits of every result; exact and
+ *     reproducible sums equal the scalar reference over these members; weighted means have the members'
+ *     weights;
+ *   - a rank misses no step between two that it takes part in, and a repeated step finds its inputs
+ *     unchanged;
+ *   - the members change only after a call has reported it; a waiting newcomer enters at the end of a step;
+ *     residuals of a codec are for the number of members, its random draws for its rank, and its step count
+ *     equals the others';
+ *   - any other end has a status that a fault explains and a text that names a culprit; a rank that was given
+ *     up and continues ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
  *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--still] [--verbose]
  *
- * --still: a host's clock stands still while a callback runs; the schedules of the seeds in --found were
- * found so. --found: the seeds that have found something, under the still clock, before the others.
- * --updates: one tensor more, with an optimiser: its weights and arrays are those of an update that the
- * test makes itself, of these members' gradients, and after a discarded step those of before it; new
- * ranks, and all at the beginning, share them. --shards: the mean, and the tensor with an optimiser, are
- * kept by shards (weftd_run), of which some hear late from the coordinator; no newcomers. A shard may be
- * stopped, or cut off, for a while. Each chunk of a step is the mean, or the update, of the members of one
- * try of that step, to the bit, and never of two; all have the same. What ranks take from the shards when
- * they have rested is what such tries have made, step by step, of what they knew. --judged: the codec is
- * chosen (codec "auto"), anew by each membership: the ranks of a step have the same one, the same sums,
- * and the same count. */
+ * --still: a host's clock does not advance during a callback.
+ * --found: the seeds that found a bug, with --still, before the others.
+ * --updates: one more tensor with an optimizer. Its weights and arrays equal an update that the test
+ * computes from the members' gradients; after a discarded step, the values before it. New ranks, and all
+ * at the start, get them from one rank.
+ * --shards: shards (weftd_run) keep the mean and the tensor with an optimizer; no newcomers. Some shards
+ * get messages of the coordinator late, or are stopped or cut off for some time. Each chunk of a step is
+ * the mean or update of the members of one try of that step, to the bit, and equal on all ranks. After a
+ * rest, ranks get from the shards what such tries made of the state that they knew.
+ * --judged: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
+ * counts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +54,7 @@
 #include "tests/sim/sim_net.h"
 #include "tests/sim/sim_process.h"
 
-enum { HAND = 0, COORDINATOR = 1, FIRST_WORKER = 2 }; /* hosts; HAND does what is done to the others */
+enum { HAND = 0, COORDINATOR = 1, FIRST_WORKER = 2 }; /* hosts; HAND runs the faults */
 enum {
     WORKERS_MAX = 12,
     SHARDS_MAX = 3,
@@ -67,82 +69,87 @@ enum {
 
 #define DEADLINE_NS WEFT_SECONDS(20) /* of operations */
 #define JUDGED "auto:topk:ratio=0.05,min_count=0,randomk:ratio=0.01,min_count=0,int8:min_count=0"
-#define TOLD_NS WEFT_SECONDS(1) /* by then all know of a death that is seen at once */
+#define TOLD_NS WEFT_SECONDS(1) /* by then all ranks know of a visible death */
 
 static const uint64_t found[] = {
-    98310, /* of five, some could not reach one another: a fifth, one operation ahead, said that four ranks
-            * had not called it, and of no one why */
-    655,   /* who was given up was not told so, and took it for a loss of the coordinator */
-    11339, /* a newcomer was told of a rank that was lost while it rested, in the membership that it had
-            * come in with, and parted from it */
-    83483, /* who rested while the coordinator was stopped heard of the others' deadline from weft_join: as
-            * WEFT_ERR_ABORTED */
-    84403, /* of four, three died: one of them had heard the end of a step, and the fourth ran it again */
-    327,   /* some know a step to be good and others hear of it only as they agree on a loss: the next
-            * step_begin has to say so to all */
-    603705, /* a step was known to be good by some only when members had changed, and their codecs had gone
-             * on by the next one */
-    965995, /* a rank heard of a loss and of an abort at once: its step_end ended by the loss, after which
-             * it would say how the job goes on */
-    54663, /* a rank heard of a newcomer and a loss inside weft_join, which said OK, and of the same
-            * newcomer from its first step_begin */
-    4016990, /* a rank heard that its last step was good, was cut off for good, and left: the others, who
-              * had not heard from it, ran that step again */
+    /* some of five ranks were cut off from each other: a fifth, one operation further, reported that four
+     * ranks had not called it, without a reason */
+    98310,
+    655,   /* a rank was given up and took that for a loss of the coordinator */
+    /* a newcomer was notified of a rank lost during its rest, in the membership that it had entered with,
+     * and left it */
+    11339,
+    /* a rank that rested while the coordinator was stopped got the others' deadline from weft_join as
+     * WEFT_ERR_ABORTED */
+    83483,
+    84403, /* three of four ranks died; one of them knew the end of a step, and the fourth ran it again */
+    /* some ranks know that a step is good, others learn it only when they agree on a loss: the next
+     * step_begin must report it to all */
+    327,
+    /* some ranks learned that a step was good after the members had changed, and their codecs had advanced
+     * with the next step */
+    603705,
+    /* a rank got a loss and an abort at once: its step_end ended by the loss, and would then have
+     * described how the job continues */
+    965995,
+    54663, /* weft_join, which returned OK, and the first step_begin both reported the same newcomer */
+    /* a rank knew that its last step was good, was cut off permanently, and left: the others ran that step
+     * again */
+    4016990,
 };
 
-static const uint64_t found_with_shards[] = { /* and --updates */
-    76,     /* who was back from its rest waited for the shards' weights as they had been before it */
-    146482, /* all that did not rest were lost, steps beyond those at rest */
-    1267355, /* two tries of a step made the same weights, to the bit, of different gradients: here the
-              * test took the wrong one for what the shards had done */
-    204942, /* the deadline of weft_tensor_init left an operation in its own frame behind, which the engine
-             * ended later */
+static const uint64_t found_with_shards[] = { /* with --updates */
+    76,     /* a rank returned from its rest and waited for the shards' weights of before the rest */
+    146482, /* all active ranks were lost, some steps further than the resting ones */
+    /* two tries of a step made equal weights of different gradients; the test attributed the shards'
+     * result to the wrong try */
+    1267355,
+    /* a deadline of weft_tensor_init left an operation in its stack frame, which the engine ended later */
+    204942,
 };
 
-static bool still; /* the clock of this seed's hosts */
+static bool still; /* the clock of this seed's hosts does not advance during a callback */
 
 /* ---- one seed ---- */
-/* How a program ended. */
+/* End of a program. */
 enum ending { RUNS, FINISHED, FAILED, REFUSED };
 
 struct worker {
     uint32_t host;
-    uint64_t after_ns;        /* it starts so late; newcomers come while the job runs */
-    bool newcomer, killed, trains; /* trains: it has declared everything */
-    uint64_t trains_ns;       /* since then */
-    uint32_t slow;            /* computes so many microseconds at most between two calls */
-    bool apart;               /* stopped, or cut off from the coordinator, for so long that it may be given
-                               * up */
-    bool unheard;             /* it has left in order, cut off: the coordinator has never heard so, and
-                               * given it up */
-    uint32_t data[ROUNDS_MAX];/* steps until it is out of data, in each round */
+    uint64_t after_ns;        /* start time; newcomers start while the job runs */
+    bool newcomer, killed, trains; /* trains: it has declared all tensors */
+    uint64_t trains_ns;       /* time of that */
+    uint32_t slow;            /* computes for up to this many microseconds between two calls */
+    bool apart;               /* stopped or cut off from the coordinator long enough to be given up */
+    /* it left in order while cut off: the coordinator did not learn that and gave it up */
+    bool unheard;
+    uint32_t data[ROUNDS_MAX];/* steps until it runs out of data, in each round */
     struct weft_session *session;
     struct weft_request requests[6]; /* not on the stack: after a failed wait weft_finalize ends them */
     enum ending ending;
     enum weft_status status;
     bool rests;               /* in weft_join */
-    bool late;                /* it ended by a loss, and learned of it long after */
+    bool late;                /* it ended by a loss, and learned that much later */
     char text[480];
     /* of the program */
-    bool take;                /* all take the state of one rank before they go on */
-    bool due;                 /* because ranks have come, or come back, and no step has been good since */
+    bool take;                /* all ranks take the state of one rank before they continue */
+    bool due;                 /* ranks have entered or returned, and no step has been good since */
     uint64_t newest[WORKERS_MAX];
-    uint64_t state;           /* the step that its state is behind */
+    uint64_t state;           /* last step in its state */
     uint64_t committed;       /* its last good step; 0: none, or it has rested */
-    bool told;                /* that ranks are gone or have come, since then */
-    bool knew;                /* as that step began, of somebody new who waits */
+    bool told;                /* a call has reported lost or new ranks since then */
+    bool knew;                /* when that step began, a call had reported a waiting newcomer */
     uint32_t members, born[WORKERS_MAX]; /* of that step */
-    uint64_t filled;          /* the step whose inputs are there, unless it has been good */
+    uint64_t filled;          /* step whose inputs are filled, unless it was good */
     uint64_t round;
     uint32_t ran;             /* steps of this round */
-    uint64_t last;            /* the last step that it ended well, and of each who was in it and what came
-                               * out */
+    uint64_t last;            /* the last step that it completed; members and results of each step */
     uint64_t bits[STEPS_MAX];
-    uint64_t counted[STEPS_MAX]; /* by its codec, plus one; 0: it heard that the step was good when members
-                                  * had changed, who had begun the next */
+    /* step count of its codec, plus one; 0: it learned that the step was good after the members changed */
+    uint64_t counted[STEPS_MAX];
 };
 
-/* Who was in a step. */
+/* Members of a step. */
 struct step_record {
     uint32_t members, born[WORKERS_MAX];
 };
@@ -154,29 +161,29 @@ static struct run {
     struct weft_sim *sim;
     struct weft_loop *hand;   /* the loop of HAND */
     bool all_done, coordinator_killed, job_ended, joins, updates, judged;
-    uint64_t chosen; /* steps of ranks with a codec that the judge chose */
-    bool killed_early;        /* somebody died before all had declared: that ends a job */
-    bool silence;             /* somebody died in silence, or was stalled, stopped or cut off */
-    uint64_t suspects;        /* hosts that were stopped or at the end of a cut, as bits */
-    bool cut_long;            /* between workers, for about a deadline */
-    uint64_t apart_ns;        /* the first fault that may have somebody given up, or an operation time out */
-    bool shard_apart;         /* as the coordinator: a shard that is lost ends the job, and one that nobody
-                               * reaches is waited for */
-    bool coordinator_apart;   /* stopped, for so long that members may be thought silent, or whoever asks
-                               * it gives up */
+    uint64_t chosen; /* steps with a codec that the codec tuner chose */
+    bool killed_early;        /* a rank died before all had declared their tensors: that ends a job */
+    bool silence;             /* a rank died silently, or was slow, stopped or cut off */
+    uint64_t suspects;        /* hosts that were stopped or cut off, as bits */
+    bool cut_long;            /* a cut between workers for about a deadline */
+    uint64_t apart_ns;        /* the first fault that may give a rank up or time an operation out */
+    /* the same for a shard: a lost shard ends the job, and ranks wait for one that is cut off */
+    bool shard_apart;
+    /* stopped so long that members may seem silent, or that a rank that asks it gives up */
+    bool coordinator_apart;
     uint64_t heartbeat_ns;
-    uint64_t gone_ns;         /* when somebody was killed, or left, or a link broke, the last time */
+    uint64_t gone_ns;         /* time of the last kill, leave or broken link */
     const struct worker *cut[2]; /* the link between these two is broken */
     uint32_t kills;
     const struct worker *aborter;
     uint64_t shrunk, grew, steps_done, again, joined;
     struct weft_config *config;                         /* of the shards */
-    struct step_record tries[STEPS_MAX][TRIES_MAX];     /* the members of each try of a step, as those saw
-                                                         * it that began it */
-    uint8_t made_of[STEPS_MAX][CHUNKS_MAX];             /* 1 + the try that a chunk of the tensor with an
-                                                         * optimiser is of; 0: nobody has seen it */
-    uint64_t closed_before;                             /* chunks of ranks whose result is of an earlier
-                                                         * try's members */
+    /* members of each try of a step, as seen by the ranks that began it */
+    struct step_record tries[STEPS_MAX][TRIES_MAX];
+    /* 1 + the try that made a chunk of the tensor with an optimizer; 0: not seen yet */
+    uint8_t made_of[STEPS_MAX][CHUNKS_MAX];
+    /* chunks whose result is of an earlier try's members */
+    uint64_t closed_before;
     char why[1200];
 } run;
 
@@ -184,7 +191,7 @@ struct fault {
     struct weft_timer timer;
     uint32_t host;
     bool silent, abort;
-    uint32_t cut;             /* the other host of the link; 0: it is not that */
+    uint32_t cut;             /* the other host of the cut; 0: none */
     uint64_t stall_ns;
 };
 
@@ -230,7 +237,7 @@ static void note_try(const struct worker *worker, uint64_t step)
     fail_seed("h%u: step %llu is tried too often for this test", worker->host, (unsigned long long)step);
 }
 
-/* ---- inputs and what must come out ---- */
+/* ---- inputs and expected results ---- */
 
 static float input_of(uint32_t born, uint64_t step, uint32_t tensor, uint32_t i)
 {
@@ -241,7 +248,7 @@ static float input_of(uint32_t born, uint64_t step, uint32_t tensor, uint32_t i)
 
 static float weight_of(uint32_t born, uint64_t step) { return 0.5f * (float)(1 + (born + step) % 4); }
 
-/* The tree over [a, b) of the members, as docs/collectives.md has it. */
+/* The tree over [a, b) of the members, as docs/collectives.md defines it. */
 static float tree_sum(const struct step_record *record, uint32_t a, uint32_t b, uint64_t step,
                       uint32_t tensor, uint32_t i)
 {
@@ -258,8 +265,8 @@ struct buffers {
     int64_t whole[8], whole_out[8];
     uint32_t born[WORKERS_MAX];
     float grads[COUNT_MAX], weights[COUNT_MAX]; /* of the tensor with an optimiser */
-    float model[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX]; /* what its weights and arrays should be */
-    uint64_t behind[CHUNKS_MAX]; /* the step that each chunk of them is behind, where shards keep it */
+    float model[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX]; /* expected weights and arrays */
+    uint64_t behind[CHUNKS_MAX]; /* last step in each chunk of them, if shards keep it */
 };
 
 static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint32_t which)
@@ -270,7 +277,7 @@ static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint
 static void check_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b,
                         const char *when)
 {
-    /* else the arrays are the shards' */
+    /* otherwise the shards have the arrays */
     const uint32_t here = run.shards ? 0 : weft_optimizer_states(&tensor->optimizer);
     for (uint32_t s = 0; s <= here; s++)
         if (memcmp(array_of(tensor, b, s), b->model[s], run.count * sizeof(float)) != 0)
@@ -293,13 +300,13 @@ static void follow_model(const struct worker *worker, const struct weft_tensor *
     check_model(worker, tensor, b, "updated");
 }
 
-/* ---- of tensors that shards keep: chunk by chunk, which try's members is it of? ---- */
+/* ---- tensors that shards keep: the try whose members made each chunk ---- */
 
 struct piece {
     const struct step_record *record;
     uint64_t step, offset, count;
     uint32_t tensor; /* of input_of */
-    uint32_t chunk, at; /* of which try */
+    uint32_t chunk, at; /* at: the try */
     float scale;     /* 1 / sum of the weights */
     float sum[COUNT_MAX];
 };
@@ -344,7 +351,7 @@ static void chunk_follows(const struct weft_tensor *tensor, const struct piece *
                         piece->count);
 }
 
-/* The model is that, behind this step, where the weights are. */
+/* The model is the state after this step, where the weights are. */
 static bool chunk_fits(struct buffers *b, const struct piece *piece, const struct kept_chunk *kept,
                        uint64_t step)
 {
@@ -361,7 +368,7 @@ static bool update_fits(const struct weft_tensor *tensor, struct buffers *b, str
     uint8_t *made_of = &run.made_of[piece->step][piece->chunk];
     chunk_of_model(b, piece, &next);
     if (b->behind[piece->chunk] == piece->step) {
-        /* the shard had closed it when this rank took the weights from there */
+        /* the shard had closed it when this rank read the weights */
         if (*made_of != 1 + piece->at) return false;
         return chunk_fits(b, piece, &next, piece->step);
     }
@@ -372,8 +379,8 @@ static bool update_fits(const struct weft_tensor *tensor, struct buffers *b, str
     return true;
 }
 
-/* What a rank takes from a shard when it has rested: is it what some tries have made of the state that it
- * knew, each step once? */
+/* Returns whether a state that a rank reads from a shard after a rest is what some tries made of the state
+ * that it knew, each step once. */
 static bool walk_fits(const struct weft_tensor *tensor, struct buffers *b, struct piece *piece,
                       struct kept_chunk *from, uint64_t step, uint64_t last)
 {
@@ -395,7 +402,7 @@ static bool walk_fits(const struct weft_tensor *tensor, struct buffers *b, struc
     return false;
 }
 
-/* From what it knew; if nothing has closed by then, from the first weights of whoever gave them. */
+/* From the state that it knew; if no step has closed, from the first weights. */
 static void follow_kept(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b)
 {
     static struct piece piece;
@@ -419,8 +426,8 @@ static void follow_kept(const struct worker *worker, const struct weft_tensor *t
     }
 }
 
-/* Of two tries that make the same weights, to the bit, it is rather that of the members who are there: the
- * arrays may differ by a bit, which the next step shows. */
+/* If two tries make equal weights, prefers the one with live members: the arrays may differ by a bit,
+ * which the next step shows. */
 static void check_kept(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b,
                        const struct step_record *mine, uint64_t step, uint32_t input,
                        bool (*fits)(const struct weft_tensor *, struct buffers *, struct piece *))
@@ -519,8 +526,7 @@ static void compute(struct worker *worker)
     if (worker->slow > 0 && roll(3)) sim_process_sleep(1 + roll(WEFT_MS(1) / 1000 * worker->slow));
 }
 
-/* A status of a call in a job that runs: nothing at all, or a loss that the next step_end or step_begin
- * explains. */
+/* Status of a call in a running job: WEFT_OK, or a loss that the next step_end or step_begin explains. */
 static bool passing(struct worker *worker, enum weft_status status)
 {
     if (status >= 0 || status == WEFT_ERR_PEER_LOST) return true;
@@ -543,8 +549,8 @@ static bool is_change(enum weft_status status)
     return status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW;
 }
 
-/* Who may be in a step that the worker begins: those of its last good one, unless it has been told that
- * they are others. */
+/* Allowed members of a step that the worker begins: those of its last good one, unless a call has reported
+ * a change. */
 static void check_told(struct worker *worker, uint64_t step, uint32_t ranks, const struct buffers *b)
 {
     bool same = worker->members == ranks && memcmp(worker->born, b->born, ranks * sizeof *b->born) == 0;
@@ -556,8 +562,8 @@ static void check_told(struct worker *worker, uint64_t step, uint32_t ranks, con
     memcpy(worker->born, b->born, sizeof worker->born);
 }
 
-/* What a codec owes is of that many ranks as there are, it draws as the rank that it is at, and counts
- * with the others' (bits). */
+/* The codec's residual is for the number of members, its random draws are for its rank, and its step count
+ * (in bits) equals the others'. */
 static void check_codec(const struct worker *worker, const struct weft_codec *codec)
 {
     if (!codec && run.judged) return;
@@ -566,7 +572,7 @@ static void check_codec(const struct worker *worker, const struct weft_codec *co
                   codec->ranks, weft_rank(worker->session), weft_ranks(worker->session));
 }
 
-/* One try. WEFT_OK: the step is good; WEFT_IN_PROGRESS: once more. */
+/* One try. WEFT_OK: the step is good. WEFT_IN_PROGRESS: run it again. */
 static enum weft_status run_step(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
 {
     struct weft_session *session = worker->session;
@@ -636,8 +642,8 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     return WEFT_OK;
 }
 
-/* All take what the rank with the newest has: here, in which round of data they are. (Whom weft_join has
- * named may be gone.) */
+/* All ranks take the state of the rank with the newest one; here, the round of data. (The rank that
+ * weft_join names may be lost.) */
 static enum weft_status take_updated(struct worker *worker, struct weft_tensor *tensor, struct buffers *b,
                                      uint32_t root)
 {
@@ -655,7 +661,7 @@ static enum weft_status take_updated(struct worker *worker, struct weft_tensor *
     return WEFT_OK;
 }
 
-/* The shards get the first weights; after a loss all say it again, until a step has been good. */
+/* The shards get the first weights; after a loss all ranks repeat it until a step is good. */
 static enum weft_status take_first(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
 {
     const enum weft_status status = weft_tensor_init(tensor, b->weights);
@@ -664,7 +670,7 @@ static enum weft_status take_first(struct worker *worker, struct weft_tensor *te
     return status;
 }
 
-/* After a rest, and until a step has been good, all take what the shards have. */
+/* After a rest, until a step is good, all ranks take the shards' state. */
 static enum weft_status take_kept(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
 {
     if (!worker->due) return take_first(worker, tensor, b);
@@ -754,7 +760,7 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
     struct weft_tensor_options options;
     static const char *const names[] = {"mean", "coded", "updated"}, *const optimizers[] = {
                                                                          "sgd:momentum=0.9", "adam", "lamb"};
-    /* Ones whose weights alone tell, behind every step, which gradient it was: the arrays are the shards'. */
+    /* Optimizers whose weights alone identify the gradient after each step: the arrays are at the shards. */
     static const char *const telling[] = {"sgd:momentum=0.9", "adam:eps=0.5", "sgd:momentum=0.9,nesterov=1"};
     for (uint32_t i = 0; i < 2u + run.updates; i++) {
         weft_tensor_options_init(&options);
@@ -798,7 +804,7 @@ static void worker_main(void *context)
         worker->trains_ns = weft_sim_now_ns(run.sim);
         if (status == WEFT_OK) status = train(worker, tensors);
         struct weft_request probe = {{0}};
-        /* the text is that of the last call that failed: say it again */
+        /* the text is that of the last failed call: repeat it */
         if (status < 0) weft_barrier(worker->session, &probe);
         snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(worker->session));
         struct weft_session *session = worker->session;
@@ -826,12 +832,12 @@ static void shard_main(void *context)
     (void)weftd_run(weft_sim_env(run.sim, FIRST_WORKER + run.workers + index), &options);
 }
 
-/* ---- what is done to them ---- */
+/* ---- faults ---- */
 
 static uint64_t net_random(uint64_t below) { return roll(below); }
 static void wake(uint32_t host) { weft_sim_wake(run.sim, host); }
 
-/* Both live and neither reaches the other any more; from when they have met. */
+/* Both ranks live and the link between them fails; after both are connected. */
 static void break_link(struct worker *a, struct worker *b, struct weft_timer *timer)
 {
     if (b->ending != RUNS || b->killed || run.cut[0]) return;
@@ -900,14 +906,14 @@ static uint64_t some_workers(void)
     return mask;
 }
 
-/* What follows from it for what the others may see. Silence of 0.7 heartbeats and the pause between two of
- * them may be one. */
+/* Consequences of the fault for what other ranks may observe. 0.7 heartbeats of silence and the pause
+ * between two of them may add up. */
 static void note_apart(const struct sim_fault *fault)
 {
     uint64_t both = fault->left | fault->right, away = fault->stopped;
     run.silence = true;
     run.suspects |= fault->stopped | both;
-    /* it is on the right, if anywhere; with it are those that it hears */
+    /* on the right, if anywhere; hosts that it still reaches are with it */
     if (fault->right & bit(COORDINATOR)) away |= fault->left;
     if (fault->lasts_ns > DEADLINE_NS / 2 && fault->left & ~bit(COORDINATOR) &&
         fault->right & ~bit(COORDINATOR))
@@ -947,7 +953,7 @@ static void choose_apart(uint64_t span_ns)
 
 static uint32_t some_worker(void) { return FIRST_WORKER + (uint32_t)roll(run.workers + run.newcomers); }
 
-/* Every draw in a statement of its own: the same jobs with any compiler. */
+/* Each random draw is a statement of its own: equal jobs with any compiler. */
 static void choose_faults(struct weft_env *env)
 {
     uint32_t kills = roll(5) ? (uint32_t)roll(run.workers + 1) : 0;
@@ -976,7 +982,7 @@ static void choose_faults(struct weft_env *env)
         for (uint64_t i = 1 + roll(3); i > 0; i--) choose_apart(span_ns);
 }
 
-/* Some hear of a loss, or of the new members, when the workers have known it for long. */
+/* Some shards learn of a loss, or of new members, long after the workers. */
 static void choose_late_shards(struct weft_env *env)
 {
     for (uint64_t i = roll(6); i > 0; i--) {
@@ -985,19 +991,19 @@ static void choose_late_shards(struct weft_env *env)
         fault.stall_ns = 1 + roll(WEFT_MS(1) << roll(8));
         add_fault(env, fault, at_ns);
     }
-    for (uint64_t i = roll(3); i > 0; i--) { /* and more die in the middle of their steps */
+    for (uint64_t i = roll(3); i > 0; i--) { /* and more deaths in the middle of steps */
         struct fault fault = {.host = FIRST_WORKER + (uint32_t)roll(run.workers)},
                      late = {.host = FIRST_WORKER + (uint32_t)roll(run.workers + run.shards)};
         uint64_t at_ns = WEFT_MS(4) + roll(WEFT_MS(1) << roll(5));
         late.stall_ns = 1 + roll(WEFT_MS(1) << roll(6));
         add_fault(env, fault, at_ns);
-        if (roll(3)) add_fault(env, late, at_ns - 1); /* of this loss one worker, or a shard, hears late:
-                                                       * it goes on pushing, or collecting */
+        /* one worker, or a shard, learns of this loss late: it still pushes, or collects */
+        if (roll(3)) add_fault(env, late, at_ns - 1);
     }
 }
 
-/* A shard is stopped, or cannot reach the workers, the coordinator, or anybody. Its draws are its own: the
- * others of a seed stay what they were. */
+/* A shard is stopped, or cut off from the workers, the coordinator, or all. Its draws are separate, so
+ * other draws of a seed do not change. */
 static void choose_shard_fault(void)
 {
     if (mix(run.seed + 11) % 4 > 0) return;
@@ -1071,19 +1077,19 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
     return !run.why[0];
 }
 
-/* ---- how they ended ---- */
+/* ---- results ---- */
 
-/* "h7, pid": one of the dead is named, or of those stopped and cut off, or the coordinator. More than
- * three late ranks are listed by their numbers of that moment. */
+/* "h7, pid": the text names a dead, stopped or cut-off rank, or the coordinator. More than three late
+ * ranks are listed by their numbers at that time. */
 static bool names_a_culprit(const char *text)
 {
     char name[24];
-    /* who waits at the cut pushes nothing; a shard has numbers alone */
+    /* a rank that waits at the cut pushes nothing; a shard has numbers only */
     if (run.cut_long && run.shards && strstr(text, "no push from rank")) return true;
     if (run.cut_long && strstr(text, "do not answer") && __builtin_popcountll(run.suspects) > 3) return true;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         snprintf(name, sizeof name, "(h%u, ", run.all[i].host);
-        /* an abort that nobody could pass on */
+        /* an abort that no coordinator could pass on */
         bool gone = run.all[i].killed || (run.coordinator_killed && run.aborter == &run.all[i]);
         gone |= run.cut[0] == &run.all[i] || run.cut[1] == &run.all[i];
         if ((gone || run.suspects >> run.all[i].host & 1) && strstr(text, name)) return true;
@@ -1095,7 +1101,7 @@ static bool names_a_culprit(const char *text)
     return (run.coordinator_killed || run.suspects & bit(COORDINATOR)) && strstr(text, "coordinator");
 }
 
-/* One of those between whom it is broken. */
+/* Returns whether the text names an end of the broken link. */
 static bool names_the_link(const char *text)
 {
     char names[2][16];
@@ -1104,8 +1110,8 @@ static bool names_the_link(const char *text)
            (strstr(text, names[0]) || strstr(text, names[1]));
 }
 
-/* Where those died who knew how far the job was, a newcomer may have rounds to run when the others are
- * over: it misses one that has finished. */
+/* If the ranks that knew the progress of the job died, a newcomer may run rounds after the others are
+ * done: it misses a rank that has finished. */
 static bool misses_a_leaver(const char *text)
 {
     char name[16];
@@ -1117,7 +1123,7 @@ static bool misses_a_leaver(const char *text)
     return false;
 }
 
-/* Those that were not killed, given up or gone were enough to go on. */
+/* Returns whether the ranks that were not killed, given up or gone were enough to continue. */
 static bool could_go_on(void)
 {
     uint32_t left = 0;
@@ -1129,7 +1135,7 @@ static bool could_go_on(void)
            !run.cut_long && left >= run.workers_min;
 }
 
-/* The job has ended since all that did not rest were lost: so it was. */
+/* The job has ended because all active ranks were lost: checks that this was so. */
 static bool only_rest(const struct worker *worker)
 {
     if (!run.shards ||
@@ -1146,7 +1152,7 @@ static const char *what_is_wrong(const struct worker *worker)
 {
     if (worker->ending == RUNS) return "did not end in 300 s of virtual time";
     if (worker->ending == FINISHED) return NULL;
-    /* Too late, or there is no room: a newcomer may have been quicker. */
+    /* Too late, or no free place: another newcomer may have been faster. */
     bool refused =
         worker->ending == REFUSED && (worker->status == WEFT_ERR_EXISTS || worker->status == WEFT_ERR_CLOSED);
     bool lost = run.kills > 0 || run.suspects;
@@ -1161,29 +1167,29 @@ static const char *what_is_wrong(const struct worker *worker)
         return "ended by a loss, though enough were left to go on";
     if (worker->late) return "learned of a loss that ended it more than a second later";
     if (worker->status == WEFT_ERR_PEER_LOST && run.cut[0] && names_the_link(worker->text)) return NULL;
-    /* given up, and awake again */
+    /* given up, and running again */
     if (worker->status == WEFT_ERR_PEER_LOST && worker->apart &&
         strstr(worker->text, "and no word about it from the coordinator"))
         return NULL;
     if (worker->status == WEFT_ERR_PEER_LOST && lost)
         return names_a_culprit(worker->text) ? NULL : "names nobody who died or was cut off";
-    /* weft_join says it so */
+    /* weft_join formats it so */
     bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins);
-    /* that ends before */
+    /* which ends before */
     if (late && strstr(worker->text, "operations are still running"))
         return "gave a step up without a word about whom it waited for";
     bool asked = run.coordinator_killed || run.coordinator_apart || worker->apart;
-    /* who died in silence is late */
+    /* a rank that died silently counts as late */
     if ((worker->status == WEFT_ERR_UNREACHABLE || late) && asked) return NULL;
     bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && lost));
-    /* for one that died, or was away, before anybody knew of it */
+    /* for a rank that died, or was away, before its loss was known */
     if (worker->status == WEFT_ERR_DEADLINE && waited)
         return names_a_culprit(worker->text) || strstr(worker->text, "not joined")
                    ? NULL
                    : "names nobody whom it waited for";
     if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize"))
         return names_a_culprit(worker->text) ? NULL : "names nobody who gave up";
-    /* being at the shard; only the shard's own waiters say which */
+    /* it waits at the shard; only ranks that wait there can report which */
     if (late && run.shard_apart && strstr(worker->text, "has not called it")) return NULL;
     if (late && (run.cut_long || run.shard_apart))
         return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
@@ -1208,15 +1214,15 @@ static void find_unheard(struct weft_coordinator_server *server)
     }
 }
 
-/* Who was given up may have heard of the end of one step that the others, who had not, ran again: if it
- * had no later step, it may have left in order before it could know. And what was known only to those who
- * are gone is known no more. */
+/* A rank that was given up may have learned the end of one step that the others, which had not, ran again:
+ * without a later step it may have left in order before it could learn that. What only lost ranks knew is
+ * lost. */
 static bool may_differ(const struct worker *worker, uint64_t step)
 {
     if (!is_gone(worker)) return false;
     if (worker->apart && step == worker->last) return true;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
-        /* a member of it may not have heard */
+        /* a member of it may not have learned it */
         if (worker->bits[step] == run.all[i].bits[step] && !is_gone(&run.all[i])) return false;
     return true;
 }
@@ -1256,8 +1262,7 @@ static void check_ends(void)
     }
 }
 
-/* Sessions of the dead, and of those that hang, are forgotten with the arena; the process must not look
- * for them. */
+/* Sessions of dead and hanging programs are dropped with the arena; the process must not search for them. */
 static void forget_sessions(void)
 {
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
@@ -1305,7 +1310,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
     find_unheard(server);
     check_agreement();
     forget_sessions();
-    return !run.why[0]; /* everything lies in the arena */
+    return !run.why[0]; /* all memory is in the arena */
 }
 
 int main(int argc, char **argv)
