@@ -132,15 +132,13 @@ struct weft_coll {
         bool uses_cma, is_reachable;    /* own buffers: by address; those of all ranks known so far can be
                                          * reached */
         bool cma_refused;              /* a rank is refused copies by address */
-        bool allows_stealing;              /* onehost.h: ONEHOST_ALLOWS_STEALING */
-        bool may_allow_stealing, modes_differ;    /* onehost_may_allow_stealing; and some lend, while
+        bool prefers_direct;              /* onehost.h: ONEHOST_PREFERS_DIRECT */
+        bool can_prefer_direct, modes_differ;    /* onehost_can_prefer_direct; and some lend, while
                                                    * others say */
         uint8_t flags, all_flags; /* onehost.h: this rank's; what all ranks known so far say */
         bool is_copyin;           /* carried by the announcement itself */
         uint64_t seq, in_offset, out_offset;
         struct onehost_range { uint64_t first, count; } remaining; /* of the slice under way, in elements */
-        uint32_t slice_owner;       /* this rank's, or, where they are taken in turns, that of */
-        bool is_stealing;              /* oversubscribed.c */
         struct weft_list link;   /* host->queue */
         uint8_t *stage;          /* staged.c; NULL: none */
         struct onehost_stage_info {

@@ -42,14 +42,6 @@ static struct touched {
     }
 }
 
-/* The same, extended by what peers need to work on this rank's slice. */
-static struct touched lent_of(const struct weft_coll *coll, uint32_t rank)
-{
-    struct touched elems = touched_of(coll, rank);
-    uint64_t piece = has_own_pieces(coll->args.kind) ? onehost_piece_of(coll, rank).count : 0;
-    return (struct touched){elems.in > piece ? elems.in : piece, elems.out > piece ? elems.out : piece};
-}
-
 static bool find(const void *memory, uint64_t elems, size_t elem_bytes, uint64_t *offset_out)
 {
     return elems == 0 || weft_memory_locate(memory, elems * elem_bytes, offset_out);
@@ -57,14 +49,11 @@ static bool find(const void *memory, uint64_t elems, size_t elem_bytes, uint64_t
 
 void onehost_buffers_locate(const struct onehost *onehost, struct weft_coll *coll)
 {
-    struct touched elems = touched_of(coll, onehost->group->rank), lent = lent_of(coll, onehost->group->rank);
+    struct touched elems = touched_of(coll, onehost->group->rank);
     coll->onehost.in_offset = coll->onehost.out_offset = 0;
     coll->onehost.uses_cma = !find(coll->args.in, elems.in, coll->elem_bytes, &coll->onehost.in_offset) ||
                              !find(coll->args.out, elems.out, coll->elem_bytes, &coll->onehost.out_offset);
-    coll->onehost.allows_stealing =
-        !coll->onehost.uses_cma && !onehost_is_personalized(coll->args.kind) &&
-        find(coll->args.in, lent.in, coll->elem_bytes, &coll->onehost.in_offset) &&
-        find(coll->args.out, lent.out, coll->elem_bytes, &coll->onehost.out_offset);
+    coll->onehost.prefers_direct = !coll->onehost.uses_cma && !onehost_is_personalized(coll->args.kind);
     if (!coll->onehost.uses_cma) return;
     coll->onehost.in_offset = (uintptr_t)coll->args.in;
     coll->onehost.out_offset = (uintptr_t)coll->args.out;
@@ -76,8 +65,7 @@ bool onehost_buffers_resolve(const struct onehost *onehost, const struct weft_co
     const struct weft_mapping *mapping = &onehost->peers[rank].memory->mapping;
     uint64_t in = descriptor->in, out = descriptor->out;
     if (!onehost_is_personalized(coll->args.kind)) { /* onehost_pieces_check has checked those */
-        struct touched elems =
-            descriptor->flags & ONEHOST_ALLOWS_STEALING ? lent_of(coll, rank) : touched_of(coll, rank);
+        struct touched elems = touched_of(coll, rank);
         bool holds_in = elems.in == 0 || onehost_peer_memory_contains(onehost->peers[rank].memory, in,
                                                                       elems.in * coll->elem_bytes);
         bool holds_out = elems.out == 0 || onehost_peer_memory_contains(onehost->peers[rank].memory, out,

@@ -6,7 +6,7 @@
  *
  * The limits are in tuning/copyin_limit.c. All ranks find the same from the call and the number of cores
  * (setup.c). A rank that only contributes completes early (sequence.c). If all buffers are mapped,
- * contributions above a lower limit are read where they are (onehost_may_allow_stealing). The descriptors
+ * contributions above a lower limit are read where they are (onehost_can_prefer_direct). The descriptors
  * show what each rank did. If ranks differ, the operation falls back to messages. */
 #include "collective/onehost/onehost.h"
 
@@ -40,7 +40,7 @@ bool onehost_uses_copyin(const struct weft_group *group, const struct weft_coll_
     return fits_copyin(group, args, group->onehost->is_oversubscribed);
 }
 
-bool onehost_may_allow_stealing(const struct weft_group *group, const struct weft_coll_args *args)
+bool onehost_can_prefer_direct(const struct weft_group *group, const struct weft_coll_args *args)
 {
     return onehost_uses_copyin(group, args) && args->kind != WEFT_COLL_BARRIER &&
            contribution_bytes(group, args) >

@@ -405,7 +405,7 @@ enum weft_status onehost_direct_work(struct onehost *onehost, struct weft_coll *
 {
     const struct job job = {onehost, coll, culprit_out};
     const struct weft_coll_args *args = &coll->args;
-    uint32_t ranks = coll->group->ranks, owner = coll->onehost.slice_owner, cma_count = 0;
+    uint32_t ranks = coll->group->ranks, owner = coll->group->rank, cma_count = 0;
     size_t elem_bytes = coll->elem_bytes, at = range.first * elem_bytes, bytes = range.count * elem_bytes;
     size_t owner_piece = onehost_piece_of(coll, owner).first * elem_bytes;
     if (onehost_is_personalized(args->kind)) return onehost_pieces_work(onehost, coll, range, culprit_out);

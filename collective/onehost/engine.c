@@ -94,7 +94,7 @@ static void select_methods(struct onehost *onehost, struct weft_coll *coll)
     if (unequal) coll->onehost.flags |= ONEHOST_UNEQUAL;
     if (!onehost->all_cma) coll->onehost.flags |= ONEHOST_CMA_REFUSED;
     /* also if it cannot reach the peers' buffers: peers learn that this rank does not copy in */
-    if (coll->onehost.allows_stealing) coll->onehost.flags |= ONEHOST_ALLOWS_STEALING;
+    if (coll->onehost.prefers_direct) coll->onehost.flags |= ONEHOST_PREFERS_DIRECT;
     if (onehost_is_personalized(coll->args.kind) && onehost_has_local_piece(coll))
         coll->onehost.flags |= ONEHOST_HAS_LOCAL_PIECE;
     if (coll->onehost.stage &&
@@ -173,10 +173,10 @@ static void enqueue(struct onehost *onehost, struct weft_coll *coll)
     coll->onehost.phase = ONEHOST_QUEUED;
     if (needs_scaling(coll)) coll->args.in = coll->in; /* the scaled copy */
     coll->onehost.is_copyin = onehost_uses_copyin(coll->group, &coll->args);
-    coll->onehost.may_allow_stealing = onehost_may_allow_stealing(coll->group, &coll->args);
+    coll->onehost.can_prefer_direct = onehost_can_prefer_direct(coll->group, &coll->args);
     coll->onehost.modes_differ = false;
-    if (!coll->onehost.is_copyin || coll->onehost.may_allow_stealing) onehost_buffers_locate(onehost, coll);
-    if (coll->onehost.may_allow_stealing && coll->onehost.allows_stealing) coll->onehost.is_copyin = false;
+    if (!coll->onehost.is_copyin || coll->onehost.can_prefer_direct) onehost_buffers_locate(onehost, coll);
+    if (coll->onehost.can_prefer_direct && coll->onehost.prefers_direct) coll->onehost.is_copyin = false;
     queue_append(onehost, coll);
     start_first(onehost);
 }
@@ -329,8 +329,8 @@ static bool accept_descriptor(struct onehost *onehost, struct weft_coll *coll, u
         coll_report_mismatch(coll, &coll->header, rank, &theirs, what);
         return false;
     }
-    if (coll->onehost.may_allow_stealing &&
-        coll->onehost.is_copyin == ((descriptor->flags & ONEHOST_ALLOWS_STEALING) != 0)) {
+    if (coll->onehost.can_prefer_direct &&
+        coll->onehost.is_copyin == ((descriptor->flags & ONEHOST_PREFERS_DIRECT) != 0)) {
         coll->onehost.modes_differ = true;
         return true;
     }
@@ -351,12 +351,10 @@ static void begin_completion(struct onehost *onehost, struct weft_coll *coll)
     set_poll_cost(onehost);
 }
 
-/* One slice is done. Claims another one if slices are shared. */
 static void slice_finish(struct onehost *onehost, struct weft_coll *coll)
 {
-    onehost_publish_slice_done(onehost, coll->onehost.slice_owner, coll->onehost.seq);
-    if (!coll->onehost.is_stealing || !onehost_claim_next_slice(onehost, coll))
-        begin_completion(onehost, coll);
+    onehost_publish_slice_done(onehost, coll->onehost.seq);
+    begin_completion(onehost, coll);
 }
 
 /* All descriptors are there: starts the work, or falls back. true: the operation is complete. */
@@ -381,8 +379,6 @@ static bool start_work(struct onehost *onehost, struct weft_coll *coll)
         fall_back_to_messages(coll);
         return false;
     }
-    coll->onehost.slice_owner = coll->group->rank;
-    coll->onehost.is_stealing = false;
     if (coll->onehost.method_stats) coll->onehost.began_ns = weft_now_ns(onehost->group->env);
     if (staged) {
         onehost_stage_begin(coll);
@@ -395,10 +391,8 @@ static bool start_work(struct onehost *onehost, struct weft_coll *coll)
         (struct onehost_buffers){.in = coll->args.in,
                                  .out = coll->args.out,
                                  .has_local_piece = coll->onehost.flags & ONEHOST_HAS_LOCAL_PIECE};
-    coll->onehost.is_stealing = onehost_stealing_is_enabled(onehost, coll);
     coll->onehost.phase = ONEHOST_WORKING;
-    if (!coll->onehost.is_stealing) coll->onehost.remaining = onehost_slice(coll);
-    else if (!onehost_claim_next_slice(onehost, coll)) begin_completion(onehost, coll);
+    coll->onehost.remaining = onehost_slice(coll);
     set_poll_cost(onehost);
     return false;
 }
@@ -511,22 +505,13 @@ static bool peer_is_ready(const struct onehost *onehost, const struct weft_coll 
                : onehost_slice_is_done(onehost, rank, coll->onehost.seq);
 }
 
-/* The rank that works on the slice of `rank`, or `rank` itself. */
-static uint32_t awaited_peer(const struct onehost *onehost, const struct weft_coll *coll, uint32_t rank)
-{
-    return coll->onehost.phase == ONEHOST_COMPLETING && coll->onehost.is_stealing
-               ? onehost_slice_claimed_by(onehost, rank)
-               : rank;
-}
-
 /* If ranks are oversubscribed: a rank on this core is waited for first, since a rank on another core can
  * depend on it. */
 static enum weft_wait_core wait_location(const struct onehost *onehost, const struct weft_coll *coll)
 {
     if (!onehost->is_oversubscribed) return WEFT_WAIT_UNKNOWN;
     for (uint32_t rank = onehost->awaited_rank; rank < coll->group->ranks; rank++) {
-        uint32_t peer_rank = awaited_peer(onehost, coll, rank);
-        if (peer_rank != coll->group->rank && onehost_peer_shares_core(onehost, peer_rank) &&
+        if (rank != coll->group->rank && onehost_peer_shares_core(onehost, rank) &&
             !peer_is_ready(onehost, coll, rank))
             return WEFT_WAIT_SAME_CORE;
     }
@@ -540,10 +525,9 @@ static bool poll_peers(struct onehost *onehost, struct weft_coll *coll)
     bool is_published_phase = coll->onehost.phase == ONEHOST_PUBLISHED;
     for (; onehost->awaited_rank < group->ranks; onehost->awaited_rank++) {
         uint32_t rank = onehost->awaited_rank;
-        if (rank == group->rank && (is_published_phase || !coll->onehost.is_stealing)) continue;
+        if (rank == group->rank) continue;
         bool is_ready = peer_is_ready(onehost, coll, rank);
-        if (!is_ready)
-            set_wait_hint(onehost, awaited_peer(onehost, coll, rank), wait_location(onehost, coll));
+        if (!is_ready) set_wait_hint(onehost, rank, wait_location(onehost, coll));
         if (!is_ready && !is_published_phase) return false;
         if (!is_ready) {
             (void)check_message_call(onehost, coll, &coll->header, rank);
@@ -640,8 +624,7 @@ static enum weft_status onehost_arm(struct weft_pollable *pollable)
         return onehost_stage_can_act(onehost, coll) ? WEFT_ERR_AGAIN : WEFT_OK;
     uint32_t rank = onehost->awaited_rank;
     if (coll->onehost.phase == ONEHOST_VERIFYING) return is_still_waiting(onehost) ? WEFT_OK : WEFT_ERR_AGAIN;
-    if (rank == coll->group->rank && (coll->onehost.phase == ONEHOST_PUBLISHED || !coll->onehost.is_stealing))
-        rank++;
+    if (rank == coll->group->rank) rank++;
     if (rank >= coll->group->ranks) return WEFT_ERR_AGAIN;
     bool is_ready = coll->onehost.phase == ONEHOST_PUBLISHED
                         ? onehost_peer_has_arrived(onehost, rank, coll->onehost.seq) ||
@@ -658,10 +641,7 @@ bool onehost_waits_for(const struct weft_coll *coll, uint32_t *rank_out, const c
     switch (coll->onehost.phase) {
     case ONEHOST_VERIFYING:
     case ONEHOST_PUBLISHED: *phase_out = "greeting"; break;
-    case ONEHOST_COMPLETING:
-        *phase_out = "leaving";
-        if (rank < coll->group->ranks) rank = awaited_peer(onehost, coll, rank);
-        break;
+    case ONEHOST_COMPLETING: *phase_out = "leaving"; break;
     case ONEHOST_SCALING:
     case ONEHOST_WORKING: *phase_out = "reducing"; return false;
     case ONEHOST_STAGING: *phase_out = "reducing"; break;

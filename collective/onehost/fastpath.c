@@ -117,7 +117,7 @@ static bool can_prepare(struct weft_group *group, struct onehost_prepared *prepa
         return false;
     prepared->can_use_direct = onehost_fastpath_direct_accepts(group, args);
     prepared->can_copyin = onehost_uses_copyin(group, args);
-    return prepared->can_use_direct || (prepared->can_copyin && !onehost_may_allow_stealing(group, args));
+    return prepared->can_use_direct || (prepared->can_copyin && !onehost_can_prefer_direct(group, args));
 }
 
 static struct onehost_prepared *prepared_create(const struct weft_group *group)
@@ -216,7 +216,7 @@ static bool wait_match(struct onehost *onehost, const struct onehost_prepared *p
     const struct onehost_descriptor *descriptor = onehost_descriptor_of(onehost->peers[rank].segment, seq);
     return onehost_fastpath_wait_arrival(onehost, rank, seq) &&
            onehost_descriptor_matches(descriptor, &prepared->call, sequence) &&
-           !(descriptor->flags & ONEHOST_ALLOWS_STEALING) &&
+           !(descriptor->flags & ONEHOST_PREFERS_DIRECT) &&
            (prepared->is_all_inline ||
             onehost_copyin_of(onehost, rank, seq,
                               onehost_copyin_bytes_of(onehost->group, &prepared->args, rank)));
@@ -371,7 +371,7 @@ static bool may_copyin(struct weft_group *group, const struct onehost_prepared *
 {
     if (!prepared->can_use_direct) return true;
     return prepared->can_copyin && !prepared->completes_early && !prepared->needs_root_only &&
-           !(prepared->direct_coll && prepared->direct_coll->onehost.allows_stealing) &&
+           !(prepared->direct_coll && prepared->direct_coll->onehost.prefers_direct) &&
            op_pool_has_scratch(group, prepared->scratch_bytes);
 }
 

@@ -33,7 +33,7 @@ bool onehost_fastpath_direct_accepts(const struct weft_group *group, const struc
     if (!is_of_kind(args->kind) || args->counts || args->count == 0 || !onehost->all_cma) return false;
     bool pieces = args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_ALL_GATHER;
     return args->count <= VECTOR_BYTES / weft_dtype_bytes(args->dtype) / (pieces ? group->ranks : 1) &&
-           (!onehost_uses_copyin(group, args) || onehost_may_allow_stealing(group, args));
+           (!onehost_uses_copyin(group, args) || onehost_can_prefer_direct(group, args));
 }
 
 void onehost_fastpath_direct_prepare(struct weft_group *group, struct onehost_prepared *prepared)
@@ -42,7 +42,7 @@ void onehost_fastpath_direct_prepare(struct weft_group *group, struct onehost_pr
                      *coll = prepared->direct_coll ? prepared->direct_coll : &outline;
     prepared->scratch_bytes = coll_init_template(coll, group, &prepared->args);
     coll->onehost.is_copyin = false;
-    coll->onehost.may_allow_stealing = onehost_may_allow_stealing(group, &prepared->args);
+    coll->onehost.can_prefer_direct = onehost_can_prefer_direct(group, &prepared->args);
 }
 
 static bool is_mapped(const void *memory)
@@ -76,8 +76,8 @@ static bool can_begin(struct onehost *onehost, const struct onehost_prepared *pr
     coll->args.in = in;
     coll->args.out = out;
     onehost_buffers_locate(onehost, coll);
-    if (!coll->onehost.allows_stealing || !op_pool_has_scratch(group, prepared->scratch_bytes)) return false;
-    if (coll->onehost.may_allow_stealing && !onehost_copyin_reserve(onehost, &prepared->args)) return false;
+    if (!coll->onehost.prefers_direct || !op_pool_has_scratch(group, prepared->scratch_bytes)) return false;
+    if (coll->onehost.can_prefer_direct && !onehost_copyin_reserve(onehost, &prepared->args)) return false;
     if (!onehost_verify_all_before(onehost, onehost->next_seq)) return false;
     if (!onehost->buffers) onehost->buffers = onehost_buffers_acquire(group);
     return onehost->buffers;
@@ -89,10 +89,9 @@ static void begin(struct onehost *onehost, struct weft_coll *coll)
     coll->sequence = coll->header.sequence = onehost->group->sequence++;
     if (coll_has_root(coll->args.kind)) call_digest_add(onehost->group, &coll->header);
     coll->onehost.flags = coll->onehost.all_flags =
-        ONEHOST_DIRECT | (coll->onehost.allows_stealing ? ONEHOST_ALLOWS_STEALING : 0);
+        ONEHOST_DIRECT | (coll->onehost.prefers_direct ? ONEHOST_PREFERS_DIRECT : 0);
     coll->onehost.is_reachable = true;
-    coll->onehost.modes_differ = coll->onehost.is_stealing = coll->onehost.cma_refused = false;
-    coll->onehost.slice_owner = onehost->group->rank;
+    coll->onehost.modes_differ = coll->onehost.cma_refused = false;
     coll->onehost.phase = ONEHOST_PUBLISHED;
     onehost->awaited_rank = 0;
     onehost->buffers[onehost->group->rank] =
@@ -126,24 +125,20 @@ static bool wait_all(struct onehost *onehost, const struct onehost_prepared *pre
     return true;
 }
 
-/* Works on the slices of this rank. false: a peer has ended the operation. */
+/* Works on the slice of this rank. false: a peer has ended the operation. */
 static bool work(struct onehost *onehost, struct weft_coll *coll)
 {
     uint32_t culprit;
-    coll->onehost.is_stealing = onehost_stealing_is_enabled(onehost, coll);
     coll->onehost.phase = ONEHOST_WORKING;
-    bool any = !coll->onehost.is_stealing || onehost_claim_next_slice(onehost, coll);
-    if (!coll->onehost.is_stealing) coll->onehost.remaining = onehost_slice(coll);
+    coll->onehost.remaining = onehost_slice(coll);
     if (coll_is_reduction(coll->args.kind)) weft_loop_guard_thread(onehost->group->loop);
-    for (; any; any = coll->onehost.is_stealing && onehost_claim_next_slice(onehost, coll)) {
-        if (coll->onehost.remaining.count > 0) {
-            if (!onehost_buffers_enter(onehost, coll->onehost.seq)) return false;
-            enum weft_status status = onehost_direct_work(onehost, coll, coll->onehost.remaining, &culprit);
-            onehost_buffers_leave(onehost);
-            WEFT_ASSERT(status == WEFT_OK); /* no system call is involved */
-        }
-        onehost_publish_slice_done(onehost, coll->onehost.slice_owner, coll->onehost.seq);
+    if (coll->onehost.remaining.count > 0) {
+        if (!onehost_buffers_enter(onehost, coll->onehost.seq)) return false;
+        enum weft_status status = onehost_direct_work(onehost, coll, coll->onehost.remaining, &culprit);
+        onehost_buffers_leave(onehost);
+        WEFT_ASSERT(status == WEFT_OK); /* no system call is involved */
     }
+    onehost_publish_slice_done(onehost, coll->onehost.seq);
     coll->onehost.phase = ONEHOST_COMPLETING;
     return true;
 }
@@ -152,13 +147,9 @@ static bool wait_slice_done(struct onehost *onehost, const struct weft_coll *col
 {
     const uint64_t seq = coll->onehost.seq;
     if (onehost_slice_is_done(onehost, rank, seq)) return true;
-    for (uint32_t polls = 1; !onehost_slice_is_done(onehost, rank, seq); polls++) {
-        uint32_t peer_rank = coll->onehost.is_stealing ? onehost_slice_claimed_by(onehost, rank) : rank;
-        if (!onehost_fastpath_poll_pause(
-                onehost, peer_rank != onehost->group->rank && onehost_peer_shares_core(onehost, peer_rank),
-                polls))
+    for (uint32_t polls = 1; !onehost_slice_is_done(onehost, rank, seq); polls++)
+        if (!onehost_fastpath_poll_pause(onehost, onehost_peer_shares_core(onehost, rank), polls))
             return false;
-    }
     return true;
 }
 
@@ -166,9 +157,7 @@ static bool wait_all_done(struct onehost *onehost, const struct weft_coll *coll)
 {
     onehost->poll_until_ns = 0;
     for (uint32_t rank = 0; rank < onehost->group->ranks; rank++)
-        if ((rank != onehost->group->rank || coll->onehost.is_stealing) &&
-            !wait_slice_done(onehost, coll, rank))
-            return false;
+        if (rank != onehost->group->rank && !wait_slice_done(onehost, coll, rank)) return false;
     return true;
 }
 

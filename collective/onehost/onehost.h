@@ -44,8 +44,8 @@ enum {
 /* How peers access the caller's buffers. Without DIRECT, CMA and STAGED the operation goes by messages.
  * DIRECT: the buffers are in memory that all peers map. CMA: peers copy them by process_vm_readv and writev.
  * STAGED: this rank has a stage; used if all ranks set it. UNEQUAL: pieces of unequal lengths.
- * HAS_LOCAL_PIECE: this rank copies a piece from its own input to its own output. ALLOWS_STEALING: DIRECT,
- * and peers can work on this rank's slice. CMA_REFUSED: the kernel refuses copies to this rank or to one of
+ * HAS_LOCAL_PIECE: this rank copies a piece from its own input to its own output. PREFERS_DIRECT: this rank does not
+ * copy in although the length permits it. CMA_REFUSED: the kernel refuses copies to this rank or to one of
  * its peers (cma_permission.c). */
 enum onehost_flags {
     ONEHOST_DIRECT = 1,
@@ -53,7 +53,7 @@ enum onehost_flags {
     ONEHOST_STAGED = 4,
     ONEHOST_UNEQUAL = 8,
     ONEHOST_HAS_LOCAL_PIECE = 16,
-    ONEHOST_ALLOWS_STEALING = 32,
+    ONEHOST_PREFERS_DIRECT = 32,
     ONEHOST_CMA_REFUSED = 64
 };
 
@@ -77,11 +77,8 @@ struct onehost_descriptor {
 _Static_assert(sizeof(struct onehost_descriptor) == 64, "a descriptor is one cache line");
 
 struct onehost_segment {
-    /* salt + seq + 1 of the last operation whose slice is done; written by the rank that worked on it */
+    /* salt + seq + 1 of the last operation whose slice is done; written by the owner */
     _Alignas(64) _Atomic uint64_t done_seq;
-    /* the same of the last operation whose slice was claimed (oversubscribed.c) */
-    _Atomic uint64_t claimed_seq;
-    _Atomic uint32_t claimed_by;            /* rank that claimed it */
     _Alignas(64) _Atomic uint32_t sleeping; /* 1: the owner sleeps; wake it after a store */
     /* core of the owner at its last publish; ONEHOST_NO_PROCESSOR: it has published nothing */
     _Atomic uint32_t processor;
@@ -358,7 +355,7 @@ static inline bool onehost_peer_has_arrived(const struct onehost *onehost, uint3
            peer->salt + seq + 1;
 }
 /* the slice owned by `rank` */
-void onehost_publish_slice_done(struct onehost *onehost, uint32_t rank, uint64_t seq);
+void onehost_publish_slice_done(struct onehost *onehost, uint64_t seq);
 bool onehost_slice_is_done(const struct onehost *onehost, uint32_t rank, uint64_t seq);
 void onehost_publish_retired(struct onehost *onehost, uint64_t operations); /* exclusive */
 #define ONEHOST_ROUNDS_MAX (1ull << 32)
@@ -523,14 +520,6 @@ bool onehost_sum_uses_nt_stores(const struct onehost *onehost, const struct weft
 bool onehost_copy_uses_nt_stores(const struct onehost *onehost, const struct weft_coll *coll);
 bool onehost_stage_uses_nt_stores(const struct onehost *onehost, const struct weft_coll *coll);
 
-/* ---- oversubscribed.c: work stealing ---- */
-/* the same on all ranks */
-bool onehost_stealing_is_enabled(const struct onehost *onehost, const struct weft_coll *coll);
-/* false: none is left */
-bool onehost_claim_next_slice(struct onehost *onehost, struct weft_coll *coll);
-/* valid when no slice is left */
-uint32_t onehost_slice_claimed_by(const struct onehost *onehost, uint32_t rank);
-
 /* ---- copyin.c ---- */
 /* after the vote */
 bool onehost_uses_copyin(const struct weft_group *group, const struct weft_coll_args *args);
@@ -548,8 +537,8 @@ bool onehost_has_single_reader(const struct weft_group *group, enum weft_coll_ki
 bool onehost_copyin_has_pieces(enum weft_coll_kind kind); /* a contribution has one piece per rank */
 /* acquires the slots; false: no memory */
 bool onehost_copyin_reserve(struct onehost *onehost, const struct weft_coll_args *args);
-/* An operation that uses copy-in, but is done in slices if all ranks set ONEHOST_ALLOWS_STEALING. */
-bool onehost_may_allow_stealing(const struct weft_group *group, const struct weft_coll_args *args);
+/* The length permits copy-in, but ranks with mapped buffers prefer direct access (ONEHOST_PREFERS_DIRECT). */
+bool onehost_can_prefer_direct(const struct weft_group *group, const struct weft_coll_args *args);
 
 /* ---- direct.c ---- */
 struct onehost_range onehost_slice(const struct weft_coll *coll);

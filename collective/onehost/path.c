@@ -78,7 +78,7 @@ static enum weft_status prepare(struct weft_group *group, const struct weft_coll
                               (unsigned)(large ? ONEHOST_LARGE_POOL_BYTES : ONEHOST_SMALL_POOL_BYTES));
     }
     *can_fall_back_out = onehost->state != ONEHOST_ENABLED || !onehost_uses_copyin(group, args) ||
-                         onehost_may_allow_stealing(group, args);
+                         onehost_can_prefer_direct(group, args);
     return WEFT_OK;
 }
 

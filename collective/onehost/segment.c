@@ -220,10 +220,9 @@ const struct onehost_descriptor *onehost_message_call_of(const struct onehost *o
                : NULL;
 }
 
-void onehost_publish_slice_done(struct onehost *onehost, uint32_t rank, uint64_t seq)
+void onehost_publish_slice_done(struct onehost *onehost, uint64_t seq)
 {
-    const struct onehost_peer *peer = &onehost->peers[rank];
-    atomic_store_explicit(&peer->segment->done_seq, peer->salt + seq + 1, memory_order_seq_cst);
+    atomic_store_explicit(&onehost->segment->done_seq, onehost->salt + seq + 1, memory_order_seq_cst);
     wake_sleepers(onehost);
 }
 

@@ -51,18 +51,18 @@ uint64_t plan_onehost_copyin_limit(enum weft_coll_kind kind, uint32_t ranks, boo
     return bounded(limit_of(kind, ranks, is_oversubscribed));
 }
 
-/* Mapped buffers complete inside the call as well (fastpath_direct.c), so fewer bytes are worth a copy. */
+/* With a core per rank mapped buffers complete inside the call as well (fastpath_direct.c), so fewer bytes are
+ * worth a copy. If ranks are oversubscribed, copy-in saves a time slice of each rank. */
 uint64_t plan_onehost_copyin_limit_direct(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed)
 {
     uint64_t limit = plan_onehost_copyin_limit(kind, ranks, is_oversubscribed), direct_limit = limit;
+    if (is_oversubscribed) return limit;
     switch (kind) {
-    /* each peer would read it */
-    case WEFT_COLL_ALL_REDUCE: direct_limit = (is_oversubscribed ? 1 : 2) * KIB; break;
-    case WEFT_COLL_ALL_GATHER: direct_limit = 4 * KIB; break;
-    case WEFT_COLL_REDUCE_SCATTER: direct_limit = (is_oversubscribed ? 8 : 4) * KIB; break;
+    case WEFT_COLL_ALL_REDUCE: direct_limit = 2 * KIB; break; /* each peer would read it */
+    case WEFT_COLL_ALL_GATHER:
+    case WEFT_COLL_REDUCE_SCATTER: direct_limit = 4 * KIB; break;
     case WEFT_COLL_BROADCAST:
-    /* a rank that only contributes completes early */
-    case WEFT_COLL_REDUCE: direct_limit = (is_oversubscribed ? 32 : 8) * KIB; break;
+    case WEFT_COLL_REDUCE: direct_limit = 8 * KIB; break; /* a rank that only contributes completes early */
     default: break;
     }
     return direct_limit < limit ? direct_limit : limit;

@@ -132,7 +132,7 @@ static struct weft_coll_args longest_copyin(enum weft_coll_kind kind, uint32_t r
 static struct weft_coll_args longest_copyin_always(enum weft_coll_kind kind, uint32_t rank)
 {
     struct weft_coll_args args = longest_copyin(kind, rank, 0, 0);
-    while (onehost_may_allow_stealing(shm_ranks.groups[rank], &args)) args.count--;
+    while (onehost_can_prefer_direct(shm_ranks.groups[rank], &args)) args.count--;
     assert_true(onehost_needs_slot(args.count * 4));
     return args;
 }

@@ -1046,7 +1046,8 @@ static void one_host_says(void **state)
     assert_int_equal(plan_onehost_copyin_limit(WEFT_COLL_ALL_REDUCE, 2, false), 64 << 10);
     assert_int_equal(plan_onehost_copyin_limit(WEFT_COLL_ALL_REDUCE, 3, false), 8 << 10);
     assert_int_equal(plan_onehost_copyin_limit(WEFT_COLL_ALL_REDUCE, 4, true), 32 << 10);
-    assert_int_equal(plan_onehost_copyin_limit_direct(WEFT_COLL_ALL_REDUCE, 4, true), 1 << 10);
+    assert_int_equal(plan_onehost_copyin_limit_direct(WEFT_COLL_ALL_REDUCE, 4, true), 32 << 10);
+    assert_int_equal(plan_onehost_copyin_limit_direct(WEFT_COLL_ALL_REDUCE, 4, false), 2 << 10);
     assert_int_equal(plan_onehost_copyin_limit(WEFT_COLL_GATHER, 2, true), PLAN_ONEHOST_COPYIN_BYTES_MAX);
 }
 
