@@ -278,11 +278,11 @@ enum weft_status weft_plans_parse(const char *text, enum weft_plan_id plans[WEFT
 
 /* ---- groups ---- */
 /* Default of the longest payload of a message. Halving on many ranks has longer ones
- * (docs/collectives.md). */
+ * (docs/internals/plans.md). */
 #define WEFT_COLL_CHUNK_BYTES ((size_t)WEFT_CHUNK_KIB << 10)
 struct weft_group;
-/* Re-tuning: changes the plans that AUTO takes, by the measured times of operations (docs/collectives.md).
- * Equal on all ranks. */
+/* Re-tuning: changes the plans that AUTO takes, by the measured times of operations. Equal on all ranks
+ * (docs/internals/tuning.md). */
 enum weft_retune {
     WEFT_RETUNE_OFF = 0,        /* the model decides; every run of a job takes the same plans */
     /* among plans that add in the same order, so the bits are equal in every run */

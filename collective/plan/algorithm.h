@@ -74,24 +74,27 @@ uint64_t plan_chunk_elems_max(const struct weft_plan_args *args); /* not rounded
 uint64_t plan_vector_chunks(const struct weft_plan_args *args);
 struct plan_range plan_vector_chunk(const struct weft_plan_args *args, uint64_t chunk);
 
+/* ---- limits of the one-host path, for the cost model and onehost/ ---- */
+/* limits of copy-in, bytes of one rank: one small slot (onehost.h) ... */
+#define PLAN_ONEHOST_COPYIN_SMALL_BYTES 4096
+#define PLAN_ONEHOST_COPYIN_BYTES_MAX (256 << 10) /* ... and several large slots */
+/* copyin_limit.c: most bytes that one rank copies in, pieces for all ranks together. is_oversubscribed:
+ * more ranks than cores. */
+uint64_t plan_onehost_copyin_limit(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed);
+/* nt_store_limit.c: if the buffers of all ranks together have at least this many bytes, sums use
+ * non-temporal stores. last_cache_bytes: of the last-level cache; core_cache_bytes: of the private caches
+ * of all working cores; 0: unknown. */
+/* clamped to the range in which the figure is plausible */
+uint64_t plan_onehost_last_cache_bytes(uint64_t last_cache_bytes);
+uint64_t plan_onehost_nt_sum_bytes(uint64_t last_cache_bytes, uint64_t core_cache_bytes);
+/* multiple of the private caches above which all accesses miss them (cost_onehost.c) */
+#define PLAN_ONEHOST_NT_CORE_CACHE_FACTOR 4
+/* the limit if all ranks map all buffers */
+uint64_t plan_onehost_copyin_limit_direct(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed);
+
 /* Pipelined plans, chunks over `stages` links: the chunk that balances the fill time against the cost of a
  * message, sqrt(bytes * PLAN_HOP_BYTES / stages), as a power of two from 4 KiB to chunk_bytes. It uses
  * constants, not measured links, because the double tree's bits depend on it. */
-/* contributions up to this lie in the announcements (onehost.h) */
-#define PLAN_ONEHOST_COPYIN_SMALL_BYTES 4096
-#define PLAN_ONEHOST_COPYIN_BYTES_MAX (256 << 10) /* and longer ones up to this at most: */
-/* What one rank says in an announcement, at most, pieces for all ranks together. crowded: more ranks than
- * processors. */
-uint64_t plan_onehost_copyin_limit(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed);
-/* nt_store_limit.c: all buffers of all ranks together, from so many bytes on sums are stored past the
- * caches. last_cache_bytes: of the last cache; core_cache_bytes: of the own ones of all processors that
- * work; 0: not known. */
-uint64_t plan_onehost_last_cache_bytes(uint64_t last_cache_bytes); /* as far as that tells */
-uint64_t plan_onehost_nt_sum_bytes(uint64_t last_cache_bytes, uint64_t core_cache_bytes);
-/* times what own caches hold: all of it misses them (cost_onehost.c) */
-#define PLAN_ONEHOST_NT_CORE_CACHE_FACTOR 4
-/* where all buffers are in memory that all map */
-uint64_t plan_onehost_copyin_limit_direct(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed);
 #define PLAN_HOP_BYTES 32768.0 /* bytes that a 10 Gbit/s link moves in a message time of 25 us */
 uint64_t plan_pipeline_chunk(enum weft_plan_id plan, uint32_t ranks, uint64_t bytes, uint64_t chunk_bytes);
 uint32_t plan_pipeline_stages(enum weft_plan_id plan, uint32_t ranks); /* 0: not pipelined */

@@ -6,10 +6,10 @@
  *     e  incast: each sender beyond the eighth on a link adds this fraction to b
  * Ranks of one host have a, b and o of cost_messages.c.
  *
- * Each plan has one function (docs/collectives.md has the formulas). A plan that sends partials moves more
- * bytes, by the width of f32 over the element. Plans that do not support the call (unequal pieces, T) are
- * out. On equal times the plan with the lower number wins. Pure, from values that all ranks share: every rank
- * chooses the same plan. */
+ * Each plan has one function (docs/internals/plans.md has the formulas). A plan that sends partials moves
+ * more bytes, by the width of f32 over the element. Plans that do not support the call (unequal pieces, T)
+ * are out. On equal times the plan with the lower number wins. Pure, from values that all ranks share: every
+ * rank chooses the same plan. */
 #include "collective/plan/algorithm.h"
 
 #include <inttypes.h>
