@@ -3,7 +3,6 @@
  * Every rank and shard parses the same text and resolves it against the same shape, and must get the same
  * result, so the result does not depend on locale, machine or build. Numbers are decimal with at most 15
  * significant digits, which a double holds exactly enough to give the same text back. */
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -62,59 +61,6 @@ static struct weft_codec_spec default_spec(enum weft_codec_id id)
 
 /* ---- numbers, without the locale ---- */
 
-static bool parse_whole(const char *text, size_t length, uint64_t *value_out)
-{
-    uint64_t value = 0;
-    if (length == 0) return false;
-    for (size_t i = 0; i < length; i++) {
-        const unsigned digit = (unsigned char)text[i] - '0';
-        if (digit > 9 || value > (UINT64_MAX - digit) / 10) return false;
-        value = value * 10 + digit;
-    }
-    *value_out = value;
-    return true;
-}
-
-/* [digits][.digits][e[+-]digits]: an integer below 10^15 (zeros at its end may be in the exponent) times
- * or over a power of ten up to 10^22, both exact in a double, so the one operation rounds correctly. */
-static bool parse_decimal(const char *text, size_t length, double *value_out)
-{
-    uint64_t mantissa = 0;
-    int digits = 0, exponent = 0;
-    bool point = false, any = false;
-    size_t i = 0;
-    for (; i < length && (isdigit((unsigned char)text[i]) || (text[i] == '.' && !point)); i++) {
-        if (text[i] == '.') {
-            point = true;
-            continue;
-        }
-        any = true;
-        if (mantissa > 0 || text[i] != '0') digits++;
-        if (digits > DIGITS_MAX) return false;
-        mantissa = mantissa * 10 + (uint64_t)(text[i] - '0');
-        exponent -= point;
-    }
-    if (!any) return false;
-    if (i < length) {
-        uint64_t written;
-        bool negative;
-        if (text[i] != 'e' && text[i] != 'E') return false;
-        i++;
-        negative = i < length && text[i] == '-';
-        if (i < length && (text[i] == '-' || text[i] == '+')) i++;
-        if (!parse_whole(text + i, length - i, &written) || written > 40) return false;
-        exponent += negative ? -(int)written : (int)written;
-    }
-    for (; exponent > 22 && mantissa < UINT64_C(100000000000000); exponent--)
-        mantissa *= 10; /* as format_decimal writes it: without the zeros at its end */
-    if (exponent < -22 || exponent > 22) return false;
-    double power = 1.0;
-    for (int p = 0; p < (exponent < 0 ? -exponent : exponent); p++)
-        power *= 10.0;
-    *value_out = exponent < 0 ? (double)mantissa / power : (double)mantissa * power;
-    return true;
-}
-
 /* The shortest decimal that parses to the same double. */
 static void format_decimal(double value, char *out, size_t out_bytes)
 {
@@ -123,18 +69,25 @@ static void format_decimal(double value, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%.*g", precision, value);
         for (char *c = out; *c; c++)
             if (*c == ',') *c = '.'; /* a locale with a decimal comma */
-        if (parse_decimal(out, strlen(out), &back) && back == value) return;
+        if (weft_decimal_parse(out, strlen(out), &back) && back == value) return;
     }
 }
 
 /* ---- parse ---- */
 
-static bool parse_flag(const char *text, size_t length, uint32_t *flag_out)
-{
-    if (length != 1 || (*text != '0' && *text != '1')) return false;
-    *flag_out = *text == '1';
-    return true;
-}
+#define OF(codec) (1u << WEFT_CODEC_##codec)
+#define HAVE_RATIO (OF(TOPK) | OF(RANDOMK))
+#define HAVE_SEED (OF(POWERSGD) | OF(INT8) | OF(INT4) | OF(RANDOMK))
+#define HAVE_MIN_COUNT (HAVE_RATIO | OF(INT8) | OF(INT4) | OF(E4M3) | OF(E5M2) | OF(SIGN))
+#define WHOLE(groups_, name_, field_, member_, min_, max_) \
+    {.name = name_, .type = WEFT_KEY_WHOLE, .groups = groups_, .min = min_, .max = max_, \
+     WEFT_KEY_AT(field_, struct weft_codec_spec, member_)}
+#define FLAG(groups_, name_, member_) \
+    {.name = name_, .type = WEFT_KEY_CHOICE, .groups = groups_, .choices = "0|1", \
+     WEFT_KEY_AT(WEFT_FIELD_U32, struct weft_codec_spec, member_)}
+#define DECIMAL(groups_, name_, member_) \
+    .name = name_, .type = WEFT_KEY_DECIMAL, .groups = groups_, \
+    WEFT_KEY_AT(WEFT_FIELD_F64, struct weft_codec_spec, member_)
 
 /* Options of topk alone; false as below. */
 static bool parse_topk_option(struct weft_codec_spec *spec, const char *name, size_t name_length,
@@ -235,16 +188,20 @@ enum weft_status weft_codec_parse(const char *text, struct weft_codec_spec *spec
                               (int)(name_length < 60 ? name_length : 60), text);
     spec = default_spec((enum weft_codec_id)id);
 
-    const char *at = text + name_length;
-    while (*at != '\0') { /* at a ':' or ',' */
-        const char *option = at + 1;
-        const size_t length = strcspn(option, ","), key = strcspn(option, "=,");
-        bool known = false;
-        if (key >= length || !parse_option(&spec, option, key, option + key + 1, length - key - 1, &known))
-            return weft_error_set(error, WEFT_ERR_INVALID, "codec \"%s\": %s \"%.*s\"; options of it: %s",
-                                  codec_names[id], known ? "bad value in" : "unknown option",
-                                  (int)(length < 60 ? length : 60), option, options_of(spec.id));
-        at = option + length;
+    const char *at = text + name_length + (text[name_length] == ':');
+    struct weft_key_value item;
+    bool more = true;
+    while (more) {
+        more = weft_key_value_next(&at, "", &item);
+        if (!more && !(at > text && strchr(":,", at[-1]))) break;
+        if (!more) item = (struct weft_key_value){.item = "", .name = ""}; /* the text ends in ':' or ',' */
+        const enum weft_key_result result = weft_key_value_set(keys, 1u << spec.id, &item, &spec);
+        if (result == WEFT_KEY_STORED) continue;
+        return weft_error_set(error, WEFT_ERR_INVALID, "codec \"%s\": %s \"%.*s\"; options of it: %s",
+                              codec_names[id],
+                              result == WEFT_KEY_REFUSED && item.value ? "bad value in" : "unknown option",
+                              (int)(item.item_bytes < 60 ? item.item_bytes : 60), item.item,
+                              options_of(spec.id));
     }
     *spec_out = spec;
     return WEFT_OK;

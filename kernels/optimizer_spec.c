@@ -5,41 +5,38 @@
  *
  * Numbers are read in the C locale whatever the trainer has set, each option at most once, so equal text
  * gives equal bits everywhere. The learning rate is not here: it comes with every step. */
-#include <locale.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/optimizer.h"
 
-enum range { BELOW_1, SWITCH, UP_TO_1E6, ABOVE_0 };
-static const char *const range_texts[] = {
-    [BELOW_1] = "a number from 0 to below 1",
-    [SWITCH] = "0 or 1",
-    [UP_TO_1E6] = "a number from 0 to 1e6",
-    [ABOVE_0] = "a number above 0 up to 1e6",
+#define OF(kind) (1u << WEFT_OPTIMIZER_##kind)
+#define REAL(groups_, name_, member_) \
+    .name = name_, .type = WEFT_KEY_REAL, .groups = groups_, \
+    WEFT_KEY_AT(WEFT_FIELD_F32, struct weft_optimizer, member_)
+#define BELOW_1(...) {REAL(__VA_ARGS__), .high = 1, .below_high = true}
+#define UP_TO_1E6(...) {REAL(__VA_ARGS__), .high = 1e6}
+#define ABOVE_0(...) {REAL(__VA_ARGS__), .high = 1e6, .above_low = true}
+
+static const struct weft_key keys[] = {
+    BELOW_1(OF(SGD), "momentum", momentum),
+    {.name = "nesterov", .type = WEFT_KEY_REAL, .groups = OF(SGD), .high = 1,
+     WEFT_KEY_AT(WEFT_FIELD_BOOL, struct weft_optimizer, nesterov)},
+    UP_TO_1E6(OF(SGD) | OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "weight_decay", weight_decay),
+    BELOW_1(OF(ADAM) | OF(ADAMW) | OF(LAMB), "beta1", beta1),
+    BELOW_1(OF(ADAM) | OF(ADAMW) | OF(LAMB), "beta2", beta2),
+    ABOVE_0(OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "eps", eps),
+    ABOVE_0(OF(FTRL), "beta", beta),
+    UP_TO_1E6(OF(FTRL), "l1", l1),
+    UP_TO_1E6(OF(FTRL), "l2", l2),
+    {0},
 };
 
-static const struct option {
-    unsigned kinds; /* bits */
-    const char *name;
-    enum range range;
-    size_t offset; /* of a float; nesterov is apart */
-} options[] = {
-#define OF(kind) (1u << WEFT_OPTIMIZER_##kind)
-    {OF(SGD), "momentum", BELOW_1, offsetof(struct weft_optimizer, momentum)},
-    {OF(SGD), "nesterov", SWITCH, 0},
-    {OF(SGD) | OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "weight_decay", UP_TO_1E6,
-     offsetof(struct weft_optimizer, weight_decay)},
-    {OF(ADAM) | OF(ADAMW) | OF(LAMB), "beta1", BELOW_1, offsetof(struct weft_optimizer, beta1)},
-    {OF(ADAM) | OF(ADAMW) | OF(LAMB), "beta2", BELOW_1, offsetof(struct weft_optimizer, beta2)},
-    {OF(ADAM) | OF(ADAMW) | OF(ADAGRAD) | OF(LAMB), "eps", ABOVE_0, offsetof(struct weft_optimizer, eps)},
-    {OF(FTRL), "beta", ABOVE_0, offsetof(struct weft_optimizer, beta)},
-    {OF(FTRL), "l1", UP_TO_1E6, offsetof(struct weft_optimizer, l1)},
-    {OF(FTRL), "l2", UP_TO_1E6, offsetof(struct weft_optimizer, l2)},
-#undef OF
-};
-enum { OPTIONS = sizeof options / sizeof options[0] };
+static const char *range_text(const struct weft_key *key)
+{
+    if (key->field == WEFT_FIELD_BOOL) return "0 or 1";
+    if (key->below_high) return "a number from 0 to below 1";
+    return key->above_low ? "a number above 0 up to 1e6" : "a number from 0 to 1e6";
+}
 
 static const struct {
     const char *name, *allowed;
@@ -64,54 +61,22 @@ const char *weft_optimizer_name(enum weft_optimizer_kind kind)
     return "none";
 }
 
-static bool parse_number(const char *text, size_t bytes, double *value_out)
-{
-    char copy[32], *end;
-    if (bytes == 0 || bytes >= sizeof copy) return false;
-    memcpy(copy, text, bytes);
-    copy[bytes] = 0;
-    if (strspn(copy, "0123456789+-.eE") != bytes) return false; /* no "inf", "nan", hex or blanks */
-    locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!c_locale) return false;
-    *value_out = strtod_l(copy, &end, c_locale);
-    freelocale(c_locale);
-    return *end == 0 && isfinite(*value_out);
-}
-
-static bool in_range(double value, enum range range)
-{
-    switch (range) {
-    case BELOW_1: return value >= 0 && (float)value < 1;
-    case SWITCH: return value == 0 || value == 1;
-    case ABOVE_0: return (float)value > 0 && value <= 1e6;
-    default: return value >= 0 && value <= 1e6;
-    }
-}
-
-static enum weft_status parse_option(const char *text, size_t bytes, const char *allowed, unsigned *seen,
+static enum weft_status parse_option(const struct weft_key_value *item, const char *allowed, unsigned *seen,
                                      struct weft_optimizer *into, struct weft_error *error)
 {
-    const char *equals = memchr(text, '=', bytes);
-    const size_t name_bytes = equals ? (size_t)(equals - text) : bytes;
-    int o = 0;
-    double value;
-    while (o < OPTIONS && !((options[o].kinds & 1u << into->kind) && strlen(options[o].name) == name_bytes
-                            && memcmp(options[o].name, text, name_bytes) == 0))
-        o++;
-    if (o == OPTIONS || !equals)
+    const int shown = (int)(item->item_bytes < 100 ? item->item_bytes : 100);
+    const struct weft_key *key = weft_key_find(keys, 1u << into->kind, item->name, item->name_bytes);
+    if (!key || !item->value)
         return weft_error_set(error, WEFT_ERR_INVALID,
-                              "optimizer option '%.*s' is not known: give options as in %s", (int)bytes, text,
-                              allowed);
-    if (*seen & 1u << o)
-        return weft_error_set(error, WEFT_ERR_INVALID, "optimizer option '%s' is given twice",
-                              options[o].name);
-    *seen |= 1u << o;
-    if (!parse_number(equals + 1, bytes - name_bytes - 1, &value) || !in_range(value, options[o].range))
+                              "optimizer option '%.*s' is not known: give options as in %s", shown,
+                              item->item, allowed);
+    const unsigned bit = 1u << (key - keys);
+    if (*seen & bit)
+        return weft_error_set(error, WEFT_ERR_INVALID, "optimizer option '%s' is given twice", key->name);
+    *seen |= bit;
+    if (weft_key_value_set(keys, 1u << into->kind, item, into) != WEFT_KEY_STORED)
         return weft_error_set(error, WEFT_ERR_INVALID, "optimizer option '%.*s' is out of range: %s is %s",
-                              (int)bytes, text, options[o].name, range_texts[options[o].range]);
-    const float narrow = (float)value;
-    if (options[o].range == SWITCH) into->nesterov = value == 1;
-    else memcpy((char *)into + options[o].offset, &narrow, sizeof narrow);
+                              shown, item->item, key->name, range_text(key));
     return WEFT_OK;
 }
 
@@ -133,13 +98,12 @@ enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *o
                               "'adagrad', 'ftrl' or 'lamb', for example %s",
                               text, kinds[0].allowed);
     struct weft_optimizer made = kinds[k].defaults;
-    const char *at = text + name_bytes;
-    while (*at) { /* at ':' or ',' */
-        at++;
-        size_t bytes = strcspn(at, ",");
-        WEFT_TRY(parse_option(at, bytes < 100 ? bytes : 100, kinds[k].allowed, &seen, &made, error));
-        at += bytes;
-    }
+    const char *at = text + name_bytes + (text[name_bytes] == ':');
+    struct weft_key_value item;
+    while (weft_key_value_next(&at, "", &item))
+        WEFT_TRY(parse_option(&item, kinds[k].allowed, &seen, &made, error));
+    item = (struct weft_key_value){.item = "", .name = ""};
+    if (strchr(":,", at[-1])) WEFT_TRY(parse_option(&item, kinds[k].allowed, &seen, &made, error));
     if (made.nesterov && made.momentum == 0)
         return weft_error_set(error, WEFT_ERR_INVALID,
                               "optimizer '%.100s': nesterov needs a momentum above 0", text);

@@ -38,20 +38,18 @@ enum weft_status weft_plans_parse(const char *text, enum weft_plan_id plans[WEFT
     enum weft_plan_id forced_plan[WEFT_COLL_KIND_COUNT];
     if (!strchr(text, '=')) return set_all(text, plans, error);
     memcpy(forced_plan, plans, sizeof forced_plan);
-    for (const char *item = text; *item;) {
-        size_t bytes = strcspn(item, ",");
-        const char *equals = memchr(item, '=', bytes);
+    struct weft_key_value item;
+    while (weft_key_value_next(&text, "", &item)) {
         enum weft_coll_kind kind =
-            equals ? weft_coll_kind_parse(item, (size_t)(equals - item)) : (enum weft_coll_kind)0;
+            item.value ? weft_coll_kind_parse(item.name, item.name_bytes) : (enum weft_coll_kind)0;
         enum weft_plan_id plan = WEFT_PLAN_AUTO;
-        if (!kind || !plan_named(equals + 1, bytes - (size_t)(equals + 1 - item), &plan))
+        if (!kind || !plan_named(item.value, item.value_bytes, &plan))
             return weft_error_set(error, WEFT_ERR_INVALID, "'%.*s' is not OPERATION=PLAN, as all_reduce=ring",
-                                  (int)(bytes < 60 ? bytes : 60), item);
+                                  (int)(item.item_bytes < 60 ? item.item_bytes : 60), item.item);
         if (plan != WEFT_PLAN_AUTO && !weft_plan_supports(plan, kind))
             return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "plan %s has no %s", weft_plan_name(plan),
                                   weft_coll_kind_name(kind));
         forced_plan[kind] = plan;
-        item += bytes + (item[bytes] == ',');
     }
     memcpy(plans, forced_plan, sizeof forced_plan);
     return WEFT_OK;
