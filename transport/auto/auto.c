@@ -59,29 +59,32 @@ static bool pass_to_backend(struct settings *settings, const char *item, size_t 
     return true;
 }
 
+static const struct weft_key keys[] = {
+    {.name = "links", .type = WEFT_KEY_TEXT, WEFT_KEY_AT(WEFT_FIELD_TEXT, struct settings, links)},
+    {0},
+};
+
+static bool read_setting(struct settings *settings, const struct weft_key_value *item)
+{
+    if (item->value && item->name_bytes == 3 && memcmp(item->name, "use", 3) == 0)
+        return settings->use_given = read_order(settings, item->value, item->value_bytes);
+    const enum weft_key_result result = weft_key_value_set(keys, 0, item, settings);
+    if (result != WEFT_KEY_UNKNOWN) return result == WEFT_KEY_STORED;
+    return pass_to_backend(settings, item->item, item->item_bytes);
+}
+
 static enum weft_status read_settings(struct settings *settings, const char *text, struct weft_error *error)
 {
+    struct weft_key_value item;
     *settings = (struct settings){.count = AUTO_BACKENDS};
     for (int kind = 0; kind < AUTO_BACKENDS; kind++) settings->order[kind] = (uint8_t)kind;
-    while (text && *text) {
-        size_t length = strcspn(text, ",");
-        bool right;
-        if (strncmp(text, "use=", 4) == 0) {
-            right = settings->use_given = read_order(settings, text + 4, length - 4);
-        } else if (strncmp(text, "links=", 6) == 0) {
-            right = length > 6 && length - 6 < sizeof settings->links;
-            if (right) snprintf(settings->links, sizeof settings->links, "%.*s", (int)(length - 6), text + 6);
-        } else {
-            right = pass_to_backend(settings, text, length);
-        }
-        if (!right) {
-            return weft_error_set(error, WEFT_ERR_INVALID,
-                                  "auto has no setting \"%.*s\": it has use=shm+verbs+ucx (any of them, most "
-                                  "wanted first), links=FILE, "
-                                  "and those of its parts, such as shm.cma=off",
-                                  (int)length, text);
-        }
-        text += length + (text[length] == ',');
+    while (text && weft_key_value_next(&text, "", &item)) {
+        if (read_setting(settings, &item)) continue;
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "auto has no setting \"%.*s\": it has use=shm+verbs+ucx (any of them, most "
+                              "wanted first), links=FILE, "
+                              "and those of its parts, such as shm.cma=off",
+                              (int)item.item_bytes, item.item);
     }
     return WEFT_OK;
 }

@@ -137,6 +137,15 @@ void weft_assert_failed(const char *expression, const char *file, int line)
     core_imported->weft_assert_failed(expression, file, line);
     __builtin_unreachable(); /* a function pointer does not carry the noreturn attribute */
 }
+bool weft_key_value_next(const char **text, const char *ends, struct weft_key_value *item_out)
+{
+    return core_imported->weft_key_value_next(text, ends, item_out);
+}
+enum weft_key_result weft_key_value_set(const struct weft_key *keys, uint32_t groups,
+                                        const struct weft_key_value *item, void *out)
+{
+    return core_imported->weft_key_value_set(keys, groups, item, out);
+}
 bool weft_bytes_equal_constant_time(const void *a, const void *b, size_t bytes)
 {
     return core_imported->weft_bytes_equal_constant_time(a, b, bytes);

@@ -118,19 +118,14 @@ static bool is_switch(const char *text, size_t length, const char *name, bool *v
 /* "cma=off,maps=off": for tests and measurements. */
 static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, struct weft_error *error)
 {
+    struct weft_key_value item;
     endpoint->allow_cma = endpoint->allow_maps = endpoint->allow_fences = endpoint->allow_split = true;
-    while (text && *text) {
-        size_t length = strcspn(text, ",");
-        if (!is_switch(text, length, "cma", &endpoint->allow_cma) &&
-            !is_switch(text, length, "maps", &endpoint->allow_maps) &&
-            !is_switch(text, length, "membarrier", &endpoint->allow_fences) &&
-            !is_switch(text, length, "share", &endpoint->allow_split)) {
-            return (enum weft_status)weft_error_set(
-                error, WEFT_ERR_INVALID,
-                "shm has no setting \"%.*s\": it has cma, maps, membarrier and share, each =on or =off",
-                (int)length, text);
-        }
-        text += length + (text[length] == ',');
+    while (text && weft_key_value_next(&text, "", &item)) {
+        if (weft_key_value_set(keys, 0, &item, endpoint) == WEFT_KEY_STORED) continue;
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "shm has no setting \"%.*s\": it has cma, maps, membarrier and share, each =on or =off",
+            (int)item.item_bytes, item.item);
     }
     if (!endpoint->allow_maps) endpoint->transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
     return WEFT_OK;

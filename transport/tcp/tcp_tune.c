@@ -1,8 +1,4 @@
 /* tcp_tune.c - the settings of this backend, "name=value,name=value". */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "transport/tcp/tcp.h"
 
 /* Parses an integer from least to most; k and m stand for powers of 1,024. */
@@ -36,19 +32,14 @@ static bool take(struct tcp_tuning *tuning, const char *name, const char *value)
 enum weft_status tcp_tune(const char *text, struct tcp_tuning *tuning, struct weft_error *error)
 {
     *tuning = (struct tcp_tuning){.budget = 4 << 20, .lost_ns = WEFT_SECONDS(10)};
-    while (text && *text) {
-        char item[128];
-        size_t bytes = strcspn(text, ",");
-        snprintf(item, sizeof item, "%.*s", (int)bytes, text);
-        char *value = strchr(item, '=');
-        if (value) *value++ = 0;
-        if (bytes >= sizeof item || !value || !take(tuning, item, value)) {
-            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
-                                                    "the tcp backend's setting \"%.*s\" is none: "
-                                                    "budget=64k..1024m, lost_ms=2000..3600000, host=ADDRESS",
-                                                    (int)bytes, text);
-        }
-        text += bytes + (text[bytes] == ',');
+    struct weft_key_value item;
+    while (text && weft_key_value_next(&text, "", &item)) {
+        if (weft_key_value_set(keys, 0, &item, tuning) == WEFT_KEY_STORED) continue;
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "the tcp backend's setting \"%.*s\" is none: budget=64k..1024m, lost_ms=2000..3600000, "
+            "host=ADDRESS",
+            (int)item.item_bytes, item.item);
     }
     return WEFT_OK;
 }

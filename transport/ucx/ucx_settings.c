@@ -122,21 +122,14 @@ static bool read_one(const char *name, const char *value, struct ucx_settings *s
 
 static enum weft_status read_tune(const char *tune, struct ucx_settings *settings, struct weft_error *error)
 {
-    for (const char *at = tune ? tune : ""; *at;) {
-        char item[64];
-        size_t bytes = strcspn(at, ",");
-        snprintf(item, sizeof item, "%.*s", (int)(bytes < sizeof item ? bytes : sizeof item - 1), at);
-        at += bytes;
-        if (*at == ',') at++;
-        char *value = strchr(item, '=');
-        if (value) *value++ = 0;
-        if (!value || !read_one(item, value, settings)) {
-            return (enum weft_status)weft_error_set(
-                error, WEFT_ERR_INVALID,
-                "transport tune \"%s%s%s\": ucx knows eager_window=64K to 1G, "
-                "fragment=4K to 16M and direct=y or n",
-                item, value ? "=" : "", value ? value : "");
-        }
+    struct weft_key_value item;
+    while (tune && weft_key_value_next(&tune, "", &item)) {
+        if (weft_key_value_set(keys, 0, &item, settings) == WEFT_KEY_STORED) continue;
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "transport tune \"%.*s\": ucx knows eager_window=64K to 1G, "
+            "fragment=4K to 16M and direct=y or n",
+            (int)(item.item_bytes < 100 ? item.item_bytes : 100), item.item);
     }
     return WEFT_OK;
 }

@@ -1,8 +1,6 @@
 /* verbs_tune.c - settings of the message part, "name=value,name=value"; unknown names belong to the device
  * part. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "transport/verbs/verbs_endpoint.h"
 
@@ -56,26 +54,21 @@ enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char 
                             struct weft_error *error)
 {
     size_t rest = 0;
+    struct weft_key_value item;
     rest_out[0] = 0;
-    while (text && *text) {
-        char item[128], name[128];
-        size_t bytes = strcspn(text, ",");
-        if (bytes >= sizeof item || rest + bytes + 2 > rest_bytes) {
-            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
-                                                    "the verbs setting '%.40s...' is too long", text);
-        }
-        memcpy(item, text, bytes);
-        item[bytes] = 0;
-        text += bytes + (text[bytes] == ',');
-        snprintf(name, sizeof name, "%s", item);
-        char *value = strchr(name, '=');
-        if (value) *value++ = 0;
-        int taken = take(tuning, name, value);
-        if (taken == 0)
+    while (text && weft_key_value_next(&text, "", &item)) {
+        const enum weft_key_result result = weft_key_value_set(keys, 0, &item, tuning);
+        if (result == WEFT_KEY_REFUSED)
             return (enum weft_status)weft_error_set(
-                error, WEFT_ERR_INVALID, "the verbs setting %s cannot be '%s'", name, value ? value : "");
-        if (taken < 0 && bytes > 0)
-            rest += (size_t)snprintf(rest_out + rest, rest_bytes - rest, "%s%s", rest ? "," : "", item);
+                error, WEFT_ERR_INVALID, "the verbs setting %.*s cannot be '%.*s'",
+                (int)(item.name_bytes < 60 ? item.name_bytes : 60), item.name,
+                (int)(item.value_bytes < 100 ? item.value_bytes : 100), item.value ? item.value : "");
+        if (result == WEFT_KEY_STORED || item.item_bytes == 0) continue;
+        if (rest + item.item_bytes + 2 > rest_bytes)
+            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
+                                                    "the verbs setting '%.40s...' is too long", item.item);
+        rest += (size_t)snprintf(rest_out + rest, rest_bytes - rest, "%s%.*s", rest ? "," : "",
+                                 (int)item.item_bytes, item.item);
     }
     return WEFT_OK;
 }

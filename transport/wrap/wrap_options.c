@@ -2,7 +2,6 @@
 #include "transport/wrap/wrap_options.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "transport/transport.h"
@@ -17,30 +16,27 @@ static const char *const known[] = {
 
 static const char *const names[] = {[WRAP_FAULT] = "fault", [WRAP_DELAY] = "delay", [WRAP_TRACE] = "trace"};
 
-/* One name=value; false: not valid here. */
-static bool take(const char *name, const char *value, enum wrap_role role, struct wrap_options *options)
-{
-    bool fault = role == WRAP_FAULT, shapes = role != WRAP_TRACE;
-    if (role == WRAP_TRACE && strcmp(name, "file") == 0) {
-        if (!value[0] || strlen(value) >= sizeof options->file) return false;
-        snprintf(options->file, sizeof options->file, "%s", value);
-        return true;
-    }
-    char *end;
-    double number = strtod(value, &end);
-    if (end == value || *end || !(number >= 0 && number <= 1e15)) return false;
-    if (strcmp(name, "drop") == 0 && fault && number <= 1) options->drop = number;
-    else if (strcmp(name, "break") == 0 && fault && number <= 1) options->breaks = number;
-    else if (strcmp(name, "kill_after") == 0 && fault) options->kill_after = (uint64_t)number;
-    else if (strcmp(name, "delay_us") == 0 && shapes) options->delay_ns = (uint64_t)(number * 1000);
-    else if (strcmp(name, "jitter_us") == 0 && shapes) options->jitter_ns = (uint64_t)(number * 1000);
-    else if (strcmp(name, "rate_bytes") == 0 && shapes) options->rate_bytes = (uint64_t)number;
-    else if (strcmp(name, "seed") == 0 && shapes) options->seed = (uint64_t)number;
-    else if (strcmp(name, "limit") == 0 && role == WRAP_TRACE && number >= 65536)
-        options->limit_bytes = (uint64_t)number;
-    else return false;
-    return true;
-}
+#define FAULTS (1u << WRAP_FAULT)
+#define SHAPES (1u << WRAP_FAULT | 1u << WRAP_DELAY)
+#define TRACES (1u << WRAP_TRACE)
+#define REAL(name_, field_, member_, groups_, high_, factor_) \
+    {.name = name_, .type = WEFT_KEY_REAL, WEFT_KEY_AT(field_, struct wrap_options, member_), \
+     .groups = groups_, .high = high_, .factor = factor_}
+
+static const struct weft_key keys[] = {
+    REAL("drop", WEFT_FIELD_F64, drop, FAULTS, 1, 1),
+    REAL("break", WEFT_FIELD_F64, breaks, FAULTS, 1, 1),
+    REAL("kill_after", WEFT_FIELD_U64, kill_after, FAULTS, 1e15, 1),
+    REAL("delay_us", WEFT_FIELD_U64, delay_ns, SHAPES, 1e15, 1000),
+    REAL("jitter_us", WEFT_FIELD_U64, jitter_ns, SHAPES, 1e15, 1000),
+    REAL("rate_bytes", WEFT_FIELD_U64, rate_bytes, SHAPES, 1e15, 1),
+    REAL("seed", WEFT_FIELD_U64, seed, SHAPES, 1e15, 1),
+    {.name = "limit", .type = WEFT_KEY_REAL, WEFT_KEY_AT(WEFT_FIELD_U64, struct wrap_options, limit_bytes),
+     .groups = TRACES, .low = 65536, .high = 1e15},
+    {.name = "file", .type = WEFT_KEY_TEXT, WEFT_KEY_AT(WEFT_FIELD_TEXT, struct wrap_options, file),
+     .groups = TRACES},
+    {0},
+};
 
 /* Parameters of a nested wrapper may begin with its name. */
 static const char *skip_name(const char *text, const char *name)
@@ -54,20 +50,13 @@ enum weft_status wrap_options_parse(const char *text, enum wrap_role role, struc
                                     struct weft_error *error)
 {
     struct wrap_options options = {.seed = 1, .limit_bytes = 1 << 30};
-    for (const char *at = skip_name(text ? text : "", names[role]); *at && *at != ';';) {
-        size_t item_bytes = strcspn(at, ",;");
-        char item[300];
-        size_t kept = item_bytes < sizeof item ? item_bytes : sizeof item - 1;
-        memcpy(item, at, kept);
-        item[kept] = 0;
-        at += item_bytes;
-        if (*at == ',') at++;
-        char *value = strchr(item, '=');
-        if (value) *value++ = 0;
-        if (kept == item_bytes && value && take(item, value, role, &options)) continue;
+    const char *at = skip_name(text ? text : "", names[role]);
+    struct weft_key_value item;
+    while (weft_key_value_next(&at, ";", &item)) {
+        if (weft_key_value_set(keys, 1u << role, &item, &options) == WEFT_KEY_STORED) continue;
         return (enum weft_status)weft_error_set(
-            error, WEFT_ERR_INVALID, "transport wrapper parameter \"%.60s%s%.60s\" is not valid: %s", item,
-            value ? "=" : "", value ? value : "", known[role]);
+            error, WEFT_ERR_INVALID, "transport wrapper parameter \"%.*s\" is not valid: %s",
+            (int)(item.item_bytes < 120 ? item.item_bytes : 120), item.item, known[role]);
     }
     if (role == WRAP_TRACE && !options.file[0]) {
         return (enum weft_status)weft_error_set(

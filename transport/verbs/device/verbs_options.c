@@ -1,8 +1,4 @@
 /* verbs_options.c - the verbs backend's settings as text: "gid=3,mtu=1024,relaxed=off". */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "transport/verbs/device/verbs_device.h"
 
 void verbs_options_init(struct verbs_options *options)
@@ -94,32 +90,20 @@ enum weft_status verbs_options_parse(const char *text, bool others, struct verbs
                                      struct weft_error *error)
 {
     struct verbs_options result = *options;
-    while (text && *text) {
-        char item[128];
-        size_t bytes = strcspn(text, ",");
-        if (bytes >= sizeof item) {
-            return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
-                                                    "the verbs setting '%.40s...' is too long", text);
-        }
-        memcpy(item, text, bytes);
-        item[bytes] = 0;
-        text += bytes + (text[bytes] == ',');
-        if (!bytes) continue;
-        char *value = strchr(item, '=');
-        if (value) *value++ = 0;
-        int taken = take(&result, item, value ? value : "");
-        if (taken == 0) {
+    struct weft_key_value item;
+    while (text && weft_key_value_next(&text, "", &item)) {
+        const enum weft_key_result stored = weft_key_value_set(keys, 0, &item, &result);
+        const int name_bytes = (int)(item.name_bytes < 60 ? item.name_bytes : 60);
+        if (stored == WEFT_KEY_REFUSED)
             return (enum weft_status)weft_error_set(
-                error, WEFT_ERR_INVALID, "the verbs setting %s cannot be '%s'", item, value ? value : "");
-        }
-        if (taken < 0 && !others) {
+                error, WEFT_ERR_INVALID, "the verbs setting %.*s cannot be '%.*s'", name_bytes, item.name,
+                (int)(item.value_bytes < 100 ? item.value_bytes : 100), item.value ? item.value : "");
+        if (stored == WEFT_KEY_UNKNOWN && item.item_bytes > 0 && !others)
             return (enum weft_status)weft_error_set(
                 error, WEFT_ERR_NOT_FOUND,
-                "there is no verbs setting '%s' (rails, gid, mtu, tc, sl, relaxed, connect, timeout, "
-                "retries, depth, receives, "
-                "inline, cache)",
-                item);
-        }
+                "there is no verbs setting '%.*s' (rails, gid, mtu, tc, sl, relaxed, connect, timeout, "
+                "retries, depth, receives, inline, cache)",
+                name_bytes, item.name);
     }
     *options = result;
     return WEFT_OK;
