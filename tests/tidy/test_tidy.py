@@ -97,8 +97,8 @@ class TidyTest(unittest.TestCase):
         self.add("tests/base/test_stray.c", "", "belongs to no target")
 
     def test_options(self):
-        self.expect("base/options.c", OPENING + '    TEXT("job.unread", "", "Help."),\n', "no module reads the option job.unread")
-        self.add("server/x.c", 'f(weft_config_u64(config, "job.none"));', "job.none is not in base/options.c")
+        self.expect("base/config/options.c", OPENING + '    TEXT("job.unread", "", "Help."),\n', "no module reads the option job.unread")
+        self.add("server/x.c", 'f(weft_config_u64(config, "job.none"));', "job.none is not in base/config/options.c")
 
     def test_text(self):
         self.expect("base/list.h", "int x;\n", "opens with a comment")
