@@ -1,6 +1,6 @@
 /* config.h - options: name, type, unit, default, range, help.
  *
- * Values come from these sources, later ones override: default, INI file (WEFT_CONFIG), environment
+ * Sources of values, later ones override: default, INI file (WEFT_CONFIG), environment
  * (transport.lanes is WEFT_TRANSPORT_LANES), caller (option struct, or --set name=value). The error for an
  * invalid value names the option, the value, its source and the allowed values. Nothing is clamped. */
 #ifndef WEFT_BASE_CONFIG_CONFIG_H

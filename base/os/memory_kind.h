@@ -5,7 +5,7 @@
  * Callers move bytes with these calls only. No device software is linked. CUDA: the file in WEFT_CUDA_RUNTIME
  * if set, otherwise the runtime loaded in the process, otherwise the first that the system has. Streams and
  * events are the device's own handles (cudaStream_t, cudaEvent_t); NULL is the default stream. No call waits
- * for a device unless its comment says so. Any thread. Calls with a stream or an event need its device to be
+ * for a device unless its comment states it. Any thread. Calls with a stream or an event need its device to be
  * current: use enter and leave. */
 #ifndef WEFT_BASE_OS_MEMORY_KIND_H
 #define WEFT_BASE_OS_MEMORY_KIND_H

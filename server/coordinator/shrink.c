@@ -84,7 +84,7 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
 }
 
 /* The worker with the smallest place above `after` that is part of the next membership; NULL: none.
- * everybody: joined workers included. */
+ * all_joined: joined workers are included. */
 static struct coordinator_member *next_member(const struct weft_coordinator *coordinator, bool all_joined,
                                               int64_t after)
 {
