@@ -97,7 +97,8 @@ static ProtobufCBinaryData ring_of(struct weft_session *session, const struct we
  * memory. */
 static ProtobufCBinaryData calibration_of(struct weft_session *session, const struct weft_link_cost *cost)
 {
-    _Static_assert(WEFT_LIMIT_CALIBRATION_BYTES == WEFT_CALIBRATION_BYTES_MAX, "control messages carry every blob");
+    _Static_assert(WEFT_LIMIT_CALIBRATION_BYTES == WEFT_CALIBRATION_BYTES_MAX,
+                   "control messages carry every blob");
     uint8_t *out = weft_alloc_bytes(session->env, WEFT_CALIBRATION_BYTES_MAX);
     return (ProtobufCBinaryData){out ? weft_calibration_encode(&cost->memory, &cost->runs, out) : 0, out};
 }
