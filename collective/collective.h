@@ -243,8 +243,8 @@ uint64_t weft_onehost_model_ns(const struct weft_plan_question *question, uint32
 /* Formats the time and its terms: "one-host 12.4 us, in memory that ...". Returns the result of snprintf. */
 size_t weft_onehost_model_explain(const struct weft_plan_question *question, uint32_t processors, char *out,
                                   size_t out_bytes);
-/* Bytes of the f32 all_reduces, not in place, that calibrate the one-host model. Of caches only core_kib
- * and last_kib are used. */
+/* What the model of one-host is calibrated by: all_reduces of f32 that are not in place, of so many bytes.
+ * caches: its private_cache_kib and last_cache_kib alone are heeded. */
 enum weft_onehost_sample {
     WEFT_ONEHOST_SAMPLE_SYNC,
     WEFT_ONEHOST_SAMPLE_COPYIN,

@@ -64,7 +64,7 @@ static double missed(double bytes, double cached_capacity)
 /* Capacity of the private caches of the cores in use, in bytes. */
 static double core_cache_share_bytes(double core_kib, double ranks, uint32_t processors)
 {
-    return core_kib * 1024 *
+    return private_cache_kib * 1024 *
            (is_oversubscribed(ranks, processors) ? processors * (processors / ranks) : ranks);
 }
 
@@ -100,9 +100,10 @@ static double copyin_bytes(enum weft_coll_kind kind, double p, double n)
 /* Older tables have no cache sizes. */
 static struct weft_link_memory memory_of(const struct weft_plan_question *q)
 {
-    struct weft_link_memory memory = q->cost && q->cost->memory.words_ns ? q->cost->memory : memory_assumed;
-    if (!memory.core_kib) memory.core_kib = memory_assumed.core_kib;
-    if (!memory.last_kib) memory.last_kib = memory_assumed.last_kib;
+    struct weft_link_memory memory =
+        q->cost && q->cost->memory.flag_round_ns ? q->cost->memory : memory_assumed;
+    if (!memory.private_cache_kib) memory.private_cache_kib = memory_assumed.private_cache_kib;
+    if (!memory.last_cache_kib) memory.last_cache_kib = memory_assumed.last_cache_kib;
     return memory;
 }
 
@@ -114,34 +115,35 @@ static bool is_sum(enum weft_coll_kind kind)
 /* Capacity of the private caches of the cores in use. */
 static uint64_t core_cache_bytes(double core_kib, double ranks, uint32_t processors)
 {
-    return (uint64_t)(core_kib * 1024 * (is_oversubscribed(ranks, processors) ? processors : ranks));
+    return (uint64_t)(private_cache_kib * 1024 * (is_oversubscribed(ranks, processors) ? processors : ranks));
 }
 
 /* c, in ns, if the buffers of all ranks have (all,) bytes. */
 static double byte_ns(const struct weft_plan_question *q, const struct weft_link_memory *memory, double all,
                       uint32_t processors)
 {
-    double last = memory->last_kib * 1024.0;
-    double cached = memory->cached_ps * 1e-3, passed = larger(cached, memory->passed_ps * 1e-3),
+    double last = memory->last_cache_kib * 1024.0;
+    double cached = memory->private_cache_ps * 1e-3, passed = larger(cached, memory->last_cache_ps * 1e-3),
            uncached = passed;
     if (q->cost && q->cost->pass_ps && last < MEASURED_PASS_BYTES)
         uncached = larger(passed, q->cost->pass_ps * 1e-3 / 2);
-    if (is_sum(q->kind) && memory->past_ps &&
-        all >= (double)plan_onehost_nt_sum_bytes((uint64_t)last,
-                                                 core_cache_bytes(memory->core_kib, q->ranks, processors))) {
-        double nontemporal = memory->past_ps * 1e-3;
+    if (is_sum(q->kind) && memory->nt_store_ps &&
+        all >= (double)plan_onehost_nt_sum_bytes(
+                   (uint64_t)last, core_cache_bytes(memory->private_cache_kib, q->ranks, processors))) {
+        double nontemporal = memory->nt_store_ps * 1e-3;
         return nontemporal + larger(0, uncached - nontemporal) * larger(0, smaller(1, log2(all / last) / 2));
     }
     return cached +
-           (passed - cached) * missed(all, core_cache_share_bytes(memory->core_kib, q->ranks, processors)) +
+           (passed - cached) *
+               missed(all, core_cache_share_bytes(memory->private_cache_kib, q->ranks, processors)) +
            (uncached - passed) * missed(all, last);
 }
 
 static struct terms copyin_terms(const struct weft_plan_question *q, const struct weft_link_memory *memory,
                                  uint32_t processors)
 {
-    double p = q->ranks, read = read_bytes(q->kind, p, (double)q->bytes), copyin = memory->said_ps * 1e-3;
-    return (struct terms){.sync = memory->words_ns * sync_rounds(p, processors),
+    double p = q->ranks, read = read_bytes(q->kind, p, (double)q->bytes), copyin = memory->copyin_ps * 1e-3;
+    return (struct terms){.sync = memory->flag_round_ns * sync_rounds(p, processors),
                           .bytes = ranks_per_core(p, processors) * read * copyin,
                           .moved = read,
                           .byte = copyin};
@@ -151,8 +153,8 @@ static struct terms direct_terms(const struct weft_plan_question *q, const struc
 {
     double p = q->ranks, moved = moved_bytes(q->kind, p, (double)q->bytes),
            byte = byte_ns(q, memory, moved * p, processors), h = sync_rounds(p, processors);
-    return (struct terms){.sync = memory->words_ns * h,
-                          .slices = memory->slices_ns * h,
+    return (struct terms){.sync = memory->flag_round_ns * h,
+                          .slices = memory->slices_overhead_ns * h,
                           .bytes = ranks_per_core(p, processors) * moved * byte,
                           .moved = moved,
                           .byte = byte};
@@ -194,7 +196,7 @@ size_t weft_onehost_model_explain(const struct weft_plan_question *q, uint32_t p
                                   size_t out_bytes)
 {
     struct terms terms = terms_of(q, processors);
-    bool known = q->cost && q->cost->memory.words_ns;
+    bool known = q->cost && q->cost->memory.flag_round_ns;
     double us = 1e-3 * (double)weft_onehost_model_ns(q, processors);
     int n = snprintf(out, out_bytes,
                      "one-host %.2f us, in memory that all ranks map (%s: words %.2f us, slices %.2f us, a "
@@ -213,17 +215,20 @@ uint64_t weft_onehost_sample_bytes(enum weft_onehost_sample which, uint32_t rank
 {
     /* an input and an output of each rank */
     double cached_capacity =
-        core_cache_share_bytes(caches->core_kib ? caches->core_kib : memory_assumed.core_kib, ranks,
-                               processors) /
+        core_cache_share_bytes(caches->private_cache_kib ? caches->private_cache_kib
+                                                         : memory_assumed.private_cache_kib,
+                               ranks, processors) /
         (2.0 * ranks);
     double copyin = (double)plan_onehost_copyin_limit_direct(WEFT_COLL_ALL_REDUCE, ranks,
                                                              is_oversubscribed(ranks, processors)),
            cached = larger(8 * copyin, cached_capacity / 4), bytes = 64;
-    double nontemporal = (double)plan_onehost_nt_sum_bytes(
-                             (caches->last_kib ? caches->last_kib : memory_assumed.last_kib) * 1024ull,
-                             core_cache_bytes(caches->core_kib ? caches->core_kib : memory_assumed.core_kib,
-                                              ranks, processors)) /
-                         (2.0 * ranks);
+    double nontemporal =
+        (double)plan_onehost_nt_sum_bytes(
+            (caches->last_cache_kib ? caches->last_cache_kib : memory_assumed.last_cache_kib) * 1024ull,
+            core_cache_bytes(caches->private_cache_kib ? caches->private_cache_kib
+                                                       : memory_assumed.private_cache_kib,
+                             ranks, processors)) /
+        (2.0 * ranks);
     switch (which) {
     case WEFT_ONEHOST_SAMPLE_SYNC: break;
     case WEFT_ONEHOST_SAMPLE_COPYIN: bytes = copyin; break;
@@ -276,7 +281,8 @@ void weft_onehost_model_fit(uint32_t ranks, uint32_t processors, const double ti
     for (int i = 0; i < WEFT_ONEHOST_SAMPLES; i++)
         n[i] = (double)weft_onehost_sample_bytes((enum weft_onehost_sample)i, ranks, processors, memory);
     double cached_capacity = core_cache_share_bytes(
-        memory->core_kib ? memory->core_kib : memory_assumed.core_kib, ranks, processors);
+        memory->private_cache_kib ? memory->private_cache_kib : memory_assumed.private_cache_kib, ranks,
+        processors);
     for (int i = 0; i < 3; i++)
         x[i] = 2 * t * n[WEFT_ONEHOST_SAMPLE_SLICES + i],
         m[i] = missed(2.0 * ranks * n[WEFT_ONEHOST_SAMPLE_SLICES + i], cached_capacity);
@@ -285,11 +291,11 @@ void weft_onehost_model_fit(uint32_t ranks, uint32_t processors, const double ti
                     (t * (ranks - 1) * (n[WEFT_ONEHOST_SAMPLE_COPYIN] - n[WEFT_ONEHOST_SAMPLE_SYNC]));
     double sync = larger(1, times_ns[WEFT_ONEHOST_SAMPLE_SYNC] -
                                 t * (ranks - 1) * n[WEFT_ONEHOST_SAMPLE_SYNC] * larger(copyin, 0));
-    memory->words_ns = rounded(sync / h);
-    memory->slices_ns = rounded((direct.fixed - sync) / h);
-    memory->said_ps = rounded(1e3 * larger(copyin, direct.cached));
-    memory->cached_ps = rounded(1e3 * direct.cached);
-    memory->passed_ps = rounded(1e3 * direct.passed);
-    memory->past_ps = rounded(1e3 * (times_ns[WEFT_ONEHOST_SAMPLE_NT] - direct.fixed) /
-                              (2 * t * n[WEFT_ONEHOST_SAMPLE_NT]));
+    memory->flag_round_ns = rounded(sync / h);
+    memory->slices_overhead_ns = rounded((direct.fixed - sync) / h);
+    memory->copyin_ps = rounded(1e3 * larger(copyin, direct.cached));
+    memory->private_cache_ps = rounded(1e3 * direct.cached);
+    memory->last_cache_ps = rounded(1e3 * direct.passed);
+    memory->nt_store_ps = rounded(1e3 * (times_ns[WEFT_ONEHOST_SAMPLE_NT] - direct.fixed) /
+                                  (2 * t * n[WEFT_ONEHOST_SAMPLE_NT]));
 }

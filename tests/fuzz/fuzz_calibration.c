@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
 {
-    struct weft_link_memory memory = {.core_kib = (uint32_t)(number % 1000)};
+    struct weft_link_memory memory = {.private_cache_kib = (uint32_t)(number % 1000)};
     struct weft_link_runs runs = {0};
     if (room < WEFT_CALIBRATION_BYTES_MAX) return 0;
     uint32_t numbers[WEFT_LINK_RUNS_NUMBERS];

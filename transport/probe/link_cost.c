@@ -21,14 +21,14 @@ static uint32_t less(uint32_t a, uint32_t b) { return b && (a == 0 || b < a) ? b
 /* The slowest memory and the smallest caches. */
 static void worsen_memory(struct weft_link_memory *cost, const struct weft_link_memory *memory)
 {
-    cost->words_ns = larger(cost->words_ns, memory->words_ns);
-    cost->slices_ns = larger(cost->slices_ns, memory->slices_ns);
-    cost->said_ps = larger(cost->said_ps, memory->said_ps);
-    cost->cached_ps = larger(cost->cached_ps, memory->cached_ps);
-    cost->passed_ps = larger(cost->passed_ps, memory->passed_ps);
-    cost->past_ps = larger(cost->past_ps, memory->past_ps);
-    cost->core_kib = less(cost->core_kib, memory->core_kib);
-    cost->last_kib = less(cost->last_kib, memory->last_kib);
+    cost->flag_round_ns = larger(cost->flag_round_ns, memory->flag_round_ns);
+    cost->slices_overhead_ns = larger(cost->slices_overhead_ns, memory->slices_overhead_ns);
+    cost->copyin_ps = larger(cost->copyin_ps, memory->copyin_ps);
+    cost->private_cache_ps = larger(cost->private_cache_ps, memory->private_cache_ps);
+    cost->last_cache_ps = larger(cost->last_cache_ps, memory->last_cache_ps);
+    cost->nt_store_ps = larger(cost->nt_store_ps, memory->nt_store_ps);
+    cost->private_cache_kib = less(cost->private_cache_kib, memory->private_cache_kib);
+    cost->last_cache_kib = less(cost->last_cache_kib, memory->last_cache_kib);
 }
 
 /* The slowest machine; the smallest eager limit. */

@@ -181,8 +181,8 @@ static bool is_measured(const struct weft_link_machine *m)
 }
 static bool is_mapped(const struct weft_link_memory *m)
 {
-    return m->words_ns || m->slices_ns || m->said_ps || m->cached_ps || m->passed_ps || m->core_kib ||
-           m->last_kib || m->past_ps;
+    return m->flag_round_ns || m->slices_overhead_ns || m->copyin_ps || m->private_cache_ps ||
+           m->last_cache_ps || m->private_cache_kib || m->last_cache_kib || m->nt_store_ps;
 }
 /* Number of "machine", "memory" and "runs" lines. */
 static uint32_t machine_count(const struct weft_link_table *table)
@@ -336,8 +336,8 @@ enum weft_status weft_link_table_write(const struct weft_link_table *table, char
         at += (size_t)snprintf(text + at, room - at,
                                "memory %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32
                                " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n",
-                               i, m->words_ns, m->slices_ns, m->said_ps, m->cached_ps, m->passed_ps,
-                               m->core_kib, m->last_kib, m->past_ps);
+                               i, m->flag_round_ns, m->slices_overhead_ns, m->copyin_ps, m->private_cache_ps,
+                               m->last_cache_ps, m->private_cache_kib, m->last_cache_kib, m->nt_store_ps);
     }
     for (uint32_t i = 0; i < table->host_count; i++)
         at += write_runs(&table->hosts[i].runs, i, text + at, room - at);

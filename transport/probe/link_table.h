@@ -45,18 +45,18 @@ struct weft_link_machine {
 
 /* Cost of one-host operations in mapped memory; 0: not measured. Measured with one processor per rank. */
 struct weft_link_memory {
-    uint32_t words_ns;  /* one round of flags: every rank sets its flag and has read all others */
+    uint32_t flag_round_ns; /* one round of flags: every rank sets its flag and has read all others */
     /* an operation in slices, beyond its rounds of flags and its bytes: descriptors of the buffers, and
      * the final round */
-    uint32_t slices_ns;
-    uint32_t said_ps;   /* copy-in: per byte read from a peer's descriptor */
-    uint32_t cached_ps; /* per byte loaded or stored in buffers that fit the private caches */
-    uint32_t passed_ps; /* per byte in buffers that fit the shared last-level cache only */
-    uint32_t core_kib;  /* private cache of a processor, in KiB */
-    uint32_t last_kib;  /* shared last-level cache, in KiB */
+    uint32_t slices_overhead_ns;
+    uint32_t copyin_ps;         /* copy-in: per byte read from a peer's descriptor */
+    uint32_t private_cache_ps;  /* per byte loaded or stored in buffers that fit the private caches */
+    uint32_t last_cache_ps;     /* per byte in buffers that fit the shared last-level cache only */
+    uint32_t private_cache_kib; /* private cache of a processor, in KiB */
+    uint32_t last_cache_kib;    /* shared last-level cache, in KiB */
     /* per byte of buffers whose results use non-temporal stores, while the last-level cache holds the
      * inputs */
-    uint32_t past_ps;
+    uint32_t nt_store_ps;
 };
 
 /* Cost of messages among the ranks of one host, by pattern and vector length, because no single rate fits.

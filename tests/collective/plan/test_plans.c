@@ -904,14 +904,14 @@ static void chunks_that_a_transport_moves_best(void **state)
                      WEFT_COLL_CHUNK_BYTES);
 }
 
-static const struct weft_link_memory host_memory = {.words_ns = 400,
-                                                    .slices_ns = 500,
-                                                    .said_ps = 36,
-                                                    .cached_ps = 12,
-                                                    .passed_ps = 44,
-                                                    .core_kib = 2048,
-                                                    .last_kib = 32768,
-                                                    .past_ps = 40};
+static const struct weft_link_memory host_memory = {.flag_round_ns = 400,
+                                                    .slices_overhead_ns = 500,
+                                                    .copyin_ps = 36,
+                                                    .private_cache_ps = 12,
+                                                    .last_cache_ps = 44,
+                                                    .private_cache_kib = 2048,
+                                                    .last_cache_kib = 32768,
+                                                    .nt_store_ps = 40};
 static const enum weft_coll_kind host_kinds[] = {
     WEFT_COLL_ALL_REDUCE, WEFT_COLL_REDUCE_SCATTER, WEFT_COLL_ALL_GATHER, WEFT_COLL_BROADCAST,
     WEFT_COLL_REDUCE,     WEFT_COLL_GATHER,         WEFT_COLL_SCATTER,    WEFT_COLL_ALL_TO_ALL};
@@ -972,22 +972,22 @@ static void one_host_by_size(void **state)
  * of copy-in and of the caches. That follows from the copy-in limits, not from the model. */
 static void one_host_does_not_leap(void **state)
 {
-    static const struct weft_link_memory measured[] = {{.words_ns = 330,
-                                                        .slices_ns = 100,
-                                                        .said_ps = 118,
-                                                        .cached_ps = 13,
-                                                        .passed_ps = 15,
-                                                        .core_kib = 1024,
-                                                        .last_kib = 32768,
-                                                        .past_ps = 17},
-                                                       {.words_ns = 320,
-                                                        .slices_ns = 40,
-                                                        .said_ps = 76,
-                                                        .cached_ps = 12,
-                                                        .passed_ps = 15,
-                                                        .core_kib = 1024,
-                                                        .last_kib = 32768,
-                                                        .past_ps = 17}};
+    static const struct weft_link_memory measured[] = {{.flag_round_ns = 330,
+                                                        .slices_overhead_ns = 100,
+                                                        .copyin_ps = 118,
+                                                        .private_cache_ps = 13,
+                                                        .last_cache_ps = 15,
+                                                        .private_cache_kib = 1024,
+                                                        .last_cache_kib = 32768,
+                                                        .nt_store_ps = 17},
+                                                       {.flag_round_ns = 320,
+                                                        .slices_overhead_ns = 40,
+                                                        .copyin_ps = 76,
+                                                        .private_cache_ps = 12,
+                                                        .last_cache_ps = 15,
+                                                        .private_cache_kib = 1024,
+                                                        .last_cache_kib = 32768,
+                                                        .nt_store_ps = 17}};
     for (uint32_t ranks = 2; ranks <= 64; ranks++)
         for (int crowded = 0; crowded < 2; crowded++) {
             struct weft_link_cost cost = {.pairs = 1,
@@ -1021,7 +1021,7 @@ static void one_host_says(void **state)
 {
     struct weft_link_cost cost = {
         .pairs = 1, .latency_ns = 1000, .bytes_per_second = 8000000000, .memory = host_memory};
-    cost.memory.slices_ns = 999999999;
+    cost.memory.slices_overhead_ns = 999999999;
     for (size_t k = 0; k < HOST_KINDS; k++)
         for (uint32_t ranks = 2; ranks <= 64; ranks++)
             for (int crowded = 0; crowded < 2; crowded++) {
@@ -1112,9 +1112,9 @@ static void one_host_is_calibrated(void **state)
             struct weft_plan_question question = {
                 .kind = WEFT_COLL_ALL_REDUCE, .ranks = ranks, .elem_bytes = 4, .wide_bytes = 4};
             double times_ns[WEFT_ONEHOST_SAMPLES];
-            cost.memory.last_kib = 1 << 21;
-            fitted.memory =
-                (struct weft_link_memory){.core_kib = cost.memory.core_kib, .last_kib = cost.memory.last_kib};
+            cost.memory.last_cache_kib = 1 << 21;
+            fitted.memory = (struct weft_link_memory){.private_cache_kib = cost.memory.private_cache_kib,
+                                                      .last_cache_kib = cost.memory.last_cache_kib};
             for (int which = 0; which < WEFT_ONEHOST_SAMPLES; which++) {
                 question.bytes = weft_onehost_sample_bytes((enum weft_onehost_sample)which, ranks, processors,
                                                            &cost.memory);
@@ -1133,12 +1133,13 @@ static void one_host_is_calibrated(void **state)
     /* impossible times still give figures that fit into a table */
     struct weft_link_memory nonsense = {0};
     weft_onehost_model_fit(2, 2, (const double[]){900, 100, 50, 20, 10, 5}, &nonsense);
-    assert_true(nonsense.words_ns >= 1 && nonsense.slices_ns >= 1 && nonsense.said_ps >= nonsense.cached_ps &&
-                nonsense.cached_ps >= 1 && nonsense.passed_ps >= nonsense.cached_ps && nonsense.past_ps >= 1);
+    assert_true(nonsense.flag_round_ns >= 1 && nonsense.slices_overhead_ns >= 1 &&
+                nonsense.copyin_ps >= nonsense.private_cache_ps && nonsense.private_cache_ps >= 1 &&
+                nonsense.last_cache_ps >= nonsense.private_cache_ps && nonsense.nt_store_ps >= 1);
     weft_onehost_model_fit(2, 2, (const double[]){3e9, 5e12, 6e12, 7e13, 8e16, 9e17}, &nonsense);
-    assert_true(nonsense.words_ns <= 999999999 && nonsense.slices_ns <= 999999999 &&
-                nonsense.said_ps <= 999999999 && nonsense.cached_ps <= 999999999 &&
-                nonsense.passed_ps <= 999999999 && nonsense.past_ps <= 999999999);
+    assert_true(nonsense.flag_round_ns <= 999999999 && nonsense.slices_overhead_ns <= 999999999 &&
+                nonsense.copyin_ps <= 999999999 && nonsense.private_cache_ps <= 999999999 &&
+                nonsense.last_cache_ps <= 999999999 && nonsense.nt_store_ps <= 999999999);
 }
 
 /* The terms are printed, and a table without them is reported. */

@@ -219,13 +219,14 @@ static void machines_are_in_the_table(void **state)
     assert_int_equal(weft_link_cost_among(again, (uint32_t[]){0, 1}, 2, 1 << 20, &cost), WEFT_OK);
     assert_true(cost.inject_ns == 800 && cost.sum_ps == 125 && cost.pass_ps == 95 &&
                 cost.incast_milli == 40 && cost.eager_bytes == 8192);
-    assert_true(cost.memory.words_ns == 370 && cost.memory.slices_ns == 500 && cost.memory.said_ps == 260 &&
-                cost.memory.cached_ps == 13 && cost.memory.passed_ps == 51 && cost.memory.past_ps == 40);
+    assert_true(cost.memory.flag_round_ns == 370 && cost.memory.slices_overhead_ns == 500 &&
+                cost.memory.copyin_ps == 260 && cost.memory.private_cache_ps == 13 &&
+                cost.memory.last_cache_ps == 51 && cost.memory.nt_store_ps == 40);
     /* the smallest caches; 0 means unknown */
-    assert_true(cost.memory.core_kib == 1024 && cost.memory.last_kib == 491520);
+    assert_true(cost.memory.private_cache_kib == 1024 && cost.memory.last_cache_kib == 491520);
     assert_int_equal(weft_link_table_host(again, "node-a", 4711, &index), WEFT_OK);
     assert_int_equal(weft_link_table_machine(again, index)->sum_ps, 0);
-    assert_int_equal(weft_link_table_memory(again, index)->words_ns, 0);
+    assert_int_equal(weft_link_table_memory(again, index)->flag_round_ns, 0);
     assert_null(weft_link_table_machine(again, 99));
     assert_null(weft_link_table_memory(again, 99));
     char *line = strstr(text, "machine 1");

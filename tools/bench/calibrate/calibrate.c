@@ -344,7 +344,7 @@ static bool measure_shared_host(struct calibration *c)
     if (!bench_calibrate_memory(&c->rank, &c->memory)) return false;
     c->cost.inject_ns = c->machine.inject_ns, c->cost.sum_ps = c->machine.sum_ps,
     c->cost.pass_ps = c->machine.pass_ps, c->cost.incast_milli = c->machine.incast_milli;
-    return c->memory.words_ns > 0 || bench_calibrate_messages(&c->rank, &c->cost, &c->runs);
+    return c->memory.flag_round_ns > 0 || bench_calibrate_messages(&c->rank, &c->cost, &c->runs);
 }
 
 static void print_runs(const struct weft_link_runs *runs)

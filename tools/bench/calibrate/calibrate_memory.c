@@ -88,8 +88,8 @@ static uint32_t cache_kib(int name)
 bool bench_calibrate_memory(struct bench_rank *rank, struct weft_link_memory *memory_out)
 {
     uint32_t processors = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    struct weft_link_memory memory = {.core_kib = cache_kib(_SC_LEVEL2_CACHE_SIZE),
-                                      .last_kib = (uint32_t)(weft_last_level_cache_bytes() >> 10)};
+    struct weft_link_memory memory = {.private_cache_kib = cache_kib(_SC_LEVEL2_CACHE_SIZE),
+                                      .last_cache_kib = (uint32_t)(weft_last_level_cache_bytes() >> 10)};
     struct sample samples[WEFT_ONEHOST_SAMPLES];
     double times_ns[WEFT_ONEHOST_SAMPLES];
     uint64_t most = 0;
