@@ -1,9 +1,8 @@
-/* test_processes.c - endpoints in two processes: `test_processes FLAVOUR [--networks]`, with the option in
- * two network namespaces that only a pair of virtual Ethernet devices joins (needs root; skipped without).
+/* test_processes.c - endpoints in two processes: `test_processes FLAVOUR [--networks]`; with the option in
+ * two network namespaces that are joined by a pair of virtual Ethernet devices only (root, else skipped).
  *
- * The child opens a window and says back whatever it is told: a message comes back with its tag, header
- * and bytes; a notification of a put is answered by what the window holds then. "bye" makes it close in
- * order. */
+ * The child opens a window and echoes its input: a message returns with its tag, header and bytes; for the
+ * notification of a put it returns the contents of the window. "bye" makes it close in order. */
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>

@@ -39,9 +39,9 @@ enum core_arrival_state {
     CORE_ARRIVAL_ENDED,      /* accepted or discarded; owned by the backend */
 };
 
-/* First member of every backend's arrival. The backend fills `face` and `is_complete`, the core the rest. */
+/* First member of every backend's arrival. The backend fills handle and is_complete, the core the rest. */
 struct core_arrival {
-    struct weft_arrival face; /* the public part; first, because callers hold a pointer to it */
+    struct weft_arrival handle; /* the public part; first, because callers hold a pointer to it */
     struct weft_peer *peer;
     enum core_arrival_state state;
     bool is_complete;               /* the payload is in this process; the sender is not needed */
@@ -163,7 +163,8 @@ struct weft_transport {
 
 /* Ends one operation. */
 void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status);
-/* A message of `peer_id` with the right nonce was announced; `face` is filled. The core takes the arrival. */
+/* A message of `peer_id` with the right nonce was announced; `handle` is filled. The core takes the
+ * arrival. */
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival);
 /* As core_arrived if a receive is posted for it. Runs no user code, so a callback of a library may call
  * it. False: no receive is posted, nothing was done. */

@@ -48,19 +48,19 @@ void core_match_keep(struct weft_transport *transport, struct core_arrival *arri
 {
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
     transport->stats.unexpected_count++;
-    weft_list_append(&transport->unexpected[bucket_of(arrival->face.peer_id, arrival->face.tag)],
-                     &arrival->face.link);
+    weft_list_append(&transport->unexpected[bucket_of(arrival->handle.peer_id, arrival->handle.tag)],
+                     &arrival->handle.link);
 }
 
 /* Fills the receive from the message and starts the transfer. */
 void core_receive_match(struct weft_transport *transport, struct weft_receive *receive,
                         struct core_arrival *arrival)
 {
-    struct weft_arrival *face = &arrival->face;
-    receive->payload_bytes = face->payload_bytes;
-    receive->header_bytes = face->header_bytes;
-    memcpy(receive->header, face->header, face->header_bytes);
-    if (face->payload_bytes > receive->buffer_bytes) {
+    struct weft_arrival *handle = &arrival->handle;
+    receive->payload_bytes = handle->payload_bytes;
+    receive->header_bytes = handle->header_bytes;
+    memcpy(receive->header, handle->header, handle->header_bytes);
+    if (handle->payload_bytes > receive->buffer_bytes) {
         core_discard(transport, arrival);
         receive_end(transport, receive, WEFT_ERR_TRUNCATED);
         return;
@@ -68,7 +68,7 @@ void core_receive_match(struct weft_transport *transport, struct weft_receive *r
     receive->state = RECEIVE_MATCHED;
     if (transport->observe) transport->observe(transport, CORE_RECEIVE_MATCHED, receive);
     enum weft_status status =
-        weft_transport_accept(transport, face, receive->buffer, receive->buffer_bytes, receive->completion);
+        weft_transport_accept(transport, handle, receive->buffer, receive->buffer_bytes, receive->completion);
     WEFT_ASSERT(status == WEFT_IN_PROGRESS);
 }
 
@@ -86,7 +86,7 @@ static struct weft_receive *posted_for(const struct weft_transport *transport, u
 /* Matches the arrival with the first receive posted for it. */
 bool core_match_posted(struct weft_transport *transport, struct core_arrival *arrival)
 {
-    struct weft_receive *receive = posted_for(transport, arrival->face.peer_id, arrival->face.tag);
+    struct weft_receive *receive = posted_for(transport, arrival->handle.peer_id, arrival->handle.tag);
     if (!receive) return false;
     weft_list_remove(&receive->link);
     core_receive_match(transport, receive, arrival);
@@ -97,8 +97,8 @@ struct core_arrival *core_match_unexpected(struct weft_transport *transport, uin
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->unexpected[bucket_of(peer_id, tag)]) {
-        struct core_arrival *arrival = weft_container_of(node, struct core_arrival, face.link);
-        if (arrival->face.tag != tag || arrival->face.peer_id != peer_id) continue;
+        struct core_arrival *arrival = weft_container_of(node, struct core_arrival, handle.link);
+        if (arrival->handle.tag != tag || arrival->handle.peer_id != peer_id) continue;
         weft_list_remove(node);
         return arrival;
     }
@@ -157,31 +157,31 @@ static void arrival_end(struct core_arrival *arrival)
 void core_discard(struct weft_transport *transport, struct core_arrival *arrival)
 {
     arrival_end(arrival);
-    transport->ops->discard(transport, &arrival->face);
+    transport->ops->discard(transport, &arrival->handle);
 }
 
-void weft_transport_discard(struct weft_transport *transport, struct weft_arrival *face)
+void weft_transport_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
-    struct core_arrival *arrival = weft_container_of(face, struct core_arrival, face);
+    struct core_arrival *arrival = weft_container_of(handle, struct core_arrival, handle);
     WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD);
     core_discard(arrival->peer->transport, arrival);
 }
 
-enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *face,
+enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *handle,
                                        void *buffer, size_t buffer_bytes, struct weft_completion *completion)
 {
-    struct core_arrival *arrival = weft_container_of(face, struct core_arrival, face);
+    struct core_arrival *arrival = weft_container_of(handle, struct core_arrival, handle);
     WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD || arrival->state == CORE_ARRIVAL_UNEXPECTED);
     WEFT_ASSERT(completion);
     transport = arrival->peer->transport;
     if (transport->closed) return WEFT_ERR_CLOSED;
-    if (face->lost) return WEFT_ERR_PEER_LOST;
-    if (buffer_bytes < face->payload_bytes) return WEFT_ERR_TRUNCATED;
-    if (!buffer && face->payload_bytes > 0) return WEFT_ERR_INVALID;
+    if (handle->lost) return WEFT_ERR_PEER_LOST;
+    if (buffer_bytes < handle->payload_bytes) return WEFT_ERR_TRUNCATED;
+    if (!buffer && handle->payload_bytes > 0) return WEFT_ERR_INVALID;
     struct weft_peer *peer = arrival->peer;
-    size_t payload_bytes = face->payload_bytes;
+    size_t payload_bytes = handle->payload_bytes;
     arrival_end(arrival);
-    enum weft_status status = transport->ops->accept(transport, face, buffer, completion);
+    enum weft_status status = transport->ops->accept(transport, handle, buffer, completion);
     WEFT_ASSERT(status == WEFT_IN_PROGRESS);
     peer->operations++;
     transport->stats.received_bytes += payload_bytes;
@@ -194,14 +194,14 @@ static void arrival_dispatch(struct weft_transport *transport, struct core_arriv
 {
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
     if (core_match_posted(transport, arrival)) return;
-    if (core_is_discarded(transport, arrival->face.tag)) {
+    if (core_is_discarded(transport, arrival->handle.tag)) {
         core_discard(transport, arrival);
         return;
     }
-    uint8_t channel = (uint8_t)(arrival->face.tag >> 56);
+    uint8_t channel = (uint8_t)(arrival->handle.tag >> 56);
     if (transport->handlers[channel].fn) {
         arrival->state = CORE_ARRIVAL_HELD;
-        transport->handlers[channel].fn(transport->handlers[channel].context, &arrival->face);
+        transport->handlers[channel].fn(transport->handlers[channel].context, &arrival->handle);
         return;
     }
     core_match_keep(transport, arrival);
@@ -209,23 +209,23 @@ static void arrival_dispatch(struct weft_transport *transport, struct core_arriv
 
 static void arrival_init(struct core_arrival *arrival)
 {
-    WEFT_ASSERT(arrival->face.header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
-    weft_list_init(&arrival->face.link);
+    WEFT_ASSERT(arrival->handle.header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
+    weft_list_init(&arrival->handle.link);
     weft_list_init(&arrival->of_peer);
-    arrival->face.lost = false;
+    arrival->handle.lost = false;
 }
 
 bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *arrival)
 {
-    struct weft_peer *peer = core_peer_find(transport, arrival->face.peer_id);
+    struct weft_peer *peer = core_peer_find(transport, arrival->handle.peer_id);
     if (!peer || !peer->connected || peer->early || peer->status < 0 || transport->closed) return false;
-    if (!posted_for(transport, arrival->face.peer_id, arrival->face.tag)) return false;
+    if (!posted_for(transport, arrival->handle.peer_id, arrival->handle.tag)) return false;
     arrival_init(arrival);
     arrival->peer = peer;
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
     weft_list_append(&peer->arrivals, &arrival->of_peer);
     transport->stats.received_count++;
-    transport->stats.received_bytes += arrival->face.header_bytes;
+    transport->stats.received_bytes += arrival->handle.header_bytes;
     return core_match_posted(transport, arrival);
 }
 
@@ -253,22 +253,22 @@ bool core_arrived_complete(struct weft_transport *transport, struct weft_peer *p
 
 void core_arrived(struct weft_transport *transport, struct core_arrival *arrival)
 {
-    struct weft_arrival *face = &arrival->face;
+    struct weft_arrival *handle = &arrival->handle;
     arrival_init(arrival);
-    struct weft_peer *peer = core_peer_find(transport, face->peer_id);
+    struct weft_peer *peer = core_peer_find(transport, handle->peer_id);
     bool early = !peer || !peer->connected || peer->early;
     if (early && transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) peer = NULL;
-    else if (!peer) peer = core_peer_find_or_add(transport, face->peer_id);
+    else if (!peer) peer = core_peer_find_or_add(transport, handle->peer_id);
     if (!peer || peer->status < 0 || transport->closed) {
         if (!peer) core_count_refused(transport);
         arrival->state = CORE_ARRIVAL_ENDED;
-        transport->ops->discard(transport, face);
+        transport->ops->discard(transport, handle);
         return;
     }
     arrival->peer = peer;
     weft_list_append(&peer->arrivals, &arrival->of_peer);
     transport->stats.received_count++;
-    transport->stats.received_bytes += face->header_bytes;
+    transport->stats.received_bytes += handle->header_bytes;
     if (early) {
         arrival->state = CORE_ARRIVAL_EARLY;
         transport->early_arrival_count++;
@@ -284,10 +284,10 @@ void core_arrivals_drop(struct weft_transport *transport, struct weft_peer *peer
         struct core_arrival *arrival = weft_container_of(node, struct core_arrival, of_peer);
         if (keep_whole && arrival->is_complete && arrival->state != CORE_ARRIVAL_EARLY) continue;
         if (arrival->state == CORE_ARRIVAL_HELD) {
-            arrival->face.lost = true;
+            arrival->handle.lost = true;
             continue;
         }
-        if (arrival->state == CORE_ARRIVAL_UNEXPECTED) weft_list_remove(&arrival->face.link);
+        if (arrival->state == CORE_ARRIVAL_UNEXPECTED) weft_list_remove(&arrival->handle.link);
         core_discard(transport, arrival);
     }
 }
@@ -299,7 +299,7 @@ static struct core_arrival *arrival_with_receiver(struct weft_transport *transpo
     weft_list_foreach(node, spare, &peer->arrivals) {
         struct core_arrival *arrival = weft_container_of(node, struct core_arrival, of_peer);
         if (arrival->state == CORE_ARRIVAL_EARLY) return arrival;
-        if (arrival->state == CORE_ARRIVAL_UNEXPECTED && transport->handlers[arrival->face.tag >> 56].fn)
+        if (arrival->state == CORE_ARRIVAL_UNEXPECTED && transport->handlers[arrival->handle.tag >> 56].fn)
             return arrival;
     }
     return NULL;
@@ -315,7 +315,7 @@ void core_arrivals_rescan(struct weft_transport *transport)
         struct core_arrival *arrival;
         while ((arrival = arrival_with_receiver(transport, peer))) {
             if (arrival->state == CORE_ARRIVAL_EARLY) transport->early_arrival_count--;
-            else weft_list_remove(&arrival->face.link);
+            else weft_list_remove(&arrival->handle.link);
             arrival_dispatch(transport, arrival);
         }
         peer->early = false;
@@ -372,8 +372,8 @@ static void discard_waiting(struct weft_transport *transport, uint64_t tag, uint
         struct weft_list *each, *after;
         weft_list_foreach(each, after, &peer->arrivals) {
             struct core_arrival *arrival = weft_container_of(each, struct core_arrival, of_peer);
-            if (arrival->state != CORE_ARRIVAL_UNEXPECTED || (arrival->face.tag & mask) != tag) continue;
-            weft_list_remove(&arrival->face.link);
+            if (arrival->state != CORE_ARRIVAL_UNEXPECTED || (arrival->handle.tag & mask) != tag) continue;
+            weft_list_remove(&arrival->handle.link);
             core_discard(transport, arrival);
         }
     }

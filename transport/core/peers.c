@@ -229,8 +229,8 @@ static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, 
 
 /* Starts the loss of a peer. In a child of `auto` the text names the child, because other peers are not
  * affected. */
-static void backend_ends_operations(struct weft_transport *transport, struct weft_peer *peer,
-                                    enum weft_status status, const char *text, bool in_order)
+static void peer_lost_by_backend(struct weft_transport *transport, struct weft_peer *peer,
+                                 enum weft_status status, const char *text, bool in_order)
 {
     char named[TEXT_BYTES_MAX];
     if (transport->parent && text && text[0]) {
@@ -243,12 +243,12 @@ static void backend_ends_operations(struct weft_transport *transport, struct wef
 void core_peer_lost(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status,
                     const char *text)
 {
-    backend_ends_operations(transport, peer, status, text, false);
+    peer_lost_by_backend(transport, peer, status, text, false);
 }
 
 void core_peer_left(struct weft_transport *transport, struct weft_peer *peer, const char *text)
 {
-    backend_ends_operations(transport, peer, WEFT_ERR_PEER_LOST, text, true);
+    peer_lost_by_backend(transport, peer, WEFT_ERR_PEER_LOST, text, true);
 }
 
 void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id, enum weft_status status,

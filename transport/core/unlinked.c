@@ -1,4 +1,4 @@
-/* unlinked.c - this object links no backend beyond those of the core: the others come from modules
+/* unlinked.c - this object links no backend beyond those of the core: the others are modules
  * (module.h). */
 #include <stddef.h>
 

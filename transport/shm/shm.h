@@ -198,7 +198,7 @@ struct shm_pair {
 };
 
 struct shm_window {
-    struct weft_window *face;
+    struct weft_window *handle;
     uint32_t number, generation;
     uint32_t users;         /* puts and gets in progress that the owner copies */
     struct weft_list closing;
@@ -301,9 +301,9 @@ void shm_describe(struct weft_transport *transport, struct weft_peer *peer, char
 /* shm_message.c */
 enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *peer,
                           const struct weft_message *message, struct weft_completion *completion);
-enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                             struct weft_completion *completion);
-void shm_discard(struct weft_transport *transport, struct weft_arrival *face);
+void shm_discard(struct weft_transport *transport, struct weft_arrival *handle);
 int shm_pair_poll(struct shm_pair *pair, int budget);  /* reads cells */
 void shm_pair_flush(struct shm_pair *pair);            /* writes waiting cells */
 /* op->cell.body is filled: writes the cell now or when there is space */

@@ -323,12 +323,12 @@ struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const 
 {
     struct shm_arrival *arrival = shm_pool_take(pair->endpoint, &pair->endpoint->arrivals);
     if (!arrival) return NULL;
-    struct weft_arrival *face = &arrival->core.face;
-    face->peer_id = pair->peer->id;
-    face->tag = tag;
-    face->header_bytes = header_bytes;
-    face->payload_bytes = 0;
-    if (header_bytes > 0) memcpy(face->header, header, header_bytes);
+    struct weft_arrival *handle = &arrival->core.handle;
+    handle->peer_id = pair->peer->id;
+    handle->tag = tag;
+    handle->header_bytes = header_bytes;
+    handle->payload_bytes = 0;
+    if (header_bytes > 0) memcpy(handle->header, header, header_bytes);
     arrival->core.is_complete = true;
     arrival->announced = arrival->notify = false;
     arrival->window = NULL;
@@ -370,7 +370,7 @@ void shm_arrival_release(struct shm_arrival *arrival)
 static void keep(struct shm_arrival *arrival)
 {
     struct shm_pair *pair = arrival->op.pair;
-    size_t bytes = arrival->core.face.payload_bytes;
+    size_t bytes = arrival->core.handle.payload_bytes;
     if (bytes == 0) return;
     arrival->kept = weft_alloc_bytes(pair->endpoint->transport->env, bytes);
     if (!arrival->kept) {
@@ -393,33 +393,33 @@ void shm_arrival_deliver(struct shm_arrival *arrival)
     if (is_waiting && pair->state == SHM_PAIR_CONNECTED && !arrival->announced) keep(arrival);
 }
 
-enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                             struct weft_completion *completion)
 {
-    struct shm_arrival *arrival = weft_container_of(face, struct shm_arrival, core.face);
+    struct shm_arrival *arrival = weft_container_of(handle, struct shm_arrival, core.handle);
     struct shm_pair *pair = arrival->op.pair;
     if (pair->current == arrival) pair->current = NULL;
     shm_op_start(&arrival->op, pair, completion, NULL);
     arrival->op.local = buffer;
-    arrival->op.bytes = face->payload_bytes;
+    arrival->op.bytes = handle->payload_bytes;
     arrival->op.phase = SHM_QUEUED;
     if (arrival->announced) {
         shm_receive_start(arrival);
         return WEFT_IN_PROGRESS;
     }
-    if (face->payload_bytes > 0) {
-        memcpy(buffer, arrival->payload, face->payload_bytes);
-        if (!arrival->kept) weft_claim_lines(arrival->payload, face->payload_bytes);
-        transport->stats.copied_bytes += face->payload_bytes;
+    if (handle->payload_bytes > 0) {
+        memcpy(buffer, arrival->payload, handle->payload_bytes);
+        if (!arrival->kept) weft_claim_lines(arrival->payload, handle->payload_bytes);
+        transport->stats.copied_bytes += handle->payload_bytes;
     }
     credit_give(arrival);
     shm_op_finish(&arrival->op, WEFT_OK);
     return WEFT_IN_PROGRESS;
 }
 
-void shm_discard(struct weft_transport *transport, struct weft_arrival *face)
+void shm_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
-    struct shm_arrival *arrival = weft_container_of(face, struct shm_arrival, core.face);
+    struct shm_arrival *arrival = weft_container_of(handle, struct shm_arrival, core.handle);
     struct shm_pair *pair = arrival->op.pair;
     if (pair->current == arrival) pair->current = NULL;
     arrival->op.phase = SHM_DONE;
@@ -441,22 +441,22 @@ static bool on_message(struct shm_pair *pair, const struct ring_cell *cell, cons
                        "no memory for a message of this peer");
         return true;
     }
-    struct weft_arrival *face = &arrival->core.face;
+    struct weft_arrival *handle = &arrival->core.handle;
     if (cell->kind == RING_ANNOUNCE) {
         arrival->announced = true;
         arrival->core.is_complete = false;
-        face->payload_bytes = cell->body.announce.bytes;
+        handle->payload_bytes = cell->body.announce.bytes;
         arrival->sender_op = cell->body.announce.op;
         arrival->address = cell->body.announce.address;
         arrival->offset = cell->body.announce.offset;
     } else if (cell->kind == RING_INLINE) {
-        face->payload_bytes = cell->inline_bytes;
+        handle->payload_bytes = cell->inline_bytes;
         arrival->payload = cell->body.bytes + cell->header_bytes;
     } else {
-        face->payload_bytes = cell->body.eager.bytes;
+        handle->payload_bytes = cell->body.eager.bytes;
         arrival->payload = data + ring_align(cell->header_bytes);
     }
-    if (!arrival->announced) arrival->cost = (uint32_t)face->payload_bytes + SHM_MESSAGE_COST;
+    if (!arrival->announced) arrival->cost = (uint32_t)handle->payload_bytes + SHM_MESSAGE_COST;
     pair->credit_kept += arrival->cost;
     bool fair = pair->credit_kept <= SHM_CREDIT_BYTES; /* false: it sent more than its credit */
     if (fair) shm_arrival_deliver(arrival);

@@ -8,7 +8,7 @@
  * So a peer costs memory only once it is connected, and three descriptors: the socket, a pidfd and the
  * peer's eventfd. The others are closed when they are sent or mapped.
  *
- * The end has two steps. At once: the state in both rings tells the peer that no copy counts and none may
+ * The end has two steps. At once: the state in both rings informs the peer that no copy counts and none may
  * begin. Then operations complete, except those whose buffer the peer may be writing (it is inside). These
  * operations, the staging slots filled for the peer and the mapping of its ring stay until the peer is
  * outside or its process has ended. */

@@ -42,7 +42,7 @@ static void grant(struct shm_arrival *arrival, uint64_t offset)
     shm_answer(op, RING_GRANT, arrival->sender_op);
 }
 
-/* Ends a receive, or a put that this owner copies. `tell`: report to the sender. */
+/* Ends a receive, or a put that this owner copies. notify_sender: report to the sender. */
 static void receive_finish(struct shm_arrival *arrival, enum weft_status status, bool notify_sender)
 {
     struct shm_op *op = &arrival->op;
@@ -55,8 +55,8 @@ static void receive_finish(struct shm_arrival *arrival, enum weft_status status,
         shm_op_finish(op, status);
         return;
     }
-    struct shm_arrival *news = shm_arrival_take(op->pair, arrival->core.face.tag, arrival->core.face.header,
-                                                arrival->core.face.header_bytes);
+    struct shm_arrival *news = shm_arrival_take(
+        op->pair, arrival->core.handle.tag, arrival->core.handle.header, arrival->core.handle.header_bytes);
     struct shm_pair *pair = op->pair;
     shm_op_finish(op, status);
     if (news) shm_arrival_deliver(news);
@@ -346,7 +346,7 @@ static bool piece_accept(struct shm_op *op)
 {
     if (!op->is_arrival) return true;
     struct shm_window *window = weft_container_of(op, struct shm_arrival, op)->window;
-    return !window || !window->face->closing;
+    return !window || !window->handle->closing;
 }
 
 bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *data)

@@ -45,7 +45,7 @@ enum weft_status shm_window_open(struct weft_transport *transport, struct weft_w
     }
     struct shm_window *mine = weft_alloc_zero(transport->env, sizeof *mine);
     if (!mine) return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a window");
-    mine->face = window;
+    mine->handle = window;
     mine->number = number;
     mine->generation = atomic_load(&endpoint->window_generations->generation[number]) + 1;
     weft_list_init(&mine->closing);
@@ -93,7 +93,7 @@ int shm_windows_progress(struct shm_endpoint *endpoint)
         struct shm_window *window = weft_container_of(node, struct shm_window, closing);
         if (window->users > 0 || is_accessed(endpoint, window)) continue;
         weft_list_remove(&window->closing);
-        core_finish(endpoint->transport, &window->face->done, WEFT_OK);
+        core_finish(endpoint->transport, &window->handle->done, WEFT_OK);
         count++;
     }
     return count;
@@ -382,8 +382,8 @@ static struct shm_window *window_for(struct shm_pair *pair, uint32_t window, uin
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     struct shm_window *mine = window > 0 && window <= RING_WINDOWS ? endpoint->windows[window - 1] : NULL;
-    if (!mine || mine->generation != generation || mine->face->closing) return NULL;
-    const struct weft_window_options *options = &mine->face->options;
+    if (!mine || mine->generation != generation || mine->handle->closing) return NULL;
+    const struct weft_window_options *options = &mine->handle->options;
     if (!(options->rights & right) ||
         (options->peer_id != WEFT_ANY_PEER && options->peer_id != pair->peer->id))
         return NULL;
@@ -424,7 +424,7 @@ bool shm_on_put(struct shm_pair *pair, const struct ring_cell *cell, const uint8
     shm_op_start(op, pair, NULL, NULL);
     op->held_window = window;
     window->users++;
-    op->local = (uint8_t *)window->face->options.address + cell->body.put.at;
+    op->local = (uint8_t *)window->handle->options.address + cell->body.put.at;
     op->bytes = cell->body.put.bytes;
     op->phase = SHM_QUEUED;
     shm_receive_start(arrival);
@@ -445,7 +445,7 @@ bool shm_on_get(struct shm_pair *pair, const struct ring_cell *cell)
     send->notify = false;
     op->held_window = window;
     window->users++;
-    op->local = (uint8_t *)window->face->options.address + cell->body.get.at;
+    op->local = (uint8_t *)window->handle->options.address + cell->body.get.at;
     op->bytes = cell->body.get.bytes;
     op->peer_op = cell->a;
     uint64_t offset = cell->body.get.offset;

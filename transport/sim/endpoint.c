@@ -204,11 +204,11 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
         if (copy) sim_copy_give(sim, copy, sent->payload_bytes);
         return WEFT_ERR_NO_MEMORY;
     }
-    struct weft_arrival *face = &message->arrival.face;
-    face->tag = sent->tag;
-    face->payload_bytes = sent->payload_bytes;
-    face->header_bytes = sent->header_bytes;
-    if (sent->header_bytes > 0) memcpy(face->header, sent->header, sent->header_bytes);
+    struct weft_arrival *handle = &message->arrival.handle;
+    handle->tag = sent->tag;
+    handle->payload_bytes = sent->payload_bytes;
+    handle->header_bytes = sent->header_bytes;
+    if (sent->header_bytes > 0) memcpy(handle->header, sent->header, sent->header_bytes);
     message->eager = message->arrival.is_complete = eager;
     message->payload = sent->payload;
     if (copy) {
@@ -223,10 +223,10 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
     return WEFT_IN_PROGRESS;
 }
 
-static enum weft_status sim_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
-                                   struct weft_completion *completion)
+static enum weft_status sim_accept(struct weft_transport *transport, struct weft_arrival *handle,
+                                   void *buffer, struct weft_completion *completion)
 {
-    struct sim_message *message = weft_container_of(face, struct sim_message, arrival.face);
+    struct sim_message *message = weft_container_of(handle, struct sim_message, arrival.handle);
     message->buffer = buffer;
     message->receive_done = (struct core_done){
         .peer = message->arrival.peer, .completion = completion, .recycle = recycle_receive};
@@ -234,9 +234,9 @@ static enum weft_status sim_accept(struct weft_transport *transport, struct weft
     return WEFT_IN_PROGRESS;
 }
 
-static void sim_discard(struct weft_transport *transport, struct weft_arrival *face)
+static void sim_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
-    sim_message_discard(weft_container_of(face, struct sim_message, arrival.face));
+    sim_message_discard(weft_container_of(handle, struct sim_message, arrival.handle));
 }
 
 /* Ends operations with the remote endpoint (NULL: with all). */

@@ -1,7 +1,7 @@
 /* pool.c - blocks of one size, reused last in, first out.
  *
- * Slabs come from the allocator and return to it at the end of the simulation, so the peak in flight sets
- * the memory. Slab size 0 allocates each block separately, so that a memory checker sees it. */
+ * The allocator supplies the slabs and gets them back at the end of the simulation, so the peak in flight
+ * sets the memory. Slab size 0 allocates each block separately, so that a memory checker sees it. */
 #include "transport/sim/sim.h"
 
 struct sim_block {

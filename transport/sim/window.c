@@ -117,9 +117,9 @@ enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *r
     message->notify = put->notify;
     message->eager = message->arrival.is_complete = true; /* the notification is a message without payload */
     if (put->notify) {
-        message->arrival.face.tag = put->tag;
-        message->arrival.face.header_bytes = put->header_bytes;
-        if (put->header_bytes > 0) memcpy(message->arrival.face.header, put->header, put->header_bytes);
+        message->arrival.handle.tag = put->tag;
+        message->arrival.handle.header_bytes = put->header_bytes;
+        if (put->header_bytes > 0) memcpy(message->arrival.handle.header, put->header, put->header_bytes);
     }
     sim_message_start(message, SIM_PUT, NULL);
     return WEFT_IN_PROGRESS;

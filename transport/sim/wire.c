@@ -73,7 +73,7 @@ void sim_message_release(struct sim_message *message)
     sim_heap_unreserve(&sim->events, 2);
     if (message->flow) sim_flow_leave(message->flow);
     if (message->flow_back) sim_flow_leave(message->flow_back);
-    if (message->copy) sim_copy_give(sim, message->copy, message->arrival.face.payload_bytes);
+    if (message->copy) sim_copy_give(sim, message->copy, message->arrival.handle.payload_bytes);
     sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
 }
 
@@ -92,7 +92,7 @@ static bool use_flows(struct sim_message *message, struct sim_endpoint *source, 
 struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endpoint *sink, bool answered)
 {
     struct weft_sim *sim = source->sim;
-    const size_t header = offsetof(struct sim_message, arrival.face.header),
+    const size_t header = offsetof(struct sim_message, arrival.handle.header),
                  after = header + WEFT_TRANSPORT_HEADER_BYTES_MAX;
     struct sim_message *message = sim_pool_take(&sim->message_pool, sim->env, sim->options.slab_bytes);
     if (!message) return NULL;
@@ -107,7 +107,7 @@ struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endp
         sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
         return NULL;
     }
-    message->arrival.face.peer_id = source->id;
+    message->arrival.handle.peer_id = source->id;
     message->travel.index = message->sent.index = SIM_IDLE;
     message->source = source;
     message->sink = sink;
@@ -170,7 +170,7 @@ static void data_arrived(struct sim_message *message)
 {
     if (!message->receive_live || message->sink->host->dead) return;
     if (!message->send_live || message->source->host->dead) return;
-    move_bytes(message->sink, message->buffer, message->payload, message->arrival.face.payload_bytes);
+    move_bytes(message->sink, message->buffer, message->payload, message->arrival.handle.payload_bytes);
     sim_message_end_receive(message, WEFT_OK);
     message_travel(message, SIM_FINISH, message->sink, message->source, CONTROL_BYTES, NULL);
 }
@@ -220,7 +220,7 @@ static void get_data_arrived(struct sim_message *message)
 static void accept_arrived(struct sim_message *message)
 {
     if (!message->send_live || message->source->host->dead) return;
-    message_travel(message, SIM_DATA, message->source, message->sink, message->arrival.face.payload_bytes,
+    message_travel(message, SIM_DATA, message->source, message->sink, message->arrival.handle.payload_bytes,
                    NULL);
 }
 
@@ -274,9 +274,10 @@ void sim_message_start(struct sim_message *message, enum sim_phase phase, struct
 {
     message->travel.fire = travel_fire;
     message->sent.fire = sent_fire;
-    uint64_t bytes = (phase == SIM_GET ? CONTROL_BYTES : ANNOUNCE_BYTES) + message->arrival.face.header_bytes;
+    uint64_t bytes =
+        (phase == SIM_GET ? CONTROL_BYTES : ANNOUNCE_BYTES) + message->arrival.handle.header_bytes;
     if (phase == SIM_PUT) bytes += message->bytes;
-    if (phase == SIM_ANNOUNCE && message->eager) bytes += message->arrival.face.payload_bytes;
+    if (phase == SIM_ANNOUNCE && message->eager) bytes += message->arrival.handle.payload_bytes;
     message_travel(message, phase, message->source, message->sink, bytes, peer);
     if (!message->flow) sim_message_departed(message, message->depart_ns);
 }
@@ -288,7 +289,7 @@ void sim_message_accept(struct sim_message *message)
         message_travel(message, SIM_ACCEPT, message->sink, message->source, CONTROL_BYTES, NULL);
         return;
     }
-    move_bytes(message->sink, message->buffer, message->payload, message->arrival.face.payload_bytes);
+    move_bytes(message->sink, message->buffer, message->payload, message->arrival.handle.payload_bytes);
     sim_message_end_receive(message, WEFT_OK);
 }
 

@@ -186,9 +186,9 @@ void tcp_budget_return(struct tcp_peer *tcp_peer, uint64_t cost);
 /* tcp_message.c */
 enum weft_status tcp_send_message(struct weft_transport *transport, struct weft_peer *peer,
                                   const struct weft_message *message, struct weft_completion *completion);
-enum weft_status tcp_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+enum weft_status tcp_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                             struct weft_completion *completion);
-void tcp_discard(struct weft_transport *transport, struct weft_arrival *face);
+void tcp_discard(struct weft_transport *transport, struct weft_arrival *handle);
 struct tcp_arrival *tcp_arrival_new(struct tcp_peer *tcp_peer, uint64_t tag, const void *header,
                                     uint32_t header_bytes, uint64_t payload_bytes);
 bool tcp_arrival_alloc(struct tcp_arrival *arrival);

@@ -35,7 +35,7 @@ static void placed(struct tcp_peer *tcp_peer, size_t bytes)
     tcp_peer->in.left -= bytes;
     if (tcp_peer->in.left > 0) return;
     tcp_peer->in.arrival = NULL;
-    if (arrival->got == arrival->core.face.payload_bytes) tcp_arrival_complete(arrival);
+    if (arrival->got == arrival->core.handle.payload_bytes) tcp_arrival_complete(arrival);
 }
 
 /* ---- frames ---- */
@@ -123,7 +123,7 @@ static void on_data(struct tcp_peer *tcp_peer, const struct tcp_frame *frame)
         struct tcp_arrival *arrival = weft_container_of(node, struct tcp_arrival, link);
         if (arrival->number != frame->number) continue;
         if (!weft_list_empty(&arrival->out.link)) break; /* the grant was not sent yet */
-        if (frame->bytes > arrival->core.face.payload_bytes - arrival->got) break;
+        if (frame->bytes > arrival->core.handle.payload_bytes - arrival->got) break;
         tcp_peer->in.arrival = arrival;
         tcp_peer->in.left = frame->bytes;
         if (frame->bytes == 0) placed(tcp_peer, 0);

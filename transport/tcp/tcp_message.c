@@ -81,13 +81,13 @@ struct tcp_arrival *tcp_arrival_new(struct tcp_peer *tcp_peer, uint64_t tag, con
     arrival->out.frame = arrival->frame;
     weft_list_init(&arrival->link);
     weft_list_init(&arrival->out.link);
-    struct weft_arrival *face = &arrival->core.face;
+    struct weft_arrival *handle = &arrival->core.handle;
     arrival->core.is_complete = false;
-    face->peer_id = tcp_peer->peer->id;
-    face->tag = tag;
-    face->payload_bytes = payload_bytes;
-    face->header_bytes = header_bytes;
-    if (header_bytes > 0) memcpy(face->header, header, header_bytes);
+    handle->peer_id = tcp_peer->peer->id;
+    handle->tag = tag;
+    handle->payload_bytes = payload_bytes;
+    handle->header_bytes = header_bytes;
+    if (header_bytes > 0) memcpy(handle->header, header, header_bytes);
     return arrival;
 }
 
@@ -96,7 +96,7 @@ struct tcp_arrival *tcp_arrival_new(struct tcp_peer *tcp_peer, uint64_t tag, con
 bool tcp_arrival_alloc(struct tcp_arrival *arrival)
 {
     struct tcp_endpoint *endpoint = arrival->tcp_peer->endpoint;
-    size_t bytes = arrival->core.face.payload_bytes, large = endpoint->transport->eager_bytes_max;
+    size_t bytes = arrival->core.handle.payload_bytes, large = endpoint->transport->eager_bytes_max;
     if (bytes <= TCP_SMALL_BYTES) {
         arrival->kept = arrival->small;
         return true;
@@ -221,9 +221,9 @@ void tcp_on_grant(struct tcp_peer *tcp_peer, uint64_t number, bool refused)
 
 /* ---- receive ---- */
 
-static struct tcp_arrival *arrival_of(struct weft_arrival *face)
+static struct tcp_arrival *arrival_of(struct weft_arrival *handle)
 {
-    return weft_container_of(face, struct tcp_arrival, core.face);
+    return weft_container_of(handle, struct tcp_arrival, core.handle);
 }
 
 static void answer(struct tcp_arrival *arrival, enum tcp_kind kind)
@@ -247,10 +247,10 @@ static void deliver_kept(struct tcp_arrival *arrival)
 
 static void self_accept(struct tcp_arrival *arrival, void *buffer);
 
-enum weft_status tcp_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+enum weft_status tcp_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                             struct weft_completion *completion)
 {
-    struct tcp_arrival *arrival = arrival_of(face);
+    struct tcp_arrival *arrival = arrival_of(handle);
     struct tcp_peer *tcp_peer = arrival->tcp_peer;
     arrival->done =
         (struct core_done){.peer = arrival->core.peer, .completion = completion, .recycle = arrival_recycle};
@@ -259,8 +259,8 @@ enum weft_status tcp_accept(struct weft_transport *transport, struct weft_arriva
     if (!arrival->announced) {
         deliver_kept(arrival);
         /* the rest is read into the buffer directly */
-        if (arrival->got < face->payload_bytes) return WEFT_IN_PROGRESS;
-        tcp_budget_return(tcp_peer, tcp_cost(face->payload_bytes));
+        if (arrival->got < handle->payload_bytes) return WEFT_IN_PROGRESS;
+        tcp_budget_return(tcp_peer, tcp_cost(handle->payload_bytes));
         core_finish(transport, &arrival->done, WEFT_OK);
     } else if (tcp_is_self(tcp_peer)) {
         self_accept(arrival, buffer);
@@ -279,14 +279,14 @@ void tcp_arrival_complete(struct tcp_arrival *arrival)
     weft_list_remove(&arrival->link);
     arrival->core.is_complete = true;
     if (!arrival->accepted && !arrival->discarded) return; /* still held by the core */
-    if (!arrival->announced) tcp_budget_return(tcp_peer, tcp_cost(arrival->core.face.payload_bytes));
+    if (!arrival->announced) tcp_budget_return(tcp_peer, tcp_cost(arrival->core.handle.payload_bytes));
     if (arrival->discarded) tcp_arrival_release(arrival);
     else core_finish(tcp_peer->endpoint->transport, &arrival->done, WEFT_OK);
 }
 
-void tcp_discard(struct weft_transport *transport, struct weft_arrival *face)
+void tcp_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
-    struct tcp_arrival *arrival = arrival_of(face);
+    struct tcp_arrival *arrival = arrival_of(handle);
     struct tcp_peer *tcp_peer = arrival->tcp_peer;
     arrival->discarded = true;
     if (arrival->announced && arrival->sender) { /* a message to itself */
@@ -297,7 +297,7 @@ void tcp_discard(struct weft_transport *transport, struct weft_arrival *face)
     } else if (tcp_peer->in.arrival == arrival) { /* still being received: dropped */
         room_give(arrival);
     } else {
-        if (!arrival->announced) tcp_budget_return(tcp_peer, tcp_cost(face->payload_bytes));
+        if (!arrival->announced) tcp_budget_return(tcp_peer, tcp_cost(handle->payload_bytes));
         tcp_arrival_release(arrival);
     }
 }
@@ -347,8 +347,8 @@ int tcp_self_progress(struct tcp_endpoint *endpoint, int budget)
 static void self_accept(struct tcp_arrival *arrival, void *buffer)
 {
     struct tcp_endpoint *endpoint = arrival->tcp_peer->endpoint;
-    memcpy(buffer, arrival->sender->payload, arrival->core.face.payload_bytes);
-    endpoint->copied_bytes += arrival->core.face.payload_bytes;
+    memcpy(buffer, arrival->sender->payload, arrival->core.handle.payload_bytes);
+    endpoint->copied_bytes += arrival->core.handle.payload_bytes;
     core_finish(endpoint->transport, &arrival->sender->done, WEFT_OK);
     core_finish(endpoint->transport, &arrival->done, WEFT_OK);
 }

@@ -169,7 +169,7 @@ static void tcp_free(struct weft_transport *transport)
         tcp_peer_end(weft_container_of(node, struct tcp_peer, of_endpoint), WEFT_ERR_CLOSED);
     weft_list_foreach(node, spare, &endpoint->self_arrivals) {
         weft_list_remove(node);
-        tcp_discard(transport, &weft_container_of(node, struct tcp_arrival, link)->core.face);
+        tcp_discard(transport, &weft_container_of(node, struct tcp_arrival, link)->core.handle);
     }
     while (!weft_list_empty(&transport->done)) { /* these completions never run */
         struct core_done *done = weft_list_first(&transport->done, struct core_done, link);

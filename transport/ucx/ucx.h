@@ -328,9 +328,9 @@ ucs_status_t ucx_on_message(void *context, const void *header, size_t header_byt
                             size_t data_bytes, const ucp_am_recv_param_t *param);
 enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_peer *peer,
                                   const struct weft_message *message, struct weft_completion *completion);
-enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
-                                    struct weft_completion *completion);
-void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face);
+enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *handle,
+                                    void *buffer, struct weft_completion *completion);
+void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *handle);
 /* A small message whose payload is valid during the call only. */
 void ucx_on_eager(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *payload);
 void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_REPLY */

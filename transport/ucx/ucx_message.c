@@ -156,7 +156,7 @@ static struct ucx_pool *eager_pool(struct ucx_endpoint *endpoint, uint64_t bytes
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival)
 {
     if (arrival->descriptor) ucp_am_data_release(endpoint->worker, arrival->descriptor);
-    if (arrival->big) ucx_pool_give(eager_pool(endpoint, arrival->core.face.payload_bytes), arrival->big);
+    if (arrival->big) ucx_pool_give(eager_pool(endpoint, arrival->core.handle.payload_bytes), arrival->big);
     if (arrival->held_bytes > 0) {
         arrival->from->held_bytes -= arrival->held_bytes;
         give_credit(arrival->from, arrival->held_bytes);
@@ -179,12 +179,12 @@ struct ucx_arrival *ucx_arrival_make(struct ucx_peer *ucx_peer, uint64_t tag, ui
     arrival->held_bytes = 0;
     arrival->borrowed = arrival->descriptor = arrival->big = NULL;
     arrival->core.is_complete = true;
-    struct weft_arrival *face = &arrival->core.face;
-    face->peer_id = ucx_peer->peer->id;
-    face->tag = tag;
-    face->payload_bytes = payload_bytes;
-    face->header_bytes = header_bytes;
-    memcpy(face->header, header, header_bytes);
+    struct weft_arrival *handle = &arrival->core.handle;
+    handle->peer_id = ucx_peer->peer->id;
+    handle->tag = tag;
+    handle->payload_bytes = payload_bytes;
+    handle->header_bytes = header_bytes;
+    memcpy(handle->header, header, header_bytes);
     return arrival;
 }
 
@@ -398,7 +398,7 @@ static void send_taken(const struct ucx_arrival *arrival)
 
 static void accept_eager(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival, void *buffer)
 {
-    size_t bytes = arrival->core.face.payload_bytes;
+    size_t bytes = arrival->core.handle.payload_bytes;
     const void *data = arrival->borrowed     ? arrival->borrowed
                        : arrival->descriptor ? arrival->descriptor
                        : arrival->big        ? arrival->big
@@ -412,7 +412,7 @@ static void accept_announced(struct ucx_arrival *arrival, void *buffer)
 {
     struct ucx_landing *landing = &arrival->landing;
     landing->buffer = buffer;
-    landing->bytes = arrival->core.face.payload_bytes;
+    landing->bytes = arrival->core.handle.payload_bytes;
     landing->received = 0;
     bool numbered = landing->bytes > 0 && ucx_op_number(&landing->op);
     if (!numbered) {
@@ -430,11 +430,11 @@ static void on_received(void *request, ucs_status_t status, size_t length, void 
     ucx_op_ended(user_data, request, status);
 }
 
-enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
-                                    struct weft_completion *completion)
+enum weft_status ucx_message_accept(struct weft_transport *transport, struct weft_arrival *handle,
+                                    void *buffer, struct weft_completion *completion)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    struct ucx_arrival *arrival = weft_container_of(face, struct ucx_arrival, core.face);
+    struct ucx_arrival *arrival = weft_container_of(handle, struct ucx_arrival, core.handle);
     struct ucx_op *op = &arrival->landing.op;
     ucx_op_init(op, UCX_OP_RECEIVE, arrival->from, completion);
     if (arrival->send_id) {
@@ -455,13 +455,13 @@ enum weft_status ucx_message_accept(struct weft_transport *transport, struct wef
     void *descriptor = arrival->descriptor;
     arrival->descriptor = NULL; /* UCX owns it again, whatever it returns */
     ucx_op_started(op,
-                   ucp_am_recv_data_nbx(endpoint->worker, descriptor, buffer, face->payload_bytes, &param));
+                   ucp_am_recv_data_nbx(endpoint->worker, descriptor, buffer, handle->payload_bytes, &param));
     return WEFT_IN_PROGRESS;
 }
 
-void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *face)
+void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
-    struct ucx_arrival *arrival = weft_container_of(face, struct ucx_arrival, core.face);
+    struct ucx_arrival *arrival = weft_container_of(handle, struct ucx_arrival, core.handle);
     if (arrival->send_id) send_taken(arrival);
     ucx_arrival_release(transport->backend, arrival);
 }

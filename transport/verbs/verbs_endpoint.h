@@ -173,9 +173,9 @@ int verbs_lanes_joined(struct verbs_cm *cm);
 /* verbs_message.c */
 enum weft_status verbs_send_message(struct weft_transport *transport, struct weft_peer *peer,
                                     const struct weft_message *message, struct weft_completion *completion);
-enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                               struct weft_completion *completion);
-void verbs_discard(struct weft_transport *transport, struct weft_arrival *face);
+void verbs_discard(struct weft_transport *transport, struct weft_arrival *handle);
 void verbs_arrived(void *context, const struct stream_arrival *incoming);
 void verbs_sent(void *context, struct stream_send *send, enum weft_status status);
 void verbs_received(void *context, struct stream_receive *receive, enum weft_status status);

@@ -144,13 +144,13 @@ struct verbs_arrival *verbs_arrival_new(struct verbs_peer *verbs_peer, const str
     }
     if (copy > 0) memcpy(arrival->big ? arrival->big : arrival->small, incoming->payload, copy);
     endpoint->copied_bytes += copy;
-    struct weft_arrival *face = &arrival->core.face;
+    struct weft_arrival *handle = &arrival->core.handle;
     arrival->core.is_complete = !incoming->announced;
-    face->peer_id = verbs_peer->peer->id;
-    face->tag = incoming->tag;
-    face->payload_bytes = incoming->payload_bytes;
-    face->header_bytes = incoming->header_bytes;
-    if (incoming->header_bytes > 0) memcpy(face->header, incoming->header, incoming->header_bytes);
+    handle->peer_id = verbs_peer->peer->id;
+    handle->tag = incoming->tag;
+    handle->payload_bytes = incoming->payload_bytes;
+    handle->header_bytes = incoming->header_bytes;
+    if (incoming->header_bytes > 0) memcpy(handle->header, incoming->header, incoming->header_bytes);
     return arrival;
 }
 
@@ -165,16 +165,17 @@ void verbs_arrived(void *context, const struct stream_arrival *incoming)
     core_arrived(verbs_peer->endpoint->transport, &arrival->core);
 }
 
-static struct verbs_arrival *arrival_of(struct weft_arrival *face)
+static struct verbs_arrival *arrival_of(struct weft_arrival *handle)
 {
-    return weft_container_of(face, struct verbs_arrival, core.face);
+    return weft_container_of(handle, struct verbs_arrival, core.handle);
 }
 
 static void eager_taken(struct verbs_arrival *arrival)
 {
     struct verbs_peer *verbs_peer = arrival->verbs_peer;
     if (!running(verbs_peer)) return;
-    stream_eager_taken(verbs_peer->stream, arrival->core.face.header_bytes, arrival->core.face.payload_bytes);
+    stream_eager_taken(verbs_peer->stream, arrival->core.handle.header_bytes,
+                       arrival->core.handle.payload_bytes);
     verbs_dirty(verbs_peer);
 }
 
@@ -184,18 +185,18 @@ static void refuse(struct verbs_arrival *arrival)
     verbs_push(arrival->verbs_peer);
 }
 
-enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                               struct weft_completion *completion)
 {
     struct verbs_endpoint *endpoint = transport->backend;
-    struct verbs_arrival *arrival = arrival_of(face);
+    struct verbs_arrival *arrival = arrival_of(handle);
     struct verbs_peer *verbs_peer = arrival->verbs_peer;
     arrival->done =
         (struct core_done){.peer = arrival->core.peer, .completion = completion, .recycle = arrival_recycle};
     if (!arrival->announced) {
-        if (face->payload_bytes > 0)
-            memcpy(buffer, arrival->big ? arrival->big : arrival->small, face->payload_bytes);
-        endpoint->copied_bytes += face->payload_bytes;
+        if (handle->payload_bytes > 0)
+            memcpy(buffer, arrival->big ? arrival->big : arrival->small, handle->payload_bytes);
+        endpoint->copied_bytes += handle->payload_bytes;
         if (verbs_peer->stream) eager_taken(arrival);
         core_finish(transport, &arrival->done, WEFT_OK);
         return WEFT_IN_PROGRESS;
@@ -210,16 +211,16 @@ enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arri
     }
     struct weft_error error = {0};
     enum weft_status status = WEFT_OK;
-    if (face->payload_bytes > 0) {
-        status = verbs_memory_get(endpoint->memory, buffer, face->payload_bytes,
+    if (handle->payload_bytes > 0) {
+        status = verbs_memory_get(endpoint->memory, buffer, handle->payload_bytes,
                                   VERBS_REMOTE_WRITE | VERBS_RELAXED, &arrival->region, &error);
     }
-    arrival->receive.bytes = face->payload_bytes;
+    arrival->receive.bytes = handle->payload_bytes;
     arrival->receive.buffer = buffer;
     if (status < 0) { /* discards at the peer; the receiver gets the status */
         arrival->region = NULL;
         weft_log(transport->env, WEFT_LOG_WARN, "transport", "endpoint %u peer %u: %s", transport->id,
-                 face->peer_id, error.text);
+                 handle->peer_id, error.text);
         arrival->receive.failed = status;
         refuse(arrival);
         return WEFT_IN_PROGRESS;
@@ -240,9 +241,9 @@ void verbs_received(void *context, struct stream_receive *receive, enum weft_sta
                     receive->failed < 0 ? receive->failed : status);
 }
 
-void verbs_discard(struct weft_transport *transport, struct weft_arrival *face)
+void verbs_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
-    struct verbs_arrival *arrival = arrival_of(face);
+    struct verbs_arrival *arrival = arrival_of(handle);
     if (!arrival->verbs_peer->stream && arrival->announced) {
         verbs_self_discard(arrival);
         return;

@@ -45,8 +45,8 @@ int verbs_self_progress(struct verbs_endpoint *endpoint, int budget)
 void verbs_self_accept(struct verbs_arrival *arrival, void *buffer)
 {
     struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
-    memcpy(buffer, arrival->sender->stream.payload, arrival->core.face.payload_bytes);
-    endpoint->copied_bytes += arrival->core.face.payload_bytes;
+    memcpy(buffer, arrival->sender->stream.payload, arrival->core.handle.payload_bytes);
+    endpoint->copied_bytes += arrival->core.handle.payload_bytes;
     core_finish(endpoint->transport, &arrival->sender->done, WEFT_OK);
     core_finish(endpoint->transport, &arrival->done, WEFT_OK);
 }

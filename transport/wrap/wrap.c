@@ -238,7 +238,7 @@ static void wrap_close(struct weft_transport *transport)
     while (!weft_list_empty(&wrap->arriving)) {
         struct wrap_arrival *arrival = weft_list_first(&wrap->arriving, struct wrap_arrival, link);
         weft_list_remove(&arrival->link);
-        wrap_discard(transport, &arrival->core.face);
+        wrap_discard(transport, &arrival->core.handle);
     }
     while (!weft_list_empty(&wrap->sunk)) {
         struct weft_arrival *inner = weft_list_first(&wrap->sunk, struct weft_arrival, link);

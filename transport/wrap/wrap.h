@@ -114,9 +114,9 @@ void wrap_end_ops(struct weft_transport *transport, struct weft_list *ops, const
                   enum weft_status status);
 enum weft_status wrap_send(struct weft_transport *transport, struct weft_peer *peer,
                            const struct weft_message *message, struct weft_completion *completion);
-enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                              struct weft_completion *completion);
-void wrap_discard(struct weft_transport *transport, struct weft_arrival *face);
+void wrap_discard(struct weft_transport *transport, struct weft_arrival *handle);
 void wrap_observe(struct weft_transport *transport, enum core_moment moment, struct weft_receive *receive);
 
 /* wrap_window.c */

@@ -228,13 +228,13 @@ void wrap_arrived(void *context, struct weft_arrival *inner)
         weft_list_append(&wrap->sunk, &inner->link);
         return;
     }
-    struct weft_arrival *face = &arrival->core.face;
-    face->peer_id = inner->peer_id;
-    face->tag = inner->tag;
-    face->payload_bytes = inner->payload_bytes;
-    face->header_bytes = inner->header_bytes;
-    memcpy(face->header, inner->header, inner->header_bytes);
-    arrival->core.is_complete = weft_container_of(inner, struct core_arrival, face)->is_complete;
+    struct weft_arrival *handle = &arrival->core.handle;
+    handle->peer_id = inner->peer_id;
+    handle->tag = inner->tag;
+    handle->payload_bytes = inner->payload_bytes;
+    handle->header_bytes = inner->header_bytes;
+    memcpy(handle->header, inner->header, inner->header_bytes);
+    arrival->core.is_complete = weft_container_of(inner, struct core_arrival, handle)->is_complete;
     arrival->inner = inner;
     arrival->arrived_ns = wrap_trace_now(wrap);
     arrival->due_ns = wrap_due_in(wrap, inner->payload_bytes + inner->header_bytes);
@@ -260,30 +260,30 @@ void wrap_flush_arriving(struct wrap *wrap, const struct weft_peer *peer)
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &wrap->arriving) {
         struct wrap_arrival *arrival = weft_container_of(node, struct wrap_arrival, link);
-        if (arrival->core.face.peer_id != peer->id) continue;
+        if (arrival->core.handle.peer_id != peer->id) continue;
         weft_list_remove(node);
         core_arrived(wrap->outer, &arrival->core);
     }
 }
 
-enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arrival *face, void *buffer,
+enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                              struct weft_completion *completion)
 {
     struct wrap *wrap = wrap_of(transport);
-    struct wrap_arrival *arrival = weft_container_of(face, struct wrap_arrival, core.face);
+    struct wrap_arrival *arrival = weft_container_of(handle, struct wrap_arrival, core.handle);
     struct wrap_op *op = &arrival->op;
     bool posted = wrap->matched_posted_ns != WEFT_NEVER;
     op_init(op, transport, posted ? WRAP_RECV : WRAP_ACCEPT, arrival->core.peer, completion);
     op->done.recycle = recycle_accept;
-    op->tag = face->tag;
-    op->bytes = face->header_bytes + face->payload_bytes;
+    op->tag = handle->tag;
+    op->bytes = handle->header_bytes + handle->payload_bytes;
     op->taken_ns = op->begin_ns;
     op->begin_ns =
         /* earliest time at which the payload could move */
         posted ? wrap->matched_posted_ns : arrival->arrived_ns;
     wrap->matched_posted_ns = WEFT_NEVER;
     enum weft_status status =
-        weft_transport_accept(wrap->inner, arrival->inner, buffer, face->payload_bytes, &op->inner);
+        weft_transport_accept(wrap->inner, arrival->inner, buffer, handle->payload_bytes, &op->inner);
     if (status != WEFT_IN_PROGRESS) { /* the inner transport lost the peer and has not reported it yet */
         weft_transport_discard(wrap->inner, arrival->inner);
         core_finish(transport, &op->done, status);
@@ -291,9 +291,9 @@ enum weft_status wrap_accept(struct weft_transport *transport, struct weft_arriv
     return WEFT_IN_PROGRESS;
 }
 
-void wrap_discard(struct weft_transport *transport, struct weft_arrival *face)
+void wrap_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
-    struct wrap_arrival *arrival = weft_container_of(face, struct wrap_arrival, core.face);
+    struct wrap_arrival *arrival = weft_container_of(handle, struct wrap_arrival, core.handle);
     weft_transport_discard(wrap_of(transport)->inner, arrival->inner);
     arrival_free(wrap_of(transport), arrival);
 }

@@ -110,7 +110,7 @@ void place_step(struct place *const *places, int count)
             polls[polled++] = (struct pollfd){.fd = bootstrap_fd(places[i]->bootstrap), .events = POLLIN};
         work += bootstrap_progress(places[i]->bootstrap, 16);
     }
-    if (work == 0) poll(polls, (nfds_t)polled, 10); /* all further events come through the descriptors */
+    if (work == 0) poll(polls, (nfds_t)polled, 10); /* all further events use the descriptors */
 }
 
 int unproven_connect(const struct place *place)

@@ -2,8 +2,8 @@
  *
  * For networks where the connection manager must set up paths (InfiniBand beyond one subnet, partition
  * policies), or where operators want to see the connections. One listener per rail. The authenticated link
- * decides who may connect: the accepting side sends its address and a token of 32 random bytes, valid for
- * one connection. A request without an expected token is refused at once.
+ * decides which peer may connect: the accepting side sends its address and a token of 32 random bytes, valid
+ * for one connection. A request without an expected token is refused at once.
  *
  *     accepting side: create queue pair, verbs_cm_expect(token)  -- link: address, token -->
  *     dialling side:  create queue pair, verbs_cm_dial

@@ -1,6 +1,6 @@
 /* verbs_device.c - lists devices, ports, GIDs and MTUs, and chooses among them.
  *
- * A RoCE port has one GID per address of its network interface and RoCE version. RoCE v2 over IPv4 comes
+ * A RoCE port has one GID per address of its network interface and RoCE version. RoCE v2 over IPv4 is
  * first, because switched networks are configured for it. A link-local address works within one subnet; v1
  * does not leave the switch. An InfiniBand port is addressed by LID; its first GID serves across routers. */
 #include <arpa/inet.h>

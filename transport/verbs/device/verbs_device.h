@@ -280,7 +280,7 @@ void verbs_memory_close(struct verbs_memory *memory); /* every region must be pu
 
 /* For memory whose life the caller controls (slabs, weft_memory_alloc): registered until
  * verbs_memory_unregister. `region` belongs to the caller. WEFT_ERR_LIMIT: the limit of locked memory (the
- * sentence tells how to raise it); WEFT_ERR_INVALID: not mapped or not writable; WEFT_ERR_NO_MEMORY. */
+ * sentence shows how to raise it); WEFT_ERR_INVALID: not mapped or not writable; WEFT_ERR_NO_MEMORY. */
 enum weft_status verbs_memory_register(struct verbs_memory *memory, const void *address, size_t bytes,
                                        unsigned access, struct verbs_region *region,
                                        struct weft_error *error);

@@ -138,7 +138,7 @@ static enum weft_status choose(const struct verbs_options *options, const struct
     while ((name = strtok_r(rest, ", ", &rest))) {
         const struct verbs_port *found = NULL;
         for (uint32_t i = 0; i < count && !found; i++) {
-            if (names_port(name, &ports[i])) found = &ports[i]; /* usable ports come first */
+            if (names_port(name, &ports[i])) found = &ports[i]; /* usable ports are first */
         }
         if (!found)
             return (enum weft_status)weft_error_set(

@@ -357,7 +357,7 @@ void stream_discard(struct stream *stream, struct stream_receive *receive);
 /* The user has consumed or dropped an eager message of that size. */
 void stream_eager_taken(struct stream *stream, uint32_t header_bytes, uint64_t payload_bytes);
 
-/* Tells the peer that nothing follows; left() runs there. `answer`: reply to the peer's leave; then end
+/* Informs the peer that nothing follows; left() runs there. `answer`: reply to the peer's leave; then end
  * the stream. */
 void stream_leave(struct stream *stream, bool answer);
 static inline bool stream_leave_is_acked(const struct stream *stream) { return stream->leave_acked; }

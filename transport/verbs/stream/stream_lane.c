@@ -71,7 +71,7 @@ static void lane_make(struct stream *stream, uint32_t lane_at, uint64_t now_ns)
     uint8_t blob[STREAM_BLOB_BYTES_MAX];
     uint32_t bytes = 0;
     if (stream->ops->lane_make(stream->context, lane_at, lane->epoch, blob, &bytes) != WEFT_OK) {
-        /* the cause of the last break says more */
+        /* the cause of the last break is more precise */
         if (!lane->cause[0]) snprintf(lane->cause, sizeof lane->cause, "no queue pair can be made");
         lane->retry_ns = now_ns + backoff_ns(stream, lane);
         lane->failures++;
