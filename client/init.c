@@ -22,7 +22,6 @@
 #include "client/session/control.h"
 #include "client/session/failure.h"
 #include "client/session/flight.h"
-#include "client/session/live.h"
 #include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/session/settings.h"

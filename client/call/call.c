@@ -9,7 +9,6 @@
 #include "client/engine/group.h"
 #include "client/engine/request.h"
 #include "client/session/failure.h"
-#include "client/session/live.h"
 #include "client/session/session.h"
 #include "client/session/sized.h"
 

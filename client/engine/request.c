@@ -14,7 +14,6 @@
 #include "client/engine/group.h"
 #include "client/engine/query.h"
 #include "client/session/failure.h"
-#include "client/session/live.h"
 #include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/session/wait.h"

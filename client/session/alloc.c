@@ -4,8 +4,6 @@
  * If the transport may use shared memory (auto, shm), blocks come from the transport. Peers on this host
  * map them, and a payload is copied once, directly between two blocks. The list of blocks lies in other
  * memory: after a fork the parent shares the blocks, and peers can write to them. */
-#include "client/session/alloc.h"
-
 #include <string.h>
 
 #include "client/session/failure.h"

@@ -5,8 +5,6 @@
  * still run. A thread that then uses one of those libraries crashes the process. So an atexit() handler
  * stops the threads first. It is registered after OpenSSL's handler and so runs before it. A destructor of
  * the program may still call weft_finalize. */
-#include "client/session/live.h"
-
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/session/alloc.h"
 #include "client/session/failure.h"
 #include "client/session/membership.h"
 #include "client/session/settings.h"

@@ -166,5 +166,13 @@ static inline bool client_is_leaving_epoch(const struct weft_session *session)
 /* session.c: locks and lists of a session, and their end. The threads have not started, or have ended. */
 void client_session_init(struct weft_session *session, struct weft_env *env);
 void client_session_free(struct weft_session *session);
+void client_memory_free_all(struct weft_session *session); /* alloc.c: memory of weft_alloc */
+
+/* ---- the sessions of this process (live.c). Any thread. ---- */
+void client_live_add(struct weft_session *session);           /* before the session has threads */
+void client_live_init_returned(struct weft_session *session); /* weft_init returns the session */
+void client_live_remove(struct weft_session *session);        /* before its threads end */
+/* weft_init has returned the session, and weft_finalize was not called. */
+bool client_session_is_live(struct weft_session *session);
 
 #endif
