@@ -4,13 +4,13 @@
  * `scalar/` is the specification: every other variant gives the same bits on every input (random,
  * NaN, Inf, denormal, any length, any alignment to one element), which tests/kernels checks.
  *
- * Rules that make bits equal everywhere (DESIGN 2):
+ * Rules of equal bits:
  *   - no contraction of a*b+c, no fast-math, no flush to zero;
  *   - every horizontal sum (dot, norm, matmul) uses ONE order: 16 lanes, lane j takes elements
  *     j, j+16, j+32 ... in order, starting from +0; then lanes fold 8+8, 4+4, 2+2, 1+1
  *     (lane j += lane j+half);
  *   - a NaN that arithmetic produces (sum, scale, sgd, dot, products) is stored as the canonical one,
- *     0x7fc00000: which operand's payload survives is the compiler's choice, so nobody may see it;
+ *     0x7fc00000: which operand's payload survives is the compiler's choice, so it must not be visible;
  *   - casts round to nearest even, keep denormals and Inf, quiet NaN keeping sign and top payload.
  *
  * Shapes: `count` elements, contiguous. Matrices are row-major, element (i,j) at i*cols + j. Low-rank
@@ -28,8 +28,7 @@
 #include "kernels/parameters.h"
 #include "weft/types.h"
 
-/* A matrix less a product of low rank that was not subtracted yet: m (rows, cols), p (rank, rows), q
- * (rank, cols). */
+/* A lazy residual: m - p^T q, not yet subtracted; m (rows, cols), p (rank, rows), q (rank, cols). */
 struct weft_lazy_residual {
     const float *m, *p, *q;
 };
@@ -46,8 +45,8 @@ struct weft_kernels {
      * sources; any number of outs. An out may equal a source; otherwise all are disjoint. */
     void (*sum_tree_f32)(float *const *outs, size_t out_count, const float *const *sources,
                          size_t source_count, float factor, size_t count);
-    /* The same, and the outs go past the caches where they are alike aligned: for outs that are no
-     * sources, in vectors that do not stay in the cache anyway. */
+    /* The same with non-temporal stores, if all outs have one alignment: for outs that are no sources, in
+     * vectors longer than the caches. */
     void (*sum_tree_stream_f32)(float *const *outs, size_t out_count, const float *const *sources,
                                 size_t source_count, float factor, size_t count);
 
@@ -109,7 +108,7 @@ struct weft_kernels {
     uint32_t (*max_abs_bits_f32)(const float *in, size_t count);
 
     /* The indices i, rising, of all in[i] whose bits without the sign are at least floor_bits (<=
-     * 0x7fffffff); returns how many. indices_out has room for `count`: entries past the result are
+     * 0x7fffffff); returns how many. indices_out holds `count`: entries past the result are
      * undefined. count <= 2^32 - 1. */
     size_t (*indices_above_f32)(uint32_t *indices_out, const float *in, size_t count, uint32_t floor_bits);
 
@@ -120,7 +119,7 @@ struct weft_kernels {
     /* scale_add and a select by threshold in one pass: besides writing out, appends to indices_out the
      * rising numbers first + i of all out[i] whose bits without the sign are at least floor_bits, and to
      * values_out their values; returns how many. *max_bits is raised to max_abs_bits of out. Both lists
-     * have room for `count`. */
+     * hold `count`. */
     size_t (*scale_add_above_f32)(float *out, const float *a, float factor, const float *b, size_t count,
                                   uint32_t floor_bits, uint32_t first, uint32_t *indices_out,
                                   float *values_out, uint32_t *max_bits);
@@ -160,7 +159,8 @@ struct weft_kernels {
 
     /* PowerSGD products; M (rows, cols), P (rank, rows), Q (rank, cols), rank <= 64.
      *   matmul:     P = M Q         P(r,i): dot of row i of M and row r of Q in the fixed 16-lane order, f32
-     *   matmul_t:   Q = M^T P       Q(r,j): in bands of WEFT_MATMUL_T_BAND rows, each from +0 and over its rows in order, f32;
+     *   matmul_t:   Q = M^T P       Q(r,j): in bands of WEFT_MATMUL_T_BAND rows, each from +0 and over its
+     *                               rows in order, f32;
      *                               then from +0 over the bands in order
      *   outer:      out = P^T Q     out(i,j): the r = 0 product, then plus r = 1, 2, ... in order, f32
      *   outer_sub:  m = m - P^T Q   the outer sum first, then one subtraction: the low-rank residual
@@ -171,8 +171,8 @@ struct weft_kernels {
      * max_abs_bits of m. m may equal b. */
     uint32_t (*scale_add_matmul_f32)(float *m, const float *a, float factor, const float *b, float *p,
                                      size_t p_stride, const float *q, size_t rows, size_t cols, size_t rank);
-    /* The same behind a residual that was kept as its parts: m = a*factor + (owed->m - owed->p^T owed->q),
-     * as outer_sub and scale_add would make it, then P = M Q (p (rank, rows)). m and owed->m are disjoint. */
+    /* The same for a lazy residual: m = a*factor + (lazy->m - lazy->p^T lazy->q) by the operations of
+     * outer_sub and scale_add, then P = M Q (p (rank, rows)). m and lazy->m are disjoint. */
     uint32_t (*lazy_residual_add_matmul_f32)(float *m, const struct weft_lazy_residual *lazy, const float *a,
                                              float factor, float *p, const float *q, size_t rows, size_t cols,
                                              size_t rank);
@@ -208,9 +208,8 @@ void weft_cast_f32_fp8(enum weft_dtype dtype, uint8_t *out, const float *in, siz
 void weft_lamb_step(const struct weft_lamb *lamb, float lr, float *weights, float *first, float *second,
                     const float *grad, float grad_scale, size_t count);
 
-/* weft_noise_of() - what stochastic rounding draws from in one step of one tensor on one worker: the key
- * is the first two words of Philox with key `seed` and counter {tensor, worker}, so no two of them share
- * what they draw. */
+/* weft_noise_of() - key of the stochastic rounding of one step, tensor and worker: the first two words of
+ * Philox with key `seed` and counter {tensor, worker}, so no two of them draw the same numbers. */
 struct weft_noise weft_noise_of(uint64_t seed, uint64_t tensor, uint32_t worker, uint64_t step);
 
 /* weft_sample_strata() - one index of each of k strata [floor(j n / k), floor((j + 1) n / k)) of n
@@ -219,14 +218,14 @@ struct weft_noise weft_noise_of(uint64_t seed, uint64_t tensor, uint32_t worker,
 void weft_sample_strata(uint32_t *indices_out, uint64_t count, uint64_t k, const struct weft_noise *noise);
 
 /* weft_orthogonalise() - replace P (rank, rows), rank-major, rank <= 64, by an orthonormal basis of its
- * vectors' span. Each vector is scaled by a power of two (so 1e-40 and 1e30 are alike), then a pivoted
- * Cholesky factorisation of the f64 Gram matrix, in the fixed order, gives the basis, and a second one
- * corrects it. A vector of which less than 32*sqrt(rows)*eps_f32 of its norm is left by those chosen
- * before it (or that is zero, or not finite) is set to zero and counted: rank-deficient, zero and
- * duplicate columns never give NaN. Less than that is rounding noise of the product that made P. Elements
- * are orthonormal to about eps_f32. The same bits on every instruction set. Returns the number of vectors
- * kept. `dropped` (rank,) may be NULL; true where a vector was zeroed. Source: Vogels et al. 2019
- * (PowerSGD), section 3; CholeskyQR2, Yamamoto et al. 2015, with pivots. */
+ * vectors' span. Each vector is scaled by a power of two (so 1e-40 and 1e30 are equivalent), then a
+ * pivoted Cholesky factorisation of the f64 Gram matrix, in the fixed order, gives the basis, and a second
+ * one corrects it. A vector whose part outside the span of earlier pivots is below 32*sqrt(rows)*eps_f32
+ * of its norm (or that is zero, or not finite) is set to zero: rank-deficient, zero and duplicate columns
+ * never give NaN. A smaller part is rounding noise of the product P. Elements are orthonormal to about
+ * eps_f32. The same bits on every instruction set. Returns the number of vectors kept. `dropped` (rank,)
+ * may be NULL; true where a vector was zeroed. Source: Vogels et al. 2019 (PowerSGD), section 3;
+ * CholeskyQR2, Yamamoto et al. 2015, with pivots. */
 size_t weft_orthogonalise(float *p, size_t rows, size_t rank, bool *dropped);
 
 /* weft_select_top() - the k largest |x| of x (count,) by bit pattern (so NaN above Inf), ties to the smaller
@@ -236,21 +235,21 @@ void weft_select_top(uint32_t *indices_out, const float *x, size_t count, size_t
                      uint32_t *scratch);
 
 /* The k largest out of candidates: `values` (candidate_count,) of all elements at or above some threshold,
- * in index order, k <= candidate_count. Writes to picked_out (k,) which of them they are, rising; returns
- * the bits of the k-th largest |value|. The same k as weft_select_top of the whole: whoever is left out is
- * smaller than all candidates. */
+ * in index order, k <= candidate_count. Writes their positions to picked_out (k,), rising; returns the
+ * bits of the k-th largest |value|. The same k as weft_select_top of the whole: elements that are no
+ * candidates are smaller. */
 uint32_t weft_select_among(uint32_t *picked_out, const float *values, size_t candidate_count, size_t k);
 
-/* ---- The one tree of sums, T (DESIGN 5) --------------------------------------------------------
+/* ---- The canonical tree of sums, T --------------------------------------------------------
  * T(a,b) over rank indices: one rank is its contribution; else T(a,a+h) + T(a+h,b), h the largest
  * power of two below b-a. Fed in rank order it is a binary counter of partials: at most
- * log2(ranks)+1 buffers live at once. Both the shard and every reproducible plan fold by it. */
+ * log2(ranks)+1 buffers live at once. The shard and each reproducible plan sum by it. */
 struct weft_tree_reduce {
     size_t count;                /* elements of one contribution */
-    enum weft_dtype dtype;       /* F32, or what weft_tree_reduce_init_op said: then the float pointers
-                                  * stand for that type */
+    enum weft_dtype dtype;       /* F32, or the type of weft_tree_reduce_init_op; the float pointers then
+                                  * point to that type */
     enum weft_op op;
-    uint32_t added;              /* ranks folded so far */
+    uint32_t added;              /* ranks added so far */
     uint32_t depth;              /* live partials */
     float *partials[33];         /* borrowed buffers, oldest (left) first */
     uint32_t spans[33];          /* ranks each one covers */
@@ -261,23 +260,22 @@ void weft_tree_reduce_init(struct weft_tree_reduce *reduce, size_t count);
 void weft_tree_reduce_init_op(struct weft_tree_reduce *reduce, size_t count, enum weft_dtype dtype,
                               enum weft_op op);
 
-/* weft_tree_reduce_add() - fold in the contribution of the next rank, held in `buffer` (count,) f32.
- * The fold borrows `buffer` as a partial until it is merged. Buffers it no longer needs are handed
- * back through freed_out (up to 32); returns how many. */
+/* weft_tree_reduce_add() - adds the contribution of the next rank, `buffer` (count,) f32. The tree borrows
+ * `buffer` as a partial until it is merged. freed_out gets the buffers that are free again (up to 32);
+ * returns their number. */
 uint32_t weft_tree_reduce_add(struct weft_tree_reduce *reduce, float *buffer, float *freed_out[32]);
 
-/* weft_tree_reduce_finish() - merge what is left and return the buffer that holds the sum (NULL when nothing
- * was added); other buffers come back through freed_out as above, count in *freed_count_out. */
+/* weft_tree_reduce_finish() - merges the rest and returns the buffer of the sum (NULL if none was added).
+ * freed_out gets the other buffers, *freed_count_out their number. */
 float *weft_tree_reduce_finish(struct weft_tree_reduce *reduce, float *freed_out[32],
                                uint32_t *freed_count_out);
 
-/* The same in pieces, for those who may not work for long at a time. weft_tree_reduce_merge() merges
- * elements from..from+count of the next contribution, which lie at `piece`, with all that it will be
- * merged with; when every element has had its turn, in any order, once, weft_tree_reduce_push() makes
- * `buffer` a part of the fold, as weft_tree_reduce_add() would. Where weft_tree_reduce_needs_merge() the
- * pieces need not lie in that buffer: it comes back unread. Of the end alike:
- * weft_tree_reduce_merge_rest() merges all that is left and returns the buffer that then holds these
- * elements of the sum; weft_tree_reduce_close() hands back the buffers and the sum. */
+/* The same in pieces, for callers with a time limit per step. weft_tree_reduce_merge() merges elements
+ * from..from+count of the next contribution, stored at `piece`, with all its partials. After each element
+ * was merged once, in any order, weft_tree_reduce_push() adds `buffer` to the tree, as
+ * weft_tree_reduce_add() does. If weft_tree_reduce_needs_merge(), the pieces need not lie in `buffer`: it
+ * is freed unread. At the end weft_tree_reduce_merge_rest() merges the rest and returns the buffer that
+ * then holds these elements of the sum; weft_tree_reduce_close() returns the buffers and the sum. */
 bool weft_tree_reduce_needs_merge(const struct weft_tree_reduce *reduce);
 void weft_tree_reduce_merge(const struct weft_tree_reduce *reduce, const void *piece, size_t from,
                             size_t count);
@@ -286,10 +284,11 @@ float *weft_tree_reduce_merge_rest(const struct weft_tree_reduce *reduce, size_t
 float *weft_tree_reduce_close(struct weft_tree_reduce *reduce, float *freed_out[32],
                               uint32_t *freed_count_out);
 
-/* weft_tree_reduce_buffer_count() - buffers a fold of `ranks` needs at once, the one being added included. */
+/* weft_tree_reduce_buffer_count() - buffers that a tree of `ranks` holds at most, including the one being
+ * added. */
 uint32_t weft_tree_reduce_buffer_count(uint32_t ranks);
 
-#include "kernels/device_table.h" /* those of a device */
+#include "kernels/device_table.h" /* kernels on a device */
 
 /* Masks of the exponent bits of 16-bit floats: all 1 in a number that is not finite. */
 #define WEFT_F16_EXPONENT 0x7c00u

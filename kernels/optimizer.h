@@ -37,7 +37,7 @@ struct weft_optimizer {
 /* "" and "none"; "sgd", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1";
  * "adam:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0"; "adamw" likewise, decay 0.01;
  * "adagrad:eps=1e-10,weight_decay=0"; "ftrl:beta=1,l1=0,l2=0"; "lamb:beta1=0.9,beta2=0.999,
- * eps=1e-6,weight_decay=0.01". The learning rate comes with every step. WEFT_ERR_INVALID and a sentence
+ * eps=1e-6,weight_decay=0.01". The learning rate is a parameter of each step. WEFT_ERR_INVALID and a sentence
  * that lists what is allowed; *optimizer_out is then as it was. */
 enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *optimizer_out,
                                       struct weft_error *error);

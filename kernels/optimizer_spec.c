@@ -1,10 +1,10 @@
-/* optimizer_spec.c - "adamw:beta2=0.95,weight_decay=0.1" into numbers, alike on workers and shards.
+/* optimizer_spec.c - "adamw:beta2=0.95,weight_decay=0.1" parsed, equal on workers and shards.
  *
  *     spec   = "" | "none" | name [ ":" option { "," option } ]
  *     option = name "=" number
  *
  * Numbers are read in the C locale whatever the trainer has set, each option at most once, so equal text
- * gives equal bits everywhere. The learning rate is not here: it comes with every step. */
+ * gives equal bits everywhere. The learning rate is a parameter of each step. */
 #include <string.h>
 
 #include "kernels/optimizer.h"

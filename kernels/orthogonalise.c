@@ -1,6 +1,6 @@
 /* orthogonalise.c - an orthonormal basis of a few long vectors, for PowerSGD's P.
  *
- * Every rank must get the same bits and nothing may become NaN, whatever gradient comes: zero (a frozen
+ * Every rank must get the same bits and nothing may become NaN, for any gradient: zero (a frozen
  * layer), rank-deficient, or with magnitudes whose squares leave the range of f32. So
  *
  *     1. each vector is scaled by a power of two until its largest element lies in [1, 2): exact, and
@@ -16,7 +16,7 @@
  * r matrix of doubles, the long vectors are only read for dots and combined once a pass, in blocks that stay
  * in the first cache. The Gram matrix squares the condition number, but in f64: the noise limit keeps
  * conditions below 1/(32 eps_f32), whose square times eps_f64 is below eps_f32, and the correction takes away
- * what is left of that. Pivoting makes what is dropped independent of the order in which the vectors came.
+ * what is left of that. Pivoting makes what is dropped independent of the order of the vectors.
  *
  * One code for all instruction sets: P is small (rank <= 64 vectors), only its dots are worth a kernel. */
 #include <float.h>

@@ -1,4 +1,4 @@
-/* parameters.h - what kernels are told besides arrays. Plain data that C, C++ and CUDA read alike. */
+/* parameters.h - arguments of kernels that are no arrays. Plain data for C, C++ and CUDA. */
 #ifndef WEFT_KERNELS_PARAMETERS_H
 #define WEFT_KERNELS_PARAMETERS_H
 

@@ -1,5 +1,5 @@
-/* sampling.c - what every machine draws alike: keys of stochastic rounding, and random indices,
- * stratified, so that they come sorted and without repetition. */
+/* sampling.c - keys of stochastic rounding, and stratified random indices: sorted, without repetition,
+ * identical on all machines. */
 #include "kernels/kernels.h"
 #include "kernels/philox.h"
 

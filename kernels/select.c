@@ -10,7 +10,7 @@
  *              -> the exact k-th pattern and how many of its ties still fit
  *     emit     walk the candidates in index order                                     reads candidates
  *
- * The candidate list has room for all elements, so no input (all equal, all in one bucket) overflows it.
+ * The candidate list holds all elements, so no input (all equal, all in one bucket) overflows it.
  * Ties go to the smaller index because candidates are walked in index order. */
 #include <string.h>
 

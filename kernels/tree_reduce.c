@@ -1,4 +1,4 @@
-/* tree_reduce.c - the tree of sums T, evaluated while contributions arrive in rank order.
+/* tree_reduce.c - the canonical tree T, evaluated while contributions arrive in rank order.
  *
  * T(a,b) splits at the largest power of two below b-a. Fed left to right this is a binary counter: equal
  * neighbouring spans merge at once, so spans are falling powers of two, like the ones in the binary form
@@ -28,7 +28,7 @@ void weft_tree_reduce_init_op(struct weft_tree_reduce *reduce, size_t count, enu
     reduce->depth = 0;
 }
 
-/* Elements from..from+count of a partial; they are of the fold's type. */
+/* Elements from..from+count of a partial; of the tree's type. */
 static void *elements(const struct weft_tree_reduce *reduce, uint32_t partial, size_t from)
 {
     return (uint8_t *)reduce->partials[partial] + from * weft_dtype_bytes(reduce->dtype);

@@ -103,7 +103,8 @@ static enum weft_status drain_within(struct weft_codec *codec, uint64_t wait_ns)
     while ((status = device->at.memory->passed(device->event, &device->error)) == WEFT_IN_PROGRESS) {
         if (weft_now_ns(codec->env) - began_ns > wait_ns)
             return (enum weft_status)weft_error_set(
-                &device->error, WEFT_ERR_DEADLINE, "device %d has not come to what was queued on it for %u s",
+                &device->error, WEFT_ERR_DEADLINE,
+                "device %d has not completed the work queued on it for %u s",
                 device->at.number, (unsigned)(wait_ns / WEFT_SECONDS(1)));
         sched_yield();
     }

@@ -4,11 +4,11 @@
  *     later decisions  a change must gain `margin` of the step, `confirmations` times in a row (one more
  *                      after each change)
  *     trial            after a change: if the measured step is slower than before by TRIAL_MARGIN twice in a
- *                      row, or by CLEAR_LOSS_MARGIN once, with link and computation unchanged, the previous choice is
- *                      restored, and the new candidates are refused until the link changes
+ *                      row, or by CLEAR_LOSS_MARGIN once, with link and computation unchanged, the previous
+ *                      choice is restored, and the new candidates are refused until the link changes
  *     exploration      if the measured step exceeds the model's, the one candidate for all tensors that
- *                      should be faster is tried, each once per link; if it is faster, the replaced candidates are
- *                      refused */
+ *                      should be faster is tried, each once per link; if it is faster, the replaced
+ *                      candidates are refused */
 #include <math.h>
 #include <string.h>
 

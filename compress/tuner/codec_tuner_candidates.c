@@ -58,11 +58,11 @@ static enum weft_status candidate_add(const char *text, size_t length, struct we
     if (spec.global)
         return weft_error_set(
             error, WEFT_ERR_INVALID,
-            "auto: \"%s\" keeps a debt where contributions are summed, which no other candidate "
-            "would pay back; name it as the tensor's only codec",
+            "auto: \"%s\" keeps a residual where contributions are summed, which no other candidate "
+            "would send; name it as the tensor's only codec",
             one);
     if (is_listed(specs, *count, &spec))
-        return weft_error_set(error, WEFT_ERR_INVALID, "auto: the candidate \"%s\" is there twice", one);
+        return weft_error_set(error, WEFT_ERR_INVALID, "auto: the candidate \"%s\" is named twice", one);
     if (*count == WEFT_CODEC_CANDIDATES_MAX)
         return weft_error_set(error, WEFT_ERR_INVALID, "auto: at most %d candidates beside dense",
                               WEFT_CODEC_CANDIDATES_MAX - 1);

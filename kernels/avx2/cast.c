@@ -1,7 +1,7 @@
 /* cast.c - casts between f32 and the 16-bit floats: F16C's instructions, and integer arithmetic for bf16.
  *
  * VCVTPS2PH with the rounding written into the instruction keeps denormals and quiets NaN with sign and
- * payload, as the scalar specification says; MXCSR's rounding mode does not matter to it. */
+ * payload, as in the scalar specification; MXCSR's rounding mode does not matter to it. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/scalar/scalar.h"
 

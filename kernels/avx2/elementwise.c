@@ -67,7 +67,7 @@ static inline __attribute__((always_inline)) size_t sum_any(float *const *outs, 
     }
 }
 
-/* Elements [first, last), fewer than a vector: the end, or what comes before a line begins. */
+/* Elements [first, last), fewer than a vector: the end, or the elements before a line begins. */
 static void sum_few(float *const *outs, size_t out_count, const float *const *sources, size_t source_count,
                     float factor, size_t first, size_t last)
 {
@@ -93,10 +93,10 @@ void weft_avx2_sum_tree_stream_f32(float *const *outs, size_t out_count, const f
 {
     const size_t bytes = WIDTH * sizeof(float), past = (uintptr_t)outs[0] % bytes,
                  head = past == 0 ? 0 : (bytes - past) / sizeof(float);
-    bool alike = past % sizeof(float) == 0 && count > head;
+    bool same_alignment = past % sizeof(float) == 0 && count > head;
     for (size_t o = 1; o < out_count; o++)
-        alike = alike && (uintptr_t)outs[o] % bytes == past;
-    if (!alike) {
+        same_alignment = same_alignment && (uintptr_t)outs[o] % bytes == past;
+    if (!same_alignment) {
         weft_avx2_sum_tree_f32(outs, out_count, sources, source_count, factor, count);
         return;
     }

@@ -1,8 +1,10 @@
 /* products.c - dot and the low-rank products with AVX2: each reads M once, at close to memory speed.
  *
- *   dot, matmul   the 16 lanes of the specification are two registers (f32) or four (f64); up to four ranks of Q
+ *   dot, matmul   the 16 lanes of the specification are two registers (f32) or four (f64); up to four ranks
+ *                 of Q
  *                 share one walk over a row of M
- *   matmul_t      four rows of M at a time: every element of Q is loaded and stored once per four additions, and
+ *   matmul_t      four rows of M at a time: every element of Q is loaded and stored once per four additions,
+ *                 and
  *                 they happen in row order
  *   outer         four registers of output at a time, ranks in order
  *

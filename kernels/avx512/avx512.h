@@ -1,4 +1,5 @@
-/* avx512.h - the AVX-512 (F, BW, VL, DQ) table, and the vector idioms its files share. Private to the module; only files compiled for AVX-512 may use the inline functions, anyone may name the table.
+/* avx512.h - the AVX-512 (F, BW, VL, DQ) table, and the vector idioms its files share. Private to the module;
+ * only files compiled for AVX-512 may use the inline functions, all files may name the table.
  *
  * Tails go under a mask instead of to the scalar kernel: a masked load never touches memory behind the
  * end. Results that leave the caches anyway are written past them (stream_from), which saves the read of

@@ -124,7 +124,7 @@ struct above16 {
 
 /* With error feedback many elements wait just below the threshold, so nearly every third vector has one
  * above it and no branch on that is predicted: each vector is packed and stored whole, and what is not
- * wanted is written over. There is room: at element i at most i were found. */
+ * wanted is written over. It fits: at element i at most i were found. */
 static inline __attribute__((always_inline)) void above_whole(struct above16 *list, float *out,
                                                               const float *a, __m512 factors, const float *b,
                                                               __m512i floor, size_t count, bool stream)

@@ -313,7 +313,7 @@ struct lazy_rows {
     size_t rows, cols;
 };
 
-/* Sixteen columns of `rows` rows, rows * ranks <= FUSED_RANKS. What comes some columns later is fetched
+/* Sixteen columns of `rows` rows, rows * ranks <= FUSED_RANKS. Later columns are fetched
  * meanwhile: so many operations on each line leave the processor too few loads in flight to keep memory
  * busy. */
 static inline __attribute__((always_inline)) void lazy_columns(const struct lazy_rows *o, size_t j,

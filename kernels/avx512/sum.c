@@ -105,10 +105,10 @@ void weft_avx512_sum_tree_stream_f32(float *const *outs, size_t out_count, const
 {
     const size_t past = (uintptr_t)outs[0] % AVX512_LINE,
                  head = past == 0 ? 0 : (AVX512_LINE - past) / sizeof(float);
-    bool alike = past % sizeof(float) == 0 && count > head;
+    bool same_alignment = past % sizeof(float) == 0 && count > head;
     for (size_t o = 1; o < out_count; o++)
-        alike = alike && (uintptr_t)outs[o] % AVX512_LINE == past;
-    if (!alike) {
+        same_alignment = same_alignment && (uintptr_t)outs[o] % AVX512_LINE == past;
+    if (!same_alignment) {
         sum_any(outs, out_count, sources, source_count, factor, count, 0, false);
         return;
     }

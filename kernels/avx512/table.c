@@ -39,7 +39,7 @@
     .dequantise_sign_f32 = weft_avx512_dequantise_sign_f32,                                          \
     .matmul_f32 = weft_avx512_matmul_f32,                                                            \
     .scale_add_matmul_f32 = weft_avx512_scale_add_matmul_f32,                                        \
-    .lazy_residual_add_matmul_f32 = weft_avx512_lazy_residual_add_matmul_f32,                                          \
+    .lazy_residual_add_matmul_f32 = weft_avx512_lazy_residual_add_matmul_f32,                                \
     .matmul_t_f32 = weft_avx512_matmul_t_f32,                                                        \
     .outer_f32 = weft_avx512_outer_f32,                                                              \
     .outer_sub_f32 = weft_avx512_outer_sub_f32,                                                      \

@@ -1,22 +1,22 @@
 /* cuda_kernels.h - the kernels of kernels.h on device memory.
  *
- * Every pointer is device memory unless its line says host. Calls queue work on `stream` and return: no
- * synchronisation, no allocation; scratch comes from the caller, who keeps it until the stream has passed (a
+ * Each pointer is device memory unless marked host. Calls queue work on `stream` and return: no
+ * synchronisation, no allocation; the caller provides scratch and keeps it until the stream has completed (a
  * call may share it with later calls on the same stream). Parameters are copied before the call returns. Any
  * host thread; the current device is the stream's.
  *
  * The bits are those of kernels.h, on every device and in every run: same per-element text (the *_element.h
  * headers), one rounding per operation, the same order of every sum, nothing that depends on which thread
  * comes first. Lengths and starts are free to one element; starts at 16 bytes are faster. in/out ranges are
- * equal or disjoint as kernels.h says.
+ * equal or disjoint as in kernels.h.
  *
- * Every call answers WEFT_OK (queued), WEFT_ERR_INVALID (an argument out of its documented range; nothing
- * was queued), WEFT_ERR_UNSUPPORTED (this device or driver cannot run this build) or WEFT_ERR_STATE (the
- * CUDA context has failed, perhaps long before; cudaGetLastError says why, and where a call queues several
+ * Every call answers WEFT_OK (queued), WEFT_ERR_INVALID (an argument out of its documented range; nothing was
+ * queued), WEFT_ERR_UNSUPPORTED (this device or driver cannot run this build) or WEFT_ERR_STATE (the CUDA
+ * context has failed, perhaps long before; cudaGetLastError has the reason, and where a call queues several
  * launches some may be queued).
  *
  * `max_bits` raises a value in device memory to max_abs_bits of what was computed (kernels.h): the caller
- * sets it to 0 before (cudaMemsetAsync) and reads it when it likes; >= 0x7f800000 says that something was
+ * sets it to 0 before (cudaMemsetAsync) and reads it later; >= 0x7f800000: an element was
  * not finite. */
 #ifndef WEFT_CUDA_KERNELS_H
 #define WEFT_CUDA_KERNELS_H
@@ -97,7 +97,7 @@ enum weft_status weft_cuda_dequantise_sign_f32(float *out, const uint8_t *bits, 
  * exponent (or mean magnitude) from it, codes under that, and out becomes the residual: 13 bytes an element
  * (sign: 12.14). The bits are those of scale_add_f32, then weft_block_exponent or weft_fp8_exponent of every
  * block, then quantise. Where a block is not finite out keeps the sum, the exponent is 255 and the codes are
- * 0 (a sign's scale and bits are whatever comes): max_bits tells. */
+ * 0 (a sign's scale and bits are undefined): see max_bits. */
 enum weft_status weft_cuda_scale_add_quantise_f32(int8_t *codes_out, uint8_t *exponents_out, float *out,
                                                   const float *a, float factor, const float *b, size_t count,
                                                   unsigned limit, const struct weft_noise *noise,

@@ -116,8 +116,8 @@ __device__ inline uint32_t warp_max(uint32_t mine)
     return mine;
 }
 
-/* By all threads of the block, at its end. Who is not above what stands there leaves it alone: it only
- * rises. */
+/* By all threads of the block, at its end. A thread whose value is not above the stored one does not
+ * write: it only rises. */
 __device__ inline void raise(uint32_t *max_bits, uint32_t mine)
 {
     __shared__ uint32_t of_warps[1024 / WARP];

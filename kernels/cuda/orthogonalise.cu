@@ -7,7 +7,8 @@
  *     combine     a thread a row of P
  *     dots, combine once more, which do nothing where no correction is due; dropped vectors become zero
  *
- * All r by r matrices live in the scratch. Which block is the last changes who computes, not what. */
+ * All r by r matrices live in the scratch. The last block to finish computes; the result does not depend
+ * on which it is. */
 #include <float.h>
 
 #include "kernels/cuda/device.h"

@@ -3,7 +3,7 @@
  *   P = M Q      a block has four rows and walks them in tiles of 1024 columns: all its threads read a tile by whole packs
  *                into shared memory, the next one is on its way while half warps, one a row and a few ranks,
  *                add what lies in it: their lanes are the sixteen of a horizontal sum. With the residual
- *                fused M is made and written as a tile comes in.
+ *                fused M is formed and written as each tile is loaded.
  *   Q = M^T P    a thread has a column and a band of rows, the last band first, which P = M Q wrote last; a second kernel adds
  *                the bands in order.
  *   P^T Q        a thread has four columns of a few rows; Q's part stays in registers.

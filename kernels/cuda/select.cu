@@ -10,7 +10,7 @@
  *     rank      each strip counts what lies above the pattern and on it; groups add up; one block scans them
  *     emit      each strip knows its place in the output: indices rise, ties go to the smaller index
  *
- * A strip's list has room for the whole strip, so no input (all equal, all in one bucket) overflows it.
+ * A strip's list holds the whole strip, so no input (all equal, all in one bucket) overflows it.
  * Lists are 16-bit offsets: 2 bytes of scratch an element, of which few are touched. Counters are integers:
  * atomic sums of them are the same in any order. Where a warp's elements fall into one bucket (zeros), one
  * lane adds for all. */
@@ -23,7 +23,7 @@ namespace
 constexpr unsigned TOP_BUCKETS = 4096, MIDDLE_BUCKETS = 1024, LAST_BUCKETS = 512, TOP_SHIFT = 19,
                    MIDDLE_SHIFT = 9;
 constexpr unsigned STRIP = 2048, GROUP = 256, COUNT_THREADS = 1024, SCAN_THREADS = 1024;
-/* Blocks that end by adding their buckets to everybody's: two of these for each multiprocessor of a large
+/* Blocks that end by adding their buckets to the global ones: two of these for each multiprocessor of a large
  * device. */
 constexpr size_t COUNT_BLOCKS = 264, COLLECT_BLOCKS = 1056;
 
@@ -82,10 +82,10 @@ __device__ inline void add_one(uint32_t *buckets, uint32_t bucket, bool mine)
     }
 }
 
-__device__ inline void add_to_all(uint32_t *everybody, const uint32_t *own, unsigned buckets)
+__device__ inline void add_to_all(uint32_t *shared_buckets, const uint32_t *own, unsigned buckets)
 {
     for (unsigned b = threadIdx.x; b < buckets; b += blockDim.x)
-        if (own[b] > 0) atomicAdd(everybody + b, own[b]);
+        if (own[b] > 0) atomicAdd(shared_buckets + b, own[b]);
 }
 
 __device__ inline void clear(uint32_t *buckets, unsigned count)

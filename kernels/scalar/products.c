@@ -1,7 +1,7 @@
 /* products.c - the specification of dot and of the low-rank products of PowerSGD.
  *
  * Horizontal sums run in 16 lanes (kernels.h): enough independent chains for two AVX2 registers or one
- * AVX-512 register, and a fixed order for everybody. matmul_t and outer have no horizontal sum: every
+ * AVX-512 register, and a fixed order for all variants. matmul_t and outer have no horizontal sum: every
  * output element adds its terms in index order (matmul_t in bands of rows, which a GPU sums side by side),
  * and the vector runs over output elements. */
 #include "kernels/float_bits.h"

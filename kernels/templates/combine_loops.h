@@ -2,7 +2,8 @@
  * text with its own instruction set, defining COMBINE(name) first. Private to the module.
  *
  *   sum, prod   floats: one rounding, a NaN is the canonical one; integers wrap
- *   min, max    a NaN on either side gives the canonical NaN; -0 is below +0: so the order of operands never shows
+ *   min, max    a NaN on either side gives the canonical NaN; -0 is below +0: so the order of operands never
+ *               shows
  *   and or xor  bits of integers
  *
  * The operation is chosen outside the loops: each is a plain loop that becomes vectors. */
@@ -52,29 +53,29 @@ static inline double combine_max_f64(double a, double b)
     return a == a && b == b ? most : combine_canonical(a + b);
 }
 
-#define COMBINE_LOOP(type, expression)                                                                                           \
-    do {                                                                                                                         \
-        type *z = out;                                                                                                           \
-        const type *from_a = a, *from_b = b;                                                                                     \
-        for (size_t i = 0; i < count; i++) {                                                                                     \
-            const type x = from_a[i], y = from_b[i];                                                                             \
-            z[i] = (type)(expression);                                                                                           \
-        }                                                                                                                        \
+#define COMBINE_LOOP(type, expression)                                                                       \
+    do {                                                                                                     \
+        type *z = out;                                                                                       \
+        const type *from_a = a, *from_b = b;                                                                 \
+        for (size_t i = 0; i < count; i++) {                                                                 \
+            const type x = from_a[i], y = from_b[i];                                                         \
+            z[i] = (type)(expression);                                                                       \
+        }                                                                                                    \
     } while (0)
 
 /* `u`: the unsigned type of the same length, in which sums and products wrap. */
-#define COMBINE_INTEGERS(name, type, u)                                                                                          \
-    static void combine_##name(enum weft_op op, void *out, const void *a, const void *b, size_t count)                           \
-    {                                                                                                                            \
-        switch (op) {                                                                                                            \
-        case WEFT_PROD: COMBINE_LOOP(type, (u)((u)x * 1u * (u)y)); break;                                                        \
-        case WEFT_MIN: COMBINE_LOOP(type, x < y ? x : y); break;                                                                 \
-        case WEFT_MAX: COMBINE_LOOP(type, x > y ? x : y); break;                                                                 \
-        case WEFT_AND: COMBINE_LOOP(type, x & y); break;                                                                         \
-        case WEFT_OR: COMBINE_LOOP(type, x | y); break;                                                                          \
-        case WEFT_XOR: COMBINE_LOOP(type, x ^ y); break;                                                                         \
-        default: COMBINE_LOOP(type, (u)((u)x + (u)y)); break;                                                                    \
-        }                                                                                                                        \
+#define COMBINE_INTEGERS(name, type, u)                                                                      \
+    static void combine_##name(enum weft_op op, void *out, const void *a, const void *b, size_t count)       \
+    {                                                                                                        \
+        switch (op) {                                                                                        \
+        case WEFT_PROD: COMBINE_LOOP(type, (u)((u)x * 1u * (u)y)); break;                                    \
+        case WEFT_MIN: COMBINE_LOOP(type, x < y ? x : y); break;                                             \
+        case WEFT_MAX: COMBINE_LOOP(type, x > y ? x : y); break;                                             \
+        case WEFT_AND: COMBINE_LOOP(type, x & y); break;                                                     \
+        case WEFT_OR: COMBINE_LOOP(type, x | y); break;                                                      \
+        case WEFT_XOR: COMBINE_LOOP(type, x ^ y); break;                                                     \
+        default: COMBINE_LOOP(type, (u)((u)x + (u)y)); break;                                                \
+        }                                                                                                    \
     }
 
 COMBINE_INTEGERS(i8, int8_t, uint8_t)

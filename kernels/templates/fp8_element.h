@@ -1,5 +1,5 @@
 /* fp8_element.h - one 8-bit float as an element, to f32 and back without a block's scale: see cast_fp8.c,
- * whose text this is, for C and CUDA alike. Private to the module. */
+ * shared by C and CUDA. Private to the module. */
 #ifndef WEFT_KERNELS_TEMPLATES_FP8_ELEMENT_H
 #define WEFT_KERNELS_TEMPLATES_FP8_ELEMENT_H
 

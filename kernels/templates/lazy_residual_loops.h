@@ -1,6 +1,6 @@
 /* lazy_residual_loops.h - a low-rank residual formed, the gradient added to it and the sum multiplied, in
  * bands of rows that stay in the second-level cache between the three. Each variant compiles this text
- * with its own kernels, defining OWED(name) first. Private to the module. */
+ * with its own kernels, defining LAZY(name) first. Private to the module. */
 
 /* 64 KiB: four rows of 4,096 columns measured best. */
 enum { LAZY_RANK_MAX = 64, LAZY_BAND_ELEMS = 1 << 14, LAZY_BAND_ROWS_MAX = 64 };

@@ -1,5 +1,6 @@
-/* optimizer_element.h - the update rules of one element, every operation rounded: what kernels.h says of the
- * optimisers, in the one text that the CPU's loops and the GPU's threads compile. Private to the module. */
+/* optimizer_element.h - the update rules of one element, every operation rounded: as kernels.h specifies
+ * of the optimisers, in the one text that the CPU's loops and the GPU's threads compile. Private to the
+ * module. */
 #ifndef WEFT_KERNELS_TEMPLATES_OPTIMIZER_ELEMENT_H
 #define WEFT_KERNELS_TEMPLATES_OPTIMIZER_ELEMENT_H
 

@@ -361,8 +361,9 @@ static void large_of(const struct weft_kernels *fast)
     for (size_t shift = 0; shift < 3; shift++) {
         memset(f, 0x55, (LARGE + GUARD) * sizeof *f);
         memset(s, 0x55, (LARGE + GUARD) * sizeof *s);
-#define LARGE_SAME(kernel) \
-    if (memcmp(f, s, (LARGE + GUARD) * sizeof *f) != 0) fail_msg("%s %s differs from scalar on a large result", fast->name, kernel)
+#define LARGE_SAME(kernel)                              \
+    if (memcmp(f, s, (LARGE + GUARD) * sizeof *f) != 0) \
+    fail_msg("%s %s differs from scalar on a large result", fast->name, kernel)
         fast->sum_f32(f + shift, a, b, LARGE);
         scalar->sum_f32(s + shift, a, b, LARGE);
         LARGE_SAME("sum_f32");

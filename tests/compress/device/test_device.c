@@ -417,7 +417,7 @@ static void test_hangs(void **state)
     assert_int_equal(fake_cuda_launch(pair->where.stream, hold, NULL), 0);
     assert_int_equal(weft_codec_save(codec, saved), WEFT_ERR_DEADLINE);
     assert_string_equal(weft_codec_device_error(codec),
-                        "device 0 has not come to what was queued on it for 30 s");
+                        "device 0 has not completed the work queued on it for 30 s");
     atomic_store(&held, false);
     fake_cuda_synchronize();
     weft_codec_free(codec);
