@@ -210,11 +210,11 @@ static bool open_block(struct index_reader *reader)
     return true;
 }
 
-enum weft_status index_reader_read(struct index_reader *reader, uint32_t *indices_out, uint32_t room,
+enum weft_status index_reader_read(struct index_reader *reader, uint32_t *indices_out, uint32_t capacity,
                                    uint32_t *count_out)
 {
     uint32_t count = 0;
-    while (count < room) {
+    while (count < capacity) {
         if (reader->left_in_block == 0) {
             if (reader->block == reader->block_count) break;
             if (!open_block(reader)) return WEFT_ERR_MALFORMED;
@@ -240,12 +240,12 @@ enum weft_status weft_index_decode(const uint8_t *data, size_t bytes, uint64_t e
     uint32_t count;
     WEFT_TRY(index_reader_begin(&reader, data, bytes, elem_count, index_count_max, &promised));
     do {
-        const uint64_t room = promised - total;
-        /* One more than is promised would be malformed anyway; a room of at least one lets the end be
+        const uint64_t capacity = promised - total;
+        /* One more than is promised would be malformed anyway; a capacity of at least one lets the end be
          * seen. */
         uint32_t beyond;
-        uint32_t *into = room > 0 ? indices_out + total : &beyond;
-        WEFT_TRY(index_reader_read(&reader, into, room > 0 ? (uint32_t)room : 1, &count));
+        uint32_t *into = capacity > 0 ? indices_out + total : &beyond;
+        WEFT_TRY(index_reader_read(&reader, into, capacity > 0 ? (uint32_t)capacity : 1, &count));
         total += count;
     } while (count > 0);
     *index_count_out = total;

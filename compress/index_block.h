@@ -18,9 +18,9 @@ struct index_reader {
 enum weft_status index_reader_begin(struct index_reader *reader, const void *data, size_t bytes,
                                     uint64_t elem_count, uint64_t index_count_max, uint64_t *index_count_out);
 
-/* The next up to `room` indices, rising over all calls. *count_out 0: the end, and every promise of the
+/* The next up to `capacity` indices, rising over all calls. *count_out 0: the end, and every promise of the
  * stream was kept; reader->at is then the first byte behind it. */
-enum weft_status index_reader_read(struct index_reader *reader, uint32_t *indices_out, uint32_t room,
+enum weft_status index_reader_read(struct index_reader *reader, uint32_t *indices_out, uint32_t capacity,
                                    uint32_t *count_out);
 
 #endif

@@ -26,10 +26,10 @@ struct weft_regions {
     uint64_t elems, k_max;
     uint32_t ranks;
     struct weft_combiner *combiner;  /* owned; of the own region */
-    uint64_t room;                   /* pairs in the union at most, and no less than k_max */
-    uint32_t *numbers, *indices;     /* owned (room,): as decoded; put in the order of the regions (cut) or
-                                      * of the whole (join) */
-    float *values, *sorted;          /* owned (room,) */
+    uint64_t pairs_max;                   /* pairs in the union at most, and no less than k_max */
+    uint32_t *numbers, *indices;     /* owned (pairs_max,): as decoded; put in the order of the regions
+                                      * (cut) or of the whole (join) */
+    float *values, *sorted;          /* owned (pairs_max,) */
     uint64_t *starts, *ends;         /* owned (ranks,) */
     uint8_t *aggregate;              /* owned */
 };
@@ -145,8 +145,8 @@ static enum weft_status sum_read(struct weft_regions *self, uint32_t region, con
         *dense = true;
         return bytes == sparse_dense_bytes(elems) ? WEFT_OK : WEFT_ERR_MALFORMED;
     }
-    WEFT_TRY(weft_index_decode(data, bytes, elems, self->numbers + start, smaller(most, self->room - start),
-                               &count, &consumed));
+    WEFT_TRY(weft_index_decode(data, bytes, elems, self->numbers + start,
+                               smaller(most, self->pairs_max - start), &count, &consumed));
     if (bytes - consumed != count * sizeof(float)) return WEFT_ERR_MALFORMED;
     memcpy(self->values + start, data + consumed, bytes - consumed);
     self->ends[region] = start + count;
@@ -245,13 +245,13 @@ enum weft_status weft_regions_create(struct weft_env *env, const struct weft_cod
     self->elems = weft_shape_elems(shape);
     self->k_max = topk_count_max(resolved, self->elems);
     self->ranks = ranks;
-    self->room = union_max(self->elems, self->k_max, ranks);
+    self->pairs_max = union_max(self->elems, self->k_max, ranks);
     const uint64_t own = region_elems(self->elems, ranks, rank);
-    const size_t pairs = pairs_bytes(self->elems, self->room), dense = sparse_dense_bytes(self->elems);
-    self->numbers = weft_alloc_array(env, self->room, sizeof *self->numbers);
-    self->indices = weft_alloc_array(env, self->room, sizeof *self->indices);
-    self->values = weft_alloc_array(env, self->room, sizeof *self->values);
-    self->sorted = weft_alloc_array(env, self->room, sizeof *self->sorted);
+    const size_t pairs = pairs_bytes(self->elems, self->pairs_max), dense = sparse_dense_bytes(self->elems);
+    self->numbers = weft_alloc_array(env, self->pairs_max, sizeof *self->numbers);
+    self->indices = weft_alloc_array(env, self->pairs_max, sizeof *self->indices);
+    self->values = weft_alloc_array(env, self->pairs_max, sizeof *self->values);
+    self->sorted = weft_alloc_array(env, self->pairs_max, sizeof *self->sorted);
     self->starts = weft_alloc_array(env, ranks, sizeof *self->starts);
     self->ends = weft_alloc_array(env, ranks, sizeof *self->ends);
     self->aggregate = weft_alloc_bytes(env, pairs > dense ? pairs : dense);

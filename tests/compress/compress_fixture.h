@@ -26,7 +26,7 @@ static inline void *counting_alloc(struct weft_env *env, size_t bytes)
     if (self->fail_at != 0 && self->calls == self->fail_at) return NULL;
     void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
     assert_non_null(memory);
-    memset(memory, 0xa5, bytes); /* contents are undefined: nobody may rely on zero */
+    memset(memory, 0xa5, bytes); /* contents are undefined: not zero */
     self->live++;
     return memory;
 }
@@ -190,7 +190,7 @@ struct lone {
     struct weft_codec_spec spec;
     struct weft_codec *codec;
     struct weft_combiner *combiner;
-    uint8_t *good; /* room for any contribution */
+    uint8_t *good; /* holds any contribution */
     size_t bytes;  /* of `good` */
     float *grad;
 };
@@ -199,13 +199,13 @@ static inline void lone_open(struct lone *lone, const char *text, size_t elems, 
 {
     const struct weft_shape shape = shape_of(elems, 0);
     struct sample sample = {sample_seed(seed)};
-    size_t room = 0;
+    size_t bytes_max = 0;
     *lone = (struct lone){.spec = spec_of(text), .grad = malloc(elems * sizeof(float))};
     for (uint32_t round = 0; round < weft_codec_rounds(&lone->spec); round++) {
         const size_t bytes = weft_codec_contribution_bytes_max(&lone->spec, &shape, round);
-        room = bytes > room ? bytes : room;
+        bytes_max = bytes > bytes_max ? bytes : bytes_max;
     }
-    lone->good = malloc(room);
+    lone->good = malloc(bytes_max);
     sample_fill(&sample, SAMPLE_NORMAL, lone->grad, elems);
     assert_int_equal(weft_codec_create(weft_env_system(), &lone->spec, &shape, &lone->codec), WEFT_OK);
     assert_int_equal(weft_combiner_create(weft_env_system(), &lone->spec, &shape, ranks, &lone->combiner),

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""powersgd_reference.py - writes powersgd_reference.h: what PyTorch's PowerSGD hook makes of gradients that both sides draw alike.
+"""powersgd_reference.py - writes powersgd_reference.h: results of PyTorch's PowerSGD hook for gradients that both sides draw identically.
 
 Two ranks over Gloo in this process' children, error feedback and warm start on, from a first Q of ours. The hook keeps the mean's
 residual and weft each worker's own; their sums are equal, and so is what comes out, until rounding has grown, which takes some

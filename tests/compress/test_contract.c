@@ -1,4 +1,4 @@
-/* test_contract.c - what compress.h promises of every codec alike: transactions, retries, refusal of
+/* test_contract.c - the contract of compress.h for each codec: transactions, retries, refusal of
  * non-finite gradients, equal bits on every path from contributions to gradient, and clean failure without
  * memory. */
 #include <float.h>
@@ -105,13 +105,13 @@ static void test_encode_again(void **state)
         fleet_open(&fleet, codecs[c], shape_of(ROWS, COLS), 2);
         const uint32_t rounds = weft_codec_rounds(&fleet.spec);
         uint8_t *first[WEFT_CODEC_ROUNDS_MAX];
-        size_t first_bytes[WEFT_CODEC_ROUNDS_MAX], room = 0;
+        size_t first_bytes[WEFT_CODEC_ROUNDS_MAX], bytes_max = 0;
         for (uint32_t round = 0; round < rounds; round++) {
             const size_t bytes = weft_codec_contribution_bytes_max(&fleet.spec, &fleet.shape, round);
             first[round] = malloc(bytes);
-            room = bytes > room ? bytes : room;
+            bytes_max = bytes > bytes_max ? bytes : bytes_max;
         }
-        uint8_t *again = malloc(room);
+        uint8_t *again = malloc(bytes_max);
         for (int step = 0; step < 3; step++) {
             fill(&sample, 2);
             for (uint32_t round = 0; round < rounds; round++) {

@@ -20,8 +20,8 @@ static void fill(struct sample *sample, uint32_t ranks)
     }
 }
 
-/* Sum over steps of what came out, plus what is still owed, is the sum of what went in; up to the bf16
- * rounding of each step's aggregate, which is what the codec says it does not feed back. */
+/* The sum of the outputs over steps plus the residual equals the sum of the inputs, up to the bf16
+ * rounding of each step's aggregate, which is not fed back. */
 static void test_nothing_is_lost(void **state)
 {
     for (int c = 0; c < CODECS; c++)
@@ -135,7 +135,7 @@ static void test_feedback_fades(void **state)
 }
 
 /* One of two workers is new and begins at step 0, the other is at 7: both draw by 7, and from then on
- * count alike. */
+ * count equally. */
 static void test_a_late_worker_draws_alike(void **state)
 {
     struct fleet fleet;

@@ -1,7 +1,7 @@
-/* test_oracle.c - every codec, one step from a known state, against what its equations say in double: what
+/* test_oracle.c - every codec, one step from a known state, against its equations in double: what
  * a worker took from its residual is something the code can express, and the nearest or one of the two
  * nearest of that; what comes out is the sum of what the workers took. Written from compress.h alone;
- * shares no arithmetic with the room. */
+ * shares no arithmetic with the module. */
 #include "tests/compress/compress_fixture.h"
 
 enum { ROWS = 59, COLS = 17, COUNT = ROWS * COLS, BLOCK = 256 };
@@ -220,7 +220,7 @@ static void test_fixed_gradient(void **state)
                 error += (sum[i] - wanted) * (sum[i] - wanted);
             }
             error = sqrt(error);
-            /* to bf16, which nobody owes: what the workers owe is bounded all the same */
+            /* the rounding to bf16 is in no residual; the workers' residuals are bounded too */
             if (rounds_sum(&fleet))
                 error = weft_codec_residual_norm(fleet.codecs[0]) + weft_codec_residual_norm(fleet.codecs[1]);
             if (step == 80) at[0] = error;

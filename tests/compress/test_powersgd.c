@@ -402,7 +402,7 @@ static void test_scale_equivariance(void **state)
     }
 }
 
-/* Fixed gradients, error feedback: what went out in total approaches what came in, like 1/T. */
+/* Fixed gradients, error feedback: the sum of the outputs approaches the sum of the inputs, like 1/T. */
 static void test_nothing_is_lost(void **state)
 {
     static const uint32_t fleets[] = {1, 2, 3, 8};
@@ -440,7 +440,7 @@ static void test_nothing_is_lost(void **state)
     }
 }
 
-/* Asking for the residual forms it early; no bit of any later step tells whether somebody asked. */
+/* Reading the residual forms it early; no bit of a later step depends on it. */
 static void test_lazy_residual_is_the_eager_one(void **state)
 {
     static const char *const texts[] = {"powersgd:rank=3,min_ratio=1",

@@ -15,7 +15,7 @@ static void fill(struct sample *sample, uint32_t ranks)
     }
 }
 
-/* Sum over steps of what came out, plus what is still owed, is the sum of what went in. */
+/* The sum of the outputs over steps plus the residual equals the sum of the inputs. */
 static void test_nothing_is_lost(void **state)
 {
     for (int c = 0; c < 2; c++)
@@ -78,7 +78,7 @@ static void test_error_is_bounded(void **state)
 }
 
 /* Equal gradients on all workers. Each draws for itself, so the errors of the sum are as of independent
- * draws, sqrt(RANKS) times one worker's; drawing alike they add up, RANKS times. Another tensor draws
+ * draws, sqrt(RANKS) times one worker's; equal draws add up, RANKS times. Another tensor draws
  * differently, too, and a retry does not. */
 static void test_streams(void **state)
 {

@@ -454,7 +454,7 @@ static void test_nothing_is_lost(void **state)
             }
         }
         /* Read the residuals by sending them: a zero gradient with everything kept is not possible here,
-         * so one more step per worker drains what the norm says is left. */
+         * so one more step per worker drains the rest of the norm. */
         double left = 0, difference = 0, together = 0;
         for (uint32_t r = 0; r < ranks; r++)
             left += weft_codec_residual_norm(fleet.codecs[r]);
@@ -536,7 +536,7 @@ static void test_bad_contributions(void **state)
 }
 
 /* A stream that is well formed but longer than any writer's: 16 bits for every gap of 0. Refused, not
- * stored beyond the room there is. */
+ * stored beyond the array. */
 static void test_wasteful_aggregate(void **state)
 {
     enum { SMALL = 2000 };

@@ -1,4 +1,4 @@
-/* test_lowbit.c - 8-bit floats and signs against what their formats say: every code's value, every value's
+/* test_lowbit.c - 8-bit floats and signs against their formats: every code's value, every value's
  * nearest code, scales that just fit, and nothing lost between code and residual. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -45,7 +45,7 @@ static void test_equals_tree(void **state)
         }
         assert_int_equal(reduce.added, ranks);
         const float *sum = weft_tree_reduce_finish(&reduce, freed, &freed_count);
-        /* every buffer came back */
+        /* every buffer was freed */
         assert_int_equal(pooled + freed_count + 1, weft_tree_reduce_buffer_count(ranks));
         for (size_t e = 0; e < COUNT; e++)
             assert_int_equal(sample_bits(sum[e]), sample_bits(tree(0, ranks, e)));
@@ -71,7 +71,7 @@ static void test_pieces(void **state)
                 from -= count = from % 3 ? 1 : 3;
                 weft_tree_reduce_merge(&pieces, pieces_memory[r] + from, from, count);
             }
-            if (merges) memset(pieces_memory[r], 0x7f, sizeof pieces_memory[r]); /* nobody will read it */
+            if (merges) memset(pieces_memory[r], 0x7f, sizeof pieces_memory[r]); /* not read */
             freed_count[1] = weft_tree_reduce_push(&pieces, pieces_memory[r], freed[1]);
             assert_int_equal(freed_count[0], freed_count[1]);
             assert_true(merges == (freed_count[1] > 0));

@@ -10,9 +10,10 @@
 #include "tests/kernels/vectors.h"
 
 struct arena {
-    float a[ROOM], b[ROOM], fast[ROOM], slow[ROOM], fast_second[ROOM], slow_second[ROOM];
-    uint16_t halves[ROOM], fast_half[ROOM], slow_half[ROOM];
-    int64_t whole[ROOM], fast_whole[ROOM], slow_whole[ROOM];
+    float a[ARRAY_ELEMS], b[ARRAY_ELEMS], fast[ARRAY_ELEMS], slow[ARRAY_ELEMS];
+    float fast_second[ARRAY_ELEMS], slow_second[ARRAY_ELEMS];
+    uint16_t halves[ARRAY_ELEMS], fast_half[ARRAY_ELEMS], slow_half[ARRAY_ELEMS];
+    int64_t whole[ARRAY_ELEMS], fast_whole[ARRAY_ELEMS], slow_whole[ARRAY_ELEMS];
 };
 static struct arena arena;
 
@@ -36,11 +37,11 @@ static void report(const char *variant, const char *kernel, size_t count, size_t
 
 static void fill(struct sample *sample, int kind)
 {
-    sample_fill(sample, (enum sample_kind)kind, arena.a, ROOM);
-    sample_fill(sample, (enum sample_kind)kind, arena.b, ROOM);
-    sample_fill(sample, (enum sample_kind)kind, arena.fast, ROOM);
-    sample_fill(sample, (enum sample_kind)kind, arena.fast_second, ROOM);
-    for (size_t i = 0; i < ROOM; i++) {
+    sample_fill(sample, (enum sample_kind)kind, arena.a, ARRAY_ELEMS);
+    sample_fill(sample, (enum sample_kind)kind, arena.b, ARRAY_ELEMS);
+    sample_fill(sample, (enum sample_kind)kind, arena.fast, ARRAY_ELEMS);
+    sample_fill(sample, (enum sample_kind)kind, arena.fast_second, ARRAY_ELEMS);
+    for (size_t i = 0; i < ARRAY_ELEMS; i++) {
         arena.halves[i] = (uint16_t)sample_u64(sample);
         arena.whole[i] = (int64_t)sample_u64(sample);
         arena.fast_whole[i] = (int64_t)sample_u64(sample);
@@ -122,9 +123,9 @@ static void check_casts(const struct weft_kernels *fast, size_t count, size_t sh
 static void check_narrow(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
 {
     const size_t at = GUARD + shift;
-    static uint8_t fast_codes[ROOM], slow_codes[ROOM];
-    uint8_t exponents[ROOM / WEFT_BLOCK + 2];
-    float fast_scales[ROOM / WEFT_BLOCK + 2], slow_scales[ROOM / WEFT_BLOCK + 2];
+    static uint8_t fast_codes[ARRAY_ELEMS], slow_codes[ARRAY_ELEMS];
+    uint8_t exponents[ARRAY_ELEMS / WEFT_BLOCK + 2];
+    float fast_scales[ARRAY_ELEMS / WEFT_BLOCK + 2], slow_scales[ARRAY_ELEMS / WEFT_BLOCK + 2];
     if (scalar->max_abs_bits_f32(arena.a + at, count) >= 0x7b800000u) return;
     for (int format = 0; format <= WEFT_E5M2; format++) {
         for (size_t block = 0; block * WEFT_BLOCK < count; block++) {
@@ -180,7 +181,7 @@ static void check_sgd(const struct weft_kernels *fast, size_t count, size_t shif
 static void check_rules(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
 {
     const size_t at = GUARD + shift;
-    static float fast_third[ROOM], slow_third[ROOM];
+    static float fast_third[ARRAY_ELEMS], slow_third[ARRAY_ELEMS];
     memcpy(fast_third, arena.b, sizeof fast_third);
     memcpy(slow_third, arena.b, sizeof slow_third);
     for (int rule = 0; rule < 4; rule++) {
@@ -209,7 +210,7 @@ static void check_rules(const struct weft_kernels *fast, size_t count, size_t sh
 static void check_lamb(const struct weft_kernels *fast, size_t count, size_t shift, int kind, uint64_t seed)
 {
     const size_t at = GUARD + shift;
-    static float fast_third[ROOM], slow_third[ROOM];
+    static float fast_third[ARRAY_ELEMS], slow_third[ARRAY_ELEMS];
     memcpy(fast_third, arena.b, sizeof fast_third);
     memcpy(slow_third, arena.b, sizeof slow_third);
     for (size_t i = 0; i < VECTOR_LAMBS; i++) {
@@ -237,7 +238,7 @@ static void check_tree(const struct weft_kernels *fast, size_t count, size_t shi
     const float *const sources[8] = {arena.a + at,           arena.b + at,          arena.fast_second + at,
                                      arena.slow_second + at, arena.b + at,          arena.a + at,
                                      arena.slow_second + at, arena.fast_second + at};
-    static float other[ROOM], partials[8][COUNT_MAX];
+    static float other[ARRAY_ELEMS], partials[8][COUNT_MAX];
     for (size_t n = 1; n <= 8; n++) {
         struct weft_tree_reduce reduce;
         float *freed[32], *const fast_outs[2] = {arena.fast + at, other + at},
@@ -284,10 +285,10 @@ static void check_quantise(const struct weft_kernels *fast, struct sample *sampl
                            int kind, uint64_t seed)
 {
     const size_t at = GUARD + shift;
-    static int8_t fast_codes[ROOM], slow_codes[ROOM];
-    static int16_t fast_i16[ROOM], slow_i16[ROOM];
-    static int32_t fast_i32[ROOM], slow_i32[ROOM];
-    uint8_t fast_exponents[ROOM / WEFT_BLOCK + 2], slow_exponents[ROOM / WEFT_BLOCK + 2];
+    static int8_t fast_codes[ARRAY_ELEMS], slow_codes[ARRAY_ELEMS];
+    static int16_t fast_i16[ARRAY_ELEMS], slow_i16[ARRAY_ELEMS];
+    static int32_t fast_i32[ARRAY_ELEMS], slow_i32[ARRAY_ELEMS];
+    uint8_t fast_exponents[ARRAY_ELEMS / WEFT_BLOCK + 2], slow_exponents[ARRAY_ELEMS / WEFT_BLOCK + 2];
     const struct weft_noise noise = {
         {(uint32_t)sample_u64(sample), 7}, sample_u64(sample), sample_u64(sample) % 1000};
     for (unsigned limit = 7; limit <= 127; limit += 120) {
@@ -328,7 +329,7 @@ static void check_quantise(const struct weft_kernels *fast, struct sample *sampl
 }
 
 /* Results too large for the caches take another way out. */
-/* At cache lines and beside them; a and the outs have room for `count` floats. */
+/* At cache lines and beside them; a and the outs hold `count` floats. */
 static void large_lowbit(const struct weft_kernels *fast, const float *a, float *f, float *s, size_t count)
 {
     static uint8_t exponents[(3 << 20) / 2 / WEFT_BLOCK + 2];
@@ -497,9 +498,10 @@ static void large_products_of(const struct weft_kernels *fast)
         float *block = NULL;
         assert_int_equal(
             posix_memalign((void **)&block, 64, 6 * (bytes + 64) + 4 * (factors * sizeof(float) + 64)), 0);
-        const size_t room = (elems + 15) / 16 * 16, factor_room = (factors + 15) / 16 * 16;
-        float *a = block, *b = a + room, *f = b + room, *s = f + room, *p = s + room, *q = p + factor_room;
-        float *f_small = q + factor_room, *s_small = f_small + factor_room;
+        const size_t stride = (elems + 15) / 16 * 16, factor_stride = (factors + 15) / 16 * 16;
+        float *a = block, *b = a + stride, *f = b + stride, *s = f + stride;
+        float *p = s + stride, *q = p + factor_stride;
+        float *f_small = q + factor_stride, *s_small = f_small + factor_stride;
         sample_fill(&sample, t % 2 ? SAMPLE_WILD : SAMPLE_NORMAL, a, elems);
         sample_fill(&sample, SAMPLE_NORMAL, b, elems);
         sample_fill(&sample, SAMPLE_NORMAL, p, factors);

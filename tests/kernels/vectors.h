@@ -7,7 +7,7 @@
 #include "tests/kernels/sample.h"
 
 /* Arrays have guard elements on both sides, and start up to SHIFT_MAX elements late. */
-enum { COUNT_MAX = 1100, SHIFT_MAX = 3, GUARD = 8, ROOM = COUNT_MAX + SHIFT_MAX + 2 * GUARD };
+enum { COUNT_MAX = 1100, SHIFT_MAX = 3, GUARD = 8, ARRAY_ELEMS = COUNT_MAX + SHIFT_MAX + 2 * GUARD };
 
 static const size_t vector_counts[] = {0,  1,  2,  7,  8,   9,   15,  16,  17,  31,   32,   33,
                                        47, 63, 64, 65, 127, 129, 255, 256, 257, 1000, 1024, 1037};

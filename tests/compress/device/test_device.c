@@ -36,7 +36,7 @@ enum { CODECS = sizeof codecs / sizeof codecs[0] };
 
 static const struct weft_shape shape = {.dim_count = 2, .dims = {ROWS, COLS}};
 
-/* One worker's codec on the host and on the device, and the others, who have none. */
+/* One worker's codec on the host and on the device, and the other workers on the host. */
 struct pair {
     struct weft_codec_spec spec;
     struct weft_codec *host, *device, *others[RANKS - 1];
@@ -249,15 +249,15 @@ static void test_steps(void **state)
     }
 }
 
-/* While an encode is under way nothing of the codec can be saved, loaded or scaled; who asks does not
+/* During an encode the codec cannot be saved, loaded or scaled; the call does not
  * disturb it. */
 static void test_in_progress(void **state)
 {
     for (int c = 0; c < CODECS; c++) {
         struct pair *pair = pair_open(codecs[c], (uint64_t)c + 90);
         step(pair, 1.0f, weft_codec_rounds(&pair->spec));
-        const size_t room = weft_codec_state_bytes(pair->host);
-        uint8_t *saved = malloc(room + ELEMS * sizeof(float));
+        const size_t state_bytes = weft_codec_state_bytes(pair->host);
+        uint8_t *saved = malloc(state_bytes + ELEMS * sizeof(float));
         size_t bytes, there;
         assert_non_null(saved);
         assert_int_equal(weft_codec_save(pair->host, saved), WEFT_OK);
@@ -267,9 +267,9 @@ static void test_in_progress(void **state)
                          WEFT_OK);
         assert_int_equal(weft_codec_encode(pair->device, 0, pair->grad_there, 1.0f, pair->again, &there),
                          WEFT_IN_PROGRESS);
-        assert_int_equal(weft_codec_state_bytes(pair->device), room);
+        assert_int_equal(weft_codec_state_bytes(pair->device), state_bytes);
         assert_int_equal(weft_codec_save(pair->device, saved + sizeof(float)), WEFT_ERR_STATE);
-        assert_int_equal(weft_codec_load(pair->device, saved, room), WEFT_ERR_STATE);
+        assert_int_equal(weft_codec_load(pair->device, saved, state_bytes), WEFT_ERR_STATE);
         assert_int_equal(weft_codec_residual_copy(pair->device, (float *)(void *)(saved)), WEFT_ERR_STATE);
         assert_int_equal(weft_codec_rescale(pair->device, 2), WEFT_ERR_STATE);
         assert_int_equal(weft_codec_set_ranks(pair->device, RANKS + 1), WEFT_ERR_STATE);
@@ -400,7 +400,7 @@ static uint64_t hurried_now_ns(struct weft_env *env)
     return atomic_fetch_add(&hurried_ns, atomic_load(&held) ? WEFT_SECONDS(1) : 1);
 }
 
-/* Whoever waits for it gives up, says which it is, and leaves all that it may still write to where it is. */
+/* A wait for it times out, names the device, and keeps all memory that the device may still write. */
 static void test_hangs(void **state)
 {
     struct pair *pair = pair_open("int8:min_count=1", 3);

@@ -76,7 +76,7 @@ static void check_states(const struct fleet *a, const struct fleet *b)
         assert_int_equal(weft_codec_save(a->codecs[r], saved[0]), WEFT_OK);
         assert_int_equal(weft_codec_save(b->codecs[r], saved[1]), WEFT_OK);
         assert_memory_equal(saved[0], saved[1], bytes);
-        /* a file does not say how a tensor was cut */
+        /* a state does not depend on the pieces */
         assert_int_equal(weft_codec_load(b->codecs[r], saved[0], bytes), WEFT_OK);
     }
     free(saved[0]);

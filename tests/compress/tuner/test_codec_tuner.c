@@ -174,8 +174,7 @@ static void test_model(void **state)
     assert_true(isinf(weft_codec_tuner_step_ns(&figures, choices, 1)));
 }
 
-/* Never worse than any fixed choice for all tensors, whatever it starts from; and what it says is what the
- * model says. */
+/* Never worse than any fixed choice for all tensors, for any start; its return value equals the model's. */
 static void test_improve_against_fixed(void **state)
 {
     seed = 12;
@@ -365,7 +364,7 @@ static struct weft_codec_tuner *judge_on_trial(void)
     return tuner;
 }
 
-/* The model says faster, the clock says slower: back, and not again on this link. */
+/* Faster by the model, slower by the clock: reverted, and not tried again on this link. */
 static void test_trial(void **state)
 {
     struct weft_codec_tuner *tuner = judge_on_trial();
@@ -389,7 +388,7 @@ static void test_plainly_slower(void **state)
     weft_codec_tuner_free(tuner);
 }
 
-/* Two tensors. The model likes a mix whose measured step is much longer than it says: one candidate for both
+/* Two tensors. The model likes a mix whose measured step is much longer than modelled: one candidate for both
  * is tried, kept when it is shorter (and the mix is not taken again), and left again when it is not. */
 static void test_exploring(void **state)
 {

@@ -25,7 +25,7 @@ static struct array arrays[ARRAYS];
 static void open_arrays(void)
 {
     for (int i = 0; i < ARRAYS && !arrays[i].host; i++) {
-        const size_t bytes = ROOM * sizeof(int64_t);
+        const size_t bytes = ARRAY_ELEMS * sizeof(int64_t);
         arrays[i] = (struct array){check_malloc(bytes), check_malloc(bytes), check_malloc(bytes),
                                    check_device_malloc(bytes), bytes};
     }
@@ -40,15 +40,15 @@ static void put(int i, const void *data)
 
 static void fill_floats(int i, enum sample_kind kind)
 {
-    static float values[2 * ROOM];
-    sample_fill(&sample, kind, values, 2 * ROOM);
+    static float values[2 * ARRAY_ELEMS];
+    sample_fill(&sample, kind, values, 2 * ARRAY_ELEMS);
     put(i, values);
 }
 
 static void fill_noise(int i)
 {
-    static uint64_t words[ROOM];
-    for (size_t w = 0; w < ROOM; w++) words[w] = sample_u64(&sample);
+    static uint64_t words[ARRAY_ELEMS];
+    for (size_t w = 0; w < ARRAY_ELEMS; w++) words[w] = sample_u64(&sample);
     put(i, words);
 }
 
@@ -277,7 +277,7 @@ static void check_lowbit(size_t n, enum sample_kind kind)
     }
 }
 
-/* Whatever is not finite: told by the maximum, codes 0, the sum kept. */
+/* Non-finite elements: visible in the maximum, codes 0, the sum kept. */
 static void test_not_finite(void **state)
 {
     float values[3 * WEFT_BLOCK];

@@ -42,26 +42,26 @@ static void fill(struct sample *sample, enum sample_kind kind, size_t count)
 static void check_rules(size_t count, size_t shift, enum sample_kind kind, struct sample *sample)
 {
     const size_t at = GUARD + shift;
-    fill(sample, kind, ROOM);
+    fill(sample, kind, ARRAY_ELEMS);
     for (size_t i = 0; i < VECTOR_SGDS; i++) {
         const bool velocity = vector_sgds[i].momentum != 0.0f;
         MUST(weft_cuda_sgd_f32(D(WEIGHTS), velocity ? D(FIRST) : NULL, D(GRAD), 0.25f, &vector_sgds[i], count,
                                NULL));
         scalar->sgd_f32(S(WEIGHTS), velocity ? S(FIRST) : NULL, S(GRAD), 0.25f, &vector_sgds[i], count);
-        same(ROOM, "sgd");
+        same(ARRAY_ELEMS, "sgd");
     }
     for (size_t i = 0; i < VECTOR_ADAMS; i++) {
         MUST(weft_cuda_adam_f32(D(WEIGHTS), D(FIRST), D(SECOND), D(GRAD), 0.25f, &vector_adams[i], count,
                                 NULL));
         scalar->adam_f32(S(WEIGHTS), S(FIRST), S(SECOND), S(GRAD), 0.25f, &vector_adams[i], count);
-        same(ROOM, "adam");
+        same(ARRAY_ELEMS, "adam");
     }
     MUST(weft_cuda_adagrad_f32(D(WEIGHTS), D(SECOND), D(GRAD), 0.25f, 0.1f, 1e-10f, 0.01f, count, NULL));
     scalar->adagrad_f32(S(WEIGHTS), S(SECOND), S(GRAD), 0.25f, 0.1f, 1e-10f, 0.01f, count);
-    same(ROOM, "adagrad");
+    same(ARRAY_ELEMS, "adagrad");
     MUST(weft_cuda_ftrl_f32(D(WEIGHTS), D(FIRST), D(SECOND), D(GRAD), 0.25f, &vector_ftrl, count, NULL));
     scalar->ftrl_f32(S(WEIGHTS), S(FIRST), S(SECOND), S(GRAD), 0.25f, &vector_ftrl, count);
-    same(ROOM, "ftrl");
+    same(ARRAY_ELEMS, "ftrl");
 }
 
 static void test_rules(void **state)

@@ -8,7 +8,7 @@
 static void must(cudaError_t error)
 {
     if (error == cudaSuccess) return;
-    fprintf(stderr, "kernel_check: CUDA says: %s\n", cudaGetErrorString(error));
+    fprintf(stderr, "kernel_check: CUDA error: %s\n", cudaGetErrorString(error));
     exit(1);
 }
 

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* The device's name and what else tells it apart. False and a reason where there is none that can be used. */
+/* Name and properties of the device. False and a reason if no device is usable. */
 bool check_device_open(char *text_out, size_t bytes);
 /* Bytes that are not taken; 0 where the device is not one. */
 size_t device_memory_free(void);

@@ -127,7 +127,7 @@ static bool run_bench(struct kernelbench_options *options, bool host, bool devic
     const bool fine =
         (!host || kernelbench_run(options, on_row, cpu)) && (!device || bench_device(options, on_row, gpu));
     if (!fine)
-        fprintf(stderr, "kernel_check: no memory for %zu elements; say a smaller --count\n", options->count);
+        fprintf(stderr, "kernel_check: no memory for %zu elements; use a smaller --count\n", options->count);
     return fine;
 }
 
