@@ -68,6 +68,24 @@ void weft_codec_free(struct weft_codec *codec)
     codec->ops->free(codec);
 }
 
+enum weft_status codec_send(struct weft_codec *codec, uint32_t round, const void *data, size_t bytes,
+                            void *out, size_t *bytes_out)
+{
+    codec->sent[round].data = data;
+    codec->sent[round].bytes = bytes;
+    memcpy(out, data, bytes);
+    *bytes_out = bytes;
+    return WEFT_OK;
+}
+
+static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
+                                     float grad_scale, void *out, size_t *bytes_out)
+{
+    if (codec->ops->encode_again)
+        return codec->ops->encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, codec->sent[round].data, codec->sent[round].bytes, out, bytes_out);
+}
+
 /* Queued work must complete first; then the next part, or the bytes. */
 static enum weft_status encode_on_device(struct weft_codec *codec, uint32_t round, const float *grad,
                                          float grad_scale, void *out, size_t *bytes_out)
@@ -85,8 +103,7 @@ enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, con
                                    float grad_scale, void *out, size_t *bytes_out)
 {
     if (round >= codec->rounds || codec->progress < 2 * round) return WEFT_ERR_STATE;
-    if (codec->progress > 2 * round)
-        return codec->ops->encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    if (codec->progress > 2 * round) return encode_again(codec, round, grad, grad_scale, out, bytes_out);
     const enum weft_status status = codec->device
                                         ? encode_on_device(codec, round, grad, grad_scale, out, bytes_out)
                                         : codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out);

@@ -30,7 +30,7 @@ struct codec_ops {
     /* On a device also WEFT_IN_PROGRESS: one part is queued (device.h); called again after it ran. */
     enum weft_status (*encode)(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out);
-    /* Copies the stored bytes of an earlier encode(round) of this step. */
+    /* An earlier encode(round) of this step again; NULL: the bytes that codec_send stored. */
     enum weft_status (*encode_again)(struct weft_codec *codec, uint32_t round, const float *grad,
                                      float grad_scale, void *out, size_t *bytes_out);
     enum weft_status (*take)(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -53,6 +53,10 @@ struct weft_codec {
     size_t elems, piece;   /* contributions are those of pieces of so many elements
                             * (weft_codec_set_pieces); at first all */
     size_t malformed_elem;        /* first element of the piece that the last take refused; written by take */
+    struct {
+        const void *data; /* of the round's contribution, in memory of the codec; written by codec_send */
+        size_t bytes;
+    } sent[WEFT_CODEC_ROUNDS_MAX];
     uint32_t rounds;
     uint32_t ranks;        /* that contribute; 0: not known */
     uint32_t worker;       /* with `tensor`: key of the rounding (weft_codec_set_stream) */
@@ -96,6 +100,10 @@ struct weft_codec *randomk_codec_create(struct weft_env *env, const struct weft_
                                         const struct weft_shape *shape);
 struct weft_codec *topk_codec_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                      const struct weft_shape *shape);
+
+/* Ends an encode: copies the contribution to `out` and keeps where it lies, for a retry in the same step. */
+enum weft_status codec_send(struct weft_codec *codec, uint32_t round, const void *data, size_t bytes,
+                            void *out, size_t *bytes_out);
 
 /* ---- combiner ---- */
 struct combiner_ops {

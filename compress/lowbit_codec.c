@@ -30,15 +30,6 @@ struct lowbit_codec {
     uint8_t *aggregate;       /* owned: the bf16 sum as received */
 };
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct lowbit_codec *self = (const struct lowbit_codec *)codec;
-    *bytes_out = lowbit_bytes(codec->spec.id, codec->elems);
-    memcpy(out, self->sent, *bytes_out);
-    return WEFT_OK;
-}
-
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out)
 {
@@ -52,7 +43,7 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
             return WEFT_ERR_INVALID;
         sent += lowbit_bytes(codec->spec.id, part);
     }
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, self->sent, lowbit_bytes(codec->spec.id, codec->elems), out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -80,7 +71,6 @@ static void lowbit_free(struct weft_codec *codec)
 
 static const struct codec_ops lowbit_ops = {
     .encode = encode,
-    .encode_again = encode_again,
     .take = take,
     .finish = finish,
     .free = lowbit_free,

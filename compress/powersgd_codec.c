@@ -57,13 +57,6 @@ struct powersgd_codec {
     float *q_sum, *q_scaled;    /* owned (rank, cols) */
 };
 
-static enum weft_status send_copy(void *out, size_t *bytes_out, const float *factor, size_t count)
-{
-    memcpy(out, factor, count * sizeof *factor);
-    *bytes_out = count * sizeof *factor;
-    return WEFT_OK;
-}
-
 static bool in_range(const float *values, size_t count)
 {
     return weft_kernels()->max_abs_bits_f32(values, count) < CODEC_MAGNITUDE_LIMIT_BITS;
@@ -119,13 +112,6 @@ static void materialise(struct weft_codec *codec)
     self->residual_is_lazy = false;
 }
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct powersgd_codec *self = (const struct powersgd_codec *)codec;
-    return send_copy(out, bytes_out, self->sent[round], count_of(self, round));
-}
-
 static void next_q(struct powersgd_codec *self, float *q, uint32_t iteration);
 
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
@@ -136,7 +122,7 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     if (round == 0) WEFT_TRY(encode_first(self, grad, grad_scale));
     else encode_later(self, round);
     if (!in_range(self->sent[round], count_of(self, round))) return WEFT_ERR_INVALID;
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, self->sent[round], count_of(self, round) * sizeof(float), out, bytes_out);
 }
 
 /* basis and q_sum are read only after a take that succeeded, so they may be written before the checks end. */
@@ -264,7 +250,6 @@ static void powersgd_free(struct weft_codec *codec)
 
 static const struct codec_ops powersgd_ops = {
     .encode = encode,
-    .encode_again = encode_again,
     .take = take,
     .finish = finish,
     .commit = commit,

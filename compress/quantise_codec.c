@@ -31,15 +31,6 @@ struct quantise_codec {
     int32_t *sums;                 /* owned (elems,) */
 };
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct quantise_codec *self = (const struct quantise_codec *)codec;
-    *bytes_out = quantise_contribution_bytes(codec->spec.id, codec->elems, round);
-    memcpy(out, round == 0 ? self->own : self->sent, *bytes_out);
-    return WEFT_OK;
-}
-
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out)
 {
@@ -56,7 +47,8 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
                                      &noise);
         quantise_pack(codec->spec.id, self->sent, self->codes, codec->elems);
     }
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, round == 0 ? self->own : self->sent,
+                      quantise_contribution_bytes(codec->spec.id, codec->elems, round), out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -113,7 +105,6 @@ static void quantise_free(struct weft_codec *codec)
 
 static const struct codec_ops quantise_ops = {
     .encode = encode,
-    .encode_again = encode_again,
     .take = take,
     .finish = finish,
     .commit = commit,

@@ -55,15 +55,6 @@ void randomk_spread(float *out, size_t elems, const uint32_t *indices, const flo
     }
 }
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct randomk_codec *self = (const struct randomk_codec *)codec;
-    *bytes_out = round == 0 ? sizeof self->steps : self->k * sizeof *self->values;
-    memcpy(out, round == 0 ? (const void *)&self->steps : (const void *)self->values, *bytes_out);
-    return WEFT_OK;
-}
-
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out)
 {
@@ -85,7 +76,8 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
             self->base.shadow[self->indices[j]] = 0.0f;
         }
     }
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return round == 0 ? codec_send(codec, 0, &self->steps, sizeof self->steps, out, bytes_out)
+                      : codec_send(codec, 1, self->values, self->k * sizeof *self->values, out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -135,7 +127,6 @@ static void randomk_free(struct weft_codec *codec)
 
 static const struct codec_ops randomk_ops = {
     .encode = encode,
-    .encode_again = encode_again,
     .take = take,
     .finish = finish,
     .commit = commit,

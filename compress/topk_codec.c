@@ -54,7 +54,6 @@ struct topk_codec {
     uint32_t *indices;         /* owned (k_max,) */
     float *values;             /* owned (k_max,) */
     uint8_t *sent;             /* owned; this step's contribution, kept for a retry */
-    size_t sent_bytes;
     void *work;                /* owned; scratch of the select, later the aggregate */
     size_t work_bytes, aggregate_bytes;
     uint32_t *candidates;      /* owned (candidate_room,) */
@@ -63,15 +62,6 @@ struct topk_codec {
     size_t block;
     uint32_t floor_bits, margin, last_kth; /* of the guess; floor_bits 0: none yet */
 };
-
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct topk_codec *self = (const struct topk_codec *)codec;
-    memcpy(out, self->sent, self->sent_bytes);
-    *bytes_out = self->sent_bytes;
-    return WEFT_OK;
-}
 
 /* What is added to the residual at element i: g, or with momentum what the velocity makes of it. */
 static float incoming_at(const struct topk_codec *self, const float *grad, float grad_scale, size_t i)
@@ -217,8 +207,9 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     select_top(self, found);
     clear_sent(self->base.shadow, self->indices, self->k);
     if (self->velocity && codec->spec.masking) clear_sent(self->velocity_shadow, self->indices, self->k);
-    self->sent_bytes = sparse_encode(self->sent, self->indices, self->values, self->k, codec->elems);
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    const size_t sent_bytes =
+        sparse_encode(self->sent, self->indices, self->values, self->k, codec->elems);
+    return codec_send(codec, round, self->sent, sent_bytes, out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -272,7 +263,6 @@ static void topk_free(struct weft_codec *codec)
 
 static const struct codec_ops topk_ops = {
     .encode = encode,
-    .encode_again = encode_again,
     .take = take,
     .finish = finish,
     .commit = commit,

@@ -23,15 +23,6 @@ static size_t head_bytes(const struct weft_codec *codec)
     return codec->spec.id == WEFT_CODEC_F16 ? sizeof(int32_t) : 0;
 }
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct device_cast *self = (const struct device_cast *)codec;
-    *bytes_out = cast_bytes(codec->spec.id, codec->elems);
-    memcpy(out, self->sent, *bytes_out);
-    return WEFT_OK;
-}
-
 static enum weft_status queue_max(struct weft_codec *codec, const float *grad)
 {
     WEFT_TRY(device_clear_max(codec));
@@ -47,7 +38,7 @@ static enum weft_status scale(struct weft_codec *codec, float *out, const float 
         codec, device_kernels(codec)->scale_f32(out, in, factor, codec->elems, device_stream(codec)));
 }
 
-static enum weft_status queue_lowbit(struct weft_codec *codec, const float *grad, float grad_scale,
+static enum weft_status queue_cast(struct weft_codec *codec, const float *grad, float grad_scale,
                                      int32_t exponent)
 {
     struct device_cast *self = (struct device_cast *)codec;
@@ -81,17 +72,18 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     switch (codec->device->part) {
     case 0:
         WEFT_TRY(queue_max(codec, grad));
-        if (!f16) WEFT_TRY(queue_lowbit(codec, grad, grad_scale, 0));
+        if (!f16) WEFT_TRY(queue_cast(codec, grad, grad_scale, 0));
         return device_record_event(codec);
     case 1:
         if (!cast_exponent(codec->spec.id, *codec->device->max_seen, grad_scale, &exponent))
             return WEFT_ERR_INVALID;
         if (!f16) break;
-        WEFT_TRY(queue_lowbit(codec, grad, grad_scale, exponent));
+        WEFT_TRY(queue_cast(codec, grad, grad_scale, exponent));
         return device_record_event(codec);
     default: break;
     }
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, ((const struct device_cast *)codec)->sent,
+                      cast_bytes(codec->spec.id, codec->elems), out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -125,7 +117,7 @@ static enum weft_status finish(struct weft_codec *codec, float factor, float *ou
 static void cast_free(struct weft_codec *codec) { weft_free_bytes(codec->env, codec); }
 
 static const struct codec_ops ops = {
-    .encode = encode, .encode_again = encode_again, .take = take, .finish = finish, .free = cast_free};
+    .encode = encode, .take = take, .finish = finish, .free = cast_free};
 
 enum weft_status device_cast_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                     const struct weft_shape *shape, const struct weft_codec_device *at,

@@ -17,15 +17,6 @@ struct device_lowbit {
     uint8_t *sent, *aggregate; /* window */
 };
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct device_lowbit *self = (const struct device_lowbit *)codec;
-    *bytes_out = self->scales_bytes + self->codes_bytes;
-    memcpy(out, self->sent, *bytes_out);
-    return WEFT_OK;
-}
-
 static enum weft_status queue_codes(struct device_lowbit *self, const float *grad, float grad_scale)
 {
     struct weft_codec *codec = &self->base;
@@ -55,7 +46,7 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
         return device_record_event(codec);
     }
     if (*codec->device->max_seen >= CODEC_MAGNITUDE_LIMIT_BITS) return WEFT_ERR_INVALID;
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, self->sent, self->scales_bytes + self->codes_bytes, out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -82,7 +73,7 @@ static enum weft_status finish(struct weft_codec *codec, float scale, float *out
 static void lowbit_free(struct weft_codec *codec) { weft_free_bytes(codec->env, codec); }
 
 static const struct codec_ops ops = {
-    .encode = encode, .encode_again = encode_again, .take = take, .finish = finish, .free = lowbit_free};
+    .encode = encode, .take = take, .finish = finish, .free = lowbit_free};
 
 enum weft_status device_lowbit_create(struct weft_env *env, const struct weft_codec_spec *spec,
                                       const struct weft_shape *shape, const struct weft_codec_device *at,

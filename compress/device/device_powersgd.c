@@ -38,15 +38,6 @@ static size_t count_of(const struct device_powersgd *self, uint32_t round)
     return powersgd_count(&self->base.spec, &self->base.shape, round);
 }
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct device_powersgd *self = (const struct device_powersgd *)codec;
-    *bytes_out = count_of(self, round) * sizeof(float);
-    memcpy(out, self->sent[round], *bytes_out);
-    return WEFT_OK;
-}
-
 /* e = M of before - P^T Q, of every matrix, into the residual. With the device current. */
 static enum weft_status residual_materialise(struct device_powersgd *self)
 {
@@ -118,7 +109,7 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     if (weft_kernels()->max_abs_bits_f32(self->sent[round], count_of(self, round)) >=
         CODEC_MAGNITUDE_LIMIT_BITS)
         return WEFT_ERR_INVALID;
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, self->sent[round], count_of(self, round) * sizeof(float), out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -179,7 +170,6 @@ static void powersgd_free(struct weft_codec *codec)
 
 static const struct codec_ops ops = {
     .encode = encode,
-    .encode_again = encode_again,
     .take = take,
     .finish = finish,
     .commit = commit,

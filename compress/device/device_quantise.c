@@ -20,15 +20,6 @@ struct device_quantise {
     uint8_t *own_seen, *shared_seen, *sent, *sums_seen; /* window */
 };
 
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct device_quantise *self = (const struct device_quantise *)codec;
-    *bytes_out = quantise_contribution_bytes(codec->spec.id, codec->elems, round);
-    memcpy(out, round == 0 ? self->own_seen : self->sent, *bytes_out);
-    return WEFT_OK;
-}
-
 static enum weft_status queue_exponents(struct device_quantise *self, const float *grad, float grad_scale)
 {
     struct weft_codec *codec = &self->base;
@@ -69,7 +60,8 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
         return device_record_event(codec);
     }
     if (round == 0 && *codec->device->max_seen >= CODEC_MAGNITUDE_LIMIT_BITS) return WEFT_ERR_INVALID;
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, round == 0 ? self->own_seen : self->sent,
+                      quantise_contribution_bytes(codec->spec.id, codec->elems, round), out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -119,7 +111,6 @@ static void quantise_free(struct weft_codec *codec) { weft_free_bytes(codec->env
 
 static const struct codec_ops ops = {
     .encode = encode,
-    .encode_again = encode_again,
     .take = take,
     .finish = finish,
     .commit = commit,

@@ -28,17 +28,7 @@ struct device_topk {
     uint32_t *union_indices;           /* window (union_max,) */
     float *union_values;               /* window, as values */
     uint8_t *sent;                     /* owned host memory: this step's contribution */
-    size_t sent_bytes;
 };
-
-static enum weft_status encode_again(struct weft_codec *codec, uint32_t round, const float *grad,
-                                     float grad_scale, void *out, size_t *bytes_out)
-{
-    const struct device_topk *self = (const struct device_topk *)codec;
-    memcpy(out, self->sent, self->sent_bytes);
-    *bytes_out = self->sent_bytes;
-    return WEFT_OK;
-}
 
 /* u' into its shadow; *incoming_out is what is to be added to the residual. */
 static enum weft_status add_momentum(struct device_topk *self, const float *grad, float grad_scale,
@@ -101,9 +91,9 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
         return device_record_event(codec);
     }
     if (*codec->device->max_seen >= CODEC_MAGNITUDE_LIMIT_BITS) return WEFT_ERR_INVALID;
-    self->sent_bytes =
+    const size_t sent_bytes =
         sparse_encode(self->sent, self->indices_seen, self->values_seen, self->k, codec->elems);
-    return encode_again(codec, round, grad, grad_scale, out, bytes_out);
+    return codec_send(codec, round, self->sent, sent_bytes, out, bytes_out);
 }
 
 static enum weft_status take(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
@@ -166,7 +156,6 @@ static void topk_free(struct weft_codec *codec)
 
 static const struct codec_ops ops = {
     .encode = encode,
-    .encode_again = encode_again,
     .take = take,
     .finish = finish,
     .commit = commit,
