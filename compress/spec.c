@@ -89,72 +89,23 @@ static void format_decimal(double value, char *out, size_t out_bytes)
     .name = name_, .type = WEFT_KEY_DECIMAL, .groups = groups_, \
     WEFT_KEY_AT(WEFT_FIELD_F64, struct weft_codec_spec, member_)
 
-/* Options of topk alone; false as below. */
-static bool parse_topk_option(struct weft_codec_spec *spec, const char *name, size_t name_length,
-                              const char *value, size_t value_length, bool *known_out)
-{
-    double decimal;
-#define IS(text) (name_length == strlen(text) && memcmp(name, text, name_length) == 0)
-    *known_out = true;
-    if (IS("momentum")) {
-        if (!parse_decimal(value, value_length, &decimal) || decimal >= 1.0) return false;
-        spec->momentum = decimal;
-    } else if (IS("clip")) {
-        if (!parse_decimal(value, value_length, &decimal) || decimal > 1e30) return false;
-        spec->clip = decimal;
-    } else if (IS("warmup_steps")) {
-        return parse_whole(value, value_length, &spec->warmup_steps);
-    } else if (IS("nesterov")) {
-        return parse_flag(value, value_length, &spec->nesterov);
-    } else if (IS("masking")) {
-        return parse_flag(value, value_length, &spec->masking);
-    } else if (IS("global")) {
-        return parse_flag(value, value_length, &spec->global);
-    } else {
-        *known_out = false;
-    }
-#undef IS
-    return *known_out;
-}
-
-/* One "name=value"; false when the value is out of range, *known_out: the name is an option. */
-static bool parse_option(struct weft_codec_spec *spec, const char *name, size_t name_length,
-                         const char *value, size_t value_length, bool *known_out)
-{
-    uint64_t whole;
-    double decimal;
-    const bool low_rank = spec->id == WEFT_CODEC_POWERSGD;
-#define IS(text) (name_length == strlen(text) && memcmp(name, text, name_length) == 0)
-    *known_out = true;
-    if (low_rank && IS("rank")) {
-        if (!parse_whole(value, value_length, &whole) || whole < 1 || whole > RANK_MAX) return false;
-        spec->rank = (uint32_t)whole;
-    } else if (low_rank && IS("iterations")) {
-        if (!parse_whole(value, value_length, &whole) || whole < 1 || whole > ITERATIONS_MAX) return false;
-        spec->iterations = (uint32_t)whole;
-    } else if (low_rank && IS("stacked")) {
-        return parse_flag(value, value_length, &spec->stacked);
-    } else if (low_rank && IS("min_ratio")) {
-        if (!parse_decimal(value, value_length, &decimal) || decimal < 1.0 || decimal > 1e6) return false;
-        spec->min_ratio = decimal;
-    } else if (has_seed(spec->id) && IS("seed")) {
-        if (!parse_whole(value, value_length, &spec->seed)) return false;
-    } else if (has_ratio(spec->id) && IS("ratio")) {
-        if (!parse_decimal(value, value_length, &decimal) || !(decimal > 0.0 && decimal <= 1.0)) return false;
-        spec->ratio = decimal;
-    } else if (spec->id == WEFT_CODEC_RANDOMK && IS("feedback")) {
-        if (!parse_decimal(value, value_length, &decimal) || decimal > 1.0) return false;
-        spec->feedback = decimal;
-    } else if (has_min_count(spec->id) && IS("min_count")) {
-        if (!parse_whole(value, value_length, &spec->min_count)) return false;
-    } else if (spec->id == WEFT_CODEC_TOPK) {
-        return parse_topk_option(spec, name, name_length, value, value_length, known_out);
-    } else {
-        *known_out = false;
-    }
-#undef IS
-    return *known_out;
-}
+static const struct weft_key keys[] = {
+    WHOLE(OF(POWERSGD), "rank", WEFT_FIELD_U32, rank, 1, RANK_MAX),
+    WHOLE(OF(POWERSGD), "iterations", WEFT_FIELD_U32, iterations, 1, ITERATIONS_MAX),
+    FLAG(OF(POWERSGD), "stacked", stacked),
+    {DECIMAL(OF(POWERSGD), "min_ratio", min_ratio), .low = 1, .high = 1e6},
+    WHOLE(HAVE_SEED, "seed", WEFT_FIELD_U64, seed, 0, UINT64_MAX),
+    {DECIMAL(HAVE_RATIO, "ratio", ratio), .high = 1, .above_low = true},
+    {DECIMAL(OF(RANDOMK), "feedback", feedback), .high = 1},
+    WHOLE(HAVE_MIN_COUNT, "min_count", WEFT_FIELD_U64, min_count, 0, UINT64_MAX),
+    {DECIMAL(OF(TOPK), "momentum", momentum), .high = 1, .below_high = true},
+    {DECIMAL(OF(TOPK), "clip", clip), .high = 1e30},
+    WHOLE(OF(TOPK), "warmup_steps", WEFT_FIELD_U64, warmup_steps, 0, UINT64_MAX),
+    FLAG(OF(TOPK), "nesterov", nesterov),
+    FLAG(OF(TOPK), "masking", masking),
+    FLAG(OF(TOPK), "global", global),
+    {0},
+};
 
 static const char *options_of(enum weft_codec_id id)
 {

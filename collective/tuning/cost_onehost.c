@@ -15,14 +15,14 @@
 #include <stdio.h>
 
 /* If nothing was measured. */
-static const struct weft_link_memory memory_assumed = {.words_ns = 400,
-                                                       .slices_ns = 100,
-                                                       .said_ps = 100,
-                                                       .cached_ps = 12,
-                                                       .passed_ps = 50,
-                                                       .core_kib = 1024,
-                                                       .last_kib = 24576,
-                                                       .past_ps = 40};
+static const struct weft_link_memory memory_assumed = {.flag_round_ns = 400,
+                                                       .slices_overhead_ns = 100,
+                                                       .copyin_ps = 100,
+                                                       .private_cache_ps = 12,
+                                                       .last_cache_ps = 50,
+                                                       .private_cache_kib = 1024,
+                                                       .last_cache_kib = 24576,
+                                                       .nt_store_ps = 40};
 
 /* bytes of the measured pass over memory: a last-level cache of this size would have served it */
 #define MEASURED_PASS_BYTES 134217728.0
@@ -62,7 +62,7 @@ static double missed(double bytes, double cached_capacity)
 }
 
 /* Capacity of the private caches of the cores in use, in bytes. */
-static double core_cache_share_bytes(double core_kib, double ranks, uint32_t processors)
+static double core_cache_share_bytes(double private_cache_kib, double ranks, uint32_t processors)
 {
     return private_cache_kib * 1024 *
            (is_oversubscribed(ranks, processors) ? processors * (processors / ranks) : ranks);
@@ -113,7 +113,7 @@ static bool is_sum(enum weft_coll_kind kind)
 }
 
 /* Capacity of the private caches of the cores in use. */
-static uint64_t core_cache_bytes(double core_kib, double ranks, uint32_t processors)
+static uint64_t core_cache_bytes(double private_cache_kib, double ranks, uint32_t processors)
 {
     return (uint64_t)(private_cache_kib * 1024 * (is_oversubscribed(ranks, processors) ? processors : ranks));
 }

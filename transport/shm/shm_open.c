@@ -101,21 +101,14 @@ static void pool_free(struct shm_endpoint *endpoint, struct shm_pool *pool)
 
 /* ---- open ---- */
 
-/* Parses `name`=on or =off into *value_out. False: another name. */
-static bool is_switch(const char *text, size_t length, const char *name, bool *value_out)
-{
-    size_t name_length = strlen(name);
-    if (length <= name_length || strncmp(text, name, name_length) != 0 || text[name_length] != '=')
-        return false;
-    const char *value = text + name_length + 1;
-    size_t value_length = length - name_length - 1;
-    bool on = value_length == 2 && strncmp(value, "on", 2) == 0;
-    if (!on && (value_length != 3 || strncmp(value, "off", 3) != 0)) return false;
-    *value_out = on;
-    return true;
-}
+#define SWITCH(name_, member_) \
+    {.name = name_, .type = WEFT_KEY_CHOICE, .choices = "off|on", \
+     WEFT_KEY_AT(WEFT_FIELD_BOOL, struct shm_endpoint, member_)}
 
-/* "cma=off,maps=off": for tests and measurements. */
+/* For tests, and for comparisons of their cost. */
+static const struct weft_key keys[] = {SWITCH("cma", allow_cma), SWITCH("maps", allow_maps),
+                                       SWITCH("membarrier", allow_fences), SWITCH("share", allow_split), {0}};
+
 static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, struct weft_error *error)
 {
     struct weft_key_value item;

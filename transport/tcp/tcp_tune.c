@@ -1,33 +1,14 @@
 /* tcp_tune.c - the settings of this backend, "name=value,name=value". */
 #include "transport/tcp/tcp.h"
 
-/* Parses an integer from least to most; k and m stand for powers of 1,024. */
-static bool number(const char *text, uint64_t least, uint64_t most, uint64_t *out)
-{
-    char *end;
-    if (text[0] < '0' || text[0] > '9') return false;
-    unsigned long long value = strtoull(text, &end, 10);
-    int shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : 0;
-    if (shift) end++;
-    if (*end || value > most >> shift) return false;
-    *out = (uint64_t)value << shift;
-    return *out >= least;
-}
-
-static bool take(struct tcp_tuning *tuning, const char *name, const char *value)
-{
-    uint64_t n;
-    if (strcmp(name, "budget") == 0 && number(value, TCP_BUDGET_MIN, TCP_BUDGET_MAX, &n)) {
-        tuning->budget = (uint32_t)n;
-    } else if (strcmp(name, "lost_ms") == 0 && number(value, 2000, 3600 * 1000, &n)) {
-        tuning->lost_ns = WEFT_MS(n);
-    } else if (strcmp(name, "host") == 0 && value[0] && strlen(value) < sizeof tuning->host) {
-        snprintf(tuning->host, sizeof tuning->host, "%s", value);
-    } else {
-        return false;
-    }
-    return true;
-}
+static const struct weft_key keys[] = {
+    {.name = "budget", .type = WEFT_KEY_SCALED, WEFT_KEY_AT(WEFT_FIELD_U32, struct tcp_tuning, budget),
+     .min = TCP_BUDGET_MIN, .max = TCP_BUDGET_MAX},
+    {.name = "lost_ms", .type = WEFT_KEY_SCALED, WEFT_KEY_AT(WEFT_FIELD_U64, struct tcp_tuning, lost_ns),
+     .min = 2000, .max = 3600 * 1000, .factor = 1e6},
+    {.name = "host", .type = WEFT_KEY_TEXT, WEFT_KEY_AT(WEFT_FIELD_TEXT, struct tcp_tuning, host)},
+    {0},
+};
 
 enum weft_status tcp_tune(const char *text, struct tcp_tuning *tuning, struct weft_error *error)
 {

@@ -97,28 +97,15 @@ static enum weft_status read_ports(const char *ports, struct ucx_settings *setti
     return WEFT_OK;
 }
 
-/* "4M" -> 4194304; false: not a size within the bounds. */
-static bool read_bytes(const char *text, uint64_t least, uint64_t most, uint64_t *bytes_out)
-{
-    char *end;
-    if (text[0] < '0' || text[0] > '9') return false;
-    unsigned long long number = strtoull(text, &end, 10);
-    unsigned shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-    if (shift) end++;
-    if (*end || number > most >> shift) return false;
-    *bytes_out = (uint64_t)number << shift;
-    return *bytes_out >= least;
-}
-
-static bool read_one(const char *name, const char *value, struct ucx_settings *settings)
-{
-    if (strcmp(name, "eager_window") == 0)
-        return read_bytes(value, 64 << 10, 1 << 30, &settings->eager_window);
-    if (strcmp(name, "fragment") == 0) return read_bytes(value, 4 << 10, 16 << 20, &settings->fragment_bytes);
-    if (strcmp(name, "direct") != 0 || (strcmp(value, "y") != 0 && strcmp(value, "n") != 0)) return false;
-    settings->direct = value[0] == 'y';
-    return true;
-}
+static const struct weft_key keys[] = {
+    {.name = "eager_window", .type = WEFT_KEY_SCALED, .min = 64 << 10, .max = 1 << 30,
+     WEFT_KEY_AT(WEFT_FIELD_U64, struct ucx_settings, eager_window)},
+    {.name = "fragment", .type = WEFT_KEY_SCALED, .min = 4 << 10, .max = 16 << 20,
+     WEFT_KEY_AT(WEFT_FIELD_U64, struct ucx_settings, fragment_bytes)},
+    {.name = "direct", .type = WEFT_KEY_CHOICE, .choices = "n|y",
+     WEFT_KEY_AT(WEFT_FIELD_BOOL, struct ucx_settings, direct)},
+    {0},
+};
 
 static enum weft_status read_tune(const char *tune, struct ucx_settings *settings, struct weft_error *error)
 {

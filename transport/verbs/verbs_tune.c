@@ -4,51 +4,20 @@
 
 #include "transport/verbs/verbs_endpoint.h"
 
-/* Parses an integer from least to most; k and m stand for powers of 1,024. */
-static bool number(const char *text, uint64_t least, uint64_t most, uint64_t *out)
-{
-    char *end;
-    if (!text || text[0] < '0' || text[0] > '9') return false;
-    unsigned long long value = strtoull(text, &end, 10);
-    int shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : 0;
-    if (shift) end++;
-    if (*end || value > most >> shift) return false;
-    *out = (uint64_t)value << shift;
-    return *out >= least;
-}
+#define NUMBER(name_, field_, member_, min_, max_) \
+    .name = name_, .type = WEFT_KEY_SCALED, WEFT_KEY_AT(field_, struct verbs_tuning, member_), .min = min_, \
+    .max = max_
 
-static uint32_t multiple(uint64_t value) { return (uint32_t)(value / STREAM_ALIGN * STREAM_ALIGN); }
-
-/* 1: accepted, 0: invalid value, -1: unknown name. */
-static int take(struct verbs_tuning *tuning, const char *name, const char *value)
-{
-    uint64_t n = 0;
-    if (strcmp(name, "lanes") == 0) {
-        if (!number(value, 1, STREAM_LANES_MAX, &n)) return 0;
-        tuning->lanes = (uint32_t)n;
-    } else if (strcmp(name, "chunk") == 0) {
-        if (!number(value, 4096, 64 << 20, &n)) return 0;
-        tuning->chunk = (uint32_t)n;
-    } else if (strcmp(name, "ring") == 0) {
-        if (!number(value, 4096, 4 << 20, &n)) return 0;
-        tuning->ring = multiple(n);
-    } else if (strcmp(name, "budget") == 0) {
-        if (!number(value, STREAM_EAGER_BUDGET_LEAST, 1 << 30, &n)) return 0;
-        tuning->budget = multiple(n);
-    } else if (strcmp(name, "peers") == 0) {
-        if (!number(value, 1, 65536, &n)) return 0;
-        tuning->peers = (uint32_t)n;
-    } else if (strcmp(name, "lost_ms") == 0) {
-        if (!number(value, 1, 3600 * 1000, &n)) return 0;
-        tuning->lost_ns = WEFT_MS(n);
-    } else if (strcmp(name, "host") == 0) {
-        if (!value || !value[0] || strlen(value) >= sizeof tuning->host) return 0;
-        snprintf(tuning->host, sizeof tuning->host, "%s", value);
-    } else {
-        return -1;
-    }
-    return 1;
-}
+static const struct weft_key keys[] = {
+    {NUMBER("lanes", WEFT_FIELD_U32, lanes, 1, STREAM_LANES_MAX)},
+    {NUMBER("chunk", WEFT_FIELD_U32, chunk, 4096, 64 << 20)},
+    {NUMBER("ring", WEFT_FIELD_U32, ring, 4096, 4 << 20), .multiple = STREAM_ALIGN},
+    {NUMBER("budget", WEFT_FIELD_U32, budget, STREAM_EAGER_BUDGET_LEAST, 1 << 30), .multiple = STREAM_ALIGN},
+    {NUMBER("peers", WEFT_FIELD_U32, peers, 1, 65536)},
+    {NUMBER("lost_ms", WEFT_FIELD_U64, lost_ns, 1, 3600 * 1000), .factor = 1e6},
+    {.name = "host", .type = WEFT_KEY_TEXT, WEFT_KEY_AT(WEFT_FIELD_TEXT, struct verbs_tuning, host)},
+    {0},
+};
 
 enum weft_status verbs_tune(const char *text, struct verbs_tuning *tuning, char *rest_out, size_t rest_bytes,
                             struct weft_error *error)

@@ -373,13 +373,13 @@ static bool write_table(struct calibration *c, const char *path)
            c->machine.inject_ns / 1e3, c->machine.sum_ps / 1e3, c->machine.pass_ps / 1e3);
     if (c->machine.incast_milli) printf("%.1f %% for each sender beyond 8\n", c->machine.incast_milli / 10.0);
     else printf("not measured (%d ranks)\n", CROWD_MIN);
-    if (c->memory.words_ns)
+    if (c->memory.flag_round_ns)
         printf("in mapped memory: descriptors: %.2f us; slices: %.2f us more; a copied-in byte: %.3f ns; a "
                "byte of "
                "buffers: %.4f ns in caches of %u KiB, %.4f ns beyond, %.4f ns by non-temporal stores\n",
-               c->memory.words_ns / 1e3, c->memory.slices_ns / 1e3, c->memory.said_ps / 1e3,
-               c->memory.cached_ps / 1e3, c->memory.core_kib, c->memory.passed_ps / 1e3,
-               c->memory.past_ps / 1e3);
+               c->memory.flag_round_ns / 1e3, c->memory.slices_overhead_ns / 1e3, c->memory.copyin_ps / 1e3,
+               c->memory.private_cache_ps / 1e3, c->memory.private_cache_kib, c->memory.last_cache_ps / 1e3,
+               c->memory.nt_store_ps / 1e3);
     print_runs(&c->runs);
     if (!path || weft_link_table_save(c->table, path, &error) >= 0) return true;
     fprintf(stderr, "weft bench calibrate: %s\n", error.text);

@@ -17,74 +17,27 @@ void verbs_options_init(struct verbs_options *options)
     };
 }
 
-/* Parses an integer from least to most; k, m, g stand for powers of 1,024 if `scaled`. */
-static bool number(const char *text, bool scaled, uint64_t least, uint64_t most, uint64_t *out)
-{
-    char *end;
-    if (text[0] < '0' || text[0] > '9') return false;
-    unsigned long long value = strtoull(text, &end, 10);
-    static const char suffixes[] = "kmg";
-    const char *suffix = scaled && *end ? strchr(suffixes, *end | 0x20) : NULL;
-    int shift = suffix && *suffix ? 10 * (int)(suffix - suffixes + 1) : 0;
-    if (shift) end++;
-    if (*end || value > most >> shift) return false;
-    *out = (uint64_t)value << shift;
-    return *out >= least && *out <= most;
-}
+#define NUMBER(name_, type_, field_, member_, min_, max_) \
+    .name = name_, .type = type_, WEFT_KEY_AT(field_, struct verbs_options, member_), .min = min_, .max = max_
 
-static bool choice(const char *text, const char *const *names, int *out)
-{
-    for (int i = 0; names[i]; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            *out = i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static const char *const switches[] = {"off", "on", "auto", NULL};
-static const char *const connects[] = {"exchange", "cm", NULL};
-
-/* 1: accepted, 0: invalid value, -1: unknown name. */
-static int take(struct verbs_options *options, const char *name, const char *value)
-{
-    uint64_t n = 0;
-    int kind = 0;
-#define NUMBER(name_, scaled_, least_, most_, field_)                              \
-    if (strcmp(name, name_) == 0) {                                                \
-        if (!number(value, scaled_, least_, most_, &n)) return 0;                  \
-        options->field_ = (__typeof__(options->field_))n;                          \
-        return 1;                                                                  \
-    }
-    NUMBER("rails", false, 1, VERBS_RAILS_MAX, rails)
-    NUMBER("gid", false, 0, 255, gid_index)
-    NUMBER("tc", false, 0, 255, traffic_class)
-    NUMBER("sl", false, 0, 15, service_level)
-    NUMBER("timeout", false, 1, 31, timeout)
-    NUMBER("retries", false, 0, VERBS_RETRY_MAX, retries)
-    NUMBER("depth", false, 8, 32768, send_depth)
-    NUMBER("receives", false, 16, 1 << 20, receive_depth)
-    NUMBER("inline", false, 0, 4096, inline_bytes)
-    NUMBER("cache", true, 0, (uint64_t)1 << 50, cache_bytes)
-#undef NUMBER
-    if (strcmp(name, "mtu") == 0) {
-        if (!number(value, false, 256, 4096, &n) || (n & (n - 1)) != 0) return 0;
-        options->mtu = (uint32_t)n;
-        return 1;
-    }
-    if (strcmp(name, "relaxed") == 0) {
-        if (!choice(value, switches, &kind)) return 0;
-        options->relaxed_ordering = (enum verbs_switch)kind;
-        return 1;
-    }
-    if (strcmp(name, "connect") == 0) {
-        if (!choice(value, connects, &kind)) return 0;
-        options->connect = (enum verbs_connect)kind;
-        return 1;
-    }
-    return -1;
-}
+static const struct weft_key keys[] = {
+    {NUMBER("rails", WEFT_KEY_WHOLE, WEFT_FIELD_U32, rails, 1, VERBS_RAILS_MAX)},
+    {NUMBER("gid", WEFT_KEY_WHOLE, WEFT_FIELD_U32, gid_index, 0, 255)},
+    {NUMBER("tc", WEFT_KEY_WHOLE, WEFT_FIELD_U8, traffic_class, 0, 255)},
+    {NUMBER("sl", WEFT_KEY_WHOLE, WEFT_FIELD_U8, service_level, 0, 15)},
+    {NUMBER("timeout", WEFT_KEY_WHOLE, WEFT_FIELD_U8, timeout, 1, 31)},
+    {NUMBER("retries", WEFT_KEY_WHOLE, WEFT_FIELD_U8, retries, 0, VERBS_RETRY_MAX)},
+    {NUMBER("depth", WEFT_KEY_WHOLE, WEFT_FIELD_U32, send_depth, 8, 32768)},
+    {NUMBER("receives", WEFT_KEY_WHOLE, WEFT_FIELD_U32, receive_depth, 16, 1 << 20)},
+    {NUMBER("inline", WEFT_KEY_WHOLE, WEFT_FIELD_U32, inline_bytes, 0, 4096)},
+    {NUMBER("cache", WEFT_KEY_SCALED, WEFT_FIELD_U64, cache_bytes, 0, (uint64_t)1 << 50)},
+    {NUMBER("mtu", WEFT_KEY_WHOLE, WEFT_FIELD_U32, mtu, 256, 4096), .power_of_two = true},
+    {.name = "relaxed", .type = WEFT_KEY_CHOICE, .choices = "off|on|auto",
+     WEFT_KEY_AT(WEFT_FIELD_U32, struct verbs_options, relaxed_ordering)},
+    {.name = "connect", .type = WEFT_KEY_CHOICE, .choices = "exchange|cm",
+     WEFT_KEY_AT(WEFT_FIELD_U32, struct verbs_options, connect)},
+    {0},
+};
 
 enum weft_status verbs_options_parse(const char *text, bool others, struct verbs_options *options,
                                      struct weft_error *error)
