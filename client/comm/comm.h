@@ -12,9 +12,9 @@
 #include "client/engine/group.h"
 #include "weft/weft.h"
 
-/* Caller's thread. Takes `members` (sorted by the new rank, ours among them), also when it fails: a group
- * of those ranks with this id at the engine. Blocks until the engine has made it; the other ranks need not
- * have. */
+/* Makes a group with this id of `members` (ranks,), sorted by the new rank, this rank among them. Takes
+ * ownership of members, also on an error. Blocks until the engine has made it; the other ranks may do so
+ * later. Caller's thread. */
 enum weft_status client_comm_create(struct weft_session *session, uint32_t *members, uint32_t ranks,
                                     uint32_t id, const char *name, struct weft_comm **comm_out);
 /* Exchanges words (words,) between the ranks of comm; NULL: all ranks. *all_out (ranks * words,), in rank
@@ -27,7 +27,7 @@ enum weft_status client_comm_exchange(struct weft_session *session, struct weft_
  * has not. Collective, blocks, caller's thread. */
 enum weft_status client_comm_check_all(struct weft_session *session, struct weft_comm *comm,
                                        enum weft_coll_label label, enum weft_status mine);
-/* May this session make groups now? */
+/* WEFT_ERR_STATE if the session cannot make groups now. */
 enum weft_status client_comm_check_create(struct weft_session *session, const char *call);
 /* Leaves all groups in order. Engine thread, or after the engine has ended. */
 void client_comms_leave(struct weft_session *session);

@@ -11,14 +11,15 @@
 struct weft_session;
 
 struct client_comms {
-    struct weft_list list;            /* struct weft_comm.session_link */
-    struct weft_list meshes;          /* struct weft_mesh.link */
-    struct weft_error create_error;   /* of the last group that the engine made; written by the engine */
-    uint32_t next_group_id;           /* ids below are used by groups that this rank knows */
-    uint32_t split_count;             /* calls of weft_split, for names */
-    struct client_comm_exchange_state { /* words that ranks exchange when they make a group */
+    struct weft_list list;                  /* struct weft_comm.session_link */
+    struct weft_list meshes;                /* struct weft_mesh.link */
+    struct weft_error create_error;         /* of the last group that the engine made; written by the
+                                             * engine */
+    uint32_t next_group_id;                 /* ids below are used by groups that this rank knows */
+    uint32_t split_count;                   /* calls of weft_split, for names */
+    struct client_comm_exchange_state {     /* words that ranks exchange when they make a group */
         struct weft_request request;
-        int64_t mine[28], *all;       /* all: (capacity,) owned */
+        int64_t mine[28], *all;             /* all: (capacity,) owned */
         size_t capacity;
     } exchange;
     struct client_leave_check *leave_check; /* owned; made by weft_finalize (leave_check.c) */

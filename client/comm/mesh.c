@@ -35,7 +35,7 @@ struct axis_group {
 
 struct weft_mesh {
     struct weft_session *session;
-    struct weft_list link;        /* in session->comms->meshes */
+    struct weft_list link;        /* session->comms->meshes */
     struct weft_list axis_groups; /* struct axis_group.link */
     uint32_t axis_count;
     struct axis axes[AXES_MAX];

@@ -4,12 +4,12 @@
  *     dense   (scale) -> all_reduce by the canonical tree T -> wait for the records -> (check) -> update
  *     codec   wait for the step's records -> weft_coll_codec_all_reduce -> update
  *
- * Tensors of one leader (call_group.h) share one operation. It starts when the inputs of all are ready and
+ * Tensors of one leader (call_group_leader.c) share one operation. It starts when all inputs are ready and
  * the group of calls is closed, and completes for all together.
  *
  * The records (step.c) hold the weights of all ranks; their sum gives grad_scale. A codec needs it before it
  * starts, because decoding applies the scale. Group operations are posted in call order on every rank. An
- * operation that is not ready holds back the later ones (engine.h); the records were posted first. */
+ * operation that is not ready holds back the later ones (group.h); the records were posted first. */
 #include "client/tensor/allreduce_mode.h"
 
 #include <stdio.h>

@@ -499,7 +499,8 @@ static void on_result(void *context, struct weft_arrival *arrival)
         weft_transport_discard(session->engine->transport, arrival);
         return;
     }
-    struct client_chunk *chunk = session->engine->failed ? NULL : chunk_of(session, arrival->peer_id, &header);
+    struct client_chunk *chunk =
+        session->engine->failed ? NULL : chunk_of(session, arrival->peer_id, &header);
     if (!chunk) { /* its operation has ended */
         weft_transport_discard(session->engine->transport, arrival);
         return;

@@ -11,6 +11,7 @@
  * steps (server/shard/shard_skip.c). Codecs change residuals only at a commit. weft_step_end decrements the
  * step's number, so optimisers do not count the step. */
 #include "client/tensor/skip_nonfinite.h"
+
 #include <stdio.h>
 
 #include "client/engine/request.h"

@@ -10,16 +10,16 @@
 
 /* The check of the open step. */
 struct client_skip {
-    uint32_t tensors;                     /* tensors whose mean is checked; the caller's thread */
-    _Atomic bool found;                   /* a mean is not finite; equal on all ranks. Written by the
-                                           * engine until the step ends */
-    _Atomic uint64_t first;               /* lowest tensor id + 1 whose mean is not finite; 0: none */
-    _Atomic uint64_t grad_is_nonfinite;   /* lowest tensor id + 1 whose gradient on this rank is not
-                                           * finite; 0: none */
-    uint16_t count;                       /* skipped steps, modulo WEFT_WIRE_SKIPS; every request to a
-                                           * shard carries it */
-    uint64_t mine, *all;                  /* grad_is_nonfinite of this rank; of all ranks, (all_capacity,)
-                                           * owned */
+    uint32_t tensors;                   /* tensors whose mean is checked; the caller's thread */
+    _Atomic bool found;                 /* a mean is not finite; equal on all ranks. Written by the engine
+                                         * until the step ends */
+    _Atomic uint64_t first;             /* lowest tensor id + 1 whose mean is not finite; 0: none */
+    _Atomic uint64_t grad_is_nonfinite; /* lowest tensor id + 1 whose gradient on this rank is not finite; 0:
+                                         * none */
+    uint16_t count;                     /* skipped steps, modulo WEFT_WIRE_SKIPS; every request to a shard
+                                         * carries it */
+    uint64_t mine, *all;                /* grad_is_nonfinite of this rank; of all ranks, (all_capacity,)
+                                         * owned */
     uint32_t all_capacity;
     struct weft_request request;
 };

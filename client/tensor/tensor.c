@@ -6,6 +6,7 @@
  * answer is validated: chunks in order, without gaps, owned by existing endpoints, and cut between blocks of
  * the codec. */
 #include "client/tensor/tensor.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -538,7 +539,8 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
         return status;
     }
     /* the other ranks have its weights and arrays */
-    tensor->broadcast_required = session->membership.is_newcomer && session->tensors->count < session->control.tensors;
+    tensor->broadcast_required =
+        session->membership.is_newcomer && session->tensors->count < session->control.tensors;
     weft_list_append(&session->tensors->list, &tensor->session_link);
     session->tensors->count++;
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count++;

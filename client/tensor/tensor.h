@@ -55,8 +55,8 @@ struct client_tensor_op {
     float lr, weight;
     const void *in;
     void *out;
-    struct weft_tensor *leader; /* all-reduce mode: tensor whose operation carries this one (call_group.h);
-                                 * NULL: its own */
+    struct weft_tensor *leader; /* all-reduce mode: tensor whose operation carries this one
+                                 * (call_group_leader.c); NULL: its own */
     float *scaled;              /* (elems,) receives weight * gradient + carry; NULL: the gradient is sent
                                  * unchanged */
     bool scaled_is_ready;       /* written by the engine */

@@ -15,19 +15,18 @@ struct weft_tensor;
 
 struct client_tensors {
     /* the caller's thread */
-    struct weft_list list;             /* struct weft_tensor.session_link */
-    struct weft_list freed;            /* the same: freed by the caller, while another thread may hold
-                                        * them; until weft_finalize */
-    uint32_t count, reduce_count;      /* declared; of these in all-reduce mode */
-    struct weft_list leaders;          /* struct weft_tensor.call_group_link: leaders of the open group of
-                                        * calls */
+    struct weft_list list;        /* struct weft_tensor.session_link */
+    struct weft_list freed;       /* the same: freed by the caller, while another thread may hold them; until
+                                   * weft_finalize */
+    uint32_t count, reduce_count; /* declared; of these in all-reduce mode */
+    struct weft_list leaders;     /* struct weft_tensor.call_group_link: leaders of the open group of calls */
     struct client_codec_tuner codec_tuner;
     struct client_skip skip;
     /* the engine thread */
     struct weft_tensor *by_id[CLIENT_TENSOR_BUCKETS]; /* chained */
-    struct weft_list send_queue;       /* struct client_chunk.send_link: the transport had no space */
-    struct weft_list record_waiters;   /* struct weft_tensor.record_link: need the step's record
-                                        * (allreduce_mode.c) */
+    struct weft_list send_queue;     /* struct client_chunk.send_link: the transport had no space */
+    struct weft_list record_waiters; /* struct weft_tensor.record_link: need the step's record
+                                      * (allreduce_mode.c) */
 };
 
 /* Registers the folder with engine and calls. */

@@ -285,7 +285,7 @@ class Elastic(harness.JobTest):
     def test_shards_refuse_the_rest(self):
         code, text, output = self.served(2, ["refused"], "served-refused")
         self.assertEqual(code, 0, text + output)
-        self.assertEqual(text.count("shards do that for dense tensors"), 6, text)
+        self.assertEqual(text.count("shards support that for dense tensors only"), 6, text)
         self.assertEqual(text.count("no weights yet; call weft_tensor_init first"), 2, text)
 
     def rested(self, text, rounds, ranks):

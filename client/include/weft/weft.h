@@ -222,8 +222,8 @@ struct weft_step {
     float weight;   /* sample weight of this rank, >= 0 and not 0 on all ranks; the mean of the gradients is
                      * sum(weight*grad) / sum(weight) */
 };
-/* weft_step_begin() - open a step. Waits for other ranks only to choose codecs ("auto"). Return codes:
- * WEFT_OK; WEFT_ERR_INVALID: step, lr or weight is out of range; WEFT_ERR_STATE: a step is open;
+/* weft_step_begin() - open a step. Blocks only to choose codecs ("auto") and to agree after a loss. Return
+ * codes: WEFT_OK; WEFT_ERR_INVALID: step, lr or weight is out of range; WEFT_ERR_STATE: a step is open;
  * WEFT_ERR_SHRUNK, _GREW: section 10, no step is open. Another step or lr on another rank ends the session
  * with WEFT_ERR_MISMATCH. */
 WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *step);
@@ -362,8 +362,8 @@ WEFT_API enum weft_status weft_cancel(struct weft_request *request);
 /* ---- 4. Collectives on plain buffers ------------------------------------------------------------------- */
 
 /* All ranks call the same operations in the same order, with the same count, dtype and op; else the session
- * ends with WEFT_ERR_MISMATCH on the ranks that differ. A call does not block. It may poll for the other
- * ranks for some microseconds, and may have completed when it returns. `count` is in elements.
+ * ends with WEFT_ERR_MISMATCH. A call does not block. It may poll for the other ranks for some microseconds,
+ * and may have completed when it returns. `count` is in elements.
  *
  * Return codes of all calls of this section: WEFT_IN_PROGRESS: wait for the request; WEFT_ERR_INVALID,
  * _UNSUPPORTED, _STATE, _BUSY (the request is open): nothing was started.
@@ -753,7 +753,8 @@ WEFT_API enum weft_status weft_shrink(struct weft_session *session);
  * the session's deadline. *last_out, which may be NULL, is the rank that joined last: take its parameters.
  * Return codes: WEFT_OK: all ranks are back, weft_step_next has the next step; WEFT_ERR_DEADLINE: others
  * still have data, call again, until then other calls return WEFT_ERR_STATE, except weft_finalize, weft_abort
- * and weft_test; WEFT_ERR_ABORTED: the job has ended; WEFT_ERR_STATE. */
+ * and weft_test; WEFT_ERR_ABORTED: the job has ended; WEFT_ERR_STATE: a step is open, or the job is not
+ * elastic; WEFT_ERR_BUSY: a request is open. */
 WEFT_API enum weft_status weft_join(struct weft_session *session, uint64_t timeout_ms, uint32_t *last_out);
 
 /* weft_newcomer() - whether this rank joined a running job. Constant from weft_init to weft_finalize. Any
