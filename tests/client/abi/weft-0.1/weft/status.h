@@ -59,10 +59,8 @@ enum weft_status {
     WEFT_ERR_MISMATCH = -62,    /* ranks called differently (kind, count, dtype, shape, step, lr) */
     WEFT_ERR_DIVERGED = -63,    /* replicas that must be bit-equal are not (weight hash) */
     WEFT_ERR_STALE = -64,       /* of an older epoch, incarnation or step; ignored */
-    WEFT_ERR_GREW = -66,        /* ranks are new: all take the parameters from rank 0 (weft_step_begin,
-                                 * weft_step_end) */
-    WEFT_ERR_SHRUNK = -65,      /* ranks were lost and the others go on: the step is to be run again
-                                 * (weft_step_end) */
+    WEFT_ERR_GREW = -66,        /* ranks are new: all take the parameters from rank 0 (weft_step_begin, weft_step_end) */
+    WEFT_ERR_SHRUNK = -65,      /* ranks were lost and the others go on: the step is to be run again (weft_step_end) */
 
     /* the session */
     WEFT_ERR_CLOSED = -80,   /* the object is closed or closing */
