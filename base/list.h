@@ -39,6 +39,7 @@ static inline void weft_list_remove(struct weft_list *node)
 #define weft_list_first(head, type, member) weft_container_of((head)->next, type, member)
 /* The current node may be removed. */
 #define weft_list_foreach(node, spare, head) \
-    for ((node) = (head)->next, (spare) = (node)->next; (node) != (head); (node) = (spare), (spare) = (node)->next)
+    for ((node) = (head)->next, (spare) = (node)->next; (node) != (head); \
+         (node) = (spare), (spare) = (node)->next)
 
 #endif

@@ -1,6 +1,6 @@
 /* server.h - public header of the server module, for tools and tests.
  *
- *   coordinator     membership, roster, declarations, placement, lost members: a state machine without sockets
+ *   coordinator     membership, roster, declarations, placement, loss: a state machine without sockets
  *                   (coordinator/coordinator.c) and its driver over base/net (coordinator/coordinator_net.c)
  *   shard engine    one thread, one loop, one endpoint and the chunks placed there
  *   control client  a process's end of its control connection to the coordinator

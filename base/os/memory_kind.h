@@ -1,12 +1,12 @@
 /* memory_kind.h - device memory: one table of operations per kind of device.
  *
- *     caller --(kind)--> weft_memory_ops --> struct weft_memory_ops --> runtime of the device, loaded at the first use
+ *     caller --(kind)--> weft_memory_ops --> struct weft_memory_ops --> device runtime, loaded at first use
  *
- * Callers move bytes with these calls only. No device software is linked. CUDA: the file in WEFT_CUDA_RUNTIME
- * if set, otherwise the runtime loaded in the process, otherwise the first that the system has. Streams and
- * events are the device's own handles (cudaStream_t, cudaEvent_t); NULL is the default stream. No call waits
- * for a device unless its comment states it. Any thread. Calls with a stream or an event need its device to be
- * current: use enter and leave. */
+ * Callers move bytes with these calls only. No device software is linked. CUDA: the file in
+ * WEFT_CUDA_RUNTIME if set, otherwise the runtime loaded in the process, otherwise the first that the
+ * system has. Streams and events are the device's own handles (cudaStream_t, cudaEvent_t); NULL is the
+ * default stream. No call waits for a device unless its comment states it. Any thread. Calls with a stream
+ * or an event need its device to be current: use enter and leave. */
 #ifndef WEFT_BASE_OS_MEMORY_KIND_H
 #define WEFT_BASE_OS_MEMORY_KIND_H
 

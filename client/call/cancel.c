@@ -1,8 +1,8 @@
 /* cancel.c - weft_cancel: ends a request that no other rank can know yet.
  *
- *     gathered, before weft_group_end     removed from the group of calls, on the caller's thread
- *     recv without a matched send         removed by the engine: from the queue, or from the group (weft_coll_cancel_recv)
- *     every other request                 WEFT_ERR_BUSY: another rank may have begun the operation
+ *     gathered, before weft_group_end   removed from the group of calls, on the caller's thread
+ *     recv without a matched send       the engine removes it from the queue or group (weft_coll_cancel_recv)
+ *     every other request               WEFT_ERR_BUSY: another rank may have begun the operation
  *
  * A collective that waits in this rank's queue is not cancelled: on another rank it may be posted, and
  * then the ranks would disagree about the next operation. */

@@ -142,7 +142,8 @@ static bool extents_of(const struct client_call *call, uint32_t rank, uint32_t r
                                         .root = call->root};
     const struct coll_elem_counts elems = coll_elem_counts_of(&caller, &args);
     const bool reads_out = rank == call->root && coll_kind_info_of(call->kind)->root_reads_out;
-    *extents = reads_out ? (struct client_extents){elems.out, 0} : (struct client_extents){elems.in, elems.out};
+    *extents =
+        reads_out ? (struct client_extents){elems.out, 0} : (struct client_extents){elems.in, elems.out};
     return true;
 }
 

@@ -1,8 +1,8 @@
 /* engine.c - life of the engine thread: start, deadlines, failure, stop.
  *
- *     commands ----> start of a request ----> queue of its group (group.c) ----> weft_coll_post --> done
- *                                       \----> chunks ----> transport --> result --> settled (tensor/server_mode.c)
- *                                        \---> work (work.c)
+ *     commands ----> start of a request ----> queue of its group (group.c) -> weft_coll_post --> done
+ *                          \---> chunks -> transport --> result --> settled (tensor/server_mode.c)
+ *                           \--> work (work.c)
  *
  * End: `failed` is set first, and nothing starts after it. Queued group operations complete, posted ones
  * end through weft_group_fail, and chunks that wait for a result are settled. Then the transport is

@@ -1,6 +1,6 @@
 /* event_fd.c - weft_event_fd: a descriptor that is readable when a request of the session has completed.
  *
- *     weft_event_fd       creates it, readable; from then on calls wake the engine thread, as no caller may wait for them
+ *     weft_event_fd       creates it, readable; from then on calls wake the engine thread
  *     request completes   after `done` is stored, client_event_signal adds 1
  *     weft_event_clear    reads the counter, and the descriptor is no longer readable
  *

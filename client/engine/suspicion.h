@@ -2,9 +2,9 @@
  * its own view.
  *
  *     connection broke ──► suspect, ask for a liveness check
- *                             ├──► MemberLost: that report ends the session
- *                             ├──► all alive: the link is broken; the suspicion ends the session after SUSPICION_NS
- *                             └──► no report within silence_ns: the suspicion ends the session */
+ *                             ├──► MemberLost: that report ends the session ├──► all alive: the link is
+ *                             broken; the suspicion ends the session after SUSPICION_NS └──► no report
+ *                             within silence_ns: the suspicion ends the session */
 #ifndef WEFT_CLIENT_ENGINE_SUSPICION_H
 #define WEFT_CLIENT_ENGINE_SUSPICION_H
 

@@ -1,8 +1,8 @@
 /* control.c - the connection to the coordinator: a state machine on the net thread.
  *
- *     coordinator          Challenge        Welcome      Roster       Go     Declared ...  MemberLost / Abort
- *                             |  \            |            |          |         |                 |
- *     this side             Hello           Endpoints    Ready      (data)   Declare ...     the session fails
+ *     coordinator       Challenge      Welcome      Roster      Go      Declared ...  MemberLost / Abort
+ *                          |              |           |         |          |                 |
+ *     this side          Hello        Endpoints     Ready     (data)   Declare ...    the session fails
  *
  * The net thread answers the Challenge. It stores the other messages for the caller's thread, which waits
  * in weft_init or weft_declare, or it ends the session. The caller and the engine pack their messages on

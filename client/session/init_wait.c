@@ -1,6 +1,6 @@
 /* init_wait.c - weft_init waits for the next message of the coordinator, and reports what it waits for.
  *
- *     1.5 s, then every 10 s:  Welcome received   -> ask the coordinator which members are missing, log its answer
+ *     1.5 s, then every 10 s:  Welcome received   -> ask for the missing members, log the answer
  *                              connected          -> log that the process at that address does not answer
  *                              not connected      -> base/net/net_connection.c logs the reason
  *

@@ -1,9 +1,10 @@
 /* path.h - another way to carry out operations than messages between plans.
  *
- * The table coll_path is the only symbol of the path that core/ uses; onehost/path.c fills it. A path decides per call
- * whether it accepts it, keeps its state behind struct weft_group.onehost and struct weft_coll.onehost, and ends each
- * accepted operation with coll_finish(), or returns it to the plan by messages with coll_mark_ready().
- * All functions run on the thread that holds the loop. A group without state of the path is allowed everywhere. */
+ * The table coll_path is the only symbol of the path that core/ uses; onehost/path.c fills it. A path
+ * decides per call whether it accepts it, keeps its state behind struct weft_group.onehost and struct
+ * weft_coll.onehost, and ends each accepted operation with coll_finish(), or returns it to the plan by
+ * messages with coll_mark_ready(). All functions run on the thread that holds the loop. A group without
+ * state of the path is allowed everywhere. */
 #ifndef WEFT_COLLECTIVE_CORE_PATH_H
 #define WEFT_COLLECTIVE_CORE_PATH_H
 
@@ -18,7 +19,8 @@ struct coll_path_state {
     bool is_active;    /* the path carries it out now, else messages; written by the path */
     bool is_published; /* peers saw it before the post, and it is recorded; written by the path */
     bool
-        expects_message; /* this rank or its peer counts on its message; written by the path and the interpreter */
+        expects_message; /* this rank or its peer counts on its message; written by the path and the
+                          * interpreter */
 };
 
 struct coll_path_ops {

@@ -42,11 +42,11 @@ enum {
 };
 
 /* How peers access the caller's buffers. Without DIRECT, CMA and STAGED the operation goes by messages.
- * DIRECT: the buffers are in memory that all peers map. CMA: peers copy them by process_vm_readv and writev.
- * STAGED: this rank has a stage; used if all ranks set it. UNEQUAL: pieces of unequal lengths.
- * HAS_LOCAL_PIECE: this rank copies a piece from its own input to its own output. PREFERS_DIRECT: this rank does not
- * copy in although the length permits it. CMA_REFUSED: the kernel refuses copies to this rank or to one of
- * its peers (cma_permission.c). */
+ * DIRECT: the buffers are in memory that all peers map. CMA: peers copy them by process_vm_readv and
+ * writev. STAGED: this rank has a stage; used if all ranks set it. UNEQUAL: pieces of unequal lengths.
+ * HAS_LOCAL_PIECE: this rank copies a piece from its own input to its own output. PREFERS_DIRECT: this
+ * rank does not copy in although the length permits it. CMA_REFUSED: the kernel refuses copies to this
+ * rank or to one of its peers (cma_permission.c). */
 enum onehost_flags {
     ONEHOST_DIRECT = 1,
     ONEHOST_CMA = 2,

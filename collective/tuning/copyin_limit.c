@@ -51,8 +51,8 @@ uint64_t plan_onehost_copyin_limit(enum weft_coll_kind kind, uint32_t ranks, boo
     return bounded(limit_of(kind, ranks, is_oversubscribed));
 }
 
-/* With a core per rank mapped buffers complete inside the call as well (fastpath_direct.c), so fewer bytes are
- * worth a copy. If ranks are oversubscribed, copy-in saves a time slice of each rank. */
+/* With a core per rank mapped buffers complete inside the call as well (fastpath_direct.c), so fewer bytes
+ * are worth a copy. If ranks are oversubscribed, copy-in saves a time slice of each rank. */
 uint64_t plan_onehost_copyin_limit_direct(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed)
 {
     uint64_t limit = plan_onehost_copyin_limit(kind, ranks, is_oversubscribed), direct_limit = limit;

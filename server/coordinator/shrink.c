@@ -1,10 +1,10 @@
 /* shrink.c - the job goes on with fewer or more workers, if all remaining workers agree.
  *
- *     worker lost     epoch + 1, MemberLost(epoch) to all -> each worker stops its operations, sends Shrink(epoch,
- *                     last good step) -> all sent: Shrunk(epoch, members by new rank, largest good step), in
- *                     force
- *     out of data     Join -> epoch + 1, Joined(epoch) to all -> Shrink of workers with data -> Shrunk(members)
- *                     -> every worker has joined: Shrunk(all members, last one to join)
+ *     worker lost     epoch + 1, MemberLost(epoch) to all -> each worker stops its operations, sends
+ *                     Shrink(epoch, last good step) -> all sent: Shrunk(epoch, members by new rank, largest
+ *                     good step), in force
+ *     out of data     Join -> epoch + 1, Joined(epoch) to all -> Shrink of workers with data
+ *                     -> Shrunk(members) -> every worker has joined: Shrunk(all members, last one to join)
  *     new worker      Endpoints -> epoch + 1, Grow(epoch) to all -> Shrink of all, at the end of a step
  *                     -> Shrunk(members, newcomers); to the newcomer: Roster, Ready, Go
  *

@@ -1,8 +1,8 @@
 /* weftd.h - the threads of weftd and what each owns.
  *
- *     main thread      starts everything, waits for a signal or the end, stops everything   (weftd.c)
- *     net thread       coordinator, control connection, HTTP; struct weftd below            (weftd_control.c, weftd_http.c)
- *     engine threads   one transport, one loop, one shard engine each                       (weftd_engine.c)
+ *     main thread      starts everything, waits for a signal or the end, stops everything: weftd.c
+ *     net thread       coordinator, control connection, HTTP; struct weftd: weftd_control.c, weftd_http.c
+ *     engine threads   one transport, one loop, one shard engine each: weftd_engine.c
  *
  * Threads communicate by commands: net -> engine through the loop's mailbox, engine -> net by weft_net_post.
  * The net thread wakes the main thread by an eventfd. The sender owns a command's memory and must not reuse

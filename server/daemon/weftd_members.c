@@ -1,7 +1,7 @@
 /* weftd_members.c - changes of the membership: forwards the coordinator's messages to the engines.
  *
  *     MemberLost(epoch) -> every engine fails the lost peer and leaves the epoch   (shard_members.c)
- *     Left              -> every engine ends rounds that lack that worker's contribution (shard_worker_left.c)
+ *     Left              -> every engine ends rounds that lack that worker (shard_worker_left.c)
  *     Joined(epoch)     -> every engine leaves the epoch; the worker stays connected
  *     Shrunk(epoch)     -> every engine enters the epoch with the members by new rank
  *

@@ -1,7 +1,7 @@
 /* shard_members.c - the workers of an engine change: the job goes on under a new epoch.
  *
  *     MemberLost(epoch),
- *     Joined(epoch)  --> leave_epoch: open rounds and waiting requests are discarded; older requests are ignored
+ *     Joined(epoch)  --> leave_epoch: open rounds and waiting requests are discarded, older ones ignored
  *     Shrunk(epoch)  --> enter_epoch: pending until every chunk is idle, then in force
  *     request of a newer epoch --> waits in `newer_epoch` until that epoch is in force
  *

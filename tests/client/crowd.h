@@ -43,11 +43,12 @@ void crowd_refused(struct crowd *crowd, struct weft_session *session, enum weft_
                    enum weft_status wanted, const char *words, const char *what, const char *file, int line);
 
 /* A link table (collective.links) of one host, with such a link inside it; bytes_per_second 0: with none. */
-#define CROWD_RUNS {3, 2, 5100, 900, {{100, 110, 120, 130, 140, 150, 160, 170, 180, 190, 191, 192}, \
+#define CROWD_RUNS \
+    {3, 2, 5100, 900, {{100, 110, 120, 130, 140, 150, 160, 170, 180, 190, 191, 192}, \
                                    {200, 210, 220, 230, 240, 250, 260, 270, 280, 290, 291, 292}, \
                                    {300, 310, 320, 330, 340, 350, 360, 370, 380, 390, 391, 392}, \
                                    {400, 410, 420, 430, 440, 450, 460, 470, 480, 490, 491, 492}, \
-                                   {500, 510, 520, 530, 540, 550, 560, 570, 580, 590, 591, 592}}} /* of that table */
+                                   {500, 510, 520, 530, 540, 550, 560, 570, 580, 590, 591, 592}}}
 void crowd_write_links(const char *path, const char *host, uint64_t latency_ns, uint64_t bytes_per_second);
 
 #endif

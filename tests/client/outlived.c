@@ -1,10 +1,11 @@
-/* outlived.c - a worker for tests/system whose child lives on when it is killed, and holds copies of what it
- * had open.
+/* outlived.c - a worker for tests/system. Its child survives it and holds copies of its descriptors.
  *
- *     outlived fork | exec      rank 1 starts a child that only forks, or also executes a program, and kills itself; the others wait for it in an
- *                               all_reduce and print "ended STATUS after MS ms: SENTENCE"
- *     outlived descriptors      every rank lists what an executed child finds open, before weft_init and after operations, and prints
- *                               "descriptors BEFORE AFTER", then each that is new */
+ *     outlived fork | exec      rank 1 starts a child, which may execute a program, and kills itself.
+ *                               The other ranks wait in an all_reduce and print
+ *                               "ended STATUS after MS ms: SENTENCE"
+ *     outlived descriptors      every rank lists the descriptors that an executed child inherits, before
+ *                               weft_init and after operations. It prints "descriptors BEFORE AFTER", then
+ *                               each new descriptor */
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>

@@ -570,16 +570,17 @@ static void structs(struct bench *bench)
     const uint64_t counts[RANKS] = {1, 1};
     memset(&dirty, 0x77, sizeof dirty);
     struct weft_call call;
-#define CALL(change, status, argument)                                                                                    \
-    do {                                                                                                                  \
-        call = *WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = a, .out = b, .count = 4, .dtype = WEFT_F32, .op = WEFT_SUM); \
-        change;                                                                                                           \
-        REFUSED(weft_call_start(s, &call, &r), status, call_name, argument);                                              \
-        REFUSED(weft_call_init(s, &call, &r), status, call_name, argument);                                               \
-        OK(weft_group_start(s));                                                                                          \
-        enum weft_status grouped = weft_call_start(s, &call, &r);                                                         \
-        OK(weft_group_end(s));                                                                                            \
-        HOLDS(grouped == (status));                                                                                       \
+#define CALL(change, status, argument) \
+    do { \
+        call = *WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = a, .out = b, .count = 4, .dtype = WEFT_F32, \
+                          .op = WEFT_SUM); \
+        change; \
+        REFUSED(weft_call_start(s, &call, &r), status, call_name, argument); \
+        REFUSED(weft_call_init(s, &call, &r), status, call_name, argument); \
+        OK(weft_group_start(s)); \
+        enum weft_status grouped = weft_call_start(s, &call, &r); \
+        OK(weft_group_end(s)); \
+        HOLDS(grouped == (status)); \
     } while (0)
     const char *call_name = "call";
     CALL(call.size = 8, WEFT_ERR_INVALID, "size");

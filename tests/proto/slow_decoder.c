@@ -141,12 +141,27 @@ static const struct field member[] = {
     {9, "pid", U64},    {10, "device", BOOL},    {11, "states", BOOL},       {0}};
 static const struct field roster[] = {
     {1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
-static const struct field link_cost[] = {
-    {1, "pairs", U32},        {2, "unknown", U32},    {3, "latency_ns", U64}, {4, "bytes_per_second", U64},
-    {5, "eager_bytes", U64},  {6, "inject_ns", U32},  {7, "sum_ps", U32},     {8, "pass_ps", U32},
-    {9, "incast_milli", U32}, {10, "ring", BYTES},    {11, "words_ns", U32},  {12, "slices_ns", U32},
-    {13, "said_ps", U32},     {14, "cached_ps", U32}, {15, "passed_ps", U32}, {16, "core_kib", U32},
-    {17, "last_kib", U32},    {19, "past_ps", U32},   {20, "runs", BYTES},      {21, "calibration", BYTES}, {0}};
+static const struct field link_cost[] = {{1, "pairs", U32},
+                                         {2, "unknown", U32},
+                                         {3, "latency_ns", U64},
+                                         {4, "bytes_per_second", U64},
+                                         {5, "eager_bytes", U64},
+                                         {6, "inject_ns", U32},
+                                         {7, "sum_ps", U32},
+                                         {8, "pass_ps", U32},
+                                         {9, "incast_milli", U32},
+                                         {10, "ring", BYTES},
+                                         {11, "words_ns", U32},
+                                         {12, "slices_ns", U32},
+                                         {13, "said_ps", U32},
+                                         {14, "cached_ps", U32},
+                                         {15, "passed_ps", U32},
+                                         {16, "core_kib", U32},
+                                         {17, "last_kib", U32},
+                                         {19, "past_ps", U32},
+                                         {20, "runs", BYTES},
+                                         {21, "calibration", BYTES},
+                                         {0}};
 static const struct field ready[] = {{1, "epoch", U32}, {2, "cost", PART, link_cost}, {0}};
 static const struct field go[] = {{1, "epoch", U32},     {2, "cost", PART, link_cost},
                                   {3, "committed", U64}, {4, "codec_steps", U64},

@@ -43,8 +43,8 @@ FOLDERS = {  # folder: the folders of its module that it may include besides the
     "client/engine": {"session"},
     "client/call": {"session", "engine"},
     "client/comm": {"session", "engine", "call"},
-    "client/tensor": {"session", "engine", "call"},
-    "client/elastic": {"session", "engine", "call"},
+    "client/tensor": {"session", "engine", "call", "comm"},
+    "client/elastic": {"session", "engine", "call", "comm", "tensor"},
     "server/coordinator": set(),
     "server/shard": set(),
     "server/daemon": {"coordinator", "shard"},
@@ -98,6 +98,7 @@ ALLOWED_CALLS = {  # file: rules it is the home of
 
 COLUMNS_MAX = 110
 FOLDER_FILES_MAX = 25
+RELEASED = "tests/client/abi/weft-"  # headers as they were released; not edited
 LARGE_FOLDERS = set()  # folders that hold more files; the reason is in their README
 
 WAITING_CALLS = re.compile(r"\bcuda(Malloc|Free|Host|Memcpy(?!\w*Async\b)|\w*Synchronize)\w*\s*\(")
@@ -329,7 +330,7 @@ class Tidy:
             if len(paths) > FOLDER_FILES_MAX and folder not in LARGE_FOLDERS:
                 self.breach(folder, 1, f"{len(paths)} C files; at most {FOLDER_FILES_MAX} in a folder")
         for path in self.paths:
-            if path.endswith(SOURCE):
+            if path.endswith(SOURCE) and not path.startswith(RELEASED):
                 for number, line in enumerate(self.texts[path].split("\n"), 1):
                     if len(line) > COLUMNS_MAX:
                         self.breach(path, number, f"{len(line)} columns; at most {COLUMNS_MAX}")
@@ -337,12 +338,13 @@ class Tidy:
                 self.check_readme(path)
 
     def check_readme(self, path):
-        """A name in backquotes with an ending, and the target of a link, exist below the README's folder or the top."""
+        """A name in backquotes with an ending, and the target of a link, exist below the README's folder or from the top."""
         folder = os.path.dirname(path)
         for match in re.finditer(r"`([\w./-]+\.(?:c|h|cu|py|md|proto|sh))`|\]\(([\w./-]+)\)", self.texts[path]):
             name = match.group(1) or match.group(2)
             places = (os.path.join(self.root, folder, name), os.path.join(self.root, name))
-            if not any(os.path.exists(place) for place in places):
+            below = any(path.startswith(folder + "/") and path.endswith("/" + name) for path in self.paths)
+            if not below and not any(os.path.exists(place) for place in places):
                 line = self.texts[path].count("\n", 0, match.start()) + 1
                 self.breach(path, line, f"{name} does not exist")
 

@@ -27,7 +27,8 @@
     SERVICE(bootstrap_progress) \
     SERVICE(bootstrap_send) SERVICE(bootstrap_stats) SERVICE(weft_alloc_array) SERVICE(weft_alloc_zero) \
     SERVICE(weft_assert_failed) SERVICE(weft_bytes_equal_constant_time) SERVICE(weft_environment) \
-    SERVICE(weft_error_set) SERVICE(weft_key_value_next) SERVICE(weft_key_value_set) SERVICE(weft_hmac_sha256) SERVICE(weft_library_folder) SERVICE(weft_library_open) \
+    SERVICE(weft_error_set) SERVICE(weft_key_value_next) SERVICE(weft_key_value_set) \
+    SERVICE(weft_hmac_sha256) SERVICE(weft_library_folder) SERVICE(weft_library_open) \
     SERVICE(weft_log) SERVICE(weft_random_bytes) \
     SERVICE(weft_thread_start) SERVICE(weft_transport_peer) SERVICE(weft_wipe)
 

@@ -1,5 +1,5 @@
-/* program_0_1.c - built against weft-0.1/: what a program of that release relies on. Every struct that the library fills is followed by
- * bytes that must stay. Run by `weft run -n 2`, with shards or without. */
+/* program_0_1.c - built against weft-0.1/: what a program of that release relies on. Every struct that the
+ * library fills is followed by bytes that must stay. Run by `weft run -n 2`, with shards or without. */
 #include <stdio.h>
 #include <string.h>
 
@@ -56,19 +56,27 @@ static void train(struct weft_session *session, struct weft_tensor *tensor)
     work(session, weft_tensor_init(tensor, weights), "tensor_init");
     for (uint64_t step = 1; step <= 2; step++) {
         for (int i = 0; i < COUNT; i++) grad[i] = 1;
-        work(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.5f, .weight = 1}), "step_begin");
+        work(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.5f, .weight = 1}),
+             "step_begin");
         work(session, weft_push_pull(tensor, grad, weights, &request), "push_pull");
         work(session, weft_wait(&request, 0), "wait");
         work(session, weft_step_end(session), "step_end");
-        expect(weights[0] == -0.5f * (float)step && weights[COUNT - 1] == weights[0], "the weights are not those of the step");
+        expect(weights[0] == -0.5f * (float)step && weights[COUNT - 1] == weights[0],
+               "the weights are not those of the step");
     }
 }
 
 static void sum(struct weft_session *session)
 {
     struct weft_request request = {{0}};
-    int32_t value = (int32_t)weft_rank(session) + 1, total = (int32_t)(weft_ranks(session) * (weft_ranks(session) + 1) / 2);
-    work(session, weft_call_start(session, WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = &value, .out = &value, .count = 1, .dtype = WEFT_I32), &request), "call");
+    int32_t value = (int32_t)weft_rank(session) + 1,
+            total = (int32_t)(weft_ranks(session) * (weft_ranks(session) + 1) / 2);
+    work(session,
+         weft_call_start(session,
+                         WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = &value, .out = &value, .count = 1,
+                                   .dtype = WEFT_I32),
+                         &request),
+         "call");
     work(session, weft_wait(&request, 0), "wait");
     expect(value == total, "all_reduce is not the sum");
 }

@@ -413,9 +413,10 @@ struct twin {
     struct weft_request requests[2];
 };
 
-#define MUST(session, call)                                                                                    \
-    do {                                                                                                       \
-        if ((call) < 0) return fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, weft_error_text(session)); \
+#define MUST(session, call) \
+    do { \
+        if ((call) < 0) \
+            return fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, weft_error_text(session)); \
     } while (0)
 
 static int declare_twin(struct weft_session *session, const struct place *place, int number,

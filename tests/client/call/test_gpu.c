@@ -25,10 +25,10 @@ struct side {
     void *stream, *memory[2], *event;
 };
 
-#define OPS(call)                                                                                                  \
-    do {                                                                                                           \
-        struct weft_error error = {0};                                                                             \
-        if ((call) < 0) fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, error.text), exit(1);        \
+#define OPS(call) \
+    do { \
+        struct weft_error error = {0}; \
+        if ((call) < 0) fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, error.text), exit(1); \
     } while (0)
 
 static int devices(void)

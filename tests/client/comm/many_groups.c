@@ -2,8 +2,9 @@
  * tests/system/test_groups.py. Counts bytes, no times.
  *
  *     hold N unused|used   N groups of meshes dp x tp x pp x ep: every set of axes, mesh after mesh, all
- *                          alive at once. `used`: each sums 8 bytes and 64 KiB and sends; every rank uses them
- *                          in an order of its own, so all calls of a mesh are started before one is waited for
+ *                          alive at once. `used`: each sums 8 bytes and 64 KiB and sends; every rank uses
+ *                          them in an order of its own, so all calls of a mesh are started before one is
+ *                          waited for
  *     churn N              N groups made, used and freed, one after the other
  *
  * Prints "hold N PSS HEAP FDS" or "churn N PSS HEAP FDS" after the first few and at the end: Pss of the

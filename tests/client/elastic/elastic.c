@@ -21,8 +21,9 @@
  *     grow     as without a name, until there are RANKS ranks again, one of them new, and MORE steps. New
  *              ranks receive the state from rank 0, which writes it to DIRECTORY/state-STEP. Prints
  *              "grew STEP" each time
- *     join     EPOCHS times each rank runs STEPS steps, plus one for each lower rank, then joins. A rank kills
- *              itself in a step or, with KILL_STEP 0, while it rests: the others run steps until it is gone
+ *     join     EPOCHS times each rank runs STEPS steps, plus one for each lower rank, then joins. A rank
+ *              kills itself in a step or, with KILL_STEP 0, while it rests: the other ranks run steps until
+ *              it is lost
  *     abort    all ranks wait for operations that never complete; one aborts the job from another thread */
 #include <pthread.h>
 #include <signal.h>
