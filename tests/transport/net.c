@@ -282,7 +282,7 @@ bool filled(const void *memory, size_t bytes, uint32_t seed)
     return true;
 }
 
-void net_meet_each_other(struct net *net)
+void net_connect_pair(struct net *net)
 {
     struct op send, recv;
     char in[2];

@@ -43,7 +43,7 @@ void *net_alloc(struct net *net, size_t bytes);
 void net_give(struct net *net, void *memory);
 void net_pump(struct net *net);
 /* Two endpoints, and a message from the first to the second. */
-void net_meet_each_other(struct net *net);
+void net_connect_pair(struct net *net);
 /* WEFT_TEST_DEVICES: network devices of the endpoints, in turn, separated by blanks. NULL: the default. */
 const char *net_devices(int index);
 bool net_is_sim(const struct flavour *flavour);

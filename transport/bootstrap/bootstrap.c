@@ -115,7 +115,7 @@ static bool options_are_fine(const struct bootstrap_options *options)
 }
 
 enum weft_status bootstrap_open(struct weft_env *env, const struct bootstrap_options *options,
-                                struct bootstrap **meet_out, struct weft_error *error)
+                                struct bootstrap **bootstrap_out, struct weft_error *error)
 {
     if (!options_are_fine(options))
         return weft_error_set(error, WEFT_ERR_INVALID, "a bootstrap option is missing or out of its range");
@@ -144,7 +144,7 @@ enum weft_status bootstrap_open(struct weft_env *env, const struct bootstrap_opt
     /* `secret`, `bind_host` and `advertise` are borrowed until here. */
     bootstrap->options.secret = NULL;
     bootstrap->options.bind_host = bootstrap->options.advertise = NULL;
-    *meet_out = bootstrap;
+    *bootstrap_out = bootstrap;
     return WEFT_OK;
 }
 

@@ -125,7 +125,7 @@ struct bootstrap_stats {
  * (no free port in the range), _AUTH (TCP beyond this host without a secret), _LIMIT (descriptors),
  * _NO_MEMORY, _IO; with a sentence. */
 enum weft_status bootstrap_open(struct weft_env *env, const struct bootstrap_options *options,
-                                struct bootstrap **meet_out, struct weft_error *error);
+                                struct bootstrap **bootstrap_out, struct weft_error *error);
 /* Closes every connection; calls no callback. NULL is fine. */
 void bootstrap_close(struct bootstrap *bootstrap);
 

@@ -95,9 +95,9 @@ void bootstrap_forget(struct bootstrap_peer *peer)
     core_imported->bootstrap_forget(peer);
 }
 enum weft_status bootstrap_open(struct weft_env *env, const struct bootstrap_options *options,
-                                struct bootstrap **meet_out, struct weft_error *error)
+                                struct bootstrap **bootstrap_out, struct weft_error *error)
 {
-    return core_imported->bootstrap_open(env, options, meet_out, error);
+    return core_imported->bootstrap_open(env, options, bootstrap_out, error);
 }
 void bootstrap_options_init(struct bootstrap_options *options)
 {

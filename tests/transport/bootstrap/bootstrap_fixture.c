@@ -9,7 +9,7 @@
 
 #include "transport/bootstrap/bootstrap_internal.h"
 
-static void keep(struct bootstrap_contact *who, int *descriptors, uint32_t count)
+static void keep(struct fixture_peer *who, int *descriptors, uint32_t count)
 {
     for (uint32_t i = 0; i < who->descriptor_count; i++) close(who->descriptors[i]);
     who->descriptor_count = count;
@@ -22,7 +22,7 @@ static void keep(struct bootstrap_contact *who, int *descriptors, uint32_t count
 static void on_met(void *owner, struct bootstrap_peer *peer, const void *parameters, size_t bytes,
                    int *descriptors, uint32_t count)
 {
-    struct bootstrap_contact *who = owner;
+    struct fixture_peer *who = owner;
     assert_ptr_equal(who->peer, peer);
     assert_int_equal(bootstrap_peer_id(peer), who->id);
     assert_int_equal(who->disconnected, 0);
@@ -38,7 +38,7 @@ static void on_met(void *owner, struct bootstrap_peer *peer, const void *paramet
 static void on_message(void *owner, struct bootstrap_peer *peer, const void *data, size_t bytes,
                        int *descriptors, uint32_t count)
 {
-    struct bootstrap_contact *who = owner;
+    struct fixture_peer *who = owner;
     assert_int_equal(who->connected, 1);
     who->messages++;
     who->message_bytes = (uint32_t)bytes;
@@ -48,7 +48,7 @@ static void on_message(void *owner, struct bootstrap_peer *peer, const void *dat
 
 static void on_gone(void *owner, struct bootstrap_peer *peer, enum weft_status status, const char *text)
 {
-    struct bootstrap_contact *who = owner;
+    struct fixture_peer *who = owner;
     assert_ptr_equal(who->peer, peer);
     assert_true(status < 0 && text[0] != 0);
     who->disconnected++;
@@ -89,13 +89,13 @@ void place_close(struct place *place)
     place->bootstrap = NULL;
 }
 
-enum weft_status place_ask(struct place *place, struct bootstrap_contact *who, const struct place *other,
-                           const void *parameters, size_t bytes, const int *descriptors, uint32_t count)
+enum weft_status place_connect(struct place *place, struct fixture_peer *who, const struct place *other,
+                               const void *parameters, size_t bytes, const int *descriptors, uint32_t count)
 {
     size_t address_bytes;
     const void *address = bootstrap_address(other->bootstrap, &address_bytes);
     bool forget = who->forget_in_connected;
-    *who = (struct bootstrap_contact){.place = place, .id = other->id, .forget_in_connected = forget};
+    *who = (struct fixture_peer){.place = place, .id = other->id, .forget_in_connected = forget};
     return bootstrap_connect(place->bootstrap, other->id, address, address_bytes, parameters, bytes,
                              descriptors, count, who, &who->peer);
 }

@@ -34,12 +34,12 @@ static void open_two(struct place *a, struct place *b, const char *secret)
     place_open(b, &options);
 }
 
-static void meet_two(struct place *a, struct place *b, struct bootstrap_contact *of_a,
-                     struct bootstrap_contact *of_b)
+static void connect_two(struct place *a, struct place *b, struct fixture_peer *of_a,
+                        struct fixture_peer *of_b)
 {
     open_two(a, b, "secret");
-    assert_int_equal(place_ask(a, of_a, b, "pa", 2, NULL, 0), WEFT_OK);
-    assert_int_equal(place_ask(b, of_b, a, "pbb", 3, NULL, 0), WEFT_OK);
+    assert_int_equal(place_connect(a, of_a, b, "pa", 2, NULL, 0), WEFT_OK);
+    assert_int_equal(place_connect(b, of_b, a, "pbb", 3, NULL, 0), WEFT_OK);
     STEP_UNTIL(((struct place *const[]){a, b}), 2, of_a->connected && of_b->connected);
 }
 
@@ -49,17 +49,17 @@ static void either_asks_first(void **state)
     memset(most, 9, sizeof most);
     for (int order = 0; order < 4; order++) {
         struct place a, b, *const both[] = {&a, &b};
-        struct bootstrap_contact of_a = {0}, of_b = {0};
+        struct fixture_peer of_a = {0}, of_b = {0};
         open_two(&a, &b, order % 2 ? "secret" : NULL);
-        if (order < 2) assert_int_equal(place_ask(&a, &of_a, &b, most, sizeof most, NULL, 0), WEFT_OK);
-        else assert_int_equal(place_ask(&b, &of_b, &a, NULL, 0, NULL, 0), WEFT_OK);
+        if (order < 2) assert_int_equal(place_connect(&a, &of_a, &b, most, sizeof most, NULL, 0), WEFT_OK);
+        else assert_int_equal(place_connect(&b, &of_b, &a, NULL, 0, NULL, 0), WEFT_OK);
         for (int i = 0; i < 20; i++) place_step(both, 2);
         struct bootstrap_stats stats;
         bootstrap_stats(b.bootstrap, &stats);
         assert_int_equal(stats.early, order < 2 ? 1 : 0); /* proven, and kept until bootstrap_connect */
         assert_int_equal(stats.half_open, 0);
-        if (order < 2) assert_int_equal(place_ask(&b, &of_b, &a, NULL, 0, NULL, 0), WEFT_OK);
-        else assert_int_equal(place_ask(&a, &of_a, &b, most, sizeof most, NULL, 0), WEFT_OK);
+        if (order < 2) assert_int_equal(place_connect(&b, &of_b, &a, NULL, 0, NULL, 0), WEFT_OK);
+        else assert_int_equal(place_connect(&a, &of_a, &b, most, sizeof most, NULL, 0), WEFT_OK);
         STEP_UNTIL(both, 2, of_a.connected && of_b.connected);
         assert_int_equal(of_a.parameter_bytes, 0);
         assert_int_equal(of_b.parameter_bytes, sizeof most);
@@ -76,8 +76,8 @@ static void messages(void **state)
 {
     static uint8_t most[BOOTSTRAP_MESSAGE_BYTES_MAX];
     struct place a, b, *const both[] = {&a, &b};
-    struct bootstrap_contact of_a = {0}, of_b = {0};
-    meet_two(&a, &b, &of_a, &of_b);
+    struct fixture_peer of_a = {0}, of_b = {0};
+    connect_two(&a, &b, &of_a, &of_b);
     int sent = 0;
     for (;; sent++) { /* until the queue is full; the peer does not read */
         memset(most, sent, sizeof most);
@@ -104,17 +104,17 @@ static void messages(void **state)
 static void descriptors(void **state)
 {
     struct place a, b, *const both[] = {&a, &b};
-    struct bootstrap_contact of_a = {0}, of_b = {0};
+    struct fixture_peer of_a = {0}, of_b = {0};
     open_two(&a, &b, "secret");
     int file = memfd_create("test", MFD_CLOEXEC), files[BOOTSTRAP_DESCRIPTORS_MAX];
     assert_int_equal(write(file, "in the file", 11), 11);
     for (uint32_t i = 0; i < BOOTSTRAP_DESCRIPTORS_MAX; i++) files[i] = file;
     if (family == BOOTSTRAP_TCP) {
-        assert_int_equal(place_ask(&a, &of_a, &b, "p", 1, &file, 1), WEFT_ERR_INVALID);
+        assert_int_equal(place_connect(&a, &of_a, &b, "p", 1, &file, 1), WEFT_ERR_INVALID);
     } else {
         static const uint8_t filler[BOOTSTRAP_MESSAGE_BYTES_MAX];
-        assert_int_equal(place_ask(&a, &of_a, &b, "p", 1, files, BOOTSTRAP_DESCRIPTORS_MAX), WEFT_OK);
-        assert_int_equal(place_ask(&b, &of_b, &a, "p", 1, files, 2), WEFT_OK);
+        assert_int_equal(place_connect(&a, &of_a, &b, "p", 1, files, BOOTSTRAP_DESCRIPTORS_MAX), WEFT_OK);
+        assert_int_equal(place_connect(&b, &of_b, &a, "p", 1, files, 2), WEFT_OK);
         STEP_UNTIL(both, 2, of_a.connected && of_b.connected);
         assert_int_equal(of_b.descriptor_count, BOOTSTRAP_DESCRIPTORS_MAX);
         assert_int_equal(of_a.descriptor_count, 2);
@@ -143,8 +143,8 @@ static void descriptors(void **state)
 static void closing_is_noticed(void **state)
 {
     struct place a, b, *const both[] = {&a, &b};
-    struct bootstrap_contact of_a = {0}, of_b = {0};
-    meet_two(&a, &b, &of_a, &of_b);
+    struct fixture_peer of_a = {0}, of_b = {0};
+    connect_two(&a, &b, &of_a, &of_b);
     assert_int_equal(bootstrap_send(of_a.peer, "bye", 3, NULL, 0), WEFT_OK);
     place_close(&a);
     STEP_UNTIL(both, 2, of_b.disconnected);
@@ -156,10 +156,10 @@ static void closing_is_noticed(void **state)
 static void forgetting_inside_callbacks(void **state)
 {
     struct place a, b, *const both[] = {&a, &b};
-    struct bootstrap_contact of_a = {.forget_in_connected = true}, of_b = {0};
+    struct fixture_peer of_a = {.forget_in_connected = true}, of_b = {0};
     open_two(&a, &b, "secret");
-    place_ask(&a, &of_a, &b, "p", 1, NULL, 0);
-    place_ask(&b, &of_b, &a, "p", 1, NULL, 0);
+    place_connect(&a, &of_a, &b, "p", 1, NULL, 0);
+    place_connect(&b, &of_b, &a, "p", 1, NULL, 0);
     STEP_UNTIL(both, 2, of_a.connected && of_b.disconnected);
     assert_int_equal(of_a.disconnected, 0);
     place_close(&a);
@@ -169,7 +169,7 @@ static void forgetting_inside_callbacks(void **state)
 static void wrong_calls(void **state)
 {
     struct place a, b;
-    struct bootstrap_contact of_a = {0}, other = {0};
+    struct fixture_peer of_a = {0}, other = {0};
     open_two(&a, &b, "secret");
     struct bootstrap_peer *peer;
     size_t bytes;
@@ -190,8 +190,8 @@ static void wrong_calls(void **state)
     changed[1] = (uint8_t)(family == BOOTSTRAP_UNIX ? 4 : 1);
     assert_int_equal(bootstrap_connect(a.bootstrap, 2, changed, bytes, NULL, 0, NULL, 0, &other, &peer),
                      WEFT_ERR_MALFORMED);
-    assert_int_equal(place_ask(&a, &of_a, &b, NULL, 0, NULL, 0), WEFT_OK);
-    assert_int_equal(place_ask(&a, &other, &b, NULL, 0, NULL, 0), WEFT_ERR_EXISTS);
+    assert_int_equal(place_connect(&a, &of_a, &b, NULL, 0, NULL, 0), WEFT_OK);
+    assert_int_equal(place_connect(&a, &other, &b, NULL, 0, NULL, 0), WEFT_ERR_EXISTS);
     assert_int_equal(bootstrap_send(of_a.peer, "m", 1, NULL, 0), WEFT_ERR_STATE);
     place_close(&a);
     place_close(&b);
@@ -206,7 +206,7 @@ static void two_secrets(void **state)
         {"one", "two", WEFT_ERR_AUTH}, {"one", NULL, WEFT_ERR_VERSION}, {NULL, "two", WEFT_ERR_VERSION}};
     for (size_t i = 0; i < 3; i++) {
         struct place a, b, *const both[] = {&a, &b};
-        struct bootstrap_contact of_a = {0}, of_b = {0};
+        struct fixture_peer of_a = {0}, of_b = {0};
         struct bootstrap_options options;
         struct bootstrap_stats stats;
         place_options(&options, family, 1, rows[i].a);
@@ -214,8 +214,8 @@ static void two_secrets(void **state)
         place_options(&options, family, 2, rows[i].b);
         options.connect_timeout_ns = WEFT_MS(300);
         place_open(&b, &options);
-        place_ask(&a, &of_a, &b, NULL, 0, NULL, 0);
-        place_ask(&b, &of_b, &a, NULL, 0, NULL, 0);
+        place_connect(&a, &of_a, &b, NULL, 0, NULL, 0);
+        place_connect(&b, &of_b, &a, NULL, 0, NULL, 0);
         STEP_UNTIL(both, 2, of_a.disconnected && of_b.disconnected);
         assert_int_equal(of_a.status, rows[i].status);
         assert_int_equal(of_b.status, WEFT_ERR_UNREACHABLE); /* no authenticated peer connected */
@@ -232,9 +232,9 @@ static void two_secrets(void **state)
 static void nobody_listens(void **state)
 {
     struct place a, b, *const one[] = {&a};
-    struct bootstrap_contact of_a = {0};
+    struct fixture_peer of_a = {0};
     open_two(&a, &b, "secret");
-    place_ask(&a, &of_a, &b, NULL, 0, NULL, 0); /* while it listens: the address is real */
+    place_connect(&a, &of_a, &b, NULL, 0, NULL, 0); /* while it listens: the address is real */
     bootstrap_forget(of_a.peer);
     size_t bytes;
     uint8_t address[BOOTSTRAP_ADDRESS_BYTES_MAX];
@@ -254,14 +254,14 @@ static void nobody_listens(void **state)
 static void a_killed_process_is_noticed(void **state)
 {
     struct place a, b, *const one[] = {&b};
-    struct bootstrap_contact of_b = {0};
+    struct fixture_peer of_b = {0};
     struct bootstrap_options options;
     int blob[2], report[2];
     assert_int_equal(pipe(blob), 0);
     assert_int_equal(pipe(report), 0);
     pid_t child = fork();
     if (child == 0) {
-        struct bootstrap_contact of_a = {0};
+        struct fixture_peer of_a = {0};
         place_options(&options, family, 1, "secret");
         if (family == BOOTSTRAP_TCP) options.bind_host = "127.0.0.1";
         place_open(&a, &options);
@@ -270,7 +270,7 @@ static void a_killed_process_is_noticed(void **state)
         if (write(report[1], address, bytes) != (ssize_t)bytes) _exit(1);
         uint8_t theirs[BOOTSTRAP_ADDRESS_BYTES_MAX];
         ssize_t got = read(blob[0], theirs, sizeof theirs);
-        of_a = (struct bootstrap_contact){.place = &a, .id = 2};
+        of_a = (struct fixture_peer){.place = &a, .id = 2};
         if (bootstrap_connect(a.bootstrap, 2, theirs, (size_t)got, NULL, 0, NULL, 0, &of_a, &of_a.peer) !=
             WEFT_OK)
             _exit(2);
@@ -292,7 +292,7 @@ static void a_killed_process_is_noticed(void **state)
     const void *address = bootstrap_address(b.bootstrap, &bytes);
     ssize_t got = read(report[0], theirs, sizeof theirs);
     assert_true(got > 0);
-    of_b = (struct bootstrap_contact){.place = &b, .id = 1};
+    of_b = (struct fixture_peer){.place = &b, .id = 1};
     assert_int_equal(
         bootstrap_connect(b.bootstrap, 1, theirs, (size_t)got, NULL, 0, NULL, 0, &of_b, &of_b.peer), WEFT_OK);
     assert_int_equal(write(blob[1], address, bytes), bytes);
@@ -313,7 +313,7 @@ static void a_thousand_at_once(void **state)
 {
     enum { MANY = 1000, DESCRIPTORS_EACH = 6 };
     static struct place places[MANY + 1], *all[MANY + 1];
-    static struct bootstrap_contact of_one[MANY], of_many[MANY];
+    static struct fixture_peer of_one[MANY], of_many[MANY];
     struct bootstrap_options options;
     struct rlimit limit;
     int many = MANY;
@@ -325,13 +325,14 @@ static void a_thousand_at_once(void **state)
         all[i] = &places[i];
     }
     for (int i = 0; i < many; i++) {
-        assert_int_equal(place_ask(&places[i], &of_many[i], &places[many], "me", 2, NULL, 0), WEFT_OK);
+        assert_int_equal(place_connect(&places[i], &of_many[i], &places[many], "me", 2, NULL, 0), WEFT_OK);
         if (i % 2)
-            assert_int_equal(place_ask(&places[many], &of_one[i], &places[i], "you", 3, NULL, 0), WEFT_OK);
+            assert_int_equal(place_connect(&places[many], &of_one[i], &places[i], "you", 3, NULL, 0),
+                             WEFT_OK);
     }
     for (int i = 0; i < 3; i++) place_step(all, many + 1);
     for (int i = 0; i < many; i += 2)
-        assert_int_equal(place_ask(&places[many], &of_one[i], &places[i], "you", 3, NULL, 0), WEFT_OK);
+        assert_int_equal(place_connect(&places[many], &of_one[i], &places[i], "you", 3, NULL, 0), WEFT_OK);
     for (int i = 0; i < many; i++) STEP_UNTIL(all, many + 1, of_one[i].connected && of_many[i].connected);
     struct bootstrap_stats stats;
     bootstrap_stats(places[many].bootstrap, &stats);
@@ -391,20 +392,20 @@ static void bad_options(void **state)
     }
 }
 
-static enum weft_status meet_and_talk(struct weft_env *env, void *context)
+static enum weft_status connect_and_exchange(struct weft_env *env, void *context)
 {
     struct bootstrap_options options;
     struct place a = {0}, b = {0}, *const both[] = {&a, &b};
-    struct bootstrap_contact of_a = {0}, of_b = {0};
+    struct fixture_peer of_a = {0}, of_b = {0};
     place_options(&options, family, 1, "secret");
     a.id = 1, b.id = 2;
     options.connect_timeout_ns = WEFT_MS(500);
     enum weft_status status = bootstrap_open(env, &options, &a.bootstrap, NULL);
     options.id = 2;
     if (status >= 0) status = bootstrap_open(env, &options, &b.bootstrap, NULL);
-    if (status >= 0) status = place_ask(&a, &of_a, &b, "p", 1, NULL, 0);
+    if (status >= 0) status = place_connect(&a, &of_a, &b, "p", 1, NULL, 0);
     for (int i = 0; status >= 0 && i < 5; i++) place_step(both, 2);
-    if (status >= 0) status = place_ask(&b, &of_b, &a, "p", 1, NULL, 0);
+    if (status >= 0) status = place_connect(&b, &of_b, &a, "p", 1, NULL, 0);
     while (status >= 0 && !(of_a.connected && of_b.connected) && !of_a.disconnected && !of_b.disconnected)
         place_step(both, 2);
     if (of_a.connected && of_b.connected && !of_a.disconnected && !of_b.disconnected)
@@ -420,7 +421,7 @@ static enum weft_status meet_and_talk(struct weft_env *env, void *context)
 /* A connection refused for lack of memory is dialled again and succeeds. */
 static enum weft_status tolerant(struct weft_env *env, void *context)
 {
-    enum weft_status status = meet_and_talk(env, context);
+    enum weft_status status = connect_and_exchange(env, context);
     struct fail_env *fail = weft_container_of(env, struct fail_env, env);
     return status == WEFT_OK && fail->failed ? WEFT_ERR_NO_MEMORY : status;
 }
@@ -434,7 +435,7 @@ static void every_allocation_fails_once(void **state)
 static void out_of_descriptors(void **state)
 {
     struct place a, b, *const both[] = {&a, &b};
-    struct bootstrap_contact of_a = {0}, of_b = {0};
+    struct fixture_peer of_a = {0}, of_b = {0};
     struct rlimit before, tight;
     open_two(&a, &b, "secret");
     getrlimit(RLIMIT_NOFILE, &before);
@@ -442,8 +443,8 @@ static void out_of_descriptors(void **state)
     tight.rlim_cur = (rlim_t)dup(0); /* the next descriptor exceeds the limit: none for a dialler */
     close((int)tight.rlim_cur);
     setrlimit(RLIMIT_NOFILE, &tight);
-    place_ask(&a, &of_a, &b, "p", 1, NULL, 0);
-    place_ask(&b, &of_b, &a, "p", 1, NULL, 0);
+    place_connect(&a, &of_a, &b, "p", 1, NULL, 0);
+    place_connect(&b, &of_b, &a, "p", 1, NULL, 0);
     for (int i = 0; i < 20; i++) place_step(both, 2);
     tight.rlim_cur += 1; /* one for the dialler, none for the listener */
     setrlimit(RLIMIT_NOFILE, &tight);

@@ -56,12 +56,12 @@ static void open_victim(struct place *victim, uint64_t half_open_ns, uint32_t ha
 static void honest_pair_meets(struct place *victim)
 {
     struct place honest, *const both[] = {victim, &honest};
-    struct bootstrap_contact of_victim = {0}, of_honest = {0};
+    struct fixture_peer of_victim = {0}, of_honest = {0};
     struct bootstrap_options options;
     place_options(&options, family, HONEST, "secret");
     place_open(&honest, &options);
-    assert_int_equal(place_ask(&honest, &of_honest, victim, "h", 1, NULL, 0), WEFT_OK);
-    assert_int_equal(place_ask(victim, &of_victim, &honest, "v", 1, NULL, 0), WEFT_OK);
+    assert_int_equal(place_connect(&honest, &of_honest, victim, "h", 1, NULL, 0), WEFT_OK);
+    assert_int_equal(place_connect(victim, &of_victim, &honest, "v", 1, NULL, 0), WEFT_OK);
     STEP_UNTIL(both, 2, of_honest.connected && of_victim.connected);
     place_close(&honest);
     STEP_UNTIL(both, 2, of_victim.disconnected);
@@ -241,13 +241,13 @@ static void insider_send(struct insider *insider, const void *data, uint32_t byt
     assert_int_equal(send(insider->fd, frame, total, MSG_NOSIGNAL), total);
 }
 
-static void ask_for_insider(struct place *victim, struct bootstrap_contact *who)
+static void ask_for_insider(struct place *victim, struct fixture_peer *who)
 {
     struct bootstrap_options options;
     struct place model;
     place_options(&options, family, INSIDER, "secret");
     place_open(&model, &options); /* only for an address with that id */
-    assert_int_equal(place_ask(victim, who, &model, "v", 1, NULL, 0), WEFT_OK);
+    assert_int_equal(place_connect(victim, who, &model, "v", 1, NULL, 0), WEFT_OK);
     place_close(&model);
 }
 
@@ -273,7 +273,7 @@ static void frames_that_do_not_fit(void **state)
     for (int row = 0; row < ROWS; row++) {
         if (row == EXTRA_DESCRIPTORS && family == BOOTSTRAP_TCP) continue;
         struct place victim, *const one[] = {&victim};
-        struct bootstrap_contact who = {0};
+        struct fixture_peer who = {0};
         struct insider insider;
         open_victim(&victim, WEFT_SECONDS(5), 256);
         ask_for_insider(&victim, &who);
@@ -343,7 +343,7 @@ static void uninvited(void **state)
 static void impostor(void **state)
 {
     struct place victim, *const one[] = {&victim};
-    struct bootstrap_contact who = {0};
+    struct fixture_peer who = {0};
     struct insider first, second;
     open_victim(&victim, WEFT_SECONDS(5), 256);
     ask_for_insider(&victim, &who);
@@ -429,19 +429,19 @@ static void middle_close(struct middle *middle)
 }
 
 static void open_pair_through(struct place *dialler, struct place *victim, struct middle *middle,
-                              struct bootstrap_contact *of_dialler, struct bootstrap_contact *of_victim)
+                              struct fixture_peer *of_dialler, struct fixture_peer *of_victim)
 {
     struct bootstrap_options options;
     place_options(&options, family, HONEST, "secret");
     place_open(dialler, &options);
     open_victim(victim, WEFT_SECONDS(5), 256);
     middle_open(middle, victim);
-    *of_dialler = (struct bootstrap_contact){.place = dialler, .id = VICTIM};
-    *of_victim = (struct bootstrap_contact){0};
+    *of_dialler = (struct fixture_peer){.place = dialler, .id = VICTIM};
+    *of_victim = (struct fixture_peer){0};
     assert_int_equal(bootstrap_connect(dialler->bootstrap, VICTIM, middle->address, middle->address_bytes,
                                        "p", 1, NULL, 0, of_dialler, &of_dialler->peer),
                      WEFT_OK);
-    assert_int_equal(place_ask(victim, of_victim, dialler, "p", 1, NULL, 0), WEFT_OK);
+    assert_int_equal(place_connect(victim, of_victim, dialler, "p", 1, NULL, 0), WEFT_OK);
 }
 
 #define PASS_UNTIL(expression)         \
@@ -453,7 +453,7 @@ static void open_pair_through(struct place *dialler, struct place *victim, struc
 static void replayed_transcript(void **state)
 {
     struct place dialler, victim, *const both[] = {&dialler, &victim};
-    struct bootstrap_contact of_dialler, of_victim;
+    struct fixture_peer of_dialler, of_victim;
     struct middle middle;
     open_pair_through(&dialler, &victim, &middle, &of_dialler, &of_victim);
     PASS_UNTIL(of_dialler.connected && of_victim.connected);
@@ -471,7 +471,7 @@ static void replayed_transcript(void **state)
 static void echoed(void **state)
 {
     struct place dialler, victim, *const both[] = {&dialler, &victim};
-    struct bootstrap_contact of_dialler, of_victim;
+    struct fixture_peer of_dialler, of_victim;
     struct middle middle;
     open_pair_through(&dialler, &victim, &middle, &of_dialler, &of_victim);
     middle.echo = true;
@@ -491,7 +491,7 @@ static void changed_on_the_way(void **state)
                          HANDSHAKE_FRAME_BYTES + 1 + WEFT_HMAC_BYTES;
     for (size_t flip = 1; flip <= total; flip += 5) {
         struct place dialler, victim;
-        struct bootstrap_contact of_dialler, of_victim;
+        struct fixture_peer of_dialler, of_victim;
         struct middle middle;
         struct bootstrap_stats stats = {0};
         open_pair_through(&dialler, &victim, &middle, &of_dialler, &of_victim);

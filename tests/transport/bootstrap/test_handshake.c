@@ -279,7 +279,7 @@ static void reflected(void **state)
 }
 
 /* Before its proof a peer receives one hello and nothing that depends on the secret. */
-static void strangers_learn_nothing(void **state)
+static void unproven_peers_learn_nothing(void **state)
 {
     struct side dialer, with_s, with_t;
     struct pipe heard_s = {.bytes = 0}, heard_t = {.bytes = 0};
@@ -341,7 +341,7 @@ int main(void)
         cmocka_unit_test(replay),
         cmocka_unit_test(replay_inside),
         cmocka_unit_test(reflected),
-        cmocka_unit_test(strangers_learn_nothing),
+        cmocka_unit_test(unproven_peers_learn_nothing),
         cmocka_unit_test(garbage_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

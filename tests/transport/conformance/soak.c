@@ -399,7 +399,7 @@ static void run_until(uint64_t end_ns, struct memory_use *use)
         endpoint_set_pump(&soak.endpoint_set);
         hear_news();
         look_at_all();
-        soak_accesses_look(&soak.accesses);
+        soak_accesses_progress(&soak.accesses);
         if (round % 16 == 0) sample_memory(use);
     }
 }

@@ -206,7 +206,7 @@ static void look_at(struct soak_accesses *accesses, struct access *access, uint6
                  access->bytes, access->user_id, access->owner_id);
 }
 
-void soak_accesses_look(struct soak_accesses *accesses)
+void soak_accesses_progress(struct soak_accesses *accesses)
 {
     struct weft_list *node, *spare;
     uint64_t now_ns = net_now_ns();
@@ -240,7 +240,7 @@ void soak_accesses_check(struct soak_accesses *accesses, uint32_t id)
 
 void soak_accesses_fini(struct soak_accesses *accesses)
 {
-    for (int i = 0; i < 3; i++) soak_accesses_look(accesses); /* no endpoint lives: every step passes */
+    for (int i = 0; i < 3; i++) soak_accesses_progress(accesses); /* no endpoint lives: every step passes */
     assert_int_equal(accesses->alive, 0);
     while (accesses->quarantined > 0) release_oldest(accesses);
 }

@@ -16,7 +16,7 @@ struct soak_accesses {
     uint64_t next_tag;
     int alive, quarantined;
     uint64_t started, cancelled; /* a window was closed over a put or a get */
-    uint64_t rounds; /* of soak_accesses_look */
+    uint64_t rounds;             /* of soak_accesses_progress */
 };
 
 void soak_accesses_init(struct soak_accesses *accesses, struct endpoint_set *endpoint_set,
@@ -24,7 +24,7 @@ void soak_accesses_init(struct soak_accesses *accesses, struct endpoint_set *end
 /* `user` (which sees the owner as `peer`) accesses memory of `owner`; no effect if the flavour has no
  * windows. */
 void soak_access_start(struct soak_accesses *accesses, int owner, int user, struct weft_peer *peer);
-void soak_accesses_look(struct soak_accesses *accesses);
+void soak_accesses_progress(struct soak_accesses *accesses);
 /* The endpoint `id` was freed: fails if one of its operations has not completed once. */
 void soak_accesses_check(struct soak_accesses *accesses, uint32_t id);
 /* After the last endpoint was freed. */

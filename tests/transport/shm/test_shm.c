@@ -219,7 +219,7 @@ static void test_copies(void **state)
 
 /* Large CMA payloads are copied from both ends, each byte once. The receiver reads what the sender cannot
  * write; what the receiver cannot read is staged. */
-static void test_share(void **state)
+static void test_split(void **state)
 {
     enum { BYTES = (3 << 20) + 777, FINE = 0, SENDER_FAILS, RECEIVER_FAILS, SENDER_IS_AWAY, CASES };
     for (int how = FINE; how < CASES; how++) {
@@ -419,7 +419,7 @@ static void test_memory(void **state)
 }
 
 /* Non-temporal copy: any length and alignment, no other byte is changed. */
-static void test_copy_past_cache(void **state)
+static void test_copy_nontemporal(void **state)
 {
     enum { MOST = 70000, SLACK = 256 };
     static uint8_t from[MOST + SLACK], to[MOST + SLACK], before[MOST + SLACK];
@@ -437,7 +437,7 @@ static void test_copy_past_cache(void **state)
 }
 
 /* Claiming lines changes no byte, in the range or beside it. */
-static void test_take_lines(void **state)
+static void test_claim_lines(void **state)
 {
     enum { MOST = 70000, SLACK = 256 };
     static uint8_t memory[MOST + SLACK], before[MOST + SLACK];
@@ -460,10 +460,10 @@ int main(void)
         cmocka_unit_test(test_close_under_a_user),
         cmocka_unit_test(test_close_without_fence),
         cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_copy_past_cache),
-        cmocka_unit_test(test_take_lines),
+        cmocka_unit_test(test_copy_nontemporal),
+        cmocka_unit_test(test_claim_lines),
         cmocka_unit_test(test_slot_of_a_stopped_peer),
-        cmocka_unit_test(test_share),
+        cmocka_unit_test(test_split),
         cmocka_unit_test(test_exchange),
         cmocka_unit_test(test_scribbled_ring),
     };

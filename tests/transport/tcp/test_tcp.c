@@ -35,7 +35,7 @@ static void test_silent_while_idle(void **state)
     struct net net;
     if (!own_network) skip();
     net_open(&net, &impatient, 2);
-    net_meet_each_other(&net);
+    net_connect_pair(&net);
     switch_loopback(false);
     PUMP_UNTIL(&net, net.failed_count[0] == 1 && net.failed_count[1] == 1);
     assert_int_equal(net.failed_status[0], WEFT_ERR_PEER_LOST);
@@ -50,7 +50,7 @@ static void test_silent_while_busy(void **state)
     struct op send, recv;
     if (!own_network) skip();
     net_open(&net, &impatient, 2);
-    net_meet_each_other(&net);
+    net_connect_pair(&net);
     switch_loopback(false);
     char in[2];
     op_recv(&recv, net.transports[1], 100, TAG(1), in, 2);
@@ -70,7 +70,7 @@ static void test_standing_still(void **state)
     struct op send, recv;
     char *out = calloc(1, BIG), *in = calloc(1, BIG);
     net_open(&net, &impatient, 2);
-    net_meet_each_other(&net);
+    net_connect_pair(&net);
     fill(out, BIG, 3);
     op_recv(&recv, net.transports[1], 100, TAG(2), in, BIG);
     op_send(&send, net.peers[0][1], TAG(2), NULL, out, BIG);
@@ -98,7 +98,7 @@ static void test_budget(void **state)
     struct weft_transport_stats stats;
     int done = 0;
     net_open(&net, &tight, 2);
-    net_meet_each_other(&net);
+    net_connect_pair(&net);
     fill(out, BYTES, 8);
     for (int i = 0; i < MESSAGES; i++) op_send(&sends[i], net.peers[0][1], TAG(i), NULL, out, BYTES);
     for (int i = 0; i < 2000; i++) net_pump(&net);

@@ -110,7 +110,7 @@ static void test_pieces(void **state)
     static const size_t cuts[] = {1, 2, 23, 24, 25, 37, 700, 4096};
     struct net net;
     net_open(&net, &tight, 2);
-    net_meet_each_other(&net);
+    net_connect_pair(&net);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         exchange(&net, cuts[i], SIZE_MAX);
         exchange(&net, SIZE_MAX, cuts[i]);
@@ -127,7 +127,7 @@ static void test_others_get_their_turn(void **state)
     struct op send, receive;
     char *out = calloc(1, LONGEST), *in = malloc(LONGEST); /* never touched */
     net_open(&net, &tight, 2);
-    net_meet_each_other(&net);
+    net_connect_pair(&net);
     op_recv(&receive, net.transports[1], 100, TAG(1), in, LONGEST);
     op_send(&send, net.peers[0][1], TAG(1), NULL, out, LONGEST);
     weft_transport_progress(net.transports[0], 64);
@@ -188,7 +188,7 @@ static void close_with(enum begun what, size_t bytes)
     struct net net;
     struct op ours, theirs;
     net_open(&net, &tight, 2);
-    net_meet_each_other(&net);
+    net_connect_pair(&net);
     refuser = net.transports[1];
     weft_transport_handler(refuser, WEFT_CHANNEL_PROBE, refuse, NULL);
     begin(&net, what, bytes, &ours, &theirs);

@@ -92,7 +92,7 @@ static enum weft_status bootstrap(struct place *from, struct place *to, uint32_t
 }
 
 /* An eager and an announced message in each direction; ids 1 and 2. */
-static void talk(struct place *places, struct weft_peer *peers[2])
+static void exchange(struct place *places, struct weft_peer *peers[2])
 {
     enum { BYTES = 300000 };
     static char out[BYTES], in[2][BYTES];
@@ -114,7 +114,7 @@ static void talk(struct place *places, struct weft_peer *peers[2])
     }
 }
 
-static void meet_both(struct place *places, struct weft_peer *peers[2])
+static void connect_both(struct place *places, struct weft_peer *peers[2])
 {
     assert_int_equal(bootstrap(&places[0], &places[1], 2, &peers[0]), WEFT_OK);
     assert_int_equal(bootstrap(&places[1], &places[0], 1, &peers[1]), WEFT_OK);
@@ -129,8 +129,8 @@ static void open_two(struct place *places, struct weft_peer *peers[2], const cha
         if (lanes) options.lanes = lanes;
         must_open(&options, &places[i]);
     }
-    meet_both(places, peers);
-    talk(places, peers);
+    connect_both(places, peers);
+    exchange(places, peers);
 }
 
 /* ---- the secret ---- */
@@ -161,8 +161,8 @@ static void test_secrets_differ(void **state)
     struct weft_peer *peers[2];
     open_with_secret(&places[0], 1, "the same");
     open_with_secret(&places[1], 2, "the same");
-    meet_both(places, peers);
-    talk(places, peers);
+    connect_both(places, peers);
+    exchange(places, peers);
     close_all(places, 2);
 }
 
@@ -280,8 +280,8 @@ static void test_port_range(void **state)
     assert_int_equal(places[2].status, WEFT_ERR_EXISTS);
     assert_non_null(strstr(places[2].error.text, ports));
     assert_non_null(strstr(places[2].error.text, "0 are free"));
-    meet_both(places, peers);
-    talk(places, peers);
+    connect_both(places, peers);
+    exchange(places, peers);
     close_all(places, 2);
     static const char *const wrong[] = {"70000-70001", "5-4", "0-10", "100", "a-b", "1-2-3", "1-2 "};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -326,8 +326,8 @@ static void test_devices(void **state)
             options.devices = pairs[i][k];
             must_open(&options, &places[k]);
         }
-        meet_both(places, peers);
-        talk(places, peers);
+        connect_both(places, peers);
+        exchange(places, peers);
         char line[200];
         weft_peer_describe(peers[0], line, sizeof line);
         if (!strstr(line, "tcp/")) fail_msg("devices %s, %s: \"%s\"", pairs[i][0], pairs[i][1], line);
@@ -367,8 +367,8 @@ static void test_user_settings(void **state)
         must_open(&options, &places[i]);
     }
     unsetenv("UCX_TLS");
-    meet_both(places, peers);
-    talk(places, peers);
+    connect_both(places, peers);
+    exchange(places, peers);
     weft_peer_describe(peers[0], line, sizeof line);
     if (!strstr(line, "sysv") || strstr(line, "tcp")) fail_msg("\"%s\"", line);
     close_all(places, 2);
@@ -405,7 +405,7 @@ static void scribble(int fd, uint32_t seed, size_t bytes)
     }
 }
 
-static void test_strangers(void **state)
+static void test_stray_connections(void **state)
 {
     enum { STRANGERS = 60 };
     struct place places[2];
@@ -429,18 +429,18 @@ static void test_strangers(void **state)
             fds[i] = -1;
         }
     }
-    meet_both(places, peers);
+    connect_both(places, peers);
     for (int round = 0; round < 20; round++) { /* the others stay, silent or sending slowly */
         for (int i = 0; i < STRANGERS; i++) {
             if (fds[i] >= 0 && i % 3 == 1) scribble(fds[i], (uint32_t)(i + round), 1);
         }
-        talk(places, peers);
+        exchange(places, peers);
     }
     assert_int_equal(places[0].failed + places[1].failed, 0);
     for (int i = 0; i < STRANGERS; i++) {
         if (fds[i] >= 0) close(fds[i]);
     }
-    talk(places, peers);
+    exchange(places, peers);
     close_all(places, 2);
 }
 
@@ -479,7 +479,7 @@ static void sleeps(const char *lanes)
     if (used > 0.1)
         fail_msg("lanes %s: %.3f s of processor time in 0.33 s without work, %d rounds awake", lanes, used,
                  awake);
-    talk(places, peers); /* and wakes again */
+    exchange(places, peers); /* and wakes again */
     close_all(places, 2);
 }
 
@@ -708,8 +708,8 @@ static void test_remote_access(void **state)
         options.devices = device;
         must_open(&options, &places[i]);
     }
-    meet_both(places, peers);
-    talk(places, peers);
+    connect_both(places, peers);
+    exchange(places, peers);
     char line[200];
     weft_peer_describe(peers[0], line, sizeof line);
     if (!strstr(line, "put and get by remote access")) fail_msg("\"%s\"", line);
@@ -717,7 +717,7 @@ static void test_remote_access(void **state)
     static unsigned char memory[BYTES], source[BYTES], back[BYTES];
     struct weft_remote *remotes[2];
     struct weft_window *window = open_window(&places[1], peers[0], memory, BYTES, remotes);
-    talk(places, peers); /* meanwhile the key is requested and sent */
+    exchange(places, peers); /* meanwhile the key is requested and sent */
     uint64_t before = copied(&places[1]), own_before = copied(&places[0]);
     for (uint32_t round = 0; round < 4; round++) {
         size_t bytes = round == 0 ? 8 : BYTES >> (3 - round);
@@ -761,7 +761,7 @@ static void test_remote_access(void **state)
     /* released before and after the key has arrived */
     window = open_window(&places[1], peers[0], memory, BYTES, remotes);
     assert_int_equal(weft_remote_release(remotes[0]), WEFT_OK);
-    talk(places, peers);
+    exchange(places, peers);
     assert_int_equal(weft_remote_release(remotes[1]), WEFT_OK);
     op_init(&closed);
     weft_window_close(window, &closed.completion);
@@ -770,7 +770,7 @@ static void test_remote_access(void **state)
 
     /* its user closes without releasing */
     window = open_window(&places[1], peers[0], memory, BYTES, remotes);
-    talk(places, peers);
+    exchange(places, peers);
     assert_int_equal(put(&puts[0], remotes[0], source, BYTES, false), WEFT_IN_PROGRESS);
     weft_transport_close(places[0].transport);
     op_init(&closed);
@@ -788,7 +788,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_port_range),
         cmocka_unit_test(test_devices),
         cmocka_unit_test(test_user_settings),
-        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_stray_connections),
         cmocka_unit_test(test_sleeps_tcp),
         cmocka_unit_test(test_sleeps_shm),
         cmocka_unit_test(test_listens_when_armed),

@@ -164,7 +164,7 @@ static void test_disconnect_and_again(void **state)
 }
 
 /* A request without the right token leaves nothing behind, and the expected one still succeeds. */
-static void test_strangers(void **state)
+static void test_wrong_token(void **state)
 {
     uint8_t token[VERBS_CM_TOKEN_BYTES], wrong[VERBS_CM_TOKEN_BYTES] = {0};
     OK_(verbs_cm_expect(sides[ACCEPTS].cm, sides[ACCEPTS].pair, token));
@@ -230,7 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_connects, open_sides, close_sides),
         cmocka_unit_test_setup_teardown(test_disconnect_and_again, open_sides, close_sides),
-        cmocka_unit_test_setup_teardown(test_strangers, open_sides, close_sides),
+        cmocka_unit_test_setup_teardown(test_wrong_token, open_sides, close_sides),
         cmocka_unit_test_setup_teardown(test_nobody, open_sides, close_sides),
     };
     return cmocka_run_group_tests_name("verbs cm", tests, NULL, NULL);
