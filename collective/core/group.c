@@ -200,7 +200,7 @@ static void timer_fired(struct weft_timer *timer)
 }
 
 /* ---- end ---- */
-void group_end(struct weft_group *group, enum weft_status status, bool retune_message, const char *format,
+void group_end(struct weft_group *group, enum weft_status status, bool notify_peers, const char *format,
                ...)
 {
     if (group->fail_status < 0 || group->is_closing) return;
@@ -224,7 +224,7 @@ void group_end(struct weft_group *group, enum weft_status status, bool retune_me
     weft_list_foreach(node, spare, &group->active)
         coll_abort(weft_container_of(node, struct weft_coll, link), status, group->fail_text);
     refuse_messages(group, true);
-    if (retune_message && had_operations)
+    if (notify_peers && had_operations)
         group_control_broadcast(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status);
     group_schedule(group);
 }

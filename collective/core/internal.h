@@ -129,27 +129,27 @@ struct weft_coll {
     /* private to onehost/ */
     struct {
         enum onehost_phase phase;
-        bool uses_cma, is_reachable;    /* own buffers: by address; those of all ranks known so far can be
-                                         * reached */
-        bool cma_refused;              /* a rank is refused copies by address */
-        bool prefers_direct;              /* onehost.h: ONEHOST_PREFERS_DIRECT */
-        bool can_prefer_direct, modes_differ;    /* onehost_can_prefer_direct; and some lend, while
-                                                   * others say */
-        uint8_t flags, all_flags; /* onehost.h: this rank's; what all ranks known so far say */
-        bool is_copyin;           /* carried by the announcement itself */
+        bool uses_cma;            /* peers copy this rank's buffers by address */
+        bool is_reachable;        /* the buffers of all ranks that have arrived can be accessed */
+        bool cma_refused;         /* the kernel refuses a rank copies by address */
+        bool prefers_direct;      /* this rank's flag ONEHOST_PREFERS_DIRECT (onehost.h) */
+        bool can_prefer_direct;   /* onehost_can_prefer_direct() of this operation */
+        bool modes_differ;        /* some ranks prefer direct access, other ranks copy in */
+        uint8_t flags, all_flags; /* this rank's flags (onehost.h); those of all ranks that have arrived */
+        bool is_copyin;           /* the descriptor or its slot contains the contribution */
         uint64_t seq, in_offset, out_offset;
         struct onehost_range { uint64_t first, count; } remaining; /* of the slice under way, in elements */
-        struct weft_list link;   /* host->queue */
-        uint8_t *stage;          /* staged.c; NULL: none */
+        struct weft_list link;   /* in onehost->queue */
+        uint8_t *stage;          /* staging memory (staged.c); NULL: none */
         struct onehost_stage_info {
-            uint64_t offset;     /* where peers find it */
-            uint32_t block;      /* the largest that a rank known so far wants */
+            uint64_t offset;     /* of the staging memory in the segment */
+            uint32_t block;      /* largest block that an arrived rank asked for, in bytes */
         } stage_info;
-        uint64_t cell, rounds;  /* elements of a place; how many times */
-        uint64_t done[3];        /* rounds done, by action */
-        struct onehost_method_stats *method_stats;    /* onehost_method_stats.c: what it takes is noted
-                                                       * there; NULL: nowhere */
-        uint64_t began_ns;       /* all ranks were here */
+        uint64_t cell, rounds;   /* elements staged in one round; number of rounds */
+        uint64_t done[3];        /* finished rounds, by action */
+        /* the duration is recorded there (copy_method.c); NULL: not recorded */
+        struct onehost_method_stats *method_stats;
+        uint64_t began_ns;       /* time at which the last rank arrived */
     } onehost;
 
     struct weft_plan_cursor cursor;
@@ -365,8 +365,8 @@ bool group_schedule_at(struct weft_group *group, uint64_t now_ns, uint64_t deadl
 /* Starts the timer now. Returns false if the loop has no memory for a timer. */
 bool group_schedule(struct weft_group *group);
 void coll_mark_ready(struct weft_coll *coll);
-/* Ends the group. tell: sends a FAIL to the other ranks if operations were active. */
-void group_end(struct weft_group *group, enum weft_status status, bool retune_message, const char *format,
+/* Ends the group. notify_peers: sends a FAIL to the other ranks if operations were active. */
+void group_end(struct weft_group *group, enum weft_status status, bool notify_peers, const char *format,
                ...) __attribute__((format(printf, 4, 5)));
 /* A transport operation of the group has completed. */
 void group_transport_op_done(struct weft_group *group);

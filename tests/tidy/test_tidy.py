@@ -44,6 +44,10 @@ class TidyTest(unittest.TestCase):
         found = self.breaches({path: text})
         self.assertTrue(any(line.startswith(path + ":") and words in line for line in found), (words, found))
 
+    def expect_tree(self, changes, words):
+        found = self.breaches(changes)
+        self.assertTrue(any(words in line for line in found), (words, found))
+
     def add(self, path, line, words):
         self.expect(path, GOOD.get(path, OPENING) + line + "\n", words)
 
@@ -68,6 +72,10 @@ class TidyTest(unittest.TestCase):
         self.add("proto/README.md", "[wire](wire.md)", "wire.md does not exist")
         found = self.breaches({f"proto/part{i}.h": OPENING for i in range(26)})
         self.assertTrue(any("proto:1: 27 C files; at most 25" in line for line in found), found)
+
+    def test_comment_words(self):
+        self.expect_tree({"base/list.h": OPENING + "/* nobody is told */\n"}, "nobody|somebody|everybody per 10,000 words")
+        self.assertEqual(self.breaches({"tests/base/test_list.c": "/* nobody */\n" + GOOD["tests/base/test_list.c"]}), [])
 
     def test_third_party(self):
         self.add("base/list.c", "#include <ucp/api/ucp.h>", "belongs in transport/ucx/")

@@ -14,12 +14,19 @@ It reads the tree as text (no compiler) and prints one line per breach, `file:li
   options       every option of the option table has a reader, and every option read is in the table
   layout        at most 25 files in a folder; no C line above 110 columns; READMEs name existing files
   text          no machine's paths, no notes to self, no tabs; a file of the library opens with a comment
+  words         comments name the thing that acts: words without one stay below their limit per 10,000 words
+
+It also prints the frequency of these words and of some terms of the field, one row per module.
 """
 
 import json
 import os
 import re
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "dev"))
+import comment_words  # noqa: E402
 
 ARROWS = {  # module: the modules it may include
     "base": set(),
@@ -97,6 +104,9 @@ ALLOWED_CALLS = {  # file: rules it is the home of
 }
 
 COLUMNS_MAX = 110
+WORDS_MAX = {  # group of comment_words.GROUPS: occurrences per 10,000 words of the library's and tools' comments
+    "who": 1.0, "nobody": 0.5, "say": 0.5, "tell": 0.5, "come": 1.5, "he": 0.5, "alike": 0.5, "private": 2.0,
+}
 FOLDER_FILES_MAX = 25
 RELEASED = "tests/client/abi/weft-"  # headers as they were released; not edited
 LARGE_FOLDERS = set()  # folders that hold more files; the reason is in their README
@@ -369,6 +379,17 @@ class Tidy:
         if line != line.rstrip():
             self.breach(path, number, "white space at the end of the line")
 
+    # --- words ---
+
+    def check_words(self):
+        """The limits hold for the total without tests/; a limit may only be lowered."""
+        total = comment_words.count_tree(self.root).get("total")
+        for group, limit in WORDS_MAX.items() if total else ():
+            found = total["per_10000"][group]
+            if found > limit:
+                self.breach("comments", 1, f"{found} of {comment_words.GROUPS[group]} per 10,000 words, at most {limit}; "
+                            f"tools/dev/comment_words.py --list '{group}' prints the places")
+
     def check(self):
         self.check_includes()
         self.check_calls()
@@ -377,6 +398,7 @@ class Tidy:
         self.check_options()
         self.check_layout()
         self.check_text()
+        self.check_words()
         return self.breaches
 
 
@@ -389,6 +411,7 @@ def main(arguments):
         return 2
     root = arguments[0] if arguments else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     breaches = Tidy(os.path.abspath(root), build).check()
+    comment_words.print_table(comment_words.count_tree(root))
     for line in breaches:
         print(line)
     return 1 if breaches else 0
