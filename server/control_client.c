@@ -28,7 +28,7 @@ struct weft_control_client {
     bool opened; /* connected; before that the net checks the deadline */
     enum client_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
-    bool awaits_reply; /* a Heartbeat with whom = true has no reply yet */
+    bool awaits_reply; /* a Heartbeat with wait_reason = true has no reply yet */
     uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
     struct weft_error end; /* first reason of the end */
 };
@@ -149,7 +149,7 @@ static void request_wait_reason(void *context)
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     if (client->state != CLIENT_JOINED) return;
     heartbeat.time_ns = weft_now_ns(client->env);
-    heartbeat.whom = true;
+    heartbeat.wait_reason = true;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &heartbeat;
     client->awaits_reply = weft_control_client_send(client, &message) == WEFT_OK;
@@ -160,7 +160,7 @@ static void request_wait_reason(void *context)
 static bool accept_wait_reason(struct weft_control_client *client, const Weft__Control__Control *message)
 {
     if (!client->awaits_reply || message->body_case != WEFT__CONTROL__CONTROL__BODY_HEARTBEAT ||
-        !message->heartbeat->whom)
+        !message->heartbeat->wait_reason)
         return false;
     client->awaits_reply = false;
     if (!message->heartbeat->text[0]) return true;

@@ -135,7 +135,7 @@ static void read_mpich(struct weft_launcher *out, struct reading *reading)
 }
 
 /* Writes the first host of a list: "node[01-04,7],other" gives node01. */
-static bool first_host(const char *list, char *host, size_t room)
+static bool first_host(const char *list, char *host, size_t host_bytes)
 {
     size_t prefix = strcspn(list, "[,"), digits = 0, rest = 0;
     const char *inside = "", *after = "";
@@ -146,8 +146,8 @@ static bool first_host(const char *list, char *host, size_t room)
         if (!after) return false;
         rest = strcspn(++after, "[,");
     }
-    if (prefix + digits + rest == 0 || prefix + digits + rest >= room) return false;
-    snprintf(host, room, "%.*s%.*s%.*s", (int)prefix, list, (int)digits, inside, (int)rest, after);
+    if (prefix + digits + rest == 0 || prefix + digits + rest >= host_bytes) return false;
+    snprintf(host, host_bytes, "%.*s%.*s%.*s", (int)prefix, list, (int)digits, inside, (int)rest, after);
     return true;
 }
 

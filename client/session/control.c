@@ -174,7 +174,7 @@ void client_control_wait_reason(struct weft_session *session, char *out, size_t 
 {
     struct client_control *control = &session->control;
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    body.whom = true;
+    body.wait_reason = true;
     Weft__Control__Control message = heartbeat_of(session, &body);
     pthread_mutex_lock(&control->lock);
     control->has_wait_reason = false;
@@ -438,7 +438,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
         if (message->heartbeat->ask) send_alive(session, message->heartbeat->ask);
         if (message->heartbeat->answer) session->ops.all_alive(session);
-        if (message->heartbeat->whom) take_wait_reason(session, message->heartbeat->text);
+        if (message->heartbeat->wait_reason) take_wait_reason(session, message->heartbeat->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED:
         return false;

@@ -353,7 +353,7 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
     /* it would reject our Welcome, which has no proof */
     else if (!coordinator->secret && hello->proof.len != 0)
         refuse(coordinator, connection, WEFT_ERR_AUTH,
-               "%.100s has a job secret and this job has none: give the secret to all or to nobody",
+               "%.100s has a job secret and this job has none: give the secret to all processes or to none",
                hello->name);
     else if (!proof_holds(coordinator, connection, hello))
         refuse(coordinator, connection, WEFT_ERR_AUTH, "%.100s has another secret than this job",
@@ -766,7 +766,8 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
          running = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     switch (message->body_case) {
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
-        if (message->heartbeat->whom) coordinator_send_wait_reason(coordinator, connection->id, member);
+        if (message->heartbeat->wait_reason)
+            coordinator_send_wait_reason(coordinator, connection->id, member);
         coordinator_heartbeat(coordinator, member, message->heartbeat);
         return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS:
@@ -821,7 +822,7 @@ static void observer_message(struct weft_coordinator *coordinator, struct coordi
                              const Weft__Control__Control *message)
 {
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HEARTBEAT) {
-        if (message->heartbeat->whom) coordinator_send_wait_reason(coordinator, connection->id, NULL);
+        if (message->heartbeat->wait_reason) coordinator_send_wait_reason(coordinator, connection->id, NULL);
         return;
     }
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_LEAVE) {

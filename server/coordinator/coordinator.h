@@ -202,7 +202,7 @@ void coordinator_describe_missing(const struct weft_coordinator *coordinator, ch
 /* while a membership is being agreed on */
 void coordinator_describe_undecided(const struct weft_coordinator *coordinator, const char *what, char *out,
                                     size_t out_bytes);
-/* Replies to a Heartbeat with whom = true. member: the sender; NULL: the sender is an observer. */
+/* Replies to a Heartbeat with wait_reason = true. member: the sender; NULL: the sender is an observer. */
 void coordinator_send_wait_reason(struct weft_coordinator *coordinator, uint64_t connection,
                                   const struct coordinator_member *member);
 /* Logs the missing members of a job that has not begun: first after 1.5 s, then every 10 s. */

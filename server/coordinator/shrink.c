@@ -191,7 +191,7 @@ void coordinator_grow(struct weft_coordinator *coordinator)
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     coordinator->epoch++;
     coordinator->shrink_began_ns = 0; /* a step has no time limit; coordinator_shrink starts the timeout */
-    snprintf(text, sizeof text, "%s has come", newcomer->label);
+    snprintf(text, sizeof text, "%s has joined", newcomer->label);
     grow.epoch = coordinator->epoch;
     grow.text = text;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_GROW;

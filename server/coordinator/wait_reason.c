@@ -3,8 +3,8 @@
  * Only the coordinator knows which members it waits for. A member near its deadline asks before it fails, so
  * that its error names them. The coordinator's own deadlines use the same lists.
  *
- *     a worker: Heartbeat(whom) -> Heartbeat(whom, "rank 3 (hostb, pid 41) [silent for 12.0 s] has not
- *     declared it")
+ *     a worker: Heartbeat(wait_reason)
+ *     reply:    Heartbeat(wait_reason, "rank 3 (hostb, pid 41) [silent for 12.0 s] has not declared it")
  *
  * An observer may ask about a job that has not begun; the coordinator logs that too. The text names up to
  * NAMED_MAX members, ranks first, then shards, and counts the rest. */
@@ -142,7 +142,7 @@ void coordinator_send_wait_reason(struct weft_coordinator *coordinator, uint64_t
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     describe_wait(coordinator, member, text, sizeof text);
-    heartbeat.whom = true;
+    heartbeat.wait_reason = true;
     heartbeat.text = text;
     heartbeat.time_ns = weft_now_ns(coordinator->env);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;

@@ -15,21 +15,21 @@
 struct page {
     struct weft_env *env;
     char *text; /* owned; moves to the reply */
-    size_t bytes, room;
+    size_t bytes, capacity;
     bool failed; /* no memory; the reply is 503 */
 };
 
 static bool page_reserve(struct page *page, size_t bytes)
 {
-    if (page->failed || page->bytes + bytes <= page->room) return !page->failed;
-    size_t room = (page->bytes + bytes) * 2;
-    char *more = weft_alloc_bytes(page->env, room);
+    if (page->failed || page->bytes + bytes <= page->capacity) return !page->failed;
+    size_t capacity = (page->bytes + bytes) * 2;
+    char *more = weft_alloc_bytes(page->env, capacity);
     page->failed = more == NULL;
     if (page->failed) return false;
     if (page->bytes) memcpy(more, page->text, page->bytes);
     weft_free_bytes(page->env, page->text);
     page->text = more;
-    page->room = room;
+    page->capacity = capacity;
     return true;
 }
 
@@ -88,7 +88,7 @@ static const struct metric metrics[] = {
     {"weft_transport_received_messages_total", "counter", "Data messages received.",
      TRANSPORT(received_count)},
     {"weft_transport_sent_messages_total", "counter", "Data messages sent.", TRANSPORT(sent_count)},
-    {"weft_transport_unexpected_messages_total", "counter", "Messages that came before their receive.",
+    {"weft_transport_unexpected_messages_total", "counter", "Messages that arrived before their receive.",
      TRANSPORT(unexpected_count)},
     {"weft_transport_refused_messages_total", "counter",
      "Messages dropped: wrong nonce, unknown sender, bad length.", TRANSPORT(refused_count)},

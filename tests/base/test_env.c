@@ -56,7 +56,7 @@ static void the_first_error_is_kept(void **state)
     assert_int_equal(weft_error_set(&error, WEFT_ERR_CLOSED, "later"), WEFT_ERR_CLOSED);
     assert_int_equal(error.status, WEFT_ERR_IO);
     assert_string_equal(error.text, "disk full");
-    assert_int_equal(weft_error_set(NULL, WEFT_ERR_IO, "nobody listens"), WEFT_ERR_IO);
+    assert_int_equal(weft_error_set(NULL, WEFT_ERR_IO, "no listener"), WEFT_ERR_IO);
     memset(much, 'y', sizeof much - 1);
     error.status = WEFT_OK;
     weft_error_set(&error, WEFT_ERR_IO, "%s", much);

@@ -98,12 +98,12 @@ static void what_began_and_ended_at_once_is_dumped_as_both(void **state)
     struct weft_event_ring *ring = new_ring(1);
     weft_event_ring_add_at(ring, 5000, "broadcast", WEFT_EVENT_BOTH, 9, UINT32_MAX, 8, WEFT_OK);
     json_t *flight = dump(ring, false), *trace = dump(ring, true);
-    json_t *told = json_object_get(flight, "events"), *traced = json_object_get(trace, "traceEvents");
+    json_t *reported = json_object_get(flight, "events"), *traced = json_object_get(trace, "traceEvents");
     static const char *const phases[] = {"begin", "end"}, *const kinds[] = {"b", "e"};
-    assert_int_equal(json_array_size(told), 2);
+    assert_int_equal(json_array_size(reported), 2);
     assert_int_equal(json_array_size(traced), 3);
     for (size_t i = 0; i < 2; i++) {
-        json_t *event = json_array_get(told, i);
+        json_t *event = json_array_get(reported, i);
         assert_string_equal(json_string_value(json_object_get(event, "phase")), phases[i]);
         assert_string_equal(json_string_value(json_object_get(event, "name")), "broadcast");
         assert_int_equal(number(event, "id"), 9);
@@ -111,8 +111,8 @@ static void what_began_and_ended_at_once_is_dumped_as_both(void **state)
         assert_string_equal(json_string_value(json_object_get(json_array_get(traced, i + 1), "ph")),
                             kinds[i]);
     }
-    assert_null(json_object_get(json_array_get(told, 0), "status"));
-    assert_string_equal(json_string_value(json_object_get(json_array_get(told, 1), "status")), "WEFT_OK");
+    assert_null(json_object_get(json_array_get(reported, 0), "status"));
+    assert_string_equal(json_string_value(json_object_get(json_array_get(reported, 1), "status")), "WEFT_OK");
     json_decref(flight);
     json_decref(trace);
     weft_event_ring_free(ring);

@@ -176,7 +176,7 @@ static const struct field declared[] = {
     {1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
 static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
 static const struct field heartbeat[] = {{1, "time_ns", U64}, {2, "ask", U32},   {3, "answer", U32},
-                                         {4, "whom", BOOL},   {5, "text", TEXT}, {0}};
+                                         {4, "wait_reason", BOOL},   {5, "text", TEXT}, {0}};
 static const struct field member_lost[] = {{1, "member", U32},
                                            {2, "text", TEXT},
                                            {3, "role", ENUM},

@@ -84,7 +84,7 @@ static const char *const readings[BODIES + 1] = {
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
     "declared_ok\n  tensor 3\n",
-    "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  whom 1\n  text \"rank 2\"\n",
+    "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  wait_reason 1\n  text \"rank 2\"\n",
     "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
     "abort\n  status -62\n  text \"shapes differ\"\n",
     "leave\n  text \"done\"\n  committed 41\n",
@@ -167,7 +167,7 @@ static void fill(struct samples *s)
     s->declared.chunks = s->chunks;
     weft__control__declared_ok__init(&s->declared_ok), s->declared_ok.tensor = 3;
     weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012, s->heartbeat.ask = 1,
-                                                   s->heartbeat.answer = 300, s->heartbeat.whom = true,
+                                                   s->heartbeat.answer = 300, s->heartbeat.wait_reason = true,
                                                    s->heartbeat.text = (char *)"rank 2";
     weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2,
                                                        s->member_lost.text = (char *)"rank 2 lost";

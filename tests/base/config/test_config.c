@@ -172,7 +172,7 @@ static void the_environment_is_refused_by_variable(void **state)
 }
 
 static char last_line[1001];
-static void keep_line(struct weft_env *sink, enum weft_log_level level, const char *room, const char *text)
+static void keep_line(struct weft_env *sink, enum weft_log_level level, const char *module, const char *text)
 {
     snprintf(last_line, sizeof last_line, "%s", text);
 }

@@ -39,7 +39,7 @@ static void wake(struct loop_owner *owner, void *word);
 #include "base/loop/loop_owner.h"
 
 enum { THREADS = 5 };
-enum role { NOBODY = 0, RUNNER, WAITER, POSTER, NETWORK, NOTIFIER, CLAIMER, STOPPER };
+enum role { NO_ROLE = 0, ENGINE, WAITER, POSTER, NETWORK, NOTIFIER, CLAIMER, STOPPER };
 enum sleeping { AWAKE = 0, IN_EPOLL, ON_EVENTS, ON_PARKED };
 /* Position in a script. Engine thread and waiting threads share the middle part. */
 enum place {
@@ -57,7 +57,7 @@ enum place {
     SLEEPING,
     RISING,
     LEAVING,
-    GIVING,
+    RELEASING,
     WAITING,
     WAITED,
     PARKING,
@@ -78,7 +78,7 @@ struct thread {
     uint8_t left;      /* enum loop_owner_pending */
     uint8_t seldom;    /* engine thread: its park mode if not SHORT; 0: SHORT */
     bool ending;      /* the engine thread has seen the stop */
-    uint8_t letter;   /* bit of its command; 0: it waits for the notifier's condition */
+    uint8_t command_bit; /* bit of its command; 0: it waits for the notifier's condition */
     uint8_t packets;  /* waiting thread: waits until so many are handled; network: delivers so many */
 };
 
@@ -93,15 +93,15 @@ struct world {
 };
 
 /* Faults of the hooks. */
-enum lie {
-    NO_LIE = 0,
+enum fault {
+    NO_FAULT = 0,
     KICKS_ARE_LOST,
     WAKES_ARE_LOST,
-    MAIL_IS_NOT_SEEN,
-    GIVERS_DO_NOT_ARM,
-    OPENING_IS_NOT_SAID
+    MAILBOX_IS_NOT_SEEN,
+    RELEASES_DO_NOT_ARM,
+    OPEN_IS_NOT_SIGNALLED
 };
-static enum lie lie;
+static enum fault fault;
 static bool timers_pass;
 static unsigned seldom; /* park mode of the engine thread after SHORT */
 static const char *broken;
@@ -111,9 +111,9 @@ static struct world *world_of(struct loop_owner *owner)
     return weft_container_of(owner, struct world, owner);
 }
 
-static bool model_has_mail(struct loop_owner *owner)
+static bool model_has_commands(struct loop_owner *owner)
 {
-    return lie != MAIL_IS_NOT_SEEN && world_of(owner)->command != 0;
+    return fault != MAILBOX_IS_NOT_SEEN && world_of(owner)->command != 0;
 }
 
 /* A descriptor became readable: epoll wakes one sleeper, any of them. */
@@ -126,7 +126,7 @@ static void signal_epoll(struct world *world)
 
 static void model_kick(struct loop_owner *owner)
 {
-    if (lie == KICKS_ARE_LOST) return;
+    if (fault == KICKS_ARE_LOST) return;
     world_of(owner)->kicked = true;
     signal_epoll(world_of(owner));
 }
@@ -135,7 +135,7 @@ static void wake(struct loop_owner *owner, void *word)
 {
     struct world *world = world_of(owner);
     uint8_t sleeping = word == &owner->events ? ON_EVENTS : ON_PARKED;
-    if (lie == WAKES_ARE_LOST) return;
+    if (fault == WAKES_ARE_LOST) return;
     for (int i = 0; i < THREADS; i++)
         if (world->threads[i].sleeping == sleeping) world->threads[i].sleeping = AWAKE;
 }
@@ -145,7 +145,7 @@ static void wake(struct loop_owner *owner, void *word)
 static bool fact_of(const struct world *world, const struct thread *thread)
 {
     if (thread->packets) return world->handled >= thread->packets;
-    return thread->letter ? (world->done & thread->letter) != 0 : world->fact;
+    return thread->command_bit ? (world->done & thread->command_bit) != 0 : world->fact;
 }
 
 /* A thread has started work that continues without it. */
@@ -153,7 +153,8 @@ static bool is_open(const struct world *world)
 {
     for (int i = 0; i < THREADS; i++) {
         const struct thread *thread = &world->threads[i];
-        bool begun = thread->role == WAITER && thread->place != START && (thread->letter || thread->packets);
+        bool begun =
+            thread->role == WAITER && thread->place != START && (thread->command_bit || thread->packets);
         if (begun && !fact_of(world, thread)) return true;
     }
     return false;
@@ -192,11 +193,11 @@ static bool arm(struct world *world)
 /* A step of the loop, and what follows if it was idle: equal for engine thread and waiting thread. */
 static void step_loop(struct world *world, struct thread *thread)
 {
-    bool runner = thread->role == RUNNER;
+    bool engine = thread->role == ENGINE;
     int result;
     switch (thread->place) {
     case HOLDING:
-        if (runner) result = world->owner.stop_requested == 0;
+        if (engine) result = world->owner.stop_requested == 0;
         else if ((result = loop_owner_can_step(&world->owner, &thread->call)) == MORE) return;
         thread->place = result ? POLLING : LEAVING;
         return;
@@ -222,7 +223,7 @@ static void step_loop(struct world *world, struct thread *thread)
         return;
     case STEPPED:
         if (thread->call.resume_at == NULL) world->inside = 0;
-        if (runner) {
+        if (engine) {
             if ((result = loop_owner_is_contended(&world->owner, &thread->call)) == MORE) return;
             thread->place = result ? LEAVING : thread->worked ? HOLDING : ARMING;
         } else {
@@ -235,7 +236,7 @@ static void step_loop(struct world *world, struct thread *thread)
         thread->place = arm(world) ? SETTLING : HOLDING;
         return;
     case SETTLING:
-        result = runner ? loop_owner_engine_sleep_begin(&world->owner, &thread->call)
+        result = engine ? loop_owner_engine_sleep_begin(&world->owner, &thread->call)
                         : loop_owner_sleep_begin(&world->owner, &thread->call, true);
         if (result == MORE) return;
         thread->place = RISING;
@@ -243,14 +244,14 @@ static void step_loop(struct world *world, struct thread *thread)
         return;
     case SLEEPING:
         thread->place = RISING;
-        if (runner || !fact_of(world, thread)) fall_asleep(world, thread, IN_EPOLL);
+        if (engine || !fact_of(world, thread)) fall_asleep(world, thread, IN_EPOLL);
         return;
     case RISING:
-        result = runner ? loop_owner_engine_sleep_end(&world->owner, &thread->call)
+        result = engine ? loop_owner_engine_sleep_end(&world->owner, &thread->call)
                         : loop_owner_sleep_end(&world->owner, &thread->call);
         if (result == MORE) return;
-        if (!runner) world->kicked = false;
-        thread->place = runner ? TOP : HOLDING;
+        if (!engine) world->kicked = false;
+        thread->place = engine ? TOP : HOLDING;
         return;
     }
 }
@@ -294,16 +295,16 @@ static void step_claim(struct world *world, struct thread *thread)
     case LEAVING:
         world->inside = 0;
         thread->result = (world->owner.in_epoll & IN_EPOLL_ENGINE) && !arm(world);
-        thread->place = GIVING;
+        thread->place = RELEASING;
         return;
-    case GIVING:
+    case RELEASING:
         if (loop_owner_release(&world->owner, &thread->call, thread->result, PENDING_NONE) == MORE) return;
         thread->place = OVER;
         return;
     }
 }
 
-static void step_runner(struct world *world, struct thread *thread)
+static void step_engine(struct world *world, struct thread *thread)
 {
     int result;
     if (thread->ending) {
@@ -368,8 +369,8 @@ static void step_waiter(struct world *world, struct thread *thread)
     bool urgent;
     switch (thread->place) {
     case START:
-        world->command |= thread->letter;
-        thread->place = thread->letter ? POSTED : TOP;
+        world->command |= thread->command_bit;
+        thread->place = thread->command_bit ? POSTED : TOP;
         return;
     case POSTED:
         if (loop_owner_command_posted(&world->owner, &thread->call, thread->lazy) == MORE) return;
@@ -383,13 +384,14 @@ static void step_waiter(struct world *world, struct thread *thread)
         thread->place = result ? HOLDING : WAITING;
         return;
     case LEAVING: /* has_urgent_work */
-        urgent = (world->owner.in_epoll & IN_EPOLL_ENGINE) && lie != GIVERS_DO_NOT_ARM && !arm(world);
+        urgent = (world->owner.in_epoll & IN_EPOLL_ENGINE) && fault != RELEASES_DO_NOT_ARM && !arm(world);
         thread->result = urgent;
-        thread->left = seldom == PARK_MEDIUM && lie != OPENING_IS_NOT_SAID && is_open(world) ? PENDING_WORK
-                                                                                             : PENDING_NONE;
-        thread->place = GIVING;
+        thread->left = PENDING_NONE;
+        if (seldom == PARK_MEDIUM && fault != OPEN_IS_NOT_SIGNALLED && is_open(world))
+            thread->left = PENDING_WORK;
+        thread->place = RELEASING;
         return;
-    case GIVING:
+    case RELEASING:
         if (loop_owner_release(&world->owner, &thread->call, thread->result, thread->left) == MORE) return;
         thread->result = false;
         thread->left = PENDING_NONE;
@@ -419,7 +421,7 @@ static void step_other(struct world *world, struct thread *thread)
     if (thread->place == START) {
         thread->place = POSTED;
         switch (thread->role) {
-        case POSTER: world->command |= thread->letter; return;
+        case POSTER: world->command |= thread->command_bit; return;
         case NOTIFIER: world->fact = true; return;
         case STOPPER: world->owner.stop_requested = 1; return;
         default: /* NETWORK */
@@ -443,7 +445,7 @@ static void step_other(struct world *world, struct thread *thread)
 static void step_script(struct world *world, struct thread *thread)
 {
     switch (thread->role) {
-    case RUNNER: step_runner(world, thread); break;
+    case ENGINE: step_engine(world, thread); break;
     case WAITER: step_waiter(world, thread); break;
     case CLAIMER:
         if (thread->place == START) thread->place = CLAIMING;
@@ -460,7 +462,7 @@ static bool begins_with_stop(const struct thread *thread)
     switch (thread->place) {
     case POSTED:
     case TAKING:
-    case GIVING:
+    case RELEASING:
     case WAITING:
     case WAITED:
     case SETTLING:
@@ -470,7 +472,7 @@ static bool begins_with_stop(const struct thread *thread)
     case UNCLAIMING: return true;
     case CLAIMING: return true;
     case HOLDING: return thread->role == WAITER;
-    case LEAVING: return thread->role == RUNNER && !thread->ending;
+    case LEAVING: return thread->role == ENGINE && !thread->ending;
     default: return false;
     }
 }
@@ -482,7 +484,7 @@ static void forget_counts(struct world *world)
     for (int i = 0; i < THREADS; i++) {
         struct thread *thread = &world->threads[i];
         bool waits = thread->place == WAITING || thread->place == PARKED || thread->place == WAITED;
-        if (thread->role == RUNNER && !thread->ending ? world->owner.acquires : waits && world->owner.events)
+        if (thread->role == ENGINE && !thread->ending ? world->owner.acquires : waits && world->owner.events)
             thread->call.seen = 2;
     }
     world->owner.events = 0;
@@ -537,10 +539,10 @@ static uint32_t find(const struct world *world)
 static bool possible(const struct world *world, int i, int choice)
 {
     const struct thread *thread = &world->threads[i];
-    if (thread->role == NOBODY || thread->place == OVER) return false;
+    if (thread->role == NO_ROLE || thread->place == OVER) return false;
     if (choice == 1) {
         bool passes = timers_pass || (seldom == PARK_MEDIUM && (thread->seldom == 0 || thread->soon));
-        if (thread->role == RUNNER) return passes && thread->sleeping == ON_PARKED && !thread->long_park;
+        if (thread->role == ENGINE) return passes && thread->sleeping == ON_PARKED && !thread->long_park;
         return thread->may_expire && !thread->expired;
     }
     return thread->sleeping == AWAKE || (thread->sleeping == IN_EPOLL && world->wakes > 0);
@@ -550,7 +552,7 @@ static void choose(struct world *world, int i, int choice)
 {
     struct thread *thread = &world->threads[i];
     if (choice == 1) {
-        if (thread->role != RUNNER) thread->expired = true;
+        if (thread->role != ENGINE) thread->expired = true;
         thread->sleeping = AWAKE;
         return;
     }
@@ -567,7 +569,7 @@ static bool is_end(const struct world *world)
     for (int i = 0; i < THREADS; i++) {
         const struct thread *thread = &world->threads[i];
         stopped |= thread->role == STOPPER;
-        if (thread->role != NOBODY && thread->role != RUNNER && thread->place != OVER) return false;
+        if (thread->role != NO_ROLE && thread->role != ENGINE && thread->place != OVER) return false;
     }
     if (stopped) return world->threads[0].place == OVER && world->owner.thread == NULL;
     return world->command == 0 && world->done == world->awaited && world->packets == 0;
@@ -630,7 +632,7 @@ static const char *explore(const struct world *first)
     mark_ends();
     for (uint32_t w = graph.count; w-- > 0;) {
         if (graph.ends[w]) continue;
-        if (lie == NO_LIE) print_world(&graph.worlds[w]);
+        if (fault == NO_FAULT) print_world(&graph.worlds[w]);
         return "a world from which the end cannot be reached: a wake-up is lost, or a deadlock";
     }
     return NULL;
@@ -638,7 +640,7 @@ static const char *explore(const struct world *first)
 
 /* ---- scenarios ---- */
 
-#define LETTER(n) .letter = 1 << (n)
+#define COMMAND(n) .command_bit = 1 << (n)
 struct scenario {
     const char *name;
     bool untimed;   /* a park period never ends */
@@ -647,65 +649,65 @@ struct scenario {
 };
 
 static const struct scenario scenarios[] = {
-    {"one strong post", true, 0, {{.role = POSTER, LETTER(0)}}},
-    {"two strong posts", true, 0, {{.role = POSTER, LETTER(0)}, {.role = POSTER, LETTER(1)}}},
+    {"one strong post", true, 0, {{.role = POSTER, COMMAND(0)}}},
+    {"two strong posts", true, 0, {{.role = POSTER, COMMAND(0)}, {.role = POSTER, COMMAND(1)}}},
     {"stop", true, 0, {{.role = STOPPER}}},
-    {"stop and post", true, 0, {{.role = STOPPER}, {.role = POSTER, LETTER(0)}}},
+    {"stop and post", true, 0, {{.role = STOPPER}, {.role = POSTER, COMMAND(0)}}},
     {"packets alone", true, 0, {{.role = NETWORK, .packets = 3}}},
-    {"a waiter", true, 0, {{.role = WAITER, LETTER(0)}}},
-    {"a waiter, lazy", false, 0, {{.role = WAITER, LETTER(0), .lazy = true}}},
-    {"a waiter that may leave early", true, 0, {{.role = WAITER, LETTER(0), .may_expire = true}}},
+    {"a waiter", true, 0, {{.role = WAITER, COMMAND(0)}}},
+    {"a waiter, lazy", false, 0, {{.role = WAITER, COMMAND(0), .lazy = true}}},
+    {"a waiter that may leave early", true, 0, {{.role = WAITER, COMMAND(0), .may_expire = true}}},
     {"a lazy waiter that may leave early",
      false,
      0,
-     {{.role = WAITER, LETTER(0), .lazy = true, .may_expire = true}}},
-    {"a waiter and a post", true, 0, {{.role = WAITER, LETTER(0)}, {.role = POSTER, LETTER(1)}}},
+     {{.role = WAITER, COMMAND(0), .lazy = true, .may_expire = true}}},
+    {"a waiter and a post", true, 0, {{.role = WAITER, COMMAND(0)}, {.role = POSTER, COMMAND(1)}}},
     {"a waiter for a fact of another thread", true, 0, {{.role = WAITER}, {.role = NOTIFIER}}},
     {"a waiter for packets", false, 0, {{.role = WAITER, .packets = 2}, {.role = NETWORK, .packets = 2}}},
     {"a waiter that leaves, and packets",
      false,
      0,
-     {{.role = WAITER, LETTER(0)}, {.role = NETWORK, .packets = 2}}},
-    {"a waiter and a stop", false, 0, {{.role = WAITER, LETTER(0), .may_expire = true}, {.role = STOPPER}}},
+     {{.role = WAITER, COMMAND(0)}, {.role = NETWORK, .packets = 2}}},
+    {"a waiter and a stop", false, 0, {{.role = WAITER, COMMAND(0), .may_expire = true}, {.role = STOPPER}}},
     {"a claim", true, 0, {{.role = CLAIMER}}},
-    {"a claim and a post", true, 0, {{.role = CLAIMER}, {.role = POSTER, LETTER(0)}}},
+    {"a claim and a post", true, 0, {{.role = CLAIMER}, {.role = POSTER, COMMAND(0)}}},
     {"a claim and a stop", true, 0, {{.role = CLAIMER}, {.role = STOPPER}}},
-    {"a claim against a waiter", true, 0, {{.role = CLAIMER}, {.role = WAITER, LETTER(0)}}},
+    {"a claim against a waiter", true, 0, {{.role = CLAIMER}, {.role = WAITER, COMMAND(0)}}},
     {"a claim that may be given up, against a waiter",
      true,
      0,
-     {{.role = CLAIMER, .may_expire = true}, {.role = WAITER, LETTER(0)}}},
-    {"two waiters", true, 0, {{.role = WAITER, LETTER(0)}, {.role = WAITER, LETTER(1)}}},
+     {{.role = CLAIMER, .may_expire = true}, {.role = WAITER, COMMAND(0)}}},
+    {"two waiters", true, 0, {{.role = WAITER, COMMAND(0)}, {.role = WAITER, COMMAND(1)}}},
     {"two waiters, lazy",
      false,
      0,
-     {{.role = WAITER, LETTER(0), .lazy = true}, {.role = WAITER, LETTER(1), .lazy = true}}},
+     {{.role = WAITER, COMMAND(0), .lazy = true}, {.role = WAITER, COMMAND(1), .lazy = true}}},
     {"two waiters for one fact of another thread",
      true,
      0,
      {{.role = WAITER}, {.role = WAITER}, {.role = NOTIFIER}}},
-    {"a lazy post to a slow runner", true, PARK_LONG, {{.role = POSTER, LETTER(0), .lazy = true}}},
-    {"a lazy post to a slow runner beside a waiter",
+    {"a lazy post to an engine parked LONG", true, PARK_LONG, {{.role = POSTER, COMMAND(0), .lazy = true}}},
+    {"a lazy post to an engine parked LONG beside a waiter",
      true,
      PARK_LONG,
-     {{.role = POSTER, LETTER(0), .lazy = true}, {.role = WAITER, LETTER(1)}}},
-    {"a lazy waiter that may leave early, a slow runner",
+     {{.role = POSTER, COMMAND(0), .lazy = true}, {.role = WAITER, COMMAND(1)}}},
+    {"a lazy waiter that may leave early, an engine parked LONG",
      true,
      PARK_LONG,
-     {{.role = WAITER, LETTER(0), .lazy = true, .may_expire = true}}},
-    {"a lazy post to a slow runner, and a stop",
+     {{.role = WAITER, COMMAND(0), .lazy = true, .may_expire = true}}},
+    {"a lazy post to an engine parked LONG, and a stop",
      true,
      PARK_LONG,
-     {{.role = POSTER, LETTER(0), .lazy = true}, {.role = STOPPER}}},
-    {"a strong post to a calm runner beside a waiter",
+     {{.role = POSTER, COMMAND(0), .lazy = true}, {.role = STOPPER}}},
+    {"a strong post to an engine parked MEDIUM beside a waiter",
      true,
      PARK_MEDIUM,
-     {{.role = POSTER, LETTER(0)}, {.role = WAITER, LETTER(1)}}},
-    {"two lazy waiters, a calm runner",
+     {{.role = POSTER, COMMAND(0)}, {.role = WAITER, COMMAND(1)}}},
+    {"two lazy waiters, an engine parked MEDIUM",
      true,
      PARK_MEDIUM,
-     {{.role = WAITER, LETTER(0), .lazy = true}, {.role = WAITER, LETTER(1), .lazy = true}}},
-    {"a waiter that may leave before its packets come, a calm runner",
+     {{.role = WAITER, COMMAND(0), .lazy = true}, {.role = WAITER, COMMAND(1), .lazy = true}}},
+    {"a waiter that may leave before its packets come, an engine parked MEDIUM",
      true,
      PARK_MEDIUM,
      {{.role = WAITER, .packets = 2, .may_expire = true}, {.role = NETWORK, .packets = 2}}},
@@ -714,29 +716,29 @@ static const struct scenario scenarios[] = {
      PARK_MEDIUM,
      {{.role = WAITER, .packets = 1, .may_expire = true},
       {.role = NETWORK, .packets = 1},
-      {.role = POSTER, LETTER(0)}}},
-    {"a lazy waiter that may leave early, a calm runner",
+      {.role = POSTER, COMMAND(0)}}},
+    {"a lazy waiter that may leave early, an engine parked MEDIUM",
      false,
      PARK_MEDIUM,
-     {{.role = WAITER, LETTER(0), .lazy = true, .may_expire = true}}},
-    {"a lazy waiter, a calm runner and a stop",
+     {{.role = WAITER, COMMAND(0), .lazy = true, .may_expire = true}}},
+    {"a lazy waiter, an engine parked MEDIUM and a stop",
      true,
      PARK_MEDIUM,
-     {{.role = WAITER, LETTER(0), .lazy = true, .may_expire = true}, {.role = STOPPER}}},
+     {{.role = WAITER, COMMAND(0), .lazy = true, .may_expire = true}, {.role = STOPPER}}},
 };
 
 static void begin(const struct scenario *scenario, struct world *first)
 {
     memset(first, 0, sizeof *first);
-    first->owner.has_commands = model_has_mail;
+    first->owner.has_commands = model_has_commands;
     first->owner.wake = model_kick;
     first->owner.engine_running = 1;
-    first->threads[0].role = RUNNER;
+    first->threads[0].role = ENGINE;
     for (int i = 1; i < THREADS; i++)
         memcpy(&first->threads[i], &scenario->threads[i - 1], sizeof first->threads[i]);
     for (int i = 0; i < THREADS; i++) {
         first->threads[i].call.thread = (const void *)(uintptr_t)(i + 1);
-        first->awaited |= first->threads[i].letter;
+        first->awaited |= first->threads[i].command_bit;
     }
 }
 
@@ -751,7 +753,7 @@ static const char *check(const struct scenario *scenario)
 
 static void every_interleaving_ends(void **state)
 {
-    lie = NO_LIE;
+    fault = NO_FAULT;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
         const char *wrong = check(&scenarios[i]);
         print_message("%-50s %8u worlds\n", scenarios[i].name, graph.count);
@@ -759,15 +761,15 @@ static void every_interleaving_ends(void **state)
     }
 }
 
-static void a_hook_that_lies_is_found(void **state)
+static void a_faulty_hook_is_found(void **state)
 {
-    for (lie = KICKS_ARE_LOST; lie <= OPENING_IS_NOT_SAID; lie++) {
+    for (fault = KICKS_ARE_LOST; fault <= OPEN_IS_NOT_SIGNALLED; fault++) {
         bool found = false;
         for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios && !found; i++)
             found = check(&scenarios[i]) != NULL;
-        if (!found) fail_msg("lie %d: nothing noticed", (int)lie);
+        if (!found) fail_msg("fault %d: nothing noticed", (int)fault);
     }
-    lie = NO_LIE;
+    fault = NO_FAULT;
 }
 
 static int set_up(void **state)
@@ -792,7 +794,7 @@ static int tear_down(void **state)
 
 /* A release with pending work wakes a MEDIUM park, one with new work any park with a long period. One without
  * pending work wakes neither. */
-static void what_is_left_wakes(void **state)
+static void pending_work_wakes(void **state)
 {
     static const unsigned parked[] = {PARK_NONE, PARK_SHORT, PARK_UNTIL_RELEASED, PARK_LONG, PARK_MEDIUM};
     static const bool wakes[5][3] = {{false, false, false},
@@ -804,7 +806,7 @@ static void what_is_left_wakes(void **state)
         struct world world;
         struct loop_owner_call call = {0};
         memset(&world, 0, sizeof world);
-        world.owner.has_commands = model_has_mail;
+        world.owner.has_commands = model_has_commands;
         world.owner.wake = model_kick;
         world.owner.park_mode = parked[i / 3];
         world.owner.thread = &world;
@@ -817,9 +819,9 @@ static void what_is_left_wakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_left_wakes),
+        cmocka_unit_test(pending_work_wakes),
         cmocka_unit_test(every_interleaving_ends),
-        cmocka_unit_test(a_hook_that_lies_is_found),
+        cmocka_unit_test(a_faulty_hook_is_found),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -341,28 +341,28 @@ static void a_dead_peer_is_no_signal(void **state)
 
 /* --- with the net's own thread --- */
 
-struct counting_letter {
+struct counting_command {
     struct weft_command command;
     _Atomic int *count;
 };
 
-static void count_letter(struct weft_command *command)
+static void count_command(struct weft_command *command)
 {
-    (*weft_container_of(command, struct counting_letter, command)->count)++;
+    (*weft_container_of(command, struct counting_command, command)->count)++;
 }
 
 #define POSTERS 4
 #define POSTS 5000
 static struct weft_net *posted_net;
 static _Atomic int posted_count;
-static struct counting_letter post_letters[POSTERS][POSTS];
+static struct counting_command post_commands[POSTERS][POSTS];
 
 static void *post_many(void *argument)
 {
     for (int i = 0; i < POSTS; i++) {
-        struct counting_letter *letter = &post_letters[(intptr_t)argument][i];
-        *letter = (struct counting_letter){{count_letter, NULL}, &posted_count};
-        weft_net_post(posted_net, &letter->command);
+        struct counting_command *counting = &post_commands[(intptr_t)argument][i];
+        *counting = (struct counting_command){{count_command, NULL}, &posted_count};
+        weft_net_post(posted_net, &counting->command);
     }
     return NULL;
 }
@@ -381,7 +381,7 @@ static void posts_reach_the_thread(void **state)
         sched_yield();
     }
     /* A command that is still in the mailbox when the net is freed runs too. */
-    struct counting_letter last = {{count_letter, NULL}, &posted_count};
+    struct counting_command last = {{count_command, NULL}, &posted_count};
     weft_net_post(posted_net, &last.command);
     weft_net_free(posted_net);
     assert_int_equal(posted_count, POSTERS * POSTS + 1);

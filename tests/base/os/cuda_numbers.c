@@ -24,4 +24,4 @@ SAME(offsetof(struct memory_cuda_attributes, device), offsetof(struct cudaPointe
 SAME(offsetof(struct memory_cuda_attributes, host_pointer),
      offsetof(struct cudaPointerAttributes, hostPointer));
 _Static_assert(sizeof(struct memory_cuda_attributes) >= sizeof(struct cudaPointerAttributes),
-               "room for what the runtime writes");
+               "capacity for the numbers that the CUDA runtime writes");

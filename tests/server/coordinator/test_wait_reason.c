@@ -10,7 +10,7 @@ static void ask(struct harness *h, uint64_t connection)
 {
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Control message = WEFT__CONTROL__CONTROL__INIT;
-    heartbeat.whom = true;
+    heartbeat.wait_reason = true;
     message.body_case = BODY(HEARTBEAT);
     message.heartbeat = &heartbeat;
     harness_deliver(h, connection, &message);
@@ -20,7 +20,7 @@ static void expect_awaited(struct harness *h, uint64_t connection, const char *t
 {
     ask(h, connection);
     Control *message = harness_expect(h, connection, BODY(HEARTBEAT));
-    assert_true(message->heartbeat->whom);
+    assert_true(message->heartbeat->wait_reason);
     assert_string_equal(message->heartbeat->text, text);
 }
 
