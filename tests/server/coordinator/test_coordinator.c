@@ -129,7 +129,8 @@ static void refusals(void **state)
     c = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = 0, .secret = "s"});
     harness_expect_abort(
         h, c, WEFT_ERR_AUTH,
-        "newcomer 8 has a job secret and this job has none: give the secret to all processes or to none", true);
+        "newcomer 8 has a job secret and this job has none: give the secret to all processes or to none",
+        true);
     c = harness_open(h);
     harness_next(h, c);
     harness_ready(h, c);
