@@ -487,7 +487,7 @@ struct coll_elem_counts coll_elem_counts_of(const struct weft_coll_caller *calle
 /* Validates all arguments that one rank can check. A post with arguments that pass does not fail for its
  * arguments. Reads no buffer. Any thread. Returns WEFT_ERR_INVALID or WEFT_ERR_UNSUPPORTED; the text names
  * the call and the argument. */
-enum weft_status weft_coll_check(const struct weft_coll_caller *place, const struct weft_coll_args *args,
+enum weft_status weft_coll_check(const struct weft_coll_caller *caller, const struct weft_coll_args *args,
                                  struct weft_error *error);
 
 struct weft_coll; /* one posted operation; valid until its done callback has returned */
@@ -516,10 +516,10 @@ enum weft_status weft_coll_try_prepared(struct weft_group *group, enum weft_coll
                                         uint64_t prepared_id, const void *in, void *out,
                                         weft_coll_done_fn done, void *context, struct weft_coll **coll_out);
 /* A short recv without a post. WEFT_OK: completed. WEFT_IN_PROGRESS: its send has not arrived and nothing
- * happened. patient: polls for the send first, up to the timeout of sendrecv.c. WEFT_ERR_AGAIN: nothing
+ * happened. should_poll: polls for the send first, up to the timeout of sendrecv.c. WEFT_ERR_AGAIN: nothing
  * happened; post it. */
 enum weft_status weft_coll_try_recv(struct weft_group *group, const struct weft_coll_args *args,
-                                    bool patient);
+                                    bool should_poll);
 /* Runs done with WEFT_ERR_CANCELLED unless the operation is completing. The other ranks get no message. */
 void weft_coll_cancel(struct weft_coll *coll);
 /* Cancels a recv whose send has not arrived: done runs with WEFT_ERR_CANCELLED, and the next recv of the

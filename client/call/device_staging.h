@@ -56,10 +56,10 @@ void client_staging_free(struct weft_session *session);
  * an error nothing is queued. Caller's thread, before the call starts. */
 enum weft_status client_stage_start(struct client_request *request, struct client_extents extents);
 /* The same for an operation of a tensor, in one piece. *host_in_out and *host_out_out replace request->in
- * and out. out_holds: the content of `out` is read too. may_code: if the tensor's codec can run on the
+ * and out. keeps_out: the content of `out` is read too. may_code: if the tensor's codec can run on the
  * device, nothing is copied and the two pointers are not written. */
 enum weft_status client_stage_start_tensor(struct client_request *request, enum weft_memory_kind memory,
-                                           void *stream, struct client_extents extents, bool out_holds,
+                                           void *stream, struct client_extents extents, bool keeps_out,
                                            bool may_code, const void **host_in_out, void **host_out_out);
 /* Runs resume(request) when the input of a tensor's operation has arrived; perhaps inside this call.
  * Engine thread. */

@@ -42,7 +42,7 @@ const Weft__Control__Member *client_member_find_newcomer(struct weft_session *se
 void client_shrunk_release(struct weft_session *session, Weft__Control__Control *message);
 void client_members_free(struct weft_session *session);
 const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint);
-struct client_member *client_member_of_number(const struct weft_session *session, uint32_t member);
+struct client_member *client_member_of_number(const struct weft_session *session, uint32_t number);
 const char *client_endpoint_name(const struct weft_session *session, uint32_t endpoint); /* never NULL */
 /* UINT32_MAX: no such rank */
 uint32_t client_rank_endpoint(const struct weft_session *session, uint32_t rank);

@@ -498,7 +498,7 @@ bool peer_has_unreceived_sends(const struct weft_group *group, uint32_t rank);
 struct coll_buffer_layout {
     uint64_t in_bytes, out_bytes, in_place; /* in_place: offset of `in` from `out`, modulo 2^64 */
 };
-struct coll_buffer_layout coll_buffer_layout_of(const struct weft_coll_caller *cell,
+struct coll_buffer_layout coll_buffer_layout_of(const struct weft_coll_caller *caller,
                                                 const struct weft_coll_args *args);
 static inline bool coll_buffers_are_valid(const struct coll_buffer_layout *places, const void *in,
                                           const void *out)

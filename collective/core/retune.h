@@ -67,7 +67,7 @@ void retune_op_posted(struct weft_group *group, uint32_t key, const struct weft_
 void retune_sequence_advanced(struct weft_group *group); /* after each post */
 
 /* Rank 0, before the first operation: adds a cell that an earlier job has settled. */
-void retune_seed(struct weft_group *group, const struct retune_cell *cell);
+void retune_seed(struct weft_group *group, const struct retune_cell *seed);
 
 /* ---- called by other files ---- */
 enum weft_status retune_create(struct weft_group *group, enum weft_retune policy);

@@ -601,6 +601,6 @@ void onehost_stage_begin(struct weft_coll *coll);
 /* false: awaited_rank must act first */
 bool onehost_stage_can_act(struct onehost *onehost, const struct weft_coll *coll);
 /* false: nothing can be done now */
-bool onehost_stage_step(struct onehost *onehost, struct weft_coll *coll, bool *over_out);
+bool onehost_stage_step(struct onehost *onehost, struct weft_coll *coll, bool *complete_out);
 
 #endif

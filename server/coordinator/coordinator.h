@@ -218,7 +218,7 @@ void coordinator_check_left(struct weft_coordinator *coordinator);
 void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                              uint32_t ordinal);
 void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard,
-                             uint32_t tensor);
+                             uint32_t ordinal);
 void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                              const Weft__Control__WeightHash *hash);
 void coordinator_tensors_free(struct weft_coordinator *coordinator);

@@ -226,7 +226,7 @@ void peer_fail(struct bootstrap_peer *peer, enum weft_status status, const char 
 }
 
 /* Status of a refusal before `connected`, for the dialling side. WEFT_OK: dial again. */
-static enum weft_status status_of(enum bootstrap_refusal reason, bool there)
+static enum weft_status status_of(enum bootstrap_refusal reason, bool refused_by_peer)
 {
     switch (reason) {
     case BOOTSTRAP_VERSION: return WEFT_ERR_VERSION;
@@ -238,7 +238,7 @@ static enum weft_status status_of(enum bootstrap_refusal reason, bool there)
     case BOOTSTRAP_REFLECTED:
     case BOOTSTRAP_BAD_MAC:
     case BOOTSTRAP_DESCRIPTORS: return WEFT_ERR_MALFORMED;
-    case BOOTSTRAP_NO_RESOURCE: return there ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    case BOOTSTRAP_NO_RESOURCE: return refused_by_peer ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     case BOOTSTRAP_TIMED_OUT:
     case BOOTSTRAP_TOO_MANY:
     case BOOTSTRAP_DUPLICATE:
@@ -248,28 +248,32 @@ static enum weft_status status_of(enum bootstrap_refusal reason, bool there)
     return WEFT_OK;
 }
 
-void peer_connection_ended(struct bootstrap_peer *peer, enum bootstrap_refusal reason, bool there,
+void peer_connection_ended(struct bootstrap_peer *peer, enum bootstrap_refusal reason, bool refused_by_peer,
                            enum weft_status status, const char *text)
 {
-    char said[160];
-    snprintf(said, sizeof said, "%s%s", there ? "it refused us: " : "", text);
-    enum weft_status final = reason ? status_of(reason, there) : WEFT_OK;
+    char sentence[160];
+    snprintf(sentence, sizeof sentence, "%s%s", refused_by_peer ? "it refused us: " : "", text);
+    enum weft_status final = reason ? status_of(reason, refused_by_peer) : WEFT_OK;
     switch (peer->state) {
     case PEER_EARLY: peer_remove(peer); break;
     case PEER_CONNECTED:
-        peer_fail(peer, reason == 0 ? status : final < 0 && !there ? final : WEFT_ERR_PEER_LOST, said);
+        peer_fail(peer,
+                  reason == 0                     ? status
+                  : final < 0 && !refused_by_peer ? final
+                                                  : WEFT_ERR_PEER_LOST,
+                  sentence);
         break;
     case PEER_DIALLING:
         if (final < 0) {
-            peer_fail(peer, final, said);
+            peer_fail(peer, final, sentence);
             break;
         }
-        snprintf(peer->text, sizeof peer->text, "endpoint %u: %s", peer->id, said);
+        snprintf(peer->text, sizeof peer->text, "endpoint %u: %s", peer->id, sentence);
         peer_back_off(peer);
         break;
     case PEER_EXPECTED: /* the peer dials again, unless the failure is local */
-        snprintf(peer->text, sizeof peer->text, "endpoint %u: %s", peer->id, said);
-        if (final == WEFT_ERR_NO_MEMORY) peer_fail(peer, final, said);
+        snprintf(peer->text, sizeof peer->text, "endpoint %u: %s", peer->id, sentence);
+        if (final == WEFT_ERR_NO_MEMORY) peer_fail(peer, final, sentence);
         break;
     case PEER_BACKING_OFF:
     case PEER_DISCONNECTED: break;
