@@ -58,7 +58,7 @@ struct coll_kind_info {
     bool has_one_buffer;    /* error texts call it "the buffer" */
     bool root_reads_out;    /* broadcast: `out` of the root is the input */
     bool has_dtype;         /* args.dtype is valid */
-    bool is_retunable;      /* its plan may change while the job runs (tuning/retune.h) */
+    bool is_retunable;      /* its plan may change while the job runs (core/retune.h) */
     enum coll_in_place in_place;
     enum coll_extent in, out;           /* on all ranks, or on the ranks but the root */
     enum coll_extent root_in, root_out; /* on the root; only with has_root */

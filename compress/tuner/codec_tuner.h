@@ -3,10 +3,10 @@
  * Pure: no clock, no link, no rank. The caller supplies measurements (link, cost of each codec, ready time of
  * each gradient). One rank decides and publishes the decision. Equal inputs give equal decisions.
  *
- *     candidates    "auto:topk,bf16" as text -> specs, dense first                  codec_tuner_candidates.c
- *     traffic       bytes of an exchange through shards -> a cost's                   codec_tuner_traffic.c
- *     model         inputs and choices -> time of a step; the best choices    codec_tuner_model.c
- *     judge         repeated decisions with hysteresis                  judge.c
+ *     candidates    "auto:topk,bf16" as text -> specs, dense first             codec_tuner_candidates.c
+ *     traffic       costs -> bytes of an exchange through shards               codec_tuner_traffic.c
+ *     model         inputs and choices -> time of a step; the best choices     codec_tuner_model.c
+ *     decision      repeated decisions with hysteresis                         codec_tuner.c
  *
  * The model of a step. Gradients become ready one after the other while the step computes. Each is encoded,
  * is sent after its predecessors, waits for its latencies, and is decoded:

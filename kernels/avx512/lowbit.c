@@ -1,4 +1,4 @@
-/* narrow.c - 8-bit floats and signs with AVX-512. Blocks become 8-bit floats by fp8_loops.h; the other
+/* lowbit.c - 8-bit floats and signs with AVX-512. Blocks become 8-bit floats by fp8_loops.h; the other
  * three have shapes no compiler finds: a block of signs is sixteen vectors, which stay in registers
  * between the mean and the residual; an 8-bit float is a number whose lower sixteen bits as f32 are zero,
  * so that its magnitude is looked up among 128 words in four registers; and what leaves the caches anyway

@@ -5,7 +5,7 @@
  *                                              GRACE_NS to end, then SIGTERM, then SIGKILL -> exit status 1
  *
  * Without shards the coordinator runs in this process. If mpirun, torchrun or srun starts N copies of this
- * command (base/launcher.h), each copy starts one worker of one job, and the copy of rank 0 runs the
+ * command (base/config/launcher.h), each copy starts one worker of one job, and the copy of rank 0 runs the
  * coordinator. Every child has a log file; rank 0's standard output is also copied to ours. No process stays
  * behind: children die with this process, and their process groups are killed at the end. */
 #include <errno.h>

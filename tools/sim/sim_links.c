@@ -4,7 +4,8 @@
 
 #include "tools/sim/sim.h"
 
-#define LINK_COST_BYTES 262144.0 /* size of the message by which the library weighs links (client/cost.c) */
+/* size of the message by which the library weighs links (client/session/link_cost.c) */
+#define LINK_COST_BYTES 262144.0
 
 struct link_figures {
     /* (count * count,), (count,), (count,), (count,), (lanes of the hosts,) */

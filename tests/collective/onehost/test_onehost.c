@@ -877,7 +877,7 @@ static void late_rank(void **state)
 }
 
 /* Rank 2 calls, and then its loop is not stepped: it replies to nothing, and no rank waits without limit. */
-enum { SILENT_FLOATS = 600000 }; /* long enough that no slice is stolen (oversubscribed.c) */
+enum { SILENT_FLOATS = 600000 }; /* above the copy-in limit: the ranks access the buffers */
 static void silent_once(void)
 {
     failures_open(3);

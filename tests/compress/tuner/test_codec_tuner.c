@@ -1,5 +1,5 @@
-/* test_judge.c - the judge: candidates from text, the model against a plain simulation, the search against
- * every fixed choice and against all choices, and when the judge changes its mind. */
+/* test_codec_tuner.c - the judge: candidates from text, the model against a plain simulation, the search
+ * against every fixed choice and against all choices, and when the judge changes its mind. */
 #include <math.h>
 
 #include "tests/compress/compress_fixture.h"
