@@ -31,34 +31,34 @@ enum weft_coll_kind {
 
 /* Elements of one buffer of a call. */
 enum coll_extent {
-    COLL_EXTENT_NONE = 0,  /* the buffer is ignored */
-    COLL_EXTENT_COUNT,     /* count */
-    COLL_EXTENT_PIECE,     /* counts[rank], or count */
-    COLL_EXTENT_PIECES,    /* the sum of counts, or ranks * count */
-    COLL_EXTENT_OUT_PIECES,/* the sum of counts_out, or ranks * count */
-    COLL_EXTENT_BYTES_MAX, /* piece_bytes_max */
+    COLL_EXTENT_NONE = 0,   /* the buffer is ignored */
+    COLL_EXTENT_COUNT,      /* count */
+    COLL_EXTENT_PIECE,      /* counts[rank], or count */
+    COLL_EXTENT_PIECES,     /* the sum of counts, or ranks * count */
+    COLL_EXTENT_OUT_PIECES, /* the sum of counts_out, or ranks * count */
+    COLL_EXTENT_BYTES_MAX,  /* piece_bytes_max */
 };
 
 /* Permitted overlap of `in` and `out`. */
 enum coll_in_place {
-    COLL_IN_PLACE_SAME = 0,    /* in == out */
-    COLL_IN_PLACE_IN_IS_PIECE, /* `in` is this rank's piece of `out` */
-    COLL_IN_PLACE_OUT_IS_PIECE,/* `out` is this rank's piece of `in` */
+    COLL_IN_PLACE_SAME = 0,     /* in == out */
+    COLL_IN_PLACE_IN_IS_PIECE,  /* `in` is this rank's piece of `out` */
+    COLL_IN_PLACE_OUT_IS_PIECE, /* `out` is this rank's piece of `in` */
 };
 
 struct coll_kind_info {
     const char *name;
-    bool is_reduction;      /* has an op; its result is a sum */
-    bool has_root;          /* args.root is the root */
-    bool is_sendrecv;       /* args.root is the other rank */
-    bool has_byte_pieces;   /* pieces in bytes, whose lengths only the sender knows */
-    bool has_pieces;        /* one piece of elements for each rank; counts may give each its length */
-    bool has_root_counts;   /* counts is valid at the root only, so all ranks set `unequal` */
-    bool has_counts_out;    /* counts and counts_out go together */
-    bool has_one_buffer;    /* error texts call it "the buffer" */
-    bool root_reads_out;    /* broadcast: `out` of the root is the input */
-    bool has_dtype;         /* args.dtype is valid */
-    bool is_retunable;      /* its plan may change while the job runs (core/retune.h) */
+    bool is_reduction;    /* has an op; its result is a sum */
+    bool has_root;        /* args.root is the root */
+    bool is_sendrecv;     /* args.root is the other rank */
+    bool has_byte_pieces; /* pieces in bytes, whose lengths only the sender knows */
+    bool has_pieces;      /* one piece of elements for each rank; counts may give each its length */
+    bool has_root_counts; /* counts is valid at the root only, so all ranks set `unequal` */
+    bool has_counts_out;  /* counts and counts_out go together */
+    bool has_one_buffer;  /* error texts call it "the buffer" */
+    bool root_reads_out;  /* broadcast: `out` of the root is the input */
+    bool has_dtype;       /* args.dtype is valid */
+    bool is_retunable;    /* its plan may change while the job runs (core/retune.h) */
     enum coll_in_place in_place;
     enum coll_extent in, out;           /* on all ranks, or on the ranks but the root */
     enum coll_extent root_in, root_out; /* on the root; only with has_root */

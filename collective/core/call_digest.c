@@ -21,12 +21,12 @@ void call_digest_add(struct weft_group *group, const struct coll_header *called)
     digest = weft_fnv(digest, called->kind | (uint64_t)called->dtype << 8 | (uint64_t)called->op << 16 |
                                   (uint64_t)called->root << 32);
     call_digest->last = (struct call_digest_state){.digest = weft_fnv(digest, called->count) | 1,
-                                     .count = called->count,
-                                     .sequence = called->sequence,
-                                     .root = called->root,
-                                     .kind = called->kind,
-                                     .dtype = called->dtype,
-                                     .op = called->op};
+                                                   .count = called->count,
+                                                   .sequence = called->sequence,
+                                                   .root = called->root,
+                                                   .kind = called->kind,
+                                                   .dtype = called->dtype,
+                                                   .op = called->op};
     call_digest->next = called->sequence + 1;
 }
 
@@ -51,7 +51,7 @@ static struct coll_sendrecv_counts counts_with_peer(const struct weft_group *gro
     const struct coll_sendrecv_counts counts = coll_path.sendrecv_counts(group, rank);
     const struct peer_state peer_state = peer_state_of(group, rank);
     return (struct coll_sendrecv_counts){counts.sent + peer_state.message_counts.sent,
-                                     counts.received + peer_state.message_counts.received};
+                                         counts.received + peer_state.message_counts.received};
 }
 
 bool peer_has_unreceived_sends(const struct weft_group *group, uint32_t rank)
@@ -84,31 +84,31 @@ void call_digest_read(struct peer_state *peer_state, const struct coll_header *h
     peer_state->pair_counts_known = header->lanes == CALL_DIGEST_VERSION;
     peer_state->pair_counts = (struct coll_sendrecv_counts){header->message, (uint32_t)header->status};
     peer_state->call_digest = (struct call_digest_state){.digest = header->cuts,
-                                     .count = header->piece_bytes,
-                                     .sequence = header->chunk,
-                                     .root = header->root,
-                                     .kind = header->kind,
-                                     .dtype = header->dtype,
-                                     .op = header->op};
+                                                         .count = header->piece_bytes,
+                                                         .sequence = header->chunk,
+                                                         .root = header->root,
+                                                         .kind = header->kind,
+                                                         .dtype = header->dtype,
+                                                         .op = header->op};
 }
 
-static void describe(const struct call_digest_state *end, uint64_t posted, char *out, size_t out_bytes)
+static void describe(const struct call_digest_state *state, uint64_t posted, char *out, size_t out_bytes)
 {
-    const struct coll_header header = {.kind = end->kind,
-                                       .dtype = end->dtype,
-                                       .op = end->op,
-                                       .root = end->root,
-                                       .count = end->count,
+    const struct coll_header header = {.kind = state->kind,
+                                       .dtype = state->dtype,
+                                       .op = state->op,
+                                       .root = state->root,
+                                       .count = state->count,
                                        .plan = WEFT_PLAN_AUTO,
-                                       .sequence = end->sequence};
+                                       .sequence = state->sequence};
     char call[160];
-    if (end->digest == 0) {
+    if (state->digest == 0) {
         snprintf(out, out_bytes, "%llu operations, none with a root", (unsigned long long)posted);
         return;
     }
     coll_header_describe(&header, call, sizeof call);
     snprintf(out, out_bytes, "%llu operations, with operation %llu a %s", (unsigned long long)posted,
-             (unsigned long long)end->sequence, call);
+             (unsigned long long)state->sequence, call);
 }
 
 static bool digests_agree(const struct weft_group *group, const struct peer_state *peer_state)

@@ -139,13 +139,13 @@ static void name_many(const struct weft_group *group, const struct weft_coll *co
                        kind == NOT_CALLED ? "has not called it" : "does not answer");
             continue;
         }
-        size_t room = used + (out_bytes - used) / (kind == NOT_CALLED ? 2 : 1) - 48;
+        size_t text_bytes_max = used + (out_bytes - used) / (kind == NOT_CALLED ? 2 : 1) - 48;
         for (uint32_t rank = 0; rank < group->ranks; rank++) {
             if (lateness_of(group, coll, rank) != (enum lateness)kind) continue;
             uint32_t first = rank;
             while (rank + 1 < group->ranks && lateness_of(group, coll, rank + 1) == (enum lateness)kind)
                 rank++;
-            if (used + 24 > room) more += rank - first + 1;
+            if (used + 24 > text_bytes_max) more += rank - first + 1;
             else if (first == rank)
                 used = put(out, out_bytes, used, "%s%" PRIu32,
                            listed++ ? ", "

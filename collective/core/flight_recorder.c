@@ -19,7 +19,7 @@ struct slot {
     _Atomic uint64_t words[RECORD_WORDS];
 };
 
-/* Position of the lengths of a record. The ring is endless: number i is words[i % room]. */
+/* Position of the lengths of a record. The ring is endless: number i is words[i % capacity]. */
 struct pieces {
     _Atomic uint64_t number; /* of their record, plus one; 0: none, or being written */
     _Atomic uint64_t first;
@@ -28,7 +28,7 @@ struct pieces {
 
 struct lengths {
     _Atomic uint64_t written; /* numbers whose write has begun, since the start */
-    uint64_t room;
+    uint64_t capacity;
     struct pieces *of; /* (capacity,) */
     _Atomic uint64_t words[];
 };
@@ -71,7 +71,7 @@ enum weft_status weft_recorder_keep_lengths(struct weft_recorder *recorder, uint
     struct lengths *lengths =
         weft_alloc_zero(recorder->env, sizeof *lengths + (size_t)numbers * sizeof(uint64_t));
     if (!lengths) return WEFT_ERR_NO_MEMORY;
-    lengths->room = numbers;
+    lengths->capacity = numbers;
     lengths->of = weft_alloc_zero(recorder->env, recorder->capacity * sizeof *lengths->of);
     if (!lengths->of) {
         weft_free_bytes(recorder->env, lengths);
@@ -86,7 +86,7 @@ void weft_recorder_lengths(struct weft_recorder *recorder, uint64_t number, cons
 {
     struct lengths *lengths = recorder ? recorder->lengths : NULL;
     uint64_t total = (uint64_t)in_count + out_count;
-    if (!lengths || total > lengths->room) return;
+    if (!lengths || total > lengths->capacity) return;
     struct pieces *pieces = &lengths->of[number % recorder->capacity];
     uint64_t first = atomic_load_explicit(&lengths->written, memory_order_relaxed);
     atomic_store_explicit(&pieces->number, 0, memory_order_relaxed);
@@ -94,7 +94,7 @@ void weft_recorder_lengths(struct weft_recorder *recorder, uint64_t number, cons
      * the extent of the write. */
     atomic_store_explicit(&lengths->written, first + total, memory_order_release);
     for (uint64_t i = 0; i < total; i++)
-        atomic_store_explicit(&lengths->words[(first + i) % lengths->room],
+        atomic_store_explicit(&lengths->words[(first + i) % lengths->capacity],
                               i < in_count ? in[i] : out[i - in_count], memory_order_release);
     atomic_store_explicit(&pieces->first, first, memory_order_release);
     atomic_store_explicit(&pieces->in_count, in_count, memory_order_release);
@@ -114,12 +114,14 @@ static uint64_t *take_lengths(struct weft_recorder *recorder, uint64_t number, u
     *in_count = atomic_load_explicit(&pieces->in_count, memory_order_acquire);
     *out_count = atomic_load_explicit(&pieces->out_count, memory_order_acquire);
     uint64_t total = (uint64_t)*in_count + *out_count;
-    uint64_t *taken =
-        total <= lengths->room ? weft_alloc_zero(recorder->env, (size_t)(total + 1) * sizeof *taken) : NULL;
+    uint64_t *taken = total <= lengths->capacity
+                          ? weft_alloc_zero(recorder->env, (size_t)(total + 1) * sizeof *taken)
+                          : NULL;
     if (!taken) return NULL;
     for (uint64_t i = 0; i < total; i++)
-        taken[i] = atomic_load_explicit(&lengths->words[(first + i) % lengths->room], memory_order_acquire);
-    bool whole = atomic_load_explicit(&lengths->written, memory_order_relaxed) <= first + lengths->room &&
+        taken[i] =
+            atomic_load_explicit(&lengths->words[(first + i) % lengths->capacity], memory_order_acquire);
+    bool whole = atomic_load_explicit(&lengths->written, memory_order_relaxed) <= first + lengths->capacity &&
                  atomic_load_explicit(&pieces->number, memory_order_relaxed) == number + 1;
     if (whole) return taken;
     weft_free_bytes(recorder->env, taken);

@@ -77,12 +77,12 @@ bool group_schedule(struct weft_group *group)
 
 bool group_schedule_at(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns)
 {
-    uint64_t look_ns =
+    uint64_t check_ns =
         now_ns + GROUP_POLL_INTERVAL_NS < deadline_ns ? now_ns + GROUP_POLL_INTERVAL_NS : deadline_ns;
     if (group->is_scheduled || group->is_closing ||
-        (weft_timer_is_running(&group->timer) && group->timer.deadline_ns <= look_ns))
+        (weft_timer_is_running(&group->timer) && group->timer.deadline_ns <= check_ns))
         return true;
-    return weft_timer_start(group->loop, &group->timer, look_ns) >= 0;
+    return weft_timer_start(group->loop, &group->timer, check_ns) >= 0;
 }
 
 void coll_mark_ready(struct weft_coll *coll)
@@ -113,8 +113,8 @@ static void progress(struct weft_group *group, uint64_t now_ns)
 {
     size_t budget = GROUP_PROGRESS_BYTES_MAX;
     group->is_progressing = true;
-    for (uint32_t turns = group->active_count;
-         turns > 0 && budget > 0 && !weft_list_empty(&group->ready) && !group->is_closing; turns--) {
+    for (uint32_t ops_left = group->active_count;
+         ops_left > 0 && budget > 0 && !weft_list_empty(&group->ready) && !group->is_closing; ops_left--) {
         struct weft_coll *coll = weft_list_first(&group->ready, struct weft_coll, ready_link);
         weft_list_remove(&coll->ready_link);
         coll_record_start(coll, now_ns);
@@ -177,8 +177,8 @@ static void timer_fired(struct weft_timer *timer)
             if (group->fail_status == WEFT_OK) coll_path.verify(group);
         }
         if (group->fail_status == WEFT_OK) {
-            uint64_t look_ns = deadline_check(group, now_ns);
-            if (look_ns < next_ns) next_ns = look_ns;
+            uint64_t check_ns = deadline_check(group, now_ns);
+            if (check_ns < next_ns) next_ns = check_ns;
         } else if (now_ns >= group->grace_ns) {
             fail_holding_peers(group);
         } else if (group->grace_ns < next_ns) {

@@ -19,9 +19,9 @@
 #include "kernels/kernels.h"
 
 #define GROUP_TEXT_BYTES 480
-#define GROUP_POLL_INTERVAL_NS WEFT_MS(500)        /* interval of the timer while operations are posted */
-#define GROUP_STALL_MIN_NS WEFT_SECONDS(1) /* a longer interval between two polls of this rank does not
-                                            * count as waiting */
+#define GROUP_POLL_INTERVAL_NS WEFT_MS(500) /* interval of the timer while operations are posted */
+/* a longer interval between two polls of this rank does not count as waiting */
+#define GROUP_STALL_MIN_NS WEFT_SECONDS(1)
 #define GROUP_WARN_AFTER_NS WEFT_SECONDS(30)
 #define GROUP_STATUS_TIMEOUT_NS WEFT_MS(500) /* a rank that requests status waits this long for the replies */
 /* after a failure: time for peers to release the send buffers */
@@ -29,16 +29,16 @@
 #define GROUP_RELEASE_POLL_NS WEFT_MS(1) /* between two checks whether a peer still accesses the buffers */
 /* after a peer is lost: time for operations that can complete without it */
 #define GROUP_LOST_DELAY_NS WEFT_MS(200)
-#define GROUP_RETRY_NS 20000u             /* after WEFT_ERR_AGAIN from the transport */
+#define GROUP_RETRY_NS 20000u /* after WEFT_ERR_AGAIN from the transport */
 /* status replies of this rank in flight, in all groups of one op pool */
 #define GROUP_REPLIES_MAX 16
 #define GROUP_RANK_NONE UINT32_MAX
 /* in place of steps: the operation in question is not active in this group */
 #define REPLY_NOT_ACTIVE UINT32_MAX
 #define GROUP_ID_MAX 0xffffffu
-#define GROUP_INLINE_BYTES_MAX 64u /* a control payload up to this size travels behind the header */
-#define COLL_COMPUTE_UNIT_BYTES (64u << 10)       /* bytes reduced or copied at a time */
-#define GROUP_PROGRESS_BYTES_MAX (1u << 18)       /* bytes reduced or copied in one loop step */
+#define GROUP_INLINE_BYTES_MAX 64u          /* a control payload up to this size travels behind the header */
+#define COLL_COMPUTE_UNIT_BYTES (64u << 10) /* bytes reduced or copied at a time */
+#define GROUP_PROGRESS_BYTES_MAX (1u << 18) /* bytes reduced or copied in one loop step */
 
 /* ---- one posted operation ---- */
 enum slot_state { SLOT_WAITING = 1, SLOT_POSTED, SLOT_COMPUTING, SLOT_DONE };
@@ -55,15 +55,15 @@ struct slot {
 
 /* The contributions of all ranks to one chunk (reduce_buffer.c). */
 struct reduce_buffer {
-    bool open;            /* from the first receive of a chunk to the end of its fold */
+    bool open; /* from the first receive of a chunk to the end of its fold */
     uint64_t offset_in, count;
-    uint32_t next;        /* index of the next contribution to fold */
+    uint32_t next; /* index of the next contribution to fold */
     /* elements of that contribution that are folded. After the last one: elements of the sum that are
      * written */
     uint64_t done;
-    float *partial;       /* the widened contribution; types narrower than f32 */
-    uint8_t *present;     /* (ranks,) 1: the contribution has arrived */
-    uint8_t *raw;         /* (ranks, raw_bytes) contributions as received */
+    float *partial;   /* the widened contribution; types narrower than f32 */
+    uint8_t *present; /* (ranks,) 1: the contribution has arrived */
+    uint8_t *raw;     /* (ranks, raw_bytes) contributions as received */
     size_t raw_bytes;
     float *free_partials[34]; /* widened buffers that the fold does not use */
     uint32_t free_count;
@@ -91,10 +91,10 @@ struct weft_coll {
     struct weft_list link;       /* group->active in post order, or op_pool->idle */
     struct weft_list ready_link; /* group->ready, or linked to itself */
     enum coll_phase phase;
-    enum weft_status status;     /* final status of an ending operation */
-    const char *text;            /* static, or owned by the group */
+    enum weft_status status; /* final status of an ending operation */
+    const char *text;        /* static, or owned by the group */
     struct weft_coll_args args;
-    struct coll_header header;   /* header of each message of the operation */
+    struct coll_header header; /* header of each message of the operation */
     /* input of the plan: args.in, or a copy that coll_scale_input makes from `unscaled` */
     const uint8_t *in;
     const uint8_t *unscaled;
@@ -102,27 +102,27 @@ struct weft_coll {
     size_t elem_bytes;
     /* bytes of an element in scratch: a partial in a wide plan, else an element */
     size_t scratch_elem_bytes;
-    bool wide;                   /* scratch holds partials */
+    bool wide; /* scratch holds partials */
     /* input elements that coll_scale_input copies or scales before the first step, and how many are done */
     uint64_t input_elems_to_prepare, input_elems_prepared;
     uint64_t sequence, deadline_ns, posted_ns;
-    bool warned, is_sendrecv;       /* is_sendrecv: a send or recv */
-    bool is_counted;                /* sendrecv_count_add has counted the operation */
-    bool is_plan_pending;                   /* posted, but a change of the plan table is pending (retune.h) */
-    struct {                     /* straggler_time.c */
-        bool counts;             /* the operation waits for a rank that has not begun it, since since_ns */
+    bool warned, is_sendrecv; /* is_sendrecv: a send or recv */
+    bool is_counted;          /* sendrecv_count_add has counted the operation */
+    bool is_plan_pending;     /* posted, but a change of the plan table is pending (retune.h) */
+    struct {                  /* straggler_time.c */
+        bool counts;          /* the operation waits for a rank that has not begun it, since since_ns */
         uint64_t since_ns;
-        uint64_t late_ns;        /* time that it waited for such ranks */
+        uint64_t late_ns; /* time that it waited for such ranks */
         /* one bit for each peer from which a receive was posted, by rank modulo 64 */
         uint64_t asked;
-        uint32_t awaited;        /* receives of peers' first messages that have not completed */
+        uint32_t awaited; /* receives of peers' first messages that have not completed */
     } straggler_time;
-    bool is_alone;                  /* no other operation was active at its launch */
-    uint64_t launch_number;             /* launch_count of the group at its launch */
-    uint32_t retune_key;           /* cell of the plan table; 0: none */
-    struct weft_record record;   /* its entry `record_number` in the flight recorder */
+    bool is_alone;             /* no other operation was active at its launch */
+    uint64_t launch_number;    /* launch_count of the group at its launch */
+    uint32_t retune_key;       /* cell of the plan table; 0: none */
+    struct weft_record record; /* its entry `record_number` in the flight recorder */
     uint64_t record_number;
-    weft_coll_done_fn done;      /* NULL: it has run */
+    weft_coll_done_fn done; /* NULL: it has run */
     void *context;
 
     struct coll_path_state path;
@@ -138,45 +138,47 @@ struct weft_coll {
         uint8_t flags, all_flags; /* this rank's flags (onehost.h); those of all ranks that have arrived */
         bool is_copyin;           /* the descriptor or its slot contains the contribution */
         uint64_t seq, in_offset, out_offset;
-        struct onehost_range { uint64_t first, count; } remaining; /* of the slice under way, in elements */
-        struct weft_list link;   /* in onehost->queue */
-        uint8_t *stage;          /* staging memory (staged.c); NULL: none */
+        struct onehost_range {
+            uint64_t first, count;
+        } remaining;           /* of the slice under way, in elements */
+        struct weft_list link; /* in onehost->queue */
+        uint8_t *stage;        /* staging memory (staged.c); NULL: none */
         struct onehost_stage_info {
-            uint64_t offset;     /* of the staging memory in the segment */
-            uint32_t block;      /* largest block that an arrived rank asked for, in bytes */
+            uint64_t offset; /* of the staging memory in the segment */
+            uint32_t block;  /* largest block that an arrived rank asked for, in bytes */
         } stage_info;
-        uint64_t cell, rounds;   /* elements staged in one round; number of rounds */
-        uint64_t done[3];        /* finished rounds, by action */
+        uint64_t cell, rounds; /* elements staged in one round; number of rounds */
+        uint64_t done[3];      /* finished rounds, by action */
         /* the duration is recorded there (copy_method.c); NULL: not recorded */
         struct onehost_method_stats *method_stats;
-        uint64_t began_ns;       /* time at which the last rank arrived */
+        uint64_t began_ns; /* time at which the last rank arrived */
     } onehost;
 
     struct weft_plan_cursor cursor;
     bool plan_ended;
-    uint64_t head, tail;         /* the window holds steps [tail, head) */
-    uint32_t outstanding;        /* transport operations of it in flight */
+    uint64_t head, tail;  /* the window holds steps [tail, head) */
+    uint32_t outstanding; /* transport operations of it in flight */
 
-    uint8_t *scratch;            /* owned; stays with the operation in the pool */
+    uint8_t *scratch; /* owned; stays with the operation in the pool */
     size_t scratch_bytes;
-    uint8_t *plan_scratch;       /* scratch that the steps address */
+    uint8_t *plan_scratch; /* scratch that the steps address */
     struct reduce_buffer *reduce_buffers;
     uint32_t reduce_buffer_count;
     /* contributions of one fold: of all ranks, or of the ranks of this host */
     uint32_t reduce_buffer_ranks;
-    uint64_t *cuts;              /* elements before each piece; NULL: equal pieces */
-    struct slot slots[];         /* (group->window,) */
+    uint64_t *cuts;      /* elements before each piece; NULL: equal pieces */
+    struct slot slots[]; /* (group->window,) */
 };
 
 /* ---- the group ---- */
 /* Peers of all groups that have the same ranks in the same order (peer_table.c). */
 struct onehost_method_table;
 struct peer_table {
-    struct peer_table *next;         /* op_pool->peer_tables */
+    struct peer_table *next; /* op_pool->peer_tables */
     /* copy_method.c; written by rank 0. NULL: nothing is measured yet */
     struct onehost_method_table *method_table;
     uint32_t groups, ranks;
-    struct weft_peer *peers[];   /* (ranks,); NULL: this rank */
+    struct weft_peer *peers[]; /* (ranks,); NULL: this rank */
 };
 
 /* Sends to a rank, and recvs from it. */
@@ -203,18 +205,18 @@ struct peer_state {
     /* has_left: its LEAVE arrived. has_replied: to the last status request. reply_is_wanted: it waits for
      * a reply */
     bool has_left, has_replied, reply_is_wanted;
-    uint32_t reply_queue_next;         /* next rank in the queue of replies */
+    uint32_t reply_queue_next; /* next rank in the queue of replies */
     uint64_t reply_for_seq;
     bool call_digest_known, pair_counts_known; /* its LEAVE carried a call digest; carried pair_counts */
-    uint64_t left_after_seq;         /* operations that it took part in before it left */
+    uint64_t left_after_seq;                   /* operations that it took part in before it left */
     struct call_digest_state call_digest;
-    struct coll_sendrecv_counts pair_counts;  /* counts at that rank, modulo 2^32; from its LEAVE */
+    struct coll_sendrecv_counts pair_counts; /* counts at that rank, modulo 2^32; from its LEAVE */
     /* counts at this rank of sends and recvs with that rank by messages */
     struct coll_sendrecv_counts message_counts;
-    uint64_t reply_posted_ops;      /* from its last status reply: operations posted */
+    uint64_t reply_posted_ops; /* from its last status reply: operations posted */
     /* sequence of the operation in question, or of an earlier one that it waits in */
     uint64_t reply_op_seq;
-    uint32_t reply_waits_for;        /* rank that it waits for there; GROUP_RANK_NONE: none */
+    uint32_t reply_waits_for; /* rank that it waits for there; GROUP_RANK_NONE: none */
     /* completed steps of that operation; REPLY_NOT_ACTIVE: it is not active in this group */
     uint32_t reply_steps;
 };
@@ -233,8 +235,8 @@ struct broadcast {
     uint64_t sequence;
     struct weft_completion completion;
     int32_t status;
-    uint32_t next_rank;          /* first rank that the transport has not accepted yet */
-    uint8_t type;                /* enum coll_message_type */
+    uint32_t next_rank; /* first rank that the transport has not accepted yet */
+    uint8_t type;       /* enum coll_message_type */
     bool busy;
 };
 
@@ -251,24 +253,24 @@ struct remote_failure {
 /* The last choice of a plan for one kind, and its inputs. */
 struct plan_choice {
     uint64_t bytes;
-    uint8_t plan; /* enum weft_plan_id; AUTO: no choice yet */
+    uint8_t plan;        /* enum weft_plan_id; AUTO: no choice yet */
     uint8_t forced_plan; /* from the plan table */
     uint8_t dtype;
     bool reproducible, unequal, averages, keeps_order;
 };
-enum { GROUP_KINDS_CACHED = 16 };    /* kinds below it have an entry */
+enum { GROUP_KINDS_CACHED = 16 }; /* kinds below it have an entry */
 
 /* Memory that groups keep between operations. One pool serves all groups that share it. */
 struct op_pool {
-    struct weft_list idle; /* struct weft_coll.link */
-    void *idle_stages;          /* staged.c */
-    void *idle_buffers;         /* onehost/pool.c: free buffers */
+    struct weft_list idle;        /* struct weft_coll.link */
+    void *idle_stages;            /* staged.c */
+    void *idle_buffers;           /* onehost/pool.c: free buffers */
     struct onehost_slot_pool {    /* onehost/pool.c, by enum onehost_slot_class */
-        void *idle;        /* free slots */
+        void *idle;               /* free slots */
         struct weft_list holders; /* struct onehost_copyin_slots.link */
-        uint32_t count;    /* free and held slots */
+        uint32_t count;           /* free and held slots */
     } copyin_slots[2];
-    struct weft_list idle_codec_ops;  /* compressed/all_reduce.c: free operations */
+    struct weft_list idle_codec_ops; /* compressed/all_reduce.c: free operations */
     struct peer_table *peer_tables;
     struct status_reply replies[GROUP_REPLIES_MAX];
     uint32_t groups, window;
@@ -278,7 +280,7 @@ struct weft_group {
     struct weft_env *env;
     struct weft_transport *transport;
     struct weft_loop *loop;
-    struct weft_straggler_time *straggler_time;      /* borrowed, may be NULL */
+    struct weft_straggler_time *straggler_time; /* borrowed, may be NULL */
     struct weft_event_ring *events;
     struct weft_recorder *recorder;
     uint32_t rank, ranks, group_id, epoch, inflight_max, window, operations_max;
@@ -288,7 +290,7 @@ struct weft_group {
     uint64_t deadline_ns;
     uint32_t sparse_shared_ranks;
     bool timing_only;
-    bool keeps_affinity, ids_increase;        /* as in weft_group_options */
+    bool keeps_affinity, ids_increase; /* as in weft_group_options */
     uint32_t rank_modulus;             /* 0: off; as in weft_group_options */
     void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
     void *describe_context;
@@ -299,36 +301,36 @@ struct weft_group {
     /* (GROUP_KINDS_CACHED,) by kind; derived from `cost` and the call. NULL: no call yet */
     struct plan_choice *choices;
 
-    struct peer_table *peer_table;       /* may be shared with other groups */
-    struct peer_state *peer_states;          /* (ranks,); NULL: no event yet (peer_table.c) */
+    struct peer_table *peer_table;  /* may be shared with other groups */
+    struct peer_state *peer_states; /* (ranks,); NULL: no event yet (peer_table.c) */
     struct weft_list active, ready;
-    struct op_pool *op_pool;     /* may be shared with other groups */
+    struct op_pool *op_pool; /* may be shared with other groups */
     /* codec operations whose task runs on the compute thread, or whose device encodes */
     struct weft_list computing;
     uint32_t active_count;
-    uint32_t prepared_count;     /* prepared operations of the later rounds of active codec operations */
-    uint64_t sequence;           /* operations posted so far, so the sequence of the next one */
+    uint32_t prepared_count; /* prepared operations of the later rounds of active codec operations */
+    uint64_t sequence;       /* operations posted so far, so the sequence of the next one */
     struct call_digest call_digest;
-    bool pair_counts_lost;          /* sends and recvs are not counted: no memory */
-    bool last_op_is_send;             /* no collective operation was posted after the last send by messages */
-    uint32_t outstanding;        /* transport operations that point into memory of the group */
-    uint64_t launch_count;           /* operations launched so far */
-    struct retune *retune;           /* owned; NULL: plans are not re-tuned */
+    bool pair_counts_lost; /* sends and recvs are not counted: no memory */
+    bool last_op_is_send;  /* no collective operation was posted after the last send by messages */
+    uint32_t outstanding;  /* transport operations that point into memory of the group */
+    uint64_t launch_count; /* operations launched so far */
+    struct retune *retune; /* owned; NULL: plans are not re-tuned */
 
     struct weft_timer timer;
     bool is_scheduled, needs_retry, is_progressing, is_closing;
-    uint64_t seen_ns;            /* time of the last poll */
-    uint64_t recorded_ns;        /* time of the last update of the flight recorder */
+    uint64_t seen_ns;     /* time of the last poll */
+    uint64_t recorded_ns; /* time of the last update of the flight recorder */
 
     enum weft_status fail_status;
-    bool failed_remotely;              /* a FAIL ended the group; fail_text is the sender's text */
-    uint32_t fail_rank;          /* sender of that FAIL */
-    const char *fail_text;       /* owned, unless it is the text of weft_status_text */
+    bool failed_remotely;  /* a FAIL ended the group; fail_text is the sender's text */
+    uint32_t fail_rank;    /* sender of that FAIL */
+    const char *fail_text; /* owned, unless it is the text of weft_status_text */
     uint64_t grace_ns, release_timeout_ns;
-    uint32_t left_count;         /* ranks whose LEAVE arrived */
-    bool ended_by_leave;          /* the group ended because an operation needs a rank that left */
-    bool leaving;                /* this rank has sent its LEAVE (weft_group_leave) */
-    bool lost;                   /* a peer failed before the group ended; lost_rank is the first one */
+    uint32_t left_count; /* ranks whose LEAVE arrived */
+    bool ended_by_leave; /* the group ended because an operation needs a rank that left */
+    bool leaving;        /* this rank has sent its LEAVE (weft_group_leave) */
+    bool lost;           /* a peer failed before the group ended; lost_rank is the first one */
     uint32_t lost_rank;
     enum weft_status lost_status;
     uint64_t lost_until_ns;
@@ -337,7 +339,7 @@ struct weft_group {
     struct weft_list control_router_link;
     /* queue of ranks that wait for a status reply, linked by reply_queue_next; GROUP_RANK_NONE: empty */
     uint32_t reply_queue_first, reply_queue_last;
-    struct remote_failure *remote_failure;           /* NULL: no FAIL is being received */
+    struct remote_failure *remote_failure; /* NULL: no FAIL is being received */
     struct broadcast fail, status_request, leave, offer, vote;
     /* onehost.h; NULL: not set up yet (may_open_onehost), or the ranks cannot map each other's memory */
     struct onehost *onehost;
@@ -366,15 +368,15 @@ bool group_schedule_at(struct weft_group *group, uint64_t now_ns, uint64_t deadl
 bool group_schedule(struct weft_group *group);
 void coll_mark_ready(struct weft_coll *coll);
 /* Ends the group. notify_peers: sends a FAIL to the other ranks if operations were active. */
-void group_end(struct weft_group *group, enum weft_status status, bool notify_peers, const char *format,
-               ...) __attribute__((format(printf, 4, 5)));
+void group_end(struct weft_group *group, enum weft_status status, bool notify_peers, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* A transport operation of the group has completed. */
 void group_transport_op_done(struct weft_group *group);
 
 /* peer_table.c */
 enum weft_status peer_table_acquire(struct weft_group *group, const uint32_t *endpoint_ids,
                                     struct weft_error *error);
-void peer_table_release(struct weft_group *group); /* also frees the peer states */
+void peer_table_release(struct weft_group *group);                          /* also frees the peer states */
 struct peer_state *peer_state_get(struct weft_group *group, uint32_t rank); /* for writing; NULL: no memory */
 static inline struct peer_state peer_state_of(const struct weft_group *group, uint32_t rank)
 {
@@ -422,6 +424,8 @@ void coll_advance(struct weft_coll *coll, size_t *budget);
 bool coll_scale_input(struct weft_coll *coll, size_t *budget); /* runs before the first step; true: done */
 bool coll_is_complete(const struct weft_coll *coll);
 void coll_abort(struct weft_coll *coll, enum weft_status status, const char *text);
+/* Returns whether a message of the operation has matched. */
+bool coll_has_received(const struct weft_coll *coll);
 /* Returns the rank that the oldest waiting step waits for. false: none. */
 bool coll_waits_for(const struct weft_coll *coll, uint32_t *rank_out, const char **phase_out);
 /* "operation 12"; "a send" or "a recv" without a number */
@@ -470,7 +474,14 @@ void call_digest_add(struct weft_group *group, const struct coll_header *called)
 /* counts a send or recv by messages */
 void sendrecv_count_add(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank);
 void sendrecv_count_remove(struct weft_group *group, uint32_t rank); /* for a cancelled recv */
-/* ---- straggler_time.c ---- */
+/* into the LEAVE to `rank` */
+void call_digest_write(const struct weft_group *group, uint32_t rank, struct coll_header *header);
+/* from the LEAVE of another rank */
+void call_digest_read(struct peer_state *peer_state, const struct coll_header *header);
+/* `rank` has left and sent more than this rank received */
+bool peer_has_unreceived_sends(const struct weft_group *group, uint32_t rank);
+
+/* straggler_time.c */
 /* the transfer time of a longer first message would count as waiting */
 enum { STRAGGLER_MESSAGE_BYTES_MAX = 256 << 10 };
 void straggler_wait_begin(struct weft_coll *coll);
@@ -483,15 +494,6 @@ int32_t straggler_delay_us(const struct weft_coll *coll);
 /* merges the delay in a peer's message. UNTRUSTED: it changes the counter only */
 void straggler_merge_delay(struct weft_coll *coll, int32_t late_us);
 
-/* interpreter.c: returns whether a message of the operation has matched. */
-bool coll_has_received(const struct weft_coll *coll);
-/* into the LEAVE to `rank` */
-void call_digest_write(const struct weft_group *group, uint32_t rank, struct coll_header *header);
-/* from the LEAVE of another rank */
-void call_digest_read(struct peer_state *peer_state, const struct coll_header *header);
-/* `rank` has left and sent more than this rank received */
-bool peer_has_unreceived_sends(const struct weft_group *group, uint32_t rank);
-
 /* op_args.c */
 /* Permitted layouts of the two buffers of a call: disjoint or in place. In bytes; all 0 if the call has
  * one buffer. */
@@ -500,11 +502,11 @@ struct coll_buffer_layout {
 };
 struct coll_buffer_layout coll_buffer_layout_of(const struct weft_coll_caller *caller,
                                                 const struct weft_coll_args *args);
-static inline bool coll_buffers_are_valid(const struct coll_buffer_layout *places, const void *in,
+static inline bool coll_buffers_are_valid(const struct coll_buffer_layout *layout, const void *in,
                                           const void *out)
 {
     const uint64_t behind = (uint64_t)(uintptr_t)in - (uint64_t)(uintptr_t)out;
-    return behind == places->in_place || (behind >= places->out_bytes && -behind >= places->in_bytes);
+    return behind == layout->in_place || (behind >= layout->out_bytes && -behind >= layout->in_bytes);
 }
 static inline struct weft_coll_caller coll_caller(const struct weft_group *group)
 {
@@ -516,8 +518,8 @@ static inline struct weft_coll_caller coll_caller(const struct weft_group *group
 static inline enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args,
                                           struct weft_error *error)
 {
-    const struct weft_coll_caller cell = coll_caller(group);
-    return weft_coll_check(&cell, args, error);
+    const struct weft_coll_caller caller = coll_caller(group);
+    return weft_coll_check(&caller, args, error);
 }
 
 /* op.c. prepare takes the sequence and all memory; launch starts the operation, at any later time; discard
@@ -540,9 +542,9 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
 void coll_launch(struct weft_coll *coll, bool on_path, uint64_t now_ns);
 void coll_discard_prepared(struct weft_coll *coll);
 void coll_resume(struct weft_coll *coll); /* the plan table is in force; starts the operation */
-/* Runs done and returns the operation to the pool. pumped_ns: clock at the begin of this timer callback;
- * 0: none. */
-void coll_finish(struct weft_coll *coll, uint64_t pumped_ns);
+/* Runs done and returns the operation to the pool. callback_ns: clock reading at the begin of this timer
+ * callback; 0: none. */
+void coll_finish(struct weft_coll *coll, uint64_t callback_ns);
 void group_ops_free(struct weft_group *group);
 /* Returns the pool of `with` if its window has the same size, else a new one. with may be NULL. NULL: no
  * memory. */
@@ -563,9 +565,9 @@ void reduce_buffer_open(struct weft_coll *coll, struct reduce_buffer *area, uint
                         uint64_t count);
 /* Index of a rank's contribution in the fold, and its receive buffer. */
 uint32_t reduce_buffer_index(const struct weft_coll *coll, uint32_t rank);
-static inline uint8_t *reduce_buffer_slot(struct reduce_buffer *area, uint32_t cell)
+static inline uint8_t *reduce_buffer_slot(struct reduce_buffer *area, uint32_t index)
 {
-    return area->raw + cell * area->raw_bytes;
+    return area->raw + index * area->raw_bytes;
 }
 /* Folds contributions in rank order within the budget of bytes. Returns true when all are folded. */
 bool reduce_buffer_advance(struct weft_coll *coll, struct reduce_buffer *area, size_t *budget);

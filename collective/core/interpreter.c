@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-
 static struct slot *slot_at(const struct weft_coll *coll, uint64_t number)
 {
     const uint32_t window = coll->group->window;
@@ -475,7 +474,7 @@ void coll_advance(struct weft_coll *coll, size_t *budget)
     bool again = coll->phase == COLL_RUNNING && coll_scale_input(coll, budget);
     while (again && coll->phase == COLL_RUNNING) {
         window_fill(coll);
-        /* steps depend on older steps only: repeat only if one completed and freed its place */
+        /* steps depend on older steps only: repeat only if one completed and freed its slot */
         again = false;
         for (uint64_t number = coll->tail; number < coll->head && coll->phase == COLL_RUNNING; number++) {
             struct slot *slot = slot_at(coll, number);

@@ -183,8 +183,8 @@ static bool copies_scaled_input(const struct weft_coll_args *args)
 
 static uint64_t input_elems(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    const struct weft_coll_caller place = coll_caller(group);
-    return coll_elem_counts_of(&place, args).in;
+    const struct weft_coll_caller caller = coll_caller(group);
+    return coll_elem_counts_of(&caller, args).in;
 }
 
 static struct scratch scratch_of(const struct weft_group *group, const struct weft_plan_args *plan,
@@ -436,21 +436,21 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     bool can_fall_back = true;
     if (on_path) WEFT_TRY(coll_path.prepare(group, args, &can_fall_back, error));
     uint16_t version = 0;
-    bool held = retune_is_pending(group, retune_key);
+    bool is_plan_pending = retune_is_pending(group, retune_key);
     enum weft_plan_id forced_plan =
         retune_key ? retune_plan_for(group, retune_key, group->sequence, &version) : WEFT_PLAN_AUTO;
     struct weft_plan_args plan =
         plan_args_of(group, args, forced_plan, retune_keeps_order(group, retune_key));
     struct scratch scratch =
         can_fall_back ? scratch_of(group, &plan, args) : scratch_of_copyin(group, args);
-    if (held) scratch.total_bytes = scratch_for_both(group, args, retune_key, scratch.total_bytes);
+    if (is_plan_pending) scratch.total_bytes = scratch_for_both(group, args, retune_key, scratch.total_bytes);
     if (on_path && can_fall_back) scratch_for_path(&scratch, group, args);
     struct weft_coll *coll = op_alloc(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch",
                               weft_coll_kind_name(args->kind), scratch.total_bytes);
     coll_init(coll, group, args, &plan);
-    coll->is_plan_pending = held;
+    coll->is_plan_pending = is_plan_pending;
     coll->retune_key = retune_key;
     coll->header.plan_version = version;
     scratch_lay_out(coll, &scratch, &plan);
@@ -611,16 +611,16 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
 }
 
 /* End time for the flight recorder and for re-tuning. */
-static uint64_t ended_ns(const struct weft_coll *coll, uint64_t pumped_ns)
+static uint64_t ended_ns(const struct weft_coll *coll, uint64_t callback_ns)
 {
     const struct weft_group *group = coll->group;
     if (!group->events && !group->recorder && !group->retune) return 0;
-    if (pumped_ns == 0 || coll->header.count * coll->elem_bytes > TIMED_EXACTLY_BYTES_MIN)
+    if (callback_ns == 0 || coll->header.count * coll->elem_bytes > TIMED_EXACTLY_BYTES_MIN)
         return weft_now_ns(group->env);
-    return pumped_ns > coll->posted_ns ? pumped_ns : coll->posted_ns;
+    return callback_ns > coll->posted_ns ? callback_ns : coll->posted_ns;
 }
 
-void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
+void coll_finish(struct weft_coll *coll, uint64_t callback_ns)
 {
     struct weft_group *group = coll->group;
     weft_coll_done_fn done = coll->done;
@@ -628,7 +628,7 @@ void coll_finish(struct weft_coll *coll, uint64_t pumped_ns)
     straggler_wait_end(coll);
     /* a cancel inside done changes nothing */
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING;
-    const uint64_t now_ns = ended_ns(coll, pumped_ns);
+    const uint64_t now_ns = ended_ns(coll, callback_ns);
     if (group->retune && coll->status == WEFT_OK && !coll->path.is_active &&
         group->fail_status == WEFT_OK)
         retune_op_completed(coll, now_ns);

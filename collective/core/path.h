@@ -18,9 +18,8 @@ struct op_pool;
 struct coll_path_state {
     bool is_active;    /* the path carries it out now, else messages; written by the path */
     bool is_published; /* peers saw it before the post, and it is recorded; written by the path */
-    bool
-        expects_message; /* this rank or its peer counts on its message; written by the path and the
-                          * interpreter */
+    /* this rank or its peer counts on its message; written by the path and the interpreter */
+    bool expects_message;
 };
 
 struct coll_path_ops {

@@ -46,7 +46,7 @@ static struct retune_cell *cell_get_or_add(struct weft_group *group, uint32_t ke
 }
 
 enum weft_plan_id retune_plan_for(const struct weft_group *group, uint32_t key, uint64_t sequence,
-                            uint16_t *version_out)
+                                  uint16_t *version_out)
 {
     const struct retune_cell *cell = cell_of(group, key);
     bool before = cell && sequence < cell->from;
@@ -120,7 +120,7 @@ static void retune_message_send(struct weft_group *group, struct retune_message 
 }
 
 static struct coll_header control_header(const struct weft_group *group, enum coll_message_type type,
-                                      uint32_t version)
+                                         uint32_t version)
 {
     return (struct coll_header){.type = (uint8_t)type,
                                 .group = group->group_id,
@@ -243,11 +243,14 @@ static void request_change(struct retune_cell *cell, enum weft_plan_id plan)
 }
 
 /* UNTRUSTED: returns whether retune_key can have made the key. */
-static bool is_valid_key(uint64_t key) { return key != 0 && key >> 19 == 0 && (key >> 8 & 0xff) < 64; }
+static bool is_valid_key(uint64_t key)
+{
+    return key != 0 && key >> 19 == 0 && (key >> 8 & 0xff) < 64;
+}
 
 /* A root that does not wait may report before rank 0 has posted its first operation of the cell. The
  * report counts. Rank 0 decides after its own report, which has the question. */
-static void has_reported(struct weft_group *group, uint64_t key, uint64_t version, uint64_t time_ns)
+static void handle_report(struct weft_group *group, uint64_t key, uint64_t version, uint64_t time_ns)
 {
     if (!is_valid_key(key)) return;
     struct retune_cell *cell =
@@ -290,7 +293,7 @@ void retune_op_completed(struct weft_coll *coll, uint64_t now_ns)
     }
     if (cell->count >= RETUNE_SAMPLES && !cell->has_reported) {
         cell->has_reported = true;
-        if (group->rank == 0) has_reported(group, cell->key, cell->version, measured_ns(cell));
+        if (group->rank == 0) handle_report(group, cell->key, cell->version, measured_ns(cell));
         else cell->report_is_due = true;
     }
     if (group->rank == 0) {
@@ -335,7 +338,7 @@ void retune_receive(struct weft_group *group, const struct coll_header *header)
         return; /* if one rank does not re-tune, no cell gets all reports and no change is published */
     bool leads = group->rank == 0;
     if (header->type == COLL_MESSAGE_RETUNE_REPORT && leads)
-        has_reported(group, header->cuts, header->sequence, header->count);
+        handle_report(group, header->cuts, header->sequence, header->count);
     if (header->type == COLL_MESSAGE_RETUNE_ACK && leads) handle_ack(group, header);
     if (header->rank != 0 || leads) return;
     if (header->type == COLL_MESSAGE_RETUNE_COMMIT && retune->next.open &&
@@ -359,9 +362,8 @@ void retune_peer_left(struct weft_group *group, uint32_t rank)
         retune->deferred_table.type = 0;
         if (retune->next.open) close_change(group, 0, true);
     } else if (group->rank == 0) {
-        handle_ack(group, &(struct coll_header){.rank = rank,
-                                                  .sequence = retune->next.version,
-                                                  .status = WEFT_ERR_CLOSED});
+        handle_ack(group, &(struct coll_header){
+                              .rank = rank, .sequence = retune->next.version, .status = WEFT_ERR_CLOSED});
     }
 }
 

@@ -27,27 +27,27 @@ struct retune_message {
 
 struct retune {
     enum weft_retune policy;
-    bool is_disabled;                /* a rank refused */
-    bool keeps_order;           /* rank 0 has policy same_order; from its TABLE */
-    uint32_t version;        /* last published version */
+    bool is_disabled; /* a rank refused */
+    bool keeps_order; /* rank 0 has policy same_order; from its TABLE */
+    uint32_t version; /* last published version */
     struct retune_cell cells[RETUNE_CELLS_MAX];
-    uint32_t last;           /* index of the last cell that was looked up */
-    struct {                 /* the change that is not in force yet */
+    uint32_t last; /* index of the last cell that was looked up */
+    struct {       /* the change that is not in force yet */
         bool open;
         uint32_t version, key;
         enum weft_plan_id plan;
     } next;
     /* a TABLE received before this rank has posted `last_from` operations; type 0: none */
     struct coll_header deferred_table;
-    uint64_t last_from;      /* `from` of the last change */
-    uint32_t acks;           /* rank 0: ACKs of the open change */
+    uint64_t last_from; /* `from` of the last change */
+    uint32_t acks;      /* rank 0: ACKs of the open change */
     uint64_t from;
     bool refused;
     struct broadcast table, commit;
     struct coll_header table_header, commit_header; /* headers of the two broadcasts */
     struct retune_message ack, report;
-    uint64_t last_end_ns;    /* end of the last operation */
-    uint32_t acked[];        /* rank 0: (ranks,) last version that each rank has acknowledged */
+    uint64_t last_end_ns; /* end of the last operation */
+    uint32_t acked[];     /* rank 0: (ranks,) last version that each rank has acknowledged */
 };
 
 /* ---- called by op.c ---- */

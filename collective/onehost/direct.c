@@ -107,7 +107,7 @@ static void sum_group(const struct onehost_reduce *sum, struct group_of_sources 
 
 /* Multiplies the contributions by `prescale`. Returns false and stores nothing if a mean of bf16 is not
  * finite and the prescale of the operation could make it finite. */
-static bool sum_tile_lifted(const struct onehost_reduce *sum, size_t from, size_t elems, float prescale)
+static bool sum_tile_prescaled(const struct onehost_reduce *sum, size_t from, size_t elems, float prescale)
 {
     float partials[GROUPS_MAX][TILE], *total = partials[0];
     uint16_t narrowed[TILE];
@@ -138,7 +138,8 @@ static bool sum_tile_lifted(const struct onehost_reduce *sum, size_t from, size_
  * way. */
 static void sum_tile_float(const struct onehost_reduce *sum, size_t from, size_t elems)
 {
-    if (!sum_tile_lifted(sum, from, elems, 1)) sum_tile_lifted(sum, from, elems, sum->elements.prescale);
+    if (!sum_tile_prescaled(sum, from, elems, 1))
+        sum_tile_prescaled(sum, from, elems, sum->elements.prescale);
 }
 
 /* Other types and reductions: T by definition, one tile of partials per level; `scratch` has one for each

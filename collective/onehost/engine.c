@@ -79,9 +79,9 @@ static bool should_use_messages(const struct weft_coll *coll)
 static void select_methods(struct onehost *onehost, struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
-    bool unequal = onehost_is_unequal(coll), uses_input_copy = unequal &&
-                                                               coll->args.kind == WEFT_COLL_ALL_TO_ALL &&
-                                                               coll->args.in == coll->args.out;
+    bool unequal = onehost_is_unequal(coll);
+    bool uses_input_copy =
+        unequal && coll->args.kind == WEFT_COLL_ALL_TO_ALL && coll->args.in == coll->args.out;
     if (coll->onehost.uses_cma && onehost->all_cma && !onehost_cma_is_permitted(onehost))
         onehost_cma_disable(onehost);
     coll->onehost.flags = uses_input_copy || should_use_messages(coll) ? 0

@@ -61,8 +61,8 @@ static void prepare_roles(const struct weft_group *group, struct onehost_prepare
                          (!prepared->completes_early || kind == WEFT_COLL_SCATTER);
     prepared->is_sum = coll_is_reduction(kind);
     prepared->is_rooted = coll_has_root(kind);
-    const struct weft_coll_caller place = coll_caller(group);
-    prepared->layout = coll_buffer_layout_of(&place, &prepared->args);
+    const struct weft_coll_caller caller = coll_caller(group);
+    prepared->layout = coll_buffer_layout_of(&caller, &prepared->args);
 }
 
 static void prepare_records(const struct weft_group *group, struct onehost_prepared *prepared)

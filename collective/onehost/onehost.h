@@ -591,8 +591,8 @@ void onehost_method_record(struct onehost_method_stats *method_stats, bool uses_
                            uint64_t bytes);
 
 /* ---- staged.c ---- */
-/* bytes of the vector that this rank would move in a round */
 void onehost_stages_free(struct weft_env *env, struct op_pool *op_pool);
+/* bytes of the vector that this rank would move in a round */
 uint32_t onehost_stage_block(bool is_oversubscribed);
 bool onehost_stage_block_is_valid(uint64_t block);
 uint8_t *onehost_stage_acquire(struct weft_group *group);            /* NULL: no memory */

@@ -1,24 +1,24 @@
 /* double_tree.c - two complementary binary trees, each for every other chunk: all_reduce in 2 log2(p) message
  * times at nearly the bandwidth of the ring, for any number of ranks.
  *
- * First tree, places 0 .. p-1, b the lowest set bit of a place: the parent clears b and sets the next bit, or
- * only clears b if that is past the last place. The children are place - b/2 and place + b/2, the latter
- * halved until it exists. Place 0 is the root; its only child is the largest power of two below p. Second
- * tree: the mirror image for an even p, the first tree shifted by one rank for an odd p. No rank (odd p: one
- * rank) has children in both trees, so over two chunks a rank sends and receives about two chunks up and two
- * down.
+ * First tree, positions 0 .. p-1, b the lowest set bit of a position: the parent clears b and sets the next
+ * bit, or only clears b if that is past the last position. The children are position - b/2 and position +
+ * b/2, the latter halved until it exists. Position 0 is the root; its only child is the largest power of two
+ * below p. Second tree: the mirror image for an even p, the first tree shifted by one rank for an odd p. No
+ * rank (odd p: one rank) has children in both trees, so over two chunks a rank sends and receives about two
+ * chunks up and two down.
  *
  *     up    (U)  lower child's partial + own contribution + upper child's partial; send to the parent
  *     down  (D)  receive the finished chunk from the parent, send it to the children
  *
  *     U0 U1 ... U(e-1) | D0 U(e) | D1 U(e+1) | ...      e: about twice the depth
  *
- * Places follow the ring order (ring.c), so few edges connect distant hosts.
+ * Positions follow the ring order (ring.c), so few edges connect distant hosts.
  *
- * Order: at each place (lower child + own) + upper child, in the tree of the element's chunk: it depends on p
- * and on the chunk. Partials are f32 for narrower floats, also in messages upward.
- * No deadlock: messages ordered by (position above, up: height, down: depth); both ends walk this order.
- * Per rank: up to 3 messages of a chunk each way. Scratch: 8 chunks. Source: Sanders, Speck, Traff, Parallel
+ * Order: at each position (lower child + own) + upper child, in the tree of the element's chunk: it
+ * depends on p and on the chunk. Partials are f32 for narrower floats, also in messages upward. No
+ * deadlock: messages ordered by (position above, up: height, down: depth); both ends walk this order. Per
+ * rank: up to 3 messages of a chunk each way. Scratch: 8 chunks. Source: Sanders, Speck, Traff, Parallel
  * Computing 2009. */
 #include "collective/plan/algorithm.h"
 
@@ -30,12 +30,12 @@ struct node {
     uint64_t steps;                /* of one U, and of one D */
 };
 
-static uint32_t rank_of(const struct weft_plan_args *args, uint32_t tree, uint32_t place)
+static uint32_t rank_of(const struct weft_plan_args *args, uint32_t tree, uint32_t position)
 {
-    if (tree == 0) return plan_ring_rank(args, place);
-    return plan_ring_rank(args, args->ranks % 2 == 0 ? args->ranks - 1 - place : place + 1);
+    if (tree == 0) return plan_ring_rank(args, position);
+    return plan_ring_rank(args, args->ranks % 2 == 0 ? args->ranks - 1 - position : position + 1);
 }
-static uint32_t place_of(const struct weft_plan_args *args, uint32_t tree)
+static uint32_t position_of(const struct weft_plan_args *args, uint32_t tree)
 {
     uint32_t turn = plan_ring_position(args);
     if (tree == 0) return turn;
@@ -44,19 +44,19 @@ static uint32_t place_of(const struct weft_plan_args *args, uint32_t tree)
 
 static struct node node_of(const struct weft_plan_args *args, uint32_t tree)
 {
-    uint32_t place = place_of(args, tree), lowest = place & (~place + 1);
+    uint32_t position = position_of(args, tree), lowest = position & (~position + 1);
     struct node node = {UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, 0};
-    if (place == 0) {
+    if (position == 0) {
         uint32_t child = 1;
         while ((uint64_t)child * 2 < args->ranks) child *= 2;
         node.upper = rank_of(args, tree, child);
     } else {
-        uint64_t up = ((uint64_t)place ^ lowest) | (uint64_t)lowest << 1;
-        node.parent = rank_of(args, tree, up < args->ranks ? (uint32_t)up : place ^ lowest);
+        uint64_t up = ((uint64_t)position ^ lowest) | (uint64_t)lowest << 1;
+        node.parent = rank_of(args, tree, up < args->ranks ? (uint32_t)up : position ^ lowest);
         uint32_t reach = lowest / 2;
-        if (reach > 0) node.lower = rank_of(args, tree, place - reach);
-        while (reach > 0 && (uint64_t)place + reach >= args->ranks) reach /= 2;
-        if (reach > 0) node.upper = rank_of(args, tree, place + reach);
+        if (reach > 0) node.lower = rank_of(args, tree, position - reach);
+        while (reach > 0 && (uint64_t)position + reach >= args->ranks) reach /= 2;
+        if (reach > 0) node.upper = rank_of(args, tree, position + reach);
     }
     node.children = (node.lower != UINT32_MAX) + (node.upper != UINT32_MAX);
     node.steps = node.children + (node.parent != UINT32_MAX);

@@ -35,7 +35,7 @@ struct layout {
     uint32_t place;    /* within the block */
     uint32_t rounds;   /* 2 * log2: a send and a receive each */
     uint32_t tail;     /* 1: this rank adds a tail */
-    uint32_t passes;   /* places that it forwards the tail to */
+    uint32_t passes;   /* positions that it forwards the tail to */
     uint32_t first_pass; /* distance to the nearest of them */
     bool raw_tail;     /* the next block is one rank: the tail is its contribution */
     bool receives, hands_out; /* result from, or to, another block */

@@ -21,14 +21,14 @@
  * Source: Patarasuk & Yuan, JPDC 2009. */
 #include "collective/plan/algorithm.h"
 
-/* The rank `places` after this one in the ring, or before it. */
-static uint32_t ring_rank_after(const struct weft_plan_args *args, uint32_t places)
+/* The rank `positions` after this one in the ring, or before it. */
+static uint32_t ring_rank_after(const struct weft_plan_args *args, uint32_t positions)
 {
-    return plan_ring_rank(args, plan_ring_position(args) + places);
+    return plan_ring_rank(args, plan_ring_position(args) + positions);
 }
-static uint32_t ring_rank_before(const struct weft_plan_args *args, uint32_t places)
+static uint32_t ring_rank_before(const struct weft_plan_args *args, uint32_t positions)
 {
-    return plan_ring_rank(args, plan_ring_position(args) + args->ranks - places % args->ranks);
+    return plan_ring_rank(args, plan_ring_position(args) + args->ranks - positions % args->ranks);
 }
 
 struct layout {
