@@ -155,8 +155,8 @@ static void request_wait_reason(void *context)
     client->awaits_reply = weft_control_client_send(client, &message) == WEFT_OK;
 }
 
-/* Returns whether the message replies to ask_awaited. An empty text means that the job has begun: no further
- * request is sent. */
+/* Returns whether the message replies to request_wait_reason. An empty text means that the job has begun:
+ * no further request is sent. */
 static bool accept_wait_reason(struct weft_control_client *client, const Weft__Control__Control *message)
 {
     if (!client->awaits_reply || message->body_case != WEFT__CONTROL__CONTROL__BODY_HEARTBEAT ||

@@ -47,7 +47,7 @@ void weft_config_free(struct weft_config *config);
  * WEFT_ERR_NOT_FOUND, WEFT_ERR_IO, WEFT_ERR_MALFORMED (the text has the line), or as weft_config_set. */
 enum weft_status weft_config_read_file(struct weft_config *config, const char *path,
                                        struct weft_error *error);
-/* Sets one value. `where` names the source in messages ("--set", "weft_session_options"). On failure nothing
+/* Sets one value. `where` names the source in messages ("--set", "weft_options"). On failure nothing
  * changes. WEFT_ERR_NOT_FOUND: no such option. WEFT_ERR_INVALID: invalid value. */
 enum weft_status weft_config_set(struct weft_config *config, const char *name, const char *value,
                                  const char *where, struct weft_error *error);

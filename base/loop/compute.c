@@ -11,7 +11,7 @@ static _Thread_local bool in_compute;
 bool weft_loop_is_compute_thread(void) { return in_compute; }
 
 /* Owner: calls done of the finished tasks. A done may start or cancel tasks, or free its own. */
-static void tell_finished(struct weft_command *command)
+static void complete_finished(struct weft_command *command)
 {
     struct compute *compute = weft_container_of(command, struct compute, command);
     pthread_mutex_lock(&compute->mutex);
@@ -73,7 +73,7 @@ void compute_init(struct compute *compute, struct weft_loop *loop, bool inline_o
 {
     compute->loop = loop;
     compute->inline_only = inline_only;
-    compute->command.fn = tell_finished;
+    compute->command.fn = complete_finished;
     weft_list_init(&compute->queue);
     weft_list_init(&compute->finished);
     pthread_mutex_init(&compute->mutex, NULL);

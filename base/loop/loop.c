@@ -54,8 +54,8 @@ struct weft_loop {
     bool stepping;
     enum weft_wait_core wait_core;
     bool wait_core_changed; /* wait_core became OTHER_CORE: the spin starts again */
-    bool wait_core_set;  /* weft_loop_set_wait_core was called in this step; result so far: */
-    enum weft_wait_core step_wait_core;
+    bool wait_core_set; /* weft_loop_set_wait_core was called in this step */
+    enum weft_wait_core step_wait_core; /* value set in this step; valid if wait_core_set */
     uint32_t shared_yields;                 /* short yields until this core counts as not shared; 0: it
                                              * does */
     bool timer_started;               /* a timer was started since the last run_timers: it may be due */

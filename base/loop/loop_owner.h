@@ -13,15 +13,12 @@
  * tests/base/loop/test_loop_owner.c enumerates every interleaving.
  *
  * 1. An engine thread that epoll wakes while another thread owns the loop parks (park_policy.h). SHORT,
- *   MEDIUM and LONG
- * end after a period, UNTIL_RELEASED at a release.
- * 2. A release wakes a parked engine thread: if commands or due timers are left; UNTIL_RELEASED always;
- *   MEDIUM if work is
- * pending; LONG if new work is pending.
+ *    MEDIUM and LONG end after a period, UNTIL_RELEASED at a release.
+ * 2. A release wakes a parked engine thread if commands or due timers are left. It also wakes it in mode
+ *    UNTIL_RELEASED always, in MEDIUM if work is pending, in LONG if new work is pending.
  * 3. A release while the engine thread is in epoll arms the pollables first (loop.c).
  * 4. A thread that cannot acquire sleeps on `events`. Every release and every changed condition increments
- *   it. The engine
- * thread releases after a step if a thread waits.
+ *    it. The engine thread releases after a step if a thread waits.
  * 5. weft_loop_acquire is a claim: waiting threads release for it too.
  * 6. The engine thread ends as the owner by a claim, so no other thread is inside a step.
  *
@@ -167,7 +164,7 @@ static inline int loop_owner_try_acquire(struct loop_owner *owner, struct loop_o
     OWNER_END(call, 1);
 }
 
-/* Work that remains after a release. NEW_WORK: it did not exist when the engine thread parked. */
+/* Work that remains after a release. PENDING_NEW_WORK: it did not exist when the engine thread parked. */
 enum loop_owner_pending { PENDING_NONE = 0, PENDING_WORK, PENDING_NEW_WORK };
 
 /* urgent: timers are due, or the engine thread is in epoll and the pollables could not be armed. */

@@ -32,7 +32,7 @@ static void leave_epoch_on_engine(struct weft_command *command)
         weft_container_of(command, struct client_epoch_change, command);
     struct weft_session *session = weft_container_of(epoch_change, struct weft_session, epoch_change);
     struct client_engine *engine = session->engine;
-    atomic_store(&epoch_change->mail_sent, false);
+    atomic_store(&epoch_change->is_command_queued, false);
     if (engine->failed && !engine->leaves_epoch) return;
     pthread_mutex_lock(&epoch_change->lock);
     snprintf(engine->leave_epoch_text, sizeof engine->leave_epoch_text,
@@ -52,7 +52,7 @@ static void leave_epoch_on_engine(struct weft_command *command)
 static void enter_epoch_on_engine(struct weft_command *command)
 {
     struct client_epoch_change *epoch_change =
-        weft_container_of(command, struct client_epoch_change, enter_mail);
+        weft_container_of(command, struct client_epoch_change, enter_command);
     struct weft_session *session = weft_container_of(epoch_change, struct weft_session, epoch_change);
     struct client_engine *engine = session->engine;
     const Weft__Control__Shrunk *shrunk = epoch_change->shrunk_message->shrunk;
@@ -104,7 +104,7 @@ void client_leave_epoch(struct weft_session *session, uint32_t epoch, const char
     pthread_mutex_unlock(&epoch_change->lock);
     if (!newer) return;
     weft_log(session->env, WEFT_LOG_WARN, "client", "%s; the job continues with the remaining ranks", text);
-    if (!atomic_exchange(&epoch_change->mail_sent, true)) {
+    if (!atomic_exchange(&epoch_change->is_command_queued, true)) {
         /* else the message is queued already */
         epoch_change->command.fn = leave_epoch_on_engine;
         weft_loop_post(session->loop, &epoch_change->command);
@@ -184,8 +184,8 @@ enum weft_status client_enter_epoch(struct weft_session *session, uint64_t until
     struct client_epoch_change *epoch_change = &session->epoch_change;
     take_shrunk(session);
     atomic_store(&epoch_change->enter_state, 1);
-    epoch_change->enter_mail.fn = enter_epoch_on_engine;
-    weft_loop_post_lazy(session->loop, &epoch_change->enter_mail);
+    epoch_change->enter_command.fn = enter_epoch_on_engine;
+    weft_loop_post_lazy(session->loop, &epoch_change->enter_command);
     if (client_wait_for(session, group_is_ready, session, until_ns) < 0)
         client_fail(session, WEFT_ERR_DEADLINE, true,
                     "rank %u: the engine did not make the group of epoch %u in time", session->rank,

@@ -183,11 +183,11 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
         session->epoch_change.shrink_unreported)
         return weft_shrink(session);
     struct client_step *step = &session->step;
-    const enum weft_status judged = client_codec_tuner_step_begin(session, begun->step);
-    if (judged < 0)
+    const enum weft_status tuner_status = client_codec_tuner_step_begin(session, begun->step);
+    if (tuner_status < 0)
         return session->is_elastic && client_failed(session) >= 0 && client_is_leaving_epoch(session)
                    ? weft_shrink(session)
-                   : judged;
+                   : tuner_status;
     step->recorded = session->tensors->reduce_count > 0 || session->tensors->codec_tuner.count > 0;
     step->records_agree = step->compared = false;
     step->lr = begun->lr;

@@ -41,7 +41,7 @@ static void answer(struct weft_command *command)
 }
 
 /* The engine writes into memory of the session: the caller may stop waiting before the engine answers. */
-static bool make_room(struct weft_session *session)
+static bool reserve_text(struct weft_session *session)
 {
     struct client_engine *engine = session->engine;
     size_t endpoints = 1;
@@ -57,7 +57,7 @@ enum weft_status weft_describe_links(struct weft_session *session, char *out, si
     WEFT_TRY(client_usable(session));
     if (!out || out_bytes == 0)
         return client_error(session, WEFT_ERR_INVALID, "describe_links: out is NULL or out_bytes is 0");
-    if (!make_room(session))
+    if (!reserve_text(session))
         return client_error(session, WEFT_ERR_NO_MEMORY, "describe_links: no memory for a text");
     struct client_engine *engine = session->engine;
     engine->queries.links.query.command.fn = answer;

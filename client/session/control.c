@@ -331,18 +331,18 @@ static void take_abort(struct weft_session *session, const Weft__Control__Abort 
                 body->text[0] ? body->text : "the job was aborted without a reason");
 }
 
-/* Stores a message for the caller's thread. Returns true if `place` was empty; control then owns the
+/* Stores a message for the caller's thread. Returns true if `slot` was empty; control then owns the
  * message. */
-static bool store_message(struct weft_session *session, Weft__Control__Control **place,
+static bool store_message(struct weft_session *session, Weft__Control__Control **slot,
                           Weft__Control__Control *message)
 {
     struct client_control *control = &session->control;
     pthread_mutex_lock(&control->lock);
-    bool free_place = *place == NULL;
-    if (free_place) *place = message;
+    bool is_free = *slot == NULL;
+    if (is_free) *slot = message;
     pthread_mutex_unlock(&control->lock);
-    if (free_place) weft_loop_notify(session->loop);
-    return free_place;
+    if (is_free) weft_loop_notify(session->loop);
+    return is_free;
 }
 
 static void fail_out_of_order(struct weft_session *session)

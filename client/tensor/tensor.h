@@ -25,8 +25,8 @@
 #include "proto/proto.h"
 #include "weft/weft.h"
 
-/* A slice of the tensor that one endpoint of a shard owns. A codec that cannot be cut (weft_codec_cuts) has
- * one chunk. With codec "auto" the dense chunks are first, followed by those of each candidate; an operation
+/* A slice of the tensor that one endpoint of a shard owns. A codec that cannot be cut
+ * (weft_codec_can_split) has one chunk. With codec "auto" the dense chunks are first, followed by those of each candidate; an operation
  * uses the chunks of one choice. */
 struct client_chunk {
     struct weft_tensor *tensor;

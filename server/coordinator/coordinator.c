@@ -564,12 +564,12 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
     roster.coordinator = name;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ROSTER;
     message.roster = &roster;
-    bool capacity = entries && pointers;
-    if (capacity && to) coordinator_send(coordinator, to, &message);
-    if (capacity && !to) coordinator_broadcast(coordinator, &message, NULL);
+    bool has_memory = entries && pointers;
+    if (has_memory && to) coordinator_send(coordinator, to, &message);
+    if (has_memory && !to) coordinator_broadcast(coordinator, &message, NULL);
     weft_free_bytes(coordinator->env, entries);
     weft_free_bytes(coordinator->env, pointers);
-    return capacity ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    return has_memory ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 static void send_roster(struct weft_coordinator *coordinator)

@@ -121,9 +121,9 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
     _Static_assert(WEFT_LIMIT_DIMS == WEFT_TENSOR_DIMS_MAX, "one limit of dimensions");
     _Static_assert(WEFT_LIMIT_CANDIDATES == WEFT_CODEC_CANDIDATES_MAX, "one limit of candidates");
     memcpy(shape.dims, declare->dims, declare->n_dims * sizeof shape.dims[0]);
-    const bool judged = weft_codec_candidates_requested(declare->codec);
+    const bool is_auto = weft_codec_candidates_requested(declare->codec);
     *candidates_out = 0;
-    if (judged) {
+    if (is_auto) {
         struct weft_codec_candidates candidates;
         WEFT_TRY((enum weft_status)weft_codec_candidates_parse(declare->codec, &candidates, error));
         weft_codec_candidates_resolve(&candidates, &shape);
@@ -138,7 +138,7 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
     WEFT_TRY((enum weft_status)weft_optimizer_parse(declare->optimizer, &optimizer, error));
     *resolved_out = weft_codec_resolve(&spec, &shape);
     if (declare->dtype != WEFT_F32 &&
-        (judged || spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
+        (is_auto || spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codecs and optimizers need dtype f32, not %s",
                               weft_dtype_name((enum weft_dtype)declare->dtype));
     if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.shards == 0)
@@ -272,21 +272,21 @@ struct parsed_texts {
     struct weft_codec_candidates candidates;
 };
 
-static struct weft_chunking cut_of(const struct coordinator_tensor *tensor, struct parsed_texts *read)
+static struct weft_chunking cut_of(const struct coordinator_tensor *tensor, struct parsed_texts *parsed)
 {
     struct weft_shape shape = {.dim_count = (uint32_t)tensor->declare.n_dims};
-    *read = (struct parsed_texts){0};
+    *parsed = (struct parsed_texts){0};
     memcpy(shape.dims, tensor->declare.dims, tensor->declare.n_dims * sizeof shape.dims[0]);
-    (void)weft_optimizer_parse(tensor->declare.optimizer, &read->optimizer, NULL);
+    (void)weft_optimizer_parse(tensor->declare.optimizer, &parsed->optimizer, NULL);
     if (tensor->candidates > 1)
-        (void)weft_codec_candidates_parse(tensor->declare.codec, &read->candidates, NULL);
-    if (tensor->candidates > 1) weft_codec_candidates_resolve(&read->candidates, &shape);
+        (void)weft_codec_candidates_parse(tensor->declare.codec, &parsed->candidates, NULL);
+    if (tensor->candidates > 1) weft_codec_candidates_resolve(&parsed->candidates, &shape);
     return (struct weft_chunking){.elems = tensor->elems,
                                   .elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype),
                                   .chunk_bytes = tensor->declare.chunk_bytes,
                                   .codec = &tensor->codec,
-                                  .optimizer = &read->optimizer,
-                                  .candidates = &read->candidates};
+                                  .optimizer = &parsed->optimizer,
+                                  .candidates = &parsed->candidates};
 }
 
 /* Cuts and places a tensor. false: the job was aborted. */

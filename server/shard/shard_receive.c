@@ -9,8 +9,8 @@
  * No order of pushes can deadlock:
  *   1. An announcement uses no receive memory, so it is always accepted.
  *   2. An open round can always receive its lowest missing rank: its block has at least
- *      weft_fold_slots(workers) slots, and can_take_slot reserves what the missing ranks need. Folding
- *      depends on no other round.
+ *      weft_tree_reduce_buffer_count(workers) slots, and can_take_slot reserves what the missing
+ *      ranks need. Folding depends on no other round.
  *   3. So an open round closes when all its workers have announced, and releases its block. The round that
  *      waits longest gets it; its block fits into an empty arena, which declare has checked.
  *   4. A close waits only for readers of the previous result. A reader's buffer is its own and waits for

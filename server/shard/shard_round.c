@@ -233,7 +233,7 @@ static uint32_t late_us(const struct shard_chunk *chunk, const struct shard_cont
     return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
-/* Clears all contributions. answer_wanted: queues each worker's wanted reply. */
+/* Clears all contributions. reply_wanted: queues each worker's wanted reply. */
 static void contributions_reset(struct shard_chunk *chunk, bool reply_wanted)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {

@@ -63,7 +63,7 @@ static void the_last_events_are_kept(void **state)
     weft_event_ring_free(ring);
 }
 
-static void both_dumps_tell_the_same(void **state)
+static void both_dumps_are_equal(void **state)
 {
     struct weft_event_ring *ring = new_ring(100);
     weft_event_ring_add(ring, "all_reduce", WEFT_EVENT_BEGIN, 7, UINT32_MAX, 4096, WEFT_OK);
@@ -170,7 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_events_are_kept),
-        cmocka_unit_test(both_dumps_tell_the_same),
+        cmocka_unit_test(both_dumps_are_equal),
         cmocka_unit_test(what_began_and_ended_at_once_is_dumped_as_both),
         cmocka_unit_test(a_full_disk_is_a_status),
         cmocka_unit_test(a_dump_sees_no_half_written_event),

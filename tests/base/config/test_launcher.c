@@ -270,7 +270,7 @@ static void srun_lists_its_hosts(void **state)
     assert_string_equal(launcher.job, "srun-123.4");
 }
 
-static void pmix_alone_counts_nobody(void **state)
+static void pmix_alone_gives_no_rank_count(void **state)
 {
     struct weft_launcher launcher;
     PUT({"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "x"});
@@ -291,7 +291,7 @@ int main(void)
         cmocka_unit_test_setup(mpirun_on_one_host_and_on_several, empty),
         cmocka_unit_test_setup(mpich_has_no_name, empty),
         cmocka_unit_test_setup(srun_lists_its_hosts, empty),
-        cmocka_unit_test_setup(pmix_alone_counts_nobody, empty),
+        cmocka_unit_test_setup(pmix_alone_gives_no_rank_count, empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

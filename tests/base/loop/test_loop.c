@@ -88,7 +88,7 @@ static void later_ran(struct weft_timer *timer)
     weft_container_of(timer, struct chain_of_timers, later)->over = true;
 }
 
-static void letter_starts_timer(struct weft_command *command)
+static void command_starts_timer(struct weft_command *command)
 {
     struct chain_of_timers *chain = weft_container_of(command, struct chain_of_timers, command);
     chain->reads = chain->clock.reads;
@@ -97,7 +97,7 @@ static void letter_starts_timer(struct weft_command *command)
 
 static void a_timer_for_now_needs_no_clock(void **state)
 {
-    struct chain_of_timers chain = {.command.fn = letter_starts_timer};
+    struct chain_of_timers chain = {.command.fn = command_starts_timer};
     chain.clock.env = *weft_env_system();
     chain.clock.env.now_ns = counted_now;
     assert_int_equal(weft_loop_create(&chain.clock.env, NULL, &chain.loop), WEFT_OK);
@@ -218,55 +218,55 @@ static void timers_change_inside_callbacks(void **state)
 /* --- mailbox --- */
 
 #define SENDERS 4
-#define LETTERS 25000
+#define COMMANDS 25000
 
-struct letter {
+struct numbered_command {
     struct weft_command command;
     int sender, number;
 };
 
 static struct {
     struct weft_loop *loop;
-    struct letter *letters[SENDERS];
+    struct numbered_command *commands[SENDERS];
     int next[SENDERS], total;
     bool done, ordered;
-} post_office;
+} mailbox_test;
 
 static void receive(struct weft_command *command)
 {
-    struct letter *letter = weft_container_of(command, struct letter, command);
-    if (letter->number != post_office.next[letter->sender]++) post_office.ordered = false;
-    if (++post_office.total == SENDERS * LETTERS) post_office.done = true;
+    struct numbered_command *numbered = weft_container_of(command, struct numbered_command, command);
+    if (numbered->number != mailbox_test.next[numbered->sender]++) mailbox_test.ordered = false;
+    if (++mailbox_test.total == SENDERS * COMMANDS) mailbox_test.done = true;
 }
 
-static void *send_letters(void *argument)
+static void *post_commands(void *argument)
 {
     int sender = (int)(intptr_t)argument;
-    for (int i = 0; i < LETTERS; i++)
-        weft_loop_post(post_office.loop, &post_office.letters[sender][i].command);
+    for (int i = 0; i < COMMANDS; i++)
+        weft_loop_post(mailbox_test.loop, &mailbox_test.commands[sender][i].command);
     return NULL;
 }
 
-static void letters_arrive_once_and_in_order(void **state)
+static void commands_arrive_once_and_in_order(void **state)
 {
     pthread_t threads[SENDERS];
-    memset(&post_office, 0, sizeof post_office);
-    post_office.ordered = true;
-    post_office.loop = new_loop(0); /* sleeps at every chance: race between post and sleep */
+    memset(&mailbox_test, 0, sizeof mailbox_test);
+    mailbox_test.ordered = true;
+    mailbox_test.loop = new_loop(0); /* sleeps at every chance: race between post and sleep */
     for (int sender = 0; sender < SENDERS; sender++) {
-        post_office.letters[sender] = calloc(LETTERS, sizeof(struct letter));
-        assert_non_null(post_office.letters[sender]);
-        for (int i = 0; i < LETTERS; i++)
-            post_office.letters[sender][i] = (struct letter){{receive, NULL}, sender, i};
+        mailbox_test.commands[sender] = calloc(COMMANDS, sizeof(struct numbered_command));
+        assert_non_null(mailbox_test.commands[sender]);
+        for (int i = 0; i < COMMANDS; i++)
+            mailbox_test.commands[sender][i] = (struct numbered_command){{receive, NULL}, sender, i};
     }
     for (intptr_t i = 0; i < SENDERS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, send_letters, (void *)i), 0);
-    assert_int_equal(weft_loop_wait(post_office.loop, &post_office.done, soon(WEFT_SECONDS(60))), WEFT_OK);
+        assert_int_equal(pthread_create(&threads[i], NULL, post_commands, (void *)i), 0);
+    assert_int_equal(weft_loop_wait(mailbox_test.loop, &mailbox_test.done, soon(WEFT_SECONDS(60))), WEFT_OK);
     for (int i = 0; i < SENDERS; i++) pthread_join(threads[i], NULL);
-    assert_true(post_office.ordered);
-    assert_int_equal(post_office.total, SENDERS * LETTERS);
-    weft_loop_free(post_office.loop);
-    for (int i = 0; i < SENDERS; i++) free(post_office.letters[i]);
+    assert_true(mailbox_test.ordered);
+    assert_int_equal(mailbox_test.total, SENDERS * COMMANDS);
+    weft_loop_free(mailbox_test.loop);
+    for (int i = 0; i < SENDERS; i++) free(mailbox_test.commands[i]);
 }
 
 /* Two loops on two threads post one command back and forth. Each post finds the other side asleep or about to
@@ -319,24 +319,24 @@ ssize_t __wrap_write(int fd, const void *data, size_t bytes)
     return __real_write(fd, data, bytes);
 }
 
-static void count_mail(struct weft_command *command)
+static void count_command(struct weft_command *command)
 {
-    post_office.total++;
+    mailbox_test.total++;
 }
 
 static void a_post_to_a_busy_owner_makes_no_system_call(void **state)
 {
     struct weft_loop *loop = new_loop(0);
     struct weft_command command[100];
-    post_office.total = 0;
+    mailbox_test.total = 0;
     writes = 0;
     for (int i = 0; i < 100; i++) {
-        command[i] = (struct weft_command){count_mail, NULL};
+        command[i] = (struct weft_command){count_command, NULL};
         weft_loop_post(loop, &command[i]);
         if (i % 10 == 0) weft_loop_step(loop);
     }
     weft_loop_step(loop);
-    assert_int_equal(post_office.total, 100);
+    assert_int_equal(mailbox_test.total, 100);
     assert_int_equal(writes, 0);
     weft_loop_free(loop);
 }
@@ -525,7 +525,7 @@ static struct {
     struct weft_pollable pollable;
     struct weft_command command;
     struct weft_loop *loop;
-    bool posts, got_mail;
+    bool posts, got_command;
 } window;
 
 static int window_progress(struct weft_pollable *pollable, int budget)
@@ -540,9 +540,9 @@ static enum weft_status window_arm(struct weft_pollable *pollable)
     return WEFT_OK;
 }
 
-static void window_mail(struct weft_command *command)
+static void window_command(struct weft_command *command)
 {
-    window.got_mail = true;
+    window.got_command = true;
 }
 
 static void what_comes_before_sleep_is_seen(void **state)
@@ -551,14 +551,14 @@ static void what_comes_before_sleep_is_seen(void **state)
     window.loop = new_loop(0);
     window.pollable =
         (struct weft_pollable){.fd = eventfd(0, EFD_CLOEXEC), .progress = window_progress, .arm = window_arm};
-    window.command.fn = window_mail;
+    window.command.fn = window_command;
     assert_int_equal(weft_loop_add(window.loop, &window.pollable), WEFT_OK);
     struct weft_timer timer; /* ends the sleep of a loop that lost the command */
     timer_done = false;
     weft_timer_init(&timer, set_done);
     assert_int_equal(weft_timer_start(window.loop, &timer, soon(WEFT_SECONDS(20))), WEFT_OK);
     window.posts = true;
-    assert_int_equal(weft_loop_wait(window.loop, &window.got_mail, WEFT_NEVER), WEFT_OK);
+    assert_int_equal(weft_loop_wait(window.loop, &window.got_command, WEFT_NEVER), WEFT_OK);
     assert_false(timer_done);
     weft_timer_stop(window.loop, &timer);
     window.posts = false;
@@ -660,7 +660,7 @@ static void *take_and_drive(void *argument)
     return NULL;
 }
 
-static void the_baton_goes_round(void **state)
+static void threads_take_turns_as_owner(void **state)
 {
     pthread_t runner, threads[TAKERS];
     shared.loop = new_loop(0);
@@ -676,7 +676,7 @@ static void the_baton_goes_round(void **state)
 }
 
 /* Try-acquires by several threads, concurrent with claims and an engine thread. */
-static atomic_int borrowed_letters;
+static atomic_int commands_counted;
 static void *borrow_and_return(void *argument)
 {
     int got = 0;
@@ -691,9 +691,9 @@ static void *borrow_and_return(void *argument)
     return (void *)(intptr_t)got;
 }
 
-static void count_one(struct weft_command *command) { atomic_fetch_add(&borrowed_letters, 1); }
+static void count_one(struct weft_command *command) { atomic_fetch_add(&commands_counted, 1); }
 
-static void the_baton_is_borrowed(void **state)
+static void waiting_threads_acquire_the_loop(void **state)
 {
     pthread_t runner, threads[TAKERS], borrower;
     void *got;
@@ -710,12 +710,12 @@ static void the_baton_is_borrowed(void **state)
 
     while (!weft_loop_try_acquire(shared.loop)) sched_yield();
     assert_false(weft_loop_try_acquire(shared.loop)); /* not twice */
-    struct weft_command letter = {.fn = count_one};
-    weft_loop_post(shared.loop, &letter);
-    assert_int_equal(atomic_load(&borrowed_letters), 0);
+    struct weft_command command = {.fn = count_one};
+    weft_loop_post(shared.loop, &command);
+    assert_int_equal(atomic_load(&commands_counted), 0);
     /* wakes the engine thread for the command */
     weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
-    while (atomic_load(&borrowed_letters) == 0) sched_yield();
+    while (atomic_load(&commands_counted) == 0) sched_yield();
     weft_loop_stop(shared.loop);
     pthread_join(runner, NULL);
     assert_false(weft_loop_try_acquire(shared.loop));
@@ -777,11 +777,11 @@ static void a_cancelled_borrower_gives_back(void **state)
 }
 
 /* After many try-acquires the park period is long: a command without a waiting thread is still run. */
-static void a_letter_after_many_borrows(void **state)
+static void a_command_after_many_acquires(void **state)
 {
     pthread_t runner;
     shared.loop = new_loop(0);
-    atomic_store(&borrowed_letters, 0);
+    atomic_store(&commands_counted, 0);
     assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
     for (int round = 0; round < 5; round++) {
         for (int got = 0; got < ROUNDS * 20;) {
@@ -789,9 +789,9 @@ static void a_letter_after_many_borrows(void **state)
             got++;
             weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
         }
-        struct weft_command letter = {.fn = count_one};
-        weft_loop_post_lazy(shared.loop, &letter);
-        while (atomic_load(&borrowed_letters) <= round) sched_yield();
+        struct weft_command command = {.fn = count_one};
+        weft_loop_post_lazy(shared.loop, &command);
+        while (atomic_load(&commands_counted) <= round) sched_yield();
     }
     weft_loop_stop(shared.loop);
     pthread_join(runner, NULL);
@@ -861,7 +861,7 @@ static void take_ends_at_its_deadline(void **state)
 
 struct errand {
     struct weft_pollable pollable;
-    struct weft_command letter;
+    struct weft_command command;
     struct weft_timer timer;
     struct weft_loop *loop;
     bool by_poll, done;
@@ -875,7 +875,7 @@ static void errand_now(struct errand *errand)
 
 static void errand_read(struct weft_command *command)
 {
-    struct errand *errand = weft_container_of(command, struct errand, letter);
+    struct errand *errand = weft_container_of(command, struct errand, command);
     if (!errand->by_poll) errand_now(errand);
 }
 
@@ -899,12 +899,12 @@ static void timers_for_now_come_before_the_next_poll(void **state)
 {
     for (int by_poll = 0; by_poll < 2; by_poll++) {
         struct errand errand = {.pollable = {.fd = -1, .progress = errand_polled},
-                                .letter.fn = errand_read,
+                                .command.fn = errand_read,
                                 .loop = new_loop(5),
                                 .by_poll = by_poll};
         weft_timer_init(&errand.timer, errand_done);
         assert_int_equal(weft_loop_add(errand.loop, &errand.pollable), WEFT_OK);
-        weft_loop_post(errand.loop, &errand.letter);
+        weft_loop_post(errand.loop, &errand.command);
         assert_int_equal(weft_loop_wait(errand.loop, &errand.done, soon(WEFT_SECONDS(60))), WEFT_OK);
         assert_int_equal(errand.polls_before, by_poll);
         weft_loop_remove(errand.loop, &errand.pollable);
@@ -916,25 +916,25 @@ static void timers_for_now_come_before_the_next_poll(void **state)
 
 static void the_runner_looks_seldom_while_short_calls_come(void **state)
 {
-    struct park_policy idle = park_policy_initial(), driven = idle, borrowed = idle;
+    struct park_policy idle = park_policy_initial(), driven = idle, acquired = idle;
     for (int i = 0; i < 5; i++) {
         idle = park_policy_next(idle, 1, 0, false);
         driven = park_policy_next(driven, (unsigned)(driven.ns / 10000), 0, false);
-        borrowed =
-            park_policy_next(borrowed, (unsigned)(borrowed.ns / 4000), (unsigned)(borrowed.ns / 4000), false);
+        acquired =
+            park_policy_next(acquired, (unsigned)(acquired.ns / 4000), (unsigned)(acquired.ns / 4000), false);
         assert_int_equal(idle.mode, i < 3 ? PARK_SHORT : PARK_MEDIUM);
         assert_int_equal(driven.mode, PARK_SHORT); /* lazy commands and open work do not wake it */
         if (i == 0) assert_true(driven.ns < PARK_NS_MAX); /* not after a few calls */
     }
     assert_int_equal(idle.ns, PARK_NS_LONG);
     assert_int_equal(driven.ns, PARK_NS_LONG);
-    assert_int_equal(borrowed.ns, PARK_NS_LONG);
-    assert_int_equal(borrowed.mode, PARK_LONG);
+    assert_int_equal(acquired.ns, PARK_NS_LONG);
+    assert_int_equal(acquired.mode, PARK_LONG);
     driven = park_policy_next(driven, 10, 0, false); /* the series has ended */
     assert_int_equal(driven.ns, PARK_NS_MIN);
-    borrowed = park_policy_next(borrowed, 10, 5, false);
-    assert_int_equal(borrowed.ns, PARK_NS_MIN);
-    assert_int_equal(borrowed.mode, PARK_SHORT);
+    acquired = park_policy_next(acquired, 10, 5, false);
+    assert_int_equal(acquired.ns, PARK_NS_MIN);
+    assert_int_equal(acquired.mode, PARK_SHORT);
 }
 
 /* A review delays a peer, which then waits and steps. If that shortened the period, two engine threads would
@@ -989,7 +989,7 @@ int main(void)
         cmocka_unit_test(a_timer_for_now_needs_no_clock),
         cmocka_unit_test(a_timer_for_now_waits_for_those_before),
         cmocka_unit_test(timers_change_inside_callbacks),
-        cmocka_unit_test(letters_arrive_once_and_in_order),
+        cmocka_unit_test(commands_arrive_once_and_in_order),
         cmocka_unit_test(no_wake_up_is_lost),
         cmocka_unit_test(a_post_to_a_busy_owner_makes_no_system_call),
         cmocka_unit_test(wait_ends_at_its_deadline_and_uses_no_cpu),
@@ -1000,10 +1000,10 @@ int main(void)
         cmocka_unit_test(pollables_leave_inside_progress),
         cmocka_unit_test(a_pollable_without_descriptor_is_polled),
         cmocka_unit_test(run_ends_by_stop),
-        cmocka_unit_test(the_baton_goes_round),
-        cmocka_unit_test(the_baton_is_borrowed),
+        cmocka_unit_test(threads_take_turns_as_owner),
+        cmocka_unit_test(waiting_threads_acquire_the_loop),
         cmocka_unit_test(a_cancelled_borrower_gives_back),
-        cmocka_unit_test(a_letter_after_many_borrows),
+        cmocka_unit_test(a_command_after_many_acquires),
         cmocka_unit_test(a_borrower_that_stepped_arms),
         cmocka_unit_test(take_ends_at_its_deadline),
         cmocka_unit_test(timers_for_now_come_before_the_next_poll),

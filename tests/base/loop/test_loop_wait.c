@@ -110,7 +110,7 @@ static void a_waiter_drives(void **state)
     engine_stop(&engine);
 }
 
-static void nobody_waits_and_it_is_done_all_the_same(void **state)
+static void the_work_is_done_without_a_waiter(void **state)
 {
     struct engine engine;
     engine_start(&engine);
@@ -248,7 +248,7 @@ static void *wait_long(void *argument)
     return NULL;
 }
 
-static void a_cancelled_waiter_gives_the_baton_back(void **state)
+static void a_cancelled_waiter_releases_the_loop(void **state)
 {
     struct engine engine;
     engine_start(&engine);
@@ -371,14 +371,14 @@ int main(int argc, char **argv)
     if (argc > 1) rounds = strtoul(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_waiter_drives),
-        cmocka_unit_test(nobody_waits_and_it_is_done_all_the_same),
+        cmocka_unit_test(the_work_is_done_without_a_waiter),
         cmocka_unit_test(who_leaves_looks_what_is_open),
         cmocka_unit_test(a_wait_ends_at_its_deadline),
         cmocka_unit_test(without_a_runner_a_waiter_does_not_step),
         cmocka_unit_test(the_callers_rounding_is_its_own),
         cmocka_unit_test(a_wait_with_a_timeout_ends),
         cmocka_unit_test(the_callers_flags_are_its_own),
-        cmocka_unit_test(a_cancelled_waiter_gives_the_baton_back),
+        cmocka_unit_test(a_cancelled_waiter_releases_the_loop),
         cmocka_unit_test(random_waits_all_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,7 +46,7 @@ static void refused(const char *runtime, int devices, const char *words)
     assert_int_equal(status, 0);
 }
 
-static void what_is_missing_is_said(void **state)
+static void the_error_names_what_is_missing(void **state)
 {
     refused("/nowhere/libcudart.so", 1, "/nowhere/libcudart.so");
     refused("libm.so.6", 1, "has no cudaGetDeviceCount");
@@ -132,7 +132,7 @@ static void keep(void *context)
     while (!atomic_load((atomic_bool *)context)) usleep(50);
 }
 
-static void a_failed_copy_is_told(void **state)
+static void a_failed_copy_returns_an_error(void **state)
 {
     static atomic_bool all_queued;
     const struct weft_memory_ops *ops = cuda();
@@ -158,11 +158,11 @@ static void a_failed_copy_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_missing_is_said),
+        cmocka_unit_test(the_error_names_what_is_missing),
         cmocka_unit_test(host_memory_has_no_table),
         cmocka_unit_test(kinds_are_found),
         cmocka_unit_test(copies_keep_the_order_of_events),
-        cmocka_unit_test(a_failed_copy_is_told),
+        cmocka_unit_test(a_failed_copy_returns_an_error),
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
     fake_cuda_setup(7, 200, 2);

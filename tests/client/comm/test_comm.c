@@ -37,7 +37,7 @@ static int64_t sum_on(struct crowd *crowd, struct weft_session *session, struct 
 
 static void split(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
-    struct weft_comm *parity = NULL, *pair = NULL, *nobody = (struct weft_comm *)crowd;
+    struct weft_comm *parity = NULL, *pair = NULL, *no_comm = (struct weft_comm *)crowd;
     /* key: the last rank first */
     CROWD_OK(crowd, session, weft_split(session, NULL, (int)(rank % 2), -(int)rank, &parity));
     uint32_t ranks = crowd->workers / 2;
@@ -52,9 +52,9 @@ static void split(struct crowd *crowd, struct weft_session *session, uint32_t ra
 
     /* Of three ranks, the last of each is in no group; the others are a pair. */
     int colour = weft_comm_rank(parity) == 2 ? -1 : 7;
-    CROWD_OK(crowd, session, weft_split(session, parity, colour, 0, colour < 0 ? &nobody : &pair));
+    CROWD_OK(crowd, session, weft_split(session, parity, colour, 0, colour < 0 ? &no_comm : &pair));
     if (colour < 0) {
-        CROWD_CHECK(crowd, session, nobody == NULL);
+        CROWD_CHECK(crowd, session, no_comm == NULL);
     } else {
         CROWD_CHECK(crowd, session,
                     weft_comm_ranks(pair) == 2 && sum_on(crowd, session, pair) == (rank % 2 ? 4 + 6 : 3 + 5));

@@ -148,13 +148,14 @@ static int plain(unsigned killed)
     return 0;
 }
 
-static void residual_of(struct weft_session *session, struct weft_tensor *tensor, float *owed)
+static void residual_of(struct weft_session *session, struct weft_tensor *tensor, float *residual)
 {
     uint64_t bytes = weft_residual_bytes(tensor);
     unsigned char *saved = malloc(bytes);
-    if (!saved || bytes < COUNT * sizeof *owed || weft_residual_save(tensor, saved, bytes) < 0)
+    if (!saved || bytes < COUNT * sizeof *residual || weft_residual_save(tensor, saved, bytes) < 0)
         die(session, "residual_save");
-    memcpy(owed, saved + bytes - 8 - COUNT * sizeof *owed, COUNT * sizeof *owed); /* the hash follows */
+    /* the hash follows */
+    memcpy(residual, saved + bytes - 8 - COUNT * sizeof *residual, COUNT * sizeof *residual);
     free(saved);
 }
 
@@ -190,7 +191,7 @@ static int coded(unsigned killed)
             const float factor = (float)weft_ranks(session) / (float)ranks;
             for (int i = 0; i < COUNT; i++)
                 if (after[i] != before[i] * factor)
-                    die(session, "what is owed did not follow the number of ranks");
+                    die(session, "what is residual did not follow the number of ranks");
             continue;
         }
         if (status < 0) die(session, "step_end");
@@ -306,7 +307,7 @@ static int grows(uint64_t more, uint32_t ranks, const char *directory, const str
     return 0;
 }
 
-static uint32_t told_ranks; /* number of ranks in the last report of a call; 0: none yet */
+static uint32_t reported_ranks; /* number of ranks in the last report of a call; 0: none yet */
 
 /* A step of `join`: the mean of the ranks' numbers, in place and preserved, and a tensor with random-k. 0:
  * repeat it. */
@@ -318,11 +319,11 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     enum weft_status status =
         weft_step_begin(session, &(struct weft_step){.step = weft_step_next(session), .lr = 1, .weight = 1});
     uint32_t ranks = weft_ranks(session); /* ranks of the step: at its good end a rank may be gone */
-    if (status == WEFT_ERR_SHRUNK) told_ranks = ranks;
+    if (status == WEFT_ERR_SHRUNK) reported_ranks = ranks;
     if (status == WEFT_ERR_SHRUNK) return 0;
     if (status < 0) die(session, "step_begin");
-    if (told_ranks == 0) told_ranks = ranks;
-    if (ranks != told_ranks) die(session, "other ranks, and no call has said so");
+    if (reported_ranks == 0) reported_ranks = ranks;
+    if (ranks != reported_ranks) die(session, "other ranks, and no call has said so");
     make_gradients(born, *runs);
     if (weft_call_start(session,
                         WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = &mean, .out = &mean, .count = 1,
@@ -333,7 +334,7 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     status = weft_step_end(session);
     if (status == WEFT_ERR_SHRUNK) {
         fprintf(stderr, "%s\n", weft_error_text(session));
-        told_ranks = weft_ranks(session);
+        reported_ranks = weft_ranks(session);
         return 0;
     }
     if (status < 0) die(session, "step_end");
@@ -377,7 +378,7 @@ static int joins(uint64_t steps, int epochs, unsigned killed, uint64_t kill_step
             if (epoch == 1 && born == killed) kill(getpid(), SIGKILL);
         }
         if (status < 0) die(session, "join");
-        told_ranks = weft_ranks(session);
+        reported_ranks = weft_ranks(session);
         /* All ranks are back, and receive the newest state. */
         status = weft_broadcast(session, state[0], COUNT, WEFT_F32, last, &request);
         if (status >= 0) status = weft_wait(&request, 0);

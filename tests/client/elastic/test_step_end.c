@@ -97,7 +97,7 @@ static int train(struct fleet *fleet, uint32_t rank)
 }
 
 static void run(enum fault which, const char *with_codec, const char *with_optimizer, uint32_t shards,
-                uint32_t who, uint32_t tensor)
+                uint32_t guilty_rank, uint32_t tensor)
 {
     struct fleet_result result;
     void *shared;
@@ -105,7 +105,7 @@ static void run(enum fault which, const char *with_codec, const char *with_optim
     codec = with_codec;
     optimizer = with_optimizer;
     mode = shards ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
-    guilty = who;
+    guilty = guilty_rank;
     hit = tensor;
     assert_true(fleet_run(RANKS, shards, train, &result, &shared));
 }

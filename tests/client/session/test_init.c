@@ -214,7 +214,7 @@ static void test_bad_environment(void **state)
     unsetenv("WEFT_CLIENT_DEADLINE");
 }
 
-static void test_nobody_listens(void **state)
+static void test_coordinator_does_not_listen(void **state)
 {
     /* A free port: bind, remember, close. */
     struct weft_net *net;
@@ -268,7 +268,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_options),    cmocka_unit_test(test_bad_environment),
-        cmocka_unit_test(test_nobody_listens), cmocka_unit_test(test_coordinators_that_are_none),
+        cmocka_unit_test(test_coordinator_does_not_listen), cmocka_unit_test(test_coordinators_that_are_none),
         cmocka_unit_test(test_calls_without_a_session),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

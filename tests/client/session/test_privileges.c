@@ -43,7 +43,7 @@ static bool filter_out_cma(void)
            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
 
-static bool become_nobody(void)
+static bool become_user_nobody(void)
 {
     return setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0;
 }
@@ -51,8 +51,8 @@ static bool become_nobody(void)
 static bool lose(void)
 {
     switch (change.loss) {
-    case DROP_USER: return become_nobody();
-    case DROP_USER_STAY_DUMPABLE: return become_nobody() && prctl(PR_SET_DUMPABLE, 1) == 0;
+    case DROP_USER: return become_user_nobody();
+    case DROP_USER_STAY_DUMPABLE: return become_user_nobody() && prctl(PR_SET_DUMPABLE, 1) == 0;
     case UNDUMPABLE: return prctl(PR_SET_DUMPABLE, 0) == 0;
     case FILTER: return filter_out_cma();
     }
@@ -242,7 +242,7 @@ static void test_undumpable_among_nobodies(void **state)
         struct fleet_result result;
         change.loss = UNDUMPABLE;
         change.rank = 1;
-        if (!become_nobody() || prctl(PR_SET_DUMPABLE, 1) != 0) _exit(3);
+        if (!become_user_nobody() || prctl(PR_SET_DUMPABLE, 1) != 0) _exit(3);
         bool fine = fleet_run(2, 1, worker, &result, NULL);
         change.rank = 0;
         _exit(fine && fleet_run(4, 1, worker, &result, NULL) ? 0 : 4);

@@ -82,7 +82,7 @@ static void groups_have_their_part(void **state)
 
 /* Hosts that the ring does not name are last, and then no speed is known; nor if a speed is 0. If a host
  * is named twice, the first position counts. */
-static void unknown_and_said_twice(void **state)
+static void unknown_and_listed_twice(void **state)
 {
     struct bench b = {0};
     for (uint32_t i = 0; i < RANKS; i++) put_host(&b, i, KEY(i == 3 ? 99 : RANKS - 1 - i), i == 0 ? 1 : 1000);
@@ -199,7 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(without_memory_nothing_changes),
                                        cmocka_unit_test(groups_have_their_part),
-                                       cmocka_unit_test(unknown_and_said_twice),
+                                       cmocka_unit_test(unknown_and_listed_twice),
                                        cmocka_unit_test(speeds_far_apart), cmocka_unit_test(any_ring)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

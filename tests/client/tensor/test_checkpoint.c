@@ -151,10 +151,10 @@ static int save_state(struct trainee *trainee, uint32_t t, struct saved *to)
 static enum weft_status load_state(struct weft_tensor *tensor, uint32_t rank, const struct saved *from,
                                    uint64_t bytes)
 {
-    static uint8_t room[SAVED_MAX + 1];
+    static uint8_t unaligned[SAVED_MAX + 1];
     if (rank > 0) return weft_state_load(tensor, NULL, 0);
-    memcpy(room + 1, from->data, bytes);
-    return weft_state_load(tensor, room + 1, bytes);
+    memcpy(unaligned + 1, from->data, bytes);
+    return weft_state_load(tensor, unaligned + 1, bytes);
 }
 
 static int meet(struct trainee *trainee)
@@ -252,7 +252,7 @@ static float saved_float(const struct saved *saved, uint32_t i)
 }
 
 /* Gradients of zeros: the results are the residual, as a mean over the present ranks. */
-static int debt_comes(struct trainee *trainee, struct weft_tensor *const *tensors, uint32_t count)
+static int check_residual_returns(struct trainee *trainee, struct weft_tensor *const *tensors, uint32_t count)
 {
     struct weft_request requests[TENSORS] = {{{0}}};
     const uint64_t step = weft_step_next(trainee->session);
@@ -307,7 +307,7 @@ static int other_job(struct fleet *fleet, uint32_t rank)
     HOLDS(memcmp(moments->states[1], shared->state[ADAM].data + HEAD + moments->bytes, moments->bytes) == 0);
     /* the third sends a twentieth of it, equal on every rank */
     struct weft_tensor *const whole[] = {tensors[0], tensors[1], tensors[3]};
-    if (debt_comes(trainee, whole, 3) != 0) return 1;
+    if (check_residual_returns(trainee, whole, 3) != 0) return 1;
     HOLDS(tensors[2]->carry && !tensors[0]->carry && !tensors[1]->carry);
     weft_finalize(trainee->session);
     return 0;

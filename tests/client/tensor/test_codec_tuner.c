@@ -49,19 +49,19 @@ static void force(struct weft_session *session, const uint8_t *choices)
     codec_tuner->phase = CLIENT_CODEC_TUNER_BROADCASTING;
 }
 
-static double *add_debt(const struct weft_tensor *tensor, double *debt)
+static double *add_residual(const struct weft_tensor *tensor, double *residual_sum)
 {
-    float *owed = calloc(ELEMS, sizeof *owed);
-    if (tensor->codec) weft_codec_residual_copy(tensor->codec, owed);
+    float *own_residual = calloc(ELEMS, sizeof *own_residual);
+    if (tensor->codec) weft_codec_residual_copy(tensor->codec, own_residual);
     for (uint32_t i = 0; i < ELEMS; i++)
-        debt[i] += (double)owed[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
-    free(owed);
-    return debt;
+        residual_sum[i] += (double)own_residual[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
+    free(own_residual);
+    return residual_sum;
 }
 
 struct ledger {
     double given[TENSORS][ELEMS];           /* weight * gradient, summed over ranks and steps */
-    double debt[CROWD_MAX][TENSORS][ELEMS]; /* residual of each rank at the end */
+    double residual_sum[CROWD_MAX][TENSORS][ELEMS]; /* residual of each rank at the end */
     double got[TENSORS][ELEMS];             /* results, times the sum of weights */
     float out[CROWD_MAX][TENSORS][ELEMS];   /* of the last step */
 };
@@ -105,7 +105,7 @@ static void changes(struct crowd *crowd, struct weft_session *session, uint32_t 
     }
     for (uint32_t t = 0; t < TENSORS; t++) {
         struct weft_choice choice = {.size = sizeof choice};
-        add_debt(tensors[t], ledger->debt[rank][t]);
+        add_residual(tensors[t], ledger->residual_sum[rank][t]);
         memcpy(ledger->out[rank][t], outs[t], ELEMS * 4);
         CROWD_OK(crowd, session, weft_choice_get(tensors[t], &choice));
         CROWD_CHECK(crowd, session,
@@ -118,20 +118,20 @@ static void test_nothing_is_lost(void **state)
     for (uint32_t workers = 2; workers <= 3; workers++) {
         struct ledger *ledger = calloc(1, sizeof *ledger);
         struct crowd crowd = {.user = ledger};
-        double worst = 0, largest_debt = 0;
+        double worst = 0, largest_residual = 0;
         crowd_run(&crowd, workers, changes);
         assert_int_equal(crowd.failures, 0);
         for (uint32_t t = 0; t < TENSORS; t++) {
             for (uint32_t r = 1; r < workers; r++)
                 assert_memory_equal(ledger->out[r][t], ledger->out[0][t], sizeof ledger->out[0][t]);
             for (uint32_t i = 0; i < ELEMS; i++) {
-                double debt = 0;
-                for (uint32_t r = 0; r < workers; r++) debt += ledger->debt[r][t][i];
-                worst = fmax(worst, fabs(ledger->given[t][i] - ledger->got[t][i] - debt));
-                largest_debt = fmax(largest_debt, fabs(debt));
+                double residual_sum = 0;
+                for (uint32_t r = 0; r < workers; r++) residual_sum += ledger->residual_sum[r][t][i];
+                worst = fmax(worst, fabs(ledger->given[t][i] - ledger->got[t][i] - residual_sum));
+                largest_residual = fmax(largest_residual, fabs(residual_sum));
             }
         }
-        assert_true(largest_debt > 0.1); /* there was a residual to lose */
+        assert_true(largest_residual > 0.1); /* there was a residual to lose */
         assert_true(worst < 1e-3);
         free(ledger);
     }
@@ -411,7 +411,7 @@ static void follows(struct crowd *crowd, struct weft_session *session, struct we
  * more ranks less. A carry that would become infinite is unchanged. */
 static void carries(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
-    static float owed[2][ELEMS], wanted[2][ELEMS];
+    static float own_residual[2][ELEMS], wanted[2][ELEMS];
     struct weft_tensor *tensor = declare(crowd, session, "w", "auto:topk:ratio=0.05,min_count=0", "none");
     struct weft_request request = {{0}};
     float *grad = weft_alloc(session, ELEMS * 4);
@@ -429,13 +429,13 @@ static void carries(struct crowd *crowd, struct weft_session *session, uint32_t 
         if (step != 4) continue;
         /* the tensor has another codec, the carry is not sent yet, and no operation is open */
         if (!CROWD_CHECK(crowd, session, tensor->carry && !tensor->codec && tensor->carry_ranks == 2)) return;
-        for (uint32_t i = 0; i < ELEMS; i++) all += fabs((double)(owed[rank][i] = tensor->carry[i]));
+        for (uint32_t i = 0; i < ELEMS; i++) all += fabs((double)(own_residual[rank][i] = tensor->carry[i]));
         CROWD_CHECK(crowd, session, all > 0);
-        for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = owed[rank][i] * 2;
+        for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = own_residual[rank][i] * 2;
         follows(crowd, session, tensor, 4, wanted[rank]);
-        for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = owed[rank][i] * 0.5f;
+        for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = own_residual[rank][i] * 0.5f;
         follows(crowd, session, tensor, 1, wanted[rank]);
-        follows(crowd, session, tensor, 2, owed[rank]);
+        follows(crowd, session, tensor, 2, own_residual[rank]);
         tensor->carry[11] = 3e38f;
         memcpy(wanted[rank], tensor->carry, ELEMS * 4);
         follows(crowd, session, tensor, 4, wanted[rank]);

@@ -193,12 +193,13 @@ static int worker_differs(struct fleet *fleet, uint32_t rank)
         if (status >= 0) status = weft_push_pull(pair.tensor[0], pair.grad, pair.out[0], &pair.request[0]);
         if (status >= 0) status = weft_step_end(session);
     }
-    const bool told = status == WEFT_ERR_DIVERGED &&
+    const bool matches = status == WEFT_ERR_DIVERGED &&
                       strstr(weft_error_text(session), "weights of tensor 'half.0'") &&
                       strstr(weft_error_text(session), "rank 1 has hash");
-    if (!told) fprintf(stderr, "rank %u: %s: %s\n", rank, weft_status_name(status), weft_error_text(session));
+    if (!matches)
+        fprintf(stderr, "rank %u: %s: %s\n", rank, weft_status_name(status), weft_error_text(session));
     weft_finalize(session);
-    return !told;
+    return !matches;
 }
 
 /* An aggregate is invalid: the sentence names its shard. Exponents of four chunks, one byte each of two
@@ -222,11 +223,11 @@ static int worker_hears_nonsense(struct fleet *fleet, uint32_t rank)
     const uint32_t chunk = (uint32_t)spoilt / 2;
     snprintf(wanted, sizeof wanted, "(round 0, chunk %u) from %.40s", chunk,
              client_endpoint_name(session, pair.tensor[0]->chunks[chunk].endpoint));
-    const bool told = status == WEFT_ERR_MALFORMED && strstr(weft_error_text(session), wanted);
-    if (!told && rank == 0)
+    const bool matches = status == WEFT_ERR_MALFORMED && strstr(weft_error_text(session), wanted);
+    if (!matches && rank == 0)
         fprintf(stderr, "%s: %s, not %s\n", weft_status_name(status), weft_error_text(session), wanted);
     weft_finalize(session);
-    return rank == 0 && !told; /* the other rank gets the failure, or has ended its step before */
+    return rank == 0 && !matches; /* the other rank gets the failure, or has ended its step before */
 }
 
 static void test_a_damaged_chunk_is_named(void **state)

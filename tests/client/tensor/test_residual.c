@@ -155,15 +155,15 @@ static void test_rounding(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-static double *owed_of(const struct weft_tensor *tensor)
+static double *total_residual_of(const struct weft_tensor *tensor)
 {
     float *residual = calloc(ELEMS, sizeof *residual);
-    double *owed = calloc(ELEMS, sizeof *owed);
+    double *total = calloc(ELEMS, sizeof *total);
     if (tensor->codec) weft_codec_residual_copy(tensor->codec, residual);
     for (uint32_t i = 0; i < ELEMS; i++)
-        owed[i] = (double)residual[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
+        total[i] = (double)residual[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
     free(residual);
-    return owed;
+    return total;
 }
 
 /* On three ranks: the residual of each of the two weighs 1.5 times as much, so that a third of it equals the
@@ -178,7 +178,7 @@ static void third_job(struct crowd *crowd, struct weft_session *session, uint32_
     for (uint32_t t = 0; t < TENSORS && rank < 2; t++) {
         CROWD_OK(crowd, session, weft_residual_load(same[t], saved[rank][t].data, saved[rank][t].bytes));
         CROWD_OK(crowd, session, weft_residual_load(other[t], saved[rank][t].data, saved[rank][t].bytes));
-        double *mine = owed_of(same[t]), *theirs = owed_of(other[t]), most = 0;
+        double *mine = total_residual_of(same[t]), *theirs = total_residual_of(other[t]), most = 0;
         float before;
         for (uint32_t i = 0; i < ELEMS; i++) most = fmax(most, fabs(mine[i] - theirs[i]));
         CROWD_CHECK(crowd, session, most == 0);
@@ -194,9 +194,9 @@ static void third_job(struct crowd *crowd, struct weft_session *session, uint32_
         struct saved *again = calloc(1, sizeof *again);
         again->bytes = weft_residual_bytes(other[t]);
         CROWD_OK(crowd, session, weft_residual_save(other[t], again->data, again->bytes));
-        double *before = owed_of(other[t]);
+        double *before = total_residual_of(other[t]);
         CROWD_OK(crowd, session, weft_residual_load(other[t], again->data, again->bytes));
-        double *after = owed_of(other[t]);
+        double *after = total_residual_of(other[t]);
         CROWD_CHECK(crowd, session, memcmp(before, after, ELEMS * sizeof *before) == 0);
         free(before);
         free(after);
@@ -248,7 +248,7 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
         const struct saved *good = &saved[0][t];
         uint8_t *bad = malloc(good->bytes + 4);
         CROWD_OK(crowd, session, weft_residual_load(tensors[t], good->data, good->bytes));
-        double *before = owed_of(tensors[t]);
+        double *before = total_residual_of(tensors[t]);
         memcpy(bad, good->data, good->bytes);
         CROWD_REFUSED(crowd, session, weft_residual_load(tensors[t], bad, 7), WEFT_ERR_MALFORMED,
                       "fewer bytes");
@@ -258,7 +258,7 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
                       WEFT_ERR_MALFORMED, "nothing was changed");
         every_damage(crowd, session, tensors[t], bad, good->bytes);
         unhashed(crowd, session, tensors[t], bad, good->bytes - 8);
-        double *after = owed_of(tensors[t]);
+        double *after = total_residual_of(tensors[t]);
         CROWD_CHECK(crowd, session, memcmp(before, after, ELEMS * sizeof *before) == 0);
         free(before);
         free(after);

@@ -11,7 +11,7 @@ static uint64_t manual_random(struct weft_env *env)
     harness->random = harness->random * 6364136223846793005ull + 1442695040888963407ull;
     return harness->random;
 }
-static void no_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
+static void no_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text) {}
 
 static void on_send(void *context, uint64_t id, const Control *message)
 {

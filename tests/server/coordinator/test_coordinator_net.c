@@ -222,7 +222,7 @@ static void hangs_up(struct bench *bench, const void *data, size_t bytes)
     assert_int_equal(bench->ended, 0);
 }
 
-static void strangers(void **state)
+static void malformed_connections_are_closed(void **state)
 {
     struct bench bench;
     struct seat seat;
@@ -346,7 +346,8 @@ static void addresses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(in_order),         cmocka_unit_test(strangers),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_order),
+                                       cmocka_unit_test(malformed_connections_are_closed),
                                        cmocka_unit_test(refused_in_words), cmocka_unit_test(death),
                                        cmocka_unit_test(listening),        cmocka_unit_test(addresses)};
     return cmocka_run_group_tests(tests, NULL, NULL);

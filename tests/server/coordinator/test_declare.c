@@ -155,14 +155,14 @@ static void placement(void **state)
             if (n == 5) declare.declare.codec = (char *)"powersgd:rank=2";
             harness_declare(h, c[order], &declare);
             harness_declare(h, c[!order], &declare);
-            bool owed[3] = {false};
+            bool reply_pending[3] = {false};
             for (int s = 0; s < 3; s++) {
                 Control *message = harness_next(h, c[2 + s]);
-                owed[s] = message != NULL;
+                reply_pending[s] = message != NULL;
                 if (message) assert_int_equal(message->body_case, BODY(DECLARED));
             }
             for (int s = 0; s < 3; s++)
-                if (owed[s]) harness_declared_ok(h, c[2 + s], n);
+                if (reply_pending[s]) harness_declared_ok(h, c[2 + s], n);
             Weft__Control__Declared *declared = harness_expect(h, c[0], BODY(DECLARED))->declared;
             harness_expect(h, c[1], BODY(DECLARED));
             if (n == 5) assert_int_equal(declared->n_chunks, 1);

@@ -649,7 +649,7 @@ enum { EPOCHS = 1200 };
 /* A worker's knowledge from its messages alone. It runs steps, gets losses, agrees. */
 struct worker {
     uint64_t connection, step; /* the last step it knows to be good */
-    uint32_t heard, said, in_force;
+    uint32_t announced_epoch, shrink_sent_epoch, in_force;
     uint32_t together, size; /* times it continued with all workers, and how many they were */
     bool alive, rests;
 };
@@ -658,12 +658,12 @@ struct worker {
 static void hear(struct worker *worker, const Control *message, uint64_t *steps_of_epoch,
                  uint32_t *sizes_of_epoch)
 {
-    if (message->body_case == BODY(MEMBER_LOST) && message->member_lost->epoch > worker->heard)
-        worker->heard = message->member_lost->epoch;
-    if (message->body_case == BODY(JOINED) && message->joined->epoch > worker->heard)
-        worker->heard = message->joined->epoch;
-    if (message->body_case == BODY(GROW) && message->grow->epoch > worker->heard)
-        worker->heard = message->grow->epoch;
+    if (message->body_case == BODY(MEMBER_LOST) && message->member_lost->epoch > worker->announced_epoch)
+        worker->announced_epoch = message->member_lost->epoch;
+    if (message->body_case == BODY(JOINED) && message->joined->epoch > worker->announced_epoch)
+        worker->announced_epoch = message->joined->epoch;
+    if (message->body_case == BODY(GROW) && message->grow->epoch > worker->announced_epoch)
+        worker->announced_epoch = message->grow->epoch;
     if (message->body_case != BODY(SHRUNK)) return;
     uint32_t epoch = message->shrunk->epoch;
     assert_true(epoch > worker->in_force && epoch < EPOCHS);
@@ -677,7 +677,7 @@ static void hear(struct worker *worker, const Control *message, uint64_t *steps_
     assert_true(message->shrunk->committed >= worker->step);
     worker->in_force = epoch;
     worker->step = message->shrunk->committed;
-    if (epoch > worker->said) worker->said = epoch;
+    if (epoch > worker->shrink_sent_epoch) worker->shrink_sent_epoch = epoch;
     if (message->shrunk->last == 0) return;
     worker->rests = false;
     worker->together++;
@@ -693,7 +693,8 @@ static void one_seed(uint64_t seed)
     struct harness *h = growing(WORKERS, 1, WORKERS, c);
     struct worker workers[ALL];
     for (int i = 0; i < WORKERS; i++)
-        workers[i] = (struct worker){.connection = c[i], .alive = true, .heard = 1, .said = 1, .in_force = 1};
+        workers[i] = (struct worker){.connection = c[i], .alive = true, .announced_epoch = 1,
+                                     .shrink_sent_epoch = 1, .in_force = 1};
     for (int event = 0; event < 200 || (event < 8000 && h->ended_count == 0); event++) {
         struct worker *worker = &workers[below(count)];
         if (event < 200 && alive < WORKERS && count < ALL && below(20) == 0) {
@@ -704,7 +705,7 @@ static void one_seed(uint64_t seed)
         if (!worker->alive) continue;
         Control *message = below(2) ? harness_next(h, worker->connection) : NULL;
         if (message && message->body_case == BODY(ROSTER)) {
-            worker->in_force = worker->said = worker->heard = message->roster->epoch;
+            worker->in_force = worker->shrink_sent_epoch = worker->announced_epoch = message->roster->epoch;
             harness_ready(h, worker->connection);
         } else if (message && message->body_case == BODY(GO)) {
             worker->step = message->go->committed;
@@ -718,15 +719,16 @@ static void one_seed(uint64_t seed)
             harness_close(h, worker->connection, "killed");
         } else if (worker->in_force == 0) {
             continue; /* waits */
-        } else if (!worker->rests && (event >= 200 ? worker->heard <= worker->said && below(20) == 0
+        } else if (!worker->rests && (event >= 200 ? worker->announced_epoch <= worker->shrink_sent_epoch &&
+                                                         below(20) == 0
                                                    : joins < 40 && below(15) == 0)) {
             /* in the end all join */
             worker->rests = true, joins++;
             say_join(h, worker->connection, worker->step);
-        } else if (!worker->rests && worker->heard > worker->said && below(3) == 0) {
+        } else if (!worker->rests && worker->announced_epoch > worker->shrink_sent_epoch && below(3) == 0) {
             worker->step += below(4) == 0; /* this worker has got all votes of the step */
-            say_shrink(h, worker->connection, worker->heard, worker->step);
-            worker->said = worker->heard;
+            say_shrink(h, worker->connection, worker->announced_epoch, worker->step);
+            worker->shrink_sent_epoch = worker->announced_epoch;
         }
         if (event == 199)
             for (uint32_t i = 0; i < count; i++) workers[i].together = 0;

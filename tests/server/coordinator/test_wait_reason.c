@@ -129,11 +129,11 @@ static void many(void **state)
 static char logged[8][600];
 static int logged_count;
 
-static void keep_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+static void keep_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text)
 {
     if (level > WEFT_LOG_WARN) return;
     assert_true(logged_count < 8);
-    assert_string_equal(room, "coordinator");
+    assert_string_equal(module, "coordinator");
     snprintf(logged[logged_count++], sizeof logged[0], "%s", text);
 }
 

@@ -526,12 +526,12 @@ static void tensors_resolve(struct fleet *fleet)
         struct weft_codec_spec codec;
         fleet->shape[t].dim_count = spec->dim_count;
         memcpy(fleet->shape[t].dims, spec->dims, sizeof spec->dims);
-        const bool judged = weft_codec_candidates_requested(spec->codec);
-        enum weft_status status = judged
+        const bool is_auto = weft_codec_candidates_requested(spec->codec);
+        enum weft_status status = is_auto
                                       ? weft_codec_candidates_parse(spec->codec, &fleet->candidates[t], NULL)
                                       : weft_codec_parse(spec->codec, &codec, NULL);
         WEFT_ASSERT(status == WEFT_OK);
-        if (judged) {
+        if (is_auto) {
             weft_codec_candidates_resolve(&fleet->candidates[t], &fleet->shape[t]);
             codec = fleet->candidates[t].specs[0];
         }

@@ -96,7 +96,7 @@ static void finish(struct fleet *fleet, struct fleet_request *requests, uint32_t
     fleet_free(fleet);
 }
 
-static void what_is_closed_is_told_again_and_the_rest_begins_anew(void **state)
+static void closed_steps_are_replied_again_and_others_restart(void **state)
 {
     struct fleet *fleet = start();
     struct fleet_request r[10];
@@ -226,7 +226,7 @@ static void members_come_when_all_is_quiet(void **state)
 
 /* First weights in flight are received, but get no reply in the new epoch: the sender may have another rank,
  * or be lost. */
-static void what_came_in_meanwhile_is_answered_to_nobody(void **state)
+static void requests_of_the_old_epoch_get_no_reply(void **state)
 {
     struct fleet *fleet = start();
     struct fleet_request r[6];
@@ -272,12 +272,12 @@ static void members_that_cannot_be_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_closed_is_told_again_and_the_rest_begins_anew),
+        cmocka_unit_test(closed_steps_are_replied_again_and_others_restart),
         cmocka_unit_test(who_rested_counts_again),
         cmocka_unit_test(epochs_before_get_no_answer_and_epochs_behind_wait),
         cmocka_unit_test(pulls_and_answers_are_forgotten),
         cmocka_unit_test(members_come_when_all_is_quiet),
-        cmocka_unit_test(what_came_in_meanwhile_is_answered_to_nobody),
+        cmocka_unit_test(requests_of_the_old_epoch_get_no_reply),
         cmocka_unit_test(members_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -272,7 +272,7 @@ static void wrong_states_are_refused(void **state)
 }
 
 /* No header, another version, another worker, a RESULT: dropped and counted, no reply. */
-static void strangers_are_dropped(void **state)
+static void malformed_requests_are_dropped(void **state)
 {
     struct fleet *fleet = start(2, true);
     struct weft_wire_header good = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1), bent;
@@ -601,7 +601,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_requests_are_refused),
-        cmocka_unit_test(strangers_are_dropped),
+        cmocka_unit_test(malformed_requests_are_dropped),
         cmocka_unit_test(duplicates_are_answered_and_not_applied),
         cmocka_unit_test(lr_disagreement_names_ranks),
         cmocka_unit_test(deadline_names_missing_ranks),
