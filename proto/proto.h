@@ -19,12 +19,12 @@
 #define WEFT_WIRE_MAGIC 0x31465457u /* "WTF1" as little-endian bytes: W T F 1 */
 
 enum weft_wire_kind {
-    WEFT_WIRE_PUSH_PULL = 1, /* worker -> shard: contribution; requests the round's result */
-    WEFT_WIRE_PUSH = 2,      /* contribution; the reply is a RESULT without payload */
-    WEFT_WIRE_PULL = 3,      /* no payload; requests the values after `step` (0: the initial weights) */
-    WEFT_WIRE_INIT = 4,      /* rank 0 -> shard: initial weights of a chunk (step 0) */
-    WEFT_WIRE_RESULT = 5,    /* shard -> worker: status; payload if status is WEFT_OK and data was
-                              * requested */
+    WEFT_WIRE_PUSH_PULL = 1,  /* worker -> shard: contribution; requests the round's result */
+    WEFT_WIRE_PUSH = 2,       /* contribution; the reply is a RESULT without payload */
+    WEFT_WIRE_PULL = 3,       /* no payload; requests the values after `step` (0: the initial weights) */
+    WEFT_WIRE_INIT = 4,       /* rank 0 -> shard: initial weights of a chunk (step 0) */
+    WEFT_WIRE_RESULT = 5,     /* shard -> worker: status; payload if status is WEFT_OK and data was
+                               * requested */
     WEFT_WIRE_STATE_PULL = 6, /* no payload; requests a state of the chunk (enum weft_wire_part) */
     WEFT_WIRE_STATE_INIT = 7, /* rank 0 -> shard: a state, before the first step */
 };

@@ -131,15 +131,15 @@ struct weft_shard_engine_options {
                                        * endpoint */
     uint64_t job;
     uint32_t epoch, workers;
-    const uint32_t *worker_endpoints; /* (workers,) copied */
+    const uint32_t *worker_endpoints;    /* (workers,) copied */
     const uint64_t *worker_incarnations; /* (workers,) copied */
-    bool elastic;                     /* the job may go on without lost workers: _leave_epoch and
-                                       * _enter_epoch; default false */
-    size_t receive_bytes_max;         /* memory for contributions and partial sums; default 256 MiB */
-    uint64_t round_deadline_ns;       /* from a round's first contribution; default 300 s. Then
-                                       * WEFT_ERR_DEADLINE names the missing ranks */
-    uint32_t hash_every;              /* codecs other than dense: compare weights every so many steps;
-                                       * default 50, 0: never */
+    bool elastic;                        /* the job may go on without lost workers: _leave_epoch and
+                                          * _enter_epoch; default false */
+    size_t receive_bytes_max;            /* memory for contributions and partial sums; default 256 MiB */
+    uint64_t round_deadline_ns;          /* from a round's first contribution; default 300 s. Then
+                                          * WEFT_ERR_DEADLINE names the missing ranks */
+    uint32_t hash_every;                 /* codecs other than dense: compare weights every so many steps;
+                                          * default 50, 0: never */
 };
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env,

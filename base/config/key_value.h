@@ -47,15 +47,15 @@ struct weft_key {
     const char *name;
     enum weft_key_type type;
     enum weft_key_field field;
-    size_t offset, bytes; /* of the field in the struct */
-    uint32_t groups;      /* bits of which the caller's mask must have one; 0: every caller */
-    uint64_t min, max;    /* WHOLE, SCALED: inclusive */
-    double low, high;     /* DECIMAL, REAL: inclusive unless */
+    size_t offset, bytes;       /* of the field in the struct */
+    uint32_t groups;            /* bits of which the caller's mask must have one; 0: every caller */
+    uint64_t min, max;          /* WHOLE, SCALED: inclusive */
+    double low, high;           /* DECIMAL, REAL: inclusive unless */
     bool above_low, below_high; /* exclusive */
-    double factor;        /* numbers are multiplied by it; 0: 1 */
-    uint32_t multiple;    /* WHOLE, SCALED: rounded down to a multiple; 0: 1 */
-    bool power_of_two;    /* WHOLE, SCALED: other numbers are refused */
-    const char *choices;  /* CHOICE: "off|on|auto" */
+    double factor;              /* numbers are multiplied by it; 0: 1 */
+    uint32_t multiple;          /* WHOLE, SCALED: rounded down to a multiple; 0: 1 */
+    bool power_of_two;          /* WHOLE, SCALED: other numbers are refused */
+    const char *choices;        /* CHOICE: "off|on|auto" */
 };
 
 /* Field of a key: type of the field, struct, member. */

@@ -66,9 +66,9 @@ struct weft_loop {
     int epoll_fd, event_fd; /* -1 with virtual_time */
     bool have_pwait2;       /* false: no epoll_pwait2 (before Linux 5.11) */
     struct descriptor_id event_id, epoll_id;
-    atomic_bool is_broken;  /* the program closed or replaced a descriptor: sleeps are polls */
-    atomic_bool is_eventfd_readable;  /* epoll has reported the eventfd; it has not been read since */
-    atomic_uint wake_count;      /* futex: wake-ups while is_broken */
+    atomic_bool is_broken;           /* the program closed or replaced a descriptor: sleeps are polls */
+    atomic_bool is_eventfd_readable; /* epoll has reported the eventfd; it has not been read since */
+    atomic_uint wake_count;          /* futex: wake-ups while is_broken */
 
     struct mailbox mailbox;
     struct loop_owner owner;

@@ -151,11 +151,11 @@ void weft_loop_release(struct weft_loop *loop);
  * command. Does not wait. For work of about a microsecond that needs no step. */
 bool weft_loop_try_acquire(struct weft_loop *loop);
 enum weft_loop_pending {
-    WEFT_LOOP_PENDING_NONE, /* the caller started nothing */
-    WEFT_LOOP_PENDING_AWAITED,  /* the caller started a timer, gave a pollable something to wait for, or
-                                 * left an operation open, and a thread will wait for it soon; otherwise
-                                 * the engine thread finds it at the end of its park period */
-    WEFT_LOOP_PENDING_NEW,   /* the same without a thread that waits: wakes the engine thread */
+    WEFT_LOOP_PENDING_NONE,    /* the caller started nothing */
+    WEFT_LOOP_PENDING_AWAITED, /* the caller started a timer, gave a pollable something to wait for, or
+                                * left an operation open, and a thread will wait for it soon; otherwise the
+                                * engine thread finds it at the end of its park period */
+    WEFT_LOOP_PENDING_NEW,     /* the same without a thread that waits: wakes the engine thread */
 };
 void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending pending);
 /* Owner by weft_loop_try_acquire: call before a possible cancellation point or floating-point arithmetic.

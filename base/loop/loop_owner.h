@@ -50,24 +50,24 @@ enum { PARK_NONE = 0, PARK_SHORT = 1, PARK_UNTIL_RELEASED = 2, PARK_LONG = 3, PA
 
 struct loop_owner {
     _Atomic(const void *) thread; /* id of the thread that may step; NULL: free */
-    atomic_uint engine_running;          /* the engine thread is in weft_loop_run */
-    atomic_uint stop_requested;             /* the engine thread must end; no thread begins a step */
+    atomic_uint engine_running;   /* the engine thread is in weft_loop_run */
+    atomic_uint stop_requested;   /* the engine thread must end; no thread begins a step */
     atomic_uint claims;           /* threads that called weft_loop_acquire and do not own the loop yet */
     atomic_uint waiters;          /* threads that sleep on `events`, or are about to */
     atomic_uint events;           /* futex: incremented when a condition may have changed or the loop was
                                    * released */
-    atomic_uint in_epoll;           /* threads in epoll, or about to be */
-    atomic_uint park_mode;           /* futex: how the engine thread is parked */
-    atomic_uint acquires;            /* acquires by waiting threads; shows the engine thread whether they
-                                      * continue */
+    atomic_uint in_epoll;         /* threads in epoll, or about to be */
+    atomic_uint park_mode;        /* futex: how the engine thread is parked */
+    atomic_uint acquires;         /* acquires by waiting threads; shows the engine thread whether they
+                                   * continue */
     bool (*has_commands)(struct loop_owner *owner);
     void (*wake)(struct loop_owner *owner); /* makes the eventfd readable, which ends epoll */
 };
 
 /* State of one thread inside one of the functions below. */
 struct loop_owner_call {
-    const void *resume_at;    /* test only: where to continue */
-    const void *thread;  /* id of the calling thread */
+    const void *resume_at; /* test only: where to continue */
+    const void *thread;    /* id of the calling thread */
     unsigned seen;
     bool flag;
 };

@@ -42,12 +42,12 @@ struct weft_net {
 
     struct mailbox mailbox;
     struct weft_command pause_command;
-    atomic_uint pause_state; /* enum: state of weft_net_pause; a futex */
+    atomic_uint pause_state;        /* enum: state of weft_net_pause; a futex */
     atomic_bool is_eventfd_written; /* the eventfd is readable, or about to be */
-    bool stopping;     /* set by a command, on the net thread */
-    atomic_bool is_broken; /* the program closed or replaced a descriptor: the base is not used any more;
-                            * set by the net thread */
-    atomic_uint posted;    /* number of posts; a futex if is_broken */
+    bool stopping;                  /* set by a command, on the net thread */
+    atomic_bool is_broken;          /* the program closed or replaced a descriptor: the base is not used
+                                     * any more; set by the net thread */
+    atomic_uint posted;             /* number of posts; a futex if is_broken */
     struct descriptor_id event_id;
     bool freeing;      /* weft_net_connect fails */
     int event_fd;

@@ -32,12 +32,12 @@ struct client_staging {
     struct weft_list idle;     /* struct client_stage.link: their windows serve the next calls */
     struct weft_list devices;  /* struct client_device.link */
     /* the engine thread */
-    struct weft_list open;     /* struct client_stage.link: started, not done */
-    struct weft_list copying_out;  /* completed; their copies still run */
+    struct weft_list open;        /* struct client_stage.link: started, not done */
+    struct weft_list copying_out; /* completed; their copies still run */
     struct weft_timer timer;
-    uint64_t idle_since_ns;   /* no progress since this time */
-    uint64_t piece_bytes;      /* client.piece_bytes */
-    bool cuts_long_calls;                  /* some rank has a device: long calls are cut on all ranks */
+    uint64_t idle_since_ns; /* no progress since this time */
+    uint64_t piece_bytes;   /* client.piece_bytes */
+    bool cuts_long_calls;   /* some rank has a device: long calls are cut on all ranks */
 };
 
 /* Elements that a call reads and writes on this rank. */

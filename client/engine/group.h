@@ -32,10 +32,10 @@ struct weft_comm {
     struct weft_session *session;
     struct weft_list session_link; /* session->comms->list; the caller's thread */
     uint32_t rank, ranks, id;
-    uint32_t epoch;                /* of the membership that made it; the group ends with that */
-    uint32_t *members;             /* (ranks,) owned; their ranks in the job */
-    char name[64];                 /* for sentences: "colour 3 of split 2", "axis dp" */
-    _Atomic uint32_t open;         /* its requests that have not completed */
+    uint32_t epoch;                     /* of the membership that made it; the group ends with that */
+    uint32_t *members;                  /* (ranks,) owned; their ranks in the job */
+    char name[64];                      /* for sentences: "colour 3 of split 2", "axis dp" */
+    _Atomic uint32_t open;              /* its requests that have not completed */
     _Atomic uint32_t calls_without_shm; /* next calls that skip the fast path, as the ranks share no memory
                                          * (call/fastpath.c) */
     /* the engine thread */

@@ -40,33 +40,34 @@ struct client_request {
     int32_t status;             /* when done */
     uint32_t text_serial;       /* of a failed request that is done: for client_text_get */
     struct weft_session *session;
-    struct weft_tensor *tensor; /* NULL: a collective */
-    struct weft_command command;      /* to the engine */
-    struct weft_list link;      /* in the engine's open_requests */
+    struct weft_tensor *tensor;  /* NULL: a collective */
+    struct weft_command command; /* to the engine */
+    struct weft_list link;       /* in the engine's open_requests */
     uint64_t started_ns;
     struct client_group_op op;  /* of a collective */
     const void *in;
     void *out;
     uint64_t count;
     uint8_t kind, dtype, reduction, plan; /* enum weft_coll_kind, weft_dtype, weft_op, weft_plan_id */
-    uint32_t root;              /* send, recv: the other rank */
-    uint8_t label;              /* enum weft_coll_label */
-    bool reproducible;          /* by a plan that evaluates T */
-    bool unequal;               /* gather, scatter: the root gives counts */
-    bool preserves_input;              /* `out` holds the input and is backed up until the step is good
-                                        * (call/input_backup.c) */
-    bool is_deferred;                   /* open, and counted in fastpath.deferred_open */
-    bool cancelled;             /* weft_cancel has ended its operation; written by the engine */
-    bool persistent;            /* of weft_call_init: may be started again */
-    bool weighted;              /* average weighted by the `factor` of each rank (call/weighted_average.c) */
-    uint8_t memory;             /* enum weft_memory_kind of in and out */
-    void *stream;               /* the caller's stream of a device */
-    struct client_stage *stage; /* while staged or cut (call/device_staging.h) */
-    bool is_next;                /* the engine posts it at once: its time counts from started_ns */
-    const uint64_t *counts, *counts_out; /* counts of unequal pieces; the caller's memory until it is done */
-    double factor, total;       /* total: sum of the factors of all ranks, once known */
-    int exponent;               /* weighted: 2^exponent is at or above the largest factor */
-    uint64_t deadline_ns;       /* of the operation; 0: the session's */
+    uint32_t root;                        /* send, recv: the other rank */
+    uint8_t label;                        /* enum weft_coll_label */
+    bool reproducible;                    /* by a plan that evaluates T */
+    bool unequal;                         /* gather, scatter: the root gives counts */
+    bool preserves_input;                 /* `out` holds the input and is backed up until the step is good
+                                           * (call/input_backup.c) */
+    bool is_deferred;                     /* open, and counted in fastpath.deferred_open */
+    bool cancelled;                       /* weft_cancel has ended its operation; written by the engine */
+    bool persistent;                      /* of weft_call_init: may be started again */
+    bool weighted;                        /* average weighted by the `factor` of each rank
+                                           * (call/weighted_average.c) */
+    uint8_t memory;                       /* enum weft_memory_kind of in and out */
+    void *stream;                         /* the caller's stream of a device */
+    struct client_stage *stage;           /* while staged or cut (call/device_staging.h) */
+    bool is_next;                         /* the engine posts it at once: its time counts from started_ns */
+    const uint64_t *counts, *counts_out;  /* counts of unequal pieces; the caller's memory until it is done */
+    double factor, total;                 /* total: sum of the factors of all ranks, once known */
+    int exponent;                         /* weighted: 2^exponent is at or above the largest factor */
+    uint64_t deadline_ns;                 /* of the operation; 0: the session's */
     /* the caller's, may be NULL; runs before `done` is stored */
     void (*completed)(void *context, enum weft_status status);
     void *context;

@@ -15,7 +15,7 @@ struct weft_session;
 /* Phase of the join; it only increases. */
 enum client_phase {
     CLIENT_CONNECTING = 0, /* no message of the coordinator yet */
-    CLIENT_HELLO_SENT = 1,    /* the Challenge was answered */
+    CLIENT_HELLO_SENT = 1, /* the Challenge was answered */
     CLIENT_WELCOME = 2,    /* accepted: control.welcome is set */
     CLIENT_ROSTER = 3,     /* control.roster has the addresses of all members */
     CLIENT_GO = 4,         /* data may move */
@@ -23,24 +23,24 @@ enum client_phase {
 };
 
 struct client_control {
-    struct weft_net *net;                       /* owned */
-    struct weft_net_connection *connection;     /* net thread; NULL: closed */
-    _Atomic int phase;                          /* enum client_phase */
-    _Atomic bool is_connected;                  /* the connection was established */
-    _Atomic bool leaving;                       /* this side closes the connection */
-    pthread_mutex_t lock;                       /* guards the fields below */
-    Weft__Control__Control *welcome, *roster;   /* owned; unpacked messages */
-    Weft__Control__Control *declared;           /* owned; answer to the running declaration, or NULL */
-    Weft__Control__Control *shrunk;             /* owned; the newest Shrunk, which names the members of an
-                                                 * epoch, or NULL */
-    uint64_t committed, codec_steps;            /* from Go: a newcomer continues from there; written before
-                                                 * `phase` */
-    uint32_t tensors;                           /* from Go: tensors that the job has declared */
-    bool has_wait_reason;                             /* the coordinator has answered which members this
-                                                       * rank waits for: */
+    struct weft_net *net;                     /* owned */
+    struct weft_net_connection *connection;   /* net thread; NULL: closed */
+    _Atomic int phase;                        /* enum client_phase */
+    _Atomic bool is_connected;                /* the connection was established */
+    _Atomic bool leaving;                     /* this side closes the connection */
+    pthread_mutex_t lock;                     /* guards the fields below */
+    Weft__Control__Control *welcome, *roster; /* owned; unpacked messages */
+    Weft__Control__Control *declared;         /* owned; answer to the running declaration, or NULL */
+    Weft__Control__Control *shrunk;           /* owned; the newest Shrunk, which names the members of an
+                                               * epoch, or NULL */
+    uint64_t committed, codec_steps;          /* from Go: a newcomer continues from there; written before
+                                               * `phase` */
+    uint32_t tensors;                         /* from Go: tensors that the job has declared */
+    bool has_wait_reason;                     /* the coordinator has answered which members this rank waits
+                                               * for: */
     char wait_reason[320];
-    struct weft_list outgoing;                   /* owned; messages not sent yet */
-    uint8_t nonce[WEFT_NONCE_BYTES];            /* this side's nonce, for the coordinator's proof */
+    struct weft_list outgoing;       /* owned; messages not sent yet */
+    uint8_t nonce[WEFT_NONCE_BYTES]; /* this side's nonce, for the coordinator's proof */
     char name[128], host[64];
 };
 

@@ -121,9 +121,9 @@ struct weft_session {
     /* Membership: written in weft_init, and in an elastic job while the session is idle, by the engine.
      * Any thread reads. */
     _Atomic uint32_t rank, ranks, epoch;
-    uint32_t shards, endpoint;      /* endpoint: this worker's id in the transport */
-    bool is_elastic;                /* the job may go on after the loss of a worker */
-    _Atomic uint32_t member_count;  /* stored last: the net thread reads `members` too */
+    uint32_t shards, endpoint;             /* endpoint: this worker's id in the transport */
+    bool is_elastic;                       /* the job may go on after the loss of a worker */
+    _Atomic uint32_t member_count;         /* stored last: the net thread reads `members` too */
     struct client_member *_Atomic members; /* (member_count,) owned; a new table for each epoch */
     struct client_membership membership;
     struct client_epoch_change epoch_change;

@@ -15,10 +15,10 @@ struct client_settings {
     char *host;                 /* of the coordinator; owned */
     uint16_t port;
     const char *job, *lanes, *devices; /* in `config` */
-    char *secret;               /* owned; NULL: none */
-    int rank;                   /* requested rank; -1: any */
-    struct weft_launcher launcher; /* name NULL: none found */
-    uint32_t workers;           /* workers that the launcher started; 0: unknown */
+    char *secret;                      /* owned; NULL: none */
+    int rank;                          /* requested rank; -1: any */
+    struct weft_launcher launcher;     /* name NULL: none found */
+    uint32_t workers;                  /* workers that the launcher started; 0: unknown */
     uint64_t deadline_ns;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
     uint32_t client_hash_every; /* steps between two comparisons of the ranks' weights; 0: never */

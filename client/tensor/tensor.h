@@ -26,8 +26,8 @@
 #include "weft/weft.h"
 
 /* A slice of the tensor that one endpoint of a shard owns. A codec that cannot be cut
- * (weft_codec_can_split) has one chunk. With codec "auto" the dense chunks are first, followed by those of each candidate; an operation
- * uses the chunks of one choice. */
+ * (weft_codec_can_split) has one chunk. With codec "auto" the dense chunks are first, followed by those of
+ * each candidate; an operation uses the chunks of one choice. */
 struct client_chunk {
     struct weft_tensor *tensor;
     uint32_t index, endpoint;
@@ -162,8 +162,9 @@ struct weft_tensor {
     struct client_group_op group_op;
     struct weft_list record_link;
     struct weft_command hash_command; /* to the net thread, every hash_every steps */
-    _Atomic bool hash_posted;      /* true from the computation of a hash until the net thread has sent it */
-    bool hash_made;                /* a hash was computed in the open step */
+    _Atomic bool hash_posted;         /* true from the computation of a hash until the net thread has sent
+                                       * it */
+    bool hash_made;                   /* a hash was computed in the open step */
     /* (endpoint_hash_count,) owned; only with a codec and an optimiser in server mode */
     struct client_endpoint_hash *endpoint_hashes;
     uint32_t endpoint_hash_count;

@@ -39,16 +39,16 @@ struct coordinator_member {
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,); NULL before Endpoints */
     uint64_t connection;            /* id of its connection; 0: closed */
     uint64_t last_received_ns;
-    uint32_t declared_count; /* workers: tensors declared so far = next ordinal */
-    uint32_t agreed_epoch;   /* workers: last epoch that it agreed to in Shrink */
-    uint64_t committed;      /* workers: its last step known to be good on all ranks */
-    uint64_t codec_steps;    /* workers: largest step count among its codecs */
-    uint32_t rank_order;          /* workers: sort key of ranks; ranks have no gaps, places may */
-    bool newcomer;           /* workers: not a rank yet; admitted at the end of a step */
-    uint32_t joined;         /* workers: 0: has data; else number of its Join, in order of arrival */
-    uint32_t liveness_wait_seq;   /* workers: number of the liveness check whose result it requested; 0:
-                                   * none */
-    uint32_t liveness_replied_seq;  /* workers: number of the last liveness check that it replied to */
+    uint32_t declared_count;       /* workers: tensors declared so far = next ordinal */
+    uint32_t agreed_epoch;         /* workers: last epoch that it agreed to in Shrink */
+    uint64_t committed;            /* workers: its last step known to be good on all ranks */
+    uint64_t codec_steps;          /* workers: largest step count among its codecs */
+    uint32_t rank_order;           /* workers: sort key of ranks; the keys may have gaps */
+    bool newcomer;                 /* workers: not a rank yet; admitted at the end of a step */
+    uint32_t joined;               /* workers: 0: has data; else number of its Join, in order of arrival */
+    uint32_t liveness_wait_seq;    /* workers: number of the liveness check whose result it requested; 0:
+                                    * none */
+    uint32_t liveness_replied_seq; /* workers: number of the last liveness check that it replied to */
 };
 
 enum coordinator_connection_state {
@@ -86,11 +86,10 @@ struct coordinator_tensor {
     Weft__Control__Chunk *chunks; /* owned */
     bool *shard_reply_pending;             /* owned, (shards,): DeclaredOk has not arrived from this shard */
     uint32_t replies_pending;
-    uint32_t coded_endpoint;          /* index + 1 of the endpoint whose coded_bytes include it; 0: none */
-    bool *freed_by;               /* owned, (workers,): this worker has sent TensorFree; NULL: no worker
-                                   * has */
-    uint32_t freed_count;         /* number of true entries; when it reaches the worker count the tensor is
-                                   * freed */
+    uint32_t coded_endpoint; /* index + 1 of the endpoint whose coded_bytes include it; 0: none */
+    bool *freed_by;          /* owned, (workers,): this worker has sent TensorFree; NULL: no worker has */
+    uint32_t freed_count;    /* number of true entries; when it reaches the worker count the tensor is
+                              * freed */
 };
 
 struct weft_coordinator {
@@ -116,10 +115,10 @@ struct weft_coordinator {
                               * way */
     uint32_t epoch_in_force;
     uint64_t shrink_began_ns;
-    uint64_t committed;      /* the last step known to be good on all ranks */
-    uint32_t join_count;     /* number of the last Join */
-    uint32_t liveness_seq;           /* number of the last liveness check */
-    bool liveness_is_running;          /* a worker has not replied to it yet */
+    uint64_t committed;       /* the last step known to be good on all ranks */
+    uint32_t join_count;      /* number of the last Join */
+    uint32_t liveness_seq;    /* number of the last liveness check */
+    bool liveness_is_running; /* a worker has not replied to it yet */
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_capacity;

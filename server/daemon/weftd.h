@@ -70,7 +70,7 @@ struct weftd {
     bool joined, running, failing;
     bool member_done;      /* the control connection has closed */
     bool coordinator_done; /* the embedded job has ended; true if the coordinator is elsewhere */
-    char label[32];          /* "shard 1" */
+    char label[32];        /* "shard 1" */
 
     /* written by the net thread before it sets `stopped`, read by the main thread afterwards */
     struct weft_error fail_error; /* what engines report to their workers; written before the commands are

@@ -74,7 +74,7 @@ void shard_slots_free(struct shard_slots *slots, struct shard_slot *slot);
 /* State of one worker's contribution to the chunk's open round. */
 enum shard_contribution_state {
     SHARD_CONTRIBUTION_NONE = 0,      /* not arrived */
-    SHARD_CONTRIBUTION_ANNOUNCED = 1,   /* the header has arrived; the payload is still at the worker */
+    SHARD_CONTRIBUTION_ANNOUNCED = 1, /* the header has arrived; the payload is still at the worker */
     SHARD_CONTRIBUTION_RECEIVING = 2, /* the payload is being received into a slot */
     SHARD_CONTRIBUTION_HELD = 3,      /* the payload is in a slot; lower ranks are not folded yet */
     SHARD_CONTRIBUTION_FOLDED = 4,    /* the payload is in the sum */
@@ -99,11 +99,11 @@ struct shard_contribution {
     uint64_t announced_ns;        /* when the contribution of the open round was announced */
     uint32_t late_us;             /* last closed round: time from this contribution to the last one */
     float weight;
-    uint8_t state;                /* enum shard_contribution_state */
-    uint8_t reply_wanted;                 /* enum shard_reply_kind: reply when the open round closes */
-    uint8_t reply_pending;               /* enum shard_reply_kind: reply to send now */
-    bool error_unsent;                    /* did not contribute to the dropped round: gets its error on the
-                                           * next push of it */
+    uint8_t state;         /* enum shard_contribution_state */
+    uint8_t reply_wanted;  /* enum shard_reply_kind: reply when the open round closes */
+    uint8_t reply_pending; /* enum shard_reply_kind: reply to send now */
+    bool error_unsent;     /* did not contribute to the dropped round: gets its error on the next push of
+                            * it */
 };
 
 enum shard_phase {
@@ -126,7 +126,7 @@ struct shard_backup {
 struct shard_chunk {
     struct shard_tensor *tensor;
     uint32_t index;
-    uint64_t offset, count; /* elements */
+    uint64_t offset, count;         /* elements */
     struct weft_codec_spec codec;   /* resolved codec of the chunk; with codec "auto" that of one candidate */
     struct weft_shape shape;        /* shape that the codec encodes: the tensor, or this chunk of it */
     uint32_t rounds;                /* rounds of one step */
@@ -148,8 +148,8 @@ struct shard_chunk {
     const void *result_data;
     size_t result_bytes;
     float result_lr, result_weight_sum;
-    uint32_t sends;         /* sends in flight that read the values or the aggregate */
-    uint32_t replies_pending;       /* workers with reply_pending != NONE */
+    uint32_t sends;           /* sends in flight that read the values or the aggregate */
+    uint32_t replies_pending; /* workers with reply_pending != NONE */
     uint32_t reply_cursor;
 
     /* The open round. */
@@ -159,17 +159,17 @@ struct shard_chunk {
     uint8_t flags; /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED: or of all contributions */
     float lr;
     uint32_t lr_worker;
-    uint32_t arrived, receiving; /* contributions not NONE; contributions RECEIVING */
-    uint32_t next;               /* lowest rank that is not folded */
-    bool lacks_slot;                /* a contribution was not received because no slot was free */
+    uint32_t arrived, receiving;     /* contributions not NONE; contributions RECEIVING */
+    uint32_t next;                   /* lowest rank that is not folded */
+    bool lacks_slot;                 /* a contribution was not received because no slot was free */
     uint64_t first_ns, announced_ns; /* of the first contribution; of the last one */
     struct shard_slots slots;
     struct weft_tree_reduce fold;
     struct weft_completion install;
-    float *installing;           /* destination of the payload: values or a state */
-    float *install_buffer;         /* (count,) owned; receives a state, which is checked before it is
-                                    * copied. NULL: none */
-    uint8_t install_round;       /* round field of the INIT request */
+    float *installing;     /* destination of the payload: values or a state */
+    float *install_buffer; /* (count,) owned; receives a state, which is checked before it is copied. NULL:
+                            * none */
+    uint8_t install_round; /* round field of the INIT request */
 
     /* Arithmetic of a fold or a close; a loop task if it exceeds WEFT_LOOP_SLICE elements. While `computing`
      * is true the engine must not use the chunk's slots, values and combiner. */
@@ -200,12 +200,13 @@ struct shard_tensor {
     char name[WEFT_LIMIT_NAME_BYTES + 1];
     struct weft_shape shape;
     struct weft_codec_candidates candidates; /* codecs of its chunks; count 1: one codec */
-    struct weft_optimizer optimizer; /* none with codec "auto": the workers update */
-    uint32_t chunk_count;           /* chunks on this endpoint */
-    struct shard_chunk *chunks;     /* owned, sorted by index */
-    uint64_t hash_step[2];          /* steps of the last two sums; 0: none */
-    uint64_t hash[2];               /* sums over all chunks on this endpoint */
-    uint64_t hashing_step, hashing; /* sum over the hashing_chunks chunks that have closed hashing_step */
+    struct weft_optimizer optimizer;         /* none with codec "auto": the workers update */
+    uint32_t chunk_count;                    /* chunks on this endpoint */
+    struct shard_chunk *chunks;              /* owned, sorted by index */
+    uint64_t hash_step[2];                   /* steps of the last two sums; 0: none */
+    uint64_t hash[2];                        /* sums over all chunks on this endpoint */
+    uint64_t hashing_step, hashing;          /* sum over the hashing_chunks chunks that have closed
+                                              * hashing_step */
     uint32_t hashing_chunks;
     bool released;                  /* all workers have freed it; this memory is freed when nothing uses it
                                      * (shard_release.c) */
@@ -240,13 +241,12 @@ struct weft_shard_engine {
     uint32_t endpoint, epoch, workers;
     struct shard_worker *worker; /* (workers_at_create,) owned */
     uint32_t workers_at_create;
-    uint32_t left_count;         /* entries of worker[] with left */
-    bool worker_left_check_due;              /* a contribution was removed: check the rounds for workers
-                                              * that have left */
-    bool elastic;                /* a lost worker need not end the job (shard_members.c) */
-    uint32_t newest_epoch;        /* newest epoch heard of; larger than epoch: rounds of `epoch` were
-                                   * discarded */
-    bool enters_epoch;                /* next_* take effect when every chunk is idle */
+    uint32_t left_count;        /* entries of worker[] with left */
+    bool worker_left_check_due; /* a contribution was removed: check the rounds for workers that have left */
+    bool elastic;               /* a lost worker need not end the job (shard_members.c) */
+    uint32_t newest_epoch;      /* newest epoch heard of; larger than epoch: rounds of `epoch` were
+                                 * discarded */
+    bool enters_epoch;          /* next_* take effect when every chunk is idle */
     uint32_t next_epoch, next_workers;
     struct shard_worker *next_worker; /* (workers_at_create,) owned */
     struct weft_list newer_epoch;      /* arrivals of epochs that are newer than `epoch` */
@@ -262,12 +262,12 @@ struct weft_shard_engine {
     uint32_t retired_count;
 
     struct shard_arena arena;
-    struct weft_list waiting;   /* chunks that wait for receive memory, in order of announcement */
-    struct weft_list rounds;    /* chunks with an open round, by first contribution */
+    struct weft_list waiting;     /* chunks that wait for receive memory, in order of announcement */
+    struct weft_list rounds;      /* chunks with an open round, by first contribution */
     struct weft_list reply_queue; /* chunks with replies to send */
-    struct weft_list pulls;     /* arrivals: pulls that wait for their step, oldest first */
-    struct weft_list deferred;  /* arrivals that the next pump handles again from the start */
-    bool accept_again;          /* an accept returned WEFT_ERR_AGAIN: try again */
+    struct weft_list pulls;       /* arrivals: pulls that wait for their step, oldest first */
+    struct weft_list deferred;    /* arrivals that the next pump handles again from the start */
+    bool accept_again;            /* an accept returned WEFT_ERR_AGAIN: try again */
 
     struct shard_reply *replies; /* (reply_count,) owned */
     struct shard_reply *free_replies;

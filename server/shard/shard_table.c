@@ -4,9 +4,9 @@
  * its chunks need (values, optimiser state, a contribution state per worker, combiners), so that the data
  * path does not allocate. A tensor that does not fit is refused with a sentence.
  *
- * Dense tensors may be cut anywhere, tensors of a blockwise codec between blocks
- * (weft_codec_can_split). Any other codec needs the whole tensor in one chunk. A tensor with codec "auto" has dense chunks and chunks of every
- * candidate; a step uses the chunks of one candidate. */
+ * Dense tensors may be cut anywhere, tensors of a blockwise codec between blocks (weft_codec_can_split).
+ * Any other codec needs the whole tensor in one chunk. A tensor with codec "auto" has dense chunks and
+ * chunks of every candidate; a step uses the chunks of one candidate. */
 #include <stdio.h>
 #include <string.h>
 

@@ -74,21 +74,21 @@ struct thread {
     bool lazy;        /* waiting thread: posts lazily */
     bool may_expire;  /* waiting thread, claimer: the deadline may pass at any time */
     bool worked, long_park, result, expired;
-    bool soon;         /* engine thread: its MEDIUM period ends soon */
-    uint8_t left;      /* enum loop_owner_pending */
-    uint8_t seldom;    /* engine thread: its park mode if not SHORT; 0: SHORT */
-    bool ending;      /* the engine thread has seen the stop */
+    bool soon;           /* engine thread: its MEDIUM period ends soon */
+    uint8_t left;        /* enum loop_owner_pending */
+    uint8_t seldom;      /* engine thread: its park mode if not SHORT; 0: SHORT */
+    bool ending;         /* the engine thread has seen the stop */
     uint8_t command_bit; /* bit of its command; 0: it waits for the notifier's condition */
-    uint8_t packets;  /* waiting thread: waits until so many are handled; network: delivers so many */
+    uint8_t packets;     /* waiting thread: waits until so many are handled; network: delivers so many */
 };
 
 struct world {
     struct loop_owner owner;
     struct thread threads[THREADS];
-    uint8_t command, done, awaited;   /* commands as bits: in the mailbox, handled, all that will be posted */
-    uint8_t packets, handled;      /* in the pollable; handled by progress */
-    uint8_t inside;                /* id + 1 of the thread that steps */
-    uint8_t wakes;                 /* threads that epoll will wake, any of the sleepers */
+    uint8_t command, done, awaited; /* commands as bits: in the mailbox, handled, all that will be posted */
+    uint8_t packets, handled;       /* in the pollable; handled by progress */
+    uint8_t inside;                 /* id + 1 of the thread that steps */
+    uint8_t wakes;                  /* threads that epoll will wake, any of the sleepers */
     bool armed, readable, kicked, fact;
 };
 

@@ -60,10 +60,10 @@ static double *add_residual(const struct weft_tensor *tensor, double *residual_s
 }
 
 struct ledger {
-    double given[TENSORS][ELEMS];           /* weight * gradient, summed over ranks and steps */
+    double given[TENSORS][ELEMS];                   /* weight * gradient, summed over ranks and steps */
     double residual_sum[CROWD_MAX][TENSORS][ELEMS]; /* residual of each rank at the end */
-    double got[TENSORS][ELEMS];             /* results, times the sum of weights */
-    float out[CROWD_MAX][TENSORS][ELEMS];   /* of the last step */
+    double got[TENSORS][ELEMS];                     /* results, times the sum of weights */
+    float out[CROWD_MAX][TENSORS][ELEMS];           /* of the last step */
 };
 
 /* Another codec in every step, also twice while a tensor is not pushed. */

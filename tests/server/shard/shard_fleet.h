@@ -36,10 +36,10 @@ struct fleet_options {
     uint32_t hash_every;
     const struct fleet_tensor_spec *tensors;
     uint32_t tensor_count;
-    bool weighted;        /* sample weights differ */
-    uint64_t think_ns;    /* a worker's pushes of one step are spread over 0..think_ns, in random order */
+    bool weighted;           /* sample weights differ */
+    uint64_t think_ns;       /* a worker's pushes of one step are spread over 0..think_ns, in random order */
     uint32_t repeat_percent; /* percent of pushes that are sent twice, or repeated from the step before */
-    uint32_t other_lr_rank; /* this rank has another learning rate from step other_lr_step on (0: never) */
+    uint32_t other_lr_rank;  /* this rank has another learning rate from step other_lr_step on (0: never) */
     uint64_t other_lr_step;
     uint32_t again_percent; /* percent of a shard's sends that return WEFT_ERR_AGAIN */
     const struct weft_topology *topology; /* at least shards + workers hosts; borrowed; NULL: ideal network */
@@ -105,8 +105,8 @@ struct fleet_shard {
     struct weft_transport *transport;
     struct weft_shard_engine *engine;
     bool killed;
-    struct weft_env engine_env;  /* the host's env with a counting allocator */
-    uint64_t allocations;        /* by the engine so far */
+    struct weft_env engine_env;    /* the host's env with a counting allocator */
+    uint64_t allocations;          /* by the engine so far */
     uint64_t allocations_declared; /* after all declarations: must not change */
     int64_t outstanding;
     uint64_t allocation_to_fail; /* this allocation fails; 0: none */
