@@ -191,7 +191,7 @@ static int coded(unsigned killed)
             const float factor = (float)weft_ranks(session) / (float)ranks;
             for (int i = 0; i < COUNT; i++)
                 if (after[i] != before[i] * factor)
-                    die(session, "what is residual did not follow the number of ranks");
+                    die(session, "the residual did not follow the number of ranks");
             continue;
         }
         if (status < 0) die(session, "step_end");
