@@ -75,6 +75,16 @@ static inline bool coll_is_reduction(uint32_t kind) { return coll_kind_info_of(k
 static inline bool coll_has_root(uint32_t kind) { return coll_kind_info_of(kind)->has_root; }
 static inline bool coll_is_sendrecv(uint32_t kind) { return coll_kind_info_of(kind)->is_sendrecv; }
 static inline bool coll_has_byte_pieces(uint32_t kind) { return coll_kind_info_of(kind)->has_byte_pieces; }
+/* A kind that trainers call. False: a kind of codecs, or no kind. */
+static inline bool coll_is_public(uint32_t kind)
+{
+    return coll_kind_info_of(kind) != coll_kind_info && !coll_has_byte_pieces(kind);
+}
+/* A range of the buffer is an operation of its own. */
+static inline bool coll_can_be_cut(uint32_t kind)
+{
+    return coll_kind_info_of(kind)->has_dtype && !coll_kind_info_of(kind)->has_pieces;
+}
 
 /* Returns "all_reduce" ..., or "?"; static text. */
 const char *weft_coll_kind_name(enum weft_coll_kind kind);

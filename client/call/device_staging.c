@@ -356,19 +356,6 @@ static enum weft_status find_device(struct weft_session *session, const char *na
     return WEFT_OK;
 }
 
-/* Kinds for which a range of the buffer is an operation of its own. */
-static bool can_be_cut(const struct client_request *request)
-{
-    switch ((enum weft_coll_kind)request->kind) {
-    case WEFT_COLL_ALL_REDUCE:
-    case WEFT_COLL_BROADCAST:
-    case WEFT_COLL_REDUCE:
-    case WEFT_COLL_SEND:
-    case WEFT_COLL_RECV: return true;
-    default: return false;
-    }
-}
-
 /* Depends on call and job alone, so all ranks choose the same pieces. */
 static void choose_pieces(const struct weft_session *session, struct client_stage *stage,
                           const struct client_request *request)
@@ -376,7 +363,7 @@ static void choose_pieces(const struct weft_session *session, struct client_stag
     uint64_t elems = session->calls->staging.piece_bytes / stage->elem_bytes;
     stage->pieces = 1;
     stage->piece_elems = stage->extents.in > stage->extents.out ? stage->extents.in : stage->extents.out;
-    if (!session->calls->staging.cuts_long_calls || request->tensor || !can_be_cut(request) ||
+    if (!session->calls->staging.cuts_long_calls || request->tensor || !coll_can_be_cut(request->kind) ||
         request->count <= elems)
         return;
     stage->piece_elems = elems;
@@ -429,7 +416,7 @@ static enum weft_status start_on(struct client_request *request, const struct we
     stage->stream = request->stream;
     stage->extents = extents;
     stage->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->dtype);
-    stage->has_separate_areas = request->tensor || !can_be_cut(request);
+    stage->has_separate_areas = request->tensor || !coll_can_be_cut(request->kind);
     stage->keeps_out = keeps_out;
     stage->resume = NULL;
     choose_pieces(session, stage, request);
@@ -452,7 +439,7 @@ enum weft_status client_stage_start(struct client_request *request, struct clien
     struct weft_error error = {0};
     request->stage = NULL;
     if (!on_device) {
-        bool is_long = session->calls->staging.cuts_long_calls && can_be_cut(request) &&
+        bool is_long = session->calls->staging.cuts_long_calls && coll_can_be_cut(request->kind) &&
                        request->count > session->calls->staging.piece_bytes /
                                             weft_dtype_bytes((enum weft_dtype)request->dtype);
         if (!is_long) return WEFT_OK;

@@ -37,26 +37,10 @@ enum { SENDRECV_ID = 1 }; /* a send or recv has no prepared_id: the group checks
 
 static bool can_complete_inline(const struct client_request *request)
 {
-    switch ((enum weft_coll_kind)request->kind) {
-    case WEFT_COLL_ALL_REDUCE:
-    case WEFT_COLL_REDUCE_SCATTER:
-    case WEFT_COLL_ALL_GATHER:
-    case WEFT_COLL_BROADCAST:
-    case WEFT_COLL_BARRIER:
-    case WEFT_COLL_REDUCE:
-    case WEFT_COLL_GATHER:
-    case WEFT_COLL_SCATTER:
-    case WEFT_COLL_ALL_TO_ALL:
-    case WEFT_COLL_SEND:
-    case WEFT_COLL_RECV: break;
-    default: return false;
-    }
-    bool plain =
-        !request->counts && !request->unequal && !request->completed && !request->weighted && !request->stage;
+    bool plain = coll_is_public(request->kind) && !request->counts && !request->unequal &&
+                 !request->completed && !request->weighted && !request->stage;
     return plain && request->count <= CLIENT_INLINE_ELEMS_MAX && request->plan == WEFT_PLAN_AUTO;
 }
-
-static bool is_sendrecv(unsigned kind) { return kind == WEFT_COLL_SEND || kind == WEFT_COLL_RECV; }
 
 /* Makes the request an open operation of the group, as client_call_start does. */
 static void fall_back_to_queue(struct client_request *request)
@@ -203,7 +187,7 @@ static void prepare(const struct client_request *request, const struct weft_grou
     bool plain = !request->op.comm && !request->label && !request->reproducible && !request->deadline_ns &&
                  request->memory == WEFT_MEMORY_HOST && request->factor == 1;
     if (!plain) return;
-    uint64_t prepared_id = is_sendrecv(request->kind)
+    uint64_t prepared_id = coll_is_sendrecv(request->kind)
                          ? SENDRECV_ID
                          : weft_coll_prepared_id(group, (enum weft_coll_kind)request->kind);
     request->session->calls->fastpath.prepared[request->kind] =
@@ -228,7 +212,7 @@ static enum weft_status try_inline(struct client_request *request)
     }
     struct weft_coll_args args;
     client_call_args(request, &args);
-    if (is_sendrecv(request->kind)) {
+    if (coll_is_sendrecv(request->kind)) {
         enum weft_status passed = try_sendrecv(request, group, &args);
         if (passed != WEFT_ERR_AGAIN) prepare(request, group);
         return passed;
@@ -338,7 +322,7 @@ static enum weft_status try_prepared(struct client_request *request, const struc
     struct client_engine *engine = session->engine;
     struct weft_group *group = engine->group;
     if (engine->failed || !group || !weft_list_empty(&engine->group_queue)) return WEFT_ERR_AGAIN;
-    if (is_sendrecv(call->kind)) return try_sendrecv_prepared(request, group, call);
+    if (coll_is_sendrecv(call->kind)) return try_sendrecv_prepared(request, group, call);
     uint64_t began_ns = begin_exposed(session),
              prepared_id = session->calls->fastpath.prepared[call->kind].prepared_id;
     enum weft_status status =

@@ -150,7 +150,7 @@ void client_request_describe(const struct client_request *request, char *out, si
                  (unsigned long long)request->count, weft_dtype_name(request->dtype));
     } else if (request->tensor) {
         engine->ops.tensor->describe(request->tensor, out, out_bytes);
-    } else if (operation && (request->kind == WEFT_COLL_SEND || request->kind == WEFT_COLL_RECV)) {
+    } else if (operation && coll_is_sendrecv(request->kind)) {
         name_member(request, request->root, name, sizeof name);
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for %s",
                  weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count,

@@ -25,18 +25,7 @@ bool onehost_accepts(const struct weft_group *group, const struct weft_coll_args
 {
     if (!group->onehost || group->onehost->state == ONEHOST_DISABLED || args->plan != WEFT_PLAN_AUTO)
         return false;
-    switch (args->kind) {
-    case WEFT_COLL_ALL_REDUCE:
-    case WEFT_COLL_BROADCAST:
-    case WEFT_COLL_BARRIER:
-    case WEFT_COLL_REDUCE:
-    case WEFT_COLL_GATHER:
-    case WEFT_COLL_SCATTER:
-    case WEFT_COLL_ALL_TO_ALL:
-    case WEFT_COLL_REDUCE_SCATTER:
-    case WEFT_COLL_ALL_GATHER: return true;
-    default: return false;
-    }
+    return coll_is_public(args->kind) && !coll_is_sendrecv(args->kind);
 }
 
 bool weft_group_uses_onehost(const struct weft_group *group, enum weft_coll_kind kind)

@@ -424,7 +424,7 @@ static enum weft_status run_prepared(struct weft_group *group, struct onehost_pr
 enum weft_status weft_coll_try_fastpath(struct weft_group *group, const struct weft_coll_args *args,
                                         weft_coll_done_fn done, void *context, struct weft_coll **coll_out)
 {
-    if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV)
+    if (coll_is_sendrecv(args->kind))
         return onehost_sendrecv_try_fastpath(group, args, done, context, coll_out);
     struct onehost_prepared *prepared = is_idle(group) ? prepared_find(group, args) : NULL;
     return prepared ? run_prepared(group, prepared, args->in, args->out,

@@ -191,7 +191,7 @@ bool weft_plan_checks_headers(const struct weft_plan_args *args)
 
 static bool plan_step(const struct weft_plan_args *args, uint64_t index, struct weft_action *action)
 {
-    if (args->kind == WEFT_COLL_SEND || args->kind == WEFT_COLL_RECV) return pair_step(args, index, action);
+    if (coll_is_sendrecv(args->kind)) return pair_step(args, index, action);
     if (args->ranks == 1) return alone_step(args, index, action);
     if (weft_plan_checks_headers(args)) return plan_of(args->plan)->step(args, index, action);
     if (index == 0) {

@@ -75,6 +75,18 @@ static void names_and_properties(void **state)
     }
 }
 
+/* bit k: kind k */
+static void kinds_of_trainers_and_kinds_that_can_be_cut(void **state)
+{
+    const uint32_t cut = 1u << WEFT_COLL_ALL_REDUCE | 1u << WEFT_COLL_REDUCE | 1u << WEFT_COLL_BROADCAST |
+                         1u << WEFT_COLL_SEND | 1u << WEFT_COLL_RECV;
+    const uint32_t internal = 1u << WEFT_COLL_ALL_GATHER_BYTES | 1u << WEFT_COLL_EXCHANGE_BYTES;
+    for (uint32_t kind = 1; kind < WEFT_COLL_KIND_COUNT; kind++) {
+        assert_int_equal(coll_can_be_cut(kind), cut >> kind & 1);
+        assert_int_equal(coll_is_public(kind), !(internal >> kind & 1));
+    }
+}
+
 /* A header from the wire may carry any number. */
 static void numbers_without_a_kind(void **state)
 {
@@ -82,7 +94,7 @@ static void numbers_without_a_kind(void **state)
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
         assert_string_equal(weft_coll_kind_name((enum weft_coll_kind)none[i]), "?");
         assert_false(coll_is_reduction(none[i]) || coll_has_root(none[i]) || coll_is_sendrecv(none[i]) ||
-                     coll_has_byte_pieces(none[i]));
+                     coll_has_byte_pieces(none[i]) || coll_is_public(none[i]) || coll_can_be_cut(none[i]));
     }
     assert_int_equal(weft_coll_kind_parse("?", 1), 0);
 }
@@ -92,6 +104,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elements_of_each_kind),
         cmocka_unit_test(names_and_properties),
+        cmocka_unit_test(kinds_of_trainers_and_kinds_that_can_be_cut),
         cmocka_unit_test(numbers_without_a_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
