@@ -187,11 +187,12 @@ struct weft_transport_options {
 void weft_transport_options_init(struct weft_transport_options *options);
 /* Sets options->backend and ->wrap from the name of a backend and a wrapper with parameters in user
  * notation: "fault:drop=0.01,seed=7", "delay", several from the outermost in
- * ("delay:delay_us=5;trace:file=t-%e.json"), or "" (none). `room` receives the composed name. `room` and
- * `wrap` must live until the endpoint is open. WEFT_ERR_LIMIT: the name is too long. */
+ * ("delay:delay_us=5;trace:file=t-%e.json"), or "" (none). `composed_out` receives the composed name.
+ * `composed_out` and `wrap` must live until the endpoint is open. WEFT_ERR_LIMIT: the name is too long. */
 #define WEFT_TRANSPORT_BACKEND_BYTES_MAX 128
 enum weft_status weft_transport_options_wrap(struct weft_transport_options *options, const char *backend,
-                                             const char *wrap, char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX]);
+                                             const char *wrap,
+                                             char composed_out[WEFT_TRANSPORT_BACKEND_BYTES_MAX]);
 
 /* ---- functions of a backend; called by the core only ---- */
 struct weft_transport_ops {

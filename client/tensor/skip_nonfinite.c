@@ -103,7 +103,8 @@ enum weft_status client_skip_gather(struct weft_session *session)
         skip->all_capacity = skip->all ? ranks : 0;
     }
     if (!skip->all)
-        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the verdict of %u ranks", ranks);
+        return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the finiteness checks of %u ranks",
+                            ranks);
     skip->mine = atomic_load(&skip->grad_is_nonfinite);
     enum weft_status status = weft_all_gather(session, &skip->mine, skip->all, 1, WEFT_I64, &skip->request);
     if (status == WEFT_IN_PROGRESS) status = weft_wait(&skip->request, 0);

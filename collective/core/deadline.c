@@ -1,6 +1,6 @@
 /* deadline.c - deadlines of operations; the error names the rank that the operation waited for.
  *
- * A rank that waits for its neighbour seldom waits for the culprit: in a ring every rank waits for the one
+ * A rank often waits for a neighbour that is not the culprit: in a ring every rank waits for the one
  * before it. So the first rank whose deadline passes requests the status of all others and reports one
  * diagnosis:
  *
@@ -399,7 +399,7 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
 {
     const char *phase;
     uint32_t awaited;
-    char name[128] = "nobody", call[COLL_CALL_BYTES], title[48];
+    char name[128] = "no rank", call[COLL_CALL_BYTES], title[48];
     if (coll_waits_for(coll, &awaited, &phase)) group_describe(group, awaited, name, sizeof name);
     group_describe_call(group, &coll->header, call, sizeof call);
     coll->warned = true;

@@ -16,7 +16,7 @@
  * The counter is sufficient: of calls that differ, the first rank to retire has compared the descriptors of
  * all ranks that complete early.
  * 5. No deadlock: the rank with the lowest next_seq depends only on descriptors that are already published.
- * 6. A published descriptor bounds the retired_seq of its writer, so counters are read seldom. A rank that
+ * 6. A published descriptor bounds the retired_seq of its writer, so few calls read the counters. A rank that
  * completes early leaves one descriptor free, so that a receiver may publish its next one.
  * 7. A descriptor wakes a sleeping rank; a counter does not. Exception: an operation cancelled before it was
  * published has no descriptor. Its retired_seq is all that peers see of it, so it wakes them, and no rank

@@ -17,7 +17,7 @@
  * before the receive of the same key, and depend on smaller keys only.
  * Per rank: 2(ranks-1) messages of a chunk; 2(ranks-1)/ranks of the vector in bytes each way. If hosts are
  * known, the ring goes host by host (ranks of a host ascending), so each host's link carries one message of a
- * hop. The order of hosts follows measured links: it crosses slow ones as seldom as possible.
+ * hop. The order of hosts follows measured links: it crosses the fewest slow links.
  * Source: Patarasuk & Yuan, JPDC 2009. */
 #include "collective/plan/algorithm.h"
 

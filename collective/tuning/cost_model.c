@@ -553,7 +553,7 @@ size_t weft_plan_explain(const struct weft_plan_question *q, char *out, size_t o
     size_t used = 0;
     int n =
         snprintf(out, out_bytes, "%s %" PRIu64 " B, %u ranks: %s%s;", weft_coll_kind_name(q->kind), q->bytes,
-                 q->ranks, weft_plan_name(chosen), chosen == q->forced_plan ? " (as told)" : "");
+                 q->ranks, weft_plan_name(chosen), chosen == q->forced_plan ? " (forced)" : "");
     used = n < 0 ? 0 : (size_t)n;
     for (int plan = 1; plan < WEFT_PLAN_COUNT; plan++) {
         if (ns[plan] == UINT64_MAX || used >= out_bytes) continue;

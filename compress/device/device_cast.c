@@ -14,7 +14,7 @@
 struct device_cast {
     struct weft_codec base;
     float *scaled;                /* device (elems,) */
-    uint16_t *halves;             /* device (elems,): what goes down, later what came */
+    uint16_t *halves;             /* device (elems,): the encoded gradient, later the received sums */
     uint8_t *sent, *aggregate;    /* window: cast_bytes(), the elements at a multiple of 4 */
 };
 

@@ -164,7 +164,7 @@ static const struct codec_ops ops = {
 };
 
 /* Indices that an aggregate may have; all elements if it may be a vector. */
-static size_t union_room(size_t elems, size_t k, uint32_t ranks)
+static size_t union_bytes_max(size_t elems, size_t k, uint32_t ranks)
 {
     const size_t together = k > elems / ranks ? elems : k * ranks;
     const size_t longest = weft_index_bytes_max(elems, together) + together * sizeof(float);
@@ -208,7 +208,7 @@ enum weft_status device_topk_create(struct weft_env *env, const struct weft_code
     self->base = (struct weft_codec){.ops = &ops, .env = env};
     *codec_out = &self->base;
     self->k = self->k_max = topk_count_max(spec, elems);
-    self->union_max = union_room(elems, self->k_max, at->ranks);
+    self->union_max = union_bytes_max(elems, self->k_max, at->ranks);
     self->momentum = (float)spec->momentum;
     self->sent = weft_alloc_bytes(env, weft_codec_contribution_bytes_max(spec, shape, 0));
     if (!self->sent) return WEFT_ERR_NO_MEMORY;

@@ -169,7 +169,7 @@ static bool is_simpler(const struct weft_codec_tuner *tuner)
     return differs;
 }
 
-/* Is judge->wanted worth having? */
+/* Whether the change to the wanted choice saves more than it costs. */
 static bool is_worth_change(const struct weft_codec_tuner *tuner, double now, double then)
 {
     if (!isfinite(now)) return isfinite(then);
@@ -186,7 +186,7 @@ static void choose_for_all(const struct weft_codec_tuner *tuner, const struct we
     }
 }
 
-/* Puts a candidate for all tensors into judge->wanted that should take less than what is measured. */
+/* Sets `wanted` to a candidate for all tensors whose modelled time is below the measured time. */
 static bool find_exploration(struct weft_codec_tuner *tuner, const struct weft_codec_tuner_input *figures,
                              double now)
 {

@@ -82,7 +82,8 @@ static bool read_header(struct reader *reader, uint32_t dim_count, const uint32_
                     reader->path, (unsigned)dims[1], (unsigned)dims[2], IMAGE_SIDE, IMAGE_SIDE);
     }
     if (dims[0] == 0 || dims[0] > COUNT_MAX) {
-        return fail(reader, "wrong file: %s says it holds %u items (1 to %d are possible); " PACKAGE_HINT,
+        return fail(reader,
+                    "wrong file: the header of %s states %u items (1 to %d are possible); " PACKAGE_HINT,
                     reader->path, (unsigned)dims[0], COUNT_MAX);
     }
     *count_out = dims[0];

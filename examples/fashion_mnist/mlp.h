@@ -34,7 +34,8 @@ struct mlp {
 bool mlp_create(struct mlp *mlp, const uint32_t *sizes, uint32_t layer_count, uint32_t batch_max);
 void mlp_free(struct mlp *mlp);
 
-/* He initialisation from the seed alone: equal weights on every machine and for any number of workers. */
+/* Kaiming initialisation from the seed alone: equal weights on every machine and for any number of
+ * workers. */
 void mlp_init(struct mlp *mlp, uint64_t seed);
 
 void mlp_forward(struct mlp *mlp, const float *x, uint32_t batch);

@@ -7,7 +7,7 @@
  * silent. The rank named, or every rank, destroys the descriptors from 3 on of the kind named, after a
  * first operation. wait: it starts another operation before, and waits for it after. Then weft_finalize.
  * Prints "rank R: wait STATUS finalize STATUS after MS ms". Exits with 0 if weft_finalize returned; the
- * test judges the rest. */
+ * test checks the rest. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>

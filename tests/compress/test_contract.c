@@ -454,8 +454,8 @@ static void test_rescale_follows_the_rate(void **state)
     }
 }
 
-/* Workers leave and join: the mean debt of those that stay, over the new number, is their share of the old
- * mean; a saved state brings its number along. */
+/* Workers leave and join: the mean residual of the remaining workers, over the new number, is their share
+ * of the old mean; a saved state brings its number along. */
 static void test_ranks_change(void **state)
 {
     static float before[COUNT], after[COUNT];

@@ -206,7 +206,7 @@ static void test_bad_bytes(void **state)
 
 /* Karimireddy et al. 2019, counterexample 3: signs of stochastic gradients go uphill on average (one large
  * gradient one way, three small ones the other), with feedback they do not. Here: mean gradient +1 from
- * {+7, -1, -1, -1}; what comes out adds up to the gradient's sum; where what is owed is thrown away after
+ * {+7, -1, -1, -1}; the outputs add up to the sum of the gradients; if the residual is discarded after
  * each step, to that of its signs. */
 static void test_feedback_mends_signs(void **state)
 {

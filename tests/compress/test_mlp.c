@@ -98,7 +98,7 @@ static void draw_weights(void)
         for (size_t i = 0; i < counts[layer]; i++) weights[layer][i] = 0.15f * sample_normal(&sample);
 }
 
-/* The loss over all examples after STEPS steps. `forgets`: what a codec owes is thrown away after every
+/* The loss over all examples after STEPS steps. `forgets`: the residual of a codec is discarded after every
  * step. */
 static double train(const char *codec, bool forgets)
 {

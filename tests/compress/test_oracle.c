@@ -198,8 +198,8 @@ static void test_every_codec(void **state)
         }
 }
 
-/* The same gradient again and again: the mean of what comes out approaches it: the debt grows far more
- * slowly than the number of steps (four times as many: less than twice the debt, and most codecs none). */
+/* The same gradient again and again: the mean of the outputs approaches it. The residual grows far more
+ * slowly than the number of steps (four times the steps: less than twice the residual, for most none). */
 static void test_fixed_gradient(void **state)
 {
     for (int c = 0; c < CODECS; c++) {
@@ -227,12 +227,12 @@ static void test_fixed_gradient(void **state)
             if (step == 320) at[1] = error;
         }
         if (at[1] > 2 * at[0] + 0.05)
-            fail_msg("%s: debt %g after 80 steps, %g after 320", codecs[c], at[0], at[1]);
+            fail_msg("%s: residual %g after 80 steps, %g after 320", codecs[c], at[0], at[1]);
         fleet_close(&fleet);
     }
 }
 
-/* Nothing but noise, ten thousand steps: what is owed is flat. Whatever grew like the square root of the
+/* Noise alone, ten thousand steps: the residual is flat. Whatever grew like the square root of the
  * steps would be three times as much. */
 static void test_noise_for_long(void **state)
 {
@@ -257,7 +257,7 @@ static void test_noise_for_long(void **state)
             late += ends ? norm : 0;
         }
         if (!(early > 0 && late < 1.2 * early))
-            fail_msg("%s: owes %g, later %g", codecs[c], early / SPAN, late / SPAN);
+            fail_msg("%s: residual %g, later %g", codecs[c], early / SPAN, late / SPAN);
         fleet_close(&fleet);
     }
 }

@@ -424,7 +424,7 @@ static void test_nothing_is_lost(void **state)
                     given[i] += (double)grads[r][i];
             }
         }
-        /* The debt |given - received| is the norm of the summed residuals: no more than the norms
+        /* The residual |given - received| is the norm of the summed residuals: no more than the norms
          * together. */
         double missing = 0, left = 0, total = 0;
         for (size_t i = 0; i < COUNT; i++) {

@@ -284,8 +284,8 @@ static void test_union_is_the_tree(void **state)
     }
 }
 
-/* Two-sided feedback: what comes back is the k largest of sum + debt, and nothing is lost between workers,
- * combiner and result: everything given is in the outputs, the residuals and the debt. */
+/* Two-sided feedback: the result is the k largest of sum + residual, and nothing is lost between workers,
+ * combiner and result: all input is in the outputs, the workers' residuals and the combiner's residual. */
 static void test_global(void **state)
 {
     static const uint32_t fleets[] = {1, 2, 3, 8};
@@ -346,8 +346,8 @@ static void test_global(void **state)
     }
 }
 
-/* The combiner's debt survives a restart, keeps its mean over another number of ranks, and takes no damage
- * from files or from peers that send what is no number. */
+/* The combiner's residual survives a restart, keeps its mean over another number of ranks, and takes no
+ * damage from files or from peers that send what is no number. */
 static void test_global_state(void **state)
 {
     static uint8_t saved[CODEC_STATE_HEAD_BYTES + COUNT * sizeof(float)], again[sizeof saved],

@@ -109,7 +109,7 @@ def main(root, weft=None, library=None):
                 source, binary = os.path.join(folder, f"{count}.txt"), os.path.join(folder, f"{count}.out")
                 with open(source, "w", encoding="utf-8") as file:
                     file.write(program(block))
-                # The macros WEFT_CALL and WEFT_STEP are C: weft.h says so.
+                # The macros WEFT_CALL and WEFT_STEP are C: as weft.h states.
                 compilers = [each for each in COMPILERS if shutil.which(each[0])]
                 if "WEFT_CALL(" in block:
                     compilers = compilers[:1]

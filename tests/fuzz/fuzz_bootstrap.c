@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 }
 
 /* Valid input: what the other side would send from that stage on. */
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     struct pair pair;
     unsigned stage = (unsigned)(number / 2 % 5);
@@ -157,7 +157,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         uint32_t length = (uint32_t)(number * 97 + i * 31) % 300;
         uint8_t content[300];
         memset(content, (int)i, sizeof content);
-        if (bytes + HANDSHAKE_SEALED_FRAME_MAX > room) break;
+        if (bytes + HANDSHAKE_SEALED_FRAME_MAX > capacity) break;
         MUST(handshake_seal(speaker, content, length, i, out + bytes) == WEFT_OK);
         bytes += HANDSHAKE_FRAME_BYTES + length + WEFT_HMAC_BYTES;
     }

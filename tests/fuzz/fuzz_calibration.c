@@ -23,11 +23,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     struct weft_link_memory memory = {.private_cache_kib = (uint32_t)(number % 1000)};
     struct weft_link_runs runs = {0};
-    if (room < WEFT_CALIBRATION_BYTES_MAX) return 0;
+    if (capacity < WEFT_CALIBRATION_BYTES_MAX) return 0;
     uint32_t numbers[WEFT_LINK_RUNS_NUMBERS];
     for (uint32_t i = 0; i < WEFT_LINK_RUNS_NUMBERS; i++)
         numbers[i] = 1 + (uint32_t)(number * 2654435761u >> i % 32) % 999999999;

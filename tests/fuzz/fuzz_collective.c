@@ -10,7 +10,7 @@
 #include "tests/collective/world.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { MESSAGES = 16, RECORD = 4 + COLL_HEADER_BYTES, COUNT = 64, ROOM = 8 * COUNT, GUARD = 64 };
+enum { MESSAGES = 16, RECORD = 4 + COLL_HEADER_BYTES, COUNT = 64, BUFFER_BYTES = 8 * COUNT, GUARD = 64 };
 
 static void expect(bool promise)
 {
@@ -28,7 +28,7 @@ static struct weft_coll_args args_of(uint8_t choice, uint8_t *in, uint8_t *out, 
                                   .op = WEFT_SUM,
                                   .root = 1,
                                   .deadline_ns = WEFT_MS(100),
-                                  .piece_bytes_max = ROOM / 2,
+                                  .piece_bytes_max = BUFFER_BYTES / 2,
                                   .piece_bytes_out = lengths};
     if (weft_plan_supports(WEFT_PLAN_RING, args.kind) && choice / 18 % 2) args.plan = WEFT_PLAN_RING;
     return args;
@@ -57,7 +57,7 @@ static void send_one(struct world *world, struct weft_group *group, const uint8_
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct sent sent[MESSAGES];
-    static uint8_t in[ROOM], out[ROOM + GUARD];
+    static uint8_t in[BUFFER_BYTES], out[BUFFER_BYTES + GUARD];
     uint64_t lengths[2];
     if (bytes == 0) return 0;
     struct weft_env env = *weft_env_system();
@@ -83,14 +83,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     bool never = false;
     world_run(world, &never, WEFT_SECONDS(5));
     expect(outcome.times == 1);
-    for (size_t i = ROOM; i < sizeof out; i++) expect(out[i] == 0xa5);
+    for (size_t i = BUFFER_BYTES; i < sizeof out; i++) expect(out[i] == 0xa5);
     weft_group_free(group);
     world_free(world);
     return 0;
 }
 
 /* Headers of a valid run of the other rank. */
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     uint8_t choice = (uint8_t)(number * 7);
     uint64_t lengths[2];
@@ -126,7 +126,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     out[used++] = choice;
     struct weft_plan_cursor cursor;
     weft_plan_begin(&cursor, &plan);
-    for (struct weft_action action; used + RECORD <= room;) {
+    for (struct weft_action action; used + RECORD <= capacity;) {
         weft_plan_next(&cursor, &action);
         if (action.kind == WEFT_ACTION_DONE) break;
         if (action.kind != WEFT_ACTION_SEND) continue;

@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
 /* ---- valid messages ---- */
 
-static size_t pack_one(Weft__Control__Control__BodyCase body, void *message, uint8_t *out, size_t room)
+static size_t pack_one(Weft__Control__Control__BodyCase body, void *message, uint8_t *out, size_t capacity)
 {
     struct weft_env *env = weft_env_system();
     Weft__Control__Control control = WEFT__CONTROL__CONTROL__INIT, *back;
@@ -34,7 +34,7 @@ static size_t pack_one(Weft__Control__Control__BodyCase body, void *message, uin
     size_t bytes;
     control.body_case = body;
     control.challenge = message; /* the members of the union share their memory */
-    if (weft_control_pack(env, &control, &packed, &bytes) != WEFT_OK || bytes > room) abort();
+    if (weft_control_pack(env, &control, &packed, &bytes) != WEFT_OK || bytes > capacity) abort();
     memcpy(out, packed, bytes);
     weft_free_bytes(env, packed);
     if (weft_control_unpack(env, out, bytes, &back) != WEFT_OK) abort(); /* a packed message can be read */
@@ -42,9 +42,9 @@ static size_t pack_one(Weft__Control__Control__BodyCase body, void *message, uin
     return bytes;
 }
 
-#define PACK(BODY, message) pack_one(WEFT__CONTROL__CONTROL__BODY_##BODY, message, out, room)
+#define PACK(BODY, message) pack_one(WEFT__CONTROL__CONTROL__BODY_##BODY, message, out, capacity)
 
-static size_t seed_of_start(uint64_t number, uint8_t *out, size_t room)
+static size_t seed_of_start(uint64_t number, uint8_t *out, size_t capacity)
 {
     uint64_t dims[] = {8, 1 + number % 5};
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
@@ -80,7 +80,7 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t room)
     }
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     ProtobufCBinaryData addresses[] = {BYTES("ab"), BYTES("\0\xff")};
     uint32_t ranks[] = {0, 300, (uint32_t)number};
@@ -119,6 +119,6 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     case 11:
         heartbeat.time_ns = NUMBER, heartbeat.ask = (uint32_t)number, heartbeat.answer = 300;
         return PACK(HEARTBEAT, &heartbeat);
-    default: return seed_of_start(number, out, room);
+    default: return seed_of_start(number, out, capacity);
     }
 }

@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     static const char *const kinds[] = {"all_reduce", "all_gather",     "send",          "recv",
                                         "barrier",    "exchange_bytes", "reduce_scatter"};
@@ -69,8 +69,8 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     static const char *const dtypes[] = {"f32", "i8", "", "bf16"}, *const ops[] = {"sum", "", "max",
                                                                                    "scaled_sum"};
     char *text = (char *)out;
-    if (room < 4096) return 0;
-    int at = snprintf(text, room,
+    if (capacity < 4096) return 0;
+    int at = snprintf(text, capacity,
                       "{\"weft_flight\":1,\"job\":\"j\",\"rank\":%d,\"ranks\":3,\"host\":\"h\",\"pid\":7,"
                       "\"now_ns\":99,\"status\":\"WEFT_OK\","
                       "\"text\":\"t\",\"operations\":[",
@@ -78,7 +78,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
     for (uint64_t i = 0; i < 4; i++) {
         uint64_t pick = number * 7 + i * 5;
         at +=
-            snprintf(text + at, room - (size_t)at,
+            snprintf(text + at, capacity - (size_t)at,
                      "%s{\"group\":1,\"epoch\":1,\"rank\":%d,\"ranks\":3,\"members\":9,\"sequence\":%" PRIu64
                      ",\"kind\":\"%s\",\"count\":%" PRIu64
                      ",\"dtype\":\"%s\",\"op\":\"%s\",\"root\":%d,\"plan\":\"ring\",\"posted_ns\":%" PRIu64
@@ -88,6 +88,6 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
                      ops[pick / 3 % 4], (int)(pick % 3), 10 + i * 3 + pick % 4, 12 + i * 4 + pick % 3,
                      lengths[number / 2 % 4]);
     }
-    at += snprintf(text + at, room - (size_t)at, "]}");
+    at += snprintf(text + at, capacity - (size_t)at, "]}");
     return (size_t)at;
 }

@@ -87,12 +87,12 @@ static size_t make_labels(uint32_t count, uint8_t *out)
     return sizeof head + count;
 }
 
-static size_t squeeze(const uint8_t *data, size_t bytes, uint8_t *out, size_t room)
+static size_t squeeze(const uint8_t *data, size_t bytes, uint8_t *out, size_t capacity)
 {
     z_stream stream = {.next_in = (uint8_t *)(uintptr_t)data,
                        .avail_in = (unsigned)bytes,
                        .next_out = out,
-                       .avail_out = (unsigned)room};
+                       .avail_out = (unsigned)capacity};
     if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK ||
         deflate(&stream, Z_FINISH) != Z_STREAM_END)
         abort();
@@ -100,19 +100,19 @@ static size_t squeeze(const uint8_t *data, size_t bytes, uint8_t *out, size_t ro
     return stream.total_out;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     static uint8_t images[8 * IMAGE_PIXELS + 100], labels[100];
     uint32_t count = (uint32_t)(number % 4 + 1);
     size_t image_bytes = make_images(count, images),
            label_bytes = make_labels(number % 7 == 6 ? count + 1 : count, labels);
     uint8_t *at = out + 2;
-    if (number & 1) image_bytes = squeeze(images, image_bytes, at, room - 2);
+    if (number & 1) image_bytes = squeeze(images, image_bytes, at, capacity - 2);
     else memcpy(at, images, image_bytes);
     out[0] = (uint8_t)image_bytes;
     out[1] = (uint8_t)(image_bytes >> 8);
     at += image_bytes;
-    if (number & 2) label_bytes = squeeze(labels, label_bytes, at, room - 2 - image_bytes);
+    if (number & 2) label_bytes = squeeze(labels, label_bytes, at, capacity - 2 - image_bytes);
     else memcpy(at, labels, label_bytes);
     return 2 + image_bytes + label_bytes;
 }

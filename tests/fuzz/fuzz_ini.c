@@ -46,13 +46,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 }
 
 /* One option after another, with its default, a number, a word. */
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     static const char *const values[] = {"7", "5s", "4MiB", "yes", "word", "\"a b\" ; remark", ""};
     size_t options = 0, at = 0;
     char *text = (char *)out;
     while (weft_option_table[options].name) options++;
-    for (uint64_t i = 0; i < 3 && at + 400 < room; i++) {
+    for (uint64_t i = 0; i < 3 && at + 400 < capacity; i++) {
         const struct weft_option *option = &weft_option_table[(number * 3 + i) % options];
         const char *dot = strchr(option->name, '.'),
                    *value = i == 0 ? option->default_text : values[(number + i) % 7];

@@ -97,13 +97,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     static const char *const parts[] = {"on=on",      "depth=64",  "bytes=16k",          "rate=.25",
                                         "ratio=1e-3", "text=eth0", "bytes=17179869183g", "other=1",
                                         "on",         "="};
     size_t at = 0;
-    for (uint64_t rest = number + 1; rest > 0 && at + 30 < room; rest /= 10)
-        at += (size_t)snprintf((char *)out + at, room - at, "%s%s", at ? "," : "", parts[rest % 10]);
+    for (uint64_t rest = number + 1; rest > 0 && at + 30 < capacity; rest /= 10)
+        at += (size_t)snprintf((char *)out + at, capacity - at, "%s%s", at ? "," : "", parts[rest % 10]);
     return at;
 }

@@ -33,23 +33,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     uint32_t hosts = (uint32_t)(number % 4 + 1), links = (uint32_t)(number / 4 % 7);
     char *text = (char *)out;
-    size_t at = (size_t)snprintf(text, room, "weft-links 1\n");
-    for (uint32_t i = 0; i < hosts && at + 100 < room; i++)
-        at += (size_t)snprintf(text + at, room - at, "host %x host%u\n", i * 77, i);
-    for (uint32_t i = 0; i < links && at + 100 < room; i++) {
-        at += (size_t)snprintf(text + at, room - at, "link %u %u %s %u %u lane%u|some way\n", i % hosts,
+    size_t at = (size_t)snprintf(text, capacity, "weft-links 1\n");
+    for (uint32_t i = 0; i < hosts && at + 100 < capacity; i++)
+        at += (size_t)snprintf(text + at, capacity - at, "host %x host%u\n", i * 77, i);
+    for (uint32_t i = 0; i < links && at + 100 < capacity; i++) {
+        at += (size_t)snprintf(text + at, capacity - at, "link %u %u %s %u %u lane%u|some way\n", i % hosts,
                                i / 2 % hosts, i % 3 ? "works" : "failed", i * 1000 + 1, i * 5000 + 1, i);
     }
-    if (number % 2 && at + 400 < room) {
-        at += (size_t)snprintf(text + at, room - at, "runs 0 4096 3 2");
+    if (number % 2 && at + 400 < capacity) {
+        at += (size_t)snprintf(text + at, capacity - at, "runs 0 4096 3 2");
         for (unsigned i = 2; i < WEFT_LINK_RUNS_NUMBERS; i++)
-            at += (size_t)snprintf(text + at, room - at, " %u", i * 111);
-        at += (size_t)snprintf(text + at, room - at, "\n"), links++;
+            at += (size_t)snprintf(text + at, capacity - at, " %u", i * 111);
+        at += (size_t)snprintf(text + at, capacity - at, "\n"), links++;
     }
-    if (at + 20 < room) at += (size_t)snprintf(text + at, room - at, "end %u\n", hosts + links);
-    return at < room ? at : room;
+    if (at + 20 < capacity) at += (size_t)snprintf(text + at, capacity - at, "end %u\n", hosts + links);
+    return at < capacity ? at : capacity;
 }

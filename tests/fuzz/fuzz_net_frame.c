@@ -111,14 +111,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     static const uint32_t lengths[] = {0, 1, 7, 100, FRAME_MAX, FRAME_MAX + 1, 0xffffffff};
     size_t at = 0;
     out[at++] = (uint8_t)(number * 3);
     for (uint64_t i = 0; i < number % 5 + 1; i++) {
         uint32_t length = lengths[(number + i) % 7], there = length > FRAME_MAX ? 5 : length;
-        if (at + 4 + there > room) break;
+        if (at + 4 + there > capacity) break;
         for (int b = 0; b < 4; b++) out[at++] = (uint8_t)(length >> 8 * b);
         memset(out + at, (int)number, there);
         at += there;

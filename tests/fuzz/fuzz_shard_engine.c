@@ -170,17 +170,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
 /* First weights of every chunk, or a state, then steps of all workers in an order by `number`, and a state
  * pull. */
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     size_t at = 0;
-    for (uint8_t chunk = 0; chunk < 6 && at + FIELDS <= room; chunk++, at += FIELDS) {
+    for (uint8_t chunk = 0; chunk < 6 && at + FIELDS <= capacity; chunk++, at += FIELDS) {
         memset(out + at, 0, FIELDS);
         out[at] = 0x80 + 30;
         out[at + 1] = number % 4 == 3 ? 5 : 3;
         out[at + 2] = number % 8 == 7 ? chunk + 1 : chunk;
         out[at + 6] = number % 8 == 7 ? 3 : 0; /* the residual */
     }
-    for (uint8_t i = 0; i < 42 && at + FIELDS <= room; i++, at += FIELDS) {
+    for (uint8_t i = 0; i < 42 && at + FIELDS <= capacity; i++, at += FIELDS) {
         memset(out + at, 0, FIELDS);
         uint8_t which = (uint8_t)(i + number * 5) % 18;
         out[at] = (uint8_t)(which % 3 + (number % 3 == 0 ? 0x80 + 9 : 0));

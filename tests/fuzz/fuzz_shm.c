@@ -311,13 +311,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 }
 
 /* Valid traffic: receives and sends of the user, matching cells of every kind, and progress. */
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     size_t at = 0;
     uint64_t state = number * 0x9e3779b97f4a7c15ull + 1;
     out[at++] = (uint8_t)number;
     out[at++] = (uint8_t)(1 + number % 7);
-    for (int i = 0; i < 24 && at + 80 < room; i++) {
+    for (int i = 0; i < 24 && at + 80 < capacity; i++) {
         state = state * 6364136223846793005ull + 1442695040888963407ull;
         uint8_t step = (uint8_t)(state >> 40) % STEPS, how = (uint8_t)(state >> 50);
         out[at++] = step;

@@ -140,13 +140,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     static struct setting setting;
     setting_open(&setting, (uint8_t)number / 2);
     const bool sum = number % 2 != 0;
     const size_t bytes = sum ? setting.sum_lengths[1] : setting.lengths[0][0];
-    fuzz_expect(bytes < room);
+    fuzz_expect(bytes < capacity);
     out[0] = (uint8_t)number;
     memcpy(out + 1, sum ? setting.sums + setting.slices.sum_bytes : setting.pieces[0], bytes);
     return bytes + 1;

@@ -28,7 +28,7 @@ enum {
     OPERATIONS = 6,
     STEPS_MAX = 20000,
     LONG = 16 << 20 /* more than a socket buffer */,
-    ROOM = 1 << 12,
+    BUFFER_BYTES = 1 << 12,
     EAGER = 1000,
     NONCE = 7,
     OURS = 1
@@ -159,7 +159,7 @@ static uint8_t next(const uint8_t **data, size_t *bytes)
 
 static void say_script(const struct hostile *hostile, const uint8_t *data, size_t bytes)
 {
-    static uint8_t words[TCP_FRAME_BYTES + ROOM];
+    static uint8_t words[TCP_FRAME_BYTES + BUFFER_BYTES];
     memset(words, 0x5a, sizeof words);
     for (int steps = 0; bytes > 0 && !failed && steps < 200; steps++) {
         uint8_t kind = next(&data, &bytes) % 10;
@@ -286,14 +286,14 @@ static const uint8_t too_early[] = {133,       1, 0, 0, 0,   TCP_ANNOUNCE, 8 + 2
                                     TCP_DATA,  0, 0, 0, 100, TCP_TAKEN,    0,     0, 0, 0,
                                     TCP_TAKEN, 0, 0, 0, 0};
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     size_t at = 0;
-    if (number == 0 && room >= sizeof too_early) {
+    if (number == 0 && capacity >= sizeof too_early) {
         memcpy(out, too_early, sizeof too_early);
         return sizeof too_early;
     }
-    for (uint64_t i = 0; i < number % 13 + 1 && at + 5 <= room; i++) {
+    for (uint64_t i = 0; i < number % 13 + 1 && at + 5 <= capacity; i++) {
         out[at++] = (uint8_t)(number * (i + 1) + i);
         out[at++] = (uint8_t)(number + i);
         out[at++] = (uint8_t)(number * 7);

@@ -29,7 +29,8 @@ static void small_free(struct weft_env *env, void *memory)
     free(block);
 }
 
-static void say_nothing(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+static void log_nothing(struct weft_env *env, enum weft_log_level level, const char *capacity,
+                        const char *text)
 {
 }
 
@@ -142,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct weft_sim *sim;
     env.alloc = small_alloc;
     env.free = small_free;
-    env.log = say_nothing;
+    env.log = log_nothing;
     taken_bytes = 0;
     if (weft_topology_parse(&env, "net.ini", (const char *)data, bytes, &topology, &error) < 0) {
         if (!strstr(error.text, "net.ini") || taken_bytes > 0) abort();
@@ -163,14 +164,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     static const char *const patterns[] = {"block", "spread", "rail", "full"};
     static const char *const faults[] = {"kill = h[1]\n", "slow = h\nfactor = 3\nuntil = 1ms\n",
                                          "cut = h[0]:h[1-2]\nuntil = 2ms\n", "down = up\nuntil = 100us\n"};
     unsigned a = (unsigned)(number % 4), b = (unsigned)(number / 4 % 4), c = (unsigned)(number / 16 % 2);
     int bytes = snprintf(
-        (char *)out, room,
+        (char *)out, capacity,
         "# net %u\n[topology]\nname = n\nburst = %uKiB\nlocal_rate = 40GB\nlocal_latency = 300ns\ndetect = "
         "5ms\n"
         "[host h]\ncount = %u\n[switch s]\ncount = %u\n[switch t]\ncount = 2\n"
@@ -180,5 +181,5 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         "[reliable]\nwindow = 128KiB\ntimeout = 50us\nretries = 6\n[fault f]\nat = 20us\n%s",
         (unsigned)number, 1u << b, 3 + a, 2 + 2 * c, patterns[a], 1 + c, b * 100, b ? "0.02" : "0",
         faults[b]);
-    return bytes > 0 && (size_t)bytes < room ? (size_t)bytes : 0;
+    return bytes > 0 && (size_t)bytes < capacity ? (size_t)bytes : 0;
 }

@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     uint8_t content[WEFT_TRANSPORT_HEADER_BYTES_MAX];
     memset(content, (int)number, sizeof content);
@@ -105,12 +105,12 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         };
         uint8_t bytes[UCX_WIRE_HEADER_BYTES_MAX];
         size_t length = UCX_WIRE_FIXED_BYTES + header.header_bytes;
-        if (length > room) return 0;
+        if (length > capacity) return 0;
         ucx_wire_encode(&header, bytes);
         memcpy(out, bytes, length);
         return length;
     }
-    if (number % 8 == 3 && room >= 2 * (UCX_WIRE_ENTRY_BYTES + 8)) {
+    if (number % 8 == 3 && capacity >= 2 * (UCX_WIRE_ENTRY_BYTES + 8)) {
         struct ucx_wire_entry entry = {.control = (enum ucx_wire_control)(1 + number / 4 % UCX_CONTROL_LAST),
                                        .header_bytes = 8,
                                        .id = number,
@@ -118,7 +118,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
         for (int i = 0; i < 2; i++) ucx_wire_entry_encode(&entry, out + i * (UCX_WIRE_ENTRY_BYTES + 8));
         return 2 * (UCX_WIRE_ENTRY_BYTES + 8);
     }
-    if (number % 8 == 1 && room >= UCX_WIRE_KEY_BYTES) {
+    if (number % 8 == 1 && capacity >= UCX_WIRE_KEY_BYTES) {
         struct ucx_wire_key key = {.owner = 3,
                                    .rights = 3,
                                    .window = number,
@@ -133,7 +133,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
                                    .process.pid = number,
                                    .packed = content,
                                    .packed_bytes = 1 + (uint32_t)(number % 200)};
-    if (UCX_WIRE_AROUND_BYTES + one.packed_bytes > room) return 0;
+    if (UCX_WIRE_AROUND_BYTES + one.packed_bytes > capacity) return 0;
     ucx_wire_address_encode(&one, out);
     return UCX_WIRE_AROUND_BYTES + one.packed_bytes;
 }

@@ -25,15 +25,16 @@ static void parse(const char *text, enum wrap_role role)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    char *text = malloc(bytes + 1), room[WEFT_TRANSPORT_BACKEND_BYTES_MAX];
+    char *text = malloc(bytes + 1), capacity[WEFT_TRANSPORT_BACKEND_BYTES_MAX];
     if (!text) return 0;
     memcpy(text, data, bytes);
     text[bytes] = 0;
     for (enum wrap_role role = WRAP_FAULT; role <= WRAP_TRACE; role++) parse(text, role);
     struct weft_transport_options options;
     weft_transport_options_init(&options);
-    if (weft_transport_options_wrap(&options, "sim", text, room) == WEFT_OK) {
-        if (strlen(room) >= sizeof room || strcmp(room + strlen(room) - 3, "sim") != 0) abort();
+    if (weft_transport_options_wrap(&options, "sim", text, capacity) == WEFT_OK) {
+        if (strlen(capacity) >= sizeof capacity || strcmp(capacity + strlen(capacity) - 3, "sim") != 0)
+            abort();
         if (text[0] && (options.wrap < text || options.wrap > text + strlen(text))) abort();
         const char *at = options.wrap;
         for (enum wrap_role role = WRAP_FAULT; at; role = role == WRAP_TRACE ? WRAP_FAULT : role + 1) {
@@ -46,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     static const char *const parts[] = {"fault:drop=0.01,break=0.5,seed=7,kill_after=100",
                                         "delay:delay_us=10,jitter_us=2.5,rate_bytes=1e9",
@@ -56,8 +57,8 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room)
                                         "",
                                         "trace:file=/dev/null"};
     size_t at = 0;
-    for (uint64_t rest = number + 1; rest > 0 && at + 100 < room; rest /= 7) {
-        at += (size_t)snprintf((char *)out + at, room - at, "%s%s", at ? ";" : "", parts[rest % 7]);
+    for (uint64_t rest = number + 1; rest > 0 && at + 100 < capacity; rest /= 7) {
+        at += (size_t)snprintf((char *)out + at, capacity - at, "%s%s", at ? ";" : "", parts[rest % 7]);
     }
     return at;
 }

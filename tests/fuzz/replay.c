@@ -20,7 +20,7 @@
 
 enum { INPUTS = 3000, SEEDS = 32, ROOM = 1 << 16 };
 
-__attribute__((weak)) size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t room);
+__attribute__((weak)) size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity);
 
 static char running[512] = "nothing";
 

@@ -235,7 +235,7 @@ struct writer {
     size_t used, room;
 };
 
-static void say(struct writer *writer, int indent, const char *format, ...)
+static void append(struct writer *writer, int indent, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -284,11 +284,11 @@ static bool one(struct reader *reader, int wire, const struct field *field, int 
     if (is_varint || (field->type == U64_REPEATED && wire == 0)) {
         if (wire != 0 || !varint(reader, &value)) return false;
         if (field->type == S32)
-            say(writer, indent, "%s %d\n", field->name,
+            append(writer, indent, "%s %d\n", field->name,
                 (int)((uint32_t)value >> 1 ^ (0u - ((uint32_t)value & 1u))));
         else if (field->type == U32 || field->type == ENUM)
-            say(writer, indent, "%s %u\n", field->name, (unsigned)value);
-        else say(writer, indent, "%s %llu\n", field->name, (unsigned long long)value);
+            append(writer, indent, "%s %u\n", field->name, (unsigned)value);
+        else append(writer, indent, "%s %llu\n", field->name, (unsigned long long)value);
         return true;
     }
     if (wire != 2 || !length(reader, &inside)) return false;
@@ -296,27 +296,27 @@ static bool one(struct reader *reader, int wire, const struct field *field, int 
     case U64_REPEATED:
         while (inside.at < inside.bytes) {
             if (!varint(&inside, &value)) return false;
-            say(writer, indent, "%s %llu\n", field->name, (unsigned long long)value);
+            append(writer, indent, "%s %llu\n", field->name, (unsigned long long)value);
         }
         return true;
     case TEXT:
     case NAME:
-        say(writer, indent, "%s \"", field->name);
+        append(writer, indent, "%s \"", field->name);
         for (size_t i = 0; i < inside.bytes; i++) {
             bool unprintable = inside.data[i] < 0x20 || inside.data[i] == 0x7f;
             if (unprintable && field->type == NAME) return false;
-            say(writer, 0, "%c", unprintable ? '?' : inside.data[i]);
+            append(writer, 0, "%c", unprintable ? '?' : inside.data[i]);
         }
-        say(writer, 0, "\"\n");
+        append(writer, 0, "\"\n");
         return true;
     case BYTES:
     case BYTES_REPEATED:
-        say(writer, indent, "%s ", field->name);
-        for (size_t i = 0; i < inside.bytes; i++) say(writer, 0, "%02x", inside.data[i]);
-        say(writer, 0, "\n");
+        append(writer, indent, "%s ", field->name);
+        for (size_t i = 0; i < inside.bytes; i++) append(writer, 0, "%02x", inside.data[i]);
+        append(writer, 0, "\n");
         return true;
     default:
-        say(writer, indent, "%s\n", field->name);
+        append(writer, indent, "%s\n", field->name);
         return message(inside, field->part, indent + 2, writer);
     }
 }

@@ -8,10 +8,10 @@
 
 static bool verbose;
 
-static inline void log_line(struct weft_env *env, enum weft_log_level level, const char *room,
+static inline void log_line(struct weft_env *env, enum weft_log_level level, const char *module,
                             const char *text)
 {
-    if (verbose) fprintf(stderr, "%s %s\n", room, text);
+    if (verbose) fprintf(stderr, "%s %s\n", module, text);
 }
 
 static uint64_t random_state;

@@ -27,7 +27,7 @@
 #include "tests/sim/random_topology.h"
 
 #define GROUPS 3
-#define NOBODY UINT32_MAX
+#define NO_RANK UINT32_MAX
 #define OPS_MAX 3
 
 static void no_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
@@ -55,7 +55,7 @@ struct rank_script {
     struct group_script *group_script;
     struct weft_group *group;
     struct weft_loop *loop;
-    struct weft_timer late, hears;     /* hears: when it learns of an abort */
+    struct weft_timer late, abort_timer;     /* abort_timer: time at which it learns of an abort */
     uint32_t rank, host, posted, op_count;
     struct rank_op ops[OPS_MAX];
 };
@@ -70,7 +70,7 @@ struct group_script {
     uint8_t *expected[OPS_MAX];        /* outputs of all ranks in sequence, or one for all ranks */
     struct rank_script scripts[WORLD_HOSTS_MAX];
     struct call odd_calls[OPS_MAX];    /* calls of rank `odd` */
-    /* NOBODY; odd differs from operation odd_from on; absent calls nothing from absent_from on */
+    /* NO_RANK; odd differs from operation odd_from on; absent calls nothing from absent_from on */
     uint32_t odd, absent;
     uint32_t odd_from, absent_from;
     bool aborted;                      /* the rank that aborts is a member, or all members learn of it */
@@ -81,10 +81,10 @@ struct run {
     struct world *world;
     struct group_script groups[GROUPS];
     bool killed[WORLD_HOSTS_MAX];
-    uint32_t cut_a, cut_b;             /* hosts; NOBODY */
+    uint32_t cut_a, cut_b;             /* hosts; NO_RANK */
     bool cut_heals;
     struct weft_timer cut_timer;
-    uint32_t aborts;                   /* host; NOBODY */
+    uint32_t aborts;                   /* host; NO_RANK */
     bool aborts_told;                  /* the other hosts learn of it as from a coordinator */
     char abort_text[100];
     uint32_t pending;                  /* operations of hosts that are not killed */
@@ -143,7 +143,7 @@ static void late_fired(struct weft_timer *timer)
 
 static void heard_of_abort(struct weft_timer *timer)
 {
-    weft_group_fail(weft_container_of(timer, struct rank_script, hears)->group, WEFT_ERR_ABORTED,
+    weft_group_fail(weft_container_of(timer, struct rank_script, abort_timer)->group, WEFT_ERR_ABORTED,
                     run.abort_text);
 }
 
@@ -222,7 +222,7 @@ static void choose_odd(struct group_script *g)
 static void choose_trouble(struct group_script *g)
 {
     uint64_t what = roll(5);
-    g->odd = g->absent = NOBODY;
+    g->odd = g->absent = NO_RANK;
     if (g->ranks < 2) return;
     if (what == 0) choose_odd(g);
     if (what == 1) g->absent = (uint32_t)roll(g->ranks), g->absent_from = (uint32_t)roll(g->op_count);
@@ -296,7 +296,7 @@ static void make_rank(struct group_script *g, uint32_t rank, struct weft_group *
         if (!run.killed[script->host]) run.pending++;
     }
     weft_timer_init(&script->late, late_fired);
-    weft_timer_init(&script->hears, heard_of_abort);
+    weft_timer_init(&script->abort_timer, heard_of_abort);
     if (roll(10) == 0)
         weft_timer_start(script->loop, &script->late,
                          weft_now_ns(run.world->envs[script->host]) + roll(400000));
@@ -350,11 +350,12 @@ static bool names_a_culprit(const struct group_script *g, const char *text)
 static bool may_end_so(const struct group_script *g, enum weft_status status)
 {
     if (status == WEFT_ERR_PEER_LOST) return g->hurt || g->cut;
-    if (status == WEFT_ERR_MISMATCH) return g->odd != NOBODY;
+    if (status == WEFT_ERR_MISMATCH) return g->odd != NO_RANK;
     if (status == WEFT_ERR_ABORTED) return g->aborted;
     /* A rank that has aborted calls nothing any more. If no other message reports the abort and nothing
      * was in flight, it is late. */
-    if (status == WEFT_ERR_DEADLINE) return g->absent != NOBODY || g->cut || (g->aborted && !run.aborts_told);
+    if (status == WEFT_ERR_DEADLINE)
+        return g->absent != NO_RANK || g->cut || (g->aborted && !run.aborts_told);
     return false;
 }
 
@@ -376,10 +377,10 @@ static bool check_rank(const struct group_script *g, const struct rank_script *s
         else if (op->outcome.status < 0 && !may_end_so(g, op->outcome.status))
             what = "failed with a status that nothing here explains";
         else if (op->outcome.status == WEFT_ERR_ABORTED && !strstr(op->outcome.text, run.abort_text))
-            what = "does not say who aborted";
+            what = "does not name the rank that aborted";
         else if (op->outcome.status < 0 && op->outcome.status != WEFT_ERR_ABORTED &&
                  !names_a_culprit(g, op->outcome.text))
-            what = "names nobody who caused it";
+            what = "does not name the rank that caused it";
         if (!what) continue;
         int used = snprintf(
             run.why, sizeof run.why,
@@ -388,13 +389,13 @@ static bool check_rank(const struct group_script *g, const struct rank_script *s
             weft_plan_name(call->plan), (unsigned long long)call->count, what,
             weft_status_name(op->outcome.status), op->outcome.text);
         const struct call *odd_call = &g->odd_calls[g->odd_from];
-        if (g->odd != NOBODY)
+        if (g->odd != NO_RANK)
             snprintf(run.why + used, sizeof run.why - (size_t)used,
                      "\nrank %u calls %s %s, plan %s, count %llu, op %d, root %u as operation %u", g->odd,
                      weft_coll_kind_name(odd_call->kind), weft_dtype_name(odd_call->dtype),
                      weft_plan_name(odd_call->plan), (unsigned long long)odd_call->count, (int)odd_call->op,
                      odd_call->root, g->odd_from);
-        if (g->absent != NOBODY)
+        if (g->absent != NO_RANK)
             snprintf(run.why + used, sizeof run.why - (size_t)used,
                      "\nrank %u calls nothing from operation %u on", g->absent, g->absent_from);
         return false;
@@ -411,7 +412,7 @@ static void cut_fired(struct weft_timer *timer)
  * meanwhile. (Random topologies have their own cuts.) */
 static void choose_cut(uint32_t hosts)
 {
-    run.cut_a = run.cut_b = NOBODY;
+    run.cut_a = run.cut_b = NO_RANK;
     if (with_topology || roll(5) != 0) return;
     run.cut_a = (uint32_t)roll(hosts);
     run.cut_b = (run.cut_a + 1 + (uint32_t)roll(hosts - 1)) % hosts;
@@ -450,7 +451,7 @@ static void choose_faults(uint32_t hosts)
 /* One host aborts at some time, in some seeds. The last random draw of a seed. */
 static void choose_abort(uint32_t hosts)
 {
-    run.aborts = NOBODY;
+    run.aborts = NO_RANK;
     if (roll(4) != 0) return;
     run.aborts = (uint32_t)roll(hosts);
     run.aborts_told = roll(3) > 0;
@@ -465,7 +466,7 @@ static void choose_abort(uint32_t hosts)
             bool self = script->host == run.aborts;
             if (self || run.aborts_told) g->aborted = true;
             if (self || run.aborts_told)
-                weft_timer_start(script->loop, &script->hears, self ? at_ns : at_ns + roll(spread_ns));
+                weft_timer_start(script->loop, &script->abort_timer, self ? at_ns : at_ns + roll(spread_ns));
         }
     }
 }

@@ -592,22 +592,22 @@ static const char *what_is_wrong(const struct worker *worker)
         if (!run.differs) return NULL;
         uint32_t ranks = members_of(run.plan[run.odd_step][run.odd_call].group, worker->rank, members);
         for (uint32_t r = 0; r < ranks && !one_way(run.plan[run.odd_step][run.odd_call].kind); r++)
-            if (members[r] == run.odd_rank) return "was told nothing of a call that differed in its group";
+            if (members[r] == run.odd_rank) return "was not notified of a call that differed in its group";
         return worker->steps == run.steps ? NULL : "ended well before its time";
     }
     if (run.differs && worker->status == WEFT_ERR_MISMATCH)
         return names_the_odd_one(worker->text) ? NULL : "does not name the rank that called something else";
     if (!run.lost)
-        return run.differs ? "was not told of a call that differed"
+        return run.differs ? "was not notified of a call that differed"
                            : "ended though nothing was wrong for long";
     if (worker->status == WEFT_ERR_UNREACHABLE)
         return strstr(worker->text, "coordinator:4000") ? NULL
-                                                        : "does not say where the coordinator should be";
+                                                        : "does not name the address of the coordinator";
     if (!worker->named && strstr(worker->text, "is over")) return NULL;
     if (worker->status == WEFT_ERR_DEADLINE && strstr(worker->text, "not joined"))
         return strstr(worker->text, ": rank ") || strstr(worker->text, ": shard ")
                    ? NULL
-                   : "does not say who has not joined";
+                   : "does not name the missing members";
     bool away = run.suspects >> worker->host & 1; /* the worker itself is cut off from the coordinator */
     if (worker->status == WEFT_ERR_DEADLINE && away &&
         (strstr(worker->text, "coordinator:4000") || strstr(worker->text, "no Hello within")))

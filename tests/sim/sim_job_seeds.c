@@ -22,7 +22,8 @@
  *     up and continues ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
- *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--still] [--verbose]
+ *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--still]
+ *     [--verbose]
  *
  * --still: a host's clock does not advance during a callback.
  * --found: the seeds that found a bug, with --still, before the others.
@@ -33,7 +34,7 @@
  * get messages of the coordinator late, or are stopped or cut off for some time. Each chunk of a step is
  * the mean or update of the members of one try of that step, to the bit, and equal on all ranks. After a
  * rest, ranks get from the shards what such tries made of the state that they knew.
- * --judged: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
+ * --auto-codec: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
  * counts. */
 #include <math.h>
 #include <stdio.h>
@@ -68,7 +69,7 @@ enum {
 };
 
 #define DEADLINE_NS WEFT_SECONDS(20) /* of operations */
-#define JUDGED "auto:topk:ratio=0.05,min_count=0,randomk:ratio=0.01,min_count=0,int8:min_count=0"
+#define AUTO_CODEC "auto:topk:ratio=0.05,min_count=0,randomk:ratio=0.01,min_count=0,int8:min_count=0"
 #define TOLD_NS WEFT_SECONDS(1) /* by then all ranks know of a visible death */
 
 static const uint64_t found[] = {
@@ -137,7 +138,7 @@ struct worker {
     uint64_t newest[WORKERS_MAX];
     uint64_t state;           /* last step in its state */
     uint64_t committed;       /* its last good step; 0: none, or it has rested */
-    bool told;                /* a call has reported lost or new ranks since then */
+    bool was_notified;                /* a call has reported lost or new ranks since then */
     bool knew;                /* when that step began, a call had reported a waiting newcomer */
     uint32_t members, born[WORKERS_MAX]; /* of that step */
     uint64_t filled;          /* step whose inputs are filled, unless it was good */
@@ -160,7 +161,7 @@ static struct run {
     struct worker all[WORKERS_MAX];
     struct weft_sim *sim;
     struct weft_loop *hand;   /* the loop of HAND */
-    bool all_done, coordinator_killed, job_ended, joins, updates, judged;
+    bool all_done, coordinator_killed, job_ended, joins, updates, auto_codec;
     uint64_t chosen; /* steps with a codec that the codec tuner chose */
     bool killed_early;        /* a rank died before all had declared their tensors: that ends a job */
     bool silence;             /* a rank died silently, or was slow, stopped or cut off */
@@ -473,11 +474,11 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t epoch, 
     const struct weft_codec *codec = tensors[1]->codec; /* NULL: dense was chosen */
     worker->counted[step] = epoch == worker->session->epoch && codec ? weft_codec_steps(codec) + 1 : 0;
     hash = weft_fnv_bytes(hash, &tensors[1]->codec_choice.chosen, sizeof tensors[1]->codec_choice.chosen);
-    run.chosen += codec && ranks > 1 && run.judged;
-    if (run.judged && !codec != !tensors[1]->codec_choice.chosen)
+    run.chosen += codec && ranks > 1 && run.auto_codec;
+    if (run.auto_codec && !codec != !tensors[1]->codec_choice.chosen)
         fail_seed("h%u: step %llu has another codec than was chosen", worker->host, (unsigned long long)step);
-    if (run.judged && ranks == 1 && codec)
-        fail_seed("h%u: step %llu is coded, and nobody is there to send to", worker->host,
+    if (run.auto_codec && ranks == 1 && codec)
+        fail_seed("h%u: step %llu is coded, and no rank receives it", worker->host,
                   (unsigned long long)step);
     worker->bits[step] = weft_fnv_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
     worker->last = step;
@@ -539,7 +540,7 @@ static enum weft_status changed(struct worker *worker, enum weft_status status)
     if (run.shards && run.updates && !worker->committed) worker->take = true;
     if (status == WEFT_ERR_GREW) worker->take = worker->due = true, run.grew++;
     if (status == WEFT_ERR_SHRUNK) run.shrunk++;
-    worker->told = true;
+    worker->was_notified = true;
     worker->knew = false;
     return WEFT_IN_PROGRESS;
 }
@@ -554,10 +555,10 @@ static bool is_change(enum weft_status status)
 static void check_told(struct worker *worker, uint64_t step, uint32_t ranks, const struct buffers *b)
 {
     bool same = worker->members == ranks && memcmp(worker->born, b->born, ranks * sizeof *b->born) == 0;
-    if (worker->committed && !worker->told && !same)
-        fail_seed("h%u: step %llu has other members than step %llu, and no call has said so", worker->host,
+    if (worker->committed && !worker->was_notified && !same)
+        fail_seed("h%u: step %llu has other members than step %llu, and no call reported it", worker->host,
                   (unsigned long long)step, (unsigned long long)worker->committed);
-    worker->told = false;
+    worker->was_notified = false;
     worker->members = ranks;
     memcpy(worker->born, b->born, sizeof worker->born);
 }
@@ -566,7 +567,7 @@ static void check_told(struct worker *worker, uint64_t step, uint32_t ranks, con
  * (in bits) equals the others'. */
 static void check_codec(const struct worker *worker, const struct weft_codec *codec)
 {
-    if (!codec && run.judged) return;
+    if (!codec && run.auto_codec) return;
     if (codec->ranks != weft_ranks(worker->session) || codec->worker != weft_rank(worker->session))
         fail_seed("h%u: its codec is of rank %u of %u, and it is rank %u of %u", worker->host, codec->worker,
                   codec->ranks, weft_rank(worker->session), weft_ranks(worker->session));
@@ -586,7 +587,7 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     if (run.shards) note_try(worker, step);
     const bool knows = atomic_load(&session->epoch_change.grow_epoch) > session->epoch;
     if (knows && worker->knew)
-        fail_seed("h%u: step %llu begins without whom it knew to wait as the one before began", worker->host,
+        fail_seed("h%u: step %llu begins without a rank that the step before waited for", worker->host,
                   (unsigned long long)step);
     check_codec(worker, tensors[1]->codec);
     for (uint32_t i = 0; i < run.count; i++) {
@@ -602,23 +603,23 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     for (uint32_t i = 0; i < 8; i++) b->whole[i] = (int64_t)(worker->host * step + i);
     memset(b->born, 0, sizeof b->born);
     compute(worker);
-    enum weft_status said[6];
+    enum weft_status started[6];
     int calls = 5;
-    said[0] = weft_all_gather(session, &worker->host, b->born, 1, WEFT_U32, &requests[0]);
-    said[1] = weft_call_start(session,
+    started[0] = weft_all_gather(session, &worker->host, b->born, 1, WEFT_U32, &requests[0]);
+    started[1] = weft_call_start(session,
                               WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = b->in_place, .out = b->in_place,
                                         .count = run.count, .dtype = WEFT_F32, .reproducible = true,
                                         .preserve_input = true),
                               &requests[1]);
-    if (roll(2) && said[1] >= 0 && !passing(worker, weft_wait(&requests[1], 0))) return worker->status;
+    if (roll(2) && started[1] >= 0 && !passing(worker, weft_wait(&requests[1], 0))) return worker->status;
     compute(worker);
-    said[2] = weft_push_pull(tensors[0], b->grad, b->mean, &requests[2]);
-    said[3] = weft_push_pull(tensors[1], b->grad, b->coded, &requests[3]);
+    started[2] = weft_push_pull(tensors[0], b->grad, b->mean, &requests[2]);
+    started[3] = weft_push_pull(tensors[1], b->grad, b->coded, &requests[3]);
     compute(worker);
-    said[4] = weft_all_reduce(session, b->whole, b->whole_out, 8, WEFT_I64, WEFT_SUM, &requests[4]);
-    if (run.updates) said[calls++] = weft_push_pull(tensors[2], b->grads, b->weights, &requests[5]);
+    started[4] = weft_all_reduce(session, b->whole, b->whole_out, 8, WEFT_I64, WEFT_SUM, &requests[4]);
+    if (run.updates) started[calls++] = weft_push_pull(tensors[2], b->grads, b->weights, &requests[5]);
     for (int i = 0; i < calls; i++)
-        if (!passing(worker, said[i]) || (roll(2) && !passing(worker, weft_wait(&requests[i], 0))))
+        if (!passing(worker, started[i]) || (roll(2) && !passing(worker, weft_wait(&requests[i], 0))))
             return worker->status;
     compute(worker);
     status = weft_step_end(session);
@@ -721,7 +722,7 @@ static enum weft_status rest(struct worker *worker)
     worker->ran = 0;
     worker->committed = 0;
     worker->knew = false;
-    worker->take = worker->due = worker->told = true;
+    worker->take = worker->due = worker->was_notified = true;
     return WEFT_OK;
 }
 
@@ -771,7 +772,7 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
         options.chunk_bytes = CHUNK * sizeof(float);
         options.optimizer = i == 2 ? (run.shards ? telling : optimizers)[run.seed % 3] : "none";
         options.codec = i != 1         ? ""
-                        : run.judged   ? JUDGED
+                        : run.auto_codec   ? AUTO_CODEC
                         : run.seed % 2 ? "randomk:ratio=0.2,min_count=0"
                                        : "topk:ratio=0.1,min_count=0";
         enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
@@ -927,7 +928,7 @@ static void note_apart(const struct sim_fault *fault)
 
 static void choose_apart(uint64_t span_ns)
 {
-    const uint64_t everybody =
+    const uint64_t all_members =
         (bit(FIRST_WORKER + run.workers + run.newcomers + run.shards) - 1) & ~bit(HAND);
     struct sim_fault fault = {.at_ns = 1 + roll(2 * span_ns)};
     fault.lasts_ns = WEFT_MS(1) << roll(16);
@@ -937,8 +938,8 @@ static void choose_apart(uint64_t span_ns)
     case 1:
         fault.stopped = roll(4) ? bit(FIRST_WORKER + (uint32_t)roll(run.workers)) : bit(COORDINATOR);
         break;
-    case 2: fault.left = some_workers(), fault.right = everybody & ~fault.left & ~bit(COORDINATOR); break;
-    case 3: fault.left = some_workers(), fault.right = everybody & ~fault.left; break;
+    case 2: fault.left = some_workers(), fault.right = all_members & ~fault.left & ~bit(COORDINATOR); break;
+    case 3: fault.left = some_workers(), fault.right = all_members & ~fault.left; break;
     case 4: fault.left = some_workers(), fault.right = bit(COORDINATOR); break;
     case 5:
         fault.left = some_workers(), fault.right = some_workers() & ~fault.left;
@@ -1172,12 +1173,12 @@ static const char *what_is_wrong(const struct worker *worker)
         strstr(worker->text, "and no word about it from the coordinator"))
         return NULL;
     if (worker->status == WEFT_ERR_PEER_LOST && lost)
-        return names_a_culprit(worker->text) ? NULL : "names nobody who died or was cut off";
+        return names_a_culprit(worker->text) ? NULL : "names no rank that died or was cut off";
     /* weft_join formats it so */
     bool late = worker->status == WEFT_ERR_DEADLINE || (worker->status == WEFT_ERR_ABORTED && run.joins);
     /* which ends before */
     if (late && strstr(worker->text, "operations are still running"))
-        return "gave a step up without a word about whom it waited for";
+        return "gave a step up and did not name the rank it waited for";
     bool asked = run.coordinator_killed || run.coordinator_apart || worker->apart;
     /* a rank that died silently counts as late */
     if ((worker->status == WEFT_ERR_UNREACHABLE || late) && asked) return NULL;
@@ -1186,13 +1187,13 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->status == WEFT_ERR_DEADLINE && waited)
         return names_a_culprit(worker->text) || strstr(worker->text, "not joined")
                    ? NULL
-                   : "names nobody whom it waited for";
+                   : "does not name the rank it waited for";
     if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize"))
-        return names_a_culprit(worker->text) ? NULL : "names nobody who gave up";
+        return names_a_culprit(worker->text) ? NULL : "names no rank that gave up";
     /* it waits at the shard; only ranks that wait there can report which */
     if (late && run.shard_apart && strstr(worker->text, "has not called it")) return NULL;
     if (late && (run.cut_long || run.shard_apart))
-        return names_a_culprit(worker->text) ? NULL : "names nobody at the cut";
+        return names_a_culprit(worker->text) ? NULL : "names no rank at the cut";
     return "ended with a status that nothing here explains";
 }
 
@@ -1269,7 +1270,7 @@ static void forget_sessions(void)
         if (run.all[i].session) weft_list_remove(&run.all[i].session->live.link);
 }
 
-static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool judged,
+static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool auto_codec,
                      struct weft_config *shards_config)
 {
     struct weft_sim_options options;
@@ -1278,7 +1279,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool jud
     arena_reset();
     memset(&run, 0, sizeof run);
     run.updates = updates;
-    run.judged = judged;
+    run.auto_codec = auto_codec;
     choose_job(seed);
     if (shards_config) choose_shards(shards_config);
     weft_sim_options_init(&options);
@@ -1318,21 +1319,22 @@ int main(int argc, char **argv)
     uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0,
              joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0,
              closed_before = 0;
-    bool updates = false, judged = false, shards = false, with_found = false, all_still = false;
+    bool updates = false, auto_codec = false, shards = false, with_found = false, all_still = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--updates") == 0) updates = true;
-        else if (strcmp(argv[i], "--judged") == 0) judged = true;
+        else if (strcmp(argv[i], "--auto-codec") == 0) auto_codec = true;
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--found") == 0) with_found = true;
         else if (strcmp(argv[i], "--still") == 0) all_still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr,
-                    "usage: %s [--seeds N] [--first S] [--found] [--updates] [--judged] [--shards] [--still] "
-                    "[--verbose]\n",
-                    argv[0]);
+            fprintf(
+                stderr,
+                "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--still] "
+                "[--verbose]\n",
+                argv[0]);
             return 2;
         }
     }
@@ -1355,10 +1357,10 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < found_count + seeds; i++) {
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
         still = all_still || i < found_count;
-        if (!run_seed(&env, seed, updates, judged, config)) {
+        if (!run_seed(&env, seed, updates, auto_codec, config)) {
             printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
-                   updates ? " --updates" : "", judged ? " --judged" : "", shards ? " --shards" : "",
+                   updates ? " --updates" : "", auto_codec ? " --auto-codec" : "", shards ? " --shards" : "",
                    still ? " --still" : "");
             return 1;
         }
@@ -1378,7 +1380,7 @@ int main(int argc, char **argv)
     if (seeds >= 400 && (!kills || !cuts || !shrunk || !joined || (!shards && !grew) || !again || !finished ||
                          !failed || !apart)) {
         printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times "
-               "told of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
+               "notified of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
                "%llu workers finished, %llu failed, %llu jobs with cuts or stops\n",
                (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts,
                (unsigned long long)shrunk, (unsigned long long)grew, (unsigned long long)joined,
@@ -1386,7 +1388,7 @@ int main(int argc, char **argv)
                (unsigned long long)apart);
         return 1;
     }
-    if (judged && seeds >= 20 && !chosen)
+    if (auto_codec && seeds >= 20 && !chosen)
         return printf("in %llu jobs no codec was ever chosen\n", (unsigned long long)seeds), 1;
     if (shards && seeds >= 400 && !closed_before)
         return printf("in %llu jobs no chunk was closed by an earlier try of a step that was run again\n",
@@ -1396,16 +1398,17 @@ int main(int argc, char **argv)
         printf("%llu results of chunks were of an earlier try's members\n",
                (unsigned long long)closed_before);
     double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
-    printf("%llu jobs, %llu deaths, %llu broken links, %llu aborts, %llu jobs with cuts or stops: no hang, "
-           "no wrong sum; %llu steps of ranks good, %llu run again, %llu times told of lost ranks, %llu of "
-           "new ones, "
-           "%llu joined; %llu workers finished, %llu ended with the culprit named, of them %llu that were "
-           "cut off or stopped (%.1f ms a seed)\n",
-           (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts,
-           (unsigned long long)aborts, (unsigned long long)apart, (unsigned long long)steps,
-           (unsigned long long)again, (unsigned long long)shrunk, (unsigned long long)grew,
-           (unsigned long long)joined, (unsigned long long)finished, (unsigned long long)failed,
-           (unsigned long long)given_up, seconds * 1e3 / (double)seeds);
+    printf(
+        "%llu jobs, %llu deaths, %llu broken links, %llu aborts, %llu jobs with cuts or stops: no hang, "
+        "no wrong sum; %llu steps of ranks good, %llu run again, %llu times notified of lost ranks, %llu of "
+        "new ones, "
+        "%llu joined; %llu workers finished, %llu ended with the culprit named, of them %llu that were "
+        "cut off or stopped (%.1f ms a seed)\n",
+        (unsigned long long)seeds, (unsigned long long)kills, (unsigned long long)cuts,
+        (unsigned long long)aborts, (unsigned long long)apart, (unsigned long long)steps,
+        (unsigned long long)again, (unsigned long long)shrunk, (unsigned long long)grew,
+        (unsigned long long)joined, (unsigned long long)finished, (unsigned long long)failed,
+        (unsigned long long)given_up, seconds * 1e3 / (double)seeds);
     weft_config_free(config);
     free(arena);
     return 0;

@@ -196,7 +196,7 @@ static int check_workers(struct fleet *fleet, const struct world *world, uint64_
     for (uint32_t w = 0; w < world->options.workers; w++) {
         const struct fleet_worker *worker = &fleet->worker[w];
         if (world->options.other_lr_step > 0 && worker->failure == WEFT_OK)
-            return failed(world, "a disagreement was not told", "");
+            return failed(world, "a disagreement was not reported", "");
         if (worker->killed || worker->failure == WEFT_OK) continue;
         somebody_failed = true;
         if (!error_fits(world, worker))

@@ -347,18 +347,18 @@ static double fixed_ns(const struct scenario *scenario, uint8_t choice)
     return sum / FIXED_STEPS;
 }
 
-struct judged {
+struct tuned {
     double mean_ns, last_ns;
     uint32_t revisions;
     char choices[TENSORS + 1];
 };
 
-static struct judged judged_ns(const struct scenario *scenario)
+static struct tuned tuned_ns(const struct scenario *scenario)
 {
     struct job job;
     struct weft_codec_tuner *tuner;
     struct weft_codec_tuner_tensor tensors[TENSORS];
-    struct judged result = {0};
+    struct tuned result = {0};
     double since_look[LOOK_STEPS];
     job_open(&job, scenario);
     assert_int_equal(weft_codec_tuner_create(weft_env_system(), NULL, TENSORS, &tuner), WEFT_OK);
@@ -399,15 +399,15 @@ static void compare(const struct scenario *scenario)
 {
     double best = INFINITY, fixed[CANDIDATES];
     for (uint8_t c = 0; c < CANDIDATES; c++) best = fmin(best, fixed[c] = fixed_ns(scenario, c));
-    const struct judged judged = judged_ns(scenario);
+    const struct tuned tuned = tuned_ns(scenario);
     print_message("%8s %u ranks, compute %6.2f ms, codecs x %4.1f", scenario->rate, scenario->ranks,
                   scenario->compute_ns / 1e6, scenario->processor);
     if (scenario->table > 0) print_message(", link table x %.2f", scenario->table);
     print_message(":");
     for (uint32_t c = 0; c < CANDIDATES; c++) print_message(" %8.3f", fixed[c] / 1e6);
-    print_message("  judge %8.3f (last %8.3f, %s, %u revisions): %.3f of the best\n", judged.mean_ns / 1e6,
-                  judged.last_ns / 1e6, judged.choices, judged.revisions, judged.mean_ns / best);
-    slower += judged.mean_ns > 1.05 * best;
+    print_message("  tuner %8.3f (last %8.3f, %s, %u revisions): %.3f of the best\n", tuned.mean_ns / 1e6,
+                  tuned.last_ns / 1e6, tuned.choices, tuned.revisions, tuned.mean_ns / best);
+    slower += tuned.mean_ns > 1.05 * best;
 }
 
 static void test_links(void **state)
@@ -415,7 +415,7 @@ static void test_links(void **state)
     static const char *const rates[] = {"100Mbit", "1Gbit", "10Gbit", "100Gbit"};
     slower = 0;
     print_message("virtual milliseconds of a step: dense, bf16, int8, PowerSGD, top-k for all tensors, and "
-                  "the judge's\n");
+                  "the tuner's\n");
     for (uint32_t r = 0; r < 4; r++)
         for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks += 2)
             for (int compute = 0; compute < 3; compute++)

@@ -470,18 +470,18 @@ static double rate_of(const struct job *job, double latency_ns)
                                                                                            : bytes / ns * 1e9;
 }
 
-struct judged {
+struct tuned {
     double mean_ns, last_ns, bytes_per_second;
     uint32_t revisions;
     char choices[TENSORS + 1];
 };
 
-static struct judged judged_ns(const struct scenario *scenario)
+static struct tuned tuned_ns(const struct scenario *scenario)
 {
     struct job job;
     struct weft_codec_tuner *tuner;
     struct weft_codec_tuner_tensor tensors[TENSORS];
-    struct judged result = {0};
+    struct tuned result = {0};
     double since_look[LOOK_STEPS], rate = 0;
     bool tabled = true;
     const double real = bytes_per_second(scenario->rate);
@@ -528,15 +528,15 @@ static void compare(const struct scenario *scenario)
 {
     double best = INFINITY, fixed[CANDIDATES];
     for (uint8_t c = 0; c < CANDIDATES; c++) best = fmin(best, fixed[c] = fixed_ns(scenario, codecs[c].id));
-    const struct judged judged = judged_ns(scenario);
+    const struct tuned tuned = tuned_ns(scenario);
     print_message("%8s %u workers, %u shards, compute %6.2f ms, codecs x %4.1f, believed x %.2f:",
                   scenario->rate, scenario->workers, scenario->shards, scenario->compute_ns / 1e6,
                   scenario->processor, scenario->table);
     for (uint32_t c = 0; c < CANDIDATES; c++) print_message(" %8.3f", fixed[c] / 1e6);
-    print_message("  judge %8.3f (last %8.3f, %s, %u revisions, %.0f MB/s): %.3f of the best\n",
-                  judged.mean_ns / 1e6, judged.last_ns / 1e6, judged.choices, judged.revisions,
-                  judged.bytes_per_second / 1e6, judged.mean_ns / best);
-    slower += judged.mean_ns > 1.05 * best;
+    print_message("  tuner %8.3f (last %8.3f, %s, %u revisions, %.0f MB/s): %.3f of the best\n",
+                  tuned.mean_ns / 1e6, tuned.last_ns / 1e6, tuned.choices, tuned.revisions,
+                  tuned.bytes_per_second / 1e6, tuned.mean_ns / best);
+    slower += tuned.mean_ns > 1.05 * best;
 }
 
 static void test_links(void **state)
@@ -545,7 +545,7 @@ static void test_links(void **state)
     static const uint32_t sizes[][2] = {{2, 1}, {2, 2}, {4, 2}};
     slower = 0;
     print_message("virtual milliseconds of a step: dense, bf16, int8, PowerSGD, top-k for all tensors, and "
-                  "the judge's\n");
+                  "the tuner's\n");
     for (uint32_t r = 0; r < 4; r++)
         for (uint32_t s = 0; s < 3; s++)
             for (int compute = 0; compute < 3; compute++)

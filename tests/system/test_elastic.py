@@ -107,8 +107,8 @@ class Elastic(harness.JobTest):
         for rank in range(3):
             self.assertIn(f"coded: {rank} of 3", text + output)
 
-    def judged(self, text, ranks):
-        lines = re.findall(r"^judged: (\d+) of (\d+), hash ([0-9a-f]+)$", text, re.MULTILINE)
+    def auto_codec(self, text, ranks):
+        lines = re.findall(r"^auto: (\d+) of (\d+), hash ([0-9a-f]+)$", text, re.MULTILINE)
         self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), text)
         self.assertEqual({int(line[1]) for line in lines}, {ranks}, text)
         self.assertEqual(len({line[2] for line in lines}), 1, text)
@@ -116,15 +116,15 @@ class Elastic(harness.JobTest):
     def test_codec_auto(self):
         """A rank is lost, and in a second job restarted: the decisions of the remaining ranks are equal, and so are their results."""
         for killed in (2, 0):
-            code, text, output = self.run_elastic(4, 2, ["judged", killed, 3], f"judged{killed}")
+            code, text, output = self.run_elastic(4, 2, ["auto", killed, 3], f"auto{killed}")
             self.assertEqual(code, 0, text + output)
-            self.judged(text, 3)
-            name = f"judged-again{killed}"
-            code, text, output = self.run_job_words(4, 2, [ELASTIC, "judged", str(killed), "4"], name, options=["--restarts", "1"])
+            self.auto_codec(text, 3)
+            name = f"auto-again{killed}"
+            code, text, output = self.run_job_words(4, 2, [ELASTIC, "auto", str(killed), "4"], name, options=["--restarts", "1"])
             with open(self.path(name, f"rank{killed}.again1.log")) as file:
                 text += file.read()
             self.assertEqual(code, 0, text + output)
-            self.judged(text, 4)
+            self.auto_codec(text, 4)
 
     def joined(self, text, epochs, ranks):
         """The lines of the ranks after each join: rank, last, next step, hash."""

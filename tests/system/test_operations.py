@@ -32,7 +32,7 @@ class Operations(harness.JobTest):
                     for lanes in (SHM, TCP):
                         name = f"{plan}-{chunk}-{lanes['WEFT_TRANSPORT_LANES']}-{workers}"
                         seen[name], text = self.bits(workers, name, WEFT_PLAN_ALL_REDUCE=plan, WEFT_COLLECTIVE_CHUNK_BYTES=chunk, **lanes)
-                        self.assertIn(f"{plan} (as told)", text)
+                        self.assertIn(f"{plan} (forced)", text)
             self.assertEqual(len(set(seen.values())), 1, seen)
             rings = {self.bits(workers, f"ring-{i}-{workers}", WEFT_PLAN_ALL_REDUCE="ring", **SHM)[0] for i in range(2)}
             self.assertEqual(len(rings), 1)
@@ -63,7 +63,7 @@ class Operations(harness.JobTest):
                     self.assertEqual(done.returncode, 0, done.stdout)
                     found = re.findall(r"bits ([0-9a-f]{16})", done.stdout), re.findall(r"pieces ([0-9a-f]{16})", done.stdout)
                     self.assertEqual([len(set(bits)) for bits in found], [1, 1], done.stdout)
-                    self.assertIn(f"{plan} (as told)", done.stdout)
+                    self.assertIn(f"{plan} (forced)", done.stdout)
                     self.assertIn(f"hosts of up to {per_host} ranks", done.stdout)
                     seen[plan, chunk] = found[0][0], found[1][0]
             same = {name: bits for name, bits in seen.items() if name[0] == "hierarchy" or per_host == 2}

@@ -64,7 +64,8 @@ enum weft_status bootstrap_options_ports(struct bootstrap_options *options, cons
     return WEFT_OK;
 }
 
-void bootstrap_count_refusal(struct bootstrap *bootstrap, enum bootstrap_refusal reason, const char *who)
+void bootstrap_count_refusal(struct bootstrap *bootstrap, enum bootstrap_refusal reason,
+                             const char *peer_name)
 {
     bootstrap->stats.refused[reason]++;
     bootstrap->stats.refused_count++;
@@ -73,7 +74,7 @@ void bootstrap_count_refusal(struct bootstrap *bootstrap, enum bootstrap_refusal
     if (bootstrap->logged_ns != 0 && weft_elapsed_ns(bootstrap->logged_ns, now_ns) < LOG_PERIOD_NS) return;
     weft_log(bootstrap->env, WEFT_LOG_WARN, "transport",
              "endpoint %u refused a connection with %s: %s (%llu since the last such line)",
-             bootstrap->options.id, who, bootstrap_refusal_text(reason),
+             bootstrap->options.id, peer_name, bootstrap_refusal_text(reason),
              (unsigned long long)bootstrap->unlogged);
     bootstrap->logged_ns = now_ns;
     bootstrap->unlogged = 0;

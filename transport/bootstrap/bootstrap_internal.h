@@ -124,7 +124,8 @@ struct bootstrap {
 };
 
 /* bootstrap.c */
-void bootstrap_count_refusal(struct bootstrap *bootstrap, enum bootstrap_refusal reason, const char *who);
+void bootstrap_count_refusal(struct bootstrap *bootstrap, enum bootstrap_refusal reason,
+                             const char *peer_name);
 enum weft_status bootstrap_watch_fd(struct bootstrap *bootstrap, int fd, struct source *source,
                                     uint32_t events);
 /* Ensures that bootstrap_progress runs at that time or earlier. */

@@ -73,13 +73,14 @@ enum bootstrap_refusal connection_identify_peer(struct connection *connection)
         return bootstrap->self.has_secret || socket_address_is_local(&socket_address) ? 0
                                                                                       : BOOTSTRAP_WRONG_USER;
     }
-    struct ucred who;
-    socklen_t bytes = sizeof who;
-    if (getsockopt(connection->fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return BOOTSTRAP_CLOSED_EARLY;
-    connection->pid = who.pid;
-    snprintf(connection->name, sizeof connection->name, "process %d of user %u", (int)who.pid,
-             (unsigned)who.uid);
-    return bootstrap->self.has_secret || who.uid == geteuid() ? 0 : BOOTSTRAP_WRONG_USER;
+    struct ucred credentials;
+    socklen_t bytes = sizeof credentials;
+    if (getsockopt(connection->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0)
+        return BOOTSTRAP_CLOSED_EARLY;
+    connection->pid = credentials.pid;
+    snprintf(connection->name, sizeof connection->name, "process %d of user %u", (int)credentials.pid,
+             (unsigned)credentials.uid);
+    return bootstrap->self.has_secret || credentials.uid == geteuid() ? 0 : BOOTSTRAP_WRONG_USER;
 }
 
 /* The socket alone does not report a death if a child of the dead process holds a copy of it. */
@@ -194,8 +195,8 @@ void connection_refuse(struct connection *connection, enum bootstrap_refusal rea
 void connection_lost(struct connection *connection, enum weft_status status, const char *text)
 {
     if (connection->ended) return;
-    bool stranger = !connection->peer;
-    end(connection, stranger ? BOOTSTRAP_CLOSED_EARLY : 0, false, status, text);
+    bool is_unproven = !connection->peer;
+    end(connection, is_unproven ? BOOTSTRAP_CLOSED_EARLY : 0, false, status, text);
 }
 
 /* The handshake is closed. If the refusal is local, send it to the peer. */
@@ -286,10 +287,11 @@ static void keep_partial(struct connection *connection, const uint8_t *data, siz
         connection_refuse(connection, BOOTSTRAP_MALFORMED);
         return;
     }
-    bool stranger = connection->handshake.state < HANDSHAKE_OPEN;
+    bool is_unproven = connection->handshake.state < HANDSHAKE_OPEN;
     if (!connection->partial)
-        connection->partial = weft_alloc_bytes(
-            connection->bootstrap->env, stranger ? HANDSHAKE_UNPROVEN_FRAME_MAX : HANDSHAKE_SEALED_FRAME_MAX);
+        connection->partial =
+            weft_alloc_bytes(connection->bootstrap->env,
+                             is_unproven ? HANDSHAKE_UNPROVEN_FRAME_MAX : HANDSHAKE_SEALED_FRAME_MAX);
     if (!connection->partial) {
         connection_refuse(connection, BOOTSTRAP_NO_RESOURCE);
         return;
@@ -311,10 +313,10 @@ static bool queue_descriptors(struct connection *connection, struct msghdr *mess
         for (size_t i = 0; i < count; i++) {
             int descriptor;
             memcpy(&descriptor, CMSG_DATA(control) + i * sizeof descriptor, sizeof descriptor);
-            bool room = fine && may && connection->descriptor_count < BOOTSTRAP_DESCRIPTORS_QUEUED;
-            if (room) connection->descriptors[connection->descriptor_count++] = descriptor;
+            bool is_accepted = fine && may && connection->descriptor_count < BOOTSTRAP_DESCRIPTORS_QUEUED;
+            if (is_accepted) connection->descriptors[connection->descriptor_count++] = descriptor;
             else close(descriptor);
-            fine = room;
+            fine = is_accepted;
         }
     }
     return fine;

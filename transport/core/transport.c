@@ -17,24 +17,25 @@ void weft_transport_options_init(struct weft_transport_options *options)
 }
 
 enum weft_status weft_transport_options_wrap(struct weft_transport_options *options, const char *backend,
-                                             const char *wrap, char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX])
+                                             const char *wrap,
+                                             char composed_out[WEFT_TRANSPORT_BACKEND_BYTES_MAX])
 {
     size_t used = 0;
     for (const char *at = wrap; *at;) {
         /* "fault:drop=0.01;trace:file=x": names go to the backend, parameters stay */
         size_t name_bytes = strcspn(at, ":;");
         if (used + name_bytes + 1 >= WEFT_TRANSPORT_BACKEND_BYTES_MAX) return WEFT_ERR_LIMIT;
-        memcpy(room + used, at, name_bytes);
+        memcpy(composed_out + used, at, name_bytes);
         used += name_bytes;
-        room[used++] = ':';
+        composed_out[used++] = ':';
         at += strcspn(at, ";");
         if (*at == ';') at++;
     }
     if (used + strlen(backend) >= WEFT_TRANSPORT_BACKEND_BYTES_MAX) return WEFT_ERR_LIMIT;
-    memcpy(room + used, backend, strlen(backend) + 1);
+    memcpy(composed_out + used, backend, strlen(backend) + 1);
     const char *parameters = wrap + strcspn(wrap, ":;");
     if (*parameters == ':') parameters++;
-    options->backend = room;
+    options->backend = composed_out;
     options->wrap = wrap[0] == 0 ? NULL : parameters;
     return WEFT_OK;
 }

@@ -44,19 +44,19 @@ void weft_link_table_free(struct weft_link_table *table)
 struct weft_env *weft_link_table_env(const struct weft_link_table *table) { return table->env; }
 
 /* Makes space for one more item. */
-static enum weft_status grow(struct weft_env *env, void **items, uint32_t count, uint32_t *room, uint32_t max,
-                             size_t bytes)
+static enum weft_status grow(struct weft_env *env, void **items, uint32_t count, uint32_t *capacity,
+                             uint32_t max, size_t bytes)
 {
-    if (count < *room) return WEFT_OK;
+    if (count < *capacity) return WEFT_OK;
     if (count >= max)
         return weft_limit_note("a link table has at most %" PRIu32 " hosts or links; probe fewer", max);
-    uint32_t wanted = *room ? 2 * *room : 16;
+    uint32_t wanted = *capacity ? 2 * *capacity : 16;
     void *more = weft_alloc_array(env, wanted, bytes);
     if (!more) return WEFT_ERR_NO_MEMORY;
     if (count) memcpy(more, *items, count * bytes);
     weft_free_bytes(env, *items);
     *items = more;
-    *room = wanted;
+    *capacity = wanted;
     return WEFT_OK;
 }
 
@@ -298,34 +298,34 @@ const struct weft_link *weft_link_table_best(const struct weft_link_table *table
 
 /* ---- the text form ---- */
 
-static size_t write_runs(const struct weft_link_runs *runs, uint32_t host, char *out, size_t room)
+static size_t write_runs(const struct weft_link_runs *runs, uint32_t host, char *out, size_t capacity)
 {
     uint32_t numbers[WEFT_LINK_RUNS_NUMBERS];
     if (runs->ranks == 0) return 0;
     memcpy(numbers, runs, sizeof numbers);
-    size_t at = (size_t)snprintf(out, room, "runs %" PRIu32 " %u", host, WEFT_LINK_LENGTH_MIN);
+    size_t at = (size_t)snprintf(out, capacity, "runs %" PRIu32 " %u", host, WEFT_LINK_LENGTH_MIN);
     for (int i = 0; i < WEFT_LINK_RUNS_NUMBERS; i++)
-        at += (size_t)snprintf(out + at, room - at, " %" PRIu32, numbers[i]);
-    return at + (size_t)snprintf(out + at, room - at, "\n");
+        at += (size_t)snprintf(out + at, capacity - at, " %" PRIu32, numbers[i]);
+    return at + (size_t)snprintf(out + at, capacity - at, "\n");
 }
 
 enum weft_status weft_link_table_write(const struct weft_link_table *table, char **text_out,
                                        size_t *bytes_out)
 {
-    size_t room =
+    size_t capacity =
         64 + (size_t)table->host_count * (WEFT_LINK_NAME_BYTES + 224 + 32 + 10 * WEFT_LINK_RUNS_NUMBERS) +
         (size_t)table->link_count * (WEFT_LINK_LANE_BYTES + WEFT_LINK_TEXT_BYTES + 96);
-    char *text = weft_alloc_bytes(table->env, room);
+    char *text = weft_alloc_bytes(table->env, capacity);
     if (!text) return WEFT_ERR_NO_MEMORY;
-    size_t at = (size_t)snprintf(text, room, "weft-links %d\n", VERSION);
+    size_t at = (size_t)snprintf(text, capacity, "weft-links %d\n", VERSION);
     for (uint32_t i = 0; i < table->host_count; i++) {
-        at += (size_t)snprintf(text + at, room - at, "host %016" PRIx64 " %s\n", table->hosts[i].fingerprint,
-                               table->hosts[i].name);
+        at += (size_t)snprintf(text + at, capacity - at, "host %016" PRIx64 " %s\n",
+                               table->hosts[i].fingerprint, table->hosts[i].name);
     }
     for (uint32_t i = 0; i < table->host_count; i++) {
         const struct weft_link_machine *m = &table->hosts[i].machine;
         if (!is_measured(m)) continue;
-        at += (size_t)snprintf(text + at, room - at,
+        at += (size_t)snprintf(text + at, capacity - at,
                                "machine %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32
                                "\n",
                                i, m->inject_ns, m->sum_ps, m->pass_ps, m->incast_milli, m->eager_bytes);
@@ -333,24 +333,24 @@ enum weft_status weft_link_table_write(const struct weft_link_table *table, char
     for (uint32_t i = 0; i < table->host_count; i++) {
         const struct weft_link_memory *m = &table->hosts[i].memory;
         if (!is_mapped(m)) continue;
-        at += (size_t)snprintf(text + at, room - at,
+        at += (size_t)snprintf(text + at, capacity - at,
                                "memory %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32 " %" PRIu32
                                " %" PRIu32 " %" PRIu32 " %" PRIu32 "\n",
                                i, m->flag_round_ns, m->slices_overhead_ns, m->copyin_ps, m->private_cache_ps,
                                m->last_cache_ps, m->private_cache_kib, m->last_cache_kib, m->nt_store_ps);
     }
     for (uint32_t i = 0; i < table->host_count; i++)
-        at += write_runs(&table->hosts[i].runs, i, text + at, room - at);
+        at += write_runs(&table->hosts[i].runs, i, text + at, capacity - at);
     for (uint32_t i = 0; i < table->link_count; i++) {
         const struct weft_link *link = &table->links[i];
-        at += (size_t)snprintf(text + at, room - at,
+        at += (size_t)snprintf(text + at, capacity - at,
                                "link %" PRIu32 " %" PRIu32 " %s %" PRIu64 " %" PRIu64 " %s|%s\n", link->from,
                                link->to, link->state == WEFT_LINK_WORKS ? "works" : "failed",
                                link->latency_ns, link->bytes_per_second, link->lane, link->text);
     }
-    at += (size_t)snprintf(text + at, room - at, "end %" PRIu32 "\n",
+    at += (size_t)snprintf(text + at, capacity - at, "end %" PRIu32 "\n",
                            table->host_count + machine_count(table) + table->link_count);
-    WEFT_ASSERT(at < room);
+    WEFT_ASSERT(at < capacity);
     *text_out = text;
     *bytes_out = at;
     return WEFT_OK;

@@ -55,11 +55,11 @@ static void *host_alloc(struct weft_env *env, size_t bytes)
 }
 static void host_free(struct weft_env *env, void *memory) { weft_free_bytes(host_of(env)->sim->env, memory); }
 
-static void host_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+static void host_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text)
 {
     struct sim_host *host = host_of(env);
-    weft_log(host->sim->env, level, room, "[%.6f s host %u] %s", (double)host->sim->now_ns / 1e9, host->index,
-             text);
+    weft_log(host->sim->env, level, module, "[%.6f s host %u] %s", (double)host->sim->now_ns / 1e9,
+             host->index, text);
 }
 
 static void kill_fire(struct weft_sim *sim, struct sim_due *due)

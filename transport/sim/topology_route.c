@@ -29,24 +29,24 @@ static bool choose_ports(const struct weft_topology *topology, uint32_t from, ui
                          uint32_t to_rail, const struct topology_port **from_out,
                          const struct topology_port **to_out)
 {
-    const struct topology_port *mine = &topology->ports[topology->port_first[from]],
-                               *his = &topology->ports[topology->port_first[to]];
-    uint32_t my_count = topology->port_first[from + 1] - topology->port_first[from];
-    uint32_t his_count = topology->port_first[to + 1] - topology->port_first[to], best = TOPOLOGY_FAR;
-    if (my_count == 0 || his_count == 0) return false;
+    const struct topology_port *from_ports = &topology->ports[topology->port_first[from]],
+                               *to_ports = &topology->ports[topology->port_first[to]];
+    uint32_t from_count = topology->port_first[from + 1] - topology->port_first[from];
+    uint32_t to_count = topology->port_first[to + 1] - topology->port_first[to], best = TOPOLOGY_FAR;
+    if (from_count == 0 || to_count == 0) return false;
     const uint32_t tries[3][2] = {{from_rail, to_rail}, {to_rail, to_rail}, {from_rail, from_rail}};
     for (int i = 0; i < 3; i++) {
-        *from_out = &mine[tries[i][0] % my_count];
-        *to_out = &his[tries[i][1] % his_count];
+        *from_out = &from_ports[tries[i][0] % from_count];
+        *to_out = &to_ports[tries[i][1] % to_count];
         if (port_distance(topology, *from_out, *to_out) != TOPOLOGY_FAR) return true;
     }
-    for (uint32_t a = 0; a < my_count; a++) {
-        for (uint32_t b = 0; b < his_count; b++) {
-            uint32_t distance = port_distance(topology, &mine[a], &his[b]);
+    for (uint32_t a = 0; a < from_count; a++) {
+        for (uint32_t b = 0; b < to_count; b++) {
+            uint32_t distance = port_distance(topology, &from_ports[a], &to_ports[b]);
             if (distance >= best) continue;
             best = distance;
-            *from_out = &mine[a];
-            *to_out = &his[b];
+            *from_out = &from_ports[a];
+            *to_out = &to_ports[b];
         }
     }
     return best != TOPOLOGY_FAR;

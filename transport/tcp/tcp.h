@@ -81,7 +81,7 @@ struct tcp_peer {
     uint32_t interest;      /* epoll events requested */
     uint32_t wrote_at;      /* value of endpoint->polls at the last immediate write */
     uint64_t end_limit_ns;  /* while closing: when to stop waiting for the peer */
-    uint64_t silent_ns;     /* since when the peer's host owes an acknowledgement; 0: it does not */
+    uint64_t silent_ns;     /* time since which an acknowledgement is due; 0: none is due */
 
     struct weft_list out;       /* struct tcp_out; the first may be partly sent */
     struct weft_list announced; /* sends that wait for their grant */

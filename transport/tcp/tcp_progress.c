@@ -54,7 +54,7 @@ void tcp_sockets_changed(struct tcp_endpoint *endpoint)
 
 static uint64_t tick_ns(const struct tcp_endpoint *endpoint) { return endpoint->tuning.lost_ns / 8; }
 
-/* Whether the peer's host owes an acknowledgement. *silent_out: for how long it has been silent. */
+/* Whether an acknowledgement of the peer's host is due. *silent_out: ns since its last one. */
 static bool awaits_ack(const struct tcp_peer *tcp_peer, uint64_t *silent_ns_out)
 {
     struct tcp_info info;

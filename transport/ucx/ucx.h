@@ -363,10 +363,10 @@ void ucx_send_control(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *en
 void ucx_batch_flush(struct ucx_peer *ucx_peer);
 int ucx_batches_flush(struct ucx_endpoint *endpoint);
 void ucx_batches_drop(struct ucx_peer *ucx_peer);
-/* Sends one eager active message to op->peer: a header written into `room`, and the entries gathered in
+/* Sends one eager active message to op->peer: a header written into `header_out`, and the entries gathered in
  * the op. */
-void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UCX_WIRE_HEADER_BYTES_MAX],
-                     const void *body, size_t bytes);
+void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind,
+                     uint8_t header_out[UCX_WIRE_HEADER_BYTES_MAX], const void *body, size_t bytes);
 
 /* ucx_gather.c */
 /* whether an eager message may be gathered */

@@ -45,8 +45,8 @@ static void on_bundle_sent(void *request, ucs_status_t status, void *user_data)
     ucx_op_ended(user_data, request, status);
 }
 
-void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UCX_WIRE_HEADER_BYTES_MAX],
-                     const void *body, size_t bytes)
+void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind,
+                     uint8_t header_out[UCX_WIRE_HEADER_BYTES_MAX], const void *body, size_t bytes)
 {
     struct ucx_peer *ucx_peer = op->peer;
     struct ucx_wire_header header = {
@@ -56,7 +56,7 @@ void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UC
         .token = ucx_peer->token_out,
         .payload_bytes = bytes,
     };
-    ucx_wire_encode(&header, room);
+    ucx_wire_encode(&header, header_out);
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
         .flags = UCP_AM_SEND_FLAG_EAGER,
@@ -64,7 +64,8 @@ void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind, uint8_t room[UC
         .user_data = op,
     };
     op->holds = 1;
-    void *request = ucp_am_send_nbx(ucx_peer->ep, UCX_AM_ID, room, UCX_WIRE_FIXED_BYTES, body, bytes, &param);
+    void *request =
+        ucp_am_send_nbx(ucx_peer->ep, UCX_AM_ID, header_out, UCX_WIRE_FIXED_BYTES, body, bytes, &param);
     if (UCS_PTR_IS_ERR(request)) ucx_peer_failed(ucx_peer, UCS_PTR_STATUS(request));
     ucx_op_started(op, request);
 }

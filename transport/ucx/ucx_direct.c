@@ -19,7 +19,7 @@
 
 /* A UCX key: a map of memory domains, a memory type, then for each of 64 domains a length byte and so many
  * bytes. */
-enum { KEY_ROOM = 8 + 1 + 64 * (1 + 255) };
+enum { KEY_BYTES_MAX = 8 + 1 + 64 * (1 + 255) };
 
 /* ---- the owner ---- */
 
@@ -162,10 +162,10 @@ static struct ucx_remote *holders_notify(struct ucx_peer *ucx_peer, uint64_t win
 
 static ucp_rkey_h unpack(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
 {
-    uint8_t room[KEY_ROOM] = {0};
+    uint8_t key_bytes[KEY_BYTES_MAX] = {0};
     ucp_rkey_h rkey = NULL;
-    memcpy(room, entry->header, entry->header_bytes);
-    return ucp_ep_rkey_unpack(ucx_peer->ep, room, &rkey) == UCS_OK ? rkey : NULL;
+    memcpy(key_bytes, entry->header, entry->header_bytes);
+    return ucp_ep_rkey_unpack(ucx_peer->ep, key_bytes, &rkey) == UCS_OK ? rkey : NULL;
 }
 
 void ucx_on_key(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)

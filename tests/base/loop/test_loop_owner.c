@@ -76,7 +76,7 @@ struct thread {
     bool worked, long_park, result, expired;
     bool soon;           /* engine thread: its MEDIUM period ends soon */
     uint8_t left;        /* enum loop_owner_pending */
-    uint8_t seldom;      /* engine thread: its park mode if not SHORT; 0: SHORT */
+    uint8_t idle_park_mode;      /* engine thread: its park mode if not SHORT; 0: SHORT */
     bool ending;         /* the engine thread has seen the stop */
     uint8_t command_bit; /* bit of its command; 0: it waits for the notifier's condition */
     uint8_t packets;     /* waiting thread: waits until so many are handled; network: delivers so many */
@@ -103,7 +103,7 @@ enum fault {
 };
 static enum fault fault;
 static bool timers_pass;
-static unsigned seldom; /* park mode of the engine thread after SHORT */
+static unsigned idle_park_mode; /* park mode of the engine thread after SHORT */
 static const char *broken;
 
 static struct world *world_of(struct loop_owner *owner)
@@ -163,7 +163,7 @@ static bool is_open(const struct world *world)
 static void enter(struct world *world, const struct thread *thread)
 {
     if (world->inside) broken = "two threads step the loop";
-    if (world->owner.thread != thread->call.thread) broken = "a thread steps without the baton";
+    if (world->owner.thread != thread->call.thread) broken = "a thread steps a loop that it does not own";
     if (thread->role == WAITER && !world->owner.engine_running)
         broken = "a thread drives after the run has ended";
     world->inside = (uint8_t)(thread - world->threads + 1);
@@ -171,7 +171,9 @@ static void enter(struct world *world, const struct thread *thread)
 
 static unsigned how_parked(const struct thread *thread)
 {
-    return thread->long_park ? PARK_UNTIL_RELEASED : thread->seldom ? thread->seldom : PARK_SHORT;
+    return thread->long_park        ? PARK_UNTIL_RELEASED
+           : thread->idle_park_mode ? thread->idle_park_mode
+                                    : PARK_SHORT;
 }
 
 static void fall_asleep(struct world *world, struct thread *thread, enum sleeping how)
@@ -317,7 +319,7 @@ static void step_engine(struct world *world, struct thread *thread)
         return;
     case TOP:
         thread->long_park = false;
-        thread->seldom = seldom == PARK_LONG ? PARK_LONG : 0;
+        thread->idle_park_mode = idle_park_mode == PARK_LONG ? PARK_LONG : 0;
         thread->ending = world->owner.stop_requested != 0;
         thread->place = thread->ending ? CLAIMING : TAKING;
         if (thread->ending) thread->call.seen = 0;
@@ -342,20 +344,21 @@ static void step_engine(struct world *world, struct thread *thread)
         return;
     case PARKED:
         thread->place = LOOKING;
-        thread->soon = thread->seldom == PARK_MEDIUM && world->owner.thread == NULL && is_open(world);
+        thread->soon = thread->idle_park_mode == PARK_MEDIUM && world->owner.thread == NULL && is_open(world);
         fall_asleep(world, thread, ON_PARKED);
         return;
     case LOOKING:
         if ((result = loop_owner_park_end(&world->owner, &thread->call)) == MORE) return;
-        thread->result = result && seldom == PARK_MEDIUM;
+        thread->result = result && idle_park_mode == PARK_MEDIUM;
         thread->place = thread->long_park ? TOP : WAITED;
         return;
     case WAITED:
         if ((result = loop_owner_park_review(&world->owner, &thread->call)) == MORE) return;
         thread->place = result == REVIEW_RUN ? TOP : PARKING;
-        thread->long_park = result == REVIEW_OWNER_UNCHANGED && seldom != PARK_MEDIUM;
+        thread->long_park = result == REVIEW_OWNER_UNCHANGED && idle_park_mode != PARK_MEDIUM;
         /* woken: short period again */
-        thread->seldom = (uint8_t)(thread->seldom == PARK_MEDIUM && thread->result ? 0 : seldom);
+        thread->idle_park_mode =
+            (uint8_t)(thread->idle_park_mode == PARK_MEDIUM && thread->result ? 0 : idle_park_mode);
         thread->result = thread->soon = false;
         return;
     default:
@@ -387,7 +390,7 @@ static void step_waiter(struct world *world, struct thread *thread)
         urgent = (world->owner.in_epoll & IN_EPOLL_ENGINE) && fault != RELEASES_DO_NOT_ARM && !arm(world);
         thread->result = urgent;
         thread->left = PENDING_NONE;
-        if (seldom == PARK_MEDIUM && fault != OPEN_IS_NOT_SIGNALLED && is_open(world))
+        if (idle_park_mode == PARK_MEDIUM && fault != OPEN_IS_NOT_SIGNALLED && is_open(world))
             thread->left = PENDING_WORK;
         thread->place = RELEASING;
         return;
@@ -541,7 +544,8 @@ static bool possible(const struct world *world, int i, int choice)
     const struct thread *thread = &world->threads[i];
     if (thread->role == NO_ROLE || thread->place == OVER) return false;
     if (choice == 1) {
-        bool passes = timers_pass || (seldom == PARK_MEDIUM && (thread->seldom == 0 || thread->soon));
+        bool passes =
+            timers_pass || (idle_park_mode == PARK_MEDIUM && (thread->idle_park_mode == 0 || thread->soon));
         if (thread->role == ENGINE) return passes && thread->sleeping == ON_PARKED && !thread->long_park;
         return thread->may_expire && !thread->expired;
     }
@@ -747,7 +751,7 @@ static const char *check(const struct scenario *scenario)
     static struct world first;
     begin(scenario, &first);
     timers_pass = !scenario->untimed;
-    seldom = scenario->how;
+    idle_park_mode = scenario->how;
     return explore(&first);
 }
 

@@ -3,7 +3,7 @@
  *     elastic STEPS [KILL_RANK KILL_STEP WHERE]... [from FILE STEP] [save DIRECTORY STEP]
  *     elastic plain KILL_RANK
  *     elastic coded KILL_RANK
- *     elastic judged KILL_RANK RANKS
+ *     elastic auto KILL_RANK RANKS
  *     elastic abort RANK
  *     elastic grow MORE RANKS DIRECTORY [KILL_RANK KILL_STEP]...
  *     elastic join STEPS EPOCHS [KILL_RANK KILL_STEP]
@@ -16,8 +16,8 @@
  *
  *     plain    no steps: weft_shrink, with a group before and after
  *     coded    a tensor with top-k: a rank is killed in the third step, residuals are scaled
- *     judged   a tensor with codec auto: a rank is killed in the third step. 20 steps after RANKS ranks are
- *              there, each prints "judged: rank of ranks, hash H"
+ *     auto     a tensor with codec auto: a rank is killed in the third step. 20 steps after RANKS ranks are
+ *              there, each prints "auto: rank of ranks, hash H"
  *     grow     as without a name, until there are RANKS ranks again, one of them new, and MORE steps. New
  *              ranks receive the state from rank 0, which writes it to DIRECTORY/state-STEP. Prints
  *              "grew STEP" each time
@@ -203,7 +203,7 @@ static int coded(unsigned killed)
     return 0;
 }
 
-static enum weft_status judged_step(struct weft_session *session, struct weft_tensor *tensor, bool dies)
+static enum weft_status auto_codec_step(struct weft_session *session, struct weft_tensor *tensor, bool dies)
 {
     static float sum[COUNT];
     struct weft_request request = {{0}};
@@ -220,7 +220,7 @@ static enum weft_status judged_step(struct weft_session *session, struct weft_te
     return status;
 }
 
-static int judged(unsigned killed, uint32_t ranks)
+static int auto_codec(unsigned killed, uint32_t ranks)
 {
     struct weft_session *session;
     struct weft_tensor *tensor;
@@ -228,7 +228,7 @@ static int judged(unsigned killed, uint32_t ranks)
     struct weft_request request = {{0}};
     if (weft_init(NULL, &session) < 0) die(NULL, "init");
     weft_tensor_options_init(&options);
-    options.name = "judged";
+    options.name = "auto";
     options.dim_count = 1;
     options.dims[0] = COUNT;
     options.mode = WEFT_MODE_ALL_REDUCE;
@@ -245,13 +245,13 @@ static int judged(unsigned killed, uint32_t ranks)
             until = 0;
         }
         take = false;
-        enum weft_status status = judged_step(session, tensor, dies);
+        enum weft_status status = auto_codec_step(session, tensor, dies);
         if (status < 0 && status != WEFT_ERR_SHRUNK && status != WEFT_ERR_GREW) die(session, "a step");
         take = status == WEFT_ERR_GREW;
         if (status == WEFT_OK && !until && weft_ranks(session) == ranks && (weft_step_next(session) > 4))
             until = weft_step_next(session) + 20;
     }
-    printf("judged: %u of %u, hash %016llx\n", weft_rank(session), weft_ranks(session),
+    printf("auto: %u of %u, hash %016llx\n", weft_rank(session), weft_ranks(session),
            (unsigned long long)hash_state());
     weft_finalize(session);
     return 0;
@@ -323,7 +323,7 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     if (status == WEFT_ERR_SHRUNK) return 0;
     if (status < 0) die(session, "step_begin");
     if (reported_ranks == 0) reported_ranks = ranks;
-    if (ranks != reported_ranks) die(session, "other ranks, and no call has said so");
+    if (ranks != reported_ranks) die(session, "the number of ranks changed, and no call reported it");
     make_gradients(born, *runs);
     if (weft_call_start(session,
                         WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = &mean, .out = &mean, .count = 1,
@@ -431,8 +431,8 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "abort") == 0) return aborted((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "plain") == 0) return plain((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "coded") == 0) return coded((unsigned)atoi(argv[2]));
-    if (argc == 4 && strcmp(argv[1], "judged") == 0)
-        return judged((unsigned)atoi(argv[2]), (uint32_t)atoi(argv[3]));
+    if (argc == 4 && strcmp(argv[1], "auto") == 0)
+        return auto_codec((unsigned)atoi(argv[2]), (uint32_t)atoi(argv[3]));
     if (argc >= 4 && strcmp(argv[1], "join") == 0)
         return joins(strtoull(argv[2], NULL, 10), atoi(argv[3]), argc > 4 ? (unsigned)atoi(argv[4]) : 99,
                      argc > 5 ? strtoull(argv[5], NULL, 10) : 0);

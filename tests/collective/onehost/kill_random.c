@@ -263,7 +263,7 @@ static bool names(const char *text, uint32_t rank)
     return false;
 }
 
-static bool judge(uint32_t victim)
+static bool check_culprit(uint32_t victim)
 {
     bool fine = true;
     enum weft_status expected = board->stops ? WEFT_ERR_DEADLINE : WEFT_ERR_PEER_LOST;
@@ -308,7 +308,7 @@ static bool strike(uint64_t seed, bool may_tcp, double *took_ms_out)
     if (held) wait_ended(victim, PATIENCE_MS);
     usleep(5000);
     atomic_store(&board->release, 1);
-    if (fine) fine = judge(victim);
+    if (fine) fine = check_culprit(victim);
     for (uint32_t r = 0; r < board->ranks; r++) {
         if (!fine || r == victim) kill(pids[r], SIGKILL);
         waitpid(pids[r], NULL, 0);

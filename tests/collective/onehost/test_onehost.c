@@ -62,13 +62,13 @@ static void with_staging(void (*test)(void))
     plain_buffers = false;
 }
 
-#define EVERYBODY (SHM_RANKS_MAX + 1)
+#define ALL_RANKS (SHM_RANKS_MAX + 1)
 
 struct how {
     bool in_place;
     bool mixed_places; /* every other rank in place */
     uint32_t shift;    /* bytes of misalignment of rank r: r * shift */
-    uint32_t unmapped; /* this rank's buffers are unmapped; SHM_RANKS_MAX: none; EVERYBODY: all */
+    uint32_t unmapped; /* this rank's buffers are unmapped; SHM_RANKS_MAX: none; ALL_RANKS: all */
 };
 
 static void run_call(const struct call *call, const struct how *how, enum weft_plan_id plan)
@@ -80,7 +80,7 @@ static void run_call(const struct call *call, const struct how *how, enum weft_p
     call_name(call, name, sizeof name);
     for (uint32_t r = 0; r < call->ranks; r++) {
         bool in_place = how->mixed_places ? r % 2 : how->in_place;
-        if (how->unmapped == r || how->unmapped == EVERYBODY) posted_prepare(&posted[r], call, r, in_place);
+        if (how->unmapped == r || how->unmapped == ALL_RANKS) posted_prepare(&posted[r], call, r, in_place);
         else {
             assert_true(posted_bytes(call) + r * how->shift <= RANK_BUFFER_BYTES);
             posted_prepare_at(&posted[r], call, r, in_place, rank_buffers[r] + r * how->shift);
@@ -209,7 +209,7 @@ static void ordinary_memory(void **state)
                                         .count = (k == 0 && t == 0 ? 70003 : 5003) / (thorough ? 1 : 4) + r,
                                         .seed = r + k};
                     run_call(&call,
-                             &(struct how){.in_place = (r + k) % 2, .unmapped = r < ranks ? r : EVERYBODY},
+                             &(struct how){.in_place = (r + k) % 2, .unmapped = r < ranks ? r : ALL_RANKS},
                              WEFT_PLAN_ONE_HOST);
                 }
             for (size_t k = 0; k < KINDS && ranks == 2; k++) { /* more rounds than a stage has slots */
@@ -220,7 +220,7 @@ static void ordinary_memory(void **state)
                                     .root = k % 2,
                                     .seed = k + t,
                                     .count = 132007 / weft_dtype_bytes(dtypes[k % 4])};
-                run_call(&call, &(struct how){.in_place = k % 2, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
+                run_call(&call, &(struct how){.in_place = k % 2, .unmapped = ALL_RANKS}, WEFT_PLAN_ONE_HOST);
             }
             buffers_close(ranks);
             shm_ranks_close(&shm_ranks);
@@ -257,7 +257,7 @@ static void scaled(void **state)
                                           .mixed_places = seed % 5 == 0,
                                           .unmapped = where == 0   ? SHM_RANKS_MAX
                                                       : where == 1 ? (uint32_t)(seed % ranks)
-                                                                   : EVERYBODY};
+                                                                   : ALL_RANKS};
                         run_call(&call, &how, WEFT_PLAN_ONE_HOST);
                     }
             struct call call = {.kind = WEFT_COLL_ALL_REDUCE,
@@ -267,7 +267,7 @@ static void scaled(void **state)
                                 .count = 150001,
                                 .seed = seed++};
             for (int i = 0; i < 2 && ranks == 2; i++)
-                run_call(&call, &(struct how){.in_place = i, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
+                run_call(&call, &(struct how){.in_place = i, .unmapped = ALL_RANKS}, WEFT_PLAN_ONE_HOST);
             buffers_close(ranks);
             shm_ranks_close(&shm_ranks);
         }
@@ -328,7 +328,7 @@ static void both_ways(void **state)
                                 .count = 66003,
                                 .seed = i};
             bool in_place = i / 6 % 2;
-            run_call(&call, &(struct how){.in_place = in_place, .unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
+            run_call(&call, &(struct how){.in_place = in_place, .unmapped = ALL_RANKS}, WEFT_PLAN_ONE_HOST);
             /* which rank is in place depends on the root */
             if (i % 6 < 5 || call.kind == WEFT_COLL_BROADCAST || call.kind == WEFT_COLL_REDUCE) continue;
             const struct onehost_method_stats *stats =
@@ -396,7 +396,7 @@ static void unequal_once(enum weft_coll_kind kind, uint32_t root, uint64_t longe
     bool done = false;
     for (uint32_t r = 0; r < shm_ranks.ranks; r++) {
         plain[r] = calloc(1, RANK_BUFFER_BYTES);
-        uint16_t *in = unmapped == r || unmapped == EVERYBODY ? plain[r] : (uint16_t *)rank_buffers[r] + r,
+        uint16_t *in = unmapped == r || unmapped == ALL_RANKS ? plain[r] : (uint16_t *)rank_buffers[r] + r,
                  *out = in + RANK_BUFFER_BYTES / 4;
         memset(in, 0xa5, RANK_BUFFER_BYTES - 64);
         uint64_t sent = lay_out(kind, r, root, longest, in, counts, counts_out);
@@ -461,7 +461,7 @@ static void known_once(bool gathers, uint64_t longest, uint32_t unmapped, bool i
     for (uint32_t r = 0; r < shm_ranks.ranks; r++) at[r + 1] = at[r] + (counts[r] = piece_at(r, 0, longest));
     for (uint32_t r = 0; r < shm_ranks.ranks; r++) {
         plain[r] = malloc(RANK_BUFFER_BYTES);
-        int32_t *in = unmapped == r || unmapped == EVERYBODY ? plain[r] : (int32_t *)rank_buffers[r] + r,
+        int32_t *in = unmapped == r || unmapped == ALL_RANKS ? plain[r] : (int32_t *)rank_buffers[r] + r,
                 *out = in + RANK_BUFFER_BYTES / 8;
         memset(in, FAR, RANK_BUFFER_BYTES - 64);
         if (in_place && gathers) in = out + at[r];
@@ -505,7 +505,7 @@ static void known_pieces(void **state)
         buffers_open(ranks);
         run_barrier(WEFT_PLAN_DIRECT);
         for (uint32_t i = 0; i < 5 * 2 * 2 * 3; i++) {
-            uint32_t unmapped = i % 3 == 0 ? SHM_RANKS_MAX : i % 3 == 1 ? EVERYBODY : ranks - 1;
+            uint32_t unmapped = i % 3 == 0 ? SHM_RANKS_MAX : i % 3 == 1 ? ALL_RANKS : ranks - 1;
             known_once(i / 3 % 2, longest[i / 12], unmapped, i / 6 % 2);
         }
         buffers_close(ranks);
@@ -558,7 +558,7 @@ static void unequal_pieces(void **state)
                     for (uint32_t how = 0; how < 4; how++)
                         unequal_once(of_pieces[k], (ranks - 1 + how) % ranks, lengths[n],
                                      how == 2   ? (uint32_t)n % ranks
-                                     : how == 3 ? EVERYBODY
+                                     : how == 3 ? ALL_RANKS
                                                 : SHM_RANKS_MAX,
                                      how % 2);
             buffers_close(ranks);
@@ -587,7 +587,7 @@ static void rounds_of_long_ago(void **state)
                              onehost->salt +
                                  (onehost->next_seq + 1 - ONEHOST_ROUNDS_MAX) * ONEHOST_ROUNDS_MAX + 1000);
         }
-        run_call(&call, &(struct how){.unmapped = EVERYBODY}, WEFT_PLAN_ONE_HOST);
+        run_call(&call, &(struct how){.unmapped = ALL_RANKS}, WEFT_PLAN_ONE_HOST);
     }
     buffers_close(2);
     shm_ranks_close(&shm_ranks);
@@ -826,11 +826,11 @@ static void mismatch_of_ways(void **state)
                {WEFT_COLL_ALL_REDUCE, WEFT_PLAN_RING, "differs in the plan"},
                {WEFT_COLL_ALL_TO_ALL, WEFT_PLAN_DIRECT, "differs in the operation"}};
     for (uint32_t i = 0; i < 12; i++) {
-        uint32_t ranks = 2 + i % 2, who = i / 3 % ranks;
+        uint32_t ranks = 2 + i % 2, culprit = i / 3 % ranks;
         uint64_t count = i < 6 ? 2 : 5000;
         failures_open(ranks);
         for (uint32_t r = 0; r < ranks; r++) {
-            if (r != who) {
+            if (r != culprit) {
                 post_one(r, count, WEFT_SUM, 0);
                 continue;
             }
@@ -849,7 +849,7 @@ static void mismatch_of_ways(void **state)
         /* by comparison: deadlines are minutes away */
         assert_true(shm_ranks_run(&shm_ranks, &all_done, SHM_RANKS_MAX));
         char name[16];
-        snprintf(name, sizeof name, "rank %u", who);
+        snprintf(name, sizeof name, "rank %u", culprit);
         for (uint32_t r = 0; r < ranks; r++) {
             assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
             if (!strstr(outcomes[r].text, odd[i % 3].what) || !strstr(outcomes[r].text, name))
@@ -1256,7 +1256,7 @@ static void bound_to_few_processors(void **state)
 
 /* The longest copy-in of each kind and one element more: two ranks on one core, and three; with a core per
  * rank. */
-static void said(void **state)
+static void copy_in(void **state)
 {
     (void)state;
     enum { KIB = 1024 };
@@ -1310,7 +1310,7 @@ static void said(void **state)
                 for (uint32_t r = 0; r < count_ranks; r++)
                     assert_int_equal(onehost_uses_copyin(shm_ranks.groups[r], &args), !more);
                 run_call(&call,
-                         &(struct how){.in_place = i % 2, .unmapped = more ? SHM_RANKS_MAX : EVERYBODY},
+                         &(struct how){.in_place = i % 2, .unmapped = more ? SHM_RANKS_MAX : ALL_RANKS},
                          WEFT_PLAN_ONE_HOST);
             }
         }
@@ -1484,7 +1484,7 @@ int main(int argc, char **argv)
     thorough = argc > 1 && strcmp(argv[1], "--thorough") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits),
-        cmocka_unit_test(said),
+        cmocka_unit_test(copy_in),
         cmocka_unit_test(many_ranks_and_long),
         cmocka_unit_test(scaled),
         cmocka_unit_test(ordinary_memory),

@@ -160,7 +160,7 @@ static void one_round(unsigned seed, int signal_number, bool lengthy)
     bool held = !wait_ended(victim, signal_number == SIGSTOP ? 5000 : PATIENCE_MS);
     if (signal_number == SIGSTOP) kill(pids[victim], SIGCONT);
     if (held && signal_number != SIGSTOP)
-        fail_msg("seed %u: somebody hangs after the death of %s", seed, name);
+        fail_msg("seed %u: a rank hangs after the death of %s", seed, name);
     assert_true(wait_ended(signal_number == SIGSTOP ? RANKS : victim, PATIENCE_MS));
     usleep(20000);
     atomic_store(&board->release, 1);

@@ -669,8 +669,9 @@ static void check_end(struct model *m)
                   (unsigned long long)r->tail, (int)slot->action.kind, slot->action.peer);
         }
         /* on all ranks */
-        bool alike = c->kind == WEFT_COLL_ALL_REDUCE || gathers(c) || c->kind == WEFT_COLL_BROADCAST;
-        if (!wanted || !alike) {
+        bool is_equal_on_ranks =
+            c->kind == WEFT_COLL_ALL_REDUCE || gathers(c) || c->kind == WEFT_COLL_BROADCAST;
+        if (!wanted || !is_equal_on_ranks) {
             wanted_count = r->out_count;
             wanted = realloc(wanted, (wanted_count + 1) * sizeof *wanted);
             for (uint64_t i = 0; i < wanted_count; i++) wanted[i] = expected(m, rank, i, leaves);

@@ -161,15 +161,15 @@ static struct value *at_place(struct turned *t, const struct weft_action *a, uin
     uint64_t offset = a->place == WEFT_PLACE_INPUT    ? a->offset_in
                       : a->place == WEFT_PLACE_OUTPUT ? a->offset
                                                       : scratch;
-    uint64_t room = a->place == WEFT_PLACE_INPUT    ? t->in_count
+    uint64_t limit = a->place == WEFT_PLACE_INPUT    ? t->in_count
                     : a->place == WEFT_PLACE_OUTPUT ? t->out_count
                                                     : t->scratch_count;
     struct value *base = a->place == WEFT_PLACE_INPUT    ? t->in
                          : a->place == WEFT_PLACE_OUTPUT ? t->out
                                                          : t->scratch;
-    if (offset + a->count > room)
+    if (offset + a->count > limit)
         fault(t, "kind %d past the end: %llu + %llu of %llu", (int)a->kind, (unsigned long long)offset,
-              (unsigned long long)a->count, (unsigned long long)room);
+              (unsigned long long)a->count, (unsigned long long)limit);
     return t->failed ? NULL : base + offset;
 }
 static struct value *in_scratch(struct turned *t, const struct weft_action *a)

@@ -124,10 +124,10 @@ enum spread { SPREAD_EVEN, SPREAD_UNEVEN, SPREAD_IN_TURN, SPREADS };
 static void spread_ranks(enum spread spread, uint32_t ranks, uint32_t size, uint32_t *host_of)
 {
     for (uint32_t r = 0, host = 0, taken = 0; r < ranks; r++) {
-        uint32_t room = spread == SPREAD_UNEVEN ? 1 + (host * 5 + size) % (2 * size) : size;
+        uint32_t host_size = spread == SPREAD_UNEVEN ? 1 + (host * 5 + size) % (2 * size) : size;
         if (spread == SPREAD_IN_TURN) host_of[r] = r % ((ranks + size - 1) / size) * 7;
         else host_of[r] = host;
-        if (++taken == room) host++, taken = 0;
+        if (++taken == host_size) host++, taken = 0;
     }
 }
 
@@ -773,7 +773,7 @@ static void all_mixtures(const struct weft_plan_args calls[2], uint32_t p)
             weft_plan_next(&c.cursors[r], &c.next[r]);
         }
         if (!one_finds_out(&c, p))
-            fail_msg("%u ranks, those of %#x called %s %s, the others %s %s: nobody finds out", p, mixture,
+            fail_msg("%u ranks, those of %#x called %s %s, the others %s %s: no rank detects it", p, mixture,
                      weft_plan_name(calls[1].plan), weft_coll_kind_name(calls[1].kind),
                      weft_plan_name(calls[0].plan), weft_coll_kind_name(calls[0].kind));
     }
@@ -861,7 +861,7 @@ static void names_and_choice(void **state)
     question.forced_plan = WEFT_PLAN_HALVING;
     assert_int_equal(weft_plan_choose(&question, NULL), WEFT_PLAN_HALVING);
     assert_in_range(weft_plan_explain(&question, text, sizeof text), 40, sizeof text - 1);
-    assert_non_null(strstr(text, "halving (as told)"));
+    assert_non_null(strstr(text, "halving (forced)"));
     assert_non_null(strstr(text, "; a message handed over ")); /* all constants of the model */
     assert_non_null(strstr(text, " ns, passed over 0.100 ns, incast 4.0 %"));
     assert_in_range(weft_plan_explain(&question, text, 20), 20, 400); /* cut, not overrun */
@@ -949,12 +949,12 @@ static void one_host_by_size(void **state)
                                                   .wide_bytes = 4,
                                                   .cost = &cost};
             uint64_t before = weft_onehost_model_ns(&question, 2),
-                     said = plan_onehost_copyin_limit_direct(host_kinds[k], ranks, ranks > 2);
+                     copyin_limit = plan_onehost_copyin_limit_direct(host_kinds[k], ranks, ranks > 2);
             while (question.bytes < 1u << 30) {
                 uint64_t from = question.bytes * (pieces ? ranks : 1);
                 question.bytes += question.bytes / 10 + 1;
                 uint64_t to = question.bytes * (pieces ? ranks : 1), ns = weft_onehost_model_ns(&question, 2);
-                bool held_no_more = from <= said && to > said;
+                bool held_no_more = from <= copyin_limit && to > copyin_limit;
                 uint64_t all = moved_of_all(host_kinds[k], ranks, question.bytes),
                          past = plan_onehost_nt_sum_bytes(32 << 20, 4 << 20);
                 bool goes_past = all >= past && all * 10 / 12 < past;
@@ -989,20 +989,20 @@ static void one_host_does_not_leap(void **state)
                                                         .last_cache_kib = 32768,
                                                         .nt_store_ps = 17}};
     for (uint32_t ranks = 2; ranks <= 64; ranks++)
-        for (int crowded = 0; crowded < 2; crowded++) {
+        for (int is_oversubscribed = 0; is_oversubscribed < 2; is_oversubscribed++) {
             struct weft_link_cost cost = {.pairs = 1,
                                           .latency_ns = 1000,
                                           .bytes_per_second = 8000000000,
                                           .sum_ps = 11,
                                           .pass_ps = 25,
-                                          .memory = measured[crowded]};
+                                          .memory = measured[is_oversubscribed]};
             struct weft_plan_question question = {.kind = WEFT_COLL_ALL_REDUCE,
                                                   .ranks = ranks,
                                                   .bytes = 8,
                                                   .elem_bytes = 4,
                                                   .wide_bytes = 4,
                                                   .cost = &cost};
-            uint32_t processors = crowded ? ranks / 2 : ranks;
+            uint32_t processors = is_oversubscribed ? ranks / 2 : ranks;
             for (uint64_t before = weft_onehost_model_ns(&question, processors); question.bytes < 1u << 28;) {
                 question.bytes += question.bytes / 100 + 1;
                 uint64_t ns = weft_onehost_model_ns(&question, processors), all = 2 * ranks * question.bytes;
@@ -1024,24 +1024,25 @@ static void one_host_says(void **state)
     cost.memory.slices_overhead_ns = 999999999;
     for (size_t k = 0; k < HOST_KINDS; k++)
         for (uint32_t ranks = 2; ranks <= 64; ranks++)
-            for (int crowded = 0; crowded < 2; crowded++) {
+            for (int is_oversubscribed = 0; is_oversubscribed < 2; is_oversubscribed++) {
                 bool pieces = host_kinds[k] == WEFT_COLL_REDUCE_SCATTER ||
                               host_kinds[k] == WEFT_COLL_SCATTER || host_kinds[k] == WEFT_COLL_ALL_TO_ALL;
-                uint64_t said = plan_onehost_copyin_limit_direct(host_kinds[k], ranks, crowded),
-                         most = plan_onehost_copyin_limit(host_kinds[k], ranks, crowded),
+                uint64_t copyin_limit =
+                             plan_onehost_copyin_limit_direct(host_kinds[k], ranks, is_oversubscribed),
+                         most = plan_onehost_copyin_limit(host_kinds[k], ranks, is_oversubscribed),
                          one = pieces ? ranks : 1;
-                assert_in_range(said, 1024, most);
-                assert_in_range(most, said, PLAN_ONEHOST_COPYIN_BYTES_MAX);
+                assert_in_range(copyin_limit, 1024, most);
+                assert_in_range(most, copyin_limit, PLAN_ONEHOST_COPYIN_BYTES_MAX);
                 assert_true(most <= plan_onehost_copyin_limit(host_kinds[k], ranks, true));
                 struct weft_plan_question question = {.kind = host_kinds[k],
                                                       .ranks = ranks,
-                                                      .bytes = said / one,
+                                                      .bytes = copyin_limit / one,
                                                       .elem_bytes = 1,
                                                       .wide_bytes = 4,
                                                       .cost = &cost};
-                assert_true(weft_onehost_model_ns(&question, crowded ? 1 : ranks) < 999999999);
+                assert_true(weft_onehost_model_ns(&question, is_oversubscribed ? 1 : ranks) < 999999999);
                 question.bytes++;
-                assert_true(weft_onehost_model_ns(&question, crowded ? 1 : ranks) > 999999999);
+                assert_true(weft_onehost_model_ns(&question, is_oversubscribed ? 1 : ranks) > 999999999);
             }
     assert_int_equal(plan_onehost_copyin_limit(WEFT_COLL_ALL_REDUCE, 2, false), 64 << 10);
     assert_int_equal(plan_onehost_copyin_limit(WEFT_COLL_ALL_REDUCE, 3, false), 8 << 10);

@@ -1,5 +1,5 @@
-/* test_codec_tuner.c - the judge: candidates from text, the model against a plain simulation, the search
- * against every fixed choice and against all choices, and when the judge changes its mind. */
+/* test_codec_tuner.c - the codec tuner: candidates from text, the model against a plain simulation, the
+ * search against every fixed choice and against all choices, and the conditions of a change. */
 #include <math.h>
 
 #include "tests/compress/compress_fixture.h"
@@ -245,7 +245,7 @@ static void test_refused_and_unusable(void **state)
     }
 }
 
-/* ---- the judge ---- */
+/* ---- the tuner ---- */
 
 /* One tensor of 10 MB: dense, or a tenth of it for 4 ms of work. */
 static struct weft_codec_tuner_input one_tensor(double bytes_per_second, double compute_ns)
@@ -262,7 +262,7 @@ static struct weft_codec_tuner_input one_tensor(double bytes_per_second, double 
 #define SLOW 1.25e8  /* dense 80 ms, coded 12 ms */
 #define FAST 1.25e10 /* dense 0.8 ms, coded 4.1 ms */
 
-static struct weft_codec_tuner *judge_of(uint32_t count)
+static struct weft_codec_tuner *tuner_of(uint32_t count)
 {
     struct weft_codec_tuner *tuner;
     assert_int_equal(weft_codec_tuner_create(weft_env_system(), NULL, count, &tuner), WEFT_OK);
@@ -279,11 +279,11 @@ static enum weft_codec_decision look(struct weft_codec_tuner *tuner, double byte
 
 static void test_first_look(void **state)
 {
-    struct weft_codec_tuner *tuner = judge_of(1);
+    struct weft_codec_tuner *tuner = tuner_of(1);
     assert_int_equal(look(tuner, FAST, 0, 0), WEFT_CODEC_DECISION_KEEP);
     assert_int_equal(weft_codec_tuner_choices(tuner)[0], 0);
     weft_codec_tuner_free(tuner);
-    tuner = judge_of(1);
+    tuner = tuner_of(1);
     assert_int_equal(look(tuner, SLOW, 0, 0), WEFT_CODEC_DECISION_CHANGE);
     assert_int_equal(weft_codec_tuner_choices(tuner)[0], 1);
     assert_int_equal(weft_codec_tuner_revision(tuner), 1);
@@ -293,11 +293,11 @@ static void test_first_look(void **state)
 /* What is hidden behind computation gains nothing by being small. */
 static void test_hidden_is_dense(void **state)
 {
-    struct weft_codec_tuner *tuner = judge_of(1);
+    struct weft_codec_tuner *tuner = tuner_of(1);
     assert_int_equal(look(tuner, SLOW, 2e8, 0), WEFT_CODEC_DECISION_KEEP);
     assert_int_equal(weft_codec_tuner_choices(tuner)[0], 0);
     weft_codec_tuner_free(tuner);
-    tuner = judge_of(1); /* nothing was known of the computation when it began */
+    tuner = tuner_of(1); /* nothing was known of the computation when it began */
     assert_int_equal(look(tuner, SLOW, 0, 0), WEFT_CODEC_DECISION_CHANGE);
     int looks = 0;
     while (weft_codec_tuner_choices(tuner)[0] != 0 && looks < 20) {
@@ -312,7 +312,7 @@ static void test_hidden_is_dense(void **state)
  * back; a single odd look does neither. */
 static void test_bandwidth_flips(void **state)
 {
-    struct weft_codec_tuner *tuner = judge_of(1);
+    struct weft_codec_tuner *tuner = tuner_of(1);
     look(tuner, SLOW, 0, 0);
     for (int flip = 0; flip < 6; flip++) {
         const double now = flip % 2 ? SLOW : FAST, before = flip % 2 ? FAST : SLOW;
@@ -329,7 +329,7 @@ static void test_bandwidth_flips(void **state)
 
 static void test_changes_are_bounded(void **state)
 {
-    struct weft_codec_tuner *tuner = judge_of(1);
+    struct weft_codec_tuner *tuner = tuner_of(1);
     int changes = 0;
     for (int i = 0; i < 100000; i++)
         changes += look(tuner, i / 50 % 2 ? SLOW : FAST, 0, 0) != WEFT_CODEC_DECISION_KEEP;
@@ -340,7 +340,7 @@ static void test_changes_are_bounded(void **state)
 /* A gain below the margin is not worth a change. */
 static void test_margin(void **state)
 {
-    struct weft_codec_tuner *tuner = judge_of(1);
+    struct weft_codec_tuner *tuner = tuner_of(1);
     struct weft_codec_tuner_input figures = one_tensor(SLOW, 0);
     costs[0][1].wire_bytes = 1e7; /* the same, at first */
     assert_int_equal(weft_codec_tuner_update(tuner, &figures), WEFT_CODEC_DECISION_KEEP);
@@ -355,9 +355,9 @@ static void test_margin(void **state)
 }
 
 /* One that has gone over to the coded candidate when the link became slow: a step took 80 ms before that. */
-static struct weft_codec_tuner *judge_on_trial(void)
+static struct weft_codec_tuner *tuner_on_trial(void)
 {
-    struct weft_codec_tuner *tuner = judge_of(1);
+    struct weft_codec_tuner *tuner = tuner_of(1);
     look(tuner, FAST, 0, 1e7);
     for (int i = 0; i < 3; i++) look(tuner, SLOW, 0, 8e7);
     assert_int_equal(weft_codec_tuner_choices(tuner)[0], 1);
@@ -367,7 +367,7 @@ static struct weft_codec_tuner *judge_on_trial(void)
 /* Faster by the model, slower by the clock: reverted, and not tried again on this link. */
 static void test_trial(void **state)
 {
-    struct weft_codec_tuner *tuner = judge_on_trial();
+    struct weft_codec_tuner *tuner = tuner_on_trial();
     assert_int_equal(look(tuner, SLOW, 0, 8.8e7), WEFT_CODEC_DECISION_KEEP);
     assert_int_equal(look(tuner, SLOW, 0, 8.8e7), WEFT_CODEC_DECISION_REVERT);
     assert_int_equal(weft_codec_tuner_choices(tuner)[0], 0);
@@ -382,7 +382,7 @@ static void test_trial(void **state)
 /* One look is enough when it is much slower. */
 static void test_plainly_slower(void **state)
 {
-    struct weft_codec_tuner *tuner = judge_on_trial();
+    struct weft_codec_tuner *tuner = tuner_on_trial();
     assert_int_equal(look(tuner, SLOW, 0, 1.2e8), WEFT_CODEC_DECISION_REVERT);
     assert_int_equal(weft_codec_tuner_choices(tuner)[0], 0);
     weft_codec_tuner_free(tuner);
@@ -393,7 +393,7 @@ static void test_plainly_slower(void **state)
 static void test_exploring(void **state)
 {
     for (int better = 0; better < 2; better++) {
-        struct weft_codec_tuner *tuner = judge_of(2);
+        struct weft_codec_tuner *tuner = tuner_of(2);
         struct weft_codec_tuner_input figures = one_tensor(SLOW, 0);
         costs[0][1] =
             (struct weft_codec_cost){.wire_bytes = 1e5, .hops = 2, .encode_ns = 1e6}; /* 1.8 ms each */
@@ -427,7 +427,7 @@ static void test_exploring(void **state)
 static void test_nonsense_decides_nothing(void **state)
 {
     static const double odd[] = {NAN, -1, INFINITY, -INFINITY};
-    struct weft_codec_tuner *tuner = judge_of(1);
+    struct weft_codec_tuner *tuner = tuner_of(1);
     for (int field = 0; field < 5; field++) {
         for (int i = 0; i < 4; i++) {
             struct weft_codec_tuner_input figures = one_tensor(SLOW, 0);
@@ -445,10 +445,10 @@ static void test_nonsense_decides_nothing(void **state)
     weft_codec_tuner_free(tuner);
 }
 
-/* Equal figures give equal answers, in another judge at another address too. */
+/* Equal figures give equal answers, in another tuner at another address too. */
 static void test_deterministic(void **state)
 {
-    struct weft_codec_tuner *a = judge_of(20), *b = judge_of(20);
+    struct weft_codec_tuner *a = tuner_of(20), *b = tuner_of(20);
     seed = 15;
     for (int i = 0; i < 300; i++) {
         const struct weft_codec_tuner_input figures = random_figures(20);

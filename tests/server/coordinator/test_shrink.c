@@ -655,7 +655,7 @@ struct worker {
 };
 
 /* A message for a worker. A loss stops it; Shrunk puts it into the new membership. */
-static void hear(struct worker *worker, const Control *message, uint64_t *steps_of_epoch,
+static void receive_message(struct worker *worker, const Control *message, uint64_t *steps_of_epoch,
                  uint32_t *sizes_of_epoch)
 {
     if (message->body_case == BODY(MEMBER_LOST) && message->member_lost->epoch > worker->announced_epoch)
@@ -709,7 +709,7 @@ static void one_seed(uint64_t seed)
             harness_ready(h, worker->connection);
         } else if (message && message->body_case == BODY(GO)) {
             worker->step = message->go->committed;
-        } else if (message) hear(worker, message, steps_of_epoch, sizes_of_epoch);
+        } else if (message) receive_message(worker, message, steps_of_epoch, sizes_of_epoch);
         else if (event < 200 && alive > 2 && below(25) == 0 && (worker->in_force || below(2))) {
             uint32_t others = 0; /* at least one active worker must stay */
             for (uint32_t i = 0; i < count; i++)
@@ -739,7 +739,7 @@ static void one_seed(uint64_t seed)
             settled &= !workers[i].alive || (workers[i].together >= 2 && workers[i].size == alive);
         if (settled) break;
         if (event == 7999)
-            fail_msg("replay: WEFT_TEST_SEED=%llu: they never came together", (unsigned long long)seed);
+            fail_msg("replay: WEFT_TEST_SEED=%llu: the members never agreed", (unsigned long long)seed);
     }
     assert_int_equal(h->ended_count, 0);
     harness_free(h);

@@ -55,7 +55,7 @@ static void follow(struct fleet *fleet, uint32_t epoch)
 
 /* A push, or another request, of the worker that is `rank` in that epoch. Every element of a push is `value`.
  */
-static void say(struct fleet *fleet, uint32_t worker, uint32_t rank, uint32_t epoch, uint32_t chunk,
+static void send_request(struct fleet *fleet, uint32_t worker, uint32_t rank, uint32_t epoch, uint32_t chunk,
                 enum weft_wire_kind kind, uint64_t step, float value, struct fleet_request *request)
 {
     struct weft_wire_header header = fleet_header(fleet, worker, chunk, kind, step);
@@ -101,10 +101,10 @@ static void closed_steps_are_replied_again_and_others_restart(void **state)
     struct fleet *fleet = start();
     struct fleet_request r[10];
     for (uint32_t w = 0; w < WORKERS; w++)
-        say(fleet, w, w, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, (float)(3 * w), &r[w]);
+        send_request(fleet, w, w, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, (float)(3 * w), &r[w]);
     for (uint32_t w = 0; w < WORKERS; w++) expect_all(fleet, &r[w], MEAN, 3);
-    say(fleet, 0, 0, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 10, &r[3]);
-    say(fleet, LOST, LOST, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[4]);
+    send_request(fleet, 0, 0, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 10, &r[3]);
+    send_request(fleet, LOST, LOST, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[4]);
     fleet_settle(fleet, WEFT_SECONDS(1));
     const uint64_t closed = engine_of(fleet)->stats.rounds_closed;
     fleet_kill_worker(fleet, LOST);
@@ -112,9 +112,9 @@ static void closed_steps_are_replied_again_and_others_restart(void **state)
     follow(fleet, FLEET_EPOCH + 1);
     for (uint32_t rank = 0; rank < 2; rank++) {
         /* not handled */
-        say(fleet, 2 * rank, rank, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 70, &r[5 + rank]);
-        say(fleet, 2 * rank, rank, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, (float)(4 + rank * 2),
-            &r[7 + rank]);
+        send_request(fleet, 2 * rank, rank, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 70, &r[5 + rank]);
+        send_request(fleet, 2 * rank, rank, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1,
+                     (float)(4 + rank * 2), &r[7 + rank]);
     }
     for (uint32_t rank = 0; rank < 2; rank++) {
         expect_all(fleet, &r[5 + rank], MEAN, 3);
@@ -136,21 +136,21 @@ static void who_rested_counts_again(void **state)
     uint64_t incarnations[WORKERS];
     for (uint32_t w = 0; w < WORKERS; w++) incarnations[w] = engine_of(fleet)->worker[w].incarnation;
     for (uint32_t w = 0; w < WORKERS; w++)
-        say(fleet, w, w, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, (float)(3 * w), &r[w]);
+        send_request(fleet, w, w, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, (float)(3 * w), &r[w]);
     for (uint32_t w = 0; w < WORKERS; w++) expect_all(fleet, &r[w], MEAN, 3);
     follow(fleet, FLEET_EPOCH + 1);
     for (uint32_t step = 2; step <= 3; step++) {
         for (uint32_t rank = 0; rank < 2; rank++)
-            say(fleet, 2 * rank, rank, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, step,
+            send_request(fleet, 2 * rank, rank, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, step,
                 (float)(4 + rank * 2), &r[2 * step - 1 + rank]);
         for (uint32_t rank = 0; rank < 2; rank++) expect_all(fleet, &r[2 * step - 1 + rank], MEAN, 5);
     }
     follow_all(fleet, FLEET_EPOCH + 2, incarnations);
-    say(fleet, LOST, LOST, FLEET_EPOCH + 2, MEAN, WEFT_WIRE_PULL, 1, 0, &r[7]);
+    send_request(fleet, LOST, LOST, FLEET_EPOCH + 2, MEAN, WEFT_WIRE_PULL, 1, 0, &r[7]);
     expect_all(fleet, &r[7], MEAN, 5);
     assert_int_equal(r[7].result.step, 3);
     for (uint32_t w = 0; w < WORKERS; w++)
-        say(fleet, w, w, FLEET_EPOCH + 2, MEAN, WEFT_WIRE_PUSH_PULL, 4, (float)(6 * w), &r[8 + w]);
+        send_request(fleet, w, w, FLEET_EPOCH + 2, MEAN, WEFT_WIRE_PUSH_PULL, 4, (float)(6 * w), &r[8 + w]);
     for (uint32_t w = 0; w < WORKERS; w++) expect_all(fleet, &r[8 + w], MEAN, 6);
     finish(fleet, r, 11);
 }
@@ -160,7 +160,7 @@ static void epochs_before_get_no_answer_and_epochs_behind_wait(void **state)
     struct fleet *fleet = start();
     struct fleet_request r[8];
     /* it is in an epoch that the shard has not reached */
-    say(fleet, 0, 0, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 4, &r[0]);
+    send_request(fleet, 0, 0, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 4, &r[0]);
     fleet_settle(fleet, WEFT_MS(1));
     assert_false(r[0].answered);
     assert_false(weft_list_empty(&engine_of(fleet)->newer_epoch));
@@ -168,13 +168,13 @@ static void epochs_before_get_no_answer_and_epochs_behind_wait(void **state)
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
     assert_false(weft_list_empty(&engine_of(fleet)->newer_epoch));
     /* it is in an epoch that the shard has left */
-    say(fleet, 2, 2, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[1]);
+    send_request(fleet, 2, 2, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[1]);
     fleet_settle(fleet, WEFT_MS(1));
     assert_false(r[0].answered || r[1].answered || r[1].sending);
     assert_int_equal(engine_of(fleet)->stats.pushes, 0);
     follow(fleet, FLEET_EPOCH + 1);
-    say(fleet, 2, 2, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[2]);
-    say(fleet, 2, 1, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 8, &r[3]);
+    send_request(fleet, 2, 2, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[2]);
+    send_request(fleet, 2, 1, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 8, &r[3]);
     expect_all(fleet, &r[0], MEAN, 6);
     expect_all(fleet, &r[3], MEAN, 6);
     assert_false(r[1].answered || r[2].answered);
@@ -185,16 +185,16 @@ static void pulls_and_answers_are_forgotten(void **state)
 {
     struct fleet *fleet = start();
     struct fleet_request r[8];
-    say(fleet, 0, 0, FLEET_EPOCH, MEAN, WEFT_WIRE_PULL, 1, 0, &r[0]);
-    say(fleet, 2, 2, FLEET_EPOCH, MEAN, WEFT_WIRE_PULL, 1, 0, &r[1]);
+    send_request(fleet, 0, 0, FLEET_EPOCH, MEAN, WEFT_WIRE_PULL, 1, 0, &r[0]);
+    send_request(fleet, 2, 2, FLEET_EPOCH, MEAN, WEFT_WIRE_PULL, 1, 0, &r[1]);
     fleet_settle(fleet, WEFT_MS(1));
     assert_false(weft_list_empty(&engine_of(fleet)->pulls));
     fleet_kill_worker(fleet, LOST);
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
     assert_true(weft_list_empty(&engine_of(fleet)->pulls));
     follow(fleet, FLEET_EPOCH + 1);
-    say(fleet, 0, 0, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 2, &r[2]);
-    say(fleet, 2, 1, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 4, &r[3]);
+    send_request(fleet, 0, 0, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 2, &r[2]);
+    send_request(fleet, 2, 1, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 4, &r[3]);
     expect_all(fleet, &r[2], MEAN, 3);
     expect_all(fleet, &r[3], MEAN, 3);
     assert_false(r[0].answered || r[1].answered);
@@ -207,7 +207,7 @@ static void members_come_when_all_is_quiet(void **state)
     struct fleet *fleet = start();
     struct fleet_request r[8];
     for (uint32_t w = 0; w < WORKERS; w++)
-        say(fleet, w, w, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 7, &r[w]);
+        send_request(fleet, w, w, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 7, &r[w]);
     struct shard_chunk *chunk = fleet_shard_chunk(fleet, LONG);
     for (int i = 0; i < 100000 && chunk->receiving < 2; i++) fleet_settle(fleet, 100);
     assert_true(chunk->receiving >= 2);
@@ -215,8 +215,8 @@ static void members_come_when_all_is_quiet(void **state)
     follow(fleet, FLEET_EPOCH + 1);
     assert_int_equal(chunk->phase, SHARD_PHASE_DRAINING);
     assert_int_equal(engine_of(fleet)->epoch, FLEET_EPOCH);
-    say(fleet, 0, 0, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, 2, &r[3]);
-    say(fleet, 2, 1, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, 4, &r[4]);
+    send_request(fleet, 0, 0, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, 2, &r[3]);
+    send_request(fleet, 2, 1, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, 4, &r[4]);
     expect_all(fleet, &r[3], LONG, 3);
     expect_all(fleet, &r[4], LONG, 3);
     assert_int_equal(engine_of(fleet)->epoch, FLEET_EPOCH + 1);
@@ -230,7 +230,7 @@ static void requests_of_the_old_epoch_get_no_reply(void **state)
 {
     struct fleet *fleet = start();
     struct fleet_request r[6];
-    say(fleet, 0, 0, FLEET_EPOCH, LONG, WEFT_WIRE_INIT, 0, 9, &r[0]);
+    send_request(fleet, 0, 0, FLEET_EPOCH, LONG, WEFT_WIRE_INIT, 0, 9, &r[0]);
     struct shard_chunk *chunk = fleet_shard_chunk(fleet, LONG);
     for (int i = 0; i < 100000 && chunk->phase != SHARD_PHASE_INSTALLING; i++) fleet_settle(fleet, 100);
     assert_int_equal(chunk->phase, SHARD_PHASE_INSTALLING);
@@ -241,11 +241,11 @@ static void requests_of_the_old_epoch_get_no_reply(void **state)
     assert_int_equal(engine_of(fleet)->epoch, FLEET_EPOCH + 1);
     assert_int_equal(chunk->replies_pending, 0);
     assert_false(r[0].answered);
-    say(fleet, 0, 0, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PULL, 0, 0, &r[1]);
+    send_request(fleet, 0, 0, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PULL, 0, 0, &r[1]);
     expect_all(fleet, &r[1], LONG, 9);
     for (uint32_t rank = 0; rank < 2; rank++)
-        say(fleet, 2 * rank, rank, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, (float)(2 + 2 * rank),
-            &r[2 + rank]);
+        send_request(fleet, 2 * rank, rank, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1,
+                     (float)(2 + 2 * rank), &r[2 + rank]);
     for (uint32_t rank = 0; rank < 2; rank++) expect_all(fleet, &r[2 + rank], LONG, 3);
     assert_int_equal(fleet->worker[0].unexpected, 0);
     finish(fleet, r, 4);

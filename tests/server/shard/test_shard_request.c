@@ -202,7 +202,7 @@ static void states_out_of_range_change_nothing(void **state)
 {
     static const struct fleet_tensor_spec kinds[] = {
         {.name = "main", .codec = "dense", .optimizer = "adam", .dim_count = 1, .dims = {200}},
-        {.name = "owes",
+        {.name = "residual",
          .codec = "topk:ratio=0.05,global=1,min_count=0",
          .optimizer = "none",
          .dim_count = 1,

@@ -29,8 +29,8 @@ static void leave(struct fleet *fleet, uint32_t worker)
     weft_shard_engine_worker_left(fleet->shard[0].engine, fleet->worker[worker].endpoint);
 }
 
-static void say(struct fleet *fleet, uint32_t worker, uint32_t chunk, enum weft_wire_kind kind, uint64_t step,
-                struct fleet_request *request)
+static void send_request(struct fleet *fleet, uint32_t worker, uint32_t chunk, enum weft_wire_kind kind,
+                         uint64_t step, struct fleet_request *request)
 {
     struct weft_wire_header header = fleet_header(fleet, worker, chunk, kind, step);
     const bool pulls = kind == WEFT_WIRE_PULL;
@@ -63,7 +63,7 @@ static void finish(struct fleet *fleet, struct fleet_request *requests, uint32_t
 
 static void step_of_all(struct fleet *fleet, uint64_t step, struct fleet_request *r)
 {
-    for (uint32_t w = 0; w < WORKERS; w++) say(fleet, w, MEAN, WEFT_WIRE_PUSH_PULL, step, &r[w]);
+    for (uint32_t w = 0; w < WORKERS; w++) send_request(fleet, w, MEAN, WEFT_WIRE_PUSH_PULL, step, &r[w]);
     for (uint32_t w = 0; w < WORKERS; w++) {
         assert_true(fleet_await(fleet, &r[w]));
         assert_int_equal(r[w].status, WEFT_OK);
@@ -76,18 +76,18 @@ static void rounds_that_cannot_close_end(void **state)
     struct fleet *fleet = start();
     struct fleet_request r[10];
     step_of_all(fleet, 1, r);
-    say(fleet, 0, MEAN, WEFT_WIRE_PUSH, 2, &r[3]);
-    say(fleet, 2, MEAN, WEFT_WIRE_PULL, 2, &r[4]);
+    send_request(fleet, 0, MEAN, WEFT_WIRE_PUSH, 2, &r[3]);
+    send_request(fleet, 2, MEAN, WEFT_WIRE_PULL, 2, &r[4]);
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_false(r[3].done || r[4].done);
     leave(fleet, LEAVER);
     expect_left(fleet, &r[3], "step 2 of 'mean' chunk 0: rank 1 left before it pushed");
     expect_left(fleet, &r[4], "pull of step 2 of 'mean' chunk 0: rank 1 left before it pushed");
-    say(fleet, 2, MEAN, WEFT_WIRE_PUSH_PULL, 3, &r[5]);
+    send_request(fleet, 2, MEAN, WEFT_WIRE_PUSH_PULL, 3, &r[5]);
     expect_left(fleet, &r[5], "step 3 of 'mean' chunk 0: rank 1 left before it pushed");
-    say(fleet, 0, MEAN, WEFT_WIRE_PULL, 2, &r[6]);
+    send_request(fleet, 0, MEAN, WEFT_WIRE_PULL, 2, &r[6]);
     expect_left(fleet, &r[6], "pull of step 2 of 'mean' chunk 0: rank 1 left before it pushed");
-    say(fleet, 0, MEAN, WEFT_WIRE_PULL, 1, &r[7]); /* the closed step is still served */
+    send_request(fleet, 0, MEAN, WEFT_WIRE_PULL, 1, &r[7]); /* the closed step is still served */
     assert_true(fleet_await(fleet, &r[7]));
     assert_int_equal(r[7].status, WEFT_OK);
     finish(fleet, r, 8);
@@ -99,13 +99,13 @@ static void a_round_with_the_leaver_goes_on(void **state)
     struct fleet *fleet = start();
     struct fleet_request r[6];
     step_of_all(fleet, 1, r);
-    say(fleet, LEAVER, MEAN, WEFT_WIRE_PUSH, 2, &r[3]);
-    say(fleet, 0, MEAN, WEFT_WIRE_PUSH_PULL, 2, &r[4]);
+    send_request(fleet, LEAVER, MEAN, WEFT_WIRE_PUSH, 2, &r[3]);
+    send_request(fleet, 0, MEAN, WEFT_WIRE_PUSH_PULL, 2, &r[4]);
     fleet_settle(fleet, WEFT_SECONDS(1));
     leave(fleet, LEAVER);
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_false(r[4].done);
-    say(fleet, 2, MEAN, WEFT_WIRE_PUSH_PULL, 2, &r[5]);
+    send_request(fleet, 2, MEAN, WEFT_WIRE_PUSH_PULL, 2, &r[5]);
     for (int i = 4; i < 6; i++) {
         assert_true(fleet_await(fleet, &r[i]));
         assert_int_equal(r[i].status, WEFT_OK);
@@ -120,7 +120,7 @@ static void first_weights_that_will_not_come(void **state)
 {
     struct fleet *fleet = start();
     struct fleet_request r[1];
-    say(fleet, 2, SUM, WEFT_WIRE_PULL, 0, &r[0]);
+    send_request(fleet, 2, SUM, WEFT_WIRE_PULL, 0, &r[0]);
     fleet_settle(fleet, WEFT_SECONDS(1));
     leave(fleet, LEAVER);
     fleet_settle(fleet, WEFT_SECONDS(1));

@@ -173,7 +173,7 @@ static void split(const char *list, const char *rdma, const char *network)
 
 static void test_devices(void **state)
 {
-    char room[16], place[] = "/tmp/weft-route-XXXXXX", before[4096];
+    char devices_text[16], place[] = "/tmp/weft-route-XXXXXX", before[4096];
     assert_non_null(getcwd(before, sizeof before));
     assert_non_null(mkdtemp(place));
     assert_int_equal(chdir(place), 0);
@@ -197,13 +197,13 @@ static void test_devices(void **state)
     assert_int_equal(chdir(before), 0);
     assert_int_equal(rmdir(place), 0);
     /* a device for sockets only, which does not exist: an error */
-    snprintf(room, sizeof room, "%s", "nosuch0");
+    snprintf(devices_text, sizeof devices_text, "%s", "nosuch0");
     struct weft_transport_options options;
     struct weft_transport *transport;
     struct weft_error error = {0};
     weft_transport_options_init(&options);
     options.backend = "auto";
-    options.devices = room;
+    options.devices = devices_text;
 #ifdef WEFT_HAVE_UCX
     assert_int_equal(weft_transport_open(weft_env_system(), &options, &transport, &error),
                      WEFT_ERR_NOT_FOUND);

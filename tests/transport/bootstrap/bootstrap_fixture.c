@@ -9,12 +9,12 @@
 
 #include "transport/bootstrap/bootstrap_internal.h"
 
-static void keep(struct fixture_peer *who, int *descriptors, uint32_t count)
+static void keep(struct fixture_peer *fixture_peer, int *descriptors, uint32_t count)
 {
-    for (uint32_t i = 0; i < who->descriptor_count; i++) close(who->descriptors[i]);
-    who->descriptor_count = count;
+    for (uint32_t i = 0; i < fixture_peer->descriptor_count; i++) close(fixture_peer->descriptors[i]);
+    fixture_peer->descriptor_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        who->descriptors[i] = descriptors[i];
+        fixture_peer->descriptors[i] = descriptors[i];
         descriptors[i] = -1;
     }
 }
@@ -22,41 +22,41 @@ static void keep(struct fixture_peer *who, int *descriptors, uint32_t count)
 static void on_met(void *owner, struct bootstrap_peer *peer, const void *parameters, size_t bytes,
                    int *descriptors, uint32_t count)
 {
-    struct fixture_peer *who = owner;
-    assert_ptr_equal(who->peer, peer);
-    assert_int_equal(bootstrap_peer_id(peer), who->id);
-    assert_int_equal(who->disconnected, 0);
-    who->connected++;
-    who->parameter_bytes = (uint32_t)bytes;
-    memcpy(who->parameters, parameters, bytes);
-    keep(who, descriptors, count);
-    if (!who->forget_in_connected) return;
+    struct fixture_peer *fixture_peer = owner;
+    assert_ptr_equal(fixture_peer->peer, peer);
+    assert_int_equal(bootstrap_peer_id(peer), fixture_peer->id);
+    assert_int_equal(fixture_peer->disconnected, 0);
+    fixture_peer->connected++;
+    fixture_peer->parameter_bytes = (uint32_t)bytes;
+    memcpy(fixture_peer->parameters, parameters, bytes);
+    keep(fixture_peer, descriptors, count);
+    if (!fixture_peer->forget_in_connected) return;
     bootstrap_forget(peer);
-    who->peer = NULL;
+    fixture_peer->peer = NULL;
 }
 
 static void on_message(void *owner, struct bootstrap_peer *peer, const void *data, size_t bytes,
                        int *descriptors, uint32_t count)
 {
-    struct fixture_peer *who = owner;
-    assert_int_equal(who->connected, 1);
-    who->messages++;
-    who->message_bytes = (uint32_t)bytes;
-    memcpy(who->message, data, bytes);
-    keep(who, descriptors, count);
+    struct fixture_peer *fixture_peer = owner;
+    assert_int_equal(fixture_peer->connected, 1);
+    fixture_peer->messages++;
+    fixture_peer->message_bytes = (uint32_t)bytes;
+    memcpy(fixture_peer->message, data, bytes);
+    keep(fixture_peer, descriptors, count);
 }
 
 static void on_gone(void *owner, struct bootstrap_peer *peer, enum weft_status status, const char *text)
 {
-    struct fixture_peer *who = owner;
-    assert_ptr_equal(who->peer, peer);
+    struct fixture_peer *fixture_peer = owner;
+    assert_ptr_equal(fixture_peer->peer, peer);
     assert_true(status < 0 && text[0] != 0);
-    who->disconnected++;
-    who->status = status;
-    who->gone_ns = weft_now_ns(weft_env_system());
-    snprintf(who->text, sizeof who->text, "%s", text);
+    fixture_peer->disconnected++;
+    fixture_peer->status = status;
+    fixture_peer->gone_ns = weft_now_ns(weft_env_system());
+    snprintf(fixture_peer->text, sizeof fixture_peer->text, "%s", text);
     bootstrap_forget(peer);
-    who->peer = NULL;
+    fixture_peer->peer = NULL;
 }
 
 void place_options(struct bootstrap_options *options, enum bootstrap_family family, uint32_t id,
@@ -89,15 +89,16 @@ void place_close(struct place *place)
     place->bootstrap = NULL;
 }
 
-enum weft_status place_connect(struct place *place, struct fixture_peer *who, const struct place *other,
-                               const void *parameters, size_t bytes, const int *descriptors, uint32_t count)
+enum weft_status place_connect(struct place *place, struct fixture_peer *fixture_peer,
+                               const struct place *other, const void *parameters, size_t bytes,
+                               const int *descriptors, uint32_t count)
 {
     size_t address_bytes;
     const void *address = bootstrap_address(other->bootstrap, &address_bytes);
-    bool forget = who->forget_in_connected;
-    *who = (struct fixture_peer){.place = place, .id = other->id, .forget_in_connected = forget};
+    bool forget = fixture_peer->forget_in_connected;
+    *fixture_peer = (struct fixture_peer){.place = place, .id = other->id, .forget_in_connected = forget};
     return bootstrap_connect(place->bootstrap, other->id, address, address_bytes, parameters, bytes,
-                             descriptors, count, who, &who->peer);
+                             descriptors, count, fixture_peer, &fixture_peer->peer);
 }
 
 void place_step(struct place *const *places, int count)

@@ -34,8 +34,9 @@ void place_options(struct bootstrap_options *options, enum bootstrap_family fami
 void place_open(struct place *place, const struct bootstrap_options *options);
 void place_open_in(struct place *place, struct weft_env *env, const struct bootstrap_options *options);
 void place_close(struct place *place);
-enum weft_status place_connect(struct place *place, struct fixture_peer *who, const struct place *other,
-                               const void *parameters, size_t bytes, const int *descriptors, uint32_t count);
+enum weft_status place_connect(struct place *place, struct fixture_peer *fixture_peer,
+                               const struct place *other, const void *parameters, size_t bytes,
+                               const int *descriptors, uint32_t count);
 void place_step(struct place *const *places, int count);
 
 /* Progresses all places until the expression holds; fails after a minute. */

@@ -241,13 +241,13 @@ static void insider_send(struct insider *insider, const void *data, uint32_t byt
     assert_int_equal(send(insider->fd, frame, total, MSG_NOSIGNAL), total);
 }
 
-static void ask_for_insider(struct place *victim, struct fixture_peer *who)
+static void ask_for_insider(struct place *victim, struct fixture_peer *fixture_peer)
 {
     struct bootstrap_options options;
     struct place model;
     place_options(&options, family, INSIDER, "secret");
     place_open(&model, &options); /* only for an address with that id */
-    assert_int_equal(place_connect(victim, who, &model, "v", 1, NULL, 0), WEFT_OK);
+    assert_int_equal(place_connect(victim, fixture_peer, &model, "v", 1, NULL, 0), WEFT_OK);
     place_close(&model);
 }
 
@@ -273,15 +273,15 @@ static void frames_that_do_not_fit(void **state)
     for (int row = 0; row < ROWS; row++) {
         if (row == EXTRA_DESCRIPTORS && family == BOOTSTRAP_TCP) continue;
         struct place victim, *const one[] = {&victim};
-        struct fixture_peer who = {0};
+        struct fixture_peer fixture_peer = {0};
         struct insider insider;
         open_victim(&victim, WEFT_SECONDS(5), 256);
-        ask_for_insider(&victim, &who);
+        ask_for_insider(&victim, &fixture_peer);
         insider_enter(&insider, &victim, INSIDER, "secret");
         insider_receive(&insider, &victim, HANDSHAKE_PROVEN);
         insider_send(&insider, "parameters", 10, 0, 0);
-        STEP_UNTIL(one, 1, who.connected);
-        assert_int_equal(bootstrap_send(who.peer, "m", 1, NULL, 0), WEFT_OK);
+        STEP_UNTIL(one, 1, fixture_peer.connected);
+        assert_int_equal(bootstrap_send(fixture_peer.peer, "m", 1, NULL, 0), WEFT_OK);
         if (row == TAMPERED) insider_send(&insider, "message", 7, 0, 6);
         if (row == KIND)
             insider_send(&insider, "message", 7, 0, 1); /* a false descriptor count: the MAC covers it */
@@ -293,11 +293,11 @@ static void frames_that_do_not_fit(void **state)
         }
         if (row == OVERSIZE)
             assert_int_equal(send(insider.fd, oversize, sizeof oversize, MSG_NOSIGNAL), sizeof oversize);
-        STEP_UNTIL(one, 1, who.disconnected);
+        STEP_UNTIL(one, 1, fixture_peer.disconnected);
         enum bootstrap_refusal reason = row == KIND ? BOOTSTRAP_BAD_MAC : reasons[row];
         assert_int_equal(refused(&victim, reason), 1);
-        assert_int_equal(who.status, WEFT_ERR_MALFORMED);
-        assert_int_equal(who.messages, row == EXTRA_DESCRIPTORS ? 1 : 0);
+        assert_int_equal(fixture_peer.status, WEFT_ERR_MALFORMED);
+        assert_int_equal(fixture_peer.messages, row == EXTRA_DESCRIPTORS ? 1 : 0);
         close(insider.fd);
         honest_pair_meets(&victim);
         place_close(&victim);
@@ -343,19 +343,19 @@ static void uninvited(void **state)
 static void impostor(void **state)
 {
     struct place victim, *const one[] = {&victim};
-    struct fixture_peer who = {0};
+    struct fixture_peer fixture_peer = {0};
     struct insider first, second;
     open_victim(&victim, WEFT_SECONDS(5), 256);
-    ask_for_insider(&victim, &who);
+    ask_for_insider(&victim, &fixture_peer);
     insider_enter(&first, &victim, INSIDER, "secret");
     insider_receive(&first, &victim, HANDSHAKE_PROVEN);
     insider_send(&first, "p", 1, 0, 0);
-    STEP_UNTIL(one, 1, who.connected);
+    STEP_UNTIL(one, 1, fixture_peer.connected);
     insider_enter(&second, &victim, INSIDER, "secret");
     STEP_UNTIL(one, 1, refused(&victim, BOOTSTRAP_DUPLICATE) == 1);
     insider_send(&first, "still here", 10, 0, 0);
-    STEP_UNTIL(one, 1, who.messages == 1);
-    assert_int_equal(who.disconnected, 0);
+    STEP_UNTIL(one, 1, fixture_peer.messages == 1);
+    assert_int_equal(fixture_peer.disconnected, 0);
     close(first.fd);
     close(second.fd);
     place_close(&victim);

@@ -243,8 +243,8 @@ static void replay_inside(void **state)
         if (kind == 2) push(&dialer.in, first.data, first.bytes);
         take(&accepter, SIZE_MAX, &dialer.in);
         take(&dialer, SIZE_MAX, &accepter.in);
-        const struct side *judge = kind == 2 ? &dialer : &accepter;
-        assert_int_equal(judge->handshake.reason, BOOTSTRAP_BAD_MAC);
+        const struct side *verifier = kind == 2 ? &dialer : &accepter;
+        assert_int_equal(verifier->handshake.reason, BOOTSTRAP_BAD_MAC);
         assert_int_equal(accepter.messages, kind == 0 ? 1 : 0);
     }
 }

@@ -79,10 +79,10 @@ static void pair_close(struct pair *pair)
 }
 
 static enum weft_status put(struct pair *pair, struct op *op, uint64_t offset, const void *source,
-                            size_t bytes, const char *told)
+                            size_t bytes, const char *message)
 {
     struct weft_put put = {
-        source, bytes, offset, told != NULL, TAG(9), told, told ? (uint32_t)strlen(told) : 0};
+        source, bytes, offset, message != NULL, TAG(9), message, message ? (uint32_t)strlen(message) : 0};
     return op_put(op, pair->remote, &put);
 }
 
@@ -127,21 +127,21 @@ static void test_put_and_get(void **state)
     unsigned char *out = malloc(BYTES + 64), *in = malloc(BYTES + 64), *expected = malloc(BYTES + 64);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (size_t shift = 0; shift < 3; shift++) {
-            struct op written, told, got;
+            struct op written, message, got;
             char nothing;
             size_t bytes = sizes[i], offset = 5 * shift;
             fill(out + shift, bytes, (uint32_t)(i * 3 + shift));
             memset(pair.memory, 0xA5, pair.bytes);
             memset(expected, 0xA5, pair.bytes);
             memcpy(expected + offset, out + shift, bytes);
-            assert_int_equal(op_recv(&told, pair.net.transports[1], id_of(0), TAG(9), &nothing, 0),
+            assert_int_equal(op_recv(&message, pair.net.transports[1], id_of(0), TAG(9), &nothing, 0),
                              WEFT_IN_PROGRESS);
-            assert_true(op_taken(put(&pair, &written, offset, out + shift, bytes, "told")));
-            PUMP_UNTIL(&pair.net, told.fired);
+            assert_true(op_taken(put(&pair, &written, offset, out + shift, bytes, "note")));
+            PUMP_UNTIL(&pair.net, message.fired);
             /* the notification follows the bytes; bytes around them are unchanged */
             assert_memory_equal(pair.memory, expected, pair.bytes);
-            assert_int_equal(told.receive.payload_bytes, 0);
-            assert_memory_equal(told.receive.header, "told", 4);
+            assert_int_equal(message.receive.payload_bytes, 0);
+            assert_memory_equal(message.receive.header, "note", 4);
             PUMP_UNTIL(&pair.net, written.fired);
             assert_int_equal(written.status, WEFT_OK);
             memset(in, 0, BYTES + 64);
@@ -215,11 +215,11 @@ static void test_many_puts(void **state)
         assert_int_equal(op_recv(&tolds[i], pair.net.transports[1], id_of(0), TAG(9), &nothing, 0),
                          WEFT_IN_PROGRESS);
     for (uint32_t i = 0; i < COUNT; i++) {
-        char told[12];
+        char message[12];
         enum weft_status status;
         values[i] = i * 977 + 1;
-        snprintf(told, sizeof told, "%u", i);
-        while ((status = put(&pair, &writes[i], 8 * i, &values[i], 8, told)) == WEFT_ERR_AGAIN)
+        snprintf(message, sizeof message, "%u", i);
+        while ((status = put(&pair, &writes[i], 8 * i, &values[i], 8, message)) == WEFT_ERR_AGAIN)
             net_pump(&pair.net);
         assert_true(op_taken(status));
     }
@@ -300,7 +300,7 @@ static void test_peer_lost_under_put(void **state)
         struct pair pair;
         struct op written, late;
         if (!pair_open(&pair, BYTES, WEFT_WINDOW_WRITE | WEFT_WINDOW_READ)) break;
-        assert_true(op_taken(put(&pair, &written, 0, out, BYTES, "told")));
+        assert_true(op_taken(put(&pair, &written, 0, out, BYTES, "note")));
         for (int i = 0; i < pumps; i++) net_pump(&pair.net);
         weft_transport_fail_peer(pair.net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "told by the test");
         PUMP_UNTIL(&pair.net, written.fired && pair.net.failed_count[0]);
@@ -403,13 +403,13 @@ static void test_map(void **state)
 static void test_endpoint_closes(void **state)
 {
     unsigned char *out = calloc(1, BYTES);
-    for (int who = 0; who < 2; who++) {
+    for (int closed_end = 0; closed_end < 2; closed_end++) {
         struct pair pair;
         struct op written;
         if (!pair_open(&pair, BYTES, WEFT_WINDOW_WRITE)) break;
         assert_true(op_taken(put(&pair, &written, 0, out, BYTES, NULL)));
-        net_drop(&pair.net, who);
-        if (who == 1)
+        net_drop(&pair.net, closed_end);
+        if (closed_end == 1)
             weft_transport_fail_peer(pair.net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "it has closed");
         net_close(&pair.net);
         assert_int_equal(written.fired, 1);

@@ -123,7 +123,7 @@ static void end_edge(int index)
         struct set_member *set_member = &soak.endpoint_set.members[edge.slots[side]];
         if (set_member->transport && set_member->id == edge.ids[side])
             weft_transport_fail_peer(set_member->transport, edge.ids[1 - side], WEFT_ERR_PEER_LOST,
-                                     "told by the soak");
+                                     "ended by the soak test");
     }
 }
 
@@ -368,7 +368,7 @@ static void print_memory(const struct memory_use *uses)
 #endif
 
 /* The first quarter fills the tables; from the second on the means are constant. */
-static void judge_memory(const struct memory_use *uses, bool is_sim)
+static void check_memory(const struct memory_use *uses, bool is_sim)
 {
     double records =
         is_sim ? (double)(uses[3].lives - uses[1].lives) * 1.5 + (double)(uses[3].accesses - uses[1].accesses)
@@ -452,11 +452,11 @@ static void test_soak(void **state)
     assert_int_equal(soak.memory.live, 0);
     assert_true(endpoint_set_descriptors() <= descriptors + DESCRIPTORS_KEPT);
     if (soak.lives < (uint64_t)endpoints * LIVES_TO_JUDGE) {
-        printf("  too short to judge the memory of %d residents: %d lives of each are wanted\n", endpoints,
+        printf("  too short to check the memory of %d residents: %d lives of each are wanted\n", endpoints,
                LIVES_TO_JUDGE);
         return;
     }
-    judge_memory(uses, net_is_sim(chosen));
+    check_memory(uses, net_is_sim(chosen));
 }
 
 int main(int argc, char **argv)

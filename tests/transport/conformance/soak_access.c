@@ -22,8 +22,8 @@ struct access {
     bool closed_early;
     unsigned char *memory, *source, *back;
     uint32_t bytes, seed;
-    struct op put, got, told, closing;
-    bool put_asked, got_asked, told_asked, closing_asked; /* whether each step was started */
+    struct op put, got, notified, closing;
+    bool put_asked, got_asked, notified_posted, closing_asked; /* whether each step was started */
     uint64_t tag, born_ns, born_round;
 };
 
@@ -80,9 +80,10 @@ static bool open_and_put(struct soak_accesses *accesses, struct access *access, 
     weft_window_key(access->window, &key, &key_bytes);
     /* lost meanwhile: the window is closed later */
     if (weft_transport_import(peer, key, key_bytes, &access->remote) != WEFT_OK) return true;
-    access->told_asked =
-        op_recv(&access->told, owner, access->user_id, TAG(access->tag), NULL, 0) == WEFT_IN_PROGRESS;
-    struct weft_put put = {access->source, access->bytes, 0, access->told_asked, TAG(access->tag), "put", 3};
+    access->notified_posted =
+        op_recv(&access->notified, owner, access->user_id, TAG(access->tag), NULL, 0) == WEFT_IN_PROGRESS;
+    struct weft_put put = {access->source,   access->bytes, 0, access->notified_posted,
+                           TAG(access->tag), "put",         3};
     access->put_asked = op_taken(op_put(&access->put, access->remote, &put));
     if (access->put_asked && accesses->random_below(4) == 0) {
         access->closed_early = true;
@@ -137,9 +138,9 @@ static void after_put(struct soak_accesses *accesses, struct access *access)
 
 static void check_told(struct access *access)
 {
-    if (access->told_asked && access->told.fired && access->told.status == WEFT_OK &&
+    if (access->notified_posted && access->notified.fired && access->notified.status == WEFT_OK &&
         !access->closing_asked && access->window && !filled(access->memory, access->bytes, access->seed))
-        fail_msg("endpoint %u was told of %u bytes that are not there", access->owner_id, access->bytes);
+        fail_msg("endpoint %u was notified of %u bytes that are not there", access->owner_id, access->bytes);
 }
 
 /* True: nothing of it is in flight. */
@@ -151,9 +152,9 @@ static bool wind_up(struct soak_accesses *accesses, struct access *access)
         access->remote = NULL;
     }
     /* then the notification arrives */
-    bool hears = access->put_asked && access->put.status == WEFT_OK && !access->closed_early;
-    if (access->told_asked && !access->told.fired) {
-        if (!hears && owner) weft_transport_cancel(owner, &access->told.receive);
+    bool is_notified = access->put_asked && access->put.status == WEFT_OK && !access->closed_early;
+    if (access->notified_posted && !access->notified.fired) {
+        if (!is_notified && owner) weft_transport_cancel(owner, &access->notified.receive);
         return false;
     }
     check_told(access);
@@ -178,7 +179,7 @@ static void release_oldest(struct soak_accesses *accesses)
         if (access->memory[i] != 0xEE)
             fail_msg("byte %u of a window of endpoint %u was written after it had closed", i,
                      access->owner_id);
-    assert_true(access->put.fired <= 1 && access->got.fired <= 1 && access->told.fired <= 1 &&
+    assert_true(access->put.fired <= 1 && access->got.fired <= 1 && access->notified.fired <= 1 &&
                 access->closing.fired <= 1);
     weft_list_remove(&access->link);
     access_free(access);
@@ -232,7 +233,7 @@ void soak_accesses_check(struct soak_accesses *accesses, uint32_t id)
             check_op(access->got_asked, &access->got, "get", id);
         }
         if (access->owner_id == id) {
-            check_op(access->told_asked, &access->told, "notification's receive", id);
+            check_op(access->notified_posted, &access->notified, "notification's receive", id);
             check_op(access->closing_asked, &access->closing, "closing of a window", id);
         }
     }

@@ -11,7 +11,7 @@
 #define TAG(n) WEFT_TAG(WEFT_CHANNEL_TEST, n)
 enum { PEERS = 60, CENTRE = 1000, BYTES = 60000 };
 _Static_assert(PEERS > (int)SHM_HOT_MAX && PEERS * BYTES > 2 * (int)SHM_STEP_BYTES,
-               "as the head of this file says");
+               "as the head of this file states");
 
 struct star { /* endpoint CENTRE and PEERS around it, ids 1.. */
     struct weft_transport *centre, *around[PEERS];

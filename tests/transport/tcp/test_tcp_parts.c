@@ -15,7 +15,7 @@ enum { LONG = NET_EAGER + 1000, SHORT = 700 };
 static const struct flavour tight = {"tcp", "tcp", .tune = "budget=64k"};
 static size_t sent_at_once = SIZE_MAX, got_at_once = SIZE_MAX; /* bytes of one call */
 /* bytes that sockets accept, over all calls */
-static size_t room = SIZE_MAX;
+static size_t accepted_bytes_max = SIZE_MAX;
 /* the reader is as fast as the writer: buffers never fill */
 static bool swallows;
 static size_t swallowed;
@@ -43,14 +43,14 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
         swallowed += all;
         return (ssize_t)all;
     }
-    size_t bytes = sent_at_once < room ? sent_at_once : room;
+    size_t bytes = sent_at_once < accepted_bytes_max ? sent_at_once : accepted_bytes_max;
     if (bytes == 0) {
         errno = EAGAIN;
         return -1;
     }
     struct msghdr shorter = cut(message, parts, bytes);
     ssize_t sent = syscall(SYS_sendmsg, fd, &shorter, flags);
-    if (sent > 0 && room != SIZE_MAX) room -= (size_t)sent;
+    if (sent > 0 && accepted_bytes_max != SIZE_MAX) accepted_bytes_max -= (size_t)sent;
     return sent;
 }
 
@@ -160,7 +160,7 @@ static void begin(struct net *net, enum begun what, size_t bytes, struct op *our
     switch (what) {
     case MESSAGE:
     case ANNOUNCEMENT:
-        room = bytes;
+        accepted_bytes_max = bytes;
         op_send(ours, net->peers[1][0], TAG(1), header, out, what == MESSAGE ? SHORT : LONG);
         return;
     case DATA:
@@ -168,7 +168,7 @@ static void begin(struct net *net, enum begun what, size_t bytes, struct op *our
         op_send(ours, net->peers[1][0], TAG(1), header, out, LONG);
         weft_transport_progress(transport, 64);
         while (theirs->receive.payload_bytes == 0) weft_transport_progress(net->transports[0], 64);
-        room = bytes;
+        accepted_bytes_max = bytes;
         for (int i = 0; i < 100; i++) weft_transport_progress(transport, 64);
         return;
     case GRANT:
@@ -176,7 +176,7 @@ static void begin(struct net *net, enum begun what, size_t bytes, struct op *our
         op_send(theirs, net->peers[0][1], what == GRANT ? TAG(1) : WEFT_TAG(WEFT_CHANNEL_PROBE, 1), NULL, out,
                 LONG);
         weft_transport_progress(net->transports[0], 64);
-        room = bytes;
+        accepted_bytes_max = bytes;
         if (what == GRANT) op_recv(ours, transport, 100, TAG(1), in, LONG);
         for (int i = 0; i < 100; i++) weft_transport_progress(transport, 64);
     case BEGUN: return;
@@ -194,7 +194,7 @@ static void close_with(enum begun what, size_t bytes)
     begin(&net, what, bytes, &ours, &theirs);
     weft_transport_close(net.transports[1]);
     for (int i = 0; i < 10; i++) weft_transport_progress(net.transports[1], 64);
-    room = SIZE_MAX;
+    accepted_bytes_max = SIZE_MAX;
     PUMP_UNTIL(&net, weft_transport_drained(net.transports[1]) && net.failed_count[0] > 0);
     /* all earlier frames were complete */
     assert_string_equal(net.failed_text[0], "it has closed its endpoint");

@@ -25,7 +25,7 @@
 
 enum {
     RING = 4096, DEPTH = 16, LANES = 4, CHUNK = 256, EAGER = 300,
-    MESSAGES = 24, BYTES_MAX = 6000, QPS_MAX = 2048, WORKS_MAX = 64, EVENTS_MAX = 4096, LETTERS_MAX = 512,
+    MESSAGES = 24, BYTES_MAX = 6000, QPS_MAX = 2048, WORKS_MAX = 64, EVENTS_MAX = 4096, PACKETS_MAX = 512,
     STEPS_MAX = 200000,
 };
 
@@ -56,7 +56,7 @@ struct event {
     uint64_t index;
 };
 
-struct letter {
+struct packet {
     uint32_t count;
     uint8_t bytes[STREAM_CONTROL_BYTES_MAX];
 };
@@ -79,7 +79,7 @@ struct side {
     uint8_t *ring, *staging;
     struct event events[EVENTS_MAX];
     uint32_t event_first, event_count;
-    struct letter letters[LETTERS_MAX]; /* in flight to this side */
+    struct packet packets[PACKETS_MAX]; /* in flight to this side */
     uint32_t letter_first, letter_count;
     struct item items[MESSAGES]; /* operations that it starts */
     uint32_t started, next_arrival; /* next_arrival: of the peer's messages */
@@ -236,13 +236,13 @@ static enum weft_status control(void *context, const void *bytes, uint32_t count
 {
     struct side *peer = other(context);
     if (chance(3)) return WEFT_ERR_AGAIN;
-    if (peer->letter_count == LETTERS_MAX) {
+    if (peer->letter_count == PACKETS_MAX) {
         violation("the link is flooded");
         return WEFT_OK;
     }
-    struct letter *letter = &peer->letters[(peer->letter_first + peer->letter_count++) % LETTERS_MAX];
-    letter->count = count;
-    memcpy(letter->bytes, bytes, count);
+    struct packet *packet = &peer->packets[(peer->letter_first + peer->letter_count++) % PACKETS_MAX];
+    packet->count = count;
+    memcpy(packet->bytes, bytes, count);
     return WEFT_OK;
 }
 
@@ -469,10 +469,10 @@ static bool event_step(struct side *side)
 static bool letter_step(struct side *side)
 {
     if (side->letter_count == 0) return false;
-    struct letter letter = side->letters[side->letter_first];
-    side->letter_first = (side->letter_first + 1) % LETTERS_MAX;
+    struct packet packet = side->packets[side->letter_first];
+    side->letter_first = (side->letter_first + 1) % PACKETS_MAX;
     side->letter_count--;
-    stream_control(side->stream, letter.bytes, letter.count);
+    stream_control(side->stream, packet.bytes, packet.count);
     return true;
 }
 

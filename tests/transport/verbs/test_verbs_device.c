@@ -266,7 +266,7 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(opens(cases[i].devices, cases[i].tune, rails, &count, &error), cases[i].status);
         if (!strstr(error.text, cases[i].words))
-            fail_msg("'%s' does not say '%s'", error.text, cases[i].words);
+            fail_msg("'%s' does not contain '%s'", error.text, cases[i].words);
     }
 }
 

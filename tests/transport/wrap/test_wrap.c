@@ -327,12 +327,12 @@ static void test_over_in_the_call(void **state)
     remove("test_wrap_over-101.json");
 }
 
-static char said[4000];
+static char log_text[4000];
 
 static void listen(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
 {
-    size_t at = strlen(said);
-    snprintf(said + at, sizeof said - at, "%s\n", text);
+    size_t at = strlen(log_text);
+    snprintf(log_text + at, sizeof log_text - at, "%s\n", text);
 }
 
 /* A file that cannot be written, at the start or later: one log line, and messages continue. */
@@ -352,7 +352,7 @@ static void test_trace_refused(void **state)
         void (*spoke)(struct weft_env *, enum weft_log_level, const char *, const char *) =
             weft_env_system()->log;
         weft_env_system()->log = listen;
-        said[0] = 0;
+        log_text[0] = 0;
         net_open(&net, &traced, 2);
         for (int round = 0; round < 300; round++) {
             struct op send, recv;
@@ -364,8 +364,9 @@ static void test_trace_refused(void **state)
         }
         net_close(&net);
         weft_env_system()->log = spoke;
-        if (!strstr(said, cases[i].words)) fail_msg("not said: %s; but: %s", cases[i].words, said);
-        assert_int_equal(occurrences(said, "the job goes on"), 2); /* once per endpoint */
+        if (!strstr(log_text, cases[i].words))
+            fail_msg("not in the log: %s; but: %s", cases[i].words, log_text);
+        assert_int_equal(occurrences(log_text, "the job goes on"), 2); /* once per endpoint */
     }
     size_t bytes;
     char *text = slurp("test_wrap_limit-100.json", &bytes);

@@ -22,7 +22,7 @@ struct bench {
     uint8_t *contributions[RANKS_MAX];
     size_t bytes[RANKS_MAX];
     float *common, *noise[VARIANTS], *grad, *out; /* (elems,) */
-    /* mean: of the gradients of this step; owed: sum of the means of all steps minus the sum of the
+    /* mean: of the gradients of this step; residual: sum of the means of all steps minus the sum of the
      * results */
     double *mean, *residual_sum;
     double encode_s, combine_s, decode_s; /* of this step */

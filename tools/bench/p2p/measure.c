@@ -300,8 +300,8 @@ static bool exchange_end(struct run *run)
 {
     for (uint32_t i = 0; i < run->flow_count; i++) {
         struct flow *flow = &run->flows[i];
-        bool tells = flow->active != (run->op == P2P_SEND);
-        if (tells && !post_control(flow, &flow->end, &flow->end_count, TAG_END, true, on_end_done))
+        bool is_leader = flow->active != (run->op == P2P_SEND);
+        if (is_leader && !post_control(flow, &flow->end, &flow->end_count, TAG_END, true, on_end_done))
             return false;
     }
     for (uint32_t i = 0; i < run->flow_count; i++) {
@@ -316,10 +316,10 @@ static bool exchange_go(struct run *run, uint64_t *expected_out)
     *expected_out = 0;
     for (uint32_t i = 0; i < run->flow_count; i++) {
         struct flow *flow = &run->flows[i];
-        bool tells = flow->active != (run->op == P2P_SEND), again = false;
+        bool is_leader = flow->active != (run->op == P2P_SEND), again = false;
         if (flow->active || run->op == P2P_SEND) *expected_out += run->iters;
         if (!flow->active && !post(flow, &again)) return false;
-        if (!tells && !post_control(flow, &flow->end, &flow->end_count, TAG_END, false, on_end_done))
+        if (!is_leader && !post_control(flow, &flow->end, &flow->end_count, TAG_END, false, on_end_done))
             return false;
         if (!post_control(flow, &flow->go, &flow->go_count, TAG_GO, !flow->active, on_go_done)) return false;
     }

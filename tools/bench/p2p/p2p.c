@@ -23,16 +23,16 @@ static uint32_t count_rows(const struct p2p_options *options)
 static bool run_rows(struct p2p_link *link, struct p2p_report *report)
 {
     const struct p2p_options *options = link->options;
-    bool tells = link->bootstrap->rank == 0;
+    bool is_leader = link->bootstrap->rank == 0;
     for (size_t o = 0; o < 3; o++) {
         for (size_t m = 0; m < 4; m++) {
             if (!(options->ops & ops[o]) || !(options->measures & measures[m])) continue;
             for (uint64_t bytes = 0; (bytes = bench_sweep_next(&options->sweep, bytes)) != 0;) {
                 struct p2p_row row;
-                if (tells) p2p_report_progress(report, ops[o], measures[m], bytes);
+                if (is_leader) p2p_report_progress(report, ops[o], measures[m], bytes);
                 if (!p2p_measure(link, ops[o], measures[m], bytes, &row)) return false;
-                if (tells) p2p_report_row(report, &row);
-                if (tells && !bench_flush_output("p2p")) return false;
+                if (is_leader) p2p_report_row(report, &row);
+                if (is_leader && !bench_flush_output("p2p")) return false;
             }
         }
     }

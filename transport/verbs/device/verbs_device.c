@@ -132,7 +132,7 @@ static int compare_ports(const void *left, const void *right)
 }
 
 static uint32_t list_device(struct ibv_device *device, const struct verbs_options *options,
-                            struct verbs_port *ports, uint32_t room)
+                            struct verbs_port *ports, uint32_t capacity)
 {
     const char *name = ibv_get_device_name(device);
     struct ibv_device_attr attr;
@@ -146,7 +146,7 @@ static uint32_t list_device(struct ibv_device *device, const struct verbs_option
                  "it cannot be opened: %s (may this user read and write /dev/infiniband?)", strerror(failed));
         count = 1;
     } else {
-        for (; count < attr.phys_port_cnt && count < room; count++) {
+        for (; count < attr.phys_port_cnt && count < capacity; count++) {
             ports[count] = (struct verbs_port){.port = (uint8_t)(count + 1), .gid_index = -1};
             snprintf(ports[count].device, sizeof ports[count].device, "%s", name);
             list_port(context, options, &ports[count]);

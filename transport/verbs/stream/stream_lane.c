@@ -281,8 +281,8 @@ void stream_on_lane_broken(struct stream *stream, const struct stream_control *c
         lane_settle(stream, control->lane);
     } else if (lane_live(lane)) {
         char cause[120];
-        snprintf(cause, sizeof cause, "the peer says: %.*s", (int)(control->bytes < 90 ? control->bytes : 90),
-                 (const char *)control->body);
+        snprintf(cause, sizeof cause, "the peer reports: %.*s",
+                 (int)(control->bytes < 90 ? control->bytes : 90), (const char *)control->body);
         stream_lane_stop(stream, control->lane, cause);
     }
 }

@@ -102,10 +102,10 @@ static bool ring_take(struct stream *stream, uint32_t bytes, struct stream_recor
 {
     uint32_t need = padded(bytes);
     uint32_t skip = stream->ring_head + need > stream->ring_size ? stream->ring_size - stream->ring_head : 0;
-    bool room = stream->ring_used + skip + need <= stream->ring_size &&
+    bool has_space = stream->ring_used + skip + need <= stream->ring_size &&
                 stream->out_next - stream->out_done < STREAM_RECORDS_MAX;
-    if (STREAM_MUTANT == STREAM_MUTANT_NO_CREDIT) room = true;
-    if (!room) return false;
+    if (STREAM_MUTANT == STREAM_MUTANT_NO_CREDIT) has_space = true;
+    if (!has_space) return false;
     *out = (struct stream_record_out){
         .offset = skip ? 0 : stream->ring_head, .bytes = bytes, .charged = skip + need};
     stream->ring_head = (out->offset + need) % stream->ring_size;
