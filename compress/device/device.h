@@ -71,7 +71,7 @@ enum weft_status device_scale(struct weft_codec *codec, float *values, float fac
 enum weft_status device_enter(const struct weft_codec *codec, int *before_out);
 void device_leave(const struct weft_codec *codec, int before);
 
-/* Between an encode's first call and its last: the window holds what has come of it. */
+/* Between the first and the last call of an encode: the window holds the encoded part. */
 static inline bool device_is_encoding(const struct weft_codec *codec)
 {
     return codec->device && codec->device->part > 0;

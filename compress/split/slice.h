@@ -57,7 +57,7 @@ void weft_slices_split(const struct weft_slices *slices, const void *contributio
 bool weft_slices_need_packing(const struct weft_slices *slices);
 /* The aggregate of the combiner of `rank`'s slice into out of sum_bytes. Returns the bytes written. */
 size_t weft_slices_pack(const struct weft_slices *slices, uint32_t rank, const void *aggregate, uint8_t *out);
-/* The aggregate of all, from UNTRUSTED sums at a stride of sum_bytes. scratch has room for the whole
+/* The aggregate of all, from UNTRUSTED sums at a stride of sum_bytes. scratch has the size of the whole
  * aggregate; *aggregate_out lies in scratch or in sums. WEFT_ERR_MALFORMED: *rank_out sent a sum that
  * cannot be read or has another head. */
 enum weft_status weft_slices_join(const struct weft_slices *slices, const uint8_t *sums,

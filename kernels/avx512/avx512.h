@@ -92,9 +92,8 @@ void weft_avx512_outer_sub_f32(float *m, const float *p, const float *q, size_t 
  * this size either misses. */
 enum { AVX512_STREAM_BYTES = 2 << 20, AVX512_LINE = 64 };
 
-/* How far ahead of a walk over memory its lines are asked for. The processor's own prefetching ends at
- * each page; where an address costs a walk of the page tables (more so in a virtual machine), that wait is
- * most of what a kernel loses to copy. */
+/* Prefetch distance in bytes. The hardware prefetcher stops at each page. At the first line of a page the
+ * kernel would wait for a walk of the page tables, which is longer in a virtual machine. */
 enum { AVX512_AHEAD = 2048 };
 
 #define ALL16 ((__mmask16)0xffff) /* a constant: the compiler then drops the mask */

@@ -244,9 +244,9 @@ static void test_save_and_load(void **state)
     }
 }
 
-/* The largest magnitude that a codec with a residual takes, on eight workers: nothing overflows on the
- * way, and what comes out is near. From 2^120 on the step is refused. Blocks of the smallest denormal,
- * beside it and in the tail, come out as near. */
+/* The largest magnitude that a codec with a residual accepts, on eight workers: no value overflows, and
+ * the result is within the stated error. From 2^120 on the step is refused. Blocks of the smallest
+ * denormal, beside it and in the tail, have the same error. */
 static void test_largest_and_smallest(void **state)
 {
     enum { RANKS = 8 };
@@ -418,8 +418,8 @@ static void test_loss_scale_is_neutral(void **state)
     }
 }
 
-/* Learning rates: a fleet that is fed lr * gradient and rescales when lr changes goes the way of one that
- * is fed the gradient and applies lr to what comes out (powers of two: bit for bit, momentum included). */
+/* Learning rates: workers that encode lr * gradient and rescale when lr changes have the results of workers
+ * that encode the gradient and apply lr to the result (powers of two: equal bits, momentum included). */
 static void test_rescale_follows_the_rate(void **state)
 {
     static float scaled[COUNT];

@@ -56,7 +56,7 @@ static void test_nothing_is_lost(void **state)
         }
 }
 
-/* The debt stays bounded: after ten times as many steps it is no larger than twice what it was. */
+/* The residual is bounded: after ten times as many steps it is at most twice as large. */
 static void test_residual_is_bounded(void **state)
 {
     for (int c = 0; c < CODECS; c++) {
@@ -204,10 +204,10 @@ static void test_bad_bytes(void **state)
     }
 }
 
-/* Karimireddy et al. 2019, counterexample 3: signs of stochastic gradients go uphill on average (one large
- * gradient one way, three small ones the other), with feedback they do not. Here: mean gradient +1 from
- * {+7, -1, -1, -1}; the outputs add up to the sum of the gradients; if the residual is discarded after
- * each step, to that of its signs. */
+/* Karimireddy et al. 2019, counterexample 3: signs of stochastic gradients ascend on average (one large
+ * gradient of one sign, three small ones of the other); with error feedback they descend. Here: mean
+ * gradient +1 from {+7, -1, -1, -1}; the outputs add up to the sum of the gradients; if the residual is
+ * discarded after each step, to that of its signs. */
 static void test_feedback_mends_signs(void **state)
 {
     for (int forgets = 0; forgets < 2; forgets++) {

@@ -1,9 +1,9 @@
-/* test_mlp.c - a network trained through every codec comes near the loss it has without one: stored
- * thresholds.
+/* test_mlp.c - a network trained through every codec ends within a stored threshold of its loss without
+ * a codec.
  *
  * Two layers with tanh, the labels those of a wider network drawn at random; 4 workers, each with examples
  * of its own, small batches, plain gradient descent. Error feedback must earn its threshold: with a
- * residual that is thrown away after every step (abandon in place of commit) the harsh codecs miss it, and
+ * residual that is discarded after every step (abandon instead of commit) the lossiest codecs miss it, and
  * the test sees that they do. Data, weights and order are drawn from a counter, so a codec's loss differs
  * between machines by no more than libm's last bits do. */
 #include <math.h>

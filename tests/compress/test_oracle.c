@@ -1,7 +1,7 @@
-/* test_oracle.c - every codec, one step from a known state, against its equations in double: what
- * a worker took from its residual is something the code can express, and the nearest or one of the two
- * nearest of that; what comes out is the sum of what the workers took. Written from compress.h alone;
- * shares no arithmetic with the module. */
+/* test_oracle.c - every codec, one step from a known state, against its equations in double. The
+ * contribution of a worker is a value that the code can represent: the nearest, or one of the two nearest.
+ * The result is the sum of the contributions. Written from compress.h alone; shares no arithmetic with the
+ * module. */
 #include "tests/compress/compress_fixture.h"
 
 enum { ROWS = 59, COLS = 17, COUNT = ROWS * COLS, BLOCK = 256 };
@@ -145,7 +145,7 @@ static void check_step(const struct fleet *fleet)
     case WEFT_CODEC_RANDOMK: check_moved(fleet->ranks, k, false); break;
     default: break; /* powersgd: test_powersgd.c follows it step by step */
     }
-    if (fleet->spec.global) return; /* what comes out is chosen by the combiner: test_topk.c */
+    if (fleet->spec.global) return; /* the combiner selects the result: test_topk.c */
     for (size_t i = 0; i < COUNT; i++) {
         double sum = 0, size = 0;
         for (uint32_t r = 0; r < fleet->ranks; r++) {

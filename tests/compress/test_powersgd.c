@@ -79,8 +79,7 @@ static void test_exact_low_rank(void **state)
         }
 }
 
-/* Shapes that are worked on in several bands of rows, and rows longer than a band: rank 2 comes back as it
- * was. */
+/* Shapes of several bands of rows, and rows longer than a band: a matrix of rank 2 is returned unchanged. */
 static void test_bands(void **state)
 {
     static const uint64_t shapes[][2] = {{300, 70}, {257, 64}, {40, 9001}, {9001, 40}};
@@ -251,7 +250,7 @@ static void test_steps_follow_the_model(void **state)
     fleet_close(&fleet);
 }
 
-/* More iterations in one step come nearer to the best approximation, from the same first Q; as many single
+/* More iterations in one step approach the best approximation, from the same first Q; as many single
  * steps on the same matrix, of which the warm start makes the same iteration, end at the same basis. */
 static void test_iterations(void **state)
 {
@@ -293,8 +292,8 @@ static void test_iterations(void **state)
     }
 }
 
-/* A matrix of known singular values 2^0, 2^-1, ...: no rank-r approximation is nearer than the ones left
- * out, and repeated steps on it come near that. */
+/* A matrix of known singular values 2^0, 2^-1, ...: the error of a rank-r approximation is at least that
+ * of the omitted values, and repeated steps approach it. */
 static void test_never_below_the_best(void **state)
 {
     enum { TERMS = 10, RANK = 3 };
@@ -342,7 +341,7 @@ static void test_zero_and_back(void **state)
         assert_true(norm(out, COUNT) == 0.0);
         assert_true(weft_codec_residual_norm(fleet.codecs[0]) == 0.0);
     }
-    low_rank(&sample, 4, grads[0]); /* Q was drawn anew, so a gradient that comes later is caught at once */
+    low_rank(&sample, 4, grads[0]); /* Q was drawn again, so a later gradient is in its span at once */
     fleet_step(&fleet, grad_list, 1.0f, out);
     assert_true(distance(out, grads[0], COUNT) < 3e-6 * norm(grads[0], COUNT));
     fleet_close(&fleet);

@@ -402,7 +402,7 @@ static void test_global_state(void **state)
         assert_true(after[i] / 6 == before[i] / 3);
     weft_combiner_free(more);
 
-    /* Every value of one worker is NaN: as many as fit come out, none stays. */
+    /* Every value of one worker is NaN: as many as fit are in the result, none stays in the residual. */
     fill(&sample, 3);
     fleet_encode(&old, 0, grad_list);
     const size_t values = old.contribution_bytes[1] - k_of(0.01) * sizeof(float);

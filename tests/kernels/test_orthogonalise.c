@@ -1,5 +1,5 @@
-/* test_orthogonalise.c - the basis is orthonormal and spans the same space, whatever comes in; what cannot be
- * made orthonormal is dropped, never NaN. */
+/* test_orthogonalise.c - the basis is orthonormal and spans the space of any input. A dependent column
+ * becomes zero, never NaN. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,7 +124,7 @@ static void test_scale(void **state)
     check_basis(p, dropped, ROWS, RANK);
 }
 
-/* As many as are independent, in whatever order they come, and all 64 that a codec may have. */
+/* All independent columns, in any order, and all 64 that a codec may have. */
 static void test_any_order(void **state)
 {
     enum { MANY = 64, LONG = 333 };

@@ -52,7 +52,7 @@ static void test_equals_tree(void **state)
     }
 }
 
-/* In pieces, the last one first: the same bits, and the same buffers come back. */
+/* In pieces, the last one first: the same bits, and the same buffers are returned. */
 static void test_pieces(void **state)
 {
     struct sample sample = {sample_seed(8)};

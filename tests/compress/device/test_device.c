@@ -286,7 +286,7 @@ static void test_in_progress(void **state)
     }
 }
 
-/* No memory for the n-th array of a codec, for every n: it is refused, and all comes back. */
+/* No memory for the n-th array of a codec, for every n: the codec is refused, and all memory is freed. */
 static void test_no_memory(void **state)
 {
     for (int c = 0; c < CODECS; c++) {
@@ -339,7 +339,8 @@ static void test_not_finite(void **state)
     }
 }
 
-/* The n-th kernel or copy of a step fails: a status and the device's words, and all memory comes back. */
+/* The n-th kernel or copy of a step fails: the call returns a status and the device's text, and all memory
+ * is freed. */
 static void test_failures(void **state)
 {
     for (int c = 0; c < CODECS; c++) {

@@ -477,7 +477,7 @@ static void test_no_memory(void **state)
     weft_codec_tuner_free(NULL);
 }
 
-/* ---- what a codec that is left behind still owes ---- */
+/* ---- the residual of a replaced codec ---- */
 
 static void test_residual_copy(void **state)
 {
@@ -521,7 +521,7 @@ static void test_residual_copy(void **state)
             scale = fmax(scale, fabs(sum[i]));
             worst = fmax(worst, fabs(sum[i] - (double)residual[i]));
         }
-        /* What went in and did not come out is the debt; a cast has rounded it away, sums come as bf16. */
+        /* The residual is the input minus the output; a cast has none, and sums of signs are bf16. */
         assert_true(worst <= (spec.id == WEFT_CODEC_BF16 || spec.id == WEFT_CODEC_SIGN ? 5 * 0x1p-7
                                                                                        : 1e-5 * (1 + scale)));
         free(bytes);
