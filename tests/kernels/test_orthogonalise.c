@@ -1,5 +1,5 @@
 /* test_orthogonalise.c - the basis is orthonormal and spans the space of any input. A dependent column
- * becomes zero, never NaN. */
+ * is dropped; no value is NaN. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
