@@ -281,7 +281,7 @@ static int grows(uint64_t more, uint32_t ranks, const char *directory, const str
     struct weft_session *session;
     if (weft_init(NULL, &session) < 0) die(NULL, "init");
     unsigned born = weft_rank(session);
-    bool came = weft_newcomer(session), take = came;
+    bool is_newcomer = weft_newcomer(session), take = is_newcomer;
     uint64_t end = UINT64_MAX;
     fprintf(stderr, "the job runs, step %llu\n", (unsigned long long)weft_step_next(session));
     while (weft_step_next(session) <= end) {
@@ -293,7 +293,7 @@ static int grows(uint64_t more, uint32_t ranks, const char *directory, const str
         }
         make_gradients(weft_rank(session), weft_step_next(session));
         enum weft_status status =
-            run_step(session, weft_step_next(session), orders, came ? 0 : order_count, born);
+            run_step(session, weft_step_next(session), orders, is_newcomer ? 0 : order_count, born);
         if (status < 0) fprintf(stderr, "%s\n", weft_error_text(session));
         take |= status == WEFT_ERR_GREW;
         if (status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW) continue;
