@@ -5,6 +5,7 @@
 #include "base/weft_assert.h"
 #include "base/completion.h"
 #include "base/config/config.h"
+#include "base/config/edit_distance.h"
 #include "base/os/cpu_quota.h"
 #include "base/env.h"
 #include "base/event_ring.h"

@@ -1,7 +1,6 @@
 /* cli.c - see cli.h. getopt_long splits the words; this file checks values and writes help and sentences. */
 #include "tools/cli.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -34,31 +33,12 @@ int cli_value_error(const struct cli_command *command, const char *option, const
     return tool_usage_error(command->name, "%s: '%s' is not %s", option, text, expected);
 }
 
-/* Number of characters to insert, delete or replace; SIZE_MAX for names of NAME_BYTES_MAX bytes and more. */
-static size_t edit_distance(const char *a, const char *b)
-{
-    size_t row[NAME_BYTES_MAX], b_length = strlen(b);
-    if (b_length >= NAME_BYTES_MAX) return SIZE_MAX;
-    for (size_t j = 0; j <= b_length; j++) row[j] = j;
-    for (size_t i = 0; a[i]; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
-        for (size_t j = 1; j <= b_length; j++) {
-            size_t replaced = diagonal + (a[i] != b[j - 1]), shorter = row[j] + 1, longer = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = replaced < shorter ? replaced : shorter;
-            if (longer < row[j]) row[j] = longer;
-        }
-    }
-    return row[b_length];
-}
-
 int cli_unknown_error(const char *command, const char *what, const char *word, const char *const *known)
 {
     const char *nearest = NULL;
     size_t nearest_distance = NEAR_MAX + 1;
     for (size_t i = 0; known[i]; i++) {
-        size_t distance = edit_distance(word, known[i]);
+        size_t distance = weft_edit_distance(word, known[i]);
         if (distance >= nearest_distance || distance + 1 >= strlen(known[i])) continue;
         nearest = known[i];
         nearest_distance = distance;
@@ -100,10 +80,9 @@ static int option_error(const struct cli_command *command, char **argv, int answ
 static int set_number(const struct cli_command *command, const struct cli_option *option, const char *name,
                       const char *text)
 {
-    char *end, expected[96];
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || errno || value < option->min || value > option->max) {
+    char expected[96];
+    uint64_t value;
+    if (!weft_whole_parse(text, strlen(text), &value) || value < option->min || value > option->max) {
         snprintf(expected, sizeof expected, "a whole number from %" PRIu64 " to %" PRIu64, option->min,
                  option->max);
         return cli_value_error(command, name, text, expected);

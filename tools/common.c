@@ -30,10 +30,8 @@ void tool_print_version(const char *command)
 bool tool_parse_number(const char *command, const char *option, const char *text, uint64_t min, uint64_t max,
                        uint64_t *value_out)
 {
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || errno || value < min || value > max) {
+    uint64_t value;
+    if (!weft_whole_parse(text, strlen(text), &value) || value < min || value > max) {
         tool_usage_error(command, "%s is a number from %llu to %llu, not '%s'", option,
                          (unsigned long long)min, (unsigned long long)max, text);
         return false;

@@ -13,6 +13,7 @@
 #include <ini.h>
 
 #include "base/config/config_names.h"
+#include "base/config/edit_distance.h"
 #include "base/config/config_value.h"
 #include "base/weft_assert.h"
 
@@ -53,7 +54,7 @@ static const char *nearest_option(const char *name)
     const char *nearest = NULL;
     size_t least = 4; /* a larger distance is not a likely misspelling */
     for (const struct weft_option *option = weft_option_table; option->name; option++) {
-        size_t away = config_name_distance(name, option->name);
+        size_t away = weft_edit_distance(name, option->name);
         if (away >= least) continue;
         least = away;
         nearest = option->name;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/config/config.h"
+#include "base/config/edit_distance.h"
 #include "base/fnv.h"
 #include "base/os/library.h"
 
@@ -53,25 +54,6 @@ void config_variable_name(const char *option, char *text, size_t bytes)
     for (char *at = text + 5; *at; at++) *at = *at == '.' ? '_' : (char)toupper((unsigned char)*at);
 }
 
-size_t config_name_distance(const char *a, const char *b)
-{
-    size_t row[NAME_BYTES + 1], width = strlen(b);
-    if (width > NAME_BYTES || strlen(a) > NAME_BYTES) return SIZE_MAX;
-    for (size_t j = 0; j <= width; j++) row[j] = j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= width; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[width];
-}
-
 /* Does `other` contain all words of `name`, without WEFT_? */
 static bool has_words(const char *name, const char *other)
 {
@@ -91,7 +73,7 @@ static bool has_words(const char *name, const char *other)
 enum { NOT_LIKELY = 1000 };
 static size_t misspelling_rank(const char *name, const char *known)
 {
-    const size_t away = config_name_distance(name, known);
+    const size_t away = weft_edit_distance(name, known);
     if (away <= 1) return away;
     if (has_words(name, known) || has_words(known, name)) return 1 + away;
     return away <= LIKELY_DISTANCE ? NAME_BYTES + away : NOT_LIKELY;

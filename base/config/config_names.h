@@ -4,8 +4,6 @@
 
 #include "base/env.h"
 
-/* Edit distance (Levenshtein) of two names; SIZE_MAX if one is longer than 64 bytes. */
-size_t config_name_distance(const char *a, const char *b);
 /* transport.lanes -> WEFT_TRANSPORT_LANES */
 void config_variable_name(const char *option, char *text, size_t bytes);
 /* Logs a warning for each variable that begins with WEFT_ and is not read by weft, once per process. Any
