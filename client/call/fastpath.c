@@ -112,10 +112,11 @@ static void defer_recv(struct client_request *request, uint64_t started_ns)
 /* ---- the call ---- */
 static enum weft_status complete_inline(struct client_request *request)
 {
-    request->session->engine->requests_done++;
+    struct weft_session *session = request->session;
+    session->engine->requests_done++;
     request->status = WEFT_OK;
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
-    client_event_signal(request->session);
+    client_event_signal(session);
     return WEFT_OK;
 }
 

@@ -7,8 +7,9 @@
 
 void client_engine_query_answered(struct client_engine_query *query)
 {
+    struct weft_loop *loop = query->session->loop; /* after the store the next query may write the field */
     atomic_store_explicit(&query->state, 2, memory_order_release);
-    weft_loop_notify(query->session->loop);
+    weft_loop_notify(loop);
 }
 
 static bool is_answered(void *context)
