@@ -21,6 +21,7 @@ static const char *const other_names[] = {
     "WEFT_RANK",
     "WEFT_SECRET",
     "WEFT_SECRET_FILE",
+    "WEFT_LIBRARY", "WEFT_INCLUDE", /* of the Python package */
     "WEFT_DEADLINE_MS",
     "WEFT_CONFIG",
     "WEFT_KERNELS",

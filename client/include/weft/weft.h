@@ -618,9 +618,14 @@ WEFT_API enum weft_status weft_mesh_free(struct weft_mesh *mesh);
  * then copy from and to it directly. A forked child shares it with the parent. NULL: no memory is left. Any
  * thread.
  * weft_free() - return it; weft_finalize does too. In a session that has ended it may be called while other
- * requests are open: the memory then stays until weft_finalize. NULL does nothing. Any thread. */
+ * requests are open: the memory then stays until weft_finalize. NULL does nothing. Any thread.
+ * weft_disown() - let memory of weft_alloc outlive the session: weft_finalize leaves it, and weft_free(NULL,
+ * memory) returns it at any time later. For language bindings, where views of the memory may outlive the
+ * session. Any thread. Return codes: WEFT_OK; WEFT_ERR_INVALID: no session; WEFT_ERR_NOT_FOUND: not from
+ * weft_alloc of this session; WEFT_ERR_FORKED. */
 WEFT_API void *weft_alloc(struct weft_session *session, size_t bytes);
 WEFT_API void weft_free(struct weft_session *session, void *memory);
+WEFT_API enum weft_status weft_disown(struct weft_session *session, void *memory);
 
 /* weft_register() - register (bytes,) of host memory with the transport's devices, so that the first
  * operation on it does not pay for that. The memory must be readable and writable, and mapped until

@@ -1,0 +1,85 @@
+"""The C interface of libweft by cffi in ABI mode: no compiler is needed.
+
+The declarations come from the installed headers, so this module has no list of functions of its own. The
+library and the headers are looked for in this order:
+
+    WEFT_LIBRARY, WEFT_INCLUDE   a file libweft.so and a folder that contains weft/weft.h
+    beside the package           weft/_lib and weft/_include, as a wheel installs them
+    the source tree              client/include and base/include, with a library from WEFT_LIBRARY
+    the system                   the loader's search path, /usr/local/include and /usr/include
+"""
+
+import os
+import re
+from pathlib import Path
+
+import cffi
+
+HEADERS = ("weft/status.h", "weft/types.h", "weft/weft.h")
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _include_folders():
+    given = os.environ.get("WEFT_INCLUDE")
+    if given:
+        yield [Path(given)]
+    yield [_PACKAGE / "_include"]
+    if len(_PACKAGE.parents) > 2:
+        root = _PACKAGE.parents[2]
+        yield [root / "client/include", root / "base/include"]
+    library = os.environ.get("WEFT_LIBRARY")
+    if library:
+        for parent in list(Path(library).resolve().parents)[:4]:
+            yield [parent / "include"]
+    yield [Path("/usr/local/include")]
+    yield [Path("/usr/include")]
+
+
+def find_headers():
+    """Return the paths of the three headers, all of one installation. Raise ImportError if there are none."""
+    for folders in _include_folders():
+        found = [next((folder / name for folder in folders if (folder / name).is_file()), None) for name in HEADERS]
+        if all(found):
+            return found
+    raise ImportError(
+        "weft: the headers weft/weft.h, status.h and types.h were not found; install weft, or set WEFT_INCLUDE to "
+        "the folder that contains weft/weft.h"
+    )
+
+
+def declarations(texts):
+    """Return cffi declarations of header `texts`: without comments, directives and attributes."""
+    source = "\n".join(texts)
+    source = re.sub(r"/\*.*?\*/", "", source, flags=re.S)
+    source = re.sub(r"//[^\n]*", "", source)
+    source = source.replace("\\\n", " ")
+    source = re.sub(r"^\s*#.*$", "", source, flags=re.M)
+    source = re.sub(r'extern\s+"C"\s*\{', "", source)
+    source = re.sub(r"^\}\s*$", "", source, flags=re.M)
+    return re.sub(r"\bWEFT_API\b", "", source)
+
+
+def _libraries():
+    given = os.environ.get("WEFT_LIBRARY")
+    if given:
+        return [given]
+    beside = sorted((_PACKAGE / "_lib").glob("libweft.so*"))
+    return [str(path) for path in beside[:1]] or ["libweft.so.0", "libweft.so"]
+
+
+def _load(ffi):
+    reasons = []
+    for name in _libraries():
+        try:
+            return ffi.dlopen(name, ffi.RTLD_NOW | ffi.RTLD_LOCAL)
+        except OSError as error:
+            reasons.append(str(error))
+    raise ImportError(
+        "weft: libweft was not loaded; install weft, or set WEFT_LIBRARY to the path of libweft.so: " + "; ".join(reasons)
+    )
+
+
+ffi = cffi.FFI()
+ffi.cdef(declarations([path.read_text() for path in find_headers()]))
+lib = _load(ffi)
+NULL = ffi.NULL

@@ -1,0 +1,434 @@
+"""Sessions: joining a job, collectives, tensors and steps."""
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+
+from . import _buffer, _comm
+from ._abi import NULL, ffi, lib
+from ._errors import InvalidArgument, PeerLost, WrongState, check, error
+from ._memory import Memory
+from ._request import PersistentRequest, Request
+from ._tensor import Tensor, declare
+from ._types import OPS, lookup
+
+_SWEEP = 1024  # open requests from which start() looks for completed ones that nothing waits for
+_current = None
+
+
+def session():
+    """Return the session of the last weft.init in this process; raise WrongState where there is none."""
+    if _current is None or _current._c == NULL:
+        raise WrongState("there is no session in this process; call weft.init() first")
+    return _current
+
+
+def init(coordinator=None, *, job=None, secret=None, rank=None, deadline=None, lanes=None, devices=None):
+    """Join the job and return its Session. Blocks until all workers and shards have joined.
+
+    Started by `weft run`, torchrun, srun or mpirun, a program passes nothing: the values come from the
+    environment (docs/running-by-hand.md). coordinator: "host:port"; rank: int, default any free rank; deadline:
+    seconds of every wait and operation, default 300; lanes, devices: as in struct weft_options. Raises
+    DeadlineExceeded or Unreachable with a sentence that names the missing members.
+    """
+    global _current
+    options = ffi.new("struct weft_options *")
+    lib.weft_options_init_sized(options, ffi.sizeof("struct weft_options"))
+    texts = {"coordinator": coordinator, "job": job, "secret": secret, "lanes": lanes, "devices": devices}
+    keep = {name: ffi.new("char[]", text.encode()) for name, text in texts.items() if text is not None}
+    for name, text in keep.items():
+        setattr(options, name, text)
+    if rank is not None:
+        options.rank = rank
+    if deadline is not None:
+        options.deadline_ms = max(1, int(deadline * 1000))
+    out = ffi.new("struct weft_session **")
+    check(lib.weft_init(options, out))
+    environment = os.environ.get("WEFT_DEADLINE_MS", "")
+    deadline_ms = options.deadline_ms or (int(environment) if environment.isdecimal() else 300_000)
+    _current = Session(out[0], deadline_ms)
+    return _current
+
+
+class Session:
+    """A process's membership in a job. Made by weft.init; use it as a context manager or call finalize.
+
+    Collectives take NumPy arrays, torch tensors, DLPack objects and buffers without a copy, and return a
+    Request: `session.all_reduce(gradient, op="avg").wait()`. All ranks start the same operations in the same
+    order. Any thread may start operations, and any threads may wait.
+
+    Leaving the `with` block by an exception aborts the job: every rank raises Aborted with the exception's
+    text.
+    """
+
+    def __init__(self, pointer, deadline_ms):
+        self._c, self._deadline_ms, self._pid = pointer, deadline_ms, os.getpid()
+        self._lock = threading.RLock()  # starting calls; not held while waiting
+        self._open = set()
+        self._memory = weakref.WeakSet()
+        self._readers = weakref.WeakKeyDictionary()
+        self._step = None
+        atexit.register(self.finalize)
+
+    def _check(self, status):
+        return check(status, self._c)
+
+    # ---- membership ----
+
+    @property
+    def rank(self):
+        """This rank, 0 .. ranks-1."""
+        return lib.weft_rank(self._c)
+
+    @property
+    def ranks(self):
+        """Number of workers."""
+        return lib.weft_ranks(self._c)
+
+    @property
+    def shards(self):
+        """Number of shards; 0: all-reduce only."""
+        return lib.weft_shards(self._c)
+
+    def finalize(self):
+        """Leave the job. Blocks at most 5 s; open requests end with Closed. A second call does nothing.
+
+        Raises Mismatch where the ranks' last operations differ; the session is closed in both cases. Arrays of
+        `empty` and `alloc` stay valid. Does nothing in a forked child.
+        """
+        if self._c == NULL or self._pid != os.getpid():
+            return
+        atexit.unregister(self.finalize)
+        for memory in list(self._memory):
+            memory._release()
+        pointer, self._c = self._c, NULL
+        status = lib.weft_finalize(pointer)
+        self._open.clear()
+        check(status)
+
+    def abort(self, text):
+        """End the job: all waits on all ranks raise Aborted with `text`. Does not block."""
+        self._check(lib.weft_abort(self._c, text.encode()))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            self.finalize()
+            return
+        if self._c != NULL:
+            lib.weft_abort(self._c, f"rank {self.rank}: {kind.__name__}: {value}"[:400].encode(errors="replace"))
+            with contextlib.suppress(Exception):  # the first exception is the one to report
+                self.finalize()
+
+    # ---- collectives ----
+
+    def call(self, kind, in_address, out_address, count, dtype, *, op=0, root=0, comm=None, counts=None, counts_out=None,
+             factor=None, weight=None, reproducible=False, unequal=False, memory=0, stream=0, timeout_ms=0, keep=(),
+             result=None):  # fmt: skip
+        """Start one operation on addresses and return its Request; the collectives below are this call.
+
+        kind, dtype, op, memory: constants of weft.h. Addresses are integers, count is in elements, `keep` stays
+        referenced until the operation has completed, and `result` is what wait returns. The fields are those of
+        struct weft_call.
+        """
+        request = Request(self, keep, result)
+        call = self._call(kind, in_address, out_address, count, dtype, op, root, comm, counts, counts_out, factor,
+                          weight, reproducible, unequal, memory, stream, timeout_ms)  # fmt: skip
+        with self._lock:
+            if len(self._open) >= _SWEEP:
+                self._sweep()
+            status = lib.weft_call_start(self._c, call[0], request._c)
+        if status < 0:
+            self._check(status)
+        request._keep = (keep, call)
+        self._open.add(request)
+        return request
+
+    def _call(self, kind, in_address, out_address, count, dtype, op, root, comm, counts, counts_out, factor, weight,
+              reproducible, unequal, memory, stream, timeout_ms):  # fmt: skip
+        call = ffi.new("struct weft_call *")
+        call.size, call.kind = ffi.sizeof("struct weft_call"), kind
+        setattr(call, "in", ffi.cast("void *", in_address or 0))
+        call.out = ffi.cast("void *", out_address or 0)
+        call.count, call.dtype, call.op, call.root = count, dtype, op, root
+        kept = [call]
+        if comm is not None:
+            if comm._c == NULL:
+                raise WrongState("the group was freed")
+            call.comm = comm._c
+            kept.append(comm)
+        for name, values in (("counts", counts), ("counts_out", counts_out)):
+            if values is not None:
+                kept.append(ffi.new("uint64_t[]", list(values)))
+                setattr(call, name, kept[-1])
+        if factor is not None:
+            call.op, call.factor = lib.WEFT_SCALED_SUM, factor
+        if weight is not None:
+            call.weighted, call.weight = True, weight
+        call.reproducible, call.unequal, call.deadline_ms = reproducible, unequal, timeout_ms
+        if memory:
+            call.memory, call.stream = memory, ffi.cast("void *", stream)
+        return kept
+
+    def _sweep(self):
+        """Drop completed requests that nothing waits for."""
+        for request in list(self._open):
+            status = lib.weft_test(request._c)
+            if status != lib.WEFT_IN_PROGRESS:
+                request._status, request._keep = status, ()
+                self._open.discard(request)
+
+    def _start(self, kind, array, out, pieces_in=1, pieces_out=1, *, op=None, timeout=None, count=None, **fields):
+        """Start a collective on arrays: `array` holds pieces_in pieces of count elements, `out` pieces_out."""
+        source = None if array is None else _buffer.view(array)
+        target = None if out is None else source if out is array else _buffer.view(out, True)
+        shown = source or target
+        if source and target and target.dtype != source.dtype:
+            raise InvalidArgument("the dtypes of the input and the output differ")
+        if count is None:
+            count = source.count // pieces_in if source else target.count // pieces_out
+        self._lengths(source, target, count * pieces_in, count * pieces_out)
+        if op is not None:
+            fields["op"] = lookup(OPS, op, "op")
+        if shown and shown.memory:
+            fields.update(memory=shown.memory, stream=shown.stream)
+        if timeout is not None:
+            fields["timeout_ms"] = max(1, int(timeout * 1000))
+        return self.call(kind, source and source.address, target and target.address, count, shown.dtype,
+                         keep=(source, target), result=out, **fields)  # fmt: skip
+
+    @staticmethod
+    def _lengths(source, target, need_in, need_out):
+        for buffer, need, name in ((source, need_in, "input"), (target, need_out, "output")):
+            if buffer is not None and buffer.count != need:
+                raise InvalidArgument(f"the {name} has {buffer.count} elements; the operation needs {need}")
+
+    def _writable(self, array, out):
+        """The output of an operation with equal lengths: `out`, or `array` in place."""
+        if out is None:
+            _buffer.view(array, True)
+            return array
+        return out
+
+    def _pieces(self, comm):
+        return self.ranks if comm is None else comm.ranks
+
+    def _is_root(self, root, comm):
+        return (self.rank if comm is None else comm.rank) == root
+
+    def all_reduce(self, array, out=None, op="sum", *, comm=None, factor=None, weight=None, reproducible=False,
+                   timeout=None):  # fmt: skip
+        """Start a reduction of `array` (n,) over all ranks into `out` (n,), by default in place. Return a Request.
+
+        op: "sum", "avg", "prod", "min", "max", and for integers "and", "or", "xor". factor: sum(factor*array).
+        weight: with op "avg", sum(weight*array)/sum(weight). reproducible: the same bits for every plan and
+        transport. timeout: seconds, of the operation.
+        """
+        return self._start(lib.WEFT_CALL_ALL_REDUCE, array, self._writable(array, out), op=op, comm=comm, factor=factor,
+                           weight=weight, reproducible=reproducible, timeout=timeout)  # fmt: skip
+
+    def reduce_scatter(self, array, out, op="sum", *, comm=None, reproducible=False, timeout=None):
+        """Start a reduction of `array` (ranks*n,); rank r receives piece r in `out` (n,). Return a Request."""
+        return self._start(lib.WEFT_CALL_REDUCE_SCATTER, array, out, self._pieces(comm), op=op, comm=comm,
+                           reproducible=reproducible, timeout=timeout)  # fmt: skip
+
+    def all_gather(self, array, out, *, comm=None, timeout=None):
+        """Start a gather of every rank's `array` (n,) into `out` (ranks*n,) on all ranks. Return a Request."""
+        return self._start(lib.WEFT_CALL_ALL_GATHER, array, out, 1, self._pieces(comm), comm=comm, timeout=timeout)
+
+    def broadcast(self, array, root=0, *, comm=None, timeout=None):
+        """Start a copy of the root's `array` (n,) to every rank's `array`. Return a Request."""
+        target = _buffer.view(array, not self._is_root(root, comm))
+        return self._start(lib.WEFT_CALL_BROADCAST, None, target, root=root, comm=comm, timeout=timeout)
+
+    def reduce(self, array, out=None, op="sum", root=0, *, comm=None, timeout=None):
+        """Start a reduction of `array` (n,) into the root's `out` (n,), by default in place. Return a Request."""
+        target = self._writable(array, out) if self._is_root(root, comm) else None
+        return self._start(lib.WEFT_CALL_REDUCE, array, target, op=op, root=root, comm=comm, timeout=timeout)
+
+    def gather(self, array, out=None, root=0, *, comm=None, timeout=None):
+        """Start a gather of every rank's `array` (n,) into the root's `out` (ranks*n,). Return a Request."""
+        target = out if self._is_root(root, comm) else None
+        if target is None and self._is_root(root, comm):
+            raise InvalidArgument("gather: the root needs `out`")
+        return self._start(lib.WEFT_CALL_GATHER, array, target, 1, self._pieces(comm), root=root, comm=comm, timeout=timeout)
+
+    def scatter(self, array, out, root=0, *, comm=None, timeout=None):
+        """Start a scatter of the root's `array` (ranks*n,); rank r receives piece r in `out` (n,). Return a Request."""
+        source = array if self._is_root(root, comm) else None
+        if source is None and self._is_root(root, comm):
+            raise InvalidArgument("scatter: the root needs `array`")
+        return self._start(lib.WEFT_CALL_SCATTER, source, out, self._pieces(comm), 1, root=root, comm=comm, timeout=timeout)
+
+    def all_to_all(self, array, out, *, comm=None, timeout=None):
+        """Start an exchange: piece i of `array` (ranks*n,) reaches rank i, as piece `rank` of its `out`. Return a Request."""
+        pieces = self._pieces(comm)
+        return self._start(lib.WEFT_CALL_ALL_TO_ALL, array, out, pieces, pieces, comm=comm, timeout=timeout)
+
+    def send(self, array, to, *, comm=None, timeout=None):
+        """Start a send of `array` (n,) to rank `to`. Its n-th send matches that rank's n-th recv. Return a Request."""
+        source = _buffer.view(array)
+        return self.call(lib.WEFT_CALL_SEND, source.address, None, source.count, source.dtype, root=to, comm=comm,
+                         keep=source, memory=source.memory, stream=source.stream,
+                         timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)))  # fmt: skip
+
+    def recv(self, array, source, *, comm=None, timeout=None):
+        """Start a receive of `array` (n,) from rank `source`. Return a Request."""
+        target = _buffer.view(array, True)
+        return self.call(lib.WEFT_CALL_RECV, None, target.address, target.count, target.dtype, root=source, comm=comm,
+                         keep=target, memory=target.memory, stream=target.stream, result=array,
+                         timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)))  # fmt: skip
+
+    def barrier(self, *, comm=None, timeout=None):
+        """Start a barrier: it completes after all ranks have called it. Return a Request."""
+        return self.call(lib.WEFT_CALL_BARRIER, None, None, 0, lib.WEFT_U8, comm=comm,
+                         timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)))  # fmt: skip
+
+    def persistent(self, kind, array, out=None, op="sum", *, root=0, comm=None):
+        """Return a PersistentRequest of an operation with equal lengths: "all_reduce", "broadcast", "reduce".
+
+        The request is validated once; start() then costs about what the C call costs.
+        """
+        kinds = {"all_reduce": lib.WEFT_CALL_ALL_REDUCE, "broadcast": lib.WEFT_CALL_BROADCAST, "reduce": lib.WEFT_CALL_REDUCE}
+        source = _buffer.view(array)
+        target = _buffer.view(self._writable(array, out), True)
+        self._lengths(None, target, 0, source.count)
+        call = self._call(lookup(kinds, kind, "kind"), source.address, target.address, source.count, source.dtype,
+                          0 if kind == "broadcast" else lookup(OPS, op, "op"), root, comm, None, None, None, None, False,
+                          False, source.memory, source.stream, 0)  # fmt: skip
+        request = PersistentRequest(self, (), array if out is None else out)
+        with self._lock:
+            self._check(lib.weft_call_init(self._c, call[0], request._c))
+        request._status, request._buffers = 0, (source, target, call)
+        return request
+
+    @contextlib.contextmanager
+    def group(self):
+        """Gather the collectives started in the `with` block and start them together at its end.
+
+        all_reduces of up to 64 KiB with equal dtype, op and group of ranks travel as one operation. All ranks
+        start the same calls in the same order. Do not wait for a request inside the block.
+        """
+        with self._lock:
+            self._check(lib.weft_group_start(self._c))
+            try:
+                yield self
+            finally:
+                self._check(lib.weft_group_end(self._c))
+
+    # ---- groups of ranks ----
+
+    def split(self, colour, key=0, parent=None):
+        """Partition `parent` (default: all ranks) and return the Comm of this rank's colour; None for colour < 0.
+
+        Collective over the parent; blocks. Ranks of one colour are ordered by key, then by rank.
+        """
+        above = NULL if parent is None else parent._c
+        return _comm.make(self, lambda out: lib.weft_split(self._c, above, colour, key, out))
+
+    # ---- memory ----
+
+    def alloc(self, nbytes):
+        """Return Memory: zeroed bytes that peers on the same host can map."""
+        return Memory(self, nbytes)
+
+    def empty(self, shape, dtype="f32"):
+        """Return a NumPy array (zeroed) in memory that peers on the same host can map; imports numpy."""
+        import numpy
+
+        names = {"f32": "float32", "f64": "float64", "f16": "float16"}
+        kind = numpy.dtype(names.get(dtype, dtype))
+        count = int(numpy.prod(shape))
+        return numpy.asarray(self.alloc(max(1, count * kind.itemsize)))[: count * kind.itemsize].view(kind).reshape(shape)
+
+    # ---- tensors and steps ----
+
+    def declare(self, name, shape, dtype="f32", *, mode=None, codec=None, optimizer=None, chunk_bytes=0,
+                skip_nonfinite=False):  # fmt: skip
+        """Make a Tensor. Collective: all ranks declare the same tensors in the same order, outside a step; blocks.
+
+        shape: int or ints; mode: "server" or "all_reduce", default by the job; codec: "bf16", "powersgd:rank=4",
+        "topk:ratio=0.01", "auto", ...; optimizer: "adamw:weight_decay=0.01", ..., default "none": push_pull returns
+        the mean gradient. See struct weft_tensor_options.
+        """
+        return declare(self, Tensor, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite)
+
+    @property
+    def step_next(self):
+        """The number of the next step; inside a step, of that step."""
+        return lib.weft_step_next(self._c)
+
+    @contextlib.contextmanager
+    def step(self, lr=1.0, *, weight=1.0, number=None):
+        """Open a step for the `with` block and end it behind it; yields the step's number.
+
+        lr: learning rate, equal on all ranks. weight: sample weight of this rank. The end of the block waits for
+        all requests of the step and raises StepSkipped, Mismatch, Diverged, Shrunk or Grew as weft_step_end does.
+        Where a peer is lost inside the block, the end of the step decides which exception is raised. After any
+        other exception the step stays open, and the session cannot begin another.
+        """
+        options = ffi.new("struct weft_step_options *")
+        options.size = ffi.sizeof("struct weft_step_options")
+        options.step = self.step_next if number is None else number
+        options.lr, options.weight = lr, weight
+        self._check(lib.weft_step_begin_with(self._c, options))
+        try:
+            yield options.step
+        except PeerLost as lost:
+            status = lib.weft_step_end(self._c)
+            if status in (lib.WEFT_ERR_SHRUNK, lib.WEFT_ERR_GREW):
+                raise error(status, ffi.string(lib.weft_error_text(self._c)).decode(errors="replace")) from lost
+            raise
+        self._check(lib.weft_step_end(self._c))
+
+    # ---- elastic jobs ----
+
+    def shrink(self):
+        """Agree on the remaining ranks after PeerLost, outside steps; raises Shrunk or Grew where they changed."""
+        self._check(lib.weft_shrink(self._c))
+
+    @property
+    def newcomer(self):
+        """Whether this rank joined a running job."""
+        return bool(lib.weft_newcomer(self._c))
+
+    def join(self, timeout=None):
+        """Rest until all ranks have no more data (uneven inputs); return the rank that joined last. Blocks."""
+        last = ffi.new("uint32_t *")
+        self._check(lib.weft_join(self._c, 0 if timeout is None else max(1, int(timeout * 1000)), last))
+        return last[0]
+
+    # ---- plans and statistics ----
+
+    def set_plan(self, plan):
+        """Set the plan of the next operations, such as "auto" or "ring"; equal on all ranks."""
+        self._check(lib.weft_set_plan(self._c, plan.encode()))
+
+    def explain(self, operation, count, dtype="f32"):
+        """Return one line: the plan that `operation` would take now, and the estimated time of each plan."""
+        from ._types import dtype_of
+
+        text = ffi.new("char[]", 2048)
+        self._check(lib.weft_explain(self._c, operation.encode(), count, dtype_of(dtype), text, 2048))
+        return ffi.string(text).decode()
+
+    def links(self):
+        """Return a list of lines: how each other process of the job is reached."""
+        text = ffi.new("char[]", 1 << 16)
+        self._check(lib.weft_describe_links(self._c, text, 1 << 16))
+        return ffi.string(text).decode().splitlines()
+
+    def stats(self):
+        """Return a dict of struct weft_stats: bytes, steps, and ns waited, encoded and exposed."""
+        stats = ffi.new("struct weft_stats *")
+        stats.size = ffi.sizeof("struct weft_stats")
+        self._check(lib.weft_stats_get(self._c, stats))
+        return {name: getattr(stats, name) for name, _ in ffi.typeof("struct weft_stats").fields if name != "size"}
+
+    def dump_events(self, path):
+        """Write the flight recorder to `path` for `weft inspect`; "*.perfetto.json": a Perfetto trace."""
+        self._check(lib.weft_dump_events(self._c, os.fsencode(path)))
