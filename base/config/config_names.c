@@ -21,7 +21,9 @@ static const char *const other_names[] = {
     "WEFT_RANK",
     "WEFT_SECRET",
     "WEFT_SECRET_FILE",
-    "WEFT_LIBRARY", "WEFT_INCLUDE", /* of the Python package */
+    "WEFT_LIBRARY", /* these three of the Python package and its tests */
+    "WEFT_INCLUDE",
+    "WEFT_PYTHON",
     "WEFT_DEADLINE_MS",
     "WEFT_CONFIG",
     "WEFT_KERNELS",

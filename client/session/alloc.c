@@ -72,14 +72,15 @@ static struct block *block_take(pthread_mutex_t *lock, struct weft_list *blocks,
 /* The memory of a session in a simulated environment comes from that environment and cannot outlive it. */
 enum weft_status weft_disown(struct weft_session *session, void *memory)
 {
-    if (!session) return WEFT_ERR_INVALID;
-    if (client_usable(session) == WEFT_ERR_FORKED) return WEFT_ERR_FORKED;
+    if (!session) return client_null_argument("disown", "session");
+    enum weft_status usable = client_usable(session); /* also in a session that has failed */
+    if (usable == WEFT_ERR_FORKED) return usable;
     struct block *block = session->env == weft_env_system()
                               ? block_take(&session->alloc.lock, &session->alloc.blocks, memory)
                               : NULL;
     if (!block)
-        return client_error(session, WEFT_ERR_NOT_FOUND, "weft_disown: %p is not from weft_alloc of this session",
-                            memory);
+        return client_error(session, WEFT_ERR_NOT_FOUND,
+                            "disown: memory %p is not from weft_alloc of this session", memory);
     pthread_mutex_lock(&disowned_lock);
     weft_list_append(&disowned, &block->link);
     pthread_mutex_unlock(&disowned_lock);

@@ -512,6 +512,7 @@ static void without_a_session(struct bench *bench)
     BAD(weft_mesh_create(NULL, NULL, 0, NULL), "mesh_create");
     BAD(weft_event_fd(NULL, NULL), "event_fd");
     BAD(weft_event_clear(NULL), "event_clear");
+    BAD(weft_disown(NULL, a), "disown");
     BAD(weft_register(NULL, a, 8), "register");
     BAD(weft_unregister(NULL, a), "unregister");
     BAD(weft_stats_get(NULL, NULL), "stats_get");
@@ -778,6 +779,8 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     REFUSED((weft_alloc(s, SIZE_MAX) ? WEFT_OK : WEFT_ERR_NO_MEMORY), WEFT_ERR_NO_MEMORY, "weft_alloc",
             "bytes");
     weft_free(s, a); /* a line in the log */
+    REFUSED(weft_disown(s, a), WEFT_ERR_NOT_FOUND, "disown", "memory");
+    REFUSED(weft_disown(s, NULL), WEFT_ERR_NOT_FOUND, "disown", "memory");
     REFUSED(weft_event_clear(s), WEFT_ERR_STATE, "event_clear", "weft_event_fd");
     REFUSED(weft_event_fd(s, NULL), WEFT_ERR_INVALID, "event_fd", "fd_out");
     REFUSED(weft_register(s, NULL, 8), WEFT_ERR_INVALID, "register", "memory");

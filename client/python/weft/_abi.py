@@ -5,7 +5,7 @@ library and the headers are looked for in this order:
 
     WEFT_LIBRARY, WEFT_INCLUDE   a file libweft.so and a folder that contains weft/weft.h
     beside the package           weft/_lib and weft/_include, as a wheel installs them
-    the source tree              client/include and base/include, with a library from WEFT_LIBRARY
+    the source tree              client/include and base/include, build/client/libweft.so
     the system                   the loader's search path, /usr/local/include and /usr/include
 """
 
@@ -17,6 +17,7 @@ import cffi
 
 HEADERS = ("weft/status.h", "weft/types.h", "weft/weft.h")
 _PACKAGE = Path(__file__).resolve().parent
+_ROOT = _PACKAGE.parents[2] if len(_PACKAGE.parents) > 2 else _PACKAGE
 
 
 def _include_folders():
@@ -24,9 +25,7 @@ def _include_folders():
     if given:
         yield [Path(given)]
     yield [_PACKAGE / "_include"]
-    if len(_PACKAGE.parents) > 2:
-        root = _PACKAGE.parents[2]
-        yield [root / "client/include", root / "base/include"]
+    yield [_ROOT / "client/include", _ROOT / "base/include"]
     library = os.environ.get("WEFT_LIBRARY")
     if library:
         for parent in list(Path(library).resolve().parents)[:4]:
@@ -63,8 +62,10 @@ def _libraries():
     given = os.environ.get("WEFT_LIBRARY")
     if given:
         return [given]
-    beside = sorted((_PACKAGE / "_lib").glob("libweft.so*"))
-    return [str(path) for path in beside[:1]] or ["libweft.so.0", "libweft.so"]
+    for beside in (_PACKAGE / "_lib/libweft.so.0", _ROOT / "build/client/libweft.so.0"):
+        if beside.is_file():
+            return [str(beside)]
+    return ["libweft.so.0"]
 
 
 def _load(ffi):

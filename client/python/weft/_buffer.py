@@ -6,16 +6,19 @@ from ._abi import ffi, lib
 from ._errors import InvalidArgument, Unsupported
 from ._types import BYTES, DTYPES, dtype_of
 
+_cast, _from = ffi.cast, ffi.from_buffer
 HOST, CUDA = lib.WEFT_MEMORY_HOST, lib.WEFT_MEMORY_CUDA
 
 
 class Buffer:
-    """Address, number of elements and dtype of a contiguous array. `owner` keeps the memory alive."""
+    """Pointer, number of elements and dtype of a contiguous array. `owner` keeps the memory alive."""
 
-    __slots__ = ("address", "count", "dtype", "memory", "owner", "readonly", "stream")
+    __slots__ = ("count", "dtype", "memory", "owner", "pointer", "readonly", "stream")
 
-    def __init__(self, address, count, dtype, owner, readonly=False, memory=HOST, stream=0):
-        self.address, self.count, self.dtype, self.owner = address, count, dtype, owner
+    def __init__(self, pointer, count, dtype, owner, readonly=False, memory=HOST, stream=0):
+        if isinstance(pointer, int):
+            pointer = _cast("void *", pointer)
+        self.pointer, self.count, self.dtype, self.owner = pointer, count, dtype, owner
         self.readonly, self.memory, self.stream = readonly, memory, stream
 
     @property
@@ -38,12 +41,27 @@ def _elements(shape):
     return count
 
 
+_dtypes = {}  # the constant of each dtype object that was seen
+
+
 def _from_array_interface(array):
+    dtype = array.dtype
+    known = _dtypes.get(dtype)
+    if known is not None:
+        try:
+            return Buffer(_from(array), array.size, known, array, not array.flags.writeable)
+        except (BufferError, ValueError, AttributeError):
+            pass  # a dtype or layout without the buffer protocol: the general way has the sentence
+    buffer = _from_interface(array, dtype)
+    _dtypes[dtype] = buffer.dtype
+    return buffer
+
+
+def _from_interface(array, dtype):
     interface = array.__array_interface__
     if interface.get("strides") is not None:
         raise InvalidArgument("the array is not C-contiguous; pass numpy.ascontiguousarray(array)")
     address, readonly = interface["data"]
-    dtype = array.dtype
     if dtype.byteorder == ">":
         raise InvalidArgument("the array is big-endian; convert it with array.astype(array.dtype.newbyteorder('='))")
     return Buffer(address, _elements(interface["shape"]), dtype_of(dtype), array, readonly)
@@ -111,8 +129,7 @@ def _from_buffer(array):
     if view.format not in _FORMATS:
         raise Unsupported(f"a buffer of format {view.format!r}")
     dtype = DTYPES[_FORMATS[view.format]]
-    address = int(ffi.cast("uintptr_t", ffi.from_buffer(view))) if view.nbytes else 0
-    return Buffer(address, view.nbytes // BYTES[dtype], dtype, view, view.readonly)
+    return Buffer(_from(view), view.nbytes // BYTES[dtype], dtype, view, view.readonly)
 
 
 def view(array, writable=False):
@@ -123,7 +140,7 @@ def view(array, writable=False):
     """
     if isinstance(array, Buffer):
         buffer = array
-    elif hasattr(array, "__array_interface__") and hasattr(array, "dtype"):
+    elif hasattr(type(array), "__array_interface__") and hasattr(array, "dtype"):
         buffer = _from_array_interface(array)
     elif hasattr(array, "data_ptr") and hasattr(array, "is_contiguous"):
         buffer = _from_torch(array)

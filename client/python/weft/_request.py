@@ -8,7 +8,9 @@ from ._errors import DeadlineExceeded, check
 
 # weft_wait returns to Python this often, so that the main thread can take Ctrl-C.
 _SLICE_MS = 500
-_MAIN = threading.main_thread()
+_MAIN = threading.main_thread().ident
+_new, _C_REQUEST = ffi.new, ffi.typeof("struct weft_request *")
+_wait, _test, _get_ident = lib.weft_wait, lib.weft_test, threading.get_ident
 
 
 class Request:
@@ -22,7 +24,7 @@ class Request:
     __slots__ = ("_c", "_keep", "_session", "_status", "result", "__weakref__")
 
     def __init__(self, session, keep=(), result=None):
-        self._c = ffi.new("struct weft_request *")
+        self._c = _new(_C_REQUEST)
         self._session, self._keep, self.result = session, keep, result
         self._status = None  # final status; None: open
 
@@ -30,7 +32,8 @@ class Request:
         if self._status is None:
             self._status, self._keep = status, ()
             self._session._open.discard(self)
-        check(self._status, self._session._c)
+        if self._status < 0:
+            check(self._status, self._session._c)
         return self.result
 
     @property
@@ -55,21 +58,24 @@ class Request:
         """
         if self._status is not None:
             return self._finish(self._status)
-        milliseconds = 0 if timeout is None else max(1, int(timeout * 1000))
-        if threading.current_thread() is not _MAIN:
-            return self._waited(lib.weft_wait(self._c, milliseconds))
-        total = milliseconds or self._session._deadline_ms
-        until = time.monotonic() + total / 1000
-        while True:
-            left = int((until - time.monotonic()) * 1000)
-            status = lib.weft_wait(self._c, max(1, min(_SLICE_MS, left)))
-            if status != lib.WEFT_ERR_DEADLINE or left <= _SLICE_MS or lib.weft_test(self._c) != lib.WEFT_IN_PROGRESS:
-                return self._waited(status)
-
-    def _waited(self, status):
-        if status == lib.WEFT_ERR_DEADLINE and lib.weft_test(self._c) == lib.WEFT_IN_PROGRESS:
+        milliseconds = self._session._deadline_ms if timeout is None else max(1, int(timeout * 1000))
+        if milliseconds <= _SLICE_MS or _get_ident() != _MAIN:
+            status = _wait(self._c, milliseconds)
+        else:
+            status = _wait(self._c, _SLICE_MS)
+            if status == lib.WEFT_ERR_DEADLINE:
+                status = self._wait_in_slices(milliseconds - _SLICE_MS)
+        if status == lib.WEFT_ERR_DEADLINE and _test(self._c) == lib.WEFT_IN_PROGRESS:
             check(status, self._session._c)  # the operation goes on
         return self._finish(status)
+
+    def _wait_in_slices(self, milliseconds):
+        until = time.monotonic() + milliseconds / 1000
+        while True:
+            left = int((until - time.monotonic()) * 1000)
+            status = _wait(self._c, max(1, min(_SLICE_MS, left)))
+            if status != lib.WEFT_ERR_DEADLINE or left <= _SLICE_MS or _test(self._c) != lib.WEFT_IN_PROGRESS:
+                return status
 
     def cancel(self):
         """End the operation before it has begun on any rank; raise Busy where it cannot be cancelled."""

@@ -14,8 +14,25 @@ from ._request import PersistentRequest, Request
 from ._tensor import Tensor, declare
 from ._types import OPS, lookup
 
-_SWEEP = 1024  # open requests from which start() looks for completed ones that nothing waits for
+_SWEEP = 1024  # open requests from which a start looks for completed ones that nothing waits for
 _current = None
+_view = _buffer.view
+
+# The calls of weft.h without a struct, which cost less.
+_SHORT = {
+    lib.WEFT_CALL_ALL_REDUCE: lambda s, a, b, n, t, op, root, r: lib.weft_all_reduce(s, a, b, n, t, op, r),
+    lib.WEFT_CALL_REDUCE_SCATTER: lambda s, a, b, n, t, op, root, r: lib.weft_reduce_scatter(s, a, b, n, t, op, r),
+    lib.WEFT_CALL_ALL_GATHER: lambda s, a, b, n, t, op, root, r: lib.weft_all_gather(s, a, b, n, t, r),
+    lib.WEFT_CALL_BROADCAST: lambda s, a, b, n, t, op, root, r: lib.weft_broadcast(s, b, n, t, root, r),
+    lib.WEFT_CALL_REDUCE: lib.weft_reduce,
+    lib.WEFT_CALL_GATHER: lambda s, a, b, n, t, op, root, r: lib.weft_gather(s, a, b, n, t, root, r),
+    lib.WEFT_CALL_SCATTER: lambda s, a, b, n, t, op, root, r: lib.weft_scatter(s, a, b, n, t, root, r),
+    lib.WEFT_CALL_ALL_TO_ALL: lambda s, a, b, n, t, op, root, r: lib.weft_all_to_all(s, a, b, n, t, r),
+}
+
+
+def _pointer(address):
+    return ffi.cast("void *", address or 0) if address is None or isinstance(address, int) else address
 
 
 def session():
@@ -66,7 +83,7 @@ class Session:
     def __init__(self, pointer, deadline_ms):
         self._c, self._deadline_ms, self._pid = pointer, deadline_ms, os.getpid()
         self._lock = threading.RLock()  # starting calls; not held while waiting
-        self._open = set()
+        self._open, self._sweep_at = set(), _SWEEP
         self._memory = weakref.WeakSet()
         self._readers = weakref.WeakKeyDictionary()
         self._step = None
@@ -120,7 +137,7 @@ class Session:
             self.finalize()
             return
         if self._c != NULL:
-            lib.weft_abort(self._c, f"rank {self.rank}: {kind.__name__}: {value}"[:400].encode(errors="replace"))
+            lib.weft_abort(self._c, f"{kind.__name__}: {value}"[:400].encode(errors="replace"))
             with contextlib.suppress(Exception):  # the first exception is the one to report
                 self.finalize()
 
@@ -131,7 +148,7 @@ class Session:
              result=None):  # fmt: skip
         """Start one operation on addresses and return its Request; the collectives below are this call.
 
-        kind, dtype, op, memory: constants of weft.h. Addresses are integers, count is in elements, `keep` stays
+        kind, dtype, op, memory: constants of weft.h. Addresses are integers or C pointers, count is in elements, `keep` stays
         referenced until the operation has completed, and `result` is what wait returns. The fields are those of
         struct weft_call.
         """
@@ -139,7 +156,7 @@ class Session:
         call = self._call(kind, in_address, out_address, count, dtype, op, root, comm, counts, counts_out, factor,
                           weight, reproducible, unequal, memory, stream, timeout_ms)  # fmt: skip
         with self._lock:
-            if len(self._open) >= _SWEEP:
+            if len(self._open) >= self._sweep_at:
                 self._sweep()
             status = lib.weft_call_start(self._c, call[0], request._c)
         if status < 0:
@@ -152,8 +169,8 @@ class Session:
               reproducible, unequal, memory, stream, timeout_ms):  # fmt: skip
         call = ffi.new("struct weft_call *")
         call.size, call.kind = ffi.sizeof("struct weft_call"), kind
-        setattr(call, "in", ffi.cast("void *", in_address or 0))
-        call.out = ffi.cast("void *", out_address or 0)
+        setattr(call, "in", _pointer(in_address))
+        call.out = _pointer(out_address)
         call.count, call.dtype, call.op, call.root = count, dtype, op, root
         kept = [call]
         if comm is not None:
@@ -181,25 +198,37 @@ class Session:
             if status != lib.WEFT_IN_PROGRESS:
                 request._status, request._keep = status, ()
                 self._open.discard(request)
+        self._sweep_at = max(_SWEEP, 2 * len(self._open))
 
-    def _start(self, kind, array, out, pieces_in=1, pieces_out=1, *, op=None, timeout=None, count=None, **fields):
+    def _start(self, kind, array, out, pieces_in=1, pieces_out=1, *, op=0, root=0, comm=None, factor=None, weight=None,
+               reproducible=False, timeout=None, result=None):  # fmt: skip
         """Start a collective on arrays: `array` holds pieces_in pieces of count elements, `out` pieces_out."""
-        source = None if array is None else _buffer.view(array)
-        target = None if out is None else source if out is array else _buffer.view(out, True)
+        source = None if array is None else _view(array)
+        target = None if out is None else source if out is array else _view(out, True)
+        if target is source and source.readonly:
+            raise InvalidArgument(f"the result cannot be written to a read-only {type(array).__name__}")
         shown = source or target
-        if source and target and target.dtype != source.dtype:
+        if target is not None and target.dtype != shown.dtype:
             raise InvalidArgument("the dtypes of the input and the output differ")
-        if count is None:
-            count = source.count // pieces_in if source else target.count // pieces_out
+        count = shown.count // (pieces_in if source else pieces_out)
         self._lengths(source, target, count * pieces_in, count * pieces_out)
-        if op is not None:
-            fields["op"] = lookup(OPS, op, "op")
-        if shown and shown.memory:
-            fields.update(memory=shown.memory, stream=shown.stream)
-        if timeout is not None:
-            fields["timeout_ms"] = max(1, int(timeout * 1000))
-        return self.call(kind, source and source.address, target and target.address, count, shown.dtype,
-                         keep=(source, target), result=out, **fields)  # fmt: skip
+        if op:
+            op = OPS[op] if op in OPS else lookup(OPS, op, "op")
+        in_pointer, out_pointer = source.pointer if source else NULL, target.pointer if target else NULL
+        if comm is None and factor is None and weight is None and timeout is None and not reproducible and not shown.memory:
+            request = Request(self, (source, target), out if result is None else result)
+            with self._lock:
+                if len(self._open) >= self._sweep_at:
+                    self._sweep()
+                status = _SHORT[kind](self._c, in_pointer, out_pointer, count, shown.dtype, op, root, request._c)
+            if status < 0:
+                self._check(status)
+            self._open.add(request)
+            return request
+        return self.call(kind, in_pointer, out_pointer, count, shown.dtype, op=op, root=root, comm=comm, factor=factor,
+                         weight=weight, reproducible=reproducible, memory=shown.memory, stream=shown.stream,
+                         timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)), keep=(source, target),
+                         result=out if result is None else result)  # fmt: skip
 
     @staticmethod
     def _lengths(source, target, need_in, need_out):
@@ -207,12 +236,9 @@ class Session:
             if buffer is not None and buffer.count != need:
                 raise InvalidArgument(f"the {name} has {buffer.count} elements; the operation needs {need}")
 
-    def _writable(self, array, out):
+    def _output(self, array, out):
         """The output of an operation with equal lengths: `out`, or `array` in place."""
-        if out is None:
-            _buffer.view(array, True)
-            return array
-        return out
+        return array if out is None else out
 
     def _pieces(self, comm):
         return self.ranks if comm is None else comm.ranks
@@ -228,7 +254,7 @@ class Session:
         weight: with op "avg", sum(weight*array)/sum(weight). reproducible: the same bits for every plan and
         transport. timeout: seconds, of the operation.
         """
-        return self._start(lib.WEFT_CALL_ALL_REDUCE, array, self._writable(array, out), op=op, comm=comm, factor=factor,
+        return self._start(lib.WEFT_CALL_ALL_REDUCE, array, self._output(array, out), op=op, comm=comm, factor=factor,
                            weight=weight, reproducible=reproducible, timeout=timeout)  # fmt: skip
 
     def reduce_scatter(self, array, out, op="sum", *, comm=None, reproducible=False, timeout=None):
@@ -243,11 +269,11 @@ class Session:
     def broadcast(self, array, root=0, *, comm=None, timeout=None):
         """Start a copy of the root's `array` (n,) to every rank's `array`. Return a Request."""
         target = _buffer.view(array, not self._is_root(root, comm))
-        return self._start(lib.WEFT_CALL_BROADCAST, None, target, root=root, comm=comm, timeout=timeout)
+        return self._start(lib.WEFT_CALL_BROADCAST, None, target, root=root, comm=comm, timeout=timeout, result=array)
 
     def reduce(self, array, out=None, op="sum", root=0, *, comm=None, timeout=None):
         """Start a reduction of `array` (n,) into the root's `out` (n,), by default in place. Return a Request."""
-        target = self._writable(array, out) if self._is_root(root, comm) else None
+        target = self._output(array, out) if self._is_root(root, comm) else None
         return self._start(lib.WEFT_CALL_REDUCE, array, target, op=op, root=root, comm=comm, timeout=timeout)
 
     def gather(self, array, out=None, root=0, *, comm=None, timeout=None):
@@ -272,14 +298,14 @@ class Session:
     def send(self, array, to, *, comm=None, timeout=None):
         """Start a send of `array` (n,) to rank `to`. Its n-th send matches that rank's n-th recv. Return a Request."""
         source = _buffer.view(array)
-        return self.call(lib.WEFT_CALL_SEND, source.address, None, source.count, source.dtype, root=to, comm=comm,
+        return self.call(lib.WEFT_CALL_SEND, source.pointer, None, source.count, source.dtype, root=to, comm=comm,
                          keep=source, memory=source.memory, stream=source.stream,
                          timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)))  # fmt: skip
 
     def recv(self, array, source, *, comm=None, timeout=None):
         """Start a receive of `array` (n,) from rank `source`. Return a Request."""
         target = _buffer.view(array, True)
-        return self.call(lib.WEFT_CALL_RECV, None, target.address, target.count, target.dtype, root=source, comm=comm,
+        return self.call(lib.WEFT_CALL_RECV, None, target.pointer, target.count, target.dtype, root=source, comm=comm,
                          keep=target, memory=target.memory, stream=target.stream, result=array,
                          timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)))  # fmt: skip
 
@@ -295,9 +321,9 @@ class Session:
         """
         kinds = {"all_reduce": lib.WEFT_CALL_ALL_REDUCE, "broadcast": lib.WEFT_CALL_BROADCAST, "reduce": lib.WEFT_CALL_REDUCE}
         source = _buffer.view(array)
-        target = _buffer.view(self._writable(array, out), True)
+        target = _buffer.view(self._output(array, out), True)
         self._lengths(None, target, 0, source.count)
-        call = self._call(lookup(kinds, kind, "kind"), source.address, target.address, source.count, source.dtype,
+        call = self._call(lookup(kinds, kind, "kind"), source.pointer, target.pointer, source.count, source.dtype,
                           0 if kind == "broadcast" else lookup(OPS, op, "op"), root, comm, None, None, None, None, False,
                           False, source.memory, source.stream, 0)  # fmt: skip
         request = PersistentRequest(self, (), array if out is None else out)

@@ -58,7 +58,7 @@ class Tensor:
         Call it once, before the first step; a tensor with an optimiser requires it.
         """
         buffer = self._view(weights, True)
-        self._session._check(lib.weft_tensor_init(self._c, ffi.cast("void *", buffer.address)))
+        self._session._check(lib.weft_tensor_init(self._c, buffer.pointer))
         self._weights = buffer  # weft_push_none writes the new weights to it
         return weights
 
@@ -75,7 +75,7 @@ class Tensor:
         request = Request(self._session, (source, target), grad if out is None else out)
         self._weights = target
         return self._started(request, source, lambda: lib.weft_push_pull(
-            self._c, ffi.cast("void *", source.address), ffi.cast("void *", target.address), request._c))  # fmt: skip
+            self._c, source.pointer, target.pointer, request._c))  # fmt: skip
 
     def push_none(self):
         """Contribute zeros, for a tensor that this rank did not use in the step. Does not block."""
@@ -86,13 +86,13 @@ class Tensor:
         """Contribute `grad` to the shards (server mode, dense). Return a Request."""
         source = self._view(grad)
         request = Request(self._session, source)
-        return self._started(request, source, lambda: lib.weft_push(self._c, ffi.cast("void *", source.address), request._c))
+        return self._started(request, source, lambda: lib.weft_push(self._c, source.pointer, request._c))
 
     def pull(self, out):
         """Receive the result of this rank's last push in `out` (server mode, dense). Return a Request."""
         target = self._view(out, True)
         request = Request(self._session, target, out)
-        return self._started(request, target, lambda: lib.weft_pull(self._c, ffi.cast("void *", target.address), request._c))
+        return self._started(request, target, lambda: lib.weft_pull(self._c, target.pointer, request._c))
 
     def _started(self, request, buffer, start):
         session = self._session
@@ -108,7 +108,7 @@ class Tensor:
     def share(self, weights, root=0):
         """Copy rank `root`'s weights and optimiser arrays to all ranks (elastic jobs). Collective; blocks."""
         buffer = self._view(weights, True)
-        self._session._check(lib.weft_tensor_share(self._c, ffi.cast("void *", buffer.address), root))
+        self._session._check(lib.weft_tensor_share(self._c, buffer.pointer, root))
         self._weights = buffer
         return weights
 

@@ -342,6 +342,31 @@ static void test_memory(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* Disowned memory stays when its session has ended. */
+static uint8_t *disowned[2];
+
+static void disown(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    uint8_t *freed = weft_alloc(session, 8);
+    disowned[rank] = weft_alloc(session, 70000);
+    memset(disowned[rank], 7, 70000);
+    CROWD_OK(crowd, session, weft_disown(session, disowned[rank]));
+    CROWD_OK(crowd, session, weft_disown(session, freed));
+    CROWD_REFUSED(crowd, session, weft_disown(session, freed), WEFT_ERR_NOT_FOUND, "not from weft_alloc");
+    weft_free(NULL, freed);
+}
+
+static void test_disown(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, disown);
+    assert_int_equal(crowd.failures, 0);
+    for (size_t rank = 0; rank < 2; rank++) {
+        assert_int_equal(disowned[rank][0] + disowned[rank][69999], 14);
+        weft_free(NULL, disowned[rank]);
+    }
+}
+
 /* A thread that learns of the failure frees its memory while the engine still completes other requests. */
 struct two_ends {
     sem_t heard, freed;
@@ -480,6 +505,7 @@ int main(void)
         cmocka_unit_test(test_all_reduce_tensor),
         cmocka_unit_test(test_means),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_disown),
         cmocka_unit_test(test_waiting_threads),
         cmocka_unit_test(test_link_cost),
         cmocka_unit_test(test_leaves_at_once),

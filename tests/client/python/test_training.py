@@ -1,0 +1,158 @@
+"""Tensors and steps: optimiser, codecs, checkpoints, skipped steps."""
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+
+def momentum(mode):
+    import weft
+
+    with weft.init() as session:
+        tensor = session.declare("w", (8, 16), mode=mode, optimizer="sgd:momentum=0.9")
+        weights = np.arange(128, dtype="float32").reshape(8, 16) if session.rank == 0 else np.zeros((8, 16), "float32")
+        tensor.init(weights)
+        expected, velocity = np.arange(128, dtype="float32").reshape(8, 16), 0
+        for number in range(1, 6):
+            gradient = np.full((8, 16), number + session.rank, "float32")
+            with session.step(lr=0.5) as step:
+                assert step == number
+                assert tensor.push_pull(gradient, weights).wait() is weights
+            velocity = np.float32(0.9) * velocity + np.float32(number + (session.ranks - 1) / 2)
+            expected = expected - np.float32(0.5) * velocity
+            assert np.allclose(weights, expected, rtol=1e-6, atol=1e-5), (weights - expected).max()
+        assert session.step_next == 6
+        assert tensor.choice()["codec"] == "dense"
+
+
+@pytest.mark.parametrize("shards", [0, 2])
+def test_optimizer_equals_numpy(job, shards):
+    job(2, momentum, "server" if shards else "all_reduce", options=["-s", str(shards)] if shards else [])
+
+
+def checkpoint(folder, stop, first):
+    import pathlib
+
+    import weft
+
+    folder = pathlib.Path(folder)
+    with weft.init() as session:
+        tensor = session.declare("w", 256, codec="topk:ratio=0.1", optimizer="adam")
+        weights = np.load(folder / "weights.npy") if first > 1 else np.ones(256, "float32")
+        tensor.init(weights)
+        if first > 1:
+            tensor.load_residual((folder / f"residual{session.rank}").read_bytes())
+            tensor.load_state((folder / "state").read_bytes() if session.rank == 0 else None)
+            assert session.step_next == first
+        for number in range(first, stop):
+            gradient = np.random.default_rng(number * 10 + session.rank).standard_normal(256).astype("float32")
+            with session.step(lr=0.1):
+                tensor.push_pull(gradient, weights)
+        (folder / f"residual{session.rank}").write_bytes(tensor.residual())
+        if session.rank == 0:
+            np.save(folder / "weights.npy", weights)
+            (folder / "state").write_bytes(tensor.state())
+            np.save(folder / f"last{first}.npy", weights)
+        session.barrier().wait()
+        try:
+            tensor.load_residual(b"\0" * len(tensor.residual()))
+        except weft.Malformed:
+            pass
+        else:
+            raise AssertionError("a damaged residual was taken")
+
+
+def test_checkpoint_continues_bit_for_bit(job, tmp_path):
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    whole.mkdir()
+    halves.mkdir()
+    job(2, checkpoint, str(whole), 7, 1)
+    job(2, checkpoint, str(halves), 4, 1)
+    job(2, checkpoint, str(halves), 7, 4)
+    assert (np.load(whole / "last1.npy") == np.load(halves / "last4.npy")).all()
+
+
+def skipped():
+    import weft
+
+    with weft.init() as session:
+        tensor = session.declare("w", 64, codec="bf16", optimizer="sgd")
+        other = session.declare("unused", 4, optimizer="sgd")
+        weights, unused = np.ones(64, "float32"), np.ones(4, "float32")
+        tensor.init(weights)
+        other.init(unused)
+        gradient = np.ones(64, "float32")
+        if session.rank == 1:
+            gradient[5] = np.inf
+        try:
+            with session.step(lr=0.1):
+                tensor.push_pull(gradient, weights)
+                other.push_none()
+        except weft.StepSkipped as error:
+            assert "rank 1" in str(error) and "'w'" in str(error).replace('"', "'"), error
+        else:
+            raise AssertionError("the step was taken")
+        assert (weights == 1).all()
+        with session.step(lr=0.5):
+            tensor.push_pull(np.ones(64, "float32"), weights)
+            other.push_none()
+        assert (weights == 0.5).all() and (unused == 1).all()
+        try:
+            tensor.push_pull(np.ones(64, "float32"), weights)
+        except weft.WrongState:
+            pass
+        else:
+            raise AssertionError("a push outside a step was taken")
+        with session.step(lr=0.5):
+            tensor.push_pull(np.ones(64, "float32"), weights)
+            other.push_none()
+            try:
+                other.push_pull(np.ones(63, "float32"), unused)
+            except weft.InvalidArgument as error:
+                assert "has 4 elements of f32; the array has 63" in str(error)
+            else:
+                raise AssertionError("a long gradient was taken")
+
+
+def test_skipped_steps_and_refusals(job):
+    job(2, skipped)
+
+
+def different():
+    import weft
+
+    session = weft.init()
+    a, b = session.declare("a", 8), session.declare("b", 8)
+    try:
+        with session.step():
+            for tensor in (a, b) if session.rank == 0 else (b, a):
+                tensor.push_pull(np.ones(8, "float32"))
+    except weft.Mismatch as error:
+        print("mismatch:", error)
+        return
+    finally:
+        session.finalize()
+    raise AssertionError("different orders were taken")
+
+
+def test_orders_that_differ_name_both_tensors(job):
+    text = job(2, different)
+    assert "mismatch:" in text and "'a'" in text.replace('"', "'") and "'b'" in text.replace('"', "'")
+
+
+def pushed_and_pulled():
+    import weft
+
+    with weft.init() as session:
+        tensor = session.declare("w", 32, mode="server")
+        tensor.init(np.zeros(32, "float32"))
+        out = np.empty(32, "float32")
+        with session.step():
+            tensor.push(np.full(32, session.rank + 1.0, "float32")).wait()
+            tensor.pull(out).wait()
+        assert (out == (session.ranks + 1) / 2).all()
+        tensor.free()
+
+
+def test_push_and_pull(job):
+    job(2, pushed_and_pulled, options=["-s", "1"])
