@@ -86,7 +86,6 @@ class Session:
         self._open, self._sweep_at = set(), _SWEEP
         self._memory = weakref.WeakSet()
         self._readers = weakref.WeakKeyDictionary()
-        self._step = None
         atexit.register(self.finalize)
 
     def _check(self, status):
@@ -388,28 +387,37 @@ class Session:
         """The number of the next step; inside a step, of that step."""
         return lib.weft_step_next(self._c)
 
-    @contextlib.contextmanager
-    def step(self, lr=1.0, *, weight=1.0, number=None):
-        """Open a step for the `with` block and end it behind it; yields the step's number.
-
-        lr: learning rate, equal on all ranks. weight: sample weight of this rank. The end of the block waits for
-        all requests of the step and raises StepSkipped, Mismatch, Diverged, Shrunk or Grew as weft_step_end does.
-        Where a peer is lost inside the block, the end of the step decides which exception is raised. After any
-        other exception the step stays open, and the session cannot begin another.
-        """
+    def step_begin(self, lr=1.0, *, weight=1.0, number=None):
+        """Open a step and return its number; `step` is the same as a `with` block. Call step_end behind it."""
         options = ffi.new("struct weft_step_options *")
         options.size = ffi.sizeof("struct weft_step_options")
         options.step = self.step_next if number is None else number
         options.lr, options.weight = lr, weight
         self._check(lib.weft_step_begin_with(self._c, options))
+        return options.step
+
+    def step_end(self):
+        """End the open step: wait for all its requests. Blocks. Raises StepSkipped, Mismatch, Diverged, Shrunk, Grew."""
+        self._check(lib.weft_step_end(self._c))
+
+    @contextlib.contextmanager
+    def step(self, lr=1.0, *, weight=1.0, number=None):
+        """Open a step for the `with` block and end it behind it; yields the step's number.
+
+        lr: learning rate, equal on all ranks. weight: sample weight of this rank. The end of the block waits for
+        all requests of the step and raises what step_end raises. Where a peer is lost inside the block, the end of
+        the step decides which exception is raised. After any other exception the step stays open, and the session
+        cannot begin another.
+        """
+        made = self.step_begin(lr, weight=weight, number=number)
         try:
-            yield options.step
+            yield made
         except PeerLost as lost:
             status = lib.weft_step_end(self._c)
             if status in (lib.WEFT_ERR_SHRUNK, lib.WEFT_ERR_GREW):
                 raise error(status, ffi.string(lib.weft_error_text(self._c)).decode(errors="replace")) from lost
             raise
-        self._check(lib.weft_step_end(self._c))
+        self.step_end()
 
     # ---- elastic jobs ----
 

@@ -1,0 +1,122 @@
+"""Gradients that travel while the backward pass runs: hooks, an order that all ranks share, steps."""
+
+import threading
+
+import torch
+
+import weft
+
+
+class GradientExchange:
+    """Declares one tensor for each parameter, and pushes each gradient when autograd has accumulated it.
+
+    Ranks may finish gradients in different orders: all ranks push in one agreed order, and a gradient that is
+    ready early waits for its predecessors. The first step takes the reverse of the parameters' order. Rank 0's
+    order of that step then holds for the later ones.
+
+    push(index, parameter) starts the exchange of a gradient. missing(index, parameter) contributes for a parameter
+    without one. lr() is the learning rate of a step that begins.
+    """
+
+    def __init__(self, session, named_parameters, declare, push, missing, accumulate, lr=lambda: 1.0):
+        self.session, self.push, self.missing, self.accumulate = session, push, missing, accumulate
+        self.parameters = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
+        names = [name for name, _ in self.parameters]
+        if not names or len(set(names)) != len(names):
+            raise ValueError("the optimizer needs at least one parameter, and parameters need different names")
+        self.tensors = [declare(name, parameter) for name, parameter in self.parameters]
+        self.order = list(reversed(range(len(names))))
+        self.lr, self.sample_weight, self.suspended = lr, 1.0, False
+        self._lock = threading.Lock()
+        self._readiness, self._learned = [], False
+        self._reset()
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._hook(index))
+                       for index, (_, parameter) in enumerate(self.parameters)]  # fmt: skip
+
+    def _reset(self):
+        self.ready, self.requests = set(), {}
+        self.position, self.begun = 0, False
+        self.passes = [0] * len(self.parameters)
+
+    def _hook(self, index):
+        def accumulated(parameter):
+            if self.suspended:
+                return
+            with self._lock:
+                self.passes[index] += 1
+                if self.passes[index] < self.accumulate:
+                    return
+                if index in self.ready:
+                    raise weft.WrongState(
+                        f"parameter {self.parameters[index][0]!r} has a second gradient in one step; use accumulate=N or "
+                        "no_sync() for several backward passes, and call step() after the last"
+                    )
+                self.ready.add(index)
+                self._readiness.append(index)
+                self._advance()
+
+        return accumulated
+
+    def _begin(self):
+        if not self.begun:
+            self.session.step_begin(self.lr(), weight=self.sample_weight)
+            self.begun = True
+
+    def _advance(self):
+        """Push the gradients whose predecessors in the order are pushed."""
+        while self.position < len(self.order) and self.order[self.position] in self.ready:
+            index = self.order[self.position]
+            self._begin()
+            self.requests[index] = self.push(index, self.parameters[index][1])
+            self.position += 1
+
+    def finish(self):
+        """Push what is left, wait for all gradients and end the step. Raises what Session.step_end raises."""
+        self._begin()
+        for index in self.order[self.position :]:
+            if index in self.ready:
+                self.requests[index] = self.push(index, self.parameters[index][1])
+            else:
+                self.requests[index] = self.missing(index, self.parameters[index][1])
+        try:
+            for request in self.requests.values():
+                if request is not None:
+                    request.wait()
+        except (weft.StepSkipped, weft.PeerLost):
+            pass  # the end of the step decides
+        try:
+            self.session.step_end()
+        finally:
+            readiness, self._readiness = self._readiness, []
+            self._reset()
+        if not self._learned:
+            self._learn(readiness)
+
+    def close(self):
+        """Remove the hooks and free the tensors. Collective, between steps; blocks."""
+        for hook in self._hooks:
+            hook.remove()
+        for tensor in self.tensors:
+            tensor.free()
+        self._hooks, self.tensors, self.parameters = [], [], []
+
+    def _learn(self, readiness):
+        """Take rank 0's order of readiness; parameters without a gradient come last."""
+        last = [index for index in self.order if index not in set(readiness)]
+        order = torch.tensor(readiness + last, dtype=torch.int64)
+        self.session.broadcast(order).wait()
+        self.order, self._learned = order.tolist(), True
+
+
+def codec_of(codec, name, parameter):
+    """The codec of one parameter: `codec` is None, a string, a dict by name, or a function of name and parameter."""
+    if callable(codec):
+        return codec(name, parameter)
+    if isinstance(codec, dict):
+        return codec.get(name)
+    return codec
+
+
+def contiguous(tensor):
+    """`tensor` if weft can take its memory, else a contiguous copy."""
+    return tensor if tensor.is_contiguous() else tensor.contiguous()

@@ -1,0 +1,300 @@
+"""Optimizers: torch's own on averaged gradients, or weft's on the shards and in all-reduce mode."""
+
+import contextlib
+
+import torch
+
+import weft
+
+from ._exchange import GradientExchange, codec_of, contiguous
+
+
+_counts = {}  # session: optimizers made for it; it makes the default prefix unique and equal on all ranks
+
+
+def _session(session):
+    return weft.session() if session is None else session
+
+
+def _prefix(session, prefix):
+    if prefix is None:
+        number = _counts.get(session, 0)
+        _counts[session] = number + 1
+        prefix = f"optimizer{number}/"
+    return prefix
+
+
+class DistributedOptimizer:
+    """A torch optimizer whose gradients are the mean over all ranks.
+
+        optimizer = weft.torch.DistributedOptimizer(torch.optim.AdamW(model.parameters()), model.named_parameters())
+        loss.backward()                     # each gradient travels while the backward pass runs
+        optimizer.step()                    # waits for the rest and updates
+
+    codec: None (dense), a string such as "powersgd:rank=4" or "auto", a dict by parameter name, or a function
+    (name, parameter) -> codec. accumulate: backward passes per step; or suspend the exchange with no_sync().
+    find_unused_parameters: a parameter without a gradient on every rank keeps grad None, as in
+    DistributedDataParallel; without it a missing gradient raises WrongState. Rank 0's parameters are copied to all
+    ranks at the start, unless broadcast_parameters is False.
+
+    synchronize() ends the exchange before step(), to clip gradients or to unscale them. Gradients are not finite
+    and a codec is in use: no rank takes the step, `skipped` is True, and the first gradient is filled with infinity
+    so that torch.amp.GradScaler lowers its scale on all ranks.
+
+    Other attributes are those of the torch optimizer: parameter groups, schedulers, state.
+    """
+
+    def __init__(self, optimizer, named_parameters, *, codec=None, accumulate=1, find_unused_parameters=False,
+                 broadcast_parameters=True, prefix=None, session=None):  # fmt: skip
+        self._session, self._optimizer = _session(session), optimizer
+        prefix = _prefix(self._session, prefix)
+        self._find_unused, self._synchronized, self._copies = find_unused_parameters, False, {}
+        self.skipped = False
+
+        def declare(name, parameter):
+            return self._session.declare(prefix + name, tuple(parameter.shape) or (1,), parameter.dtype,
+                                         mode="all_reduce", codec=codec_of(codec, name, parameter))  # fmt: skip
+
+        self._exchange = GradientExchange(self._session, named_parameters, declare, self._push, self._missing, accumulate)
+        if broadcast_parameters:
+            for _, parameter in self._exchange.parameters:
+                value = contiguous(parameter.data)
+                self._session.broadcast(value).wait()
+                if value is not parameter.data:
+                    parameter.data.copy_(value)
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["_optimizer"], name)
+
+    def _push(self, index, parameter):
+        gradient = contiguous(parameter.grad)
+        if gradient is not parameter.grad:
+            self._copies[index] = gradient
+        return self._exchange.tensors[index].push_pull(gradient)
+
+    def _missing(self, index, parameter):
+        parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        return self._exchange.tensors[index].push_pull(parameter.grad)
+
+    @property
+    def sample_weight(self):
+        """Weight of this rank's gradients in the mean of the next step, such as its number of samples; default 1."""
+        return self._exchange.sample_weight
+
+    @sample_weight.setter
+    def sample_weight(self, weight):
+        self._exchange.sample_weight = weight
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Backward passes in this block add to the gradients and exchange nothing."""
+        self._exchange.suspended = True
+        try:
+            yield
+        finally:
+            self._exchange.suspended = False
+
+    def synchronize(self):
+        """Wait until every gradient is the mean over all ranks. step() does it if it was not done."""
+        used = self._used() if self._find_unused else None
+        self.skipped = False
+        try:
+            self._exchange.finish()
+        except weft.StepSkipped:
+            self.skipped = True
+            self._exchange.parameters[0][1].grad.fill_(float("inf"))
+        for index, copy in self._copies.items():
+            self._exchange.parameters[index][1].grad.copy_(copy)
+        self._copies.clear()
+        for index, (_, parameter) in enumerate(self._exchange.parameters):
+            if used is not None and not used[index]:
+                parameter.grad = None
+        self._synchronized = True
+
+    def _used(self):
+        """For each parameter whether any rank has a gradient of it."""
+        parameters = self._exchange.parameters
+        used = torch.tensor([index in self._exchange.ready for index in range(len(parameters))], dtype=torch.uint8)
+        self._session.all_reduce(used, op="max").wait()
+        return used.tolist()
+
+    def _refuse_missing(self):
+        if self._find_unused:
+            return
+        parameters, ready = self._exchange.parameters, self._exchange.ready
+        names = [name for index, (name, _) in enumerate(parameters) if index not in ready]
+        if names:
+            raise weft.WrongState(
+                f"{len(names)} parameters have no gradient in this step, the first is {names[0]!r}; pass "
+                "find_unused_parameters=True where ranks may leave out parameters, or step() after a backward pass"
+            )
+
+    def step(self, closure=None):
+        """Wait for the gradients and take a step of the torch optimizer; take none where the step is skipped."""
+        if closure is not None:
+            raise weft.Unsupported("DistributedOptimizer.step takes no closure; call backward before it")
+        if not self._synchronized:
+            self._refuse_missing()
+            self.synchronize()
+        self._synchronized = False
+        return None if self.skipped else self._optimizer.step()
+
+    def zero_grad(self, set_to_none=True):
+        """Clear the gradients."""
+        if self._exchange.begun and not self._synchronized:
+            raise weft.WrongState("zero_grad: gradients are under way; call step() or synchronize() first")
+        self._synchronized = False
+        self._optimizer.zero_grad(set_to_none)
+
+    def close(self):
+        """Free the optimizer's tensors and hooks. Collective, between steps; blocks."""
+        self._exchange.close()
+
+    def state_dict(self):
+        """The torch optimizer's state, and under "weft_residual" this rank's unsent part of the gradients.
+
+        Save it on every rank where a codec is in use: the residual is this rank's own.
+        """
+        state = self._optimizer.state_dict()
+        state["weft_residual"] = _residuals(self._exchange)
+        return state
+
+    def load_state_dict(self, state):
+        """Restore state_dict. A rank without a file, in a job of more ranks, loads another rank's without the residual."""
+        state = dict(state)
+        _load_residuals(self._exchange, state.pop("weft_residual", {}))
+        self._optimizer.load_state_dict(state)
+
+
+def _residuals(exchange):
+    return {
+        name: torch.frombuffer(bytearray(tensor.residual()), dtype=torch.uint8)
+        for (name, _), tensor in zip(exchange.parameters, exchange.tensors)
+    }
+
+
+def _load_residuals(exchange, residuals):
+    for (name, _), tensor in zip(exchange.parameters, exchange.tensors):
+        if name in residuals:
+            tensor.load_residual(residuals[name].numpy().tobytes())
+
+
+class Optimizer(torch.optim.Optimizer):
+    """weft's optimizer: weights live and update on the shards, or on every rank in all-reduce mode.
+
+        optimizer = weft.torch.Optimizer(model.named_parameters(), "adamw:weight_decay=0.01", lr=1e-3)
+        loss.backward()
+        optimizer.step()                    # parameters hold the new weights
+
+    rule: a rule of weft_tensor_options.optimizer, or a function (name, parameter) -> rule, for example without weight
+    decay for biases. mode: "server", "all_reduce", default by the job. codec, accumulate, no_sync: as in
+    DistributedOptimizer. A parameter without a gradient on this rank contributes zeros.
+
+    The learning rate is param_groups[0]["lr"], so torch's schedulers work; all groups have one learning rate. A new
+    weight may be written as soon as its gradient is accumulated. Parameters are f32 in host memory.
+
+    scaler: a torch.amp.GradScaler whose scale(loss) the backward pass uses; gradients are unscaled before they are
+    sent, a step that is not finite is skipped on all ranks, and step() updates the scale. Clipping by the global
+    norm needs the mean gradients before the update: use DistributedOptimizer.
+    """
+
+    def __init__(self, named_parameters, rule, lr, *, mode=None, codec=None, accumulate=1, skip_nonfinite=False,
+                 scaler=None, prefix=None, session=None):  # fmt: skip
+        self._session, self._scaler, self._good_steps, self.skipped = _session(session), scaler, 0, False
+        named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
+        for name, parameter in named:
+            if parameter.dtype != torch.float32 or not parameter.data.is_contiguous() or parameter.device.type != "cpu":
+                raise weft.Unsupported(
+                    f"parameter {name!r} is {parameter.dtype} on {parameter.device}; weft.torch.Optimizer updates contiguous "
+                    "float32 parameters in host memory; use DistributedOptimizer"
+                )
+        super().__init__([parameter for _, parameter in named], {"lr": lr})
+        prefix = _prefix(self._session, prefix)
+
+        def declare(name, parameter):
+            text = rule(name, parameter) if callable(rule) else rule
+            tensor = self._session.declare(prefix + name, tuple(parameter.shape) or (1,), mode=mode, optimizer=text,
+                                           codec=codec_of(codec, name, parameter),
+                                           skip_nonfinite=skip_nonfinite or scaler is not None)  # fmt: skip
+            tensor.init(parameter.data)
+            return tensor
+
+        self._exchange = GradientExchange(self._session, named, declare, self._push, self._missing, accumulate,
+                                          self._learning_rate)  # fmt: skip
+
+    no_sync = DistributedOptimizer.no_sync
+    close = DistributedOptimizer.close
+    sample_weight = DistributedOptimizer.sample_weight
+
+    def _push(self, index, parameter):
+        gradient = contiguous(parameter.grad)
+        if self._scaler is not None:
+            gradient = gradient.mul_(1 / self._scaler.get_scale())
+        return self._exchange.tensors[index].push_pull(gradient, parameter.data)
+
+    def _missing(self, index, parameter):
+        self._exchange.tensors[index].push_none()
+
+    def step(self, closure=None):
+        """Wait until the parameters hold the new weights. `skipped`: no rank has taken the step."""
+        if closure is not None:
+            raise weft.Unsupported("weft.torch.Optimizer.step takes no closure; call backward before it")
+        self.skipped = False
+        try:
+            self._exchange.finish()
+        except weft.StepSkipped:
+            self.skipped = True
+        if self._scaler is not None:
+            self._update_scale()
+
+    def _learning_rate(self):
+        rates = {group["lr"] for group in self.param_groups}
+        if len(rates) != 1:
+            raise weft.Unsupported(f"parameter groups have learning rates {sorted(rates)}; weft.torch.Optimizer has one; "
+                                   "use DistributedOptimizer")  # fmt: skip
+        return rates.pop()
+
+    def _update_scale(self):
+        """GradScaler's rule: back off after a skipped step, grow after growth_interval good ones."""
+        scaler = self._scaler
+        self._good_steps = 0 if self.skipped else self._good_steps + 1
+        if self.skipped:
+            scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
+        elif self._good_steps >= scaler.get_growth_interval():
+            scaler.update(scaler.get_scale() * scaler.get_growth_factor())
+            self._good_steps = 0
+
+    def zero_grad(self, set_to_none=True):
+        """Clear the gradients. Raises WrongState while they are under way."""
+        if self._exchange.begun:
+            raise weft.WrongState("zero_grad: gradients are under way; call step() first")
+        super().zero_grad(set_to_none)
+
+    def state_dict(self):
+        """Param groups, this rank's residuals, and on rank 0 the optimizer arrays with the step's number.
+
+        Collective. Save rank 0's with the model, and every rank's where a codec is in use.
+        """
+        exchange = self._exchange
+        arrays = {}
+        if self._session.rank == 0:
+            arrays = {
+                name: torch.frombuffer(bytearray(tensor.state()), dtype=torch.uint8)
+                for (name, _), tensor in zip(exchange.parameters, exchange.tensors)
+            }
+        self._session.barrier().wait()
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+        return {"param_groups": groups, "weft_state": arrays, "weft_residual": _residuals(exchange)}
+
+    def load_state_dict(self, state):
+        """Restore state_dict before the first step; collective. Rank 0's arrays reach all ranks and shards.
+
+        The parameters must hold the saved weights before this optimizer is made.
+        """
+        exchange = self._exchange
+        _load_residuals(exchange, state.get("weft_residual", {}))
+        for (name, _), tensor in zip(exchange.parameters, exchange.tensors):
+            data = state["weft_state"][name].numpy().tobytes() if self._session.rank == 0 else None
+            tensor.load_state(data)
+        for group, saved in zip(self.param_groups, state["param_groups"]):
+            group.update(saved)
