@@ -181,7 +181,9 @@ struct weft_tensor_options {
     const char *optimizer;   /* default "none". "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam",
                               * "adamw:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0.01", "adagrad",
                               * "ftrl:beta=1,l1=0,l2=0", and with one chunk per tensor
-                              * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01" */
+                              * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01". The bias correction
+                              * of adam, adamw and lamb counts the steps of the job, not those of the tensor:
+                              * declare such tensors before the first step */
     uint64_t chunk_bytes;    /* bytes of f32 in one chunk of a shard, 1 KiB to 64 GiB, for dense tensors and
                               * codecs that work in blocks; default 0: 256 KiB, more from 4 GiB on */
     bool skip_nonfinite;     /* dense: skip the step if the mean is NaN or infinite; always with a codec.

@@ -236,18 +236,36 @@ def trained(session, codec):
     assert loss_of(model, rows).item() < 0.9 * first
 
 
+def library_mode():
+    import weft
+    from weft.torch.optim import Optimizer
+
+    with weft.init() as session:
+        library(session, "all_reduce", 8)
+        try:
+            Optimizer(network().named_parameters(), "adam", 1e-2)
+        except weft.WrongState as error:
+            assert "first step" in str(error)
+        else:
+            raise AssertionError("a late optimizer was made")
+
+
 def all_reduce_mode():
     import weft
 
     with weft.init() as session:
+        scaled(session, "library")
         for accumulate, way in ((1, "count"), (2, "count"), (2, "no_sync")):
             distributed(session, 6, accumulate, way)
-        library(session, "all_reduce", 8)
         branches(session)
-        for way in ("library", "codec", "dense"):
+        for way in ("codec", "dense"):
             scaled(session, way)
         for codec in ("bf16", "powersgd:rank=2", "topk:ratio=0.25", "int8", "auto"):
             trained(session, codec)
+
+
+def test_library_optimizer(job):
+    job(2, library_mode)
 
 
 def test_all_reduce_mode(job):
@@ -270,7 +288,7 @@ def resume(folder, first, stop):
     import weft
 
     with weft.init() as session:
-        for kind in ("library", "distributed"):
+        for kind in ("library", "distributed"):  # the library's first: it begins with the first step
             resumed(session, f"{folder}/{kind}", first, stop, kind == "library")
 
 

@@ -70,14 +70,21 @@ class GradientExchange:
             self.requests[index] = self.push(index, self.parameters[index][1])
             self.position += 1
 
-    def finish(self):
-        """Push what is left, wait for all gradients and end the step. Raises what Session.step_end raises."""
+    def finish(self, count_uses=False):
+        """Push what is left, wait for all gradients and end the step. Raises what Session.step_end raises.
+
+        count_uses: return for each parameter whether any rank has a gradient of it, as a list of 0 and 1.
+        """
         self._begin()
         for index in self.order[self.position :]:
             if index in self.ready:
                 self.requests[index] = self.push(index, self.parameters[index][1])
             else:
                 self.requests[index] = self.missing(index, self.parameters[index][1])
+        uses = None
+        if count_uses:  # behind the gradients: only there every rank has started the same operations
+            uses = torch.tensor([index in self.ready for index in range(len(self.order))], dtype=torch.uint8)
+            self.requests["uses"] = self.session.all_reduce(uses, op="max")
         try:
             for request in self.requests.values():
                 if request is not None:
@@ -91,6 +98,7 @@ class GradientExchange:
             self._reset()
         if not self._learned:
             self._learn(readiness)
+        return uses.tolist() if count_uses else None
 
     def close(self):
         """Remove the hooks and free the tensors. Collective, between steps; blocks."""

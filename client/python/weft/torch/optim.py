@@ -96,10 +96,9 @@ class DistributedOptimizer:
 
     def synchronize(self):
         """Wait until every gradient is the mean over all ranks. step() does it if it was not done."""
-        used = self._used() if self._find_unused else None
-        self.skipped = False
+        uses, self.skipped = None, False
         try:
-            self._exchange.finish()
+            uses = self._exchange.finish(count_uses=self._find_unused)
         except weft.StepSkipped:
             self.skipped = True
             self._exchange.parameters[0][1].grad.fill_(float("inf"))
@@ -107,16 +106,9 @@ class DistributedOptimizer:
             self._exchange.parameters[index][1].grad.copy_(copy)
         self._copies.clear()
         for index, (_, parameter) in enumerate(self._exchange.parameters):
-            if used is not None and not used[index]:
+            if uses is not None and not uses[index]:
                 parameter.grad = None
         self._synchronized = True
-
-    def _used(self):
-        """For each parameter whether any rank has a gradient of it."""
-        parameters = self._exchange.parameters
-        used = torch.tensor([index in self._exchange.ready for index in range(len(parameters))], dtype=torch.uint8)
-        self._session.all_reduce(used, op="max").wait()
-        return used.tolist()
 
     def _refuse_missing(self):
         if self._find_unused:
@@ -188,7 +180,8 @@ class Optimizer(torch.optim.Optimizer):
 
     rule: a rule of weft_tensor_options.optimizer, or a function (name, parameter) -> rule, for example without weight
     decay for biases. mode: "server", "all_reduce", default by the job. codec, accumulate, no_sync: as in
-    DistributedOptimizer. A parameter without a gradient on this rank contributes zeros.
+    DistributedOptimizer. A parameter without a gradient on this rank contributes zeros. Make the optimizer before
+    the session's first step: the step's number is the number of updates in Adam's bias correction.
 
     The learning rate is param_groups[0]["lr"], so torch's schedulers work; all groups have one learning rate. A new
     weight may be written as soon as its gradient is accumulated. Parameters are f32 in host memory.
@@ -208,6 +201,11 @@ class Optimizer(torch.optim.Optimizer):
                     f"parameter {name!r} is {parameter.dtype} on {parameter.device}; weft.torch.Optimizer updates contiguous "
                     "float32 parameters in host memory; use DistributedOptimizer"
                 )
+        if self._session.step_next != 1:
+            raise weft.WrongState(
+                "weft.torch.Optimizer is made before the session's first step: the step's number is the number of updates in "
+                "the rules adam, adamw and lamb; use DistributedOptimizer for a model that is made later"
+            )
         super().__init__([parameter for _, parameter in named], {"lr": lr})
         prefix = _prefix(self._session, prefix)
 
