@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""gpt.py - a byte-level GPT in PyTorch, data parallel by weft.
+
+    weft run -n 2 -- python examples/python/gpt.py --text FILE
+    weft run -n 2 -- python examples/python/gpt.py --text FILE --codec powersgd:rank=4 --checkpoint gpt.pt
+    torchrun --nproc-per-node 2 examples/python/gpt.py --text FILE
+
+Gradients travel while the backward pass runs. The text is any file; each rank reads other pieces of it, and the loss
+is that of a held-out part. With --checkpoint the program saves at the end and continues from the file at the start,
+also on another number of ranks.
+"""
+
+import argparse
+import math
+import os
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import weft
+from weft.torch.optim import DistributedOptimizer
+
+
+class Block(nn.Module):
+    """A transformer block: causal attention and a perceptron, each behind a layer norm."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden):
+        rows, length, width = hidden.shape
+        parts = self.query_key_value(self.norm1(hidden)).view(rows, length, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        hidden = hidden + self.project(mixed.transpose(1, 2).reshape(rows, length, width))
+        return hidden + self.down(functional.gelu(self.up(self.norm2(hidden))))
+
+
+class GPT(nn.Module):
+    """Bytes (rows, length) to logits (rows, length, 256)."""
+
+    def __init__(self, layers, width, heads, length):
+        super().__init__()
+        self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.apply(self._begin)
+
+    @staticmethod
+    def _begin(module):
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+
+    def forward(self, text):
+        hidden = self.bytes(text) + self.places(torch.arange(text.shape[1]))
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.norm(hidden) @ self.bytes.weight.T
+
+
+def loss_of(model, text, starts, length):
+    """Mean cross-entropy of the bytes behind each start, in nats."""
+    rows = torch.stack([text[start : start + length + 1] for start in starts]).long()
+    return functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+
+def batch_starts(step, rows, limit):
+    """The starts of one step's samples over all ranks: equal on all ranks, whatever their number."""
+    generator = torch.Generator().manual_seed(7919 * step + 1)
+    return torch.randint(limit, (rows,), generator=generator).tolist()
+
+
+def learning_rate(step, options):
+    """Warm-up over a tenth of the steps, then half a cosine."""
+    warm = max(1, options.steps // 10)
+    if step < warm:
+        return options.lr * (step + 1) / warm
+    return options.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, options.steps - warm)))
+
+
+def train(session, options):
+    with open(options.text, "rb") as file:
+        text = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+    held_out = max(options.length + 2, len(text) // 20)
+    if len(text) < 4 * held_out or options.batch % session.ranks:
+        raise SystemExit(f"gpt.py: {options.text} is too short, or --batch {options.batch} is no multiple of {session.ranks} ranks")
+    train_text, test_text = text[:-held_out], text[-held_out:]
+
+    torch.manual_seed(1)
+    model = GPT(options.layers, options.width, options.heads, options.length)
+    inner = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.1, betas=(0.9, 0.95))
+    saved = torch.load(options.checkpoint) if options.checkpoint and os.path.exists(options.checkpoint) else None
+    if saved:
+        model.load_state_dict(saved["model"])
+    optimizer = DistributedOptimizer(inner, model.named_parameters(), codec=options.codec)
+    first = 0
+    if saved:
+        optimizer.load_state_dict(saved["optimizer"])
+        first = saved["step"]
+
+    def test_loss():
+        model.eval()
+        with torch.no_grad():
+            starts = range(0, len(test_text) - options.length - 1, options.length)[:64]
+            loss = loss_of(model, test_text, starts, options.length).item()
+        model.train()
+        return loss
+
+    began = time.perf_counter()
+    for step in range(first, first + options.steps):
+        for group in inner.param_groups:
+            group["lr"] = learning_rate(step - first, options)
+        starts = batch_starts(step, options.batch, len(train_text) - options.length - 1)[session.rank :: session.ranks]
+        optimizer.zero_grad()
+        loss_of(model, train_text, starts, options.length).backward()
+        optimizer.synchronize()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if session.rank == 0 and (step + 1) % options.every == 0:
+            print(f"step {step + 1:5}: held-out loss {test_loss():.4f}, {(time.perf_counter() - began):.1f} s", flush=True)
+    stats = session.stats()
+    if session.rank == 0:
+        exposed = stats["exposed_network_ns"] / max(1, stats["step_ns"])
+        print(f"{session.ranks} ranks, {stats['sent_bytes'] / 1e6:.1f} MB sent by rank 0, network time exposed {exposed:.1%} of the steps")
+        if options.checkpoint:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, options.checkpoint)
+    return test_loss()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", required=True, help="file of the text to learn")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--length", type=int, default=64, help="bytes of a sample (default 64)")
+    parser.add_argument("--batch", type=int, default=16, help="samples of a step over all ranks (default 16)")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--codec", help='such as "powersgd:rank=4" or "auto"; default: dense')
+    parser.add_argument("--every", type=int, default=50, help="steps between two lines (default 50)")
+    parser.add_argument("--checkpoint", help="file to continue from, and to save to at the end")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with weft.init() as session:
+        loss = train(session, options)
+        if session.rank == 0:
+            print(f"held-out loss {loss:.6f}")
+
+
+if __name__ == "__main__":
+    main()

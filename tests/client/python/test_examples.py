@@ -1,0 +1,44 @@
+"""The examples run, and the GPT learns the same on one rank and on two."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, WEFT, environment
+
+pytest.importorskip("numpy")
+EXAMPLES = ROOT / "examples/python"
+
+
+def run(tmp_path, ranks, *arguments, options=()):
+    command = [str(WEFT), "run", "-n", str(ranks), "-l", str(tmp_path / "logs"), *options, "--", sys.executable, *arguments]
+    made = subprocess.run([str(part) for part in command], env=environment(), capture_output=True, text=True, timeout=240)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return made.stdout
+
+
+def test_all_reduce(tmp_path):
+    assert "rank 0 of 3: mean 1.0" in run(tmp_path, 3, EXAMPLES / "all_reduce.py")
+
+
+def test_regression_is_equal_through_shards_and_all_reduce(tmp_path):
+    dense = run(tmp_path, 2, EXAMPLES / "regression.py")
+    assert dense == run(tmp_path, 2, EXAMPLES / "regression.py", options=["-s", "1"])
+
+
+def held_out(output):
+    return float(output.splitlines()[-1].split()[-1])
+
+
+def test_gpt(tmp_path):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+        pytest.skip("torch is older than 2.1")
+    text = tmp_path / "text"
+    text.write_bytes(b"".join(path.read_bytes() for path in sorted((ROOT / "docs").glob("*.md"))))
+    small = [EXAMPLES / "gpt.py", "--text", text, "--layers", "1", "--width", "32", "--length", "32", "--steps", "12", "--lr", "0.01"]
+    one, two = run(tmp_path, 1, *small), run(tmp_path, 2, *small)
+    assert abs(held_out(one) - held_out(two)) < 2e-3
+    saved = tmp_path / "gpt.pt"
+    first = held_out(run(tmp_path, 2, *small, "--codec", "powersgd:rank=2", "--checkpoint", saved))
+    assert held_out(run(tmp_path, 1, *small, "--codec", "powersgd:rank=2", "--checkpoint", saved)) < first < 5
