@@ -392,6 +392,8 @@ void weft_group_add_moved(const struct weft_group *group, struct weft_moved *mov
 /* Returns whether all ranks can map each other's memory, so operations use the one-host path now or after
  * its setup. */
 bool weft_group_shares_memory(const struct weft_group *group);
+/* Returns whether the LEAVE of `rank` has arrived. Owner of the loop. */
+bool weft_group_peer_has_left(const struct weft_group *group, uint32_t rank);
 /* Returns whether the group ended because an operation needs a rank that left. No rank reports that rank
  * as lost. */
 bool weft_group_ended_by_leave(const struct weft_group *group);

@@ -51,6 +51,8 @@ enum weft_channel {
     WEFT_CHANNEL_RESULT = 3,     /* shard -> worker results: handler at the worker */
     /* control messages between the ranks of a group: handler (collective/core/control_router.c) */
     WEFT_CHANNEL_GROUP_CONTROL = 4,
+    /* a rank calls the members of a new group: handler at the workers (client/comm/creation.c) */
+    WEFT_CHANNEL_GROUP_CREATE = 5,
     WEFT_CHANNEL_PROBE = 14,     /* link measurements (probe/): handler on both sides */
     WEFT_CHANNEL_TEST = 15,
 };

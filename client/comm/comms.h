@@ -17,6 +17,11 @@ struct client_comms {
                                              * engine */
     uint32_t next_group_id;                 /* ids below are used by groups that this rank knows */
     uint32_t split_count;                   /* calls of weft_split, for names */
+    struct weft_list creations;             /* struct client_creation.link: calls of weft_comm_create that
+                                             * the engine has not released */
+    struct client_creation *creation;       /* the running one; NULL: none. The engine thread */
+    struct weft_list announcements;         /* struct client_announcement.link: for later calls of this
+                                             * rank; the engine thread */
     struct client_comm_exchange_state {     /* words that ranks exchange when they make a group */
         struct weft_request request;
         int64_t mine[28], *all;             /* all: (capacity,) owned */

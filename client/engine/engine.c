@@ -340,6 +340,7 @@ enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce
         return weft_error_set(error, status, "cannot open transport '%s' (lanes %s, devices %s): %s",
                               options.backend, options.lanes, options.devices, weft_reason_text(status));
     engine->ops.tensor->listen(session);
+    engine->ops.comm->listen(session);
     return WEFT_OK;
 }
 

@@ -52,6 +52,7 @@ struct client_engine_tensor_ops {
     void (*release)(struct weft_tensor *tensor);                  /* its request completes */
 };
 struct client_engine_comm_ops {
+    void (*listen)(struct weft_session *session);                 /* the transport is open */
     /* all groups, in order; also when the loop has stopped */
     void (*leave)(struct weft_session *session);
     void (*send_leave)(struct weft_session *session);             /* the groups stay until their ranks know */

@@ -256,6 +256,11 @@ bool group_control_require_peer(struct weft_group *group, uint32_t rank, enum we
     return false;
 }
 
+bool weft_group_peer_has_left(const struct weft_group *group, uint32_t rank)
+{
+    return rank < group->ranks && peer_state_of(group, rank).has_left;
+}
+
 bool weft_group_ended_by_leave(const struct weft_group *group) { return group->ended_by_leave; }
 
 static void handle_leave(struct weft_group *group, const struct coll_header *header)

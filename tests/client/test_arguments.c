@@ -509,6 +509,7 @@ static void without_a_session(struct bench *bench)
     BAD(weft_group_start(NULL), "group_start");
     BAD(weft_group_end(NULL), "group_end");
     BAD(weft_split(NULL, NULL, 0, 0, NULL), "split");
+    BAD(weft_comm_create(NULL, NULL, 0, 0, NULL), "comm_create");
     BAD(weft_mesh_create(NULL, NULL, 0, NULL), "mesh_create");
     BAD(weft_event_fd(NULL, NULL), "event_fd");
     BAD(weft_event_clear(NULL), "event_clear");
@@ -678,6 +679,8 @@ static void in_a_group(struct bench *bench, struct weft_tensor *trained)
     REFUSED_ALONE(weft_state_load(trained, bytes, 8), WEFT_ERR_STATE, "state_load of tensor 'trained'",
                   "weft_group_end");
     REFUSED_ALONE(weft_split(s, NULL, 0, 0, &comm), WEFT_ERR_STATE, "split", "weft_group_end");
+    REFUSED_ALONE(weft_comm_create(s, &(uint32_t){0}, 1, 0, &comm), WEFT_ERR_STATE, "comm_create",
+                  "weft_group_end");
     REFUSED_ALONE(weft_mesh_create(s, &axis, 1, &mesh), WEFT_ERR_STATE, "mesh_create", "weft_group_end");
     OK(weft_group_end(s));
     still_adds(bench, "a group without calls", __LINE__);
@@ -705,6 +708,15 @@ static void groups(struct bench *bench)
     struct weft_mesh *mesh = NULL;
     struct weft_request r = {{0}};
     REFUSED(weft_split(s, NULL, 0, 0, NULL), WEFT_ERR_INVALID, "split", "comm_out");
+    const uint32_t me = weft_rank(s), own[] = {me, me}, outside[] = {me, RANKS},
+                   others[] = {(me + 1) % RANKS};
+    REFUSED(weft_comm_create(s, own, 1, 0, NULL), WEFT_ERR_INVALID, "comm_create", "comm_out");
+    REFUSED(weft_comm_create(s, NULL, 1, 0, &comm), WEFT_ERR_INVALID, "comm_create", "empty");
+    REFUSED(weft_comm_create(s, own, 0, 0, &comm), WEFT_ERR_INVALID, "comm_create", "empty");
+    REFUSED(weft_comm_create(s, own, UINT32_MAX, 0, &comm), WEFT_ERR_INVALID, "comm_create", "4294967295");
+    REFUSED(weft_comm_create(s, own, 2, 0, &comm), WEFT_ERR_INVALID, "comm_create", "list it once");
+    REFUSED(weft_comm_create(s, outside, 2, 0, &comm), WEFT_ERR_INVALID, "comm_create", "place 1");
+    REFUSED(weft_comm_create(s, others, 1, 0, &comm), WEFT_ERR_INVALID, "comm_create", "not in the list");
     OK(weft_split(s, NULL, 0, 0, &comm));
     HOLDS(weft_comm_ranks(comm) == RANKS && weft_comm_member(comm, RANKS) == UINT32_MAX);
     REFUSED(weft_call_start(s,

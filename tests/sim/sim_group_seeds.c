@@ -1,9 +1,10 @@
 /* sim_group_seeds.c - whole jobs in virtual time, with several groups of ranks, with shards, and with
  * differing calls.
  *
- * A seed selects the workers and shards, the groups (a split, the axes of a mesh), the operations of each
- * step in each group and their interleaving on each rank; whether one rank once calls another operation,
- * count, element type or root; and hosts that die, stop for some time, or are cut off. Workers and shards
+ * A seed selects the workers and shards, the groups (a split, the axes of a mesh; with --created also groups
+ * of weft_comm_create, with common ranks), the operations of each step in each group and their interleaving
+ * on each rank; whether one rank once calls another operation, count, element type or root, or makes a group
+ * with another tag; and hosts that die, stop for some time, or are cut off. Workers and shards
  * (weftd_run) are programs with their own stacks (sim_process.h).
  *
  * Checks:
@@ -16,7 +17,7 @@
  *     cuts only, every worker completes.
  * A failing seed prints the command that replays it.
  *
- *     sim_group_seeds [--seeds N] [--first S] [--verbose] */
+ *     sim_group_seeds [--seeds N] [--first S] [--created] [--verbose] */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +37,8 @@ enum {
     SHARDS_MAX = 3,
     STEPS_MAX = 5,
     CALLS_MAX = 6,
-    GROUPS = 4,
+    GROUPS = 6, /* 0: all; 1: split; 2, 3: axes of a mesh; 4, 5: made by their members, with --created */
+    GROUPS_FIRST_CREATED = 4,
     COUNT_MAX = 400,
     PUSHED = 300
 };
@@ -74,6 +76,7 @@ static struct run {
     struct planned plan[STEPS_MAX][CALLS_MAX];
     bool differs;                     /* one rank calls something else: */
     uint32_t odd_rank, odd_step, odd_call, odd_how;
+    bool odd_creates;                 /* it is a group that the rank makes with another tag */
     struct worker *all;
     struct weft_sim *sim;
     struct weft_loop *hand;
@@ -106,6 +109,18 @@ static void look_whether_done(void)
 
 /* ---- the model: members of a group, result of a call ---- */
 
+static uint32_t group_count = GROUPS_FIRST_CREATED; /* GROUPS with --created */
+
+/* Which of the groups 4 or 5 the rank is in, and its place. The two overlap in any way. */
+static uint32_t circle_of(uint32_t group, uint32_t rank)
+{
+    return (uint32_t)(mix(run.seed * 11 + group * 101 + rank) % 3);
+}
+static int place_of(uint32_t group, uint32_t rank)
+{
+    return (int)(mix(run.seed * 13 + group * 7 + rank) % 5);
+}
+
 static uint32_t colour_of(uint32_t rank) { return (uint32_t)(mix(run.seed ^ rank) % run.colours); }
 static int key_of(uint32_t rank) { return (int)(mix(run.seed * 3 + rank) % 5); }
 
@@ -113,10 +128,12 @@ static int key_of(uint32_t rank) { return (int)(mix(run.seed * 3 + rank) % 5); }
 static uint32_t members_of(uint32_t group, uint32_t rank, uint32_t *members)
 {
     uint32_t count = 0, tp = run.workers / run.dp;
-    for (int key = 0; key < (group == 1 ? 5 : 1); key++)
+    for (int key = 0; key < (group == 1 || group >= GROUPS_FIRST_CREATED ? 5 : 1); key++)
         for (uint32_t r = 0; r < run.workers; r++) {
             bool in = group == 0 || (group == 1 && colour_of(r) == colour_of(rank) && key_of(r) == key) ||
-                      (group == 2 && r % tp == rank % tp) || (group == 3 && r / tp == rank / tp);
+                      (group == 2 && r % tp == rank % tp) || (group == 3 && r / tp == rank / tp) ||
+                      (group >= GROUPS_FIRST_CREATED && circle_of(group, r) == circle_of(group, rank) &&
+                       place_of(group, r) == key);
             if (in) members[count++] = r;
         }
     return count;
@@ -181,9 +198,31 @@ static void check_call(const struct worker *worker, uint32_t step, uint32_t at)
 
 /* ---- a worker ---- */
 
+/* Several times, with all ranks of the circle: ranks are early and late by turns. */
+static enum weft_status create_groups(struct worker *worker)
+{
+    for (uint32_t turn = 0; turn < 3; turn++)
+        for (uint32_t group = GROUPS_FIRST_CREATED; group < group_count; group++) {
+            const bool is_odd = run.odd_creates && worker->rank == run.odd_rank && turn == 1 &&
+                                group == GROUPS_FIRST_CREATED;
+            const uint64_t tag = group + turn + (is_odd ? 100 : 0);
+            uint32_t members[WORKERS_MAX], ranks = members_of(group, worker->rank, members);
+            if (!run.with[group]) continue;
+            if (roll(4) == 0) sim_process_sleep(1 + roll(WEFT_MS(2)));
+            WEFT_TRY(weft_comm_free(worker->comms[group]));
+            worker->comms[group] = NULL;
+            WEFT_TRY(weft_comm_create(worker->session, members, ranks, tag, &worker->comms[group]));
+            for (uint32_t r = 0; r < ranks; r++)
+                if (weft_comm_member(worker->comms[group], r) != members[r])
+                    fail_seed("rank %u: group %u has another rank at place %u", worker->rank, group, r);
+        }
+    return WEFT_OK;
+}
+
 static enum weft_status make_groups(struct worker *worker)
 {
     struct weft_mesh *mesh;
+    WEFT_TRY(create_groups(worker));
     if (run.with[1])
         WEFT_TRY(weft_split(worker->session, NULL, (int)colour_of(worker->rank), key_of(worker->rank),
                             &worker->comms[1]));
@@ -227,7 +266,7 @@ static enum weft_status start_calls(struct worker *worker, uint32_t step)
 {
     bool started[CALLS_MAX] = {false};
     for (uint32_t n = 0; n < run.calls; n++) {
-        uint32_t group = (uint32_t)roll(GROUPS), at = 0;
+        uint32_t group = (uint32_t)roll(group_count), at = 0;
         while (at < run.calls && (started[at] || run.plan[step][at].group != group)) at++;
         if (at == run.calls)
             for (at = 0; started[at];) at++;
@@ -406,7 +445,7 @@ static void choose_calls(void)
     for (uint32_t step = 0; step < run.steps; step++)
         for (uint32_t at = 0; at < run.calls; at++) {
             struct planned *call = &run.plan[step][at];
-            do call->group = (uint32_t)roll(GROUPS);
+            do call->group = (uint32_t)roll(group_count);
             while (!run.with[call->group]);
             call->kind = kinds[roll(sizeof kinds / sizeof kinds[0])];
             call->count = 2 + (uint32_t)roll(roll(2) ? 10 : COUNT_MAX - 2);
@@ -437,6 +476,16 @@ static void choose_odd(void)
                   (run.odd_how > 1 || call->kind != WEFT_CALL_BARRIER);
 }
 
+static void choose_odd_creation(void)
+{
+    uint32_t members[WORKERS_MAX];
+    if (roll(6) > 0 || !run.with[GROUPS_FIRST_CREATED]) return;
+    run.odd_rank = (uint32_t)roll(run.workers);
+    if (members_of(GROUPS_FIRST_CREATED, run.odd_rank, members) < 2) return;
+    run.differs = run.odd_creates = true;
+    run.odd_how = 4; /* no call differs */
+}
+
 static void choose_job(uint64_t seed)
 {
     run.seed = seed;
@@ -450,9 +499,11 @@ static void choose_job(uint64_t seed)
     run.with[0] = true;
     run.with[1] = roll(2);
     run.with[2] = run.with[3] = roll(2);
+    for (uint32_t group = GROUPS_FIRST_CREATED; group < group_count; group++) run.with[group] = roll(4) > 0;
     run.heartbeat_ns = WEFT_SECONDS(2 + roll(4));
     choose_calls();
     if (roll(3) == 0) choose_odd();
+    else if (group_count == GROUPS) choose_odd_creation();
 }
 
 struct death {
@@ -590,6 +641,7 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->ending == RUNS) return "did not end in 300 s of virtual time";
     if (worker->ending == FINISHED) {
         if (!run.differs) return NULL;
+        if (run.odd_creates) return "finished, though a rank made another group";
         uint32_t ranks = members_of(run.plan[run.odd_step][run.odd_call].group, worker->rank, members);
         for (uint32_t r = 0; r < ranks && !one_way(run.plan[run.odd_step][run.odd_call].kind); r++)
             if (members[r] == run.odd_rank) return "was not notified of a call that differed in its group";
@@ -691,9 +743,10 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--still") == 0) still = true;
+        else if (strcmp(argv[i], "--created") == 0) group_count = GROUPS;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--still] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--still] [--created] [--verbose]\n", argv[0]);
             return 2;
         }
     }
@@ -708,8 +761,9 @@ int main(int argc, char **argv)
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         if (!run_seed(&env, config, seed)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s --verbose\n", (unsigned long long)seed,
-                   run.why, argv[0], (unsigned long long)seed, still ? " --still" : "");
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s --verbose\n",
+                   (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
+                   still ? " --still" : "", group_count == GROUPS ? " --created" : "");
             return 1;
         }
         goods += run.goods, mismatches += run.mismatches, skipped += run.skipped, served += run.shards > 0,

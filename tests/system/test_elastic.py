@@ -101,6 +101,14 @@ class Elastic(harness.JobTest):
         for rank in range(3):
             self.assertIn(f"plain: {rank} of 3", text + output)
 
+    def test_groups_of_their_members(self):
+        """A rank dies while the others make a group with it; those that are left make groups under their new ranks."""
+        code, text, output = self.run_elastic(4, 2, ["created", 1])
+        self.assertEqual(code, 0, text + output)
+        for rank in range(3):
+            self.assertIn(f"created: {rank} of 3", text + output)
+        self.assertEqual((text + output).count("comm_create: rank 1 ("), 3, text + output)
+
     def test_what_codecs_owe(self):
         code, text, output = self.run_elastic(4, 2, ["coded", 1])
         self.assertEqual(code, 0, text + output)

@@ -1,5 +1,5 @@
 """test_groups.py - memory of very many groups, in bytes: of meshes dp x tp x pp x ep with all their sets of axes, unused and used, and of
-groups that are created and freed. Real processes; no times."""
+groups that are created and freed, by all ranks or by their members alone. Real processes; no times."""
 
 import os
 import re
@@ -51,6 +51,23 @@ class Groups(harness.JobTest):
                 if not harness.sanitized():
                     self.assertLess(last[1] - first[1], 128 * 1024, rank)  # 14 bytes a group: no memory of a group is kept
                     self.assertLess(last[0] - first[0], MIB, rank)
+
+    def test_made_by_their_members(self):
+        """Overlapping groups, one after the other: every sum is right, in the memory of the first hundred."""
+        for transport in ("shm", "tcp"):
+            for rank in self.figures(5, ("create", "1000"), transport):
+                first, last = rank[("create", 100)], rank[("create", 1000)]
+                self.assertLessEqual(last[2], first[2] + 8, rank)  # connections with further ranks
+                if not harness.sanitized():
+                    self.assertLess(last[1] - first[1], 128 * 1024, rank)
+
+    def test_a_member_dies(self):
+        for transport in ("shm", "tcp"):
+            done = self.run_job(0, 4, [WORKER, "die"], "die-" + transport, environment={"WEFT_TRANSPORT_BACKEND": transport})
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+            for rank in range(3):
+                with open(os.path.join(self.path("die-" + transport), f"rank{rank}.log"), encoding="utf-8") as file:
+                    self.assertRegex(file.read(), r"(?m)^create: WEFT_ERR_PEER_LOST: .*rank 3 \(")
 
 
 if __name__ == "__main__":

@@ -562,18 +562,28 @@ WEFT_API enum weft_status weft_group_end(struct weft_session *session);
 /* ---- 6. Groups of ranks -------------------------------------------------------------------------------- */
 
 /* A group has ranks 0 .. n-1 and runs any operation (weft_call.comm), independent of other groups. A failed
- * operation ends the session. To make a group is collective over the parent: all its ranks call in the same
- * order, the call blocks, and either all ranks succeed or all get an error. Groups end with the session. */
+ * operation ends the session. To make a group blocks. weft_split and meshes are collective over the parent:
+ * all its ranks call in the same order, and either all ranks succeed or all get an error. weft_comm_create
+ * is collective over the members of the new group only. Groups end with the session. */
 
 /* weft_split() - partition `parent` (NULL: all ranks): the ranks of one colour form a group, ordered by key,
  * then by rank in parent. colour < 0: no group, *comm_out is NULL. Collective, blocks. Return codes: WEFT_OK;
  * WEFT_ERR_STATE: a group of calls is open; WEFT_ERR_LIMIT: no group id is left. */
 WEFT_API enum weft_status weft_split(struct weft_session *session, struct weft_comm *parent, int colour,
                                      int key, struct weft_comm **comm_out);
+/* weft_comm_create() - make a group of `ranks` (count,): ranks of the job in the group's order, each once,
+ * this rank among them. Only the members call, all with the same ranks and tag; the other ranks of the job
+ * take no part. Ranks make the groups that they share in the same order; a tag that differs then shows which
+ * calls met. Blocks until all members have called, at most the session's deadline. Ends the session:
+ * WEFT_ERR_DEADLINE names the members that have not called; WEFT_ERR_MISMATCH: a member waits in a call with
+ * other ranks or another tag. Return codes: WEFT_OK; WEFT_ERR_INVALID: the list, nothing was sent;
+ * WEFT_ERR_STATE: a group of calls is open; WEFT_ERR_LIMIT, on all members: no group id is left. */
+WEFT_API enum weft_status weft_comm_create(struct weft_session *session, const uint32_t *ranks,
+                                           uint32_t count, uint64_t tag, struct weft_comm **comm_out);
 /* weft_comm_rank(), weft_comm_ranks() - this rank in the group, and the group's number of ranks. 0 for NULL.
  * Any thread.
- * weft_comm_id() - the id of the group: equal on its ranks, unique in the job, printed by `weft inspect`. Any
- * thread.
+ * weft_comm_id() - the id of the group: equal on its ranks, no other group of one of them has it. Printed by
+ * `weft inspect`. Any thread.
  * weft_comm_member() - the rank in the job of the group's `rank`; UINT32_MAX: no such rank. Any thread. */
 WEFT_API uint32_t weft_comm_rank(const struct weft_comm *comm);
 WEFT_API uint32_t weft_comm_ranks(const struct weft_comm *comm);

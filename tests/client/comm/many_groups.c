@@ -7,10 +7,15 @@
  *                          waited for
  *     churn N              N groups made, used and freed, one after the other
  *
- * Prints "hold N PSS HEAP FDS" or "churn N PSS HEAP FDS" after the first few and at the end: Pss of the
+ *     create N         N overlapping groups that their members alone make (weft_comm_create), used, two alive
+ *     die              as create 1; then the last rank kills itself while the others wait for it in
+ *                      weft_comm_create. They print "create: STATUS: TEXT"
+ *
+ * Prints "hold N PSS HEAP FDS", "churn ..." or "create ..." after the first few and at the end: Pss of the
  * process, bytes allocated, open descriptors. Exit status 0: every sum was right. */
 #include <dirent.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,10 +207,57 @@ static void churn(unsigned groups)
     for (unsigned i = 0; i < LATER; i++) must("comm_free", weft_comm_free(kept[i]));
 }
 
+/* ---- made by their members ---- */
+static struct weft_comm *create_one(uint64_t random)
+{
+    uint32_t list[64], count = 0;
+    const uint32_t ranks = weft_ranks(session), first = (uint32_t)(random >> 40) % ranks;
+    struct weft_comm *comm = NULL;
+    bool is_member = false;
+    for (uint32_t i = 0; i < ranks; i++) {
+        const uint32_t rank = (i + first) % ranks;
+        if (random >> (8 + i) % 32 & 1) list[count++] = rank, is_member |= rank == weft_rank(session);
+    }
+    if (!is_member) return NULL;
+    must("create", weft_comm_create(session, list, count, random & 1, &comm));
+    expect(weft_comm_ranks(comm) == count, "the number of ranks");
+    use(&comm, 1);
+    return comm;
+}
+
+static void create(unsigned groups)
+{
+    struct weft_comm *kept[2] = {NULL};
+    uint64_t random = 88172645463325252ull; /* the same on all ranks */
+    for (unsigned i = 1; i <= groups; i++) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        struct weft_comm *comm = create_one(random);
+        must("comm_free", weft_comm_free(kept[i % 2]));
+        kept[i % 2] = comm;
+        if (i == groups / 10) say("create", i);
+    }
+    say("create", groups);
+    must("comm_free", weft_comm_free(kept[0]));
+    must("comm_free", weft_comm_free(kept[1]));
+}
+
+static int die(void)
+{
+    uint32_t list[64];
+    struct weft_comm *comm = NULL;
+    create(1);
+    if (weft_rank(session) + 1 == weft_ranks(session)) raise(SIGKILL);
+    for (uint32_t r = 0; r < weft_ranks(session); r++) list[r] = r;
+    enum weft_status status = weft_comm_create(session, list, weft_ranks(session), 0, &comm);
+    printf("create: %s: %s\n", weft_status_name(status), weft_error_text(session));
+    weft_finalize(session);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* huge pages would round memory up by megabytes */
-    if (argc < 3) return 2;
+    if (argc < 2 || (argc < 3 && strcmp(argv[1], "die") != 0)) return 2;
     if (weft_init(NULL, &session) < 0) {
         printf("%s\n", weft_error_text(NULL));
         return 2;
@@ -214,7 +266,9 @@ int main(int argc, char **argv)
     must("split", weft_split(session, NULL, 0, (int)weft_rank(session), &all[0]));
     use(all, 1); /* allocates what all groups share */
     say("begun", 0);
-    if (strcmp(argv[1], "churn") == 0) churn((unsigned)atoi(argv[2]));
+    if (strcmp(argv[1], "die") == 0) return die();
+    if (strcmp(argv[1], "create") == 0) create((unsigned)atoi(argv[2]));
+    else if (strcmp(argv[1], "churn") == 0) churn((unsigned)atoi(argv[2]));
     else hold((unsigned)atoi(argv[2]), argc > 3 && strcmp(argv[3], "used") == 0);
     must("comm_free", weft_comm_free(all[0]));
     return weft_finalize(session) < 0 ? 2 : 0;

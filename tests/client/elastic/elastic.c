@@ -2,6 +2,7 @@
  *
  *     elastic STEPS [KILL_RANK KILL_STEP WHERE]... [from FILE STEP] [save DIRECTORY STEP]
  *     elastic plain KILL_RANK
+ *     elastic created KILL_RANK
  *     elastic coded KILL_RANK
  *     elastic auto KILL_RANK RANKS
  *     elastic abort RANK
@@ -15,6 +16,8 @@
  * H".
  *
  *     plain    no steps: weft_shrink, with a group before and after
+ *     created  no steps: a rank is killed while the others make a group with it; the ranks that are left make
+ *              groups
  *     coded    a tensor with top-k: a rank is killed in the third step, residuals are scaled
  *     auto     a tensor with codec auto: a rank is killed in the third step. 20 steps after RANKS ranks are
  *              there, each prints "auto: rank of ranks, hash H"
@@ -144,6 +147,46 @@ static int plain(unsigned killed)
         die(session, "after");
     if (weft_comm_free(comm) < 0 || weft_comm_free(again) < 0) die(session, "free");
     printf("plain: %u of %u\n", weft_rank(session), weft_ranks(session));
+    weft_finalize(session);
+    return 0;
+}
+
+/* A group of all ranks, the last rank first. */
+static enum weft_status create_reversed(struct weft_session *session, struct weft_comm **comm_out)
+{
+    uint32_t list[64], ranks = weft_ranks(session);
+    for (uint32_t r = 0; r < ranks; r++) list[r] = ranks - 1 - r;
+    return weft_comm_create(session, list, ranks, 1, comm_out);
+}
+
+static int created(unsigned killed)
+{
+    struct weft_session *session;
+    struct weft_comm *old = NULL, *again = NULL, *pair = NULL;
+    struct weft_request request = {{0}};
+    enum weft_status status;
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    const uint32_t before = weft_ranks(session);
+    if (create_reversed(session, &old) < 0) die(session, "create");
+    if (count_ranks(session, old, &status) != before) die(session, "old group");
+    status = weft_barrier(session, &request);
+    if (status >= 0) status = weft_wait(&request, 0);
+    if (status < 0 || weft_rank(session) == killed) kill(getpid(), SIGKILL);
+    if (create_reversed(session, &again) != WEFT_ERR_PEER_LOST) die(session, "not lost");
+    fprintf(stderr, "%s\n", weft_error_text(session));
+    if (weft_shrink(session) != WEFT_ERR_SHRUNK) die(session, "shrink");
+    count_ranks(session, old, &status);
+    if (status != WEFT_ERR_STATE) die(session, "old group");
+    if (create_reversed(session, &again) < 0) die(session, "create again");
+    if (count_ranks(session, again, &status) != before - 1) die(session, "after");
+    /* one rank takes no part */
+    const uint32_t list[] = {1, 0};
+    if (weft_rank(session) < 2 &&
+        (weft_comm_create(session, list, 2, 2, &pair) < 0 || count_ranks(session, pair, &status) != 2))
+        die(session, "pair");
+    if (weft_comm_free(old) < 0 || weft_comm_free(again) < 0 || weft_comm_free(pair) < 0)
+        die(session, "free");
+    printf("created: %u of %u\n", weft_rank(session), weft_ranks(session));
     weft_finalize(session);
     return 0;
 }
@@ -430,6 +473,7 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "abort") == 0) return aborted((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "plain") == 0) return plain((unsigned)atoi(argv[2]));
+    if (argc == 3 && strcmp(argv[1], "created") == 0) return created((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "coded") == 0) return coded((unsigned)atoi(argv[2]));
     if (argc == 4 && strcmp(argv[1], "auto") == 0)
         return auto_codec((unsigned)atoi(argv[2]), (uint32_t)atoi(argv[3]));
