@@ -22,6 +22,7 @@ MISSING = {
     "void *": "NULL",
     "uint32_t": "0",
     "uint64_t": "0",
+    "size_t": "0",
     "bool": "false",
 }
 

@@ -1,4 +1,4 @@
-/* sized.c - see sized.h. */
+/* sized.c - see sized.h; and weft_struct_bytes, the sizes of this release. */
 #include "client/session/sized.h"
 
 #include <string.h>
@@ -61,4 +61,21 @@ void client_sized_init(const void *defaults, size_t own_bytes, void *theirs, siz
     memset(theirs, 0, size);
     memcpy(theirs, defaults, size < own_bytes ? size : own_bytes);
     memcpy(theirs, &size, sizeof size);
+}
+
+size_t weft_struct_bytes(const char *name)
+{
+#define STRUCT(name) {#name, sizeof(struct name)}
+    static const struct {
+        const char *name;
+        size_t bytes;
+    } structs[] = {
+        STRUCT(weft_options), STRUCT(weft_tensor_options), STRUCT(weft_step),
+        STRUCT(weft_step_options), STRUCT(weft_request), STRUCT(weft_choice),
+        STRUCT(weft_call), STRUCT(weft_axis), STRUCT(weft_stats),
+    };
+#undef STRUCT
+    for (size_t i = 0; name && i < sizeof structs / sizeof structs[0]; i++)
+        if (strcmp(structs[i].name, name) == 0) return structs[i].bytes;
+    return 0;
 }

@@ -113,6 +113,7 @@ static void sessions(struct bench *bench)
     HOLDS(session == NULL && weft_finalize(NULL) == WEFT_OK && weft_rank(NULL) == 0 &&
           weft_ranks(NULL) == 0 && weft_shards(NULL) == 0);
     HOLDS(weft_version()[0] != 0);
+    HOLDS(weft_struct_bytes(NULL) == 0 && weft_struct_bytes("") == 0 && weft_struct_bytes("weft_calls") == 0);
 }
 
 /* ---- 2: tensors ---- */

@@ -107,6 +107,10 @@ extern "C" {
 #define WEFT_VERSION_PATCH 0
 /* weft_version() - the version of the loaded library, such as "0.1.0". Static text. Any thread. */
 WEFT_API const char *weft_version(void);
+/* weft_struct_bytes() - sizeof of a public struct in the loaded library, by its name, such as "weft_request".
+ * A binding that declares the structs by itself compares all sizes before its first call and refuses to load
+ * if one differs. 0: the library has no such struct; also if libweft_core.so cannot be opened. Any thread. */
+WEFT_API size_t weft_struct_bytes(const char *name);
 
 /* ---- 1. Session ---------------------------------------------------------------------------------------- */
 

@@ -126,6 +126,25 @@ static void test_calls_take_smaller_structs(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* check_arguments.py compares this list with weft.h. */
+static void test_a_binding_gets_the_size_of_every_struct(void **state)
+{
+#define SAME_SIZE(name) assert_int_equal(weft_struct_bytes(#name), sizeof(struct name))
+    (void)state;
+    SAME_SIZE(weft_options);
+    SAME_SIZE(weft_tensor_options);
+    SAME_SIZE(weft_step);
+    SAME_SIZE(weft_step_options);
+    SAME_SIZE(weft_request);
+    SAME_SIZE(weft_choice);
+    SAME_SIZE(weft_call);
+    SAME_SIZE(weft_axis);
+    SAME_SIZE(weft_stats);
+    /* no public struct has these names */
+    assert_int_equal(weft_struct_bytes("weft_session"), 0);
+    assert_int_equal(weft_struct_bytes("weft_option"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +153,7 @@ int main(void)
         cmocka_unit_test(test_what_is_no_size_is_refused),
         cmocka_unit_test(test_a_struct_is_filled_up_to_its_size),
         cmocka_unit_test(test_calls_take_smaller_structs),
+        cmocka_unit_test(test_a_binding_gets_the_size_of_every_struct),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
