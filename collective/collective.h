@@ -424,6 +424,10 @@ uint32_t weft_group_end_rank(const struct weft_group *group);
 /* With ids_increase: groups of earlier epochs have ended, groups of this epoch may be made. An endpoint that
  * joins no group for many epochs calls it, because a tag has eight bits of the epoch. Owner of the loop. */
 void weft_groups_set_epoch(struct weft_transport *transport, uint32_t epoch);
+/* The caller of this endpoint's groups waits for endpoint peer_id outside of operations. If another rank asks
+ * from from_ns on why an operation was not called, the reply names that rank. WEFT_ANY_PEER: no wait. Owner
+ * of the loop. */
+void weft_groups_set_wait(struct weft_transport *transport, uint32_t peer_id, uint64_t from_ns);
 
 /* Updates the records of posted operations (phase, awaited rank) before a dump. */
 void weft_group_update_records(struct weft_group *group);

@@ -32,11 +32,17 @@ static void release(struct client_creation *creation, enum client_creation_state
     weft_loop_notify(loop);
 }
 
+static void end_wait(struct client_creation *creation)
+{
+    creation->session->comms->creation = NULL;
+    weft_groups_set_wait(creation->session->engine->transport, WEFT_ANY_PEER, 0);
+}
+
 /* The last statement of its callers: the caller's thread may free the creation. */
 static void release_if_complete(struct client_creation *creation)
 {
     if (!creation->is_sent || creation->missing > 0 || creation->is_abandoned) return;
-    creation->session->comms->creation = NULL;
+    end_wait(creation);
     release(creation, CREATION_COMPLETE);
 }
 
@@ -51,7 +57,7 @@ static void all_sent(struct weft_completion *completion, enum weft_status status
 
 static void abandon(struct client_creation *creation)
 {
-    creation->session->comms->creation = NULL;
+    end_wait(creation);
     creation->is_abandoned = true;
     weft_timer_stop(creation->session->loop, &creation->timer);
     if (creation->is_sent) {
@@ -90,6 +96,18 @@ static bool send_announcements(struct client_creation *creation)
     return true;
 }
 
+/* For ranks that wait for this rank in an operation. */
+static void publish_wait(const struct client_creation *creation)
+{
+    uint32_t place = 0;
+    while (place < creation->mine.ranks &&
+           (atomic_load(&creation->has_called[place]) || creation->members[place] == creation->mine.rank))
+        place++;
+    if (place < creation->mine.ranks)
+        weft_groups_set_wait(creation->session->engine->transport, creation->endpoints[place],
+                             creation->wait_counts_ns);
+}
+
 /* A member that is gone ends the session, unless the coordinator reports its loss first. */
 static void check_members(const struct client_creation *creation)
 {
@@ -123,6 +141,7 @@ static void timer_fired(struct weft_timer *timer)
         return;
     }
     check_members(creation);
+    publish_wait(creation);
     const uint64_t pause_ns = creation->next_to_send < creation->mine.ranks ? RETRY_NS : MEMBERS_CHECK_NS;
     if (weft_timer_start(session->loop, timer, weft_now_ns(session->env) + pause_ns) < 0)
         client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: comm_create: no memory for a timer",
@@ -210,6 +229,7 @@ static void start(struct weft_command *command)
     /* of an earlier membership */
     if (session->comms->creation) abandon(session->comms->creation);
     session->comms->creation = creation;
+    creation->wait_counts_ns = weft_now_ns(session->env) + session->settings.deadline_ns / 2;
     take_kept(creation);
     timer_fired(&creation->timer);
 }

@@ -41,6 +41,7 @@ struct client_creation {
     struct weft_timer timer;         /* sends again, and looks for members that are gone */
     struct weft_completion sent;     /* of all announcements and of the loop that sends them */
     uint32_t next_to_send, missing;  /* place; members whose announcement has not arrived */
+    uint64_t wait_counts_ns;         /* from here on the wait explains a late operation of this rank */
     uint32_t id;                     /* largest next id of the announcements so far */
     bool is_sent, is_abandoned;
 };

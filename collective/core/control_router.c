@@ -21,6 +21,8 @@ struct control_router {
     bool ids_increase;              /* a group was made with ids_increase: */
     /* groups of earlier epochs, and of this epoch up to last_group_id, are not made any more */
     uint32_t epoch, last_group_id;
+    uint32_t awaited_peer_id;       /* of weft_groups_set_wait; WEFT_ANY_PEER: none */
+    uint64_t awaited_from_ns;
     struct weft_list early;   /* struct weft_arrival.link, oldest first */
     uint32_t early_count;
 };
@@ -120,6 +122,7 @@ static struct control_router *router_create(struct weft_group *group)
     if (!control_router) return NULL;
     control_router->env = group->env;
     control_router->transport = group->transport;
+    control_router->awaited_peer_id = WEFT_ANY_PEER;
     for (unsigned i = 0; i < BUCKETS; i++) weft_list_init(&control_router->buckets[i]);
     weft_list_init(&control_router->early);
     refuse_all(control_router->transport, false);
@@ -139,6 +142,23 @@ void weft_groups_set_epoch(struct weft_transport *transport, uint32_t epoch)
     struct control_router *control_router =
         weft_transport_handler_context(transport, WEFT_CHANNEL_GROUP_CONTROL);
     if (control_router) advance_epoch(control_router, epoch);
+}
+
+void weft_groups_set_wait(struct weft_transport *transport, uint32_t peer_id, uint64_t from_ns)
+{
+    struct control_router *control_router =
+        weft_transport_handler_context(transport, WEFT_CHANNEL_GROUP_CONTROL);
+    if (!control_router) return;
+    control_router->awaited_peer_id = peer_id;
+    control_router->awaited_from_ns = from_ns;
+}
+
+uint32_t control_router_awaited_peer(const struct weft_group *group)
+{
+    const struct control_router *control_router = group->control_router;
+    return control_router && weft_now_ns(group->env) >= control_router->awaited_from_ns
+               ? control_router->awaited_peer_id
+               : WEFT_ANY_PEER;
 }
 
 enum weft_status control_router_add(struct weft_group *group)

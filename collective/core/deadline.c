@@ -8,9 +8,9 @@
  *
  * A rank that gets a request defers its own for two such timeouts, so one diagnosis is normally enough. A
  * reply names the rank that its sender waits for and its progress: in the operation in question, else in its
- * oldest one, else in its oldest one of another group. If no rank is late by itself, the diagnosis follows
- * this chain. If all other ranks are silent, the text also names this rank: it may be the one that is cut
- * off. */
+ * oldest one, else in a call that makes a group, else in its oldest one of another group. If no rank is late
+ * by itself, the diagnosis follows this chain. If all other ranks are silent, the text also names this rank:
+ * it may be the one that is cut off. */
 #include "collective/core/internal.h"
 
 #include <inttypes.h>
@@ -268,18 +268,25 @@ static void find_oldest_in_group(void *context, const struct weft_group *group)
     if (!other_group->oldest || coll->posted_ns < other_group->oldest->posted_ns) other_group->oldest = coll;
 }
 
-/* The rank that this rank waits for in another group, as a rank of `group`; GROUP_RANK_NONE: not a member. */
-static uint32_t other_group_wait(const struct weft_group *group)
+static uint32_t peer_id_in_other_group(const struct weft_group *group)
 {
     struct other_group other_group = {group, NULL};
     const char *phase;
     uint32_t awaited;
     control_router_each_group(group, find_oldest_in_group, &other_group);
-    if (!other_group.oldest || !coll_waits_for(other_group.oldest, &awaited, &phase)) return GROUP_RANK_NONE;
+    if (!other_group.oldest || !coll_waits_for(other_group.oldest, &awaited, &phase)) return WEFT_ANY_PEER;
     const struct weft_peer *peer = other_group.oldest->group->peer_table->peers[awaited];
-    for (uint32_t rank = 0; peer && rank < group->ranks; rank++)
-        if (group->peer_table->peers[rank] &&
-            weft_peer_id(group->peer_table->peers[rank]) == weft_peer_id(peer))
+    return peer ? weft_peer_id(peer) : WEFT_ANY_PEER;
+}
+
+/* The rank that this rank waits for in a call that makes a group, else in another group, as a rank of
+ * `group`; GROUP_RANK_NONE: not a member. */
+static uint32_t other_group_wait(const struct weft_group *group)
+{
+    uint32_t peer_id = control_router_awaited_peer(group);
+    if (peer_id == WEFT_ANY_PEER) peer_id = peer_id_in_other_group(group);
+    for (uint32_t rank = 0; peer_id != WEFT_ANY_PEER && rank < group->ranks; rank++)
+        if (group->peer_table->peers[rank] && weft_peer_id(group->peer_table->peers[rank]) == peer_id)
             return rank;
     return GROUP_RANK_NONE;
 }

@@ -411,6 +411,8 @@ void control_router_remove(struct weft_group *group);
 /* groups of the same endpoint */
 void control_router_each_group(const struct weft_group *group,
                                void (*fn)(void *context, const struct weft_group *group), void *context);
+/* Endpoint that the caller waits for outside of operations (weft_groups_set_wait); WEFT_ANY_PEER: none. */
+uint32_t control_router_awaited_peer(const struct weft_group *group);
 
 /* deadline.c */
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns); /* returns the time of the next check */
