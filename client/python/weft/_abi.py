@@ -80,7 +80,22 @@ def _load(ffi):
     )
 
 
+_STRUCTS = ("weft_options", "weft_tensor_options", "weft_step_options", "weft_call", "weft_request", "weft_choice", "weft_stats")
+
+
+def _check_sizes(ffi, lib):
+    """Raise ImportError where the library was built with other structs than the headers declare."""
+    for name in _STRUCTS:
+        declared, built = ffi.sizeof("struct " + name), lib.weft_struct_bytes(name.encode())
+        if declared != built:
+            raise ImportError(
+                f"weft: struct {name} has {declared} bytes in the headers and {built} in the library; they are of different "
+                "releases: set WEFT_LIBRARY and WEFT_INCLUDE to one installation"
+            )
+
+
 ffi = cffi.FFI()
 ffi.cdef(declarations([path.read_text() for path in find_headers()]))
 lib = _load(ffi)
+_check_sizes(ffi, lib)
 NULL = ffi.NULL

@@ -355,6 +355,15 @@ class Session:
         above = NULL if parent is None else parent._c
         return _comm.make(self, lambda out: lib.weft_split(self._c, above, colour, key, out))
 
+    def comm_create(self, ranks, tag=0):
+        """Return the Comm of `ranks`: ranks of the job in the group's order, this one among them.
+
+        Only the members call, all with the same ranks and tag; blocks until all have called. Ranks make the groups
+        that they share in the same order.
+        """
+        members = ffi.new("uint32_t[]", list(ranks))
+        return _comm.make(self, lambda out: lib.weft_comm_create(self._c, members, len(members), tag, out))
+
     # ---- memory ----
 
     def alloc(self, nbytes):

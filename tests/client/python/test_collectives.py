@@ -190,6 +190,10 @@ def groups():
         assert half.ranks == 2 and half.members == [session.rank % 2, session.rank % 2 + 2]
         total = session.all_reduce(np.full(3, session.rank), comm=half).wait()
         assert (total == sum(half.members)).all()
+        if session.rank in (3, 1):
+            pair = session.comm_create([3, 1], tag=7)  # ranks 0 and 2 take no part
+            assert pair.members == [3, 1] and pair.rank == (session.rank == 1)
+            assert (session.all_gather(np.array([session.rank]), np.empty(2, "int64"), comm=pair).wait() == [3, 1]).all()
         assert session.split(-1 if session.rank == 3 else 0) is None or session.rank != 3
         half.free()
         half.free()

@@ -57,3 +57,13 @@ def test_init_without_a_job_names_what_is_missing():
 def test_session_without_init():
     status, text = python("import weft\ntry: weft.session()\nexcept weft.WrongState as error: print(error)")
     assert status == 0 and "call weft.init() first" in text
+
+
+def test_headers_of_another_release_are_refused(tmp_path):
+    folder = tmp_path / "weft"
+    folder.mkdir()
+    for name in ("client/include/weft/weft.h", "base/include/weft/status.h", "base/include/weft/types.h"):
+        text = (ROOT / name).read_text().replace("    uint64_t sent_bytes; ", "    uint64_t another;\n    uint64_t sent_bytes; ")
+        (folder / name.rsplit("/", 1)[1]).write_text(text)
+    status, text = python("import weft", WEFT_INCLUDE=str(tmp_path))
+    assert status != 0 and "struct weft_stats has" in text and "of different releases" in text, text
