@@ -25,17 +25,17 @@ class GradientExchange:
         if not names or len(set(names)) != len(names):
             raise ValueError("the optimizer needs at least one parameter, and parameters need different names")
         self.tensors = [declare(name, parameter) for name, parameter in self.parameters]
-        self.order = list(reversed(range(len(names))))
+        self._forget()
         self.lr, self.sample_weight, self.suspended = lr, 1.0, False
         self._lock = threading.Lock()
-        self._readiness, self._learned = [], False
+        self._readiness = []
         self._reset()
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._hook(index))
                        for index, (_, parameter) in enumerate(self.parameters)]  # fmt: skip
 
     def _reset(self):
         self.ready, self.requests = set(), {}
-        self.position, self.begun = 0, False
+        self.position, self.begun, self.lost = 0, False, None
         self.passes = [0] * len(self.parameters)
 
     def _hook(self, index):
@@ -63,7 +63,18 @@ class GradientExchange:
             self.begun = True
 
     def _advance(self):
-        """Push the gradients whose predecessors in the order are pushed."""
+        """Push the gradients whose predecessors in the order are pushed.
+
+        A loss is kept for finish: an exception inside the backward pass would leave the step open.
+        """
+        try:
+            self._push_ready()
+        except (weft.PeerLost, weft.Shrunk, weft.Grew) as lost:
+            self.lost = lost
+
+    def _push_ready(self):
+        if self.lost:
+            return
         while self.position < len(self.order) and self.order[self.position] in self.ready:
             index = self.order[self.position]
             self._begin()
@@ -75,30 +86,47 @@ class GradientExchange:
 
         count_uses: return for each parameter whether any rank has a gradient of it, as a list of 0 and 1.
         """
-        self._begin()
-        for index in self.order[self.position :]:
-            if index in self.ready:
-                self.requests[index] = self.push(index, self.parameters[index][1])
-            else:
-                self.requests[index] = self.missing(index, self.parameters[index][1])
         uses = None
-        if count_uses:  # behind the gradients: only there every rank has started the same operations
-            uses = torch.tensor([index in self.ready for index in range(len(self.order))], dtype=torch.uint8)
-            self.requests["uses"] = self.session.all_reduce(uses, op="max")
         try:
+            if not self.lost:
+                uses = self._push_rest(count_uses)
             for request in self.requests.values():
                 if request is not None:
                     request.wait()
-        except (weft.StepSkipped, weft.PeerLost):
-            pass  # the end of the step decides
+        except (weft.StepSkipped, weft.PeerLost) as lost:
+            self.lost = self.lost or lost  # the end of the step decides
+        except (weft.Shrunk, weft.Grew) as lost:
+            self.lost, self.begun = lost, False  # of the begin: no step is open
+        readiness, lost, begun = self._readiness, self.lost, self.begun
+        self._readiness = []
+        self._reset()
         try:
-            self.session.step_end()
-        finally:
-            readiness, self._readiness = self._readiness, []
-            self._reset()
+            if begun:
+                self.session.step_end()
+            elif lost:
+                raise lost
+        except (weft.Shrunk, weft.Grew, weft.PeerLost):
+            self._forget()
+            raise
         if not self._learned:
             self._learn(readiness)
         return uses.tolist() if count_uses else None
+
+    def _push_rest(self, count_uses):
+        self._begin()
+        for index in self.order[self.position :]:
+            push = self.push if index in self.ready else self.missing
+            self.requests[index] = push(index, self.parameters[index][1])
+        if not count_uses:
+            return None
+        # Behind the gradients: only there every rank has started the same operations.
+        uses = torch.tensor([index in self.ready for index in range(len(self.order))], dtype=torch.uint8)
+        self.requests["uses"] = self.session.all_reduce(uses, op="max")
+        return uses
+
+    def _forget(self):
+        """Take the first order again: ranks that are new do not know the learned one."""
+        self.order, self._learned = list(reversed(range(len(self.parameters)))), False
 
     def close(self):
         """Remove the hooks and free the tensors. Collective, between steps; blocks."""
@@ -109,10 +137,16 @@ class GradientExchange:
         self._hooks, self.tensors, self.parameters = [], [], []
 
     def _learn(self, readiness):
-        """Take rank 0's order of readiness; parameters without a gradient come last."""
+        """Take rank 0's order of readiness; parameters without a gradient come last.
+
+        The step has ended well, so a loss must not raise here: the begin of the next step reports it on all ranks.
+        """
         last = [index for index in self.order if index not in set(readiness)]
         order = torch.tensor(readiness + last, dtype=torch.int64)
-        self.session.broadcast(order).wait()
+        try:
+            self.session.broadcast(order).wait()
+        except weft.PeerLost:
+            return
         self.order, self._learned = order.tolist(), True
 
 

@@ -41,6 +41,9 @@ class DistributedOptimizer:
     and a codec is in use: no rank takes the step, `skipped` is True, and the first gradient is filled with infinity
     so that torch.amp.GradScaler lowers its scale on all ranks.
 
+    In an elastic job step() raises Shrunk or Grew after a change of ranks; no rank has taken the step
+    (weft.torch.elastic has the loop).
+
     Other attributes are those of the torch optimizer: parameter groups, schedulers, state.
     """
 
@@ -56,7 +59,7 @@ class DistributedOptimizer:
                                          mode="all_reduce", codec=codec_of(codec, name, parameter))  # fmt: skip
 
         self._exchange = GradientExchange(self._session, named_parameters, declare, self._push, self._missing, accumulate)
-        if broadcast_parameters:
+        if broadcast_parameters and not self._session.newcomer:
             for _, parameter in self._exchange.parameters:
                 value = contiguous(parameter.data)
                 self._session.broadcast(value).wait()
@@ -102,6 +105,9 @@ class DistributedOptimizer:
         except weft.StepSkipped:
             self.skipped = True
             self._exchange.parameters[0][1].grad.fill_(float("inf"))
+        except (weft.Shrunk, weft.Grew, weft.PeerLost):
+            self._copies.clear()
+            raise
         for index, copy in self._copies.items():
             self._exchange.parameters[index][1].grad.copy_(copy)
         self._copies.clear()
