@@ -1,13 +1,17 @@
 #!/bin/sh
-# run.sh BUILD-FOLDER TEST-FOLDER - the tests of the Python package, by the Python of WEFT_PYTHON, else of the cached environment
-# (tools/lib/python-env), else the system's. Ends with 77 (skipped) where none has cffi, numpy and pytest.
+# run.sh BUILD-FOLDER TEST-FILE... - tests of the Python package, by the Python of WEFT_PYTHON, else of the cached environment
+# (tools/lib/python-env), else the system's. Ends with 77 (skipped) where none has cffi, numpy, pytest and the tests' own modules.
 set -eu
-build=$1 tests=$2
+build=$1
+shift
 cached=${XDG_CACHE_HOME:-$HOME/.cache}/weft/python-env/bin/python
 for python in ${WEFT_PYTHON:-} "$cached" /usr/bin/python3 python3; do
     if "$python" -c 'import cffi, numpy, pytest' 2>/dev/null; then
-        cd "$tests"
-        WEFT_BUILD=$build exec "$python" -m pytest -q -p no:cacheprovider "$tests"/test_*.py
+        cd "$(dirname "$1")"
+        status=0
+        WEFT_BUILD=$build "$python" -m pytest -q -rs -p no:cacheprovider "$@" || status=$?
+        [ $status != 5 ] || status=77 # pytest skipped all files
+        exit $status
     fi
 done
 echo "skipped: no Python here has cffi, numpy and pytest; tools/install-packages --full or tools/lib/python-env installs them"
