@@ -1,7 +1,5 @@
 /* server.h - public header of the server module, for tools and tests.
  *
- *   coordinator     membership, roster, declarations, placement, loss: a state machine without sockets
- *                   (coordinator/coordinator.c) and its driver over base/net (coordinator/coordinator_net.c)
  *   shard engine    one thread, one loop, one endpoint and the chunks placed there
  *   control client  a process's end of its control connection to the coordinator
  *   weftd           options, coordinator (optional), shard engines and HTTP in one process */
@@ -9,75 +7,9 @@
 #define WEFT_SERVER_H
 
 #include "base/base.h"
+#include "coordinator/coordinator.h"
 #include "proto/proto.h"
 #include "transport/transport.h"
-
-/* ---- coordinator, sans I/O ---- */
-struct weft_coordinator;
-struct weft_coordinator_options {
-    size_t size;
-    const char *job;          /* members of another job are refused */
-    const char *secret;       /* NULL: none */
-    uint32_t workers, shards; /* expected at the start; 1 to WEFT_LIMIT_WORKERS, 0 to WEFT_LIMIT_SHARDS */
-    uint32_t workers_max;     /* elastic jobs: newcomers are admitted while there are fewer workers; 0: no
-                               * newcomers */
-    uint32_t workers_min;     /* a lost worker does not end the job while this many remain; default 0: it
-                               * does */
-    uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */
-    uint64_t join_ns;         /* from creation until all members have joined and connected; default 300 s */
-    const char *host;         /* of the coordinating process. A member with the same host and pid is in the
-                               * same */
-    uint64_t pid;             /* process, so a lost coordinator means that this member is lost. Default "",
-                               * 0 */
-    /* Sends one control message; packs it before returning. send and close must not call back into the
-     * coordinator. */
-    void (*send)(void *context, uint64_t connection, const Weft__Control__Control *message);
-    void (*close)(void *context, uint64_t connection, const char *why);
-    /* The job has ended: WEFT_OK if it finished, otherwise the status and sentence of the failure. Called
-     * once. */
-    void (*ended)(void *context, enum weft_status status, const char *text);
-    void *context;
-};
-void weft_coordinator_options_init(struct weft_coordinator_options *options);
-enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft_coordinator_options *options,
-                                         struct weft_coordinator **out);
-void weft_coordinator_free(struct weft_coordinator *coordinator);
-void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t connection,
-                             const char *peer_name);
-void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t connection,
-                              const Weft__Control__Control *message);
-void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t connection, const char *why);
-/* call about once a second: heartbeats, deadlines */
-void weft_coordinator_tick(struct weft_coordinator *coordinator);
-/* This process was suspended for pause_ns (debugger, live migration). Messages of the members may be unread,
- * so the pause does not count as silence. */
-void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t pause_ns);
-/* JSON of members, tensors and state, allocated with the env; NULL without memory. */
-char *weft_coordinator_status_json(struct weft_coordinator *coordinator);
-
-/* ---- coordinator over sockets: for weftd and for `weft run -s 0` ---- */
-struct weft_coordinator_server;
-/* Returns WEFT_ERR_AUTH and a sentence if host is not a loopback address and there is no secret. */
-enum weft_status weft_listen_check(const char *host, const char *secret, struct weft_error *error);
-/* Starts listening and ticking. WEFT_ERR_EXISTS: the port is in use. `ended` and `context` are the caller's
- * and run on the net thread; host and pid are filled in here. If *out is set, free it after the net, also on
- * failure. */
-enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host,
-                                               uint16_t port,
-                                               /* send, close: ignored */
-                                               const struct weft_coordinator_options *options,
-                                               uint16_t *port_out, struct weft_coordinator_server **out,
-                                               struct weft_error *error);
-/* Open connections without observers. After the job has ended: members that have not read everything yet. Net
- * thread. */
-uint32_t weft_coordinator_server_connections(const struct weft_coordinator_server *server);
-/* Call after weft_net_free, whose callbacks use the server. NULL has no effect. */
-void weft_coordinator_server_free(struct weft_coordinator_server *server);
-char *weft_coordinator_server_status_json(struct weft_coordinator_server *server); /* net thread */
-
-/* Times of the reports about missing members, from the start of the wait. */
-#define WEFT_WAIT_REASON_FIRST_NS WEFT_MS(1500)
-#define WEFT_WAIT_REASON_PERIOD_NS WEFT_SECONDS(10)
 
 /* ---- control client: Challenge, Hello, Welcome, proofs, heartbeats ---- */
 struct weft_control_client;

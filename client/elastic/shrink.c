@@ -5,7 +5,7 @@
  *     caller       requests end with WEFT_ERR_PEER_LOST ... step_end: client_shrink: Shrink ... go on ◄────┘
  *
  * From the loss on every open and every new operation ends with WEFT_ERR_PEER_LOST. This lasts until the
- * caller's thread has agreed with the other ranks (server/coordinator/shrink.c) and the engine has made the
+ * caller's thread has agreed with the other ranks (coordinator/shrink.c) and the engine has made the
  * group of the remaining ranks, under a new epoch. Ranks keep their order, without gaps. A further loss
  * repeats the agreement. Groups and meshes end with their membership. */
 #include <stdio.h>

@@ -10,7 +10,7 @@
  * lost. A lost member ends the job unless the others can go on (coordinator/shrink.c). Input:
  * weft_coordinator_opened/_message/_closed/_tick. Output: the send and close callbacks, which must not call
  * back. Time, random numbers and memory are the env's. */
-#include "server/coordinator/coordinator.h"
+#include "coordinator/coordinator_state.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * any moment, also during an agreement. */
 #include <stdio.h>
 
-#include "tests/server/coordinator/coordinator_harness.h"
+#include "tests/coordinator/coordinator_harness.h"
 
 #define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
 

@@ -1,7 +1,7 @@
 /* test_declare.c - declarations: comparison, refusal, placement. */
 #include <stdio.h>
 
-#include "tests/server/coordinator/coordinator_harness.h"
+#include "tests/coordinator/coordinator_harness.h"
 
 #define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
 

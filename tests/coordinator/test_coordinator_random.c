@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "tests/server/coordinator/coordinator_harness.h"
+#include "tests/coordinator/coordinator_harness.h"
 
 #define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
 #define SEEDS 400

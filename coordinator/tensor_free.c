@@ -2,7 +2,7 @@
  *
  * The workers agree on the free before they send it, so no rank still uses the tensor. The entry stays in the
  * table without its chunks, since ordinals are not reused. */
-#include "server/coordinator/coordinator.h"
+#include "coordinator/coordinator_state.h"
 
 /* Returns whether an endpoint of the shard owns a chunk of the tensor. */
 static bool shard_owns(const struct coordinator_member *shard, const struct coordinator_tensor *tensor)

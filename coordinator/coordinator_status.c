@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "server/coordinator/coordinator.h"
+#include "coordinator/coordinator_state.h"
 
 #define TENSORS_MAX 5000u
 #define MEMBERS_MAX 5120u

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "server/coordinator/coordinator.h"
+#include "coordinator/coordinator_state.h"
 
 /* ---- comparing ---- */
 

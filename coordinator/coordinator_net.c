@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/coordinator/coordinator.h"
+#include "coordinator/coordinator_state.h"
 
 #define TICK_NS WEFT_SECONDS(1)
 /* between two ticks, since the first report is due within 2 s */

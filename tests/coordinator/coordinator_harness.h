@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/server.h"
+#include "coordinator/coordinator.h"
 #include "tests/lib/check.h"
 
 #define HARNESS_CONNECTIONS 512

@@ -9,7 +9,7 @@
  *
  * A request during a check waits for the next check: a reply must be younger than the request. A new
  * membership cancels all checks: lost members are known then. */
-#include "server/coordinator/coordinator.h"
+#include "coordinator/coordinator_state.h"
 
 void coordinator_send_heartbeat(struct weft_coordinator *coordinator, const struct coordinator_member *member,
                                 Weft__Control__Heartbeat *heartbeat)

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/coordinator/coordinator.h"
+#include "coordinator/coordinator_state.h"
 
 #define NAMED_MAX 8u
 #define DESCRIBED_MAX 3u /* members described by host and pid; limits the length of the text */

@@ -10,7 +10,7 @@
  *
  * Rank order is the old order without gaps. Shards follow by MemberLost and Shrunk and send no reply
  * (shard_members.c). docs/elastic.md has the protocol as a table. */
-#include "server/coordinator/coordinator.h"
+#include "coordinator/coordinator_state.h"
 
 #include <stdio.h>
 

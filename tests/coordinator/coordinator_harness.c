@@ -1,4 +1,4 @@
-#include "tests/server/coordinator/coordinator_harness.h"
+#include "tests/coordinator/coordinator_harness.h"
 
 #include <stdio.h>
 

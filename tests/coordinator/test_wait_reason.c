@@ -1,6 +1,6 @@
 /* test_wait_reason.c - the reply to a wait-reason request names the awaited members, for each kind of wait.
  */
-#include "tests/server/coordinator/coordinator_harness.h"
+#include "tests/coordinator/coordinator_harness.h"
 
 #define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
 #define WORKER WEFT__CONTROL__ROLE__ROLE_WORKER

@@ -1,7 +1,7 @@
 /* test_coordinator.c - states of the coordinator, refusals, sentences, ends. */
 #include <stdio.h>
 
-#include "tests/server/coordinator/coordinator_harness.h"
+#include "tests/coordinator/coordinator_harness.h"
 
 #define WORKER WEFT__CONTROL__ROLE__ROLE_WORKER
 #define SHARD WEFT__CONTROL__ROLE__ROLE_SHARD

@@ -1,10 +1,10 @@
-/* coordinator.h - the coordinator's structs and the functions that its sources share. Public header:
- * server.h. */
-#ifndef WEFT_SERVER_COORDINATOR_COORDINATOR_H
-#define WEFT_SERVER_COORDINATOR_COORDINATOR_H
+/* coordinator_state.h - the coordinator's structs and the functions that its sources share. Public header:
+ * coordinator.h. */
+#ifndef WEFT_COORDINATOR_COORDINATOR_STATE_H
+#define WEFT_COORDINATOR_COORDINATOR_STATE_H
 
 #include "compress/compress.h"
-#include "server/server.h"
+#include "coordinator/coordinator.h"
 
 #define COORDINATOR_LABEL_BYTES 320 /* "rank 3 (host, pid 41)", with a host name of at most 255 bytes */
 #define COORDINATOR_EPOCH 1       /* the epoch of the first membership */
@@ -154,7 +154,7 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
 enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
                                          const struct coordinator_member *to);
 
-/* coordinator/shrink.c */
+/* shrink.c */
 /* Returns whether the job can go on without the lost worker. If it can, this opens a new epoch that the other
  * workers must agree to. */
 bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct coordinator_member *lost);
