@@ -16,6 +16,7 @@
 #include "client/call/device_staging.h"
 #include "client/client.h"
 #include "client/comm/comms.h"
+#include "client/coordinate.h"
 #include "client/elastic/elastic.h"
 #include "client/engine/engine.h"
 #include "client/engine/request.h"
@@ -33,6 +34,8 @@
 #define FIRST_EPOCH 1u /* of the membership that a job begins with */
 /* over the heartbeat period: the coordinator checks for silent members once a second */
 #define SILENCE_MARGIN_NS WEFT_MS(2500)
+/* for the other ranks of a failed job, to read why it ended, if this rank coordinates */
+#define FAILED_WAIT_NS WEFT_SECONDS(2)
 #define FINALIZE_NS WEFT_MS(4500) /* weft.h promises 5 s; the rest is for joining the threads */
 
 /* One allocation holds a session and the state of every folder. */
@@ -54,8 +57,8 @@ static enum weft_status take_welcome(struct weft_session *session)
     if (settings->workers && settings->workers != welcome->workers)
         return weft_error_set(
             &session->error, WEFT_ERR_MISMATCH,
-            "%s has started %u processes, and the coordinator at %s:%u waits for %u workers",
-            settings->launcher.name, settings->workers, settings->host, settings->port, welcome->workers);
+            "%s gives the job %u ranks, and the coordinator at %s:%u waits for %u workers",
+            settings->workers_source, settings->workers, settings->host, settings->port, welcome->workers);
     session->rank = welcome->index;
     session->ranks = welcome->workers;
     session->shards = welcome->shards;
@@ -116,6 +119,7 @@ static enum weft_status join(struct weft_session *session)
 {
     client_init_wait_begin(session);
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
+    WEFT_TRY(client_coordinate_begin(session, until_ns));
     WEFT_TRY(client_engine_create(session, &session->error));
     WEFT_TRY(client_control_start(session, &session->error));
     /* The connection has the same deadline, and its error has the reason: it goes first. */
@@ -190,6 +194,7 @@ static void give_up_join(struct weft_session *session, enum weft_status status)
         client_control_leave(session, client_deadline(session, WEFT_SECONDS(1)));
     }
     stop_threads(session, client_deadline(session, WEFT_SECONDS(1)));
+    client_coordinate_end(session, FAILED_WAIT_NS);
 }
 
 enum weft_status client_init(struct weft_env *env, const struct weft_options *options,
@@ -245,8 +250,10 @@ static void leave(struct weft_session *session)
         client_leave_check_run(session);
     client_control_leave(session, client_deadline(session, FINALIZE_NS / 2));
     if (open == 0) atomic_store(&session->engine->end.is_orderly, true);
+    const bool has_failed = client_failed(session) < 0;
     client_fail(session, WEFT_ERR_CLOSED, false, "the session is closed");
     stop_threads(session, until_ns);
+    client_coordinate_end(session, has_failed ? FAILED_WAIT_NS : session->settings.deadline_ns);
 }
 
 /* Reports a mismatch that only the final comparison found. The sentence is stored per thread, because the

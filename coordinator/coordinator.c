@@ -270,6 +270,8 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
     challenge.weft_version = (char *)weft_proto_release();
     challenge.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, connection->nonce};
     challenge.auth_required = coordinator->secret != NULL;
+    challenge.job = coordinator->job;
+    challenge.is_begun = coordinator->state != COORDINATOR_JOINING;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_CHALLENGE;
     message.challenge = &challenge;
     send_to(coordinator, id, &message);

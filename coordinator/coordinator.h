@@ -2,6 +2,8 @@
  *
  *   coordinator         a state machine without sockets, threads or sleeping (coordinator.c)
  *   coordinator server  its driver over base/net (coordinator_net.c), on a net thread of the caller
+ *   coordinator thread  the driver on a net thread of its own (coordinator_thread.c)
+ *   find                the port of a job's coordinator (coordinator_find.c)
  *
  * weftd, `weft run` and the library of rank 0 contain one. */
 #ifndef WEFT_COORDINATOR_H
@@ -72,6 +74,38 @@ uint32_t weft_coordinator_server_connections(const struct weft_coordinator_serve
 /* Call after weft_net_free, whose callbacks use the server. NULL has no effect. */
 void weft_coordinator_server_free(struct weft_coordinator_server *server);
 char *weft_coordinator_server_status_json(struct weft_coordinator_server *server); /* net thread */
+/* The workers that have neither left nor been lost, as a sentence; "" if there are none. Net thread. */
+void weft_coordinator_server_describe_active(const struct weft_coordinator_server *server, char *out,
+                                             size_t out_bytes);
+
+/* ---- coordinator on a net thread of its own ---- */
+struct weft_coordinator_thread;
+/* Starts the thread, which listens on host:port; port 0: any free one. The port in use is written to
+ * *port_out, which may be NULL. `send`, `close`, `ended` and `context` of the options are ignored. Statuses
+ * and sentences are those of weft_coordinator_server_start. Any thread. */
+enum weft_status weft_coordinator_thread_start(struct weft_env *env, const char *host, uint16_t port,
+                                               const struct weft_coordinator_options *options,
+                                               uint16_t *port_out, struct weft_coordinator_thread **out,
+                                               struct weft_error *error);
+/* The job has ended in order. Any thread. */
+bool weft_coordinator_thread_ended_in_order(struct weft_coordinator_thread *thread);
+/* Blocks until the job has ended and its members have disconnected, at most timeout_ns. Logs the members that
+ * are left every 10 s. Once per coordinator. Not from its net thread. */
+void weft_coordinator_thread_wait(struct weft_coordinator_thread *thread, uint64_t timeout_ns);
+/* Stop the thread between two events while the process exits, and let it go on (weft_net_pause). */
+void weft_coordinator_thread_pause(struct weft_coordinator_thread *thread, uint64_t timeout_ns);
+void weft_coordinator_thread_resume(struct weft_coordinator_thread *thread);
+/* Ends the thread, closes all connections and frees. NULL has no effect. Not from its net thread. */
+void weft_coordinator_thread_stop(struct weft_coordinator_thread *thread);
+
+/* ---- which port? ---- */
+#define WEFT_COORDINATOR_PORTS_MAX 8u
+/* Finds the coordinator of `job` that still waits for ranks, among `count` ports of `host`. Blocks for at most
+ * timeout_ns; processes that do not listen yet are tried again. WEFT_ERR_DEADLINE: not found. `seen` gets what
+ * each port has answered, for error sentences. Other statuses: no memory or descriptors. Any thread. */
+enum weft_status weft_coordinator_find(struct weft_env *env, const char *host, const uint16_t *ports,
+                                       uint32_t count, const char *job, uint64_t timeout_ns,
+                                       uint16_t *port_out, char *seen, size_t seen_bytes);
 
 /* Times of the reports about missing members, from the start of the wait. */
 #define WEFT_WAIT_REASON_FIRST_NS WEFT_MS(1500)

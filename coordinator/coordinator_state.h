@@ -198,6 +198,8 @@ void coordinator_liveness_cancel(struct weft_coordinator *coordinator);
  * does. */
 /* before the job begins */
 void coordinator_describe_missing(const struct weft_coordinator *coordinator, char *out, size_t out_bytes);
+/* while the coordinator waits for the end of the job */
+void coordinator_describe_active(const struct weft_coordinator *coordinator, char *out, size_t out_bytes);
 /* while a membership is being agreed on */
 void coordinator_describe_undecided(const struct weft_coordinator *coordinator, const char *what, char *out,
                                     size_t out_bytes);

@@ -83,6 +83,15 @@ void coordinator_describe_missing(const struct weft_coordinator *coordinator, ch
     append_verb(&list, joining ? "not joined" : "not connected to the others");
 }
 
+void coordinator_describe_active(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
+{
+    struct member_list list = list_begin(coordinator, out, out_bytes);
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator_member_is_active(coordinator->members[i]))
+            append_member(&list, coordinator->members[i], true, coordinator->members[i]->index);
+    append_verb(&list, "not left");
+}
+
 void coordinator_describe_undecided(const struct weft_coordinator *coordinator, const char *what, char *out,
                                     size_t out_bytes)
 {

@@ -87,7 +87,7 @@ static uint64_t dims_elems(size_t count, const uint64_t *dims)
  * sentence. Only lengths are checked then. */
 static bool challenge_ok(const Weft__Control__Challenge *challenge)
 {
-    if (!name_ok(challenge->weft_version, 0)) return false;
+    if (!name_ok(challenge->weft_version, 0) || !name_ok(challenge->job, 0)) return false;
     return challenge->wire_version != WEFT_WIRE_VERSION || challenge->nonce.len == WEFT_NONCE_BYTES;
 }
 

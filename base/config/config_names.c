@@ -19,6 +19,7 @@ static const char *const other_names[] = {
     "WEFT_COORDINATOR",
     "WEFT_JOB",
     "WEFT_RANK",
+    "WEFT_RANKS",
     "WEFT_SECRET",
     "WEFT_SECRET_FILE",
     "WEFT_LIBRARY", /* these three of the Python package and its tests */

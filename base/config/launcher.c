@@ -70,8 +70,17 @@ static void name_job(struct weft_launcher *out, const char *kind, const char *id
     }
 }
 
-/* Takes the coordinator from MASTER_ADDR and MASTER_PORT, which users of any launcher may set. */
-static bool at_master(struct reading *reading, struct weft_launcher *out)
+#define PORT_STEP 1000u
+
+uint16_t weft_launcher_port(uint16_t first, uint32_t k)
+{
+    const uint32_t port = first + PORT_STEP * (k % WEFT_LAUNCHER_PORTS);
+    return (uint16_t)(port <= 65535 ? port : port - 10 * PORT_STEP);
+}
+
+/* Takes the coordinator from MASTER_ADDR and MASTER_PORT, which users of any launcher may set. here: all
+ * processes of the job are on this host, and MASTER_ADDR may be a name that other hosts know it by. */
+static bool at_master(struct reading *reading, bool here, struct weft_launcher *out)
 {
     if (reading->coordinator_known) return false;
     const char *host = text(reading, "MASTER_ADDR");
@@ -80,17 +89,18 @@ static bool at_master(struct reading *reading, struct weft_launcher *out)
         weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "MASTER_ADDR=%.40s... is longer than 255 bytes",
                        host);
     if (!host || strlen(host) > 255 || port == 0) return false;
+    if (here) host = weft_loopback_host();
     bool bare_v6 = strchr(host, ':') && host[0] != '[';
-    port = port == 65535 ? port - 1 : port + 1;
+    port = weft_launcher_port((uint16_t)port, 1);
     snprintf(out->coordinator, sizeof out->coordinator, bare_v6 ? "[%.255s]:%u" : "%.255s:%u", host,
              (unsigned)port);
     return true;
 }
 
 /* If neither is set, the launcher's own variables may name the coordinator. */
-static bool at_master_if_given(struct reading *reading, struct weft_launcher *out)
+static bool at_master_if_given(struct reading *reading, bool here, struct weft_launcher *out)
 {
-    return (variable("MASTER_ADDR") || variable("MASTER_PORT")) && at_master(reading, out);
+    return (variable("MASTER_ADDR") || variable("MASTER_PORT")) && at_master(reading, here, out);
 }
 
 static void at_loopback(struct weft_launcher *out)
@@ -98,40 +108,6 @@ static void at_loopback(struct weft_launcher *out)
     const char *host = weft_loopback_host();
     snprintf(out->coordinator, sizeof out->coordinator, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
              port_of(out->job));
-}
-
-/* Do all processes of the job run on this host? */
-static bool all_here(struct reading *reading, const char *local_ranks_name, const struct weft_launcher *out)
-{
-    return variable(local_ranks_name) &&
-           number(reading, local_ranks_name, 1, out->ranks ? out->ranks : 1) == out->ranks;
-}
-
-static void read_torchrun(struct weft_launcher *out, struct reading *reading)
-{
-    place(reading, "RANK", "WORLD_SIZE", out);
-    if (at_master(reading, out)) name_job(out, "torchrun", variable("MASTER_PORT"));
-}
-
-static void read_open_mpi(struct weft_launcher *out, struct reading *reading)
-{
-    const char *id = variable("PMIX_NAMESPACE");
-    place(reading, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", out);
-    if (!id) id = variable("OMPI_MCA_ess_base_jobid");
-    name_job(out, "mpirun", id ? id : "");
-    bool here = all_here(reading, "OMPI_COMM_WORLD_LOCAL_SIZE", out);
-    if (!at_master_if_given(reading, out) && id && here) at_loopback(out);
-}
-
-/* MPICH sets no job name. Its processes on one host have one parent. */
-static void read_mpich(struct weft_launcher *out, struct reading *reading)
-{
-    char parent[24];
-    place(reading, "PMI_RANK", "PMI_SIZE", out);
-    snprintf(parent, sizeof parent, "%ld", (long)getppid());
-    bool here = all_here(reading, "MPI_LOCALNRANKS", out);
-    name_job(out, "mpirun", here ? parent : "");
-    if (!at_master_if_given(reading, out) && here) at_loopback(out);
 }
 
 /* Writes the first host of a list: "node[01-04,7],other" gives node01. */
@@ -151,6 +127,59 @@ static bool first_host(const char *list, char *host, size_t host_bytes)
     return true;
 }
 
+/* Rank 0 is on the first host of a list of Slurm. Without the list the coordinator stays unknown. */
+static void at_first_host(struct reading *reading, const char *list_name, struct weft_launcher *out)
+{
+    char host[256];
+    const char *list = variable(list_name);
+    if (!list) return;
+    if (first_host(list, host, sizeof host))
+        snprintf(out->coordinator, sizeof out->coordinator, "%s:%u", host, port_of(out->job));
+    else
+        weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "%s=%.60s is not a list of hosts", list_name, list);
+}
+
+/* Do all processes of the job run on this host? */
+static bool all_here(struct reading *reading, const char *local_ranks_name, const struct weft_launcher *out)
+{
+    return variable(local_ranks_name) &&
+           number(reading, local_ranks_name, 1, out->ranks ? out->ranks : 1) == out->ranks;
+}
+
+static void read_torchrun(struct weft_launcher *out, struct reading *reading)
+{
+    place(reading, "RANK", "WORLD_SIZE", out);
+    bool here = !reading->coordinator_known && all_here(reading, "LOCAL_WORLD_SIZE", out);
+    if (at_master(reading, here, out)) name_job(out, "torchrun", variable("MASTER_PORT"));
+}
+
+static void read_open_mpi(struct weft_launcher *out, struct reading *reading)
+{
+    const char *id = variable("PMIX_NAMESPACE");
+    place(reading, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", out);
+    if (!id) id = variable("OMPI_MCA_ess_base_jobid");
+    name_job(out, "mpirun", id ? id : "");
+    bool here = all_here(reading, "OMPI_COMM_WORLD_LOCAL_SIZE", out);
+    if (at_master_if_given(reading, here, out) || !id) return;
+    if (here) at_loopback(out);
+    else at_first_host(reading, "SLURM_JOB_NODELIST", out);
+}
+
+/* MPICH sets no job name. Its processes on one host have one parent; on several hosts of Slurm they have one
+ * allocation. */
+static void read_mpich(struct weft_launcher *out, struct reading *reading)
+{
+    char parent[24];
+    place(reading, "PMI_RANK", "PMI_SIZE", out);
+    snprintf(parent, sizeof parent, "%ld", (long)getppid());
+    bool here = all_here(reading, "MPI_LOCALNRANKS", out);
+    const char *allocation = variable("SLURM_JOB_ID");
+    name_job(out, "mpirun", here ? parent : allocation ? allocation : "");
+    if (at_master_if_given(reading, here, out)) return;
+    if (here) at_loopback(out);
+    else if (allocation) at_first_host(reading, "SLURM_JOB_NODELIST", out);
+}
+
 /* A batch script has SLURM_PROCID=0 and no step. */
 static bool in_slurm_step(void)
 {
@@ -160,8 +189,7 @@ static bool in_slurm_step(void)
 
 static void read_srun(struct weft_launcher *out, struct reading *reading)
 {
-    char id[48], host[256];
-    const char *list = variable("SLURM_STEP_NODELIST");
+    char id[48];
     place(reading, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", out);
     uint64_t job = number(reading, "SLURM_JOB_ID", 0, UINT64_MAX),
              step = number(reading, "SLURM_STEP_ID", 0, UINT64_MAX);
@@ -170,13 +198,9 @@ static void read_srun(struct weft_launcher *out, struct reading *reading)
                          : 0;
     snprintf(id, sizeof id, "%llu.%llu", (unsigned long long)job, (unsigned long long)step);
     name_job(out, "srun", id);
-    if (at_master_if_given(reading, out)) return;
+    if (at_master_if_given(reading, nodes == 1, out)) return;
     if (nodes == 1) at_loopback(out);
-    else if (list && first_host(list, host, sizeof host))
-        snprintf(out->coordinator, sizeof out->coordinator, "%s:%u", host, port_of(out->job));
-    else if (list)
-        weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "SLURM_STEP_NODELIST=%.60s is not a list of hosts",
-                       list);
+    else at_first_host(reading, "SLURM_STEP_NODELIST", out);
 }
 
 static void read_pmix(struct weft_launcher *out, struct reading *reading)
@@ -184,7 +208,7 @@ static void read_pmix(struct weft_launcher *out, struct reading *reading)
     out->rank = (uint32_t)number(reading, "PMIX_RANK", 0, WEFT_LAUNCHER_RANKS_MAX - 1);
     const char *id = text(reading, "PMIX_NAMESPACE");
     name_job(out, "pmix", id ? id : "");
-    at_master_if_given(reading, out);
+    at_master_if_given(reading, false, out);
 }
 
 static const struct kind {

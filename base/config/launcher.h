@@ -1,6 +1,6 @@
 /* launcher.h - rank, ranks and coordinator from the environment of an MPI launcher, torchrun or Slurm.
  *
- *   torchrun   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (or anything that sets these four)
+ *   torchrun   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (or anything that sets these four), LOCAL_WORLD_SIZE
  *   mpirun     OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and _SIZE (MPICH)
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_ID, SLURM_STEP_NODELIST
  *   PMIx       PMIX_RANK; without the number of ranks
@@ -24,13 +24,19 @@ struct weft_launcher {
     const char *needs;     /* names of its variables, for messages; static */
     uint32_t rank;
     uint32_t ranks;        /* 0: unknown */
-    /* Address of the job's coordinator, "host:port", equal in all its processes; "": unknown. MASTER_ADDR
-     * with MASTER_PORT + 1, since the launcher's own store uses MASTER_PORT. Otherwise loopback if all
-     * processes are on one host, or the first host of srun's list, with a port from 20,000 to 31,999 derived
-     * from the job's name. */
+    /* Address of the job's coordinator, "host:port", equal in all its processes; "": unknown. The port is the
+     * first of weft_launcher_port: after MASTER_PORT, which the launcher's own store uses, or from 20,000 to
+     * 31,999 and derived from the job's name. The host is loopback if all processes are on one host by the
+     * launcher's count, otherwise MASTER_ADDR or the first host of Slurm's list. */
     char coordinator[288];
     char job[80];          /* unique to this job: another job at the same port is refused */
 };
+
+/* If a port of the coordinator is in use, rank 0 takes the next of these, and the other ranks find it there.
+ * They are far apart: neighbours of MASTER_PORT belong to other jobs of the same user. */
+#define WEFT_LAUNCHER_PORTS 4u
+/* The port number k, from 0, of a list that begins with `first`. */
+uint16_t weft_launcher_port(uint16_t first, uint32_t k);
 
 /* WEFT_ERR_NOT_FOUND: no launcher started this process; *error is unchanged. WEFT_ERR_INVALID: variables are
  * incomplete or invalid; the text names the variable, its value and the remedy. coordinator_known: the caller

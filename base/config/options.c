@@ -31,6 +31,9 @@ const struct weft_option weft_option_table[] = {
 
     TEXT("client.coordinator", "", "Address of the coordinator, as host:port. Required for a session."),
     COUNT("client.rank", "0", 0, 65535, "Rank of this process in its job, from 0."),
+    COUNT("client.ranks", "0", 0, 4096,
+         "Number of ranks of a job without shards whose rank 0 coordinates it at client.coordinator. 0: the "
+         "launcher's number, or another process coordinates."),
     DURATION("client.deadline", "300s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
          "Longest wait of an operation. After it the operation fails, and the error names the late "
          "process."),

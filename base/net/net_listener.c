@@ -9,6 +9,7 @@
 #include <event2/listener.h>
 
 #include "base/net/net_internal.h"
+#include "base/os/fork_close.h"
 
 #define PAUSE_MS 100
 #define CONNECTIONS_MAX 4096
@@ -74,7 +75,10 @@ void net_listener_connection_closed(struct weft_net_listener *listener)
 void net_listener_free(struct weft_net_listener *listener)
 {
     weft_list_remove(&listener->link);
-    if (listener->listener) evconnlistener_free(listener->listener);
+    if (listener->listener) {
+        fork_close_remove(evconnlistener_get_fd(listener->listener));
+        evconnlistener_free(listener->listener);
+    }
     weft_free_bytes(listener->net->env, listener);
 }
 
@@ -104,6 +108,7 @@ enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory to listen on %.200s", host);
     }
     evconnlistener_set_error_cb(listener->listener, on_accept_error);
+    fork_close_add(fd); /* a child that outlives this process must not hold the port */
     if (port_out) *port_out = real_port;
     if (listener_out) *listener_out = listener;
     return WEFT_OK;

@@ -30,6 +30,7 @@ static void hold(struct weft_session *session)
 {
     struct weft_loop *loop = session->loop;
     if (session->control.net) weft_net_pause(session->control.net, HOLD_NS);
+    if (session->coordinator) weft_coordinator_thread_pause(session->coordinator, HOLD_NS);
     /* a callback or a signal handler that exits owns the loop already */
     if (session->ops.is_running(session) && !weft_loop_is_owner(loop))
         session->live.loop_held_at_exit =
@@ -64,6 +65,7 @@ static void hold_all(void)
 static void release(struct weft_session *session)
 {
     if (session->control.net) weft_net_resume(session->control.net);
+    if (session->coordinator) weft_coordinator_thread_resume(session->coordinator);
     if (!session->live.loop_held_at_exit || !weft_loop_is_owner(session->loop)) return;
     session->ops.halt_at_exit(session);
 }

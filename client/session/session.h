@@ -25,6 +25,7 @@
 #include "client/session/open_step.h"
 #include "client/session/settings.h"
 #include "collective/collective.h"
+#include "coordinator/coordinator.h"
 #include "proto/proto.h"
 
 struct client_engine;   /* engine/engine.h */
@@ -133,6 +134,7 @@ struct weft_session {
     struct client_failure failure;
     struct weft_error error;        /* of the last failed call; guarded by failure.error_lock */
     struct client_control control;
+    struct weft_coordinator_thread *coordinator; /* owned; rank 0 coordinates the job; NULL: it does not */
     struct client_flight flight;
 
     struct weft_loop *loop;         /* owned by the engine; calls wait on it */

@@ -2,7 +2,7 @@
  * over default.
  *
  * Beside the names of the option table (WEFT_CLIENT_COORDINATOR ...) the short names of weft.h are read:
- * WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_DEADLINE_MS, WEFT_SECRET, WEFT_SECRET_FILE, and
+ * WEFT_COORDINATOR, WEFT_JOB, WEFT_RANK, WEFT_RANKS, WEFT_DEADLINE_MS, WEFT_SECRET, WEFT_SECRET_FILE, and
  * WEFT_PLAN_ALL_REDUCE ... for the plan of one operation. If none of them sets coordinator, job or rank, a
  * launcher's variables are read (base/config/launcher.h: torchrun, mpirun, srun). */
 #include "client/session/settings.h"
@@ -75,7 +75,8 @@ static enum weft_status resolve_coordinator(struct weft_env *env, struct chosen 
         return settings->launcher.name
                    ? weft_error_set(error, WEFT_ERR_INVALID,
                                     "no coordinator given, and the variables of %s do not locate rank 0; "
-                                    "set WEFT_COORDINATOR=host:port, or MASTER_ADDR and MASTER_PORT",
+                                    "set MASTER_ADDR and MASTER_PORT in every process, or "
+                                    "WEFT_COORDINATOR=host:port",
                                     settings->launcher.name)
                    : weft_error_set(error, WEFT_ERR_INVALID,
                                     "no coordinator given; start the trainer under weft run, or set "
@@ -228,6 +229,7 @@ static enum weft_status resolve_job(struct weft_env *env, const struct weft_opti
     if (!coordinator.value[0] && settings->launcher.coordinator[0]) {
         coordinator = (struct chosen){settings->launcher.coordinator, settings->launcher.name};
         settings->workers = settings->launcher.ranks;
+        settings->workers_source = settings->launcher.name;
         if (strcmp(weft_config_source(settings->config, "job.name"), "default") == 0)
             WEFT_TRY(weft_config_set(settings->config, "job.name", settings->launcher.job,
                                      settings->launcher.name, error));
@@ -242,6 +244,31 @@ static enum weft_status resolve_job(struct weft_env *env, const struct weft_opti
     return resolve_coordinator(env, coordinator, settings, error);
 }
 
+/* If the number of ranks is known, no other process needs to coordinate: rank 0 does. A given coordinator has
+ * one port; a derived one has a list. */
+static enum weft_status resolve_ports(struct client_settings *settings, struct weft_error *error)
+{
+    long long ranks = (long long)weft_config_u64(settings->config, "client.ranks");
+    struct chosen chosen = choose(NULL, "WEFT_RANKS", NULL);
+    const bool is_derived = settings->workers_source != NULL;
+    if (chosen.value)
+        WEFT_TRY(parse_number(chosen, "the number of ranks", 0, WEFT_LIMIT_WORKERS, &ranks, error));
+    if (ranks > 0) {
+        settings->workers = (uint32_t)ranks;
+        settings->workers_source = "WEFT_RANKS";
+    }
+    if (settings->workers == 0) return WEFT_OK;
+    if (settings->rank < 0)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "WEFT_RANKS=%u is set and this process has no rank; set WEFT_RANK to a number "
+                              "from 0 to %u",
+                              settings->workers, settings->workers - 1);
+    settings->port_count = is_derived ? WEFT_LAUNCHER_PORTS : 1;
+    for (uint32_t k = 0; k < settings->port_count; k++)
+        settings->ports[k] = weft_launcher_port(settings->port, k);
+    return WEFT_OK;
+}
+
 static enum weft_status resolve(struct weft_env *env, const struct weft_options *options,
                                 struct client_settings *settings, struct weft_error *error)
 {
@@ -252,7 +279,8 @@ static enum weft_status resolve(struct weft_env *env, const struct weft_options 
     WEFT_TRY(resolve_secret(env, options, settings, error));
     WEFT_TRY(resolve_plans(settings, error));
     WEFT_TRY(weft_devices_check(settings->devices, settings->secret, error));
-    return resolve_numbers(options, settings, error);
+    WEFT_TRY(resolve_numbers(options, settings, error));
+    return resolve_ports(settings, error);
 }
 
 enum weft_status client_settings_resolve(struct weft_env *env, const struct weft_options *options,

@@ -18,7 +18,11 @@ struct client_settings {
     char *secret;                      /* owned; NULL: none */
     int rank;                          /* requested rank; -1: any */
     struct weft_launcher launcher;     /* name NULL: none found */
-    uint32_t workers;                  /* workers that the launcher started; 0: unknown */
+    uint32_t workers;                  /* ranks by the launcher or WEFT_RANKS; 0: unknown */
+    const char *workers_source;        /* what gives their number; static */
+    /* The ports where rank 0's library may listen; count 0: another process coordinates, at `port`. */
+    uint16_t ports[WEFT_LAUNCHER_PORTS];
+    uint32_t port_count;
     uint64_t deadline_ns;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
     uint32_t client_hash_every; /* steps between two comparisons of the ranks' weights; 0: never */

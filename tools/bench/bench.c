@@ -9,15 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/server.h"
 #include "tools/bench/bench_job.h"
 #include "tools/bench/bench_options.h"
 #include "tools/bench/replay/bench_replay.h"
 #include "tools/cli.h"
 #include "tools/common.h"
-#include "tools/run/coordinate.h"
-
-enum { LEAVE_MS = 5000 };
 
 /* A benchmark that runs in a job. */
 struct bench {
@@ -28,36 +24,6 @@ struct bench {
     const void *options;
 };
 
-/* Under mpirun, torchrun or srun no process has started a coordinator: rank 0 runs it in its own process. */
-static int take_part_launched(const struct bench *bench, const struct weft_launcher *launcher)
-{
-    char host[256], *secret = NULL;
-    uint16_t port = 0;
-    struct weft_error error = {0};
-    if (!launcher->coordinator[0] || launcher->ranks == 0) {
-        fprintf(
-            stderr,
-            "weft bench: the variables of %s do not contain the host of rank 0 and the number of processes; "
-            "set MASTER_ADDR and MASTER_PORT for all processes, or start the job with -n or weft run\n",
-            launcher->name);
-        return 2;
-    }
-    if (launcher->rank != 0) return bench->take_part(bench->options);
-    if (!tool_read_secret("weft bench", NULL, NULL, &secret)) return 1;
-    if (weft_host_port_parse(launcher->coordinator, host, &port, &error) < 0) {
-        fprintf(stderr, "weft bench: %s\n", error.text);
-        free(secret);
-        return 2;
-    }
-    const char *job = getenv("WEFT_JOB");
-    struct tool_coordinator *coordinator = tool_coordinator_start(
-        "weft bench", host, port, job && *job ? job : launcher->job, secret, launcher->ranks, 0, 0, &port);
-    free(secret);
-    int status = coordinator ? bench->take_part(bench->options) : 1;
-    tool_coordinator_stop(coordinator, LEAVE_MS);
-    return status;
-}
-
 static int start_or_join(const struct bench *bench, int argc, char **argv)
 {
     struct weft_launcher launcher;
@@ -67,7 +33,7 @@ static int start_or_join(const struct bench *bench, int argc, char **argv)
     const char *coordinator = getenv("WEFT_COORDINATOR");
     if (coordinator && *coordinator) return bench->take_part(bench->options);
     enum weft_status status = weft_launcher_find(false, &launcher, &error);
-    if (status == WEFT_OK) return take_part_launched(bench, &launcher);
+    if (status == WEFT_OK) return bench->take_part(bench->options); /* the library of rank 0 coordinates */
     if (status != WEFT_ERR_NOT_FOUND)
         return tool_usage_error("weft bench", "%s; with -n a job of its own is started here", error.text);
     fprintf(stderr, "weft bench: there is no job to take part in; use -n 2 to start one on this host\n");

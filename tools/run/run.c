@@ -59,7 +59,8 @@ struct run {
     uint32_t process_count;
     int signal_fd;
 
-    struct tool_coordinator *own_coordinator; /* NULL with shards, and with a launcher except on rank 0 */
+    /* NULL with shards, and with a launcher except on rank 0 */
+    struct weft_coordinator_thread *own_coordinator;
     bool launched; /* by mpirun, torchrun or srun: one worker here, the others under their own `weft run` */
     struct weft_launcher launcher;
     char *secret; /* with a launcher: the secret of the user; NULL: none */
@@ -634,12 +635,17 @@ static void report_failure(struct run *run)
     }
 }
 
+static bool has_ended_in_order(const struct run *run)
+{
+    return run->own_coordinator && weft_coordinator_thread_ended_in_order(run->own_coordinator);
+}
+
 /* Waits up to LOSS_REPORT_NS for a report of a loss: all processes may exit before it arrives. */
 static void await_loss_report(struct run *run)
 {
     const uint64_t until_ns = weft_now_ns(run->env) + LOSS_REPORT_NS;
     if (!run->first_failed && !run->own_coordinator) return;
-    while (!run_watch_is_settled(run->watch) && !tool_coordinator_has_ended_in_order(run->own_coordinator) &&
+    while (!run_watch_is_settled(run->watch) && !has_ended_in_order(run) &&
            weft_now_ns(run->env) < until_ns)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }

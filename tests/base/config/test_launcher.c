@@ -9,6 +9,7 @@
 static const char *const names[] = {
     "RANK",
     "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",
     "MASTER_PORT",
     "OMPI_COMM_WORLD_RANK",
@@ -27,6 +28,7 @@ static const char *const names[] = {
     "SLURM_STEP_NUM_NODES",
     "SLURM_STEP_NODELIST",
     "SLURM_NTASKS",
+    "SLURM_JOB_NODELIST",
 };
 
 static int empty(void **state)
@@ -160,7 +162,7 @@ static void another_launcher_makes_up_for_what_is_missing(void **state)
         {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "0"});
     assert_true(found(&launcher));
     assert_string_equal(launcher.name, "srun");
-    assert_string_equal(launcher.coordinator, "a:6");
+    assert_string_equal(launcher.coordinator, "a:1005");
     PUT({"RANK", "0"}); /* torchrun's variables are complete now */
     assert_true(found(&launcher));
     assert_string_equal(launcher.name, "torchrun");
@@ -197,6 +199,30 @@ static void without_a_launcher_there_is_none(void **state)
     refused("SLURM_PROCID=1~SLURM_STEP_NUM_TASKS is not set");
 }
 
+/* torchrun names its host as other hosts know it, and a job on one host needs no address but loopback. */
+static void torchrun_on_one_host(void **state)
+{
+    struct weft_launcher launcher;
+    PUT({"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node7"},
+        {"MASTER_PORT", "29500"});
+    assert_true(found(&launcher));
+    assert_string_equal(launcher.coordinator, "127.0.0.1:30500");
+    PUT({"LOCAL_WORLD_SIZE", "1"});
+    assert_true(found(&launcher));
+    assert_string_equal(launcher.coordinator, "node7:30500");
+}
+
+static void the_ports_of_a_coordinator_differ(void **state)
+{
+    for (uint32_t first = 1024; first <= 65535; first++)
+        for (uint32_t k = 0; k < WEFT_LAUNCHER_PORTS; k++)
+            for (uint32_t other = 0; other < k; other++) {
+                const uint16_t port = weft_launcher_port((uint16_t)first, k);
+                if (port < 1024 || port == weft_launcher_port((uint16_t)first, other))
+                    fail_msg("port %u of the list of %u is %u", k, first, port);
+            }
+}
+
 static void torchrun_says_where(void **state)
 {
     struct weft_launcher launcher;
@@ -204,11 +230,11 @@ static void torchrun_says_where(void **state)
     assert_true(found(&launcher));
     assert_string_equal(launcher.name, "torchrun");
     assert_true(launcher.rank == 3 && launcher.ranks == 4);
-    assert_string_equal(launcher.coordinator, "node7:29501"); /* 29500 is the port of torchrun's own store */
+    assert_string_equal(launcher.coordinator, "node7:30500"); /* 29500 is the port of torchrun's own store */
     assert_string_equal(launcher.job, "torchrun-29500");
     PUT({"MASTER_ADDR", "fd00::7"}, {"MASTER_PORT", "65535"});
     assert_true(found(&launcher));
-    assert_string_equal(launcher.coordinator, "[fd00::7]:65534");
+    assert_string_equal(launcher.coordinator, "[fd00::7]:56535");
 }
 
 static void mpirun_on_one_host_and_on_several(void **state)
@@ -231,7 +257,22 @@ static void mpirun_on_one_host_and_on_several(void **state)
     assert_string_equal(launcher.coordinator, "");
     PUT({"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "5000"});
     assert_true(found(&launcher));
-    assert_string_equal(launcher.coordinator, "10.0.0.1:5001");
+    assert_string_equal(launcher.coordinator, "10.0.0.1:6000");
+}
+
+static void mpirun_in_an_allocation_of_slurm(void **state)
+{
+    struct weft_launcher open_mpi, mpich;
+    PUT({"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+        {"PMIX_NAMESPACE", "7"}, {"SLURM_JOB_NODELIST", "node[3-4]"}, {"SLURM_JOB_ID", "9"});
+    assert_true(found(&open_mpi));
+    assert_int_equal(strncmp(open_mpi.coordinator, "node3:", 6), 0);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    PUT({"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "1"});
+    assert_true(found(&mpich));
+    assert_int_equal(strncmp(mpich.coordinator, "node3:", 6), 0);
+    assert_string_equal(mpich.job, "mpirun-9");
 }
 
 static void mpich_has_no_name(void **state)
@@ -288,7 +329,10 @@ int main(void)
         cmocka_unit_test_setup(another_launcher_makes_up_for_what_is_missing, empty),
         cmocka_unit_test_setup(a_known_coordinator_needs_the_rank_alone, empty),
         cmocka_unit_test_setup(torchrun_says_where, empty),
+        cmocka_unit_test_setup(torchrun_on_one_host, empty),
+        cmocka_unit_test(the_ports_of_a_coordinator_differ),
         cmocka_unit_test_setup(mpirun_on_one_host_and_on_several, empty),
+        cmocka_unit_test_setup(mpirun_in_an_allocation_of_slurm, empty),
         cmocka_unit_test_setup(mpich_has_no_name, empty),
         cmocka_unit_test_setup(srun_lists_its_hosts, empty),
         cmocka_unit_test_setup(pmix_alone_gives_no_rank_count, empty),
