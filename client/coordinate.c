@@ -5,8 +5,8 @@
  *                  another process listens there          next port of the list
  *     other ranks  search all ports of the list until the coordinator of this job waits at one
  *
- * All ranks derive the same list (settings.c). A coordinator names its job and whether the job has begun, so a
- * second session, and a session after weft_finalize, find their own coordinator. */
+ * All ranks derive the same list (settings.c). A coordinator names its job and whether the job has begun, so
+ * a second session, and a session after weft_finalize, find their own coordinator. */
 #include "client/coordinate.h"
 
 #include <stdio.h>
@@ -89,8 +89,8 @@ static void report(struct weft_session *session, const char *seen)
     const uint64_t now_ns = weft_now_ns(session->env);
     session->init_wait.report_ns = weft_deadline_ns(now_ns, REPORT_PERIOD_NS);
     weft_log(session->env, WEFT_LOG_WARN, "client",
-             "rank %d has waited %.1f s in weft_init: rank 0, which coordinates job %.100s, does not listen at "
-             "%.100s yet (%.300s)",
+             "rank %d has waited %.1f s in weft_init: rank 0, which coordinates job %.100s, does not listen "
+             "at %.100s yet (%.300s)",
              settings->rank, (double)weft_elapsed_ns(session->init_wait.began_ns, now_ns) / 1e9,
              settings->job, settings->host, seen);
 }
@@ -116,8 +116,8 @@ static enum weft_status search(struct weft_session *session, uint64_t until_ns)
     }
     list_ports(settings, ports, sizeof ports);
     return weft_error_set(&session->error, WEFT_ERR_UNREACHABLE,
-                          "rank 0, which coordinates job %.60s, did not listen at %.60s (ports %s) within %.1f "
-                          "s: see whether rank 0 runs (%.160s)",
+                          "rank 0, which coordinates job %.60s, did not listen at %.60s (ports %s) within "
+                          "%.1f s: see whether rank 0 runs (%.160s)",
                           settings->job, settings->host, ports, (double)settings->deadline_ns / 1e9, seen);
 }
 

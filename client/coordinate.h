@@ -8,8 +8,8 @@ struct weft_session;
 
 /* Sets session->settings.port to that of the job's coordinator. Rank 0 starts the coordinator, unless one of
  * this job waits for ranks at a port of the list. The other ranks search for it. No effect if another process
- * coordinates. Blocks at most until until_ns. WEFT_ERR_EXISTS: all ports are in use. WEFT_ERR_UNREACHABLE: not
- * found. Caller's thread, in weft_init. */
+ * coordinates. Blocks at most until until_ns. WEFT_ERR_EXISTS: all ports are in use. WEFT_ERR_UNREACHABLE:
+ * not found. Caller's thread, in weft_init. */
 enum weft_status client_coordinate_begin(struct weft_session *session, uint64_t until_ns);
 /* Waits until every rank has left the job, at most wait_ns, then ends the coordinator. No effect on other
  * ranks. Caller's thread; this rank has left. */

@@ -100,9 +100,10 @@ void weft_coordinator_thread_stop(struct weft_coordinator_thread *thread);
 
 /* ---- which port? ---- */
 #define WEFT_COORDINATOR_PORTS_MAX 8u
-/* Finds the coordinator of `job` that still waits for ranks, among `count` ports of `host`. Blocks for at most
- * timeout_ns; processes that do not listen yet are tried again. WEFT_ERR_DEADLINE: not found. `seen` gets what
- * each port has answered, for error sentences. Other statuses: no memory or descriptors. Any thread. */
+/* Finds the coordinator of `job` that still waits for ranks, among `count` ports of `host`. Blocks for at
+ * most timeout_ns; processes that do not listen yet are tried again. WEFT_ERR_DEADLINE: not found. `seen`
+ * gets what each port has answered, for error sentences. Other statuses: no memory or descriptors. Any
+ * thread. */
 enum weft_status weft_coordinator_find(struct weft_env *env, const char *host, const uint16_t *ports,
                                        uint32_t count, const char *job, uint64_t timeout_ns,
                                        uint16_t *port_out, char *seen, size_t seen_bytes);

@@ -1,9 +1,10 @@
-/* coordinator_thread.c - a coordinator on a net thread of its own, inside `weft run` or the library of rank 0.
+/* coordinator_thread.c - a coordinator on a net thread of its own, in `weft run` or the library of rank 0.
  *
- *     start -> job runs -> wait: until the job has ended and its members have closed their connections -> stop
+ *     start -> the job runs -> wait: until the job has ended and its members have disconnected -> stop
  *
- * While the job runs, nothing here wakes the processor. The wait starts a timer on the net thread, which reads
- * the coordinator's state, reports the members that are left, and wakes the waiting thread at the end. */
+ * While the job runs, nothing here wakes the processor. The wait starts a timer on the net thread, which
+ * reads the coordinator's state, reports the members that are left, and wakes the waiting thread at the end.
+ */
 #include <pthread.h>
 #include <string.h>
 #include <time.h>

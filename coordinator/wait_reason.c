@@ -67,6 +67,27 @@ static struct member_list list_begin(const struct weft_coordinator *coordinator,
     return (struct member_list){.coordinator = coordinator, .out = out, .bytes = out_bytes};
 }
 
+static bool is_present(const struct coordinator_member *member)
+{
+    return member && member->state >= MEMBER_ADDRESSED;
+}
+
+/* Appends "; 2 of 4 ranks are present: 0, 1". */
+static void append_present(struct member_list *list)
+{
+    const struct weft_coordinator *coordinator = list->coordinator;
+    const uint32_t workers = coordinator->options.workers;
+    uint32_t present = 0, named = 0;
+    for (uint32_t i = 0; i < workers; i++)
+        present += is_present(coordinator->workers[i]);
+    append(list, "; %u of %u ranks %s present", present, workers, present == 1 ? "is" : "are");
+    if (present == 0 || present == workers) return;
+    for (uint32_t i = 0; i < workers && named < NAMED_MAX; i++)
+        if (is_present(coordinator->workers[i]))
+            append(list, "%s %u", named++ ? "," : ":", i);
+    if (present > named) append(list, " and %u more", present - named);
+}
+
 void coordinator_describe_missing(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
 {
     const bool joining = coordinator->state == COORDINATOR_JOINING;
@@ -81,6 +102,7 @@ void coordinator_describe_missing(const struct weft_coordinator *coordinator, ch
         if (!member || member->state < state) append_member(&list, member, worker, index);
     }
     append_verb(&list, joining ? "not joined" : "not connected to the others");
+    if (joining && list.count > 0) append_present(&list);
 }
 
 void coordinator_describe_active(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)

@@ -469,6 +469,12 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
     if (!dispatch(session, message)) weft_control_free(session->env, message);
 }
 
+/* Before the roster, which has the name of the process. */
+static const char *coordinator_name(const struct weft_session *session)
+{
+    return session->settings.port_count > 0 ? "rank 0, which coordinates the job" : "the coordinator";
+}
+
 static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
                       const char *text)
 {
@@ -486,8 +492,8 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
                     session->control.roster->roster->coordinator, settings->host, settings->port);
     } else {
-        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost the coordinator at %s:%u: %s", settings->host,
-                    settings->port, text);
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
+                    settings->host, settings->port, text);
     }
     set_phase(session, CLIENT_ENDED);
 }

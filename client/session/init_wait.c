@@ -2,7 +2,8 @@
  *
  *     1.5 s, then every 10 s:  Welcome received   -> ask for the missing members, log the answer
  *                              connected          -> log that the process at that address does not answer
- *                              not connected      -> base/net/net_connection.c logs the reason
+ *                              not connected      -> base/net/net_connection.c logs the reason once; from
+ *                                                    10 s on log the address
  *
  * The error at the deadline names the same members. */
 #include <stdatomic.h>
@@ -51,6 +52,11 @@ static void report(struct weft_session *session, struct phase_condition *conditi
                  "weft_init has waited %.1f s: the process at %s:%u accepts connections and does not answer; "
                  "is it weftd or weft run?",
                  seconds, settings->host, settings->port);
+    } else if (now_ns >= weft_deadline_ns(session->init_wait.began_ns, REPORT_PERIOD_NS)) {
+        weft_log(session->env, WEFT_LOG_WARN, "client",
+                 "weft_init has waited %.1f s: no process listens at %s:%u, where weftd or weft run coordinates "
+                 "job %.100s; without them WEFT_RANKS makes rank 0 coordinate",
+                 seconds, settings->host, settings->port, settings->job);
     }
 }
 

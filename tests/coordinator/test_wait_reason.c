@@ -31,7 +31,8 @@ static void coming_in(void **state)
     c[0] = harness_join(h, WORKER, 0, 1, NULL);
     harness_endpoints(h, c[0], 1);
     c[1] = harness_join(h, WORKER, 1, 1, NULL);
-    expect_awaited(h, c[0], "rank 1 (hostb, pid 42), rank 2, shard 0 have not joined");
+    expect_awaited(h, c[0],
+                   "rank 1 (hostb, pid 42), rank 2, shard 0 have not joined; 1 of 3 ranks is present: 0");
     harness_endpoints(h, c[1], 1);
     c[2] = harness_join(h, WORKER, 2, 1, NULL);
     c[3] = harness_join(h, SHARD, 0, 1, NULL);
@@ -122,7 +123,7 @@ static void many(void **state)
     harness_endpoints(h, c[0], 1);
     expect_awaited(h, c[0],
                    "rank 1 (hostb, pid 42), rank 2 (hostb, pid 43), rank 3 (hostb, pid 44), rank 4, rank 5, "
-                   "rank 6, rank 7, rank 8 and 11 more have not joined");
+                   "rank 6, rank 7, rank 8 and 11 more have not joined; 1 of 20 ranks is present: 0");
     harness_free(h);
 }
 
@@ -156,14 +157,16 @@ static void reports(void **state)
     assert_int_equal(logged_count, 0);
     tick_after(h, WEFT_MS(900));
     assert_int_equal(logged_count, 1);
-    assert_string_equal(logged[0], "job mnist has waited 1.9 s to begin: rank 1, shard 0 have not joined");
+    assert_string_equal(logged[0], "job mnist has waited 1.9 s to begin: rank 1, shard 0 have not joined; "
+                                   "1 of 2 ranks is present: 0");
     c[2] = harness_join(h, SHARD, 0, 1, NULL);
     harness_endpoints(h, c[2], 1);
     tick_after(h, WEFT_MS(9900));
     assert_int_equal(logged_count, 1);
     tick_after(h, WEFT_MS(200));
     assert_int_equal(logged_count, 2);
-    assert_string_equal(logged[1], "job mnist has waited 12.0 s to begin: rank 1 has not joined");
+    assert_string_equal(logged[1], "job mnist has waited 12.0 s to begin: rank 1 has not joined; "
+                                   "1 of 2 ranks is present: 0");
     c[1] = harness_join(h, WORKER, 1, 1, NULL);
     harness_endpoints(h, c[1], 1);
     harness_ready(h, c[0]);
@@ -192,7 +195,7 @@ static void observing(void **state)
                                                                  .wire_version = WEFT_WIRE_VERSION,
                                                                  .endpoints = 1});
     harness_expect(h, observer, BODY(WELCOME));
-    expect_awaited(h, observer, "rank 1 has not joined");
+    expect_awaited(h, observer, "rank 1 has not joined; 1 of 2 ranks is present: 0");
     c[1] = harness_join(h, WORKER, 1, 1, NULL);
     harness_endpoints(h, c[1], 1);
     for (int i = 0; i < 2; i++) harness_ready(h, c[i]);

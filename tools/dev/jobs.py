@@ -15,7 +15,7 @@ import time
 
 
 # Variables of the calling shell that would name another job.
-JOB_VARIABLES = ("WEFT_COORDINATOR", "WEFT_JOB", "WEFT_RANK", "WEFT_SECRET", "WEFT_SECRET_FILE")
+JOB_VARIABLES = ("WEFT_COORDINATOR", "WEFT_JOB", "WEFT_RANK", "WEFT_RANKS", "WEFT_SECRET", "WEFT_SECRET_FILE")
 
 
 class JobFailed(Exception):

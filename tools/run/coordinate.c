@@ -32,8 +32,8 @@ struct weft_coordinator_thread *tool_coordinator_start(const char *command, cons
     options.shards = 0;
     enum weft_status status = configure(&options, &error);
     if (status == WEFT_OK)
-        status = weft_coordinator_thread_start(weft_env_system(), host, port, &options, port_out, &coordinator,
-                                               &error);
+        status = weft_coordinator_thread_start(weft_env_system(), host, port, &options, port_out,
+                                               &coordinator, &error);
     if (status == WEFT_OK) return coordinator;
     fprintf(stderr, "%s: cannot coordinate the job: %s\n", command,
             error.text[0] ? error.text : weft_reason_text(status));
