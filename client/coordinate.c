@@ -9,7 +9,10 @@
  * a second session, and a session after weft_finalize, find their own coordinator. */
 #include "client/coordinate.h"
 
+#include <arpa/inet.h>
+#include <netdb.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "client/session/session.h"
 #include "client/session/settings.h"
@@ -31,6 +34,28 @@ static void list_ports(const struct client_settings *settings, char *out, size_t
 
 /* ---- rank 0 ---- */
 
+/* Does this host resolve the name, which is its own, to loopback? Other hosts resolve it to another address.
+ */
+static bool is_name_of_loopback(const char *host)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    const bool is_number = strspn(host, "0123456789.") == strlen(host) || strchr(host, ':');
+    if (is_number || strcmp(host, "localhost") == 0 || getaddrinfo(host, NULL, &hints, &found) != 0)
+        return false;
+    const struct sockaddr *address = found->ai_addr;
+    const bool is_loopback =
+        address->sa_family == AF_INET &&
+        ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr) >> 24 == 127;
+    freeaddrinfo(found);
+    return is_loopback;
+}
+
+/* The address that rank 0 listens at. Any address but loopback requires a secret. */
+static const char *listen_host(const struct client_settings *settings)
+{
+    return settings->secret && is_name_of_loopback(settings->host) ? "0.0.0.0" : settings->host;
+}
+
 static enum weft_status listen_at(struct weft_session *session, uint16_t port, struct weft_error *error)
 {
     const struct client_settings *settings = &session->settings;
@@ -41,7 +66,7 @@ static enum weft_status listen_at(struct weft_session *session, uint16_t port, s
     options.workers = settings->workers;
     options.heartbeat_ns = weft_config_u64(settings->config, "server.heartbeat");
     options.join_ns = settings->deadline_ns;
-    return weft_coordinator_thread_start(session->env, settings->host, port, &options, NULL,
+    return weft_coordinator_thread_start(session->env, listen_host(settings), port, &options, NULL,
                                          &session->coordinator, error);
 }
 
@@ -135,6 +160,7 @@ enum weft_status client_coordinate_begin(struct weft_session *session, uint64_t 
 
 void client_coordinate_end(struct weft_session *session, uint64_t wait_ns)
 {
+    if (session->coordinator) client_live_hand_over_coordinator(session);
     if (!session->coordinator) return;
     weft_coordinator_thread_wait(session->coordinator, wait_ns);
     weft_coordinator_thread_stop(session->coordinator);

@@ -11,8 +11,9 @@ struct weft_session;
  * coordinates. Blocks at most until until_ns. WEFT_ERR_EXISTS: all ports are in use. WEFT_ERR_UNREACHABLE:
  * not found. Caller's thread, in weft_init. */
 enum weft_status client_coordinate_begin(struct weft_session *session, uint64_t until_ns);
-/* Waits until every rank has left the job, at most wait_ns, then ends the coordinator. No effect on other
- * ranks. Caller's thread; this rank has left. */
+/* Waits until every rank has left the job, at most wait_ns, then ends the coordinator. Does not wait if
+ * another session of this process is in the job: that one ends the coordinator. No effect on other ranks.
+ * Caller's thread; this rank has left. */
 void client_coordinate_end(struct weft_session *session, uint64_t wait_ns);
 
 #endif

@@ -54,8 +54,8 @@ static void report(struct weft_session *session, struct phase_condition *conditi
                  seconds, settings->host, settings->port);
     } else if (now_ns >= weft_deadline_ns(session->init_wait.began_ns, REPORT_PERIOD_NS)) {
         weft_log(session->env, WEFT_LOG_WARN, "client",
-                 "weft_init has waited %.1f s: no process listens at %s:%u, where weftd or weft run coordinates "
-                 "job %.100s; without them WEFT_RANKS makes rank 0 coordinate",
+                 "weft_init has waited %.1f s: no process listens at %s:%u, where weftd or weft run "
+                 "coordinates job %.100s; without them WEFT_RANKS makes rank 0 coordinate",
                  seconds, settings->host, settings->port, settings->job);
     }
 }

@@ -110,6 +110,21 @@ void client_live_remove(struct weft_session *session)
     pthread_mutex_unlock(&live_lock);
 }
 
+void client_live_hand_over_coordinator(struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    pthread_mutex_lock(&live_lock);
+    weft_list_foreach(node, spare, &sessions) {
+        struct weft_session *other = weft_container_of(node, struct weft_session, live.link);
+        if (!session->coordinator || !other->live.init_has_returned ||
+            other->membership.job_id != session->membership.job_id)
+            continue;
+        other->coordinator = session->coordinator;
+        session->coordinator = NULL;
+    }
+    pthread_mutex_unlock(&live_lock);
+}
+
 bool client_session_is_live(struct weft_session *session)
 {
     struct weft_list *node, *spare;

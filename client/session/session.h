@@ -174,6 +174,9 @@ void client_memory_free_all(struct weft_session *session); /* alloc.c: memory of
 void client_live_add(struct weft_session *session);           /* before the session has threads */
 void client_live_init_returned(struct weft_session *session); /* weft_init returns the session */
 void client_live_remove(struct weft_session *session);        /* before its threads end */
+/* Gives the coordinator of this session, which leaves, to a live session of the same job in this process, if
+ * there is one: it leaves later, perhaps on this thread. */
+void client_live_hand_over_coordinator(struct weft_session *session);
 /* weft_init has returned the session, and weft_finalize was not called. */
 bool client_session_is_live(struct weft_session *session);
 

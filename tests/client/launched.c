@@ -5,10 +5,13 @@
  *     init      open a session with weft_init            sum    an all_reduce on the newest session
  *     finalize  end the oldest session                   named  the same as init, in a job of its own name
  *     hold      print "held", wait for the end of input  exit   end without weft_finalize
+ *     pair      ranks 0 and 1 of the job, each opened by a thread of its own
  *     fork      weft_abort, on a session of its parent, returns WEFT_ERR_FORKED in a child, which outlives
  *               this process until the end of input
  *
  * A failed word prints the sentence of its error and ends the program with status 3. */
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +48,26 @@ static enum weft_status open_session(const char *job)
     return weft_init(&options, &sessions[end++]);
 }
 
+static void *open_rank(void *rank)
+{
+    struct weft_options options;
+    weft_options_init(&options);
+    options.rank = *(int *)rank;
+    return weft_init(&options, &sessions[end + options.rank]) < 0 ? NULL : rank;
+}
+
+static enum weft_status open_pair(void)
+{
+    int ranks[] = {0, 1};
+    pthread_t other;
+    void *opened = NULL;
+    if (pthread_create(&other, NULL, open_rank, &ranks[1]) != 0) return WEFT_ERR_LIMIT;
+    const bool has_opened = open_rank(&ranks[0]) != NULL;
+    pthread_join(other, &opened);
+    end += 2;
+    return has_opened && opened ? WEFT_OK : WEFT_ERR_UNREACHABLE;
+}
+
 static void hold(void)
 {
     char byte;
@@ -68,6 +91,7 @@ static enum weft_status run(const char *word)
 {
     if (strcmp(word, "init") == 0) return open_session(NULL);
     if (strcmp(word, "named") == 0) return open_session("named");
+    if (strcmp(word, "pair") == 0) return open_pair();
     if (strcmp(word, "sum") == 0) return sum(sessions[end - 1]);
     if (strcmp(word, "finalize") == 0) return weft_finalize(sessions[first++]);
     if (strcmp(word, "fork") == 0) return fork_child();

@@ -173,6 +173,26 @@ class LaunchedTest(harness.JobTest):
         words = ["init", "sum", "named", "sum", "init", "sum", "finalize", "sum", "finalize", "finalize"]
         self.run_ranks(2, lambda rank: plain(rank, 2, self.port), words)
 
+    def test_two_ranks_in_one_process(self):
+        """One thread finalises both: rank 0 first, and its coordinator stays until rank 1 leaves."""
+        process = self.start(plain(0, 2, self.port), ["pair", "finalize", "finalize"] * 2)
+        self.assertNotIn("has waited", self.ended(process))
+
+    def test_the_name_of_the_host_with_a_secret(self):
+        """A name of loopback on this host: rank 0 listens at every address, since other hosts know the name by another."""
+        name = socket.gethostname()
+        if not socket.gethostbyname(name).startswith("127."):
+            self.skipTest(f"{name} is no name of loopback")
+        environment = {"MASTER_ADDR": name, "WEFT_SECRET": "a secret of the job"}
+        rank_0 = self.start({**plain(0, 2, self.port), **environment}, WHOLE)
+        self.wait_for_log(rank_0, "rank 1 has not joined")
+        with open("/proc/net/tcp") as file:
+            self.assertIn(f"00000000:{self.port + STEP:04X} 00000000:0000 0A", file.read())
+        self.ended(self.start({**plain(1, 2, self.port), **environment}, WHOLE))
+        self.ended(rank_0)
+        output = self.ended(self.start({**plain(0, 2, self.port), "MASTER_ADDR": name}, WHOLE), 3)
+        self.assertIn(f"will not listen on {name} without a job secret", output)
+
     def test_rank_0_waits_for_the_others_in_weft_finalize(self):
         """Rank 0 leaves first; rank 1 uses the coordinator afterwards, in its own weft_finalize."""
         rank_0 = self.start(plain(0, 2, self.port), WHOLE)

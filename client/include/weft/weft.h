@@ -117,8 +117,8 @@ WEFT_API size_t weft_struct_bytes(const char *name);
 struct weft_session; /* opaque; made by weft_init, freed by weft_finalize */
 
 /* A field that is 0 or NULL takes the environment variable, then the default. `weft run` sets the
- * environment. Coordinator, job and rank may also be those of torchrun, mpirun or srun
- * (docs/running-by-hand.md). */
+ * environment. Coordinator, job and rank may also be those of torchrun, mpirun or srun; rank 0 then runs the
+ * coordinator of the job on a thread of its own (docs/running-by-hand.md). */
 struct weft_options {
     size_t size;              /* sizeof(struct weft_options), set by weft_options_init */
     const char *coordinator;  /* "host:port"; WEFT_COORDINATOR; required */
@@ -137,14 +137,17 @@ WEFT_API void weft_options_init_sized(struct weft_options *options, size_t size)
 
 /* weft_init() - join the job. Blocks until all workers and shards have joined, at most options->deadline_ms.
  * After 2 s, and then every 10 s, it logs the missing members or why the coordinator is out of reach. options
- * may be NULL. Return codes: WEFT_OK. On any error *session_out is unchanged; weft_error_text(NULL) has the
- * sentence, per thread. */
+ * may be NULL. Under a launcher, sessions that two threads open at the same time need job names of their own.
+ * Return codes: WEFT_OK. On any error *session_out is unchanged; weft_error_text(NULL) has the sentence, per
+ * thread. */
 WEFT_API enum weft_status weft_init(const struct weft_options *options, struct weft_session **session_out);
 
 /* weft_finalize() - leave the job and free the session with its tensors, groups and memory. Open requests
- * complete with WEFT_ERR_CLOSED. NULL does nothing. Blocks at most 5 s. Ranks that leave together compare
- * their last rooted operations, sends and recvs, for at most 2 s. Return codes: WEFT_OK; WEFT_ERR_MISMATCH:
- * the ranks made different calls, weft_error_text(NULL) names them. The session is freed in both cases. */
+ * complete with WEFT_ERR_CLOSED. NULL does nothing. Blocks at most 5 s, but on a rank 0 that runs the job's
+ * coordinator until the other ranks have left, at most options->deadline_ms. Ranks that leave together
+ * compare their last rooted operations, sends and recvs, for at most 2 s. Return codes: WEFT_OK;
+ * WEFT_ERR_MISMATCH: the ranks made different calls, weft_error_text(NULL) names them. The session is freed
+ * in both cases. */
 WEFT_API enum weft_status weft_finalize(struct weft_session *session);
 
 /* weft_rank(), weft_ranks() - this rank, 0 .. ranks-1, and the number of workers. 0 for NULL. Any thread.
