@@ -12,8 +12,11 @@
 
 #include "coordinator/coordinator.h"
 
-#define TRY_NS WEFT_SECONDS(1)    /* for one connection */
-#define AGAIN_NS WEFT_MS(100)     /* between two tries of one port */
+#define TRY_NS WEFT_SECONDS(1) /* for one connection */
+/* Until a process that was no coordinator of the job is asked again. Doubles: thousands of ranks may ask one
+ * coordinator whose job has begun. */
+#define AGAIN_FIRST_NS WEFT_MS(20)
+#define AGAIN_LAST_NS WEFT_MS(500)
 #define STEP_MS 20
 
 struct finder;
@@ -21,8 +24,8 @@ struct candidate {
     struct finder *finder;
     uint16_t port;
     struct weft_net_connection *connection; /* NULL: between two tries */
-    uint64_t again_ns;                      /* when the next try begins */
-    char seen[160];                         /* what the last try has found */
+    uint64_t again_ns, delay_ns;            /* when the next try begins, and how long after the last */
+    char seen[160];                         /* what the last connection has found; "": no process */
 };
 
 struct finder {
@@ -32,7 +35,16 @@ struct finder {
     struct candidate candidates[WEFT_COORDINATOR_PORTS_MAX];
     uint32_t count;
     const struct candidate *found;
+    char unreachable[96]; /* why the last try had no connection */
 };
+
+/* The reason in the text of a failed connection, without its advice: here rank 0 starts the coordinator. */
+static void take_reason(struct finder *finder, const char *text)
+{
+    const char *reason = strstr(text, "deadline: ");
+    reason = reason ? reason + strlen("deadline: ") : text;
+    snprintf(finder->unreachable, sizeof finder->unreachable, "%.*s", (int)strcspn(reason, ";"), reason);
+}
 
 static void on_opened(void *context, struct weft_net_connection *connection)
 {
@@ -74,8 +86,14 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     struct candidate *candidate = context;
     (void)connection;
     candidate->connection = NULL;
-    candidate->again_ns = weft_deadline_ns(weft_now_ns(candidate->finder->env), AGAIN_NS);
-    if (reason == WEFT_ERR_UNREACHABLE) snprintf(candidate->seen, sizeof candidate->seen, "%.150s", text);
+    if (reason == WEFT_ERR_UNREACHABLE) {
+        candidate->seen[0] = 0;
+        candidate->again_ns = 0;
+        take_reason(candidate->finder, text);
+        return;
+    }
+    candidate->again_ns = weft_deadline_ns(weft_now_ns(candidate->finder->env), candidate->delay_ns);
+    if (candidate->delay_ns < AGAIN_LAST_NS) candidate->delay_ns *= 2;
 }
 
 static const struct weft_net_handler handler = {
@@ -93,16 +111,22 @@ static void try_candidates(struct finder *finder)
     }
 }
 
+/* "port 30500: the coordinator of job b; no connection to the other ports: Connection refused". */
 static void describe(const struct finder *finder, char *seen, size_t seen_bytes)
 {
     size_t used = 0;
+    uint32_t described = 0;
     seen[0] = 0;
     for (uint32_t i = 0; i < finder->count && used < seen_bytes; i++) {
-        const char *what = finder->candidates[i].seen;
-        int n = snprintf(seen + used, seen_bytes - used, "%sport %u: %s", i > 0 ? "; " : "",
-                         finder->candidates[i].port, what[0] ? what : "no answer yet");
+        const struct candidate *candidate = &finder->candidates[i];
+        if (!candidate->seen[0]) continue;
+        int n = snprintf(seen + used, seen_bytes - used, "%sport %u: %s", described++ ? "; " : "",
+                         candidate->port, candidate->seen);
         used += n > 0 ? (size_t)n : 0;
     }
+    if (described == finder->count || used >= seen_bytes) return;
+    snprintf(seen + used, seen_bytes - used, described ? "; no connection to the other ports: %s" : "%s",
+             finder->unreachable[0] ? finder->unreachable : "no answer yet");
 }
 
 enum weft_status weft_coordinator_find(struct weft_env *env, const char *host, const uint16_t *ports,
@@ -114,7 +138,8 @@ enum weft_status weft_coordinator_find(struct weft_env *env, const char *host, c
     WEFT_ASSERT(count <= WEFT_COORDINATOR_PORTS_MAX);
     WEFT_TRY(weft_net_create(env, &finder.net));
     for (uint32_t i = 0; i < count; i++)
-        finder.candidates[i] = (struct candidate){.finder = &finder, .port = ports[i]};
+        finder.candidates[i] =
+            (struct candidate){.finder = &finder, .port = ports[i], .delay_ns = AGAIN_FIRST_NS};
     while (!finder.found && weft_now_ns(env) < until_ns) {
         try_candidates(&finder);
         weft_net_step(finder.net, STEP_MS);

@@ -294,6 +294,7 @@ static void limits(void **state)
     fill(&s);
     REFUSED(1, s.challenge.nonce.len = 15);
     REFUSED(1, s.challenge.weft_version = name_256);
+    REFUSED(1, s.challenge.job = name_256);
     REFUSED(2, s.hello.job = (char *)"");
     REFUSED(2, s.hello.name = (char *)"");
     REFUSED(2, s.hello.name = name_256);
