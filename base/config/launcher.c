@@ -208,6 +208,8 @@ static void read_pmix(struct weft_launcher *out, struct reading *reading)
     out->rank = (uint32_t)number(reading, "PMIX_RANK", 0, WEFT_LAUNCHER_RANKS_MAX - 1);
     const char *id = text(reading, "PMIX_NAMESPACE");
     name_job(out, "pmix", id ? id : "");
+    if (variable("WEFT_RANKS"))
+        out->ranks = (uint32_t)number(reading, "WEFT_RANKS", 1, WEFT_LAUNCHER_RANKS_MAX);
     at_master_if_given(reading, false, out);
 }
 

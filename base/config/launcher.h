@@ -4,7 +4,7 @@
  *              LOCAL_WORLD_SIZE
  *   mpirun     OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and _SIZE (MPICH)
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_ID, SLURM_STEP_NODELIST
- *   PMIx       PMIX_RANK; without the number of ranks
+ *   PMIx       PMIX_RANK, PMIX_NAMESPACE; the number of ranks from WEFT_RANKS
  *
  * The first launcher with complete variables and a coordinator is used. Invalid values are an error.
  * Incomplete variables are an error unless another launcher's are complete: a process that ignored them would

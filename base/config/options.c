@@ -29,7 +29,7 @@ const struct weft_option weft_option_table[] = {
          "File with the job's secret. Empty: no secret; listeners then bind to loopback, and peers are not"
          " authenticated."),
 
-    TEXT("client.coordinator", "", "Address of the coordinator, as host:port. Required for a session."),
+    TEXT("client.coordinator", "", "Address of the coordinator, as host:port. Required without a launcher."),
     COUNT("client.rank", "0", 0, 65535, "Rank of this process in its job, from 0."),
     COUNT("client.ranks", "0", 0, 4096,
          "Number of ranks of a job without shards whose rank 0 coordinates it at client.coordinator. 0: the "

@@ -7,6 +7,7 @@ import subprocess
 import unittest
 
 import harness
+import netns
 
 LAUNCHED = os.path.join(harness.BUILD, "tests", "client", "launched")
 STEP = 1000  # between two ports of the list (base/config/launcher.h)
@@ -121,6 +122,20 @@ class LaunchedTest(harness.JobTest):
                     self.skipTest(f"{mpirun} is not installed")
                 output = self.ended(self.start(root, WHOLE, [mpirun, *options, "-n", "3", LAUNCHED]))
                 self.assertEqual(output.count("done"), 3, output)
+
+    def test_two_hosts(self):
+        """Two hosts of Slurm: the first of the list coordinates; beyond loopback the job has a secret."""
+        reason = netns.allowed()
+        if reason:
+            self.skipTest(f"no network namespaces: {reason}")
+        with netns.Network(["host0", "host1"], "10gbit") as network:
+            def environment(rank):
+                return {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0",
+                        "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": network.address("host0"), "WEFT_SECRET": "a secret of the job",
+                        "WEFT_TRANSPORT_DEVICES": netns.DEVICE}
+            ranks = [self.start(environment(rank), WHOLE, network.command(f"host{rank}", [LAUNCHED])) for rank in range(2)]
+            for process in ranks:
+                self.ended(process)
 
     def test_two_jobs_with_neighbouring_ports(self):
         """MASTER_PORT and the port after it: the first job leaves the second one's port free."""

@@ -121,7 +121,7 @@ struct weft_session; /* opaque; made by weft_init, freed by weft_finalize */
  * coordinator of the job on a thread of its own (docs/running-by-hand.md). */
 struct weft_options {
     size_t size;              /* sizeof(struct weft_options), set by weft_options_init */
-    const char *coordinator;  /* "host:port"; WEFT_COORDINATOR; required */
+    const char *coordinator;  /* "host:port"; WEFT_COORDINATOR; required without a launcher */
     const char *job;          /* name of the job; WEFT_JOB; default "weft" */
     const char *secret;       /* WEFT_SECRET, or the content of the file WEFT_SECRET_FILE; default none */
     int rank;                 /* WEFT_RANK; default -1: any free rank */

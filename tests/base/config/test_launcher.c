@@ -29,6 +29,7 @@ static const char *const names[] = {
     "SLURM_STEP_NODELIST",
     "SLURM_NTASKS",
     "SLURM_JOB_NODELIST",
+    "WEFT_RANKS",
 };
 
 static int empty(void **state)
@@ -317,6 +318,10 @@ static void pmix_alone_gives_no_rank_count(void **state)
     PUT({"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "x"});
     assert_true(found(&launcher));
     assert_true(launcher.rank == 2 && launcher.ranks == 0 && launcher.coordinator[0] == 0);
+    PUT({"WEFT_RANKS", "4"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "2000"});
+    assert_true(found(&launcher));
+    assert_true(launcher.rank == 2 && launcher.ranks == 4);
+    assert_string_equal(launcher.coordinator, "a:3000");
 }
 
 int main(void)
