@@ -107,6 +107,7 @@ int main(int argc, char **argv)
         if (status >= 0) continue;
         fprintf(stderr, "%s: %s: %s\n", argv[i], weft_status_name(status),
                 weft_error_text(end > first ? sessions[end - 1] : NULL));
+        while (first < end) weft_finalize(sessions[first++]);
         return 3;
     }
     puts("done");
