@@ -132,7 +132,7 @@ class LaunchedTest(harness.JobTest):
             def environment(rank):
                 return {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0",
                         "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": network.address("host0"), "WEFT_SECRET": "a secret of the job",
-                        "WEFT_TRANSPORT_DEVICES": netns.DEVICE}
+                        "WEFT_TRANSPORT_DEVICES": netns.DEVICE, "WEFT_TRANSPORT_BACKEND": "tcp"}
             ranks = [self.start(environment(rank), WHOLE, network.command(f"host{rank}", [LAUNCHED])) for rank in range(2)]
             for process in ranks:
                 self.ended(process)
