@@ -10,6 +10,9 @@ from ._errors import DeadlineExceeded, check
 _SLICE_MS = 500
 _MAIN = threading.main_thread().ident
 _new, _C_REQUEST = ffi.new, ffi.typeof("struct weft_request *")
+# Answers of weft_test for an open request: WEFT_ERR_STATE where its group of calls has not ended.
+OPEN = (lib.WEFT_IN_PROGRESS, lib.WEFT_ERR_STATE)
+_GOES_ON = (lib.WEFT_ERR_DEADLINE, lib.WEFT_ERR_STATE)
 _wait, _test, _get_ident = lib.weft_wait, lib.weft_test, threading.get_ident
 
 
@@ -39,13 +42,13 @@ class Request:
     @property
     def done(self):
         """Whether the operation has ended, well or with an error. Never blocks."""
-        return self._status is not None or lib.weft_test(self._c) != lib.WEFT_IN_PROGRESS
+        return self._status is not None or _test(self._c) not in OPEN
 
     def test(self):
         """Return False while the operation is under way, True after it has completed; raise its error."""
         if self._status is None:
-            status = lib.weft_test(self._c)
-            if status == lib.WEFT_IN_PROGRESS:
+            status = _test(self._c)
+            if status in OPEN:
                 return False
             self._finish(status)
         return True
@@ -65,7 +68,7 @@ class Request:
             status = _wait(self._c, _SLICE_MS)
             if status == lib.WEFT_ERR_DEADLINE:
                 status = self._wait_in_slices(milliseconds - _SLICE_MS)
-        if status == lib.WEFT_ERR_DEADLINE and _test(self._c) == lib.WEFT_IN_PROGRESS:
+        if status in _GOES_ON and _test(self._c) in OPEN:
             check(status, self._session._c)  # the operation goes on
         return self._finish(status)
 

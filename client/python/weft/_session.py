@@ -10,7 +10,7 @@ from . import _buffer, _comm
 from ._abi import NULL, ffi, lib
 from ._errors import InvalidArgument, PeerLost, WrongState, check, error
 from ._memory import Memory
-from ._request import PersistentRequest, Request
+from ._request import OPEN, PersistentRequest, Request
 from ._tensor import Tensor, declare
 from ._types import OPS, lookup
 
@@ -194,7 +194,7 @@ class Session:
         """Drop completed requests that nothing waits for."""
         for request in list(self._open):
             status = lib.weft_test(request._c)
-            if status != lib.WEFT_IN_PROGRESS:
+            if status not in OPEN:
                 request._status, request._keep = status, ()
                 self._open.discard(request)
         self._sweep_at = max(_SWEEP, 2 * len(self._open))

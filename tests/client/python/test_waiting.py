@@ -5,6 +5,26 @@ import pytest
 np = pytest.importorskip("numpy")
 
 
+def gathered():
+    import weft
+
+    with weft.init() as session:
+        array = np.ones(4, "float32")
+        tensor = session.declare("w", (64, 64), codec="powersgd:rank=1")
+        with session.step(), session.group():
+            requests = [session.all_reduce(array), tensor.push_pull(np.ones((64, 64), "float32"))]
+            session._sweep()
+            for request in requests:
+                assert not request.done and not request.test()
+                with pytest.raises(weft.WrongState, match="still open"):
+                    request.wait()
+        assert all(request.wait() is not None for request in requests) and array[0] == session.ranks
+
+
+def test_a_request_of_an_open_group_is_open(job):
+    job(2, gathered)
+
+
 def threads():
     import threading
 
