@@ -1,0 +1,417 @@
+"""The backend "weft" of torch.distributed, for CPU tensors.
+
+Each process group is a group of ranks of the session (weft_comm), and each call of torch.distributed is one
+call of weft. Tensors are sent from and received into their own memory where they are contiguous. The backend
+keeps every Work until it is done: torch.distributed may drop it earlier, while the operation uses its
+tensors.
+"""
+
+import contextlib
+import zlib
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+
+from .._abi import lib
+from .._errors import InvalidArgument, Unsupported, WeftError
+from . import _pieces
+from ._rendezvous import get_session
+from ._work import Work
+
+_KEPT = 64  # works that are kept before a call looks for those that have ended
+
+
+def _as_list(value):
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+class WeftBackend(Backend):
+    """One process group. torch.distributed makes it and calls it; ranks and roots are those of the group."""
+
+    supports_coalescing = False
+
+    def __init__(self, session, comm, rank, size, timeout):
+        super().__init__(rank, size)
+        self._session, self._comm, self._rank, self._size = session, comm, rank, size
+        self._timeout = timeout
+        self._works = set()
+
+    def getBackendName(self):
+        return "weft"
+
+    def name(self):
+        return "weft"
+
+    # ---- starting operations ----
+
+    def _milliseconds(self, options):
+        """The deadline of one call; 0: the session's, which is the longest."""
+        timeout = getattr(options, "timeout", None)
+        if timeout is None or timeout.total_seconds() <= 0:
+            timeout = self._timeout
+        milliseconds = int(timeout.total_seconds() * 1000)
+        return milliseconds if 0 < milliseconds < self._session._deadline_ms else 0
+
+    def _call(self, options, kind, source=None, target=None, count=None, **fields):
+        """Start one operation on contiguous tensors and return its Request; count: elements of one piece."""
+        start, length, dtype, scale = _pieces.described(source if source is not None else target)
+        for name in ("counts", "counts_out"):
+            if fields.get(name) is not None:
+                fields[name] = [number * scale for number in fields[name]]
+        return self._session.call(
+            kind,
+            None if source is None else start,
+            None if target is None else target.data_ptr(),
+            length if count is None else count * scale,
+            dtype,
+            comm=self._comm,
+            timeout_ms=self._milliseconds(options),
+            keep=(source, target),
+            **fields,
+        )
+
+    def _work(self, requests, outputs, after=()):
+        work = Work(requests, outputs, after)
+        with self._session._lock:  # autograd's threads start operations too
+            if len(self._works) >= _KEPT:
+                self._works = {kept for kept in self._works if not kept.done}
+            self._works.add(work)
+        return work
+
+    @staticmethod
+    def _check_all(tensors):
+        for tensor in tensors:
+            if tensor.device.type != "cpu":
+                raise Unsupported(
+                    f"the backend weft takes CPU tensors, not {tensor.device}; "
+                    "use weft.torch.register_ddp_hook"
+                )
+            if tensor.layout != torch.strided:
+                raise Unsupported("the backend weft takes dense tensors; call to_dense() before")
+
+    @contextlib.contextmanager
+    def _together(self, count):
+        """Several calls travel as one operation where weft can join them."""
+        if count > 1:
+            with self._session.group():
+                yield
+        else:
+            yield
+
+    # ---- collectives on one tensor ----
+
+    def broadcast(self, tensors, options):
+        self._check_all(tensors)
+        after = []
+        target = _pieces.written(tensors[0], after)
+        request = self._call(options, lib.WEFT_CALL_BROADCAST, None, target, root=options.rootRank)
+        return self._work([request], tensors, after)
+
+    def _reduce_in_place(self, tensors, options, kind, **fields):
+        self._check_all(tensors)
+        after, requests = [], []
+        with self._together(len(tensors)):
+            for tensor in tensors:
+                reduction = _pieces.Reduction(options.reduceOp, tensor.dtype)
+                place = _pieces.written(tensor, after, reduction.view)
+                requests.append(
+                    self._call(
+                        options, kind, place, place, op=reduction.op, factor=reduction.factor, **fields
+                    )
+                )
+        return self._work(requests, tensors, after)
+
+    def allreduce(self, tensors, options):
+        return self._reduce_in_place(tensors, options, lib.WEFT_CALL_ALL_REDUCE)
+
+    def allreduce_coalesced(self, tensors, options):
+        return self._reduce_in_place(tensors, options, lib.WEFT_CALL_ALL_REDUCE)
+
+    def reduce(self, tensors, options):
+        if options.rootRank == self._rank:
+            return self._reduce_in_place(tensors, options, lib.WEFT_CALL_REDUCE, root=options.rootRank)
+        self._check_all(tensors)
+        reduction = _pieces.Reduction(options.reduceOp, tensors[0].dtype)
+        source = reduction.view(tensors[0].contiguous())
+        request = self._call(
+            options,
+            lib.WEFT_CALL_REDUCE,
+            source,
+            None,
+            op=reduction.op,
+            factor=reduction.factor,
+            root=options.rootRank,
+        )
+        return self._work([request], tensors)
+
+    def barrier(self, options=None):
+        request = self._session.call(
+            lib.WEFT_CALL_BARRIER,
+            None,
+            None,
+            0,
+            lib.WEFT_U8,
+            comm=self._comm,
+            timeout_ms=self._milliseconds(options),
+        )
+        return self._work([request], [])
+
+    # ---- gather ----
+
+    def all_gather_single(self, output, source, options):
+        return self.all_gather_single_coalesced([output], [source], options)
+
+    def all_gather_single_coalesced(self, outputs, sources, options):
+        self._check_all([*outputs, *sources])
+        after, requests = [], []
+        for output, source in zip(outputs, sources):
+            self._check_pieces("all_gather", output, source)
+        with self._together(len(outputs)):
+            for output, source in zip(outputs, sources):
+                target = _pieces.written(output, after)
+                requests.append(self._call(options, lib.WEFT_CALL_ALL_GATHER, source.contiguous(), target))
+        return self._work(requests, outputs, after)
+
+    def _check_pieces(self, name, whole, piece):
+        if whole.numel() != piece.numel() * self._size or whole.dtype != piece.dtype:
+            raise InvalidArgument(
+                f"{name}: a tensor of {whole.numel()} {whole.dtype} does not hold {self._size} pieces of "
+                f"{piece.numel()} {piece.dtype}"
+            )
+
+    def allgather(self, output_lists, sources, options):
+        return self.allgather_coalesced(output_lists, sources, options)
+
+    def allgather_coalesced(self, output_lists, sources, options):
+        after, requests = [], []
+        for outputs, source in zip(output_lists, sources):
+            self._check_all([*outputs, source])
+            counts = [output.numel() for output in outputs]
+            if len(counts) != self._size or counts[self._rank] != source.numel():
+                raise InvalidArgument(
+                    f"all_gather: the list has outputs of {counts} elements; it needs {self._size}, and at "
+                    f"this rank's place one of {source.numel()} elements"
+                )
+            target = _pieces.flat_result(outputs, after)
+            unequal = counts if len(set(counts)) > 1 else None
+            requests.append(
+                self._call(options, lib.WEFT_CALL_ALL_GATHER, source.contiguous(), target, counts=unequal)
+            )
+        return self._work(requests, [output for outputs in output_lists for output in outputs], after)
+
+    def gather(self, output_lists, sources, options):
+        after, target, source = [], None, sources[0]
+        is_root = options.rootRank == self._rank
+        outputs = list(output_lists[0]) if is_root else []
+        self._check_all([*outputs, source])
+        if is_root:
+            if [output.numel() for output in outputs] != [source.numel()] * self._size:
+                raise InvalidArgument(
+                    f"gather: the root needs {self._size} outputs of {source.numel()} elements"
+                )
+            target = _pieces.flat_result(outputs, after)
+        request = self._call(
+            options, lib.WEFT_CALL_GATHER, source.contiguous(), target, root=options.rootRank
+        )
+        return self._work([request], outputs, after)
+
+    # ---- scatter ----
+
+    def scatter(self, outputs, source_lists, options):
+        after, source, output = [], None, outputs[0]
+        is_root = options.rootRank == self._rank
+        self._check_all(outputs)
+        if is_root:
+            sources = list(source_lists[0])
+            if [piece.numel() for piece in sources] != [output.numel()] * self._size:
+                raise InvalidArgument(
+                    f"scatter: the root needs {self._size} inputs of {output.numel()} elements"
+                )
+            self._check_all(sources)
+            source = _pieces.flat(sources)
+        target = _pieces.written(output, after)
+        request = self._call(
+            options, lib.WEFT_CALL_SCATTER, source, target, target.numel(), root=options.rootRank
+        )
+        return self._work([request], outputs, after)
+
+    def reduce_scatter(self, outputs, source_lists, options):
+        after, output, sources = [], outputs[0], list(source_lists[0])
+        counts = [source.numel() for source in sources]
+        if len(counts) != self._size or counts[self._rank] != output.numel():
+            raise InvalidArgument(
+                f"reduce_scatter: inputs of {counts} elements do not fit an output of {output.numel()}"
+            )
+        self._check_all([*outputs, *sources])
+        request = self._reduce_scatter(
+            output, _pieces.flat(sources), options, after, counts if len(set(counts)) > 1 else None
+        )
+        return self._work([request], outputs, after)
+
+    def _reduce_scatter(self, output, source, options, after, counts=None):
+        reduction = _pieces.Reduction(options.reduceOp, output.dtype)
+        target = _pieces.written(output, after, reduction.view)
+        if counts is not None and output.is_complex():
+            counts = [2 * count for count in counts]  # the view has real and imaginary parts
+        return self._call(
+            options,
+            lib.WEFT_CALL_REDUCE_SCATTER,
+            reduction.view(source.contiguous()),
+            target,
+            target.numel(),
+            op=reduction.op,
+            factor=reduction.factor,
+            counts=counts,
+        )
+
+    def reduce_scatter_single(self, output, source, options):
+        return self.reduce_scatter_single_coalesced([output], [source], options)
+
+    def reduce_scatter_single_coalesced(self, outputs, sources, options):
+        self._check_all([*outputs, *sources])
+        after, requests = [], []
+        for output, source in zip(outputs, sources):
+            self._check_pieces("reduce_scatter", source, output)
+        with self._together(len(outputs)):
+            for output, source in zip(outputs, sources):
+                requests.append(self._reduce_scatter(output, source, options, after))
+        return self._work(requests, outputs, after)
+
+    # ---- all to all ----
+
+    def all_to_all_single(self, output, source, output_splits, input_splits, options):
+        self._check_all([output, source])
+        after = []
+        target = _pieces.written(output, after)
+        counts, counts_out = self._rows(source, input_splits), self._rows(output, output_splits)
+        if counts is None and counts_out is None:
+            self._check_pieces("all_to_all", source, source.reshape(-1)[: source.numel() // self._size])
+            request = self._call(
+                options, lib.WEFT_CALL_ALL_TO_ALL, source.contiguous(), target, source.numel() // self._size
+            )
+        else:
+            equal = [source.numel() // self._size] * self._size, [output.numel() // self._size] * self._size
+            request = self._call(
+                options,
+                lib.WEFT_CALL_ALL_TO_ALL,
+                source.contiguous(),
+                target,
+                0,
+                counts=counts or equal[0],
+                counts_out=counts_out or equal[1],
+            )
+        return self._work([request], [output], after)
+
+    def _rows(self, tensor, splits):
+        """Elements of each piece from numbers of rows; None for equal pieces."""
+        if not splits:
+            return None
+        if len(splits) != self._size or sum(splits) != tensor.shape[0]:
+            raise InvalidArgument(
+                f"all_to_all: splits {list(splits)} do not cut {tensor.shape[0]} rows into {self._size} "
+                "pieces"
+            )
+        row = tensor.numel() // max(1, tensor.shape[0])
+        return [rows * row for rows in splits]
+
+    def alltoall(self, outputs, sources, options):
+        self._check_all([*outputs, *sources])
+        if len(outputs) != self._size or len(sources) != self._size:
+            raise InvalidArgument(
+                f"all_to_all: {len(sources)} inputs and {len(outputs)} outputs for {self._size} ranks"
+            )
+        after = []
+        target = _pieces.flat_result(outputs, after)
+        request = self._call(
+            options,
+            lib.WEFT_CALL_ALL_TO_ALL,
+            _pieces.flat(sources),
+            target,
+            0,
+            counts=[source.numel() for source in sources],
+            counts_out=[output.numel() for output in outputs],
+        )
+        return self._work([request], outputs, after)
+
+    # ---- send and recv ----
+
+    def _check_tag(self, tag):
+        if tag:
+            raise Unsupported(
+                f"tag {tag}: weft matches sends and recvs of two ranks by their order; use tag 0"
+            )
+
+    def send(self, tensors, rank, tag=0):
+        self._check_all(tensors)
+        self._check_tag(tag)
+        request = self._call(None, lib.WEFT_CALL_SEND, tensors[0].contiguous(), root=rank)
+        return self._work([request], tensors)
+
+    def recv(self, tensors, rank, tag=0):
+        self._check_all(tensors)
+        self._check_tag(tag)
+        after = []
+        request = self._call(None, lib.WEFT_CALL_RECV, None, _pieces.written(tensors[0], after), root=rank)
+        return self._work([request], tensors, after)
+
+    def recv_anysource(self, tensors, tag=0):
+        raise Unsupported("recv: weft needs the source; pass src")
+
+    # ---- memory, names of older releases, end ----
+
+    def supports_tensor_alloc(self, device):
+        return getattr(device, "type", "cpu") == "cpu"
+
+    def allocate_tensor(self, size, *, dtype, device=None):
+        """A tensor (size,) in memory that peers on the same host map: collectives copy from and to it."""
+        nbytes = size * dtype.itemsize
+        array = numpy.asarray(self._session.alloc(max(64, nbytes)))  # the array keeps the memory alive
+        return torch.from_numpy(array)[:nbytes].view(dtype)
+
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    def set_timeout(self, timeout):
+        self._timeout = timeout
+
+    def _set_sequence_number_for_group(self):
+        pass
+
+    def _get_sequence_number_for_group(self):
+        return 0
+
+    def shutdown(self):
+        """Leave the group, at destroy_process_group. The session stays open for the rest of the program."""
+        if self._comm is not None:
+            with contextlib.suppress(
+                WeftError
+            ):  # open operations or an ended session: it ends with the session
+                self._comm.free()
+
+    def abort(self):
+        self._session.abort("torch.distributed aborted the process group")
+
+
+def make_backend(options, _=None):
+    """Make the backend of a process group; called by torch.distributed on the members of the group."""
+    whole = not options.global_ranks_in_group
+    session = get_session(**({"rank": options.group_rank} if whole else {}))
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    if whole and (options.group_rank, options.group_size) != (session.rank, session.ranks):
+        raise InvalidArgument(
+            f"this process is rank {options.group_rank} of {options.group_size} for torch.distributed, and "
+            f'rank {session.rank} of {session.ranks} in the weft job; init_method="weft://" takes these'
+        )
+    # The tag shows which groups met where ranks make groups in different orders.
+    comm = None if whole else session.comm_create(ranks, zlib.crc32(options.group_id.encode()))
+    return WeftBackend(session, comm, options.group_rank, options.group_size, options.timeout)
+
+
+def register():
+    """Register the name "weft" with torch.distributed."""
+    dist.Backend.register_backend("weft", make_backend, extended_api=True, devices=["cpu"])
