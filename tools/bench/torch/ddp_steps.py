@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""ddp_steps.py - times steps of DistributedDataParallel with different ways to average the gradients.
+
+    weft run -n 2 -- python tools/bench/torch/ddp_steps.py [--models mlp,gpt,layers] [--rounds 40]
+
+All ways run in the same processes, one step each in a random order, so that a change of the machine's load
+reaches all of them. Rank 0 prints the median step of each way in ms, and in brackets what it adds to `none`,
+whose hook does not communicate. Set OMP_NUM_THREADS=1 where each rank has one core.
+"""
+
+import argparse
+import random
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import weft
+import weft.torch
+
+
+class Block(nn.Module):
+    """One transformer block of width `width`."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        queries, keys, values = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.attention(self.norm1(x)).chunk(3, -1)
+        )
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.narrow(functional.gelu(self.wide(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """A byte-level language model: 4 layers of width 256."""
+
+    def __init__(self, width=256, layers=4, heads=4, length=64):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(256, width), nn.Parameter(torch.zeros(length, width))
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.head = nn.Linear(width, 256)
+
+    def forward(self, text):
+        return self.head(self.blocks(self.tokens(text) + self.positions)).flatten(0, 1)
+
+
+def mlp():
+    model = nn.Sequential(
+        nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)
+    )
+    return model, torch.randn(32, 784), torch.randint(0, 10, (32,))
+
+
+def gpt():
+    return GPT(), torch.randint(0, 256, (4, 64)), torch.randint(0, 256, (256,))
+
+
+def layers():
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(100)))
+    return model, torch.randn(32, 64), torch.randint(0, 64, (32,))
+
+
+MODELS = {"mlp": mlp, "gpt": gpt, "layers": layers}
+
+
+def without_communication(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def wrapped(way, make, groups, codec, bucket_mb):
+    """A DDP model that averages its gradients in this way."""
+    torch.manual_seed(0)
+    model, inputs, labels = make()
+    model = DDP(model, process_group=groups["weft" if way == "backend" else "gloo"], bucket_cap_mb=bucket_mb)
+    if way == "none":
+        model.register_comm_hook(None, without_communication)
+    elif way == "hook":
+        weft.torch.register_ddp_hook(model)
+    elif way == "codec":
+        weft.torch.register_ddp_hook(model, codec=codec)
+    return model, inputs, labels
+
+
+def step(model, inputs, labels):
+    """Seconds of one forward and backward pass, from a barrier on."""
+    model.zero_grad()
+    dist.barrier()
+    start = time.perf_counter()
+    functional.cross_entropy(model(inputs), labels).backward()
+    return time.perf_counter() - start
+
+
+def measure(session, name, arguments, groups):
+    arms = {
+        way: wrapped(way, MODELS[name], groups, arguments.codec, arguments.bucket_mb)
+        for way in arguments.ways
+    }
+    times = {way: [] for way in arms}
+    for number in range(arguments.rounds + 5):  # the first steps rebuild buckets
+        order = random.Random(number).sample(list(arms), len(arms))  # equal on all ranks
+        for way in order:
+            seconds = step(*arms[way])
+            if number >= 5:
+                times[way].append(seconds * 1e3)
+    if session.rank == 0:
+        medians = {way: statistics.median(values) for way, values in times.items()}
+        none = medians.get("none", 0.0)
+        cells = [f"{way} {median:7.2f} ({median - none:+6.2f})" for way, median in medians.items()]
+        print(f"{name:<7}" + "  ".join(cells), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS))
+    parser.add_argument(
+        "--ways", type=lambda text: text.split(","), default=["none", "gloo", "hook", "backend", "codec"]
+    )
+    parser.add_argument(
+        "--codec", default="powersgd:rank=4", help="codec of the way `codec` (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--bucket-mb", type=float, default=25, help="bucket_cap_mb of DDP (default: %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=40, help="steps of each way (default: %(default)s)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with weft.init() as session:
+        weft.torch.init_process_group("weft")
+        groups = {"weft": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+        for name in arguments.models:
+            measure(session, name, arguments, groups)
+
+
+if __name__ == "__main__":
+    main()
