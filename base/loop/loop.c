@@ -53,7 +53,6 @@ struct weft_loop {
     size_t unsleepable;              /* pollables with fd -1 */
     bool stepping;
     enum weft_wait_core wait_core;
-    bool wait_core_changed; /* wait_core became OTHER_CORE: the spin starts again */
     bool wait_core_set; /* weft_loop_set_wait_core was called in this step */
     enum weft_wait_core step_wait_core; /* value set in this step; valid if wait_core_set */
     uint32_t shared_yields;                 /* short yields until this core counts as not shared; 0: it
@@ -73,7 +72,6 @@ struct weft_loop {
     struct mailbox mailbox;
     struct loop_owner owner;
     struct compute compute;
-    _Atomic unsigned try_acquires; /* acquires by weft_loop_try_acquire; written by the owner */
     bool (*pending_check)(void *context); /* weft_loop_set_pending_check; NULL: assume pending work */
     void *pending_context;
     uint64_t engine_wake_ns; /* when the engine thread's epoll times out; written before its release */
@@ -208,25 +206,11 @@ void weft_loop_free(struct weft_loop *loop)
     weft_free_bytes(loop->env, loop);
 }
 
-static void set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_core)
-{
-    loop->wait_core_changed |= wait_core == WEFT_WAIT_OTHER_CORE && loop->wait_core != wait_core;
-    loop->wait_core = wait_core;
-}
-
-/* Of several callers in one step SAME_CORE precedes UNKNOWN, and UNKNOWN precedes OTHER_CORE. If each call
- * took effect, wait_core would change in every step, and the loop would never yield or sleep. */
-static bool wait_core_precedes(enum weft_wait_core a, enum weft_wait_core b)
-{
-    return a != b && (a == WEFT_WAIT_SAME_CORE || b == WEFT_WAIT_OTHER_CORE);
-}
-
 void weft_loop_set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_core)
 {
     assert_holder(loop);
-    if (!loop->stepping) set_wait_core(loop, wait_core);
-    else if (!loop->wait_core_set || wait_core_precedes(wait_core, loop->step_wait_core))
-        loop->step_wait_core = wait_core;
+    if (!loop->stepping) loop->wait_core = wait_core;
+    else if (!loop->wait_core_set || wait_core == WEFT_WAIT_SAME_CORE) loop->step_wait_core = wait_core;
     loop->wait_core_set = loop->stepping;
 }
 
@@ -416,7 +400,7 @@ static void step_begin(struct weft_loop *loop)
 static void step_end(struct weft_loop *loop)
 {
     loop->stepping = false;
-    if (loop->wait_core_set) set_wait_core(loop, loop->step_wait_core);
+    if (loop->wait_core_set) loop->wait_core = loop->step_wait_core;
 }
 
 static int step(struct weft_loop *loop, bool read_clock)
@@ -559,8 +543,7 @@ static void yield(struct weft_loop *loop)
 /* Accounts for a step's work. true: idle for long enough to sleep. now_ns 0: no clock reading. */
 static bool spin_account(struct weft_loop *loop, struct spin *spin, int work, uint64_t now_ns)
 {
-    if (work > 0 || loop->wait_core_changed) {
-        loop->wait_core_changed = false;
+    if (work > 0) {
         spin->idle = false;
         return false;
     }
@@ -571,8 +554,7 @@ static bool spin_account(struct weft_loop *loop, struct spin *spin, int work, ui
         spin->since_ns = now_ns;
         return false;
     }
-    bool yields_first = loop->wait_core == WEFT_WAIT_SAME_CORE ||
-                        (loop->wait_core == WEFT_WAIT_UNKNOWN && loop->shared_yields > 0);
+    bool yields_first = loop->wait_core == WEFT_WAIT_SAME_CORE || loop->shared_yields > 0;
     if (spin->yields == 0 && !yields_first) {
         if (now_ns == 0) return false;
         if (spin->since_ns == 0) spin->since_ns = now_ns;
@@ -673,9 +655,9 @@ static bool has_urgent_work(struct weft_loop *loop)
 }
 
 /* Is work open for which no thread may wait? */
-static enum loop_owner_pending pending_kind(const struct weft_loop *loop)
+static bool has_pending(const struct weft_loop *loop)
 {
-    return !loop->pending_check || loop->pending_check(loop->pending_context) ? PENDING_WORK : PENDING_NONE;
+    return !loop->pending_check || loop->pending_check(loop->pending_context);
 }
 
 /* Arithmetic must not depend on the thread's rounding mode, and a cancelled thread must not keep the loop. */
@@ -727,7 +709,7 @@ static enum weft_status wait_until(struct weft_loop *loop, bool (*condition)(voi
             drive(loop, condition, context, wait_limit, true);
             bool urgent = has_urgent_work(loop);
             thread_guard_end(&guard);
-            loop_owner_release(&loop->owner, &call, urgent, pending_kind(loop));
+            loop_owner_release(&loop->owner, &call, urgent, has_pending(loop));
         } else {
             wait_for_events(loop, &call, condition, context, wait_limit);
         }
@@ -755,38 +737,24 @@ bool weft_loop_is_engine_thread(const struct weft_loop *loop)
     return atomic_load_explicit(&loop->engine_thread, memory_order_relaxed) == thread_mark();
 }
 
-static bool has_pending(const struct weft_loop *loop)
-{
-    return loop->pending_check && loop->pending_check(loop->pending_context);
-}
-
 /* Another thread owns the loop: parks until this thread may try to acquire. */
 static void park(struct weft_loop *loop, struct loop_owner_call *call)
 {
-    struct park_policy period = park_policy_initial();
-    unsigned takes = atomic_load(&loop->owner.acquires),
-             try_acquires = atomic_load_explicit(&loop->try_acquires, memory_order_relaxed);
+    uint64_t period_ns = PARK_NS_SHORT_MIN;
     while (!atomic_load(&loop->owner.stop_requested)) {
-        bool sleeps = loop_owner_park_begin(&loop->owner, call, period.mode);
-        bool pending = period.mode == PARK_MEDIUM && atomic_load(&loop->owner.thread) == NULL &&
-                    pending_kind(loop) != PENDING_NONE;
-        /* opened by a thread that did not see this mode */
-        if (pending || (period.mode == PARK_LONG && has_pending(loop))) period.ns = PARK_NS_MIN;
-        if (sleeps)
-            futex_wait(&loop->owner.park_mode, period.mode,
-                       period.mode == PARK_UNTIL_RELEASED ? WEFT_NEVER : period.ns);
-        bool called = loop_owner_park_end(&loop->owner, call);
-        if (period.mode == PARK_UNTIL_RELEASED) return;
+        const unsigned mode = park_mode_of(period_ns);
+        bool sleeps = loop_owner_park_begin(&loop->owner, call, mode);
+        /* the release may have been too early to see LONG */
+        bool is_late = mode == PARK_LONG && atomic_load(&loop->owner.thread) == NULL && has_pending(loop);
+        if (is_late) period_ns = PARK_NS_SHORT_MIN;
+        if (sleeps) futex_wait(&loop->owner.park_mode, mode, period_ns);
+        bool woken = loop_owner_park_end(&loop->owner, call);
+        if (mode == PARK_UNTIL_RELEASED) return;
         int review = loop_owner_park_review(&loop->owner, call);
         if (review == REVIEW_RUN) return;
-        unsigned try_acquires_now = atomic_load_explicit(&loop->try_acquires, memory_order_relaxed);
-        if (period.mode == PARK_MEDIUM && called) period = park_policy_initial();
-        else if (review == REVIEW_OWNER_UNCHANGED) period = park_policy_owner_unchanged(period);
-        else
-            period = park_policy_next(period, call->seen - takes, try_acquires_now - try_acquires,
-                                      has_pending(loop));
-        takes = call->seen;
-        try_acquires = try_acquires_now;
+        if (woken) period_ns = PARK_NS_SHORT_MIN;
+        else if (review == REVIEW_OWNER_UNCHANGED) period_ns = park_period_next_held(period_ns);
+        else period_ns = park_period_next(period_ns);
     }
 }
 
@@ -866,7 +834,7 @@ enum weft_status weft_loop_acquire(struct weft_loop *loop, uint64_t until_ns)
 void weft_loop_release(struct weft_loop *loop)
 {
     WEFT_ASSERT(weft_loop_is_owner(loop) && !loop->stepping);
-    loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, has_urgent_work(loop), pending_kind(loop));
+    loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, has_urgent_work(loop), has_pending(loop));
 }
 
 /* --- try-acquire: short work without a step --- */
@@ -884,9 +852,6 @@ bool weft_loop_try_acquire(struct weft_loop *loop)
     if (!loop_owner_try_acquire(&loop->owner, &call, false)) return false;
     loop->guard.is_try_acquired = true;
     loop->guard.has_stepped = loop->guard.is_active = false;
-    atomic_store_explicit(&loop->try_acquires,
-                          atomic_load_explicit(&loop->try_acquires, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
     return true;
 }
 
@@ -908,7 +873,7 @@ void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending pe
     if (is_active) float_env_end(&loop->guard.floats);
     loop->guard.is_try_acquired = false;
     loop_owner_release(&loop->owner, &(struct loop_owner_call){0}, urgent,
-                       pending == WEFT_LOOP_PENDING_NEW ? PENDING_NEW_WORK : PENDING_NONE);
+                       pending == WEFT_LOOP_PENDING_NEW);
     if (is_active) pthread_setcancelstate(cancel_state, NULL);
 }
 

@@ -66,10 +66,9 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
 void weft_loop_free(struct weft_loop *loop); /* NULL has no effect; does not call timers and pollables */
 
 /* Owner: sets where the peers run that this loop waits for. WEFT_WAIT_SAME_CORE: on this core (oversubscribed
- * host), so every poll is preceded by a sched_yield. WEFT_WAIT_OTHER_CORE: on other cores, so the spin
- * precedes the first yield. WEFT_WAIT_UNKNOWN, the default: the duration of the last yields decides. If
- * several callers set it in one step, SAME_CORE precedes UNKNOWN, and UNKNOWN precedes OTHER_CORE. */
-enum weft_wait_core { WEFT_WAIT_UNKNOWN, WEFT_WAIT_SAME_CORE, WEFT_WAIT_OTHER_CORE };
+ * host), so every poll is preceded by a sched_yield. WEFT_WAIT_UNKNOWN, the default: the duration of the last
+ * yields decides. If several callers set it in one step, SAME_CORE precedes UNKNOWN. */
+enum weft_wait_core { WEFT_WAIT_UNKNOWN, WEFT_WAIT_SAME_CORE };
 void weft_loop_set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_core);
 
 struct weft_env *weft_loop_env(struct weft_loop *loop);
@@ -96,8 +95,8 @@ void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable);
  * must be woken. Must not be called while the loop is being freed. */
 void weft_loop_post(struct weft_loop *loop, struct weft_command *command);
 /* As weft_loop_post, for a caller that will probably wait for the effect at once. While the engine thread is
- * parked SHORT or MEDIUM it is not woken. If no thread waits, the engine thread runs the command at the end
- * of its park period (park_policy.h). */
+ * parked SHORT or LONG it is not woken. If no thread waits, it runs the command at the end of its park period
+ * (park_policy.h). */
 void weft_loop_post_lazy(struct weft_loop *loop, struct weft_command *command);
 
 /* One step: pollables, due timers, commands. Does not block. Returns the units of work done. Must not be
@@ -163,8 +162,8 @@ void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending pe
  * it. No effect for other owners. */
 void weft_loop_guard_thread(struct weft_loop *loop);
 /* Call before weft_loop_run. fn(context) returns whether an operation is open that the loop must complete by
- * itself; it may run on any thread. While it returns false and threads call weft_loop_try_acquire often, the
- * park period is longer (park_policy.h). */
+ * itself; it may run on any thread. While it returns true, a release by a waiting thread wakes an
+ * engine thread that is parked LONG. Without a check work is assumed to be open. */
 void weft_loop_set_pending_check(struct weft_loop *loop, bool (*fn)(void *context), void *context);
 /* Any thread: pause between two polls of shared memory. yields: sched_yield instead of a pause instruction.
  */

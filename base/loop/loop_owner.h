@@ -12,10 +12,10 @@
  * no acquire needs to wake it. Internal to base. loop.c adds the system calls;
  * tests/base/loop/test_loop_owner.c enumerates every interleaving.
  *
- * 1. An engine thread that epoll wakes while another thread owns the loop parks (park_policy.h). SHORT,
- *    MEDIUM and LONG end after a period, UNTIL_RELEASED at a release.
+ * 1. An engine thread that epoll wakes while another thread owns the loop parks (park_policy.h). SHORT and
+ *    LONG end after a period, UNTIL_RELEASED at a release.
  * 2. A release wakes a parked engine thread if commands or due timers are left. It also wakes it in mode
- *    UNTIL_RELEASED always, in MEDIUM if work is pending, in LONG if new work is pending.
+ *    UNTIL_RELEASED always, and in LONG if work is pending.
  * 3. A release while the engine thread is in epoll arms the pollables first (loop.c).
  * 4. A thread that cannot acquire sleeps on `events`. Every release and every changed condition increments
  *    it. The engine thread releases after a step if a thread waits.
@@ -46,7 +46,7 @@
 
 enum { IN_EPOLL_ENGINE = 1, IN_EPOLL_WAITER = 2 };              /* bits of `in_epoll` */
 /* values of `park_mode` */
-enum { PARK_NONE = 0, PARK_SHORT = 1, PARK_UNTIL_RELEASED = 2, PARK_LONG = 3, PARK_MEDIUM = 4 };
+enum { PARK_NONE = 0, PARK_SHORT, PARK_LONG, PARK_UNTIL_RELEASED };
 
 struct loop_owner {
     _Atomic(const void *) thread; /* id of the thread that may step; NULL: free */
@@ -118,7 +118,7 @@ static inline int loop_owner_command_posted(struct loop_owner *owner, struct loo
     }
     OWNER_STEP(call);
     park_mode = atomic_load(&owner->park_mode);
-    call->flag = lazy && (park_mode == PARK_SHORT || park_mode == PARK_MEDIUM);
+    call->flag = lazy && (park_mode == PARK_SHORT || park_mode == PARK_LONG);
     if (!call->flag) OWNER_WAKE_ENGINE(owner, call);
     OWNER_END(call, 0);
 }
@@ -164,12 +164,10 @@ static inline int loop_owner_try_acquire(struct loop_owner *owner, struct loop_o
     OWNER_END(call, 1);
 }
 
-/* Work that remains after a release. PENDING_NEW_WORK: it did not exist when the engine thread parked. */
-enum loop_owner_pending { PENDING_NONE = 0, PENDING_WORK, PENDING_NEW_WORK };
-
-/* urgent: timers are due, or the engine thread is in epoll and the pollables could not be armed. */
+/* urgent: timers are due, or the engine thread is in epoll and the pollables could not be armed. has_pending:
+ * work remains for which no thread may wait. */
 static inline int loop_owner_release(struct loop_owner *owner, struct loop_owner_call *call, bool urgent,
-                                     enum loop_owner_pending pending)
+                                     bool has_pending)
 {
     OWNER_BEGIN(call);
     OWNER_STEP(call);
@@ -180,9 +178,7 @@ static inline int loop_owner_release(struct loop_owner *owner, struct loop_owner
     if (!call->flag) {
         OWNER_STEP(call);
         call->seen = atomic_load(&owner->park_mode);
-        call->flag = call->seen == PARK_UNTIL_RELEASED ||
-                     (call->seen == PARK_MEDIUM && pending != PENDING_NONE) ||
-                     (call->seen == PARK_LONG && pending == PENDING_NEW_WORK);
+        call->flag = call->seen == PARK_UNTIL_RELEASED || (call->seen == PARK_LONG && has_pending);
     }
     if (call->flag) OWNER_WAKE_ENGINE(owner, call);
     OWNER_END(call, 0);

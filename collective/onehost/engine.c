@@ -504,7 +504,7 @@ static enum weft_wait_core wait_location(const struct onehost *onehost, const st
             !peer_is_ready(onehost, coll, rank))
             return WEFT_WAIT_SAME_CORE;
     }
-    return WEFT_WAIT_OTHER_CORE;
+    return WEFT_WAIT_UNKNOWN;
 }
 
 /* Advances awaited_rank past the ranks that have done what the phase waits for. */

@@ -9,9 +9,9 @@
  *
  * Checked: no two threads step the loop at once; the loop is free at the end; and from every reachable world
  * the end (all scripts done, all commands and packets handled) is reachable. A lost wake-up or a deadlock is
- * a world from which it is not. A park period may or may not end. In scenarios marked `untimed` it never
- * does, except a MEDIUM one that was woken, and one that began too late to be woken. The hooks can be made
- * faulty; then the checks must fail. */
+ * a world from which it is not. A park period may or may not end, or `enum periods` of the scenario excludes
+ * the end. A LONG one that begins too late to be woken ends always. The hooks can be made faulty; then the
+ * checks must fail. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,10 +73,11 @@ struct thread {
     uint8_t role, place, sleeping;
     bool lazy;        /* waiting thread: posts lazily */
     bool may_expire;  /* waiting thread, claimer: the deadline may pass at any time */
-    bool worked, long_park, result, expired;
-    bool soon;           /* engine thread: its MEDIUM period ends soon */
-    uint8_t left;        /* enum loop_owner_pending */
-    uint8_t idle_park_mode;      /* engine thread: its park mode if not SHORT; 0: SHORT */
+    bool worked, result, expired;
+    bool is_long;        /* engine thread: parks LONG */
+    bool is_held;        /* engine thread: parks UNTIL_RELEASED */
+    bool soon;           /* engine thread: its LONG period ends soon */
+    bool has_pending;    /* waiting thread: work is pending at its release */
     bool ending;         /* the engine thread has seen the stop */
     uint8_t command_bit; /* bit of its command; 0: it waits for the notifier's condition */
     uint8_t packets;     /* waiting thread: waits until so many are handled; network: delivers so many */
@@ -102,8 +103,9 @@ enum fault {
     OPEN_IS_NOT_SIGNALLED
 };
 static enum fault fault;
-static bool timers_pass;
-static unsigned idle_park_mode; /* park mode of the engine thread after SHORT */
+/* Park periods that may end. With SHORT_ENDS the mode after SHORT is LONG, else UNTIL_RELEASED. */
+enum periods { NONE_ENDS = 0, SHORT_ENDS, EACH_ENDS };
+static enum periods periods;
 static const char *broken;
 
 static struct world *world_of(struct loop_owner *owner)
@@ -171,9 +173,7 @@ static void enter(struct world *world, const struct thread *thread)
 
 static unsigned how_parked(const struct thread *thread)
 {
-    return thread->long_park        ? PARK_UNTIL_RELEASED
-           : thread->idle_park_mode ? thread->idle_park_mode
-                                    : PARK_SHORT;
+    return thread->is_held ? PARK_UNTIL_RELEASED : thread->is_long ? PARK_LONG : PARK_SHORT;
 }
 
 static void fall_asleep(struct world *world, struct thread *thread, enum sleeping how)
@@ -300,7 +300,7 @@ static void step_claim(struct world *world, struct thread *thread)
         thread->place = RELEASING;
         return;
     case RELEASING:
-        if (loop_owner_release(&world->owner, &thread->call, thread->result, PENDING_NONE) == MORE) return;
+        if (loop_owner_release(&world->owner, &thread->call, thread->result, false) == MORE) return;
         thread->place = OVER;
         return;
     }
@@ -318,8 +318,7 @@ static void step_engine(struct world *world, struct thread *thread)
         thread->place = TOP;
         return;
     case TOP:
-        thread->long_park = false;
-        thread->idle_park_mode = idle_park_mode == PARK_LONG ? PARK_LONG : 0;
+        thread->is_long = thread->is_held = false;
         thread->ending = world->owner.stop_requested != 0;
         thread->place = thread->ending ? CLAIMING : TAKING;
         if (thread->ending) thread->call.seen = 0;
@@ -344,21 +343,19 @@ static void step_engine(struct world *world, struct thread *thread)
         return;
     case PARKED:
         thread->place = LOOKING;
-        thread->soon = thread->idle_park_mode == PARK_MEDIUM && world->owner.thread == NULL && is_open(world);
+        thread->soon = thread->is_long && world->owner.thread == NULL && is_open(world);
         fall_asleep(world, thread, ON_PARKED);
         return;
     case LOOKING:
         if ((result = loop_owner_park_end(&world->owner, &thread->call)) == MORE) return;
-        thread->result = result && idle_park_mode == PARK_MEDIUM;
-        thread->place = thread->long_park ? TOP : WAITED;
+        thread->result = result && periods == SHORT_ENDS;
+        thread->place = thread->is_held ? TOP : WAITED;
         return;
     case WAITED:
         if ((result = loop_owner_park_review(&world->owner, &thread->call)) == MORE) return;
         thread->place = result == REVIEW_RUN ? TOP : PARKING;
-        thread->long_park = result == REVIEW_OWNER_UNCHANGED && idle_park_mode != PARK_MEDIUM;
-        /* woken: short period again */
-        thread->idle_park_mode =
-            (uint8_t)(thread->idle_park_mode == PARK_MEDIUM && thread->result ? 0 : idle_park_mode);
+        thread->is_held = periods != SHORT_ENDS && result == REVIEW_OWNER_UNCHANGED;
+        thread->is_long = periods == SHORT_ENDS && !thread->result; /* woken: short period again */
         thread->result = thread->soon = false;
         return;
     default:
@@ -389,15 +386,13 @@ static void step_waiter(struct world *world, struct thread *thread)
     case LEAVING: /* has_urgent_work */
         urgent = (world->owner.in_epoll & IN_EPOLL_ENGINE) && fault != RELEASES_DO_NOT_ARM && !arm(world);
         thread->result = urgent;
-        thread->left = PENDING_NONE;
-        if (idle_park_mode == PARK_MEDIUM && fault != OPEN_IS_NOT_SIGNALLED && is_open(world))
-            thread->left = PENDING_WORK;
+        thread->has_pending = periods == SHORT_ENDS && fault != OPEN_IS_NOT_SIGNALLED && is_open(world);
         thread->place = RELEASING;
         return;
     case RELEASING:
-        if (loop_owner_release(&world->owner, &thread->call, thread->result, thread->left) == MORE) return;
-        thread->result = false;
-        thread->left = PENDING_NONE;
+        result = loop_owner_release(&world->owner, &thread->call, thread->result, thread->has_pending);
+        if (result == MORE) return;
+        thread->result = thread->has_pending = false;
         thread->place = TOP;
         return;
     case WAITING:
@@ -544,9 +539,8 @@ static bool possible(const struct world *world, int i, int choice)
     const struct thread *thread = &world->threads[i];
     if (thread->role == NO_ROLE || thread->place == OVER) return false;
     if (choice == 1) {
-        bool passes =
-            timers_pass || (idle_park_mode == PARK_MEDIUM && (thread->idle_park_mode == 0 || thread->soon));
-        if (thread->role == ENGINE) return passes && thread->sleeping == ON_PARKED && !thread->long_park;
+        bool ends = periods == EACH_ENDS || (periods == SHORT_ENDS && (!thread->is_long || thread->soon));
+        if (thread->role == ENGINE) return ends && thread->sleeping == ON_PARKED && !thread->is_held;
         return thread->may_expire && !thread->expired;
     }
     return thread->sleeping == AWAKE || (thread->sleeping == IN_EPOLL && world->wakes > 0);
@@ -647,87 +641,64 @@ static const char *explore(const struct world *first)
 #define COMMAND(n) .command_bit = 1 << (n)
 struct scenario {
     const char *name;
-    bool untimed;   /* a park period never ends */
-    unsigned how;   /* park mode after SHORT: PARK_LONG or PARK_MEDIUM */
+    enum periods periods;
     struct thread threads[THREADS - 1]; /* besides the engine thread */
 };
 
 static const struct scenario scenarios[] = {
-    {"one strong post", true, 0, {{.role = POSTER, COMMAND(0)}}},
-    {"two strong posts", true, 0, {{.role = POSTER, COMMAND(0)}, {.role = POSTER, COMMAND(1)}}},
-    {"stop", true, 0, {{.role = STOPPER}}},
-    {"stop and post", true, 0, {{.role = STOPPER}, {.role = POSTER, COMMAND(0)}}},
-    {"packets alone", true, 0, {{.role = NETWORK, .packets = 3}}},
-    {"a waiter", true, 0, {{.role = WAITER, COMMAND(0)}}},
-    {"a waiter, lazy", false, 0, {{.role = WAITER, COMMAND(0), .lazy = true}}},
-    {"a waiter that may leave early", true, 0, {{.role = WAITER, COMMAND(0), .may_expire = true}}},
+    {"one strong post", NONE_ENDS, {{.role = POSTER, COMMAND(0)}}},
+    {"two strong posts", NONE_ENDS, {{.role = POSTER, COMMAND(0)}, {.role = POSTER, COMMAND(1)}}},
+    {"stop", NONE_ENDS, {{.role = STOPPER}}},
+    {"stop and post", NONE_ENDS, {{.role = STOPPER}, {.role = POSTER, COMMAND(0)}}},
+    {"packets alone", NONE_ENDS, {{.role = NETWORK, .packets = 3}}},
+    {"a waiter", NONE_ENDS, {{.role = WAITER, COMMAND(0)}}},
+    {"a waiter, lazy", EACH_ENDS, {{.role = WAITER, COMMAND(0), .lazy = true}}},
+    {"a waiter that may leave early", NONE_ENDS, {{.role = WAITER, COMMAND(0), .may_expire = true}}},
     {"a lazy waiter that may leave early",
-     false,
-     0,
+     EACH_ENDS,
      {{.role = WAITER, COMMAND(0), .lazy = true, .may_expire = true}}},
-    {"a waiter and a post", true, 0, {{.role = WAITER, COMMAND(0)}, {.role = POSTER, COMMAND(1)}}},
-    {"a waiter for a fact of another thread", true, 0, {{.role = WAITER}, {.role = NOTIFIER}}},
-    {"a waiter for packets", false, 0, {{.role = WAITER, .packets = 2}, {.role = NETWORK, .packets = 2}}},
+    {"a waiter and a post", NONE_ENDS, {{.role = WAITER, COMMAND(0)}, {.role = POSTER, COMMAND(1)}}},
+    {"a waiter for a fact of another thread", NONE_ENDS, {{.role = WAITER}, {.role = NOTIFIER}}},
+    {"a waiter for packets", EACH_ENDS, {{.role = WAITER, .packets = 2}, {.role = NETWORK, .packets = 2}}},
     {"a waiter that leaves, and packets",
-     false,
-     0,
+     EACH_ENDS,
      {{.role = WAITER, COMMAND(0)}, {.role = NETWORK, .packets = 2}}},
-    {"a waiter and a stop", false, 0, {{.role = WAITER, COMMAND(0), .may_expire = true}, {.role = STOPPER}}},
-    {"a claim", true, 0, {{.role = CLAIMER}}},
-    {"a claim and a post", true, 0, {{.role = CLAIMER}, {.role = POSTER, COMMAND(0)}}},
-    {"a claim and a stop", true, 0, {{.role = CLAIMER}, {.role = STOPPER}}},
-    {"a claim against a waiter", true, 0, {{.role = CLAIMER}, {.role = WAITER, COMMAND(0)}}},
+    {"a waiter and a stop", EACH_ENDS, {{.role = WAITER, COMMAND(0), .may_expire = true}, {.role = STOPPER}}},
+    {"a claim", NONE_ENDS, {{.role = CLAIMER}}},
+    {"a claim and a post", NONE_ENDS, {{.role = CLAIMER}, {.role = POSTER, COMMAND(0)}}},
+    {"a claim and a stop", NONE_ENDS, {{.role = CLAIMER}, {.role = STOPPER}}},
+    {"a claim against a waiter", NONE_ENDS, {{.role = CLAIMER}, {.role = WAITER, COMMAND(0)}}},
     {"a claim that may be given up, against a waiter",
-     true,
-     0,
+     NONE_ENDS,
      {{.role = CLAIMER, .may_expire = true}, {.role = WAITER, COMMAND(0)}}},
-    {"two waiters", true, 0, {{.role = WAITER, COMMAND(0)}, {.role = WAITER, COMMAND(1)}}},
+    {"two waiters", NONE_ENDS, {{.role = WAITER, COMMAND(0)}, {.role = WAITER, COMMAND(1)}}},
     {"two waiters, lazy",
-     false,
-     0,
+     EACH_ENDS,
      {{.role = WAITER, COMMAND(0), .lazy = true}, {.role = WAITER, COMMAND(1), .lazy = true}}},
     {"two waiters for one fact of another thread",
-     true,
-     0,
+     NONE_ENDS,
      {{.role = WAITER}, {.role = WAITER}, {.role = NOTIFIER}}},
-    {"a lazy post to an engine parked LONG", true, PARK_LONG, {{.role = POSTER, COMMAND(0), .lazy = true}}},
-    {"a lazy post to an engine parked LONG beside a waiter",
-     true,
-     PARK_LONG,
+    {"a lazy post", EACH_ENDS, {{.role = POSTER, COMMAND(0), .lazy = true}}},
+    {"a lazy post beside a waiter",
+     EACH_ENDS,
      {{.role = POSTER, COMMAND(0), .lazy = true}, {.role = WAITER, COMMAND(1)}}},
-    {"a lazy waiter that may leave early, an engine parked LONG",
-     true,
-     PARK_LONG,
-     {{.role = WAITER, COMMAND(0), .lazy = true, .may_expire = true}}},
-    {"a lazy post to an engine parked LONG, and a stop",
-     true,
-     PARK_LONG,
-     {{.role = POSTER, COMMAND(0), .lazy = true}, {.role = STOPPER}}},
-    {"a strong post to an engine parked MEDIUM beside a waiter",
-     true,
-     PARK_MEDIUM,
+    {"a lazy post and a stop", NONE_ENDS, {{.role = POSTER, COMMAND(0), .lazy = true}, {.role = STOPPER}}},
+    {"a strong post to an engine parked LONG beside a waiter",
+     SHORT_ENDS,
      {{.role = POSTER, COMMAND(0)}, {.role = WAITER, COMMAND(1)}}},
-    {"two lazy waiters, an engine parked MEDIUM",
-     true,
-     PARK_MEDIUM,
+    {"two lazy waiters, an engine parked LONG",
+     SHORT_ENDS,
      {{.role = WAITER, COMMAND(0), .lazy = true}, {.role = WAITER, COMMAND(1), .lazy = true}}},
-    {"a waiter that may leave before its packets come, an engine parked MEDIUM",
-     true,
-     PARK_MEDIUM,
+    {"a waiter that may leave before its packets come, an engine parked LONG",
+     SHORT_ENDS,
      {{.role = WAITER, .packets = 2, .may_expire = true}, {.role = NETWORK, .packets = 2}}},
     {"the same beside a strong post",
-     true,
-     PARK_MEDIUM,
+     SHORT_ENDS,
      {{.role = WAITER, .packets = 1, .may_expire = true},
       {.role = NETWORK, .packets = 1},
       {.role = POSTER, COMMAND(0)}}},
-    {"a lazy waiter that may leave early, an engine parked MEDIUM",
-     false,
-     PARK_MEDIUM,
-     {{.role = WAITER, COMMAND(0), .lazy = true, .may_expire = true}}},
-    {"a lazy waiter, an engine parked MEDIUM and a stop",
-     true,
-     PARK_MEDIUM,
+    {"a lazy waiter, an engine parked LONG and a stop",
+     SHORT_ENDS,
      {{.role = WAITER, COMMAND(0), .lazy = true, .may_expire = true}, {.role = STOPPER}}},
 };
 
@@ -750,8 +721,7 @@ static const char *check(const struct scenario *scenario)
 {
     static struct world first;
     begin(scenario, &first);
-    timers_pass = !scenario->untimed;
-    idle_park_mode = scenario->how;
+    periods = scenario->periods;
     return explore(&first);
 }
 
@@ -796,34 +766,31 @@ static int tear_down(void **state)
 
 /* ---- pending work at a release ---- */
 
-/* A release with pending work wakes a MEDIUM park, one with new work any park with a long period. One without
- * pending work wakes neither. */
-static void pending_work_wakes(void **state)
+/* A release with pending work wakes a LONG park, each wakes one UNTIL_RELEASED. */
+static void releases_wake(void **state)
 {
-    static const unsigned parked[] = {PARK_NONE, PARK_SHORT, PARK_UNTIL_RELEASED, PARK_LONG, PARK_MEDIUM};
-    static const bool wakes[5][3] = {{false, false, false},
-                                     {false, false, false},
-                                     {true, true, true},
-                                     {false, false, true},
-                                     {false, true, true}};
-    for (int i = 0; i < 15; i++) {
+    static const unsigned parked[] = {PARK_NONE, PARK_SHORT, PARK_LONG, PARK_UNTIL_RELEASED};
+    for (int i = 0; i < 8; i++) {
         struct world world;
         struct loop_owner_call call = {0};
+        bool has_pending = i % 2;
+        unsigned mode = parked[i / 2];
         memset(&world, 0, sizeof world);
         world.owner.has_commands = model_has_commands;
         world.owner.wake = model_kick;
-        world.owner.park_mode = parked[i / 3];
+        world.owner.park_mode = mode;
         world.owner.thread = &world;
-        while (loop_owner_release(&world.owner, &call, false, (enum loop_owner_pending)(i % 3)) == MORE) {}
+        while (loop_owner_release(&world.owner, &call, false, has_pending) == MORE) {}
         assert_null(world.owner.thread);
-        assert_int_equal(world.owner.park_mode, wakes[i / 3][i % 3] ? PARK_NONE : parked[i / 3]);
+        bool wakes = mode == PARK_UNTIL_RELEASED || (mode == PARK_LONG && has_pending);
+        assert_int_equal(world.owner.park_mode, wakes ? PARK_NONE : mode);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pending_work_wakes),
+        cmocka_unit_test(releases_wake),
         cmocka_unit_test(every_interleaving_ends),
         cmocka_unit_test(a_faulty_hook_is_found),
     };

@@ -30,6 +30,14 @@ def held_out(output):
     return float(output.splitlines()[-1].split()[-1])
 
 
+def torchrun(*arguments):
+    """The same program under torchrun: rank 0's library coordinates."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", *arguments]
+    made = subprocess.run([str(part) for part in command], env=environment(), capture_output=True, text=True, timeout=240)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return made.stdout
+
+
 def test_gpt(tmp_path):
     torch = pytest.importorskip("torch")
     if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
@@ -39,6 +47,7 @@ def test_gpt(tmp_path):
     small = [EXAMPLES / "gpt.py", "--text", text, "--layers", "1", "--width", "32", "--length", "32", "--steps", "12", "--lr", "0.01"]
     one, two = run(tmp_path, 1, *small), run(tmp_path, 2, *small)
     assert abs(held_out(one) - held_out(two)) < 2e-3
+    assert held_out(torchrun(*small)) == held_out(two)
     saved = tmp_path / "gpt.pt"
     first = held_out(run(tmp_path, 2, *small, "--codec", "powersgd:rank=2", "--checkpoint", saved))
     assert held_out(run(tmp_path, 1, *small, "--codec", "powersgd:rank=2", "--checkpoint", saved)) < first < 5

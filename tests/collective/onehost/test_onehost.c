@@ -1266,14 +1266,14 @@ static void copy_in(void **state)
         uint32_t is_oversubscribed, apart;
         bool of_all;
     } most[] = {
-        {WEFT_COLL_ALL_REDUCE, 128 * KIB, 128 * KIB, true},
-        {WEFT_COLL_REDUCE_SCATTER, 256 * KIB, 128 * KIB, true},
-        {WEFT_COLL_ALL_GATHER, 512 * KIB, 128 * KIB, true},
-        {WEFT_COLL_BROADCAST, 128 * KIB, 128 * KIB, false},
-        {WEFT_COLL_REDUCE, 512 * KIB, 256 * KIB, true},
-        {WEFT_COLL_GATHER, 1024 * KIB, 64 * KIB, true},
+        {WEFT_COLL_ALL_REDUCE, 256 * KIB, 256 * KIB, false},
+        {WEFT_COLL_REDUCE_SCATTER, 256 * KIB, 256 * KIB, true},
+        {WEFT_COLL_ALL_GATHER, 256 * KIB, 256 * KIB, false},
+        {WEFT_COLL_BROADCAST, 256 * KIB, 256 * KIB, false},
+        {WEFT_COLL_REDUCE, 256 * KIB, 256 * KIB, false},
+        {WEFT_COLL_GATHER, 256 * KIB, 32 * KIB, false},
         {WEFT_COLL_SCATTER, 256 * KIB, 64 * KIB, true},
-        {WEFT_COLL_ALL_TO_ALL, 128 * KIB, 32 * KIB, true},
+        {WEFT_COLL_ALL_TO_ALL, 256 * KIB, 32 * KIB, true},
     };
     cpu_set_t whole, one;
     assert_int_equal(sched_getaffinity(0, sizeof whole, &whole), 0);
@@ -1291,9 +1291,6 @@ static void copy_in(void **state)
         for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
             uint64_t bytes = is_oversubscribed ? most[i].is_oversubscribed : most[i].apart;
             if (most[i].of_all) bytes /= count_ranks;
-            /* in large slots */
-            if (most[i].kind == WEFT_COLL_REDUCE || most[i].kind == WEFT_COLL_GATHER)
-                bytes = bytes < 256 * KIB ? bytes : 256 * KIB;
             for (uint64_t more = 0; more < 2; more++) {
                 struct call call = {.kind = most[i].kind,
                                     .dtype = WEFT_F32,

@@ -65,8 +65,8 @@ class DDPHook:
         size = getattr(getattr(model, "process_group", None), "size", lambda: self._session.ranks)()
         if size != self._session.ranks:
             raise InvalidArgument(
-                f"the model's process group has {size} ranks, and the weft session has {self._session.ranks}; the hook "
-                "averages over all ranks of the session, so both must be equal"
+                f"the model's process group has {size} ranks, and the weft session has "
+                f"{self._session.ranks}; the hook averages over all ranks of the session, so both must be equal"
             )
 
     def _declare(self, model, codec, codec_min, mode, prefix):
@@ -85,8 +85,8 @@ class DDPHook:
                 self._parameters.append(parameter)
         if not self._tensors:
             raise InvalidArgument(
-                f"no parameter of the model takes the codec: none is float32 with two dimensions and at least {codec_min} "
-                "elements; lower codec_min, or pass codec=None"
+                "no parameter of the model takes the codec: none is float32 with two dimensions and at least "
+                f"{codec_min} elements; lower codec_min, or pass codec=None"
             )
 
     # ---- the backward pass ----

@@ -63,7 +63,7 @@ class Reduction:
 
 
 def described(tensor):
-    """(address, count, dtype, scale) of a contiguous tensor. Elements that weft does not know travel as bytes.
+    """(address, count, dtype, scale) of a contiguous tensor. Elements unknown to weft travel as bytes.
 
     count is `scale` times the number of the tensor's elements.
     """
