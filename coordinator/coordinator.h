@@ -55,6 +55,22 @@ void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t paus
 /* JSON of members, tensors and state, allocated with the env; NULL without memory. */
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator);
 
+/* Figures of the job for monitoring. Members are counted by the state names of the status. */
+struct weft_coordinator_role_stats {
+    uint64_t expected; /* members of the membership in force; at the start: that the job waits for */
+    uint64_t joined, connecting, ready, left, lost;
+    uint64_t silence_ns; /* longest time since the last message of a connected member; 0: no member */
+};
+struct weft_coordinator_stats {
+    const char *state; /* "joining", "connecting", "running", "ended"; static */
+    struct weft_coordinator_role_stats workers, shards;
+    uint64_t epoch, tensors;
+    uint64_t start_wait_ns; /* time that the job has waited to begin; 0: it has begun or ended */
+    uint64_t agreement_ns;  /* age of the open agreement on a membership; 0: none is open */
+};
+void weft_coordinator_stats(const struct weft_coordinator *coordinator,
+                            struct weft_coordinator_stats *stats_out);
+
 /* ---- coordinator over sockets ---- */
 struct weft_coordinator_server;
 /* Returns WEFT_ERR_AUTH and a sentence if host is not a loopback address and there is no secret. */
@@ -74,6 +90,8 @@ uint32_t weft_coordinator_server_connections(const struct weft_coordinator_serve
 /* Call after weft_net_free, whose callbacks use the server. NULL has no effect. */
 void weft_coordinator_server_free(struct weft_coordinator_server *server);
 char *weft_coordinator_server_status_json(struct weft_coordinator_server *server); /* net thread */
+void weft_coordinator_server_stats(const struct weft_coordinator_server *server,
+                                   struct weft_coordinator_stats *stats_out); /* net thread */
 /* The workers that have neither left nor been lost, as a sentence; "" if there are none. Net thread. */
 void weft_coordinator_server_describe_active(const struct weft_coordinator_server *server, char *out,
                                              size_t out_bytes);

@@ -234,6 +234,12 @@ char *weft_coordinator_server_status_json(struct weft_coordinator_server *server
     return weft_coordinator_status_json(server->coordinator);
 }
 
+void weft_coordinator_server_stats(const struct weft_coordinator_server *server,
+                                   struct weft_coordinator_stats *stats_out)
+{
+    weft_coordinator_stats(server->coordinator, stats_out);
+}
+
 void weft_coordinator_server_describe_active(const struct weft_coordinator_server *server, char *out,
                                              size_t out_bytes)
 {

@@ -194,6 +194,9 @@ void coordinator_liveness_check(struct weft_coordinator *coordinator);
 /* call when the membership changes */
 void coordinator_liveness_cancel(struct weft_coordinator *coordinator);
 
+/* coordinator_status.c */
+const char *coordinator_state_name(enum coordinator_state state);
+
 /* wait_reason.c: which members block progress, by name ("rank 3 (hostb, pid 41) has not joined"). "" if none
  * does. */
 /* before the job begins */

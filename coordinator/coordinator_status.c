@@ -68,7 +68,11 @@ static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
                      (int)tensor->announced, "freed", (int)(tensor->freed_count > 0));
 }
 
-static const char *const state_names[] = {"", "joining", "connecting", "running", "ended"};
+const char *coordinator_state_name(enum coordinator_state state)
+{
+    static const char *const names[] = {"", "joining", "connecting", "running", "ended"};
+    return names[state];
+}
 
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
 {
@@ -79,7 +83,7 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
         json_array_append_new(tensors, json_of_tensor(coordinator->tensors[i]));
     json_t *root = json_pack(
         "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:s, s:o}", "job",
-        json_of_text(coordinator->job), "state", state_names[coordinator->state], "weft_version",
+        json_of_text(coordinator->job), "state", coordinator_state_name(coordinator->state), "weft_version",
         weft_proto_release(), "wire_version", WEFT_WIRE_VERSION, "epoch", (int)coordinator->epoch_in_force,
         "workers", (int)coordinator->options.workers, "shards", (int)coordinator->options.shards, "uptime_ms",
         (json_int_t)((weft_now_ns(coordinator->env) - coordinator->created_ns) / WEFT_MS(1)), "members",

@@ -114,6 +114,11 @@ struct weft_shard_engine_stats {
     uint64_t chunks, weights_bytes, receive_bytes_used, receive_bytes_peak;
     uint64_t rounds_closed, pushes, pulls, duplicates, refused;
     uint64_t received_bytes, sent_bytes;
+    uint64_t receive_bytes_max;
+    uint64_t rounds_open;          /* chunks with a round that has a contribution and is not closed */
+    uint64_t oldest_round_ns;      /* time since the first contribution of the oldest open round; 0: none */
+    uint64_t last_round_ns; /* time since the last contribution to the round that closed last; 0: none has */
+    uint64_t oldest_round_missing; /* workers that have not contributed to that round */
 };
 void weft_shard_engine_stats(const struct weft_shard_engine *engine,
                              struct weft_shard_engine_stats *stats_out);

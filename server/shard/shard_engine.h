@@ -281,6 +281,7 @@ struct weft_shard_engine {
     enum weft_status failed; /* WEFT_OK, or the status that every request gets */
     char failed_text[SHARD_TEXT_BYTES];
     struct weft_shard_engine_stats stats;
+    uint64_t last_round_ns; /* last contribution to the round that closed last; 0: none has closed */
 };
 
 /* shard_table.c */

@@ -277,6 +277,7 @@ static void round_closed(struct shard_chunk *chunk)
         chunk->round++;
     }
     engine->stats.rounds_closed++;
+    engine->last_round_ns = chunk->announced_ns;
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX,
                         chunk->result_bytes, WEFT_OK);
     contributions_reset(chunk, true);

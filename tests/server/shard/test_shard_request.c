@@ -121,6 +121,32 @@ static void wrong_requests_are_refused(void **state)
     finish(fleet, 1);
 }
 
+/* The age of the oldest open round, and the number of workers that it waits for. */
+static void open_rounds_are_counted(void **state)
+{
+    struct fleet *fleet = start(3, true);
+    struct fleet_request r[3] = {0};
+    assert_int_equal(stats_of(fleet).rounds_open, 0);
+    assert_int_equal(stats_of(fleet).oldest_round_ns, 0);
+    assert_int_equal(stats_of(fleet).last_round_ns, 0);
+    fleet_push(fleet, 1, CHUNK_MEAN, WEFT_WIRE_PUSH_PULL, 1, &r[1]);
+    fleet_settle(fleet, WEFT_SECONDS(4));
+    fleet_push(fleet, 0, CHUNK_MEAN, WEFT_WIRE_PUSH_PULL, 1, &r[0]);
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    struct weft_shard_engine_stats stats = stats_of(fleet);
+    assert_int_equal(stats.rounds_open, 1);
+    assert_int_equal(stats.oldest_round_missing, 1);
+    assert_true(stats.oldest_round_ns > WEFT_SECONDS(4) && stats.oldest_round_ns < WEFT_SECONDS(6));
+    assert_true(stats.receive_bytes_used > 0 && stats.receive_bytes_used <= stats.receive_bytes_max);
+    fleet_push(fleet, 2, CHUNK_MEAN, WEFT_WIRE_PUSH_PULL, 1, &r[2]);
+    for (int w = 0; w < 3; w++) assert_true(fleet_await(fleet, &r[w]));
+    stats = stats_of(fleet);
+    assert_int_equal(stats.rounds_open + stats.oldest_round_ns + stats.oldest_round_missing, 0);
+    assert_true(stats.last_round_ns > 0 && stats.last_round_ns < WEFT_SECONDS(1));
+    for (int w = 0; w < 3; w++) fleet_request_free(fleet, &r[w]);
+    fleet_free(fleet);
+}
+
 /* ---- states ---- */
 
 #define SECOND 1 /* the second of adam's moments */
@@ -611,6 +637,7 @@ int main(void)
         cmocka_unit_test(malformed_contribution_names_rank),
         cmocka_unit_test(weights_that_cannot_be_summed),
         cmocka_unit_test(wrong_declarations_are_refused),
+        cmocka_unit_test(open_rounds_are_counted),
         cmocka_unit_test(states_come_and_go),
         cmocka_unit_test(states_out_of_range_change_nothing),
         cmocka_unit_test(wrong_states_are_refused),

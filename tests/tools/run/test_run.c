@@ -472,8 +472,12 @@ static void pages(const char *address)
     expect_page(address, "/metrics", "200", "version=0.0.4", "weft_up 0\n");
     expect_page(address, "/metrics", "200",
                 "# TYPE weft_shard_rounds_total "
-                "counter\nweft_shard_rounds_total{job=\"jobname\",shard=\"0\",engine=\"0\"} 0\n",
-                "weft_transport_received_bytes_total{job=\"jobname\",shard=\"0\",engine=\"0\"} 0\n");
+                "counter\nweft_shard_rounds_total{weft_job=\"jobname\",shard=\"0\",engine=\"0\"} 0\n",
+                "weft_transport_received_bytes_total{weft_job=\"jobname\",shard=\"0\",engine=\"0\"} 0\n");
+    expect_page(address, "/metrics", "200", "weft_job_state{weft_job=\"jobname\",state=\"joining\"} 1\n",
+                "weft_job_members{weft_job=\"jobname\",role=\"shard\",state=\"connecting\"} 1\n");
+    expect_page(address, "/metrics", "200", "weft_shard_oldest_round_age_seconds{weft_job=\"jobname\",",
+                "# TYPE process_open_fds gauge\nprocess_open_fds ");
     expect_page(address, "/status", "200", "application/json",
                 "\"coordinator\":{\"job\":\"jobname\",\"state\":\"joining\"");
     expect_page(address, "/nonsense", "404", "", "");

@@ -1,0 +1,202 @@
+/* weftd_metrics.c - /metrics in the text format of Prometheus, version 0.0.4.
+ *
+ *     process   every weftd: build, up, resources
+ *     job       the weftd with the coordinator: members by state, age of a wait
+ *     shard     every engine: memory, rounds, age of the oldest open round, messages
+ *
+ * Names end in their unit, counters in _total. The label of the job is weft_job, since Prometheus sets a
+ * label `job` of its own. The engine thread copies its statistics on request (weftd_engine_view), so a
+ * scrape costs the data path one command and no lock. */
+#include <string.h>
+
+#include "server/daemon/weftd_page.h"
+
+#define NS 1e-9 /* factor of a value in ns that is shown in seconds */
+
+struct metric {
+    const char *name, *kind, *help;
+    size_t offset; /* of a uint64_t in the struct of its table */
+    double factor; /* shown value per unit of the uint64_t; 0: shown as it is */
+};
+#define SHARD(field) offsetof(struct weftd_engine_view, shard.field), 0
+#define SHARD_NS(field) offsetof(struct weftd_engine_view, shard.field), NS
+#define TRANSPORT(field) offsetof(struct weftd_engine_view, transport.field), 0
+#define JOB(field) offsetof(struct weft_coordinator_stats, field), 0
+#define JOB_NS(field) offsetof(struct weft_coordinator_stats, field), NS
+#define ROLE(field) offsetof(struct weft_coordinator_role_stats, field), 0
+#define ROLE_NS(field) offsetof(struct weft_coordinator_role_stats, field), NS
+
+static const struct metric engine_metrics[] = {
+    {"weft_shard_chunks", "gauge", "Chunks that the engine owns.", SHARD(chunks)},
+    {"weft_shard_weights_bytes", "gauge", "Memory of weights and optimizer state.", SHARD(weights_bytes)},
+    {"weft_shard_receive_used_bytes", "gauge", "Memory of contributions to open rounds.",
+     SHARD(receive_bytes_used)},
+    {"weft_shard_receive_peak_bytes", "gauge", "Largest memory of contributions since the start.",
+     SHARD(receive_bytes_peak)},
+    {"weft_shard_receive_limit_bytes", "gauge", "Upper bound of the memory of contributions.",
+     SHARD(receive_bytes_max)},
+    {"weft_shard_open_rounds", "gauge", "Chunks with a round that has a contribution and is not closed.",
+     SHARD(rounds_open)},
+    {"weft_shard_oldest_round_age_seconds", "gauge",
+     "Time since the first contribution of the oldest open round; 0 without an open round.",
+     SHARD_NS(oldest_round_ns)},
+    {"weft_shard_oldest_round_missing_workers", "gauge",
+     "Workers that have not contributed to the oldest open round.", SHARD(oldest_round_missing)},
+    {"weft_shard_last_round_age_seconds", "gauge",
+     "Time since the last contribution to the round that closed last; 0 before the first close.",
+     SHARD_NS(last_round_ns)},
+    {"weft_shard_rounds_total", "counter", "Rounds closed: all workers had contributed.",
+     SHARD(rounds_closed)},
+    {"weft_shard_pushes_total", "counter", "Contributions accepted.", SHARD(pushes)},
+    {"weft_shard_pulls_total", "counter", "Pulls answered with weights.", SHARD(pulls)},
+    {"weft_shard_duplicates_total", "counter", "Contributions that had been accepted before.",
+     SHARD(duplicates)},
+    {"weft_shard_refused_total", "counter", "Requests refused.", SHARD(refused)},
+    {"weft_shard_received_bytes_total", "counter", "Payload of contributions and first weights.",
+     SHARD(received_bytes)},
+    {"weft_shard_sent_bytes_total", "counter", "Headers and payload of results.", SHARD(sent_bytes)},
+    {"weft_transport_received_bytes_total", "counter", "Headers and payload of data messages received.",
+     TRANSPORT(received_bytes)},
+    {"weft_transport_sent_bytes_total", "counter", "Headers and payload of data messages sent.",
+     TRANSPORT(sent_bytes)},
+    {"weft_transport_received_messages_total", "counter", "Data messages received.",
+     TRANSPORT(received_count)},
+    {"weft_transport_sent_messages_total", "counter", "Data messages sent.", TRANSPORT(sent_count)},
+    {"weft_transport_unexpected_messages_total", "counter", "Messages that arrived before their receive.",
+     TRANSPORT(unexpected_count)},
+    {"weft_transport_refused_messages_total", "counter",
+     "Messages dropped: wrong nonce, unknown sender, bad length.", TRANSPORT(refused_count)},
+};
+
+static const struct metric job_metrics[] = {
+    {"weft_job_epoch", "gauge", "Number of the membership in force.", JOB(epoch)},
+    {"weft_job_tensors", "gauge", "Tensors that a worker has declared.", JOB(tensors)},
+    {"weft_job_start_wait_seconds", "gauge",
+     "Time that the job has waited for its members; 0 once it has begun.", JOB_NS(start_wait_ns)},
+    {"weft_job_agreement_age_seconds", "gauge",
+     "Age of the open agreement on a membership; 0 if none is open.", JOB_NS(agreement_ns)},
+};
+
+static const struct metric role_metrics[] = {
+    {"weft_job_members_expected", "gauge", "Members that the membership in force has.", ROLE(expected)},
+    {"weft_job_silence_seconds", "gauge", "Longest time since the last message of a connected member.",
+     ROLE_NS(silence_ns)},
+};
+
+static const struct metric member_states[] = {
+    {.name = "joined", .offset = offsetof(struct weft_coordinator_role_stats, joined)},
+    {.name = "connecting", .offset = offsetof(struct weft_coordinator_role_stats, connecting)},
+    {.name = "ready", .offset = offsetof(struct weft_coordinator_role_stats, ready)},
+    {.name = "left", .offset = offsetof(struct weft_coordinator_role_stats, left)},
+    {.name = "lost", .offset = offsetof(struct weft_coordinator_role_stats, lost)},
+};
+
+#define COUNT(table) (sizeof(table) / sizeof(table)[0])
+
+static void write_head(struct weftd_page *page, const char *name, const char *kind, const char *help)
+{
+    weftd_page_print(page, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind);
+}
+
+/* Writes the name and the first label, and leaves the label list open. */
+static void write_name(struct weftd_page *page, const struct weftd *weftd, const char *name)
+{
+    weftd_page_print(page, "%s{weft_job=\"", name);
+    weftd_page_label(page, weftd->options.job);
+    weftd_page_print(page, "\"");
+}
+
+static void write_value(struct weftd_page *page, const struct metric *metric, const void *values)
+{
+    uint64_t value;
+    memcpy(&value, (const char *)values + metric->offset, sizeof value);
+    if (metric->factor > 0) weftd_page_print(page, "} %.3f\n", (double)value * metric->factor);
+    else weftd_page_print(page, "} %llu\n", (unsigned long long)value);
+}
+
+static void write_process(struct weftd *weftd, struct weftd_page *page)
+{
+    struct weftd_process_usage usage;
+    write_head(page, "weft_build_info", "gauge", "The running release; always 1.");
+    weftd_page_print(page, "weft_build_info{version=\"%s\",wire_version=\"%d\"} 1\n", weft_proto_release(),
+                     WEFT_WIRE_VERSION);
+    write_head(page, "weft_up", "gauge", "1 while the job runs.");
+    weftd_page_print(page, "weft_up %d\n", weftd->running && !weftd->failing);
+    write_head(page, "weft_uptime_seconds", "gauge", "Time since this process started.");
+    weftd_page_print(page, "weft_uptime_seconds %.3f\n",
+                     (double)(weft_now_ns(weftd->env) - weftd->started_ns) / 1e9);
+    if (!weftd_process_usage(&usage)) return;
+    write_head(page, "process_cpu_seconds_total", "counter", "User and system time of all threads.");
+    weftd_page_print(page, "process_cpu_seconds_total %.2f\n", usage.cpu_seconds);
+    write_head(page, "process_resident_memory_bytes", "gauge", "Resident memory.");
+    weftd_page_print(page, "process_resident_memory_bytes %llu\n", (unsigned long long)usage.resident_bytes);
+    write_head(page, "process_open_fds", "gauge", "Open file descriptors.");
+    weftd_page_print(page, "process_open_fds %llu\n", (unsigned long long)usage.open_fds);
+    write_head(page, "process_max_fds", "gauge", "Limit of open file descriptors.");
+    weftd_page_print(page, "process_max_fds %llu\n", (unsigned long long)usage.max_fds);
+    write_head(page, "process_start_time_seconds", "gauge", "Start of this process, since 1970.");
+    weftd_page_print(page, "process_start_time_seconds %.2f\n", usage.start_seconds);
+}
+
+static void write_members(const struct weftd *weftd, const struct weft_coordinator_stats *stats,
+                          struct weftd_page *page)
+{
+    const struct weft_coordinator_role_stats *const roles[] = {&stats->workers, &stats->shards};
+    static const char *const role_names[] = {"worker", "shard"};
+    write_head(page, "weft_job_members", "gauge", "Members by state, with the state names of /status.");
+    for (size_t i = 0; i < COUNT(roles) * COUNT(member_states); i++) {
+        const struct metric *state = &member_states[i % COUNT(member_states)];
+        const size_t role = i / COUNT(member_states);
+        write_name(page, weftd, "weft_job_members");
+        weftd_page_print(page, ",role=\"%s\",state=\"%s\"", role_names[role], state->name);
+        write_value(page, state, roles[role]);
+    }
+    for (size_t m = 0; m < COUNT(role_metrics); m++) {
+        write_head(page, role_metrics[m].name, role_metrics[m].kind, role_metrics[m].help);
+        for (size_t role = 0; role < COUNT(roles); role++) {
+            write_name(page, weftd, role_metrics[m].name);
+            weftd_page_print(page, ",role=\"%s\"", role_names[role]);
+            write_value(page, &role_metrics[m], roles[role]);
+        }
+    }
+}
+
+static void write_job(const struct weftd *weftd, struct weftd_page *page)
+{
+    static const char *const states[] = {"joining", "connecting", "running", "ended"};
+    struct weft_coordinator_stats stats;
+    weft_coordinator_server_stats(weftd->coordinator, &stats);
+    write_head(page, "weft_job_state", "gauge", "1 for the state of the job, 0 for every other state.");
+    for (size_t i = 0; i < COUNT(states); i++) {
+        write_name(page, weftd, "weft_job_state");
+        weftd_page_print(page, ",state=\"%s\"} %d\n", states[i], strcmp(states[i], stats.state) == 0);
+    }
+    for (size_t m = 0; m < COUNT(job_metrics); m++) {
+        write_head(page, job_metrics[m].name, job_metrics[m].kind, job_metrics[m].help);
+        write_name(page, weftd, job_metrics[m].name);
+        write_value(page, &job_metrics[m], &stats);
+    }
+    write_members(weftd, &stats, page);
+}
+
+static void write_engines(struct weftd *weftd, struct weftd_page *page)
+{
+    uint32_t engines = weftd->engines ? weftd->options.engines : 0;
+    struct weftd_engine_view views[WEFT_LIMIT_ENGINES];
+    for (uint32_t i = 0; i < engines; i++) weftd_engine_view(&weftd->engines[i], &views[i]);
+    for (size_t m = 0; m < COUNT(engine_metrics); m++) {
+        write_head(page, engine_metrics[m].name, engine_metrics[m].kind, engine_metrics[m].help);
+        for (uint32_t i = 0; i < engines; i++) {
+            write_name(page, weftd, engine_metrics[m].name);
+            weftd_page_print(page, ",shard=\"%u\",engine=\"%u\"", weftd->welcome.index, i);
+            write_value(page, &engine_metrics[m], &views[i]);
+        }
+    }
+}
+
+void weftd_metrics_write(struct weftd *weftd, struct weftd_page *page)
+{
+    write_process(weftd, page);
+    if (weftd->coordinator) write_job(weftd, page);
+    write_engines(weftd, page);
+}

@@ -1,0 +1,33 @@
+/* weftd_page.h - the text of an HTTP page, and the sources of /metrics. Net thread. */
+#ifndef WEFT_SERVER_DAEMON_WEFTD_PAGE_H
+#define WEFT_SERVER_DAEMON_WEFTD_PAGE_H
+
+#include <jansson.h>
+
+#include "server/daemon/weftd.h"
+
+struct weftd_page {
+    struct weft_env *env;
+    char *text; /* owned; moves to the reply */
+    size_t bytes, capacity;
+    bool failed; /* no memory; the reply is 503 */
+};
+/* weftd_page.c; one call appends at most 699 bytes and cuts the rest */
+void weftd_page_print(struct weftd_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void weftd_page_json(struct weftd_page *page, const json_t *root);
+/* Appends a label value, with backslash, quote and newline escaped for Prometheus. */
+void weftd_page_label(struct weftd_page *page, const char *text);
+
+/* weftd_process.c: resources of this process, read from /proc */
+struct weftd_process_usage {
+    double cpu_seconds;   /* user and system time of all threads */
+    double start_seconds; /* since 1970 */
+    uint64_t resident_bytes, open_fds, max_fds;
+};
+/* false: /proc cannot be read; nothing is written */
+bool weftd_process_usage(struct weftd_process_usage *usage_out);
+
+/* weftd_metrics.c */
+void weftd_metrics_write(struct weftd *weftd, struct weftd_page *page);
+
+#endif

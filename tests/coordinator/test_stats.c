@@ -1,0 +1,101 @@
+/* test_stats.c - the figures of the job: members by state, silence, age of a wait. */
+#include "tests/coordinator/coordinator_harness.h"
+
+#define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
+#define WORKER WEFT__CONTROL__ROLE__ROLE_WORKER
+#define SHARD WEFT__CONTROL__ROLE__ROLE_SHARD
+
+static struct weft_coordinator_stats stats_of(const struct harness *h)
+{
+    struct weft_coordinator_stats stats;
+    weft_coordinator_stats(h->coordinator, &stats);
+    return stats;
+}
+
+static void states_of_a_start(void **state)
+{
+    struct harness *h = harness_create(2, 1, NULL);
+    uint64_t c[3];
+    h->now_ns += WEFT_SECONDS(3);
+    assert_int_equal(stats_of(h).start_wait_ns / WEFT_SECONDS(1), 3);
+    c[0] = harness_join(h, WORKER, 0, 1, NULL);
+    c[1] = harness_join(h, WORKER, 1, 1, NULL);
+    harness_endpoints(h, c[1], 1);
+    struct weft_coordinator_stats stats = stats_of(h);
+    assert_string_equal(stats.state, "joining");
+    assert_int_equal(stats.workers.expected, 2);
+    assert_int_equal(stats.workers.joined, 1);
+    assert_int_equal(stats.workers.connecting, 1);
+    assert_int_equal(stats.shards.expected, 1);
+    assert_int_equal(stats.shards.joined + stats.shards.connecting, 0);
+    assert_int_equal(stats.shards.silence_ns, 0);
+    c[2] = harness_join(h, SHARD, 0, 1, NULL);
+    harness_endpoints(h, c[0], 1);
+    harness_endpoints(h, c[2], 1);
+    assert_string_equal(stats_of(h).state, "connecting");
+    for (int i = 0; i < 3; i++) harness_ready(h, c[i]);
+    stats = stats_of(h);
+    assert_string_equal(stats.state, "running");
+    assert_int_equal(stats.workers.ready, 2);
+    assert_int_equal(stats.shards.ready, 1);
+    assert_int_equal(stats.start_wait_ns, 0);
+    assert_int_equal(stats.epoch, 1);
+    harness_free(h);
+}
+
+/* The member that is silent longest counts; a member that has left does not. */
+static void silence(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = harness_create(2, 1, NULL);
+    struct harness_declare declare;
+    harness_run(h, c, 1);
+    h->now_ns += WEFT_SECONDS(4);
+    harness_declare_init(&declare, 0, "fc1");
+    harness_declare(h, c[1], &declare);
+    h->now_ns += WEFT_SECONDS(1);
+    struct weft_coordinator_stats stats = stats_of(h);
+    assert_int_equal(stats.workers.silence_ns / WEFT_SECONDS(1), 5);
+    assert_int_equal(stats.shards.silence_ns / WEFT_SECONDS(1), 5);
+    assert_int_equal(stats.tensors, 1);
+    harness_leave(h, c[0], "done");
+    stats = stats_of(h);
+    assert_int_equal(stats.workers.left, 1);
+    assert_int_equal(stats.workers.silence_ns / WEFT_SECONDS(1), 1);
+    harness_free(h);
+}
+
+static void a_loss_and_its_agreement(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = harness_create_elastic(3, 1);
+    harness_run(h, c, 1);
+    assert_int_equal(stats_of(h).agreement_ns, 0);
+    harness_close(h, c[2], "killed");
+    h->now_ns += WEFT_SECONDS(2);
+    struct weft_coordinator_stats stats = stats_of(h);
+    assert_int_equal(stats.workers.lost, 1);
+    assert_int_equal(stats.workers.ready, 2);
+    assert_int_equal(stats.agreement_ns / WEFT_SECONDS(1), 2);
+    for (int i = 0; i < 2; i++) {
+        Weft__Control__Shrink shrink = WEFT__CONTROL__SHRINK__INIT;
+        Control message = WEFT__CONTROL__CONTROL__INIT;
+        shrink.epoch = 2;
+        message.body_case = BODY(SHRINK);
+        message.shrink = &shrink;
+        harness_deliver(h, c[i], &message);
+    }
+    stats = stats_of(h);
+    assert_int_equal(stats.agreement_ns, 0);
+    assert_int_equal(stats.epoch, 2);
+    assert_int_equal(stats.workers.expected, 2);
+    assert_int_equal(stats.workers.lost, 1);
+    harness_free(h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(states_of_a_start), cmocka_unit_test(silence),
+                                       cmocka_unit_test(a_loss_and_its_agreement)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
