@@ -117,8 +117,8 @@ class Session:
         if self._c == NULL or self._pid != os.getpid():
             return
         atexit.unregister(self.finalize)
-        for memory in list(self._memory):
-            memory._release()
+        for block in list(self._memory):
+            block.disown()
         pointer, self._c = self._c, NULL
         status = lib.weft_finalize(pointer)
         self._open.clear()

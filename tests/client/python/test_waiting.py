@@ -110,14 +110,18 @@ def outlive():
 
     session = weft.init()
     kept, dropped = session.empty(1 << 18, "f32"), session.empty(16)
+    view = memoryview(session.alloc(1 << 20).buffer)  # holds the memory by itself
+    gc.collect()
+    view[:] = bytes([5]) * (1 << 20)
+    session.all_reduce(view, op="max").wait()
     session.all_reduce(kept).wait()
     kept[:] = 3
     del dropped
     session.finalize()
     session.finalize()
-    assert kept.sum() == 3 * (1 << 18)
+    assert kept.sum() == 3 * (1 << 18) and view[-1] == 5
     kept += 1
-    del kept
+    del kept, view
     gc.collect()
 
 
