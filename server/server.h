@@ -143,6 +143,9 @@ struct weftd_options {
     struct weft_config *config;   /* borrowed; required */
 };
 void weftd_options_init(struct weftd_options *options);
+/* Checks options and configuration as weftd_run does before it opens a socket. WEFT_ERR_INVALID,
+ * WEFT_ERR_AUTH: weftd_run would fail with this sentence. */
+enum weft_status weftd_options_check(const struct weftd_options *options, struct weft_error *error);
 /* Returns 0 if the job finished, otherwise 1 after logging one sentence. Handles SIGTERM and SIGINT while it
  * runs. */
 int weftd_run(struct weft_env *env, const struct weftd_options *options);

@@ -29,16 +29,48 @@ static int read_config(const struct cli_command *command, const struct cli_optio
     return 1;
 }
 
+static int print_example(const struct cli_command *command, const struct cli_option *option, const char *text)
+{
+    weft_config_print_example(stdout);
+    return 0;
+}
+
 static int print_config(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
     weft_config_print(option->value, stdout);
     return 0;
 }
 
-/* -1: continue; otherwise the exit status. */
-static int parse(int argc, char **argv, struct weft_config *config, struct weftd_options *options,
-                 const char **secret_file_out)
+struct command_line {
+    struct weft_config *config;
+    struct weftd_options options;
+    const char *secret_file; /* NULL: not given */
+    bool checks;             /* --check-config */
+};
+
+static int check_arguments(const struct command_line *line, char **arguments)
 {
+    const struct weftd_options *options = &line->options;
+    struct weft_error error = {0};
+    if (arguments[0] && (!line->checks || arguments[1]))
+        return tool_usage_error("weftd", "unexpected argument '%s'", arguments[line->checks]);
+    if (options->workers_min && options->coordinator)
+        return tool_usage_error("weftd",
+                                "--min-workers is for the coordinator, and this shard joins the one at %s",
+                                options->coordinator);
+    if (options->workers_min > options->workers)
+        return tool_usage_error("weftd", "--min-workers is at most the number of workers, %u",
+                                options->workers);
+    if (!arguments[0] || weft_config_read_file(line->config, arguments[0], &error) == WEFT_OK) return -1;
+    fprintf(stderr, "weftd: %s\n", error.text);
+    return 1;
+}
+
+/* -1: continue; otherwise the exit status. */
+static int parse(int argc, char **argv, struct command_line *line)
+{
+    struct weft_config *config = line->config;
+    struct weftd_options *options = &line->options;
     uint32_t index = UINT32_MAX, port = UINT32_MAX, http_port = UINT32_MAX; /* not given: UINT32_MAX */
     const struct cli_option table[] = {
         {"workers", 'n', "N", "workers the job waits for", CLI_U32(&options->workers, 1, WEFT_LIMIT_WORKERS)},
@@ -54,7 +86,7 @@ static int parse(int argc, char **argv, struct weft_config *config, struct weftd
          CLI_U32(&options->engines, 1, WEFT_LIMIT_ENGINES)},
         {"job", 'j', "NAME", "name of the job", "WEFT_JOB, then job.name", CLI_TEXT(&options->job)},
         {"secret-file", 0, "FILE", "file with the secret of the job",
-         "WEFT_SECRET, WEFT_SECRET_FILE, then job.secret_file", CLI_TEXT(secret_file_out)},
+         "WEFT_SECRET, WEFT_SECRET_FILE, then job.secret_file", CLI_TEXT(&line->secret_file)},
         {"listen", 0, "HOST", "address to listen on; anything but loopback requires a secret",
          "127.0.0.1 or ::1", CLI_TEXT(&options->listen)},
         {"port", 'p', "PORT", "port of the coordinator; 0: any free one", "server.port",
@@ -67,52 +99,87 @@ static int parse(int argc, char **argv, struct weft_config *config, struct weftd
         {"devices", 0, "LIST", "network devices", "transport.devices", CLI_TEXT(&options->devices)},
         {"config", 0, "FILE", "INI file with options", "", CLI_CALL(read_config, config)},
         {"set", 0, "NAME=VALUE", "one option of the configuration", "", CLI_CALL(set_assignment, config)},
+        {"check-config", 0, NULL,
+         "check the options, the configuration and FILE as at a start, print what is not the default, end",
+         CLI_FLAG(&line->checks)},
         {"help-options", 0, NULL, "list of the options of the configuration", "",
          CLI_CALL(print_config, config)},
+        {"example-config", 0, NULL, "an INI file of all options with their defaults, as comments", "",
+         CLI_CALL(print_example, NULL)},
     };
     const struct cli_command command = {
-        "weftd", "weftd [options]",
+        "weftd", "weftd [options]\n       weftd --check-config [options] [FILE]",
         "One parameter-server shard. Without --coordinator it also coordinates the job.\n", CLI_TABLE(table),
+        .takes_arguments = true,
         .notes =
-            "Exit status: 0 the job ended in order, 1 it did not (one sentence on stderr), 2 wrong usage.\n"};
-    int status = cli_parse(&command, argc, argv, NULL);
+            "Exit status: 0 the job ended in order, 1 it did not (one sentence on stderr), 2 wrong usage.\n"
+            "With --check-config: 0 a start would accept all of it, 1 it would not.\n"};
+    int first, status = cli_parse(&command, argc, argv, &first);
     if (status >= 0) return status;
     if (index != UINT32_MAX) options->index = (int)index;
     if (port != UINT32_MAX) options->port = (int)port;
     if (http_port != UINT32_MAX) options->http_port = (int)http_port;
-    if (options->workers_min && options->coordinator)
-        return tool_usage_error("weftd",
-                                "--min-workers is for the coordinator, and this shard joins the one at %s",
-                                options->coordinator);
-    if (options->workers_min > options->workers)
-        return tool_usage_error("weftd", "--min-workers is at most the number of workers, %u",
-                                options->workers);
-    return -1;
+    return check_arguments(line, argv + first);
+}
+
+/* The command line overrides the configuration: enters its values there, with their source. */
+static enum weft_status override_config(const struct command_line *line, struct weft_error *error)
+{
+    const struct weftd_options *options = &line->options;
+    const char *job_variable = getenv("WEFT_JOB"), *secret_variable = getenv("WEFT_SECRET_FILE");
+    char port[16] = "", engines[16] = "";
+    if (options->port >= 0) snprintf(port, sizeof port, "%d", options->port);
+    if (options->engines > 0) snprintf(engines, sizeof engines, "%u", options->engines);
+    const struct {
+        const char *name, *value, *where;
+    } given[] = {
+        {"job.name", options->job, options->job == job_variable ? "WEFT_JOB" : "--job"},
+        {"job.secret_file", secret_variable, "WEFT_SECRET_FILE"},
+        {"job.secret_file", line->secret_file, "--secret-file"},
+        {"server.listen", options->listen, "--listen"},
+        {"server.port", port, "--port"},
+        {"server.engines", engines, "--engines"},
+        {"transport.lanes", options->lanes, "--lanes"},
+        {"transport.devices", options->devices, "--devices"},
+    };
+    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)
+        if (given[i].value && given[i].value[0])
+            WEFT_TRY(weft_config_set(line->config, given[i].name, given[i].value, given[i].where, error));
+    return WEFT_OK;
+}
+
+static int check_config(const struct command_line *line)
+{
+    struct weft_error error = {0};
+    if (weftd_options_check(&line->options, &error) == WEFT_OK && override_config(line, &error) == WEFT_OK) {
+        weft_config_print_changed(line->config, stdout);
+        return 0;
+    }
+    fprintf(stderr, "weftd: %s\n", error.text);
+    return 1;
 }
 
 int main(int argc, char **argv)
 {
     struct weft_env *env = weft_env_system();
-    struct weft_config *config;
+    struct command_line line = {0};
     struct weft_error error = {0};
-    struct weftd_options options;
-    const char *secret_file = NULL;
     char *secret = NULL;
     signal(SIGPIPE, SIG_IGN);
-    if (weft_config_load(env, &config, &error) != WEFT_OK) {
+    if (weft_config_load(env, &line.config, &error) != WEFT_OK) {
         fprintf(stderr, "weftd: %s\n", error.text);
         return 1;
     }
-    weftd_options_init(&options);
-    options.config = config;
-    if (getenv("WEFT_JOB") && getenv("WEFT_JOB")[0]) options.job = getenv("WEFT_JOB");
-    int status = parse(argc, argv, config, &options, &secret_file);
-    if (status < 0 && !tool_read_secret("weftd", secret_file, config, &secret)) status = 1;
+    weftd_options_init(&line.options);
+    line.options.config = line.config;
+    if (getenv("WEFT_JOB") && getenv("WEFT_JOB")[0]) line.options.job = getenv("WEFT_JOB");
+    int status = parse(argc, argv, &line);
+    if (status < 0 && !tool_read_secret("weftd", line.secret_file, line.config, &secret)) status = 1;
     if (status < 0) {
-        options.secret = secret;
-        status = weftd_run(env, &options);
+        line.options.secret = secret;
+        status = line.checks ? check_config(&line) : weftd_run(env, &line.options);
     }
     free(secret);
-    weft_config_free(config);
+    weft_config_free(line.config);
     return status;
 }

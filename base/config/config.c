@@ -266,3 +266,30 @@ void weft_config_print(const struct weft_config *config, FILE *out)
                 value->where ? value->where : "default");
     }
 }
+
+static bool is_default(const struct weft_config *config, size_t index)
+{
+    const struct weft_option *option = &weft_option_table[index];
+    const struct value *value = &config->values[index];
+    struct weft_error error = {0};
+    uint64_t number = 0;
+    if (option->type == WEFT_OPTION_TEXT) return strcmp(value->text, option->default_text) == 0;
+    (void)config_value_parse(option, option->default_text, &number, &error);
+    return value->number == number;
+}
+
+void weft_config_print_changed(const struct weft_config *config, FILE *out)
+{
+    int name_columns = 0, value_columns = 0;
+    for (size_t i = 0; i < config->count; i++) {
+        if (is_default(config, i)) continue;
+        const int name_length = (int)strlen(weft_option_table[i].name);
+        const int value_length = (int)strlen(config->values[i].text);
+        if (name_length > name_columns) name_columns = name_length;
+        if (value_length > value_columns) value_columns = value_length;
+    }
+    for (size_t i = 0; i < config->count; i++)
+        if (!is_default(config, i))
+            fprintf(out, "%-*s = %-*s  (%s)\n", name_columns, weft_option_table[i].name, value_columns,
+                    config->values[i].text, config->values[i].where ? config->values[i].where : "default");
+}

@@ -60,5 +60,11 @@ uint64_t weft_config_u64(const struct weft_config *config, const char *name); /*
 bool weft_config_bool(const struct weft_config *config, const char *name);
 /* Prints all options: name, value, source, default, range, help. */
 void weft_config_print(const struct weft_config *config, FILE *out);
+/* Prints one line `module.name = value  (source)` for each value that is not the default, with the equals
+ * signs in one column. Texts that mean the same number or switch are equal. */
+void weft_config_print_changed(const struct weft_config *config, FILE *out);
+/* Prints an INI file of all options with their help and allowed values; each option is a comment with its
+ * default. weft_config_read_file accepts the file and changes no value. (config_example.c) */
+void weft_config_print_example(FILE *out);
 
 #endif

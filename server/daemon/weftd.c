@@ -30,12 +30,11 @@ void weftd_options_init(struct weftd_options *options)
 
 /* ---- options ---- */
 
-static enum weft_status complete_options(struct weftd *weftd, const struct weftd_options *given,
+static enum weft_status complete_options(const struct weftd_options *given, struct weftd_options *options,
                                          struct weft_error *error)
 {
     WEFT_ASSERT(given->size == sizeof *given && given->config);
     const struct weft_config *config = given->config;
-    struct weftd_options *options = &weftd->options;
     *options = *given;
     if (!options->job) options->job = weft_config_text(config, "job.name");
     if (!options->listen) options->listen = weft_config_text(config, "server.listen");
@@ -55,7 +54,17 @@ static enum weft_status complete_options(struct weftd *weftd, const struct weftd
             options->coordinator);
     if (!options->coordinator && options->shards == 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "a job coordinated by a shard has at least 1 shard");
-    return WEFT_OK;
+    WEFT_TRY(weft_listen_check(options->listen, options->secret, error));
+    return weft_devices_check(options->devices, options->secret, error);
+}
+
+enum weft_status weftd_options_check(const struct weftd_options *given, struct weft_error *error)
+{
+    struct weftd_options options;
+    char host[256];
+    uint16_t port;
+    WEFT_TRY(complete_options(given, &options, error));
+    return options.coordinator ? weft_host_port_parse(options.coordinator, host, &port, error) : WEFT_OK;
 }
 
 /* ---- start ---- */
@@ -109,8 +118,6 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
 {
     char host[256], shown[300], ports[900] = "";
     uint16_t port = 0, http_port = 0;
-    WEFT_TRY(weft_listen_check(weftd->options.listen, weftd->options.secret, error));
-    WEFT_TRY(weft_devices_check(weftd->options.devices, weftd->options.secret, error));
     reachable_host(weftd->options.listen, shown, sizeof shown);
     if (weftd->options.coordinator) {
         WEFT_TRY(weft_host_port_parse(weftd->options.coordinator, host, &port, error));
@@ -231,7 +238,7 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
                             struct weft_error *error)
 {
     struct interrupt_request request = {.weftd = NULL};
-    WEFT_TRY(complete_options(weftd, options, error));
+    WEFT_TRY(complete_options(options, &weftd->options, error));
     weftd->wake_fd = weftd->env->virtual_time ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (weftd->wake_fd < 0 && !weftd->env->virtual_time)
         return weft_error_set(error, weft_limit_status("the main loop", errno), "cannot start: %s",

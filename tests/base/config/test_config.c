@@ -80,6 +80,31 @@ static void every_row_of_the_table_is_sound(void **state)
     weft_config_free(load()); /* every default parses and is in range */
 }
 
+static void the_example_is_a_file_that_changes_nothing(void **state)
+{
+    struct weft_config *config = load();
+    struct weft_error error = {0};
+    char changed[2000] = "", text[64 * 1024];
+    FILE *example = fopen(path, "w+");
+    assert_non_null(example);
+    weft_config_print_example(example);
+    rewind(example);
+    text[fread(text, 1, sizeof text - 1, example)] = 0;
+    assert_int_equal(fclose(example), 0);
+    for (const struct weft_option *option = weft_option_table; option->name; option++) {
+        char line[200];
+        snprintf(line, sizeof line, "\n;%s =%s%s\n", strchr(option->name, '.') + 1,
+                 option->default_text[0] ? " " : "", option->default_text);
+        if (!strstr(text, line)) fail_msg("the example lacks %s", line);
+    }
+    if (weft_config_read_file(config, path, &error) != WEFT_OK) fail_msg("%s", error.text);
+    FILE *out = fmemopen(changed, sizeof changed, "w");
+    weft_config_print_changed(config, out);
+    assert_int_equal(fclose(out), 0);
+    assert_string_equal(changed, "");
+    weft_config_free(config);
+}
+
 /* One setting that must be refused with a status and with each of the words in its sentence. */
 static void refuse(const char *name, const char *value, enum weft_status status, const char *words)
 {
@@ -241,7 +266,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(later_sources_win),
-        TEST(every_row_of_the_table_is_sound),
+        TEST(the_example_is_a_file_that_changes_nothing), TEST(every_row_of_the_table_is_sound),
         TEST(mistakes_get_a_sentence),
         TEST(good_values_are_exact),
         TEST(files_are_refused_with_path_and_line),

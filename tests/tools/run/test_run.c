@@ -115,14 +115,42 @@ static void usage(void **state)
     expect(WORDS(weftd, "-c", "nowhere"), 1, "'nowhere' is no address", NULL);
     expect(WORDS(weftd, "-c", "127.0.0.1:1", "-p", "5"), 1, "a port is for the coordinator in this process",
            NULL);
+    expect(WORDS(weftd, "extra", "--check-config", "more"), 2, "unexpected argument 'more'", NULL);
     expect(WORDS(weftd, "--port-file", "/nonexistent/ports"), 1,
            "cannot write the port file /nonexistent/ports: No such file", NULL);
 }
 
-static void write_rows(const char *path, const char *rows)
+static void write_file(const char *path, const char *text)
 {
     FILE *file = fopen(path, "w");
-    if (!file || fputs(rows, file) < 0 || fclose(file) != 0) fail_msg("cannot write %s", path);
+    if (!file || fputs(text, file) < 0 || fclose(file) != 0) fail_msg("cannot write %s", path);
+}
+
+/* `weftd --check-config` refuses what a start refuses, and prints each changed value with its source. */
+static void check_config(void **state)
+{
+    char path[600], line[1400];
+    char *directory = temp_dir_make();
+    snprintf(path, sizeof path, "%s/weft.ini", directory);
+    write_file(path, "[server]\nheartbeat = 10s\n\n[transport]\nlanes = tcp,self\n");
+    snprintf(line, sizeof line,
+             "transport.lanes  = tcp,self  (%s)\nserver.heartbeat = 10s       (%s)\n", path, path);
+    expect(WORDS(weftd, "--check-config", path), 0, line, NULL);
+    expect(WORDS(weftd, "--check-config", "--config", path, "-p", "7000"), 0,
+           "server.port      = 7000      (--port)\n", "server.heartbeat = 10s       (");
+    expect(WORDS("env", "WEFT_JOB=demo", "WEFT_SERVER_ENGINES=2", weftd, "--check-config"), 0,
+           "job.name       = demo  (WEFT_JOB)\nserver.engines = 2     (WEFT_SERVER_ENGINES)\n", NULL);
+    write_file(path, "[server]\nheartbeat = 30000\n[client]\n\nskip_nonfinite = off\n");
+    expect(WORDS("sh", "-c", "test -z \"$($0 --check-config $1)\"", weftd, path), 0, NULL, NULL);
+    write_file(path, "[server]\nheartbeats = 10s\n");
+    snprintf(line, sizeof line, "weftd: %s:2: there is no option server.heartbeats; did you mean", path);
+    expect(WORDS(weftd, "--check-config", path), 1, line, NULL);
+    write_file(path, "[server]\nlisten = 0.0.0.0\n");
+    expect(WORDS(weftd, "--check-config", path), 1, "will not listen on 0.0.0.0 without a job secret", NULL);
+    expect(WORDS(weftd, "--check-config", "--devices", "eth0"), 1, "secret", NULL);
+    expect(WORDS(weftd, "--check-config", "-c", "nowhere"), 1, "'nowhere' is no address", NULL);
+    expect(WORDS(weftd, "--check-config", "/nonexistent.ini"), 1, "/nonexistent.ini cannot be opened", NULL);
+    temp_dir_remove(directory);
 }
 
 /* `weft bench compare`: exit statuses and messages about wrong usage; text that looks like a file name is
@@ -134,9 +162,9 @@ static void bench_compare(void **state)
     snprintf(a, sizeof a, "%s/a.json", directory);
     snprintf(b, sizeof b, "%s/b.json", directory);
     snprintf(wrong, sizeof wrong, "%s/wrong.json", directory);
-    write_rows(a, "{\"op\": \"x\", \"time_us\": 4}\n");
-    write_rows(b, "{\"op\": \"x\", \"time_us\": 6}\nnoise\n");
-    write_rows(wrong, "{\"op\": \"x\", \"time_us\": 4, \"wrong\": 7}\n{\"op\": \"y\", \"time_us\": 4}\n");
+    write_file(a, "{\"op\": \"x\", \"time_us\": 4}\n");
+    write_file(b, "{\"op\": \"x\", \"time_us\": 6}\nnoise\n");
+    write_file(wrong, "{\"op\": \"x\", \"time_us\": 4, \"wrong\": 7}\n{\"op\": \"y\", \"time_us\": 4}\n");
     expect(WORDS(weft, "bench", "compare", "--help"), 0, "A.json B.json", "Exit status");
     expect(WORDS(weft, "bench", "compare", a, b), 3, "1.500", "SLOWER");
     expect(WORDS(weft, "bench", "compare", a, b), 3, "0 faster, 1 slower, 0 within the noise", "1 lines of");
@@ -606,7 +634,8 @@ int main(int argc, char **argv)
         return 2;
     }
     unsetenv("WEFT_SECRET"), unsetenv("WEFT_SECRET_FILE"), unsetenv("WEFT_JOB"), unsetenv("WEFT_CONFIG");
-    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(every_command),
+    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(check_config),
+                                             cmocka_unit_test(every_command),
                                              cmocka_unit_test(old_names), cmocka_unit_test(bench_words),
                                              cmocka_unit_test(bench_compare)};
     const struct CMUnitTest job_tests[] = {cmocka_unit_test(in_order),
