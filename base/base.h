@@ -18,6 +18,7 @@
 #include "base/os/library.h"
 #include "base/os/system_limit.h"
 #include "base/config/launcher.h"
+#include "base/config/secret_file.h"
 #include "base/list.h"
 #include "base/little_endian.h"
 #include "base/loop/loop.h"

@@ -1,15 +1,12 @@
 /* common.c - usage errors, numbers and the secret of the job, the same for every command. */
 #include "tools/common.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/proto.h"
-
-#define SECRET_BYTES_MAX 4096
 
 int tool_usage_error(const char *command, const char *format, ...)
 {
@@ -42,23 +39,13 @@ bool tool_parse_number(const char *command, const char *option, const char *text
 
 static bool read_file(const char *command, const char *path, char **secret_out)
 {
-    char text[SECRET_BYTES_MAX + 2];
-    FILE *file = fopen(path, "re");
-    if (!file) {
-        fprintf(stderr, "%s: cannot read the secret file %s: %s\n", command, path, strerror(errno));
+    char secret[WEFT_SECRET_BYTES_MAX + 1];
+    struct weft_error error = {0};
+    if (weft_secret_file_read(path, secret, &error) != WEFT_OK) {
+        fprintf(stderr, "%s: %s\n", command, error.text);
         return false;
     }
-    size_t bytes = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[bytes] = 0;
-    size_t length = strlen(text);
-    while (length && strchr(" \t\r\n", text[length - 1])) text[--length] = 0;
-    if (length == 0 || bytes > SECRET_BYTES_MAX) {
-        fprintf(stderr, "%s: the secret file %s is %s\n", command, path,
-                length ? "longer than 4096 bytes" : "empty");
-        return false;
-    }
-    *secret_out = strdup(text);
+    *secret_out = strdup(secret);
     return *secret_out != NULL;
 }
 

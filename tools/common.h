@@ -19,8 +19,8 @@ bool tool_parse_number(const char *command, const char *option, const char *text
                        uint64_t *value_out);
 
 /* Reads the secret of the job: `path` if given, else WEFT_SECRET, else the file WEFT_SECRET_FILE, else
- * job.secret_file of `config` (may be NULL), else none (*secret_out is NULL). Whitespace at the end of a file
- * is removed. Free with free(). False: a sentence is on stderr. */
+ * job.secret_file of `config` (may be NULL), else none (*secret_out is NULL). A file is read as by
+ * weft_secret_file_read. Free with free(). False: a sentence is on stderr. */
 bool tool_read_secret(const char *command, const char *path, const struct weft_config *config,
                       char **secret_out);
 

@@ -77,7 +77,7 @@ class Auto(harness.JobTest):
             rows = [json.loads(line) for line in self.log(group, "worker0").splitlines()]
             self.assertEqual([row["wrong"] for row in rows], [0] * 4)
         other = self.path("other")
-        with open(other, "w", encoding="ascii") as file:
+        with open(os.open(other, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
             file.write("another secret altogether")
         group = self.group("p2p-other")
         jobs.start_by_hand(harness.PROGRAMS, group, 1, 2, lambda rank: words + (["--secret-file", other] if rank else []), network)

@@ -27,7 +27,7 @@ class Doctor(unittest.TestCase):
     def path(self, name, text=None):
         path = os.path.join(self.directory, name)
         if text is not None:
-            with open(path, "w", encoding="utf-8") as file:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
         return path
 
@@ -126,7 +126,7 @@ class Doctor(unittest.TestCase):
         return found[0]
 
     def test_secrets_must_agree_and_clients_stop_nobody(self):
-        right, wrong = self.path("right", "the secret\n"), self.path("wrong", "another\n")
+        right, wrong = self.path("right", "the secret of this job\n"), self.path("wrong", "another secret altogether\n")
         _, port = self.listen("127.0.0.1", "--secret-file", right)
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]  # send nothing
         clients[0].sendall(os.urandom(300))
@@ -139,7 +139,7 @@ class Doctor(unittest.TestCase):
 
     def test_more_clients_than_places_and_one_that_trickles(self):
         """Unauthenticated clients use all slots, further ones connect, and one sends a byte from time to time; none of them ends --once."""
-        secret = self.path("secret", "the secret\n")
+        secret = self.path("secret", "the secret of this job\n")
         process, port = self.listen("127.0.0.1", "--secret-file", secret, "--once", "--deadline", "20")
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
         clients[-1].sendall(b"d")
@@ -194,7 +194,7 @@ class Doctor(unittest.TestCase):
         reason = netns.allowed()
         if reason:
             self.skipTest(f"cannot make namespaces: {reason}")
-        secret = self.path("secret", "the secret\n")
+        secret = self.path("secret", "the secret of this job\n")
         with netns.Network(["here", "there"], "1gbit") as network:
             address = network.address("there")
             _, port = self.listen(address, "--once", "--secret-file", secret, prefix=network.command("there", []))
@@ -213,7 +213,7 @@ class Doctor(unittest.TestCase):
         reason = netns.allowed()
         if reason:
             self.skipTest(f"cannot make namespaces: {reason}")
-        secret = self.path("secret", "the secret\n")
+        secret = self.path("secret", "the secret of this job\n")
         with netns.Network(["here", "there"], "1gbit") as network:
             address = network.address("there")
             words = ("--secret-file", secret, "--deadline", "2", "--transport", "ucx:tcp")

@@ -47,7 +47,7 @@ class Ipv6(harness.JobTest):
         """localhost resolves to ::1; a wildcard listens on it."""
         ports = self.path("ports")
         secret = self.path("secret")
-        with open(secret, "w") as file:
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
             file.write("a secret of this test\n")
         group = self.group()
         environment = {"WEFT_JOB": "demo", "WEFT_RANK": "0", "WEFT_SECRET_FILE": secret, "WEFT_DEADLINE_MS": "30000"}

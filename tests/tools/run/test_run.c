@@ -110,6 +110,7 @@ static void usage(void **state)
     expect(WORDS(weftd, "--set", "server.prot=1"), 2, "server.prot", NULL);
     expect(WORDS(weftd, "--secret-file", "/nonexistent/secret"), 1,
            "cannot read the secret file /nonexistent/secret: No such file", NULL);
+    expect(WORDS(weftd, "--secret-file", "/dev/null"), 1, "one line of 16 to 4096 characters", NULL);
     expect(WORDS(weftd, "--listen", "0.0.0.0"), 1, "will not listen on 0.0.0.0 without a job secret", NULL);
     expect(WORDS(weftd, "--listen", "::"), 1, "will not listen on ::", NULL);
     expect(WORDS(weftd, "-c", "nowhere"), 1, "'nowhere' is no address", NULL);
