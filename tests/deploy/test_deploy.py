@@ -186,5 +186,40 @@ class Slurm(DeployTest):
             self.assertIn("the trainer is missing", self.call("bash", path, expect=2).stderr)
 
 
+class Kubernetes(DeployTest):
+    FOLDER = os.path.join(DEPLOY, "kubernetes")
+
+    def resources(self):
+        return re.findall(r"^  - (\S+\.yaml)$", read("kubernetes", "kustomization.yaml"), flags=re.M)
+
+    def test_every_file_is_a_resource(self):
+        self.assertEqual(sorted(self.resources() + ["kustomization.yaml"]), sorted(os.listdir(self.FOLDER)))
+
+    def test_resources_fit_the_schema(self):
+        self.need("kubernetes-validate")
+        for name in self.resources():
+            self.call("kubernetes-validate", "--strict", os.path.join(self.FOLDER, name))
+
+    def test_weftd_accepts_the_command_of_each_shard(self):
+        """Runs the container's script with a weftd that only checks."""
+        text = read("kubernetes", "shards.yaml")
+        script = re.search(r"args:\n +- \|\n((?: {14}.*\n)+)", text)[1]
+        values = dict(re.findall(r"- \{name: (\w+), value: \"?([^\"}]*)\"?\}", text))
+        secret = self.write("secret", "0123456789abcdef0123456789abcdef\n")
+        os.chmod(secret, 0o440)
+        os.chmod(self.write("weftd", f'#!/bin/sh\nexec {WEFTD} --check-config "$@"\n'), 0o755)
+        values.update(WEFT_SECRET_FILE=secret, POD_IP="10.0.0.1", PATH=self.directory + ":" + os.environ["PATH"])
+        for ordinal in ("0", "1", "11"):
+            done = self.call("/bin/sh", "-euc", script, HOSTNAME="weftd-" + ordinal, **values)
+            self.assertRegex(done.stdout, r"(?m)^job.name +=  *train +\(WEFT_JOB\)$")
+            self.assertRegex(done.stdout, r"(?m)^server.listen +=  *10.0.0.1 +\(--listen\)$")
+
+    def test_numbers_agree(self):
+        shards, workers = read("kubernetes", "shards.yaml"), read("kubernetes", "workers.yaml")
+        self.assertEqual(re.search(r"replicas: (\d+)", shards)[1], re.search(r'SHARDS, value: "(\d+)"', shards)[1])
+        number = re.search(r'WORKERS, value: "(\d+)"', shards)[1]
+        self.assertEqual(re.findall(r"(?:completions|parallelism): (\d+)", workers), [number, number])
+
+
 if __name__ == "__main__":
     unittest.main()
