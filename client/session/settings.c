@@ -16,8 +16,6 @@
 #include "proto/proto.h"
 #include "weft/weft.h"
 
-#define SECRET_BYTES_MAX 1024u
-
 _Static_assert(WEFT_LAUNCHER_RANKS_MAX == WEFT_LIMIT_WORKERS, "base cannot include proto/limits.h");
 
 static const struct weft_options DEFAULTS = {.size = sizeof DEFAULTS, .rank = -1};
@@ -104,20 +102,9 @@ static enum weft_status resolve_coordinator(struct weft_env *env, struct chosen 
 static enum weft_status read_secret_file(struct weft_env *env, const char *path, char **secret_out,
                                          struct weft_error *error)
 {
-    char text[SECRET_BYTES_MAX + 2];
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return weft_error_set(error, WEFT_ERR_IO, "cannot read the secret file %.200s: %s", path,
-                              strerror(errno));
-    size_t bytes = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[bytes] = 0;
-    while (bytes > 0 && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r')) text[--bytes] = 0;
-    if (bytes == 0 || bytes > SECRET_BYTES_MAX || strlen(text) != bytes)
-        return weft_error_set(error, WEFT_ERR_INVALID,
-                              "the secret file %.200s must hold one line of 1 to %u characters", path,
-                              SECRET_BYTES_MAX);
-    *secret_out = weft_alloc_text(env, text);
+    char secret[WEFT_SECRET_BYTES_MAX + 1];
+    WEFT_TRY(weft_secret_file_read(path, secret, error));
+    *secret_out = weft_alloc_text(env, secret);
     return *secret_out
                ? WEFT_OK
                : (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the settings");
@@ -128,9 +115,9 @@ static enum weft_status resolve_secret(struct weft_env *env, const struct weft_o
 {
     const char *direct = options->secret && options->secret[0] ? options->secret : environment("WEFT_SECRET");
     if (direct) {
-        if (strlen(direct) > SECRET_BYTES_MAX)
-            return weft_error_set(error, WEFT_ERR_INVALID, "the job secret is longer than %u characters",
-                                  SECRET_BYTES_MAX);
+        if (strlen(direct) > WEFT_SECRET_BYTES_MAX)
+            return weft_error_set(error, WEFT_ERR_INVALID, "the job secret is longer than %d characters",
+                                  WEFT_SECRET_BYTES_MAX);
         settings->secret = weft_alloc_text(env, direct);
         if (!settings->secret) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the settings");
         return WEFT_OK;
