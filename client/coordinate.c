@@ -19,8 +19,6 @@
 #include "client/session/wait.h"
 
 #define LOOK_NS WEFT_SECONDS(1)       /* at the process that listens at a port of the list */
-#define REPORT_FIRST_NS WEFT_MS(1500) /* as in init_wait.c */
-#define REPORT_PERIOD_NS WEFT_SECONDS(10)
 
 /* Writes "30500, 31500". */
 static void list_ports(const struct client_settings *settings, char *out, size_t out_bytes)
@@ -112,7 +110,7 @@ static void report(struct weft_session *session, const char *seen)
 {
     const struct client_settings *settings = &session->settings;
     const uint64_t now_ns = weft_now_ns(session->env);
-    session->init_wait.report_ns = weft_deadline_ns(now_ns, REPORT_PERIOD_NS);
+    session->init_wait.report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
     weft_log(session->env, WEFT_LOG_WARN, "client",
              "rank %d has waited %.1f s in weft_init: rank 0, which coordinates job %.100s, does not listen "
              "at %.100s yet (%.300s)",
@@ -124,7 +122,7 @@ static enum weft_status search(struct weft_session *session, uint64_t until_ns)
 {
     struct client_settings *settings = &session->settings;
     char seen[400] = "", ports[80];
-    session->init_wait.report_ns = weft_deadline_ns(session->init_wait.began_ns, REPORT_FIRST_NS);
+    session->init_wait.report_ns = weft_deadline_ns(session->init_wait.began_ns, WEFT_WAIT_REASON_FIRST_NS);
     for (;;) {
         const uint64_t now_ns = weft_now_ns(session->env);
         const uint64_t next_ns =

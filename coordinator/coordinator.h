@@ -55,6 +55,10 @@ void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t paus
 /* JSON of members, tensors and state, allocated with the env; NULL without memory. */
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator);
 
+/* Names of the states of a job: "joining", "connecting", "running", "ended". */
+#define WEFT_COORDINATOR_STATES 4u
+extern const char *const weft_coordinator_states[WEFT_COORDINATOR_STATES];
+
 /* Figures of the job for monitoring. Members are counted by the state names of the status. */
 struct weft_coordinator_role_stats {
     uint64_t expected; /* members of the membership in force; at the start: that the job waits for */
@@ -62,7 +66,7 @@ struct weft_coordinator_role_stats {
     uint64_t silence_ns; /* longest time since the last message of a connected member; 0: no member */
 };
 struct weft_coordinator_stats {
-    const char *state; /* "joining", "connecting", "running", "ended"; static */
+    const char *state; /* one of weft_coordinator_states */
     struct weft_coordinator_role_stats workers, shards;
     uint64_t epoch, tensors;
     uint64_t start_wait_ns; /* time that the job has waited to begin; 0: it has begun or ended */
@@ -126,7 +130,7 @@ enum weft_status weft_coordinator_find(struct weft_env *env, const char *host, c
                                        uint32_t count, const char *job, uint64_t timeout_ns,
                                        uint16_t *port_out, char *seen, size_t seen_bytes);
 
-/* Times of the reports about missing members, from the start of the wait. */
+/* Times of the reports about missing members, from the start of the wait: the first is logged within 2 s. */
 #define WEFT_WAIT_REASON_FIRST_NS WEFT_MS(1500)
 #define WEFT_WAIT_REASON_PERIOD_NS WEFT_SECONDS(10)
 

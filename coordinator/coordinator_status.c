@@ -68,10 +68,12 @@ static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
                      (int)tensor->announced, "freed", (int)(tensor->freed_count > 0));
 }
 
+const char *const weft_coordinator_states[WEFT_COORDINATOR_STATES] = {"joining", "connecting", "running",
+                                                                      "ended"};
+
 const char *coordinator_state_name(enum coordinator_state state)
 {
-    static const char *const names[] = {"", "joining", "connecting", "running", "ended"};
-    return names[state];
+    return weft_coordinator_states[state - COORDINATOR_JOINING];
 }
 
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator)

@@ -13,7 +13,6 @@
 
 #define POLL_NS WEFT_MS(20)
 #define DRAIN_NS WEFT_SECONDS(2) /* from the end of the job, for members that do not close */
-#define REPORT_NS WEFT_SECONDS(10)
 
 struct weft_coordinator_thread {
     struct weft_env *env;
@@ -50,7 +49,7 @@ static void mark_drained(struct weft_coordinator_thread *thread)
 static void report(struct weft_coordinator_thread *thread, uint64_t now_ns)
 {
     char text[480];
-    thread->report_ns = weft_deadline_ns(now_ns, REPORT_NS);
+    thread->report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
     weft_coordinator_server_describe_active(thread->server, text, sizeof text);
     if (text[0])
         weft_log(thread->env, WEFT_LOG_WARN, "coordinator",
@@ -78,7 +77,7 @@ static void on_wait(struct weft_command *command)
     if (thread->is_waited_for) return;
     thread->is_waited_for = true;
     thread->wait_ns = weft_now_ns(thread->env);
-    thread->report_ns = weft_deadline_ns(thread->wait_ns, REPORT_NS);
+    thread->report_ns = weft_deadline_ns(thread->wait_ns, WEFT_WAIT_REASON_PERIOD_NS);
     if (weft_net_timer_periodic(thread->net, POLL_NS, check_drained, thread) < 0)
         mark_drained(thread); /* without a timer the wait would last until its limit */
 }

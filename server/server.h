@@ -117,8 +117,8 @@ struct weft_shard_engine_stats {
     uint64_t receive_bytes_max;
     uint64_t rounds_open;          /* chunks with a round that has a contribution and is not closed */
     uint64_t oldest_round_ns;      /* time since the first contribution of the oldest open round; 0: none */
+    uint64_t oldest_round_missing; /* workers that have not contributed to the oldest open round */
     uint64_t last_round_ns; /* time since the last contribution to the round that closed last; 0: none has */
-    uint64_t oldest_round_missing; /* workers that have not contributed to that round */
 };
 void weft_shard_engine_stats(const struct weft_shard_engine *engine,
                              struct weft_shard_engine_stats *stats_out);

@@ -52,7 +52,7 @@ struct client_creation *client_creation_new(struct weft_session *session, const 
                                             uint32_t ranks, uint64_t tag);
 /* Begins to call the members. An error that it finds fails the session. Caller's thread; does not block. */
 void client_creation_start(struct client_creation *creation);
-/* Formats which members have not called: "rank 3 (hostb, pid 41) and 2 more of 8 members". Any thread. */
+/* Formats which members have not called: "rank 3 (hostb, pid 41), rank 5 (hostb, pid 42)". Any thread. */
 void client_creation_describe_missing(const struct client_creation *creation, char *out, size_t out_bytes);
 /* The engine does not use it: complete, released, or the engine has ended. Caller's thread. */
 void client_creation_free(struct client_creation *creation);

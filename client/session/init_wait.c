@@ -14,8 +14,6 @@
 #include "client/session/settings.h"
 #include "client/session/wait.h"
 
-#define REPORT_FIRST_NS WEFT_MS(1500) /* logged within 2 s */
-#define REPORT_PERIOD_NS WEFT_SECONDS(10)
 
 struct phase_condition {
     struct weft_session *session;
@@ -32,7 +30,7 @@ static bool phase_reached(void *context)
 void client_init_wait_begin(struct weft_session *session)
 {
     session->init_wait.began_ns = weft_now_ns(session->env);
-    session->init_wait.report_ns = weft_deadline_ns(session->init_wait.began_ns, REPORT_FIRST_NS);
+    session->init_wait.report_ns = weft_deadline_ns(session->init_wait.began_ns, WEFT_WAIT_REASON_FIRST_NS);
 }
 
 static void report(struct weft_session *session, struct phase_condition *condition)
@@ -40,7 +38,7 @@ static void report(struct weft_session *session, struct phase_condition *conditi
     const struct client_settings *settings = &session->settings;
     const uint64_t now_ns = weft_now_ns(session->env);
     const double seconds = (double)weft_elapsed_ns(session->init_wait.began_ns, now_ns) / 1e9;
-    session->init_wait.report_ns = weft_deadline_ns(now_ns, REPORT_PERIOD_NS);
+    session->init_wait.report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
     if (client_control_phase(&session->control) >= CLIENT_WELCOME) {
         char missing[320];
         client_control_wait_reason(session, missing, sizeof missing);
@@ -52,7 +50,7 @@ static void report(struct weft_session *session, struct phase_condition *conditi
                  "weft_init has waited %.1f s: the process at %s:%u accepts connections and does not answer; "
                  "is it weftd or weft run?",
                  seconds, settings->host, settings->port);
-    } else if (now_ns >= weft_deadline_ns(session->init_wait.began_ns, REPORT_PERIOD_NS)) {
+    } else if (now_ns >= weft_deadline_ns(session->init_wait.began_ns, WEFT_WAIT_REASON_PERIOD_NS)) {
         weft_log(session->env, WEFT_LOG_WARN, "client",
                  "weft_init has waited %.1f s: no process listens at %s:%u, where weftd or weft run "
                  "coordinates job %.100s; without them WEFT_RANKS makes rank 0 coordinate",

@@ -163,13 +163,13 @@ static void write_members(const struct weftd *weftd, const struct weft_coordinat
 
 static void write_job(const struct weftd *weftd, struct weftd_page *page)
 {
-    static const char *const states[] = {"joining", "connecting", "running", "ended"};
     struct weft_coordinator_stats stats;
     weft_coordinator_server_stats(weftd->coordinator, &stats);
     write_head(page, "weft_job_state", "gauge", "1 for the state of the job, 0 for every other state.");
-    for (size_t i = 0; i < COUNT(states); i++) {
+    for (size_t i = 0; i < WEFT_COORDINATOR_STATES; i++) {
+        const char *state = weft_coordinator_states[i];
         write_name(page, weftd, "weft_job_state");
-        weftd_page_print(page, ",state=\"%s\"} %d\n", states[i], strcmp(states[i], stats.state) == 0);
+        weftd_page_print(page, ",state=\"%s\"} %d\n", state, strcmp(state, stats.state) == 0);
     }
     for (size_t m = 0; m < COUNT(job_metrics); m++) {
         write_head(page, job_metrics[m].name, job_metrics[m].kind, job_metrics[m].help);

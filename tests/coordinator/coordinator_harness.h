@@ -1,7 +1,7 @@
 /* coordinator_harness.h - a coordinator with simulated connections, clock and random numbers. Every message
  * it sends is packed and unpacked, as over a socket, and waits in the connection's inbox. */
-#ifndef WEFT_TESTS_SERVER_COORDINATOR_COORDINATOR_HARNESS_H
-#define WEFT_TESTS_SERVER_COORDINATOR_COORDINATOR_HARNESS_H
+#ifndef WEFT_TESTS_COORDINATOR_COORDINATOR_HARNESS_H
+#define WEFT_TESTS_COORDINATOR_COORDINATOR_HARNESS_H
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "server/server.h"
+#include "tests/coordinator/control_member.h"
 #include "tests/lib/check.h"
 
 #define STEPS_MAX 2000 /* of 10 ms: a limit, not a wait */
@@ -69,39 +70,23 @@ static void bench_end(struct bench *bench, struct seat *seats, int count)
         if (!(condition)) fail_msg("never came true: %s", #condition);                 \
     } while (0)
 
-static void send_endpoints(struct seat *seat)
-{
-    ProtobufCBinaryData address = {4, (uint8_t *)"addr"};
-    Weft__Control__Endpoints endpoints = WEFT__CONTROL__ENDPOINTS__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    endpoints.n_addresses = 1;
-    endpoints.addresses = &address;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_ENDPOINTS;
-    message.endpoints = &endpoints;
-    assert_int_equal(weft_control_client_send(seat->member, &message), WEFT_OK);
-}
-
 static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
 {
     struct seat *seat = context;
     seat->welcome = *welcome;
     seat->welcomed = true;
-    if (seat->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER) send_endpoints(seat);
+    if (seat->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER)
+        assert_int_equal(control_member_send_endpoints(seat->member), WEFT_OK);
 }
 
 static void on_message(void *context, const Weft__Control__Control *message)
 {
     struct seat *seat = context;
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ROSTER) {
-        Weft__Control__Ready ready = WEFT__CONTROL__READY__INIT;
-        Weft__Control__Control answer = WEFT__CONTROL__CONTROL__INIT;
         seat->roster = true;
         seat->members = message->roster->n_members;
         snprintf(seat->coordinator, sizeof seat->coordinator, "%s", message->roster->coordinator);
-        ready.epoch = message->roster->epoch;
-        answer.body_case = WEFT__CONTROL__CONTROL__BODY_READY;
-        answer.ready = &ready;
-        (void)weft_control_client_send(seat->member, &answer);
+        (void)control_member_send_ready(seat->member, message->roster);
     }
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_GO) seat->go = true;
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST) {

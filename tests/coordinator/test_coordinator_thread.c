@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "server/server.h"
+#include "tests/coordinator/control_member.h"
 #include "tests/lib/check.h"
 
 #define STEPS_MAX 2000 /* of 10 ms: a limit, not a wait */
@@ -64,27 +65,14 @@ struct worker {
 static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
 {
     struct worker *worker = context;
-    ProtobufCBinaryData address = {4, (uint8_t *)"addr"};
-    Weft__Control__Endpoints endpoints = WEFT__CONTROL__ENDPOINTS__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    endpoints.n_addresses = 1;
-    endpoints.addresses = &address;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_ENDPOINTS;
-    message.endpoints = &endpoints;
-    assert_int_equal(weft_control_client_send(worker->client, &message), WEFT_OK);
+    assert_int_equal(control_member_send_endpoints(worker->client), WEFT_OK);
 }
 
 static void on_message(void *context, const Weft__Control__Control *message)
 {
     struct worker *worker = context;
-    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ROSTER) {
-        Weft__Control__Ready ready = WEFT__CONTROL__READY__INIT;
-        Weft__Control__Control answer = WEFT__CONTROL__CONTROL__INIT;
-        ready.epoch = message->roster->epoch;
-        answer.body_case = WEFT__CONTROL__CONTROL__BODY_READY;
-        answer.ready = &ready;
-        assert_int_equal(weft_control_client_send(worker->client, &answer), WEFT_OK);
-    }
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ROSTER)
+        assert_int_equal(control_member_send_ready(worker->client, message->roster), WEFT_OK);
     worker->has_go |= message->body_case == WEFT__CONTROL__CONTROL__BODY_GO;
 }
 
