@@ -13,69 +13,51 @@ class WeftError(RuntimeError):
     name = ""
 
 
-def _define(name, doc, *bases):
-    return type(name, bases or (WeftError,), {"__doc__": doc, "__module__": "weft"})
+_BY_NAME = {}  # C name of a status: its class
 
 
-InvalidArgument = _define("InvalidArgument", "An argument is out of its range; nothing was changed.", WeftError, ValueError)
-Unsupported = _define("Unsupported", "Valid, but this build, backend or mode cannot do it.")
-WrongState = _define("WrongState", "A valid call at the wrong time, such as a push outside a step.")
-NotFound = _define("NotFound", "A name, file or host that does not exist.")
-AlreadyExists = _define("AlreadyExists", "A name, port or file that is taken.")
-Forked = _define("Forked", "The session belongs to the parent process of a fork.")
-Busy = _define("Busy", "A request or buffer is still in use.")
-Again = _define("Again", "Nothing was queued; call again after some progress.")
-NoMemory = _define("NoMemory", "An allocation failed; nothing was changed.", WeftError, MemoryError)
-LimitReached = _define("LimitReached", "A limit is reached; the sentence has its name and value.")
-DeadlineExceeded = _define("DeadlineExceeded", "A deadline has passed; the sentence names the awaited process.", WeftError, TimeoutError)
-Cancelled = _define("Cancelled", "The request was cancelled.")
-IOFailed = _define("IOFailed", "A file or disk operation failed; the sentence names file and reason.", WeftError, OSError)
-Malformed = _define("Malformed", "Bytes break their format; nothing of them was used.")
-Truncated = _define("Truncated", "A message is longer than its buffer.")
-VersionMismatch = _define("VersionMismatch", "A peer or file has a version that this library does not support.")
-AuthFailed = _define("AuthFailed", "The job secret is wrong or missing.")
-PeerLost = _define("PeerLost", "A process died or its connection broke; the sentence names it.", WeftError, ConnectionError)
-Unreachable = _define("Unreachable", "No connection could be made.", WeftError, ConnectionError)
-Mismatch = _define("Mismatch", "Ranks made different calls; the sentence names the ranks and the difference.")
-Diverged = _define("Diverged", "Replicas that must have equal bits differ.")
-Stale = _define("Stale", "Of an older epoch, incarnation or step.")
-Shrunk = _define("Shrunk", "Ranks were lost and the others continue: repeat the step that Session.step_next names.")
-Grew = _define("Grew", "Ranks are new: copy the state from rank 0, then begin the step that Session.step_next names.")
-StepSkipped = _define("StepSkipped", "A gradient is NaN or infinite: no rank has taken the step.")
-Closed = _define("Closed", "The session is closed.")
-Aborted = _define("Aborted", "A process aborted the job; the sentence has its name and reason.")
-InternalError = _define("InternalError", "A defect of weft; please report the sentence.")
+def _define(name, status_name, doc, *bases):
+    made = type(name, (WeftError, *bases), {"__doc__": doc, "__module__": "weft"})
+    _BY_NAME[status_name] = made
+    return made
 
-_BY_NAME = {
-    "WEFT_ERR_INVALID": InvalidArgument,
-    "WEFT_ERR_UNSUPPORTED": Unsupported,
-    "WEFT_ERR_STATE": WrongState,
-    "WEFT_ERR_NOT_FOUND": NotFound,
-    "WEFT_ERR_EXISTS": AlreadyExists,
-    "WEFT_ERR_FORKED": Forked,
-    "WEFT_ERR_BUSY": Busy,
-    "WEFT_ERR_AGAIN": Again,
-    "WEFT_ERR_NO_MEMORY": NoMemory,
-    "WEFT_ERR_LIMIT": LimitReached,
-    "WEFT_ERR_DEADLINE": DeadlineExceeded,
-    "WEFT_ERR_CANCELLED": Cancelled,
-    "WEFT_ERR_IO": IOFailed,
-    "WEFT_ERR_MALFORMED": Malformed,
-    "WEFT_ERR_TRUNCATED": Truncated,
-    "WEFT_ERR_VERSION": VersionMismatch,
-    "WEFT_ERR_AUTH": AuthFailed,
-    "WEFT_ERR_PEER_LOST": PeerLost,
-    "WEFT_ERR_UNREACHABLE": Unreachable,
-    "WEFT_ERR_MISMATCH": Mismatch,
-    "WEFT_ERR_DIVERGED": Diverged,
-    "WEFT_ERR_STALE": Stale,
-    "WEFT_ERR_GREW": Grew,
-    "WEFT_ERR_SKIPPED": StepSkipped,
-    "WEFT_ERR_SHRUNK": Shrunk,
-    "WEFT_ERR_CLOSED": Closed,
-    "WEFT_ERR_ABORTED": Aborted,
-    "WEFT_ERR_INTERNAL": InternalError,
-}
+
+InvalidArgument = _define("InvalidArgument", "WEFT_ERR_INVALID",
+                          "An argument is out of its range; nothing was changed.", ValueError)  # fmt: skip
+Unsupported = _define("Unsupported", "WEFT_ERR_UNSUPPORTED", "Valid, but this build, backend or mode cannot do it.")
+WrongState = _define("WrongState", "WEFT_ERR_STATE", "A valid call at the wrong time, such as a push outside a step.")
+NotFound = _define("NotFound", "WEFT_ERR_NOT_FOUND", "A name, file or host that does not exist.")
+AlreadyExists = _define("AlreadyExists", "WEFT_ERR_EXISTS", "A name, port or file that is taken.")
+Forked = _define("Forked", "WEFT_ERR_FORKED", "The session belongs to the parent process of a fork.")
+Busy = _define("Busy", "WEFT_ERR_BUSY", "A request or buffer is still in use.")
+Again = _define("Again", "WEFT_ERR_AGAIN", "Nothing was queued; call again after some progress.")
+NoMemory = _define("NoMemory", "WEFT_ERR_NO_MEMORY", "An allocation failed; nothing was changed.", MemoryError)
+LimitReached = _define("LimitReached", "WEFT_ERR_LIMIT", "A limit is reached; the sentence has its name and value.")
+DeadlineExceeded = _define("DeadlineExceeded", "WEFT_ERR_DEADLINE",
+                           "A deadline has passed; the sentence names the awaited process.", TimeoutError)  # fmt: skip
+Cancelled = _define("Cancelled", "WEFT_ERR_CANCELLED", "The request was cancelled.")
+IOFailed = _define("IOFailed", "WEFT_ERR_IO",
+                   "A file or disk operation failed; the sentence names file and reason.", OSError)  # fmt: skip
+Malformed = _define("Malformed", "WEFT_ERR_MALFORMED", "Bytes break their format; nothing of them was used.")
+Truncated = _define("Truncated", "WEFT_ERR_TRUNCATED", "A message is longer than its buffer.")
+VersionMismatch = _define("VersionMismatch", "WEFT_ERR_VERSION",
+                          "A peer or file has a version that this library does not support.")  # fmt: skip
+AuthFailed = _define("AuthFailed", "WEFT_ERR_AUTH", "The job secret is wrong or missing.")
+PeerLost = _define("PeerLost", "WEFT_ERR_PEER_LOST",
+                   "A process died or its connection broke; the sentence names it.", ConnectionError)  # fmt: skip
+Unreachable = _define("Unreachable", "WEFT_ERR_UNREACHABLE", "No connection could be made.", ConnectionError)
+Mismatch = _define("Mismatch", "WEFT_ERR_MISMATCH",
+                   "Ranks made different calls; the sentence names the ranks and the difference.")  # fmt: skip
+Diverged = _define("Diverged", "WEFT_ERR_DIVERGED", "Replicas that must have equal bits differ.")
+Stale = _define("Stale", "WEFT_ERR_STALE", "Of an older epoch, incarnation or step.")
+Shrunk = _define("Shrunk", "WEFT_ERR_SHRUNK",
+                 "Ranks were lost and the others continue: repeat the step that Session.step_next names.")  # fmt: skip
+Grew = _define("Grew", "WEFT_ERR_GREW",
+               "Ranks are new: copy the state from rank 0, then begin the step that Session.step_next names.")  # fmt: skip
+StepSkipped = _define("StepSkipped", "WEFT_ERR_SKIPPED", "A gradient is NaN or infinite: no rank has taken the step.")
+Closed = _define("Closed", "WEFT_ERR_CLOSED", "The session is closed.")
+Aborted = _define("Aborted", "WEFT_ERR_ABORTED", "A process aborted the job; the sentence has its name and reason.")
+InternalError = _define("InternalError", "WEFT_ERR_INTERNAL", "A defect of weft; please report the sentence.")
 
 
 def error(status, sentence=""):

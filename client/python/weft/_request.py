@@ -5,6 +5,7 @@ import time
 
 from ._abi import ffi, lib
 from ._errors import DeadlineExceeded, check
+from ._types import milliseconds
 
 # weft_wait returns to Python this often, so that the main thread can take Ctrl-C.
 _SLICE_MS = 500
@@ -61,19 +62,19 @@ class Request:
         """
         if self._status is not None:
             return self._finish(self._status)
-        milliseconds = self._session._deadline_ms if timeout is None else max(1, int(timeout * 1000))
-        if milliseconds <= _SLICE_MS or _get_ident() != _MAIN:
-            status = _wait(self._c, milliseconds)
+        limit_ms = milliseconds(timeout) or self._session._deadline_ms
+        if limit_ms <= _SLICE_MS or _get_ident() != _MAIN:
+            status = _wait(self._c, limit_ms)
         else:
             status = _wait(self._c, _SLICE_MS)
             if status == lib.WEFT_ERR_DEADLINE:
-                status = self._wait_in_slices(milliseconds - _SLICE_MS)
+                status = self._wait_in_slices(limit_ms - _SLICE_MS)
         if status in _GOES_ON and _test(self._c) in OPEN:
             check(status, self._session._c)  # the operation goes on
         return self._finish(status)
 
-    def _wait_in_slices(self, milliseconds):
-        until = time.monotonic() + milliseconds / 1000
+    def _wait_in_slices(self, limit_ms):
+        until = time.monotonic() + limit_ms / 1000
         while True:
             left = int((until - time.monotonic()) * 1000)
             status = _wait(self._c, max(1, min(_SLICE_MS, left)))

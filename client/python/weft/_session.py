@@ -12,7 +12,7 @@ from ._errors import InvalidArgument, PeerLost, WrongState, check, error
 from ._memory import Memory
 from ._request import OPEN, PersistentRequest, Request
 from ._tensor import Tensor, declare
-from ._types import OPS, lookup
+from ._types import OPS, lookup, milliseconds
 
 _SWEEP = 1024  # open requests from which a start looks for completed ones that nothing waits for
 _current = None
@@ -59,8 +59,7 @@ def init(coordinator=None, *, job=None, secret=None, rank=None, deadline=None, l
         setattr(options, name, text)
     if rank is not None:
         options.rank = rank
-    if deadline is not None:
-        options.deadline_ms = max(1, int(deadline * 1000))
+    options.deadline_ms = milliseconds(deadline)
     out = ffi.new("struct weft_session **")
     check(lib.weft_init(options, out))
     environment = os.environ.get("WEFT_DEADLINE_MS", "")
@@ -86,6 +85,7 @@ class Session:
         self._open, self._sweep_at = set(), _SWEEP
         self._memory = weakref.WeakSet()
         self._readers = weakref.WeakKeyDictionary()
+        self._prefixes = {}  # kind: number of prefixes made
         atexit.register(self.finalize)
 
     def _check(self, status):
@@ -154,15 +154,8 @@ class Session:
         request = Request(self, keep, result)
         call = self._call(kind, in_address, out_address, count, dtype, op, root, comm, counts, counts_out, factor,
                           weight, reproducible, unequal, memory, stream, timeout_ms)  # fmt: skip
-        with self._lock:
-            if len(self._open) >= self._sweep_at:
-                self._sweep()
-            status = lib.weft_call_start(self._c, call[0], request._c)
-        if status < 0:
-            self._check(status)
         request._keep = (keep, call)
-        self._open.add(request)
-        return request
+        return self._submit(request, lib.weft_call_start, self._c, call[0])
 
     def _call(self, kind, in_address, out_address, count, dtype, op, root, comm, counts, counts_out, factor, weight,
               reproducible, unequal, memory, stream, timeout_ms):  # fmt: skip
@@ -190,6 +183,17 @@ class Session:
             call.memory, call.stream = memory, ffi.cast("void *", stream)
         return kept
 
+    def _submit(self, request, start, *arguments):
+        """Start `request` by a C call that takes it last. It stays referenced until it has completed."""
+        with self._lock:
+            if len(self._open) >= self._sweep_at:
+                self._sweep()
+            status = start(*arguments, request._c)
+        if status < 0:
+            self._check(status)
+        self._open.add(request)
+        return request
+
     def _sweep(self):
         """Drop completed requests that nothing waits for."""
         for request in list(self._open):
@@ -216,17 +220,10 @@ class Session:
         in_pointer, out_pointer = source.pointer if source else NULL, target.pointer if target else NULL
         if comm is None and factor is None and weight is None and timeout is None and not reproducible and not shown.memory:
             request = Request(self, (source, target), out if result is None else result)
-            with self._lock:
-                if len(self._open) >= self._sweep_at:
-                    self._sweep()
-                status = _SHORT[kind](self._c, in_pointer, out_pointer, count, shown.dtype, op, root, request._c)
-            if status < 0:
-                self._check(status)
-            self._open.add(request)
-            return request
+            return self._submit(request, _SHORT[kind], self._c, in_pointer, out_pointer, count, shown.dtype, op, root)
         return self.call(kind, in_pointer, out_pointer, count, shown.dtype, op=op, root=root, comm=comm, factor=factor,
                          weight=weight, reproducible=reproducible, memory=shown.memory, stream=shown.stream,
-                         timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)), keep=(source, target),
+                         timeout_ms=milliseconds(timeout), keep=(source, target),
                          result=out if result is None else result)  # fmt: skip
 
     @staticmethod
@@ -299,19 +296,19 @@ class Session:
         source = _buffer.view(array)
         return self.call(lib.WEFT_CALL_SEND, source.pointer, None, source.count, source.dtype, root=to, comm=comm,
                          keep=source, memory=source.memory, stream=source.stream,
-                         timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)))  # fmt: skip
+                         timeout_ms=milliseconds(timeout))  # fmt: skip
 
     def recv(self, array, source, *, comm=None, timeout=None):
         """Start a receive of `array` (n,) from rank `source`. Return a Request."""
         target = _buffer.view(array, True)
         return self.call(lib.WEFT_CALL_RECV, None, target.pointer, target.count, target.dtype, root=source, comm=comm,
                          keep=target, memory=target.memory, stream=target.stream, result=array,
-                         timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)))  # fmt: skip
+                         timeout_ms=milliseconds(timeout))  # fmt: skip
 
     def barrier(self, *, comm=None, timeout=None):
         """Start a barrier: it completes after all ranks have called it. Return a Request."""
         return self.call(lib.WEFT_CALL_BARRIER, None, None, 0, lib.WEFT_U8, comm=comm,
-                         timeout_ms=0 if timeout is None else max(1, int(timeout * 1000)))  # fmt: skip
+                         timeout_ms=milliseconds(timeout))  # fmt: skip
 
     def persistent(self, kind, array, out=None, op="sum", *, root=0, comm=None):
         """Return a PersistentRequest of an operation with equal lengths: "all_reduce", "broadcast", "reduce".
@@ -381,6 +378,12 @@ class Session:
 
     # ---- tensors and steps ----
 
+    def _prefix(self, kind):
+        """Return a prefix of tensor names, "kind0/" and so on: equal on ranks that make the same objects in one order."""
+        number = self._prefixes.get(kind, 0)
+        self._prefixes[kind] = number + 1
+        return f"{kind}{number}/"
+
     def declare(self, name, shape, dtype="f32", *, mode=None, codec=None, optimizer=None, chunk_bytes=0,
                 skip_nonfinite=False):  # fmt: skip
         """Make a Tensor. Collective: all ranks declare the same tensors in the same order, outside a step; blocks.
@@ -442,7 +445,7 @@ class Session:
     def join(self, timeout=None):
         """Rest until all ranks have no more data (uneven inputs); return the rank that joined last. Blocks."""
         last = ffi.new("uint32_t *")
-        self._check(lib.weft_join(self._c, 0 if timeout is None else max(1, int(timeout * 1000)), last))
+        self._check(lib.weft_join(self._c, milliseconds(timeout), last))
         return last[0]
 
     # ---- plans and statistics ----

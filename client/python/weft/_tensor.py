@@ -74,8 +74,7 @@ class Tensor:
             self._view(source, True)
         request = Request(self._session, (source, target), grad if out is None else out)
         self._weights = target
-        return self._started(request, source, lambda: lib.weft_push_pull(
-            self._c, source.pointer, target.pointer, request._c))  # fmt: skip
+        return self._submit(request, source, lib.weft_push_pull, source.pointer, target.pointer)
 
     def push_none(self):
         """Contribute zeros, for a tensor that this rank did not use in the step. Does not block."""
@@ -86,24 +85,20 @@ class Tensor:
         """Contribute `grad` to the shards (server mode, dense). Return a Request."""
         source = self._view(grad)
         request = Request(self._session, source)
-        return self._started(request, source, lambda: lib.weft_push(self._c, source.pointer, request._c))
+        return self._submit(request, source, lib.weft_push, source.pointer)
 
     def pull(self, out):
         """Receive the result of this rank's last push in `out` (server mode, dense). Return a Request."""
         target = self._view(out, True)
         request = Request(self._session, target, out)
-        return self._started(request, target, lambda: lib.weft_pull(self._c, target.pointer, request._c))
+        return self._submit(request, target, lib.weft_pull, target.pointer)
 
-    def _started(self, request, buffer, start):
+    def _submit(self, request, buffer, start, *pointers):
         session = self._session
         with session._lock:
             if buffer.memory:
                 session._check(lib.weft_tensor_memory(self._c, buffer.memory, ffi.cast("void *", buffer.stream)))
-            status = start()
-        if status < 0:
-            session._check(status)
-        session._open.add(request)
-        return request
+            return session._submit(request, start, self._c, *pointers)
 
     def share(self, weights, root=0):
         """Copy rank `root`'s weights and optimiser arrays to all ranks (elastic jobs). Collective; blocks."""

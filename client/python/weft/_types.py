@@ -42,3 +42,8 @@ def dtype_of(value):
         return lookup(DTYPES, value, "dtype")
     name = getattr(value, "name", None) or getattr(value, "__name__", None) or str(value)
     return lookup(DTYPES, name.rsplit(".", 1)[-1], "dtype")
+
+
+def milliseconds(seconds):
+    """Return a timeout of weft.h: milliseconds, at least 1; 0 for None, which takes the default."""
+    return 0 if seconds is None else max(1, int(seconds * 1000))

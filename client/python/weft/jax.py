@@ -78,9 +78,10 @@ class PushPull:
     Collective, outside a step; blocks.
     """
 
-    def __init__(self, tree, *, codec=None, mode=None, prefix="jax/", session=None):
+    def __init__(self, tree, *, codec=None, mode=None, prefix=None, session=None):
         self._session = session or current_session()
         leaves, self._structure = jax.tree.flatten(tree)
+        prefix = self._session._prefix("jax") if prefix is None else prefix
         self._tensors = [
             self._session.declare(f"{prefix}{index}", tuple(leaf.shape) or (1,), leaf.dtype, codec=codec, mode=mode)
             for index, leaf in enumerate(leaves)

@@ -1,45 +1,33 @@
-"""Jobs of several ranks: the fixture `job` runs a function of the test module on every rank, under `weft run`."""
+"""The fixture `job` runs a function of the test module on every rank of a job."""
 
 import inspect
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jobs
 import pytest
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-BUILD = Path(os.environ.get("WEFT_BUILD", ROOT / "build"))
-WEFT = BUILD / "tools/weft"
 
+class FunctionJob:
+    """Starts jobs whose logs share one folder; `lines` are those of the last job."""
 
-def environment():
-    made = dict(os.environ, WEFT_LIBRARY=str(BUILD / "client/libweft.so.0"), OMP_NUM_THREADS="1", WEFT_DEADLINE_MS="60000")
-    made["PYTHONPATH"] = os.pathsep.join([str(ROOT / "client/python"), made.get("PYTHONPATH", "")])
-    return made
-
-
-class Job:
     def __init__(self, logs):
-        self.logs = logs
+        self.logs, self.last = logs, None
 
-    def run(self, ranks, function, *arguments, options=(), timeout=120, env=None):
+    def run(self, ranks, function, *arguments, **options):
         """Run function(*arguments) on every rank; return (exit status, text of all ranks and of the launcher)."""
-        path = inspect.getsourcefile(function)
+        path = Path(inspect.getsourcefile(function))
         code = (
-            f"import sys; sys.path.insert(0, {str(Path(path).parent)!r}); import {Path(path).stem} as module; "
+            f"import sys; sys.path.insert(0, {str(path.parent)!r}); import {path.stem} as module; "
             f"module.{function.__name__}(*{arguments!r})"
         )
-        command = [str(WEFT), "run", "-n", str(ranks), "-l", str(self.logs), *options, "--", sys.executable, "-c", code]
-        made = subprocess.run(command, env=dict(environment(), **(env or {})), capture_output=True, text=True, timeout=timeout)
-        logs = "".join(path.read_text(errors="replace") for path in sorted(self.logs.glob("*.log")))
-        return made.returncode, logs + made.stdout + made.stderr
+        self.last = jobs.run(self.logs, ranks, "-c", code, **options)
+        return self.last.status, self.last.text()
 
     def lines(self, word):
         """Lines of all ranks' logs that begin with `word`."""
-        texts = [path.read_text(errors="replace") for path in sorted(self.logs.glob("rank*.log"))]
-        return [line for text in texts for line in text.splitlines() if line.startswith(word)]
+        return self.last.lines(word)
 
     def __call__(self, ranks, function, *arguments, **options):
         """The same; the job must end well. Returns its text."""
@@ -50,10 +38,10 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path):
-    return Job(tmp_path / "logs")
+    return FunctionJob(tmp_path / "logs")
 
 
 def python(code, **env):
     """Run `code` in a Python process of its own; return (exit status, output)."""
-    made = subprocess.run([sys.executable, "-c", code], env=dict(environment(), **env), capture_output=True, text=True, timeout=60)
+    made = subprocess.run([sys.executable, "-c", code], env=jobs.environment(**env), capture_output=True, text=True, timeout=60)
     return made.returncode, made.stdout + made.stderr

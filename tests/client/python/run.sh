@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh BUILD-FOLDER TEST-FILE... - tests of the Python package, by the Python of WEFT_PYTHON, else of the cached environment
+# run.sh BUILD-FOLDER TEST-FILE-OR-FOLDER... - tests of the Python package, by the Python of WEFT_PYTHON, else of the cached environment
 # (tools/lib/python-env), else the system's. Ends with 77 (skipped) where none has cffi, numpy, pytest and the tests' own modules.
 set -eu
 build=$1
@@ -7,9 +7,8 @@ shift
 cached=${XDG_CACHE_HOME:-$HOME/.cache}/weft/python-env/bin/python
 for python in ${WEFT_PYTHON:-} "$cached" /usr/bin/python3 python3; do
     if "$python" -c 'import cffi, numpy, pytest' 2>/dev/null; then
-        cd "$(dirname "$1")"
         status=0
-        WEFT_BUILD=$build "$python" -m pytest -q -rs -p no:cacheprovider "$@" || status=$?
+        WEFT_BUILD=$build "$python" -m pytest -q -rs -p no:cacheprovider --rootdir "$(dirname "$0")" "$@" || status=$?
         [ $status != 5 ] || status=77 # pytest skipped all files
         exit $status
     fi

@@ -3,18 +3,17 @@
 import subprocess
 import sys
 
+import jobs
 import pytest
-from conftest import ROOT, WEFT, environment
 
 pytest.importorskip("numpy")
-EXAMPLES = ROOT / "examples/python"
+EXAMPLES = jobs.ROOT / "examples/python"
 
 
 def run(tmp_path, ranks, *arguments, options=()):
-    command = [str(WEFT), "run", "-n", str(ranks), "-l", str(tmp_path / "logs"), *options, "--", sys.executable, *arguments]
-    made = subprocess.run([str(part) for part in command], env=environment(), capture_output=True, text=True, timeout=240)
-    assert made.returncode == 0, made.stdout + made.stderr
-    return made.stdout
+    job = jobs.run(tmp_path / "logs", ranks, *arguments, options=options, timeout=240)
+    assert job.status == 0, job.text()
+    return job.logs["rank0.log"]
 
 
 def test_all_reduce(tmp_path):
@@ -33,7 +32,7 @@ def held_out(output):
 def torchrun(*arguments):
     """The same program under torchrun: rank 0's library coordinates."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", *arguments]
-    made = subprocess.run([str(part) for part in command], env=environment(), capture_output=True, text=True, timeout=240)
+    made = subprocess.run([str(part) for part in command], env=jobs.environment(), capture_output=True, text=True, timeout=240)
     assert made.returncode == 0, made.stdout + made.stderr
     return made.stdout
 
@@ -43,7 +42,7 @@ def test_gpt(tmp_path):
     if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
         pytest.skip("torch is older than 2.1")
     text = tmp_path / "text"
-    text.write_bytes(b"".join(path.read_bytes() for path in sorted((ROOT / "docs").glob("*.md"))))
+    text.write_bytes(b"".join(path.read_bytes() for path in sorted((jobs.ROOT / "docs").glob("*.md"))))
     small = [EXAMPLES / "gpt.py", "--text", text, "--layers", "1", "--width", "32", "--length", "32", "--steps", "12", "--lr", "0.01"]
     one, two = run(tmp_path, 1, *small), run(tmp_path, 2, *small)
     assert abs(held_out(one) - held_out(two)) < 2e-3

@@ -2,7 +2,8 @@
 
 import re
 
-from conftest import ROOT, python
+from conftest import python
+from jobs import ROOT
 
 
 def test_import_needs_neither_numpy_nor_torch():

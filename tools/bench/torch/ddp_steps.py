@@ -11,7 +11,9 @@ whose hook does not communicate. Set OMP_NUM_THREADS=1 where each rank has one c
 import argparse
 import random
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -22,39 +24,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import weft
 import weft.torch
 
-
-class Block(nn.Module):
-    """One transformer block of width `width`."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        queries, keys, values = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.attention(self.norm1(x)).chunk(3, -1)
-        )
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.narrow(functional.gelu(self.wide(self.norm2(x))))
-
-
-class GPT(nn.Module):
-    """A byte-level language model: 4 layers of width 256."""
-
-    def __init__(self, width=256, layers=4, heads=4, length=64):
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(256, width), nn.Parameter(torch.zeros(length, width))
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.head = nn.Linear(width, 256)
-
-    def forward(self, text):
-        return self.head(self.blocks(self.tokens(text) + self.positions)).flatten(0, 1)
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples/python"))
+from gpt import GPT  # noqa: E402
 
 
 def mlp():
@@ -65,7 +36,8 @@ def mlp():
 
 
 def gpt():
-    return GPT(), torch.randint(0, 256, (4, 64)), torch.randint(0, 256, (256,))
+    model = nn.Sequential(GPT(layers=4, width=256, heads=4, length=64), nn.Flatten(0, 1))
+    return model, torch.randint(0, 256, (4, 64)), torch.randint(0, 256, (256,))
 
 
 def layers():

@@ -14,9 +14,7 @@ import torch.distributed as dist
 
 from .._errors import InvalidArgument, StepSkipped
 from .._session import session as current_session
-from ._exchange import codec_of
-
-_hook_counts = {}  # session: hooks made for it, which makes the default prefix unique and equal on all ranks
+from ._tensors import bytes_to_tensor, codec_of, tensor_to_bytes
 
 
 def register_ddp_hook(model, codec=None, **options):
@@ -71,9 +69,7 @@ class DDPHook:
 
     def _declare(self, model, codec, codec_min, mode, prefix):
         if prefix is None:
-            number = _hook_counts.get(self._session, 0)
-            _hook_counts[self._session] = number + 1
-            prefix = f"ddp{number}/"
+            prefix = self._session._prefix("ddp")
         for name, parameter in getattr(model, "module", model).named_parameters():
             if not parameter.requires_grad:
                 continue
@@ -164,9 +160,9 @@ class DDPHook:
         """
         state = {}
         for tensor in self._tensors.values():
-            state[tensor.name] = {"residual": _bytes_to_tensor(tensor.residual())}
+            state[tensor.name] = {"residual": bytes_to_tensor(tensor.residual())}
             if self._session.rank == 0:
-                state[tensor.name]["state"] = _bytes_to_tensor(tensor.state())
+                state[tensor.name]["state"] = bytes_to_tensor(tensor.state())
         return state
 
     def load_state_dict(self, state):
@@ -178,9 +174,9 @@ class DDPHook:
         for tensor in self._tensors.values():
             saved = state.get(tensor.name, {})
             if "residual" in saved:
-                tensor.load_residual(_tensor_to_bytes(saved["residual"]))
+                tensor.load_residual(tensor_to_bytes(saved["residual"]))
             tensor.load_state(
-                _tensor_to_bytes(saved["state"]) if self._session.rank == 0 and "state" in saved else None
+                tensor_to_bytes(saved["state"]) if self._session.rank == 0 and "state" in saved else None
             )
 
     def close(self):
@@ -192,11 +188,3 @@ class DDPHook:
 
 def _is_large(parameter, codec_min):
     return parameter.dtype == torch.float32 and parameter.dim() >= 2 and parameter.numel() >= codec_min
-
-
-def _bytes_to_tensor(data):
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-
-
-def _tensor_to_bytes(tensor):
-    return bytes(tensor.cpu().contiguous().numpy())

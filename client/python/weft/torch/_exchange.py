@@ -150,15 +150,6 @@ class GradientExchange:
         self.order, self._learned = order.tolist(), True
 
 
-def codec_of(codec, name, parameter):
-    """The codec of one parameter: `codec` is None, a string, a dict by name, or a function of name and parameter."""
-    if callable(codec):
-        return codec(name, parameter)
-    if isinstance(codec, dict):
-        return codec.get(name)
-    return codec
-
-
 def contiguous(tensor):
     """`tensor` if weft can take its memory, else a contiguous copy."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()

@@ -6,6 +6,8 @@ import torch
 
 import weft
 
+from ._tensors import bytes_to_tensor, tensor_to_bytes
+
 
 def run(train_step, model, optimizer, steps, *, extra=None, session=None):
     """Call train_step(number) until step `steps` has ended well; return the number of changes of the ranks.
@@ -68,10 +70,10 @@ def _broadcast(state, session):
     file = io.BytesIO()
     if session.rank == 0:
         torch.save(state, file)
-    data = torch.frombuffer(bytearray(file.getvalue() or b"\0"), dtype=torch.uint8)
+    data = bytes_to_tensor(file.getvalue())
     count = torch.tensor([data.numel()])
     session.broadcast(count).wait()
     if session.rank != 0:
         data = torch.empty(int(count), dtype=torch.uint8)
     session.broadcast(data).wait()
-    return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
+    return torch.load(io.BytesIO(tensor_to_bytes(data)), weights_only=True)

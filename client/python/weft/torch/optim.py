@@ -6,22 +6,8 @@ import torch
 
 import weft
 
-from ._exchange import GradientExchange, codec_of, contiguous
-
-
-_counts = {}  # session: optimizers made for it; it makes the default prefix unique and equal on all ranks
-
-
-def _session(session):
-    return weft.session() if session is None else session
-
-
-def _prefix(session, prefix):
-    if prefix is None:
-        number = _counts.get(session, 0)
-        _counts[session] = number + 1
-        prefix = f"optimizer{number}/"
-    return prefix
+from ._exchange import GradientExchange, contiguous
+from ._tensors import bytes_to_tensor, codec_of, tensor_to_bytes
 
 
 class DistributedOptimizer:
@@ -49,8 +35,8 @@ class DistributedOptimizer:
 
     def __init__(self, optimizer, named_parameters, *, codec=None, accumulate=1, find_unused_parameters=False,
                  broadcast_parameters=True, prefix=None, session=None):  # fmt: skip
-        self._session, self._optimizer = _session(session), optimizer
-        prefix = _prefix(self._session, prefix)
+        self._session, self._optimizer = session or weft.session(), optimizer
+        prefix = self._session._prefix("optimizer") if prefix is None else prefix
         self._find_unused, self._synchronized, self._copies = find_unused_parameters, False, {}
         self.skipped = False
 
@@ -166,7 +152,7 @@ class DistributedOptimizer:
 
 def _residuals(exchange):
     return {
-        name: torch.frombuffer(bytearray(tensor.residual()), dtype=torch.uint8)
+        name: bytes_to_tensor(tensor.residual())
         for (name, _), tensor in zip(exchange.parameters, exchange.tensors)
     }
 
@@ -174,7 +160,7 @@ def _residuals(exchange):
 def _load_residuals(exchange, residuals):
     for (name, _), tensor in zip(exchange.parameters, exchange.tensors):
         if name in residuals:
-            tensor.load_residual(residuals[name].numpy().tobytes())
+            tensor.load_residual(tensor_to_bytes(residuals[name]))
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -199,7 +185,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, named_parameters, rule, lr, *, mode=None, codec=None, accumulate=1, skip_nonfinite=False,
                  scaler=None, prefix=None, session=None):  # fmt: skip
-        self._session, self._scaler, self._good_steps, self.skipped = _session(session), scaler, 0, False
+        self._session, self._scaler, self._good_steps, self.skipped = session or weft.session(), scaler, 0, False
         named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
         for name, parameter in named:
             if parameter.dtype != torch.float32 or not parameter.data.is_contiguous() or parameter.device.type != "cpu":
@@ -213,7 +199,7 @@ class Optimizer(torch.optim.Optimizer):
                 "the rules adam, adamw and lamb; use DistributedOptimizer for a model that is made later"
             )
         super().__init__([parameter for _, parameter in named], {"lr": lr})
-        prefix = _prefix(self._session, prefix)
+        prefix = self._session._prefix("optimizer") if prefix is None else prefix
 
         def declare(name, parameter):
             text = rule(name, parameter) if callable(rule) else rule
@@ -283,7 +269,7 @@ class Optimizer(torch.optim.Optimizer):
         arrays = {}
         if self._session.rank == 0:
             arrays = {
-                name: torch.frombuffer(bytearray(tensor.state()), dtype=torch.uint8)
+                name: bytes_to_tensor(tensor.state())
                 for (name, _), tensor in zip(exchange.parameters, exchange.tensors)
             }
         self._session.barrier().wait()
@@ -298,7 +284,7 @@ class Optimizer(torch.optim.Optimizer):
         exchange = self._exchange
         _load_residuals(exchange, state.get("weft_residual", {}))
         for (name, _), tensor in zip(exchange.parameters, exchange.tensors):
-            data = state["weft_state"][name].numpy().tobytes() if self._session.rank == 0 else None
+            data = tensor_to_bytes(state["weft_state"][name]) if self._session.rank == 0 else None
             tensor.load_state(data)
         for group, saved in zip(self.param_groups, state["param_groups"]):
             group.update(saved)

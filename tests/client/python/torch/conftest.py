@@ -1,11 +1,9 @@
-"""Runs functions of a program on several ranks of one job, each in its own process, under `weft run`.
+"""Fixtures that run functions of a program on the ranks of one job.
 
 A test file has the oracle's sentence in its name; the ranks' functions lie in the programs beside it. A
 failed job shows the log of each rank.
 """
 
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,58 +11,25 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[3]
-BUILD = Path(os.environ.get("WEFT_BUILD", ROOT / "build")).resolve()
-SECONDS = 120
+sys.path.insert(0, str(HERE.parent))
 
+import jobs  # noqa: E402
 
-class Job:
-    """One finished job: its exit status and its logs by file name."""
-
-    def __init__(self, status, output, directory):
-        self.status, self.output = status, output
-        self.logs = {path.name: path.read_text(errors="replace") for path in sorted(directory.glob("*.log"))}
-
-    def text(self):
-        return "\n".join([self.output] + [f"---- {name}\n{log}" for name, log in self.logs.items()])
+try:
+    from torch.distributed.fsdp import fully_shard  # noqa: F401
+except ImportError:
+    collect_ignore_glob = ["test_*.py"]  # PyTorch is missing or too old
 
 
 def run_job(program, functions, *arguments, ranks=2, shards=0, environment=None):
-    """Run `functions` ("one,two") of `program` on all ranks and return the Job. Each rank is a process of its
-    own.
+    """Run `functions` ("one,two") of `program` on all ranks and return the Job.
 
     Functions of one job share the start of Python and PyTorch, which takes most of the time.
     """
+    settings = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPYCACHEPREFIX": str(jobs.BUILD / "pycache"), **(environment or {})}
     with tempfile.TemporaryDirectory(prefix="weft-torch-") as directory:
-        command = [
-            BUILD / "tools/weft",
-            "run",
-            "-n",
-            str(ranks),
-            "-s",
-            str(shards),
-            "--log-dir",
-            directory,
-            "--",
-        ]
-        command += [sys.executable, HERE / "rank_main.py", HERE / program, functions, *arguments]
-        settings = {
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "WEFT_LIBRARY": str(BUILD / "client/libweft.so"),
-            "PYTHONPATH": str(ROOT / "client/python"),
-            "PYTHONPYCACHEPREFIX": str(BUILD / "pycache"),
-        }
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            env={**os.environ, **settings, **(environment or {})},
-            cwd=directory,
-        )
-        return Job(done.returncode, done.stdout, Path(directory))
+        return jobs.run(directory, ranks, HERE / "rank_main.py", HERE / program, functions, *arguments,
+                        options=["-s", shards], env=settings, cwd=directory)  # fmt: skip
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """Ranks of test_ddp_hook.py."""
 
-import os
-import signal
-
 import models
 import pytest
 import torch
@@ -190,24 +187,10 @@ def nan_is_skipped(session):
 
 
 def dies_in_backward(session):
-    """Rank 1 is killed inside its third backward pass: rank 0's backward raises PeerLost, which names it."""
+    """Rank 1 is killed inside its backward pass: rank 0's backward raises PeerLost, which names it."""
     model = DDP(models.mlp(), bucket_cap_mb=0.01)
     weft.torch.register_ddp_hook(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    models.train(model, optimizer, 2, session.rank, session.ranks)
-    if session.rank == 1:
-        model.module[2].weight.register_post_accumulate_grad_hook(
-            lambda _: os.kill(os.getpid(), signal.SIGKILL)
-        )
-    inputs, labels = models.batch(2)
-    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-    try:
-        loss.backward()
-    except weft.PeerLost as lost:
-        assert "rank 1" in str(lost), lost
-        print("named:", lost)
-    else:
-        raise AssertionError("the backward pass ended")
+    models.die_in_backward(model, session.rank, session.ranks, weft.PeerLost, "rank 1")
 
 
 def refuses(session):

@@ -1,5 +1,8 @@
 """Models and data of the tests; the same seed gives the same weights and samples on every rank."""
 
+import os
+import signal
+
 import torch
 from torch import nn
 
@@ -38,3 +41,19 @@ def same_bits(first, second):
     """Whether two modules or lists of tensors have equal bits."""
     first, second = ([*m.parameters()] if isinstance(m, nn.Module) else m for m in (first, second))
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def die_in_backward(model, rank, ranks, kind, *words):
+    """Rank 1 is killed inside its third backward pass; rank 0's raises `kind` with these words. model: DDP of mlp."""
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2, rank, ranks)
+    if rank == 1:
+        model.module[2].weight.register_post_accumulate_grad_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    inputs, labels = batch(2)
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    try:
+        loss.backward()
+    except kind as lost:
+        assert all(word in str(lost) for word in words), lost
+        print("named:", lost)
+    else:
+        raise AssertionError("the backward pass ended")

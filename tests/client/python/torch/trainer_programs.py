@@ -1,8 +1,5 @@
 """Ranks of test_trainers.py: trainers of PyTorch on the backend "weft"."""
 
-import os
-import signal
-
 import models
 import torch
 import torch.distributed as dist
@@ -162,18 +159,4 @@ def mesh_of_two_dimensions(_):
 def dies_in_backward(_):
     """Rank 1 is killed inside its backward pass: the exception of rank 0's backward names it."""
     model = DDP(models.mlp(), bucket_cap_mb=0.002)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    models.train(model, optimizer, 2, RANK, RANKS)
-    if RANK == 1:
-        model.module[2].weight.register_post_accumulate_grad_hook(
-            lambda _: os.kill(os.getpid(), signal.SIGKILL)
-        )
-    inputs, labels = models.batch(2)
-    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-    try:
-        loss.backward()
-    except RuntimeError as lost:
-        assert "PeerLost" in str(lost) and "rank 1" in str(lost), lost
-        print("named:", lost)
-    else:
-        raise AssertionError("the backward pass ended")
+    models.die_in_backward(model, RANK, RANKS, RuntimeError, "PeerLost", "rank 1")
