@@ -79,7 +79,7 @@ uint16_t weft_launcher_port(uint16_t first, uint32_t k)
 }
 
 /* Takes the coordinator from MASTER_ADDR and MASTER_PORT, which users of any launcher may set. here: all
- * processes of the job are on this host, and MASTER_ADDR may be a name that other hosts know it by. */
+ * processes of the job are on this host, so loopback replaces MASTER_ADDR, which may be an external name. */
 static bool at_master(struct reading *reading, bool here, struct weft_launcher *out)
 {
     if (reading->coordinator_known) return false;

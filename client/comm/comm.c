@@ -168,7 +168,7 @@ static enum weft_status create_group(struct weft_comm *comm)
     options.cost = weft_group_cost(session->engine->group);
     options.share = session->engine->group; /* memory does not grow with the number of groups */
     options.opens_onehost_later = true;            /* many groups are never used */
-    /* the coordinator's report of the loss is better; the first operation waits for it */
+    /* the coordinator's report names the lost process; the first operation waits for the report */
     options.defers_peer_loss = true;
     options.describe = describe_rank;
     options.describe_context = comm;

@@ -149,7 +149,7 @@ static void timer_fired(struct weft_timer *timer)
     (void)send_announcements(creation);
 }
 
-/* Returns false if the announcement is none of this creation. */
+/* Returns false if the announcement belongs to another creation. */
 static bool take(struct client_creation *creation, const struct client_announcement *theirs)
 {
     const uint32_t place = theirs->rank < creation->job_ranks ? creation->place[theirs->rank] : UINT32_MAX;

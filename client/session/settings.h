@@ -19,7 +19,7 @@ struct client_settings {
     int rank;                          /* requested rank; -1: any */
     struct weft_launcher launcher;     /* name NULL: none found */
     uint32_t workers;                  /* ranks by the launcher or WEFT_RANKS; 0: unknown */
-    const char *workers_source;        /* what gives their number; static */
+    const char *workers_source;        /* launcher or variable that gives it; static */
     /* The ports where rank 0's library may listen; count 0: another process coordinates, at `port`. */
     uint16_t ports[WEFT_LAUNCHER_PORTS];
     uint32_t port_count;
