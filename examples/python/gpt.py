@@ -3,11 +3,13 @@
 
     weft run -n 2 -- python examples/python/gpt.py --text FILE
     weft run -n 2 -- python examples/python/gpt.py --text FILE --codec powersgd:rank=4 --checkpoint gpt.pt
+    weft run -n 2 -- python examples/python/gpt.py --text FILE --outer 100 --codec int8
     torchrun --nproc-per-node 2 examples/python/gpt.py --text FILE
 
-Gradients travel while the backward pass runs. The text is any file; each rank reads other pieces of it, and the loss
-is that of a held-out part. With --checkpoint the program saves at the end and continues from the file at the start,
-also on another number of ranks.
+Gradients travel while the backward pass runs. With --outer N each rank trains alone, and the ranks exchange their
+weights every N steps (docs/outer-steps.md). The text is any file; each rank reads other pieces of it, and the loss is
+that of a held-out part. With --checkpoint the program saves at the end and continues from the file at the start, also
+on another number of ranks.
 """
 
 import argparse
@@ -86,6 +88,38 @@ def learning_rate(step, options):
     return options.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, options.steps - warm)))
 
 
+class OuterTraining:
+    """The inner optimizer on each rank's own gradients, and outer steps: what `train` uses of DistributedOptimizer."""
+
+    def __init__(self, session, inner, model, options):
+        self._inner, self._session, self._model, self._options = inner, session, model, options
+        self.zero_grad = inner.zero_grad
+
+    def begin(self, saved=None):
+        weights = ((name, parameter.data) for name, parameter in self._model.named_parameters())
+        options = self._options
+        self._outer = self._session.outer_steps(
+            weights, every=options.outer, fragments=options.fragments, overlap=options.overlap, codec=options.codec, saved=saved
+        )
+
+    def synchronize(self):
+        pass  # gradients stay on their rank
+
+    def step(self):
+        self._inner.step()
+        self._outer.step()
+
+    def end(self):
+        self._outer.sync()
+
+    def state_dict(self):
+        return {"inner": self._inner.state_dict(), "outer": self._outer.state()}
+
+    def load_state_dict(self, state):
+        self._inner.load_state_dict(state["inner"])
+        self.begin(state["outer"] if self._session.rank == 0 else None)
+
+
 def train(session, options):
     with open(options.text, "rb") as file:
         text = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
@@ -100,7 +134,12 @@ def train(session, options):
     saved = torch.load(options.checkpoint) if options.checkpoint and os.path.exists(options.checkpoint) else None
     if saved:
         model.load_state_dict(saved["model"])
-    optimizer = DistributedOptimizer(inner, model.named_parameters(), codec=options.codec)
+    if options.outer:
+        optimizer = OuterTraining(session, inner, model, options)
+        if not saved:
+            optimizer.begin()
+    else:
+        optimizer = DistributedOptimizer(inner, model.named_parameters(), codec=options.codec)
     first = 0
     if saved:
         optimizer.load_state_dict(saved["optimizer"])
@@ -126,6 +165,8 @@ def train(session, options):
         optimizer.step()
         if session.rank == 0 and (step + 1) % options.every == 0:
             print(f"step {step + 1:5}: held-out loss {test_loss():.4f}, {(time.perf_counter() - began):.1f} s", flush=True)
+    if options.outer:
+        optimizer.end()
     stats = session.stats()
     if session.rank == 0:
         exposed = stats["exposed_network_ns"] / max(1, stats["step_ns"])
@@ -146,6 +187,9 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--codec", help='such as "powersgd:rank=4" or "auto"; default: dense')
+    parser.add_argument("--outer", type=int, default=0, help="steps between two exchanges of the weights; default 0: gradients, each step")
+    parser.add_argument("--fragments", type=int, default=1, help="with --outer: parts of the model, exchanged one after the other")
+    parser.add_argument("--overlap", type=int, default=0, help="with --outer: steps during which an exchange runs")
     parser.add_argument("--every", type=int, default=50, help="steps between two lines (default 50)")
     parser.add_argument("--checkpoint", help="file to continue from, and to save to at the end")
     options = parser.parse_args()

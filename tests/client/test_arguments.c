@@ -781,6 +781,34 @@ static void groups(struct bench *bench)
     HOLDS(weft_mesh_free(NULL) == WEFT_OK);
 }
 
+/* ---- 11: outer steps; tests/client/outer has calls in a wrong order ---- */
+
+static void outer_steps(struct bench *bench)
+{
+    struct weft_session *s = bench->session;
+    struct weft_outer *outer = NULL;
+    const uint64_t dims[1] = {sizeof a / sizeof a[0]};
+    uint8_t bytes[64] = {0};
+    REFUSED(weft_outer_create(s, &(struct weft_outer_options){.size = 5}, &outer), WEFT_ERR_INVALID,
+            "outer_create", "size is 5");
+    REFUSED(weft_outer_create(s, NULL, NULL), WEFT_ERR_INVALID, "outer_create", "outer_out");
+    REFUSED_HERE(weft_outer_create(NULL, NULL, &outer), WEFT_ERR_INVALID, "outer_create", "session");
+    HOLDS(outer == NULL);
+    OK(weft_outer_create(s, NULL, &outer));
+    REFUSED(weft_outer_add(outer, "outer", NULL, 1, dims), WEFT_ERR_INVALID, "outer_add", "weights");
+    REFUSED(weft_outer_add(outer, "outer", a, 9, dims), WEFT_ERR_INVALID, "outer_add", "9 dimensions");
+    REFUSED(weft_outer_add(outer, "two\nlines", a, 1, dims), WEFT_ERR_INVALID, "outer/two", "control");
+    OK(weft_outer_free(outer));
+    HOLDS(weft_outer_bytes(NULL) == 0 && weft_outer_free(NULL) == WEFT_OK);
+    REFUSED_HERE(weft_outer_add(NULL, "outer", a, 1, dims), WEFT_ERR_INVALID, "outer_add", "outer");
+    REFUSED_HERE(weft_outer_begin(NULL, NULL, 0), WEFT_ERR_INVALID, "outer_begin", "outer");
+    REFUSED_HERE(weft_outer_step(NULL), WEFT_ERR_INVALID, "outer_step", "outer");
+    REFUSED_HERE(weft_outer_wait(NULL), WEFT_ERR_INVALID, "outer_wait", "outer");
+    REFUSED_HERE(weft_outer_sync(NULL), WEFT_ERR_INVALID, "outer_sync", "outer");
+    REFUSED_HERE(weft_outer_share(NULL), WEFT_ERR_INVALID, "outer_share", "outer");
+    REFUSED_HERE(weft_outer_save(NULL, bytes, 64), WEFT_ERR_INVALID, "outer_save", "outer");
+}
+
 /* ---- 6: memory, statistics, recorder, checkpoints ---- */
 
 static void the_rest(struct bench *bench, struct weft_tensor *plain)
@@ -851,6 +879,8 @@ static void arguments(struct crowd *crowd, struct weft_session *session, uint32_
     sessions(bench);
     declarations(bench);
     outside_a_step(bench, plain, trained);
+    outer_steps(bench);
+    outer_steps(bench);
     the_rest(bench, plain);
     loads(bench, plain);
     wrong_steps(bench);

@@ -53,6 +53,7 @@ FOLDERS = {  # folder: the folders of its module that it may include besides the
     "client/comm": {"session", "engine", "call"},
     "client/tensor": {"session", "engine", "call", "comm"},
     "client/elastic": {"session", "engine", "call", "comm", "tensor"},
+    "client/outer": {"session"},
     "server/shard": set(),
     "server/daemon": {"shard"},
 }

@@ -87,7 +87,7 @@
  *   zero the struct, set its size and its fields, and pass its address.
  *
  * SECTIONS: 1 session, 2 tensors and steps, 3 requests, 4 collectives, 5 calls in a struct, 6 groups of
- * ranks, 7 memory, 8 checkpoints, 9 plans, statistics, flight recorder, 10 elastic jobs. */
+ * ranks, 7 memory, 8 checkpoints, 9 plans, statistics, flight recorder, 10 elastic jobs, 11 outer steps. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
@@ -784,6 +784,87 @@ WEFT_API enum weft_status weft_join(struct weft_session *session, uint64_t timeo
 /* weft_newcomer() - whether this rank joined a running job. Constant from weft_init to weft_finalize. Any
  * thread. */
 WEFT_API bool weft_newcomer(const struct weft_session *session);
+
+/* ---- 11. Outer steps ----------------------------------------------------------------------------------- */
+
+/* Training with little communication, for slow links (local SGD; DiLoCo: Douillard et al. 2023, algorithm 1;
+ * fragments and overlap: Streaming DiLoCo, 2025). Each rank runs its own optimizer on its own weights. Every
+ * `every` inner steps the ranks exchange how far their weights have moved from the anchor, the weights that
+ * they share, and an outer optimizer moves the anchor by the mean. docs/outer-steps.md has a loop to copy.
+ *
+ *     weft_outer_create(session, WEFT_OUTER(.every = 100), &outer);
+ *     weft_outer_add(outer, "fc1", weights, 2, dims);         // all weights, on all ranks in the same order
+ *     weft_outer_begin(outer, NULL, 0);                       // rank 0's weights reach all ranks
+ *     for (;;) { inner_step(); weft_outer_step(outer); }
+ *
+ * An exchange is one step of the session: no other step may be open meanwhile. Weights are in host memory;
+ * between the calls the trainer may read and write them. The ranks call weft_outer_step equally often. */
+struct weft_outer; /* opaque; free it before weft_finalize */
+
+struct weft_outer_options {
+    size_t size;           /* sizeof(struct weft_outer_options), set by WEFT_OUTER */
+    const char *codec;     /* of the exchange, as in weft_tensor_options; default "int8" */
+    const char *optimizer; /* outer optimizer, default "sgd:momentum=0.9,nesterov=1"; "sgd" with lr 1: the
+                            * mean of the weights */
+    float lr;              /* of the outer optimizer; default 0.7 */
+    uint64_t every;        /* inner steps between two exchanges of a tensor; default 100 */
+    uint32_t fragments;    /* default 1. n: the tensors form n groups of about equal size, one of which is
+                            * exchanged every `every`/n inner steps */
+    uint64_t overlap;      /* inner steps during which an exchange runs, below every/fragments; default 0:
+                            * weft_outer_step blocks. Inner updates made meanwhile are kept */
+};
+#define WEFT_OUTER(...) (&(struct weft_outer_options){.size = sizeof(struct weft_outer_options), __VA_ARGS__})
+
+/* weft_outer_create() - options NULL: the defaults. Local, does not block. Return codes: WEFT_OK;
+ * WEFT_ERR_INVALID, _NO_MEMORY. */
+WEFT_API enum weft_status weft_outer_create(struct weft_session *session,
+                                            const struct weft_outer_options *options,
+                                            struct weft_outer **outer_out);
+/* weft_outer_add() - weights (dims), f32, which stay the caller's and must stay valid until weft_outer_free.
+ * Takes memory for one copy of them, and one for each array of the outer optimizer. Declares the tensor
+ * "outer/NAME": collective and blocks, as weft_declare. Return codes: as weft_declare; WEFT_ERR_STATE: after
+ * weft_outer_begin. On an error nothing was added. */
+WEFT_API enum weft_status weft_outer_add(struct weft_outer *outer, const char *name, float *weights,
+                                         uint32_t dim_count, const uint64_t *dims);
+/* weft_outer_begin() - set the anchors. saved NULL: rank 0's weights, which reach the buffers of all ranks.
+ * Else (bytes,) of weft_outer_save: rank 0's state reaches all ranks. A rank that has its own state keeps its
+ * weights, which the caller has loaded; a rank without one gets the anchors. The number of ranks may differ
+ * from that of the save. Collective, blocks. Return codes: WEFT_OK; WEFT_ERR_MALFORMED: a rank's state
+ * is damaged or of other tensors or options, nothing was changed on any rank; WEFT_ERR_INVALID: rank 0 has no
+ * state and another rank has; WEFT_ERR_STATE: no weights were added, or a second call. */
+WEFT_API enum weft_status weft_outer_begin(struct weft_outer *outer, const void *saved, uint64_t bytes);
+/* weft_outer_step() - count one inner step, after the inner optimizer; exchange the fragments that are due.
+ * Blocks until an exchange of this call is complete, with overlap only at its last step. Return codes:
+ *   WEFT_OK
+ *   WEFT_ERR_SKIPPED                 on all ranks: a weight of the fragment is not finite on some rank; all
+ *                                    ranks' weights of the fragment are the anchor again
+ *   WEFT_ERR_SHRUNK, WEFT_ERR_GREW   elastic job, section 10: nothing was changed, the next call repeats the
+ *                                    exchange; after WEFT_ERR_GREW call weft_outer_share first
+ *   WEFT_ERR_DEADLINE                while the session has not ended: call weft_outer_wait
+ *   others                           end the session */
+WEFT_API enum weft_status weft_outer_step(struct weft_outer *outer);
+/* weft_outer_wait() - end the open exchange, if there is one, before its overlap is over. All ranks call it
+ * after the same inner step. Blocks. Return codes: as weft_outer_step. */
+WEFT_API enum weft_status weft_outer_wait(struct weft_outer *outer);
+/* weft_outer_sync() - exchange all fragments now: all ranks then have equal weights, the anchors. For
+ * evaluation and the end of a training. Collective, blocks. Return codes: as weft_outer_step. */
+WEFT_API enum weft_status weft_outer_sync(struct weft_outer *outer);
+/* weft_outer_share() - copy rank 0's anchors, outer optimizer and counters to all ranks; a new rank, which
+ * calls it instead of weft_outer_begin, gets the anchors as weights. Required after WEFT_ERR_GREW, and again
+ * after a change of ranks until it returns WEFT_OK. Collective, blocks. Return codes: WEFT_OK;
+ * WEFT_ERR_PEER_LOST: call weft_shrink, then again; WEFT_ERR_STATE: inside an exchange. */
+WEFT_API enum weft_status weft_outer_share(struct weft_outer *outer);
+/* weft_outer_bytes() - size of the state now. 0 for NULL.
+ * weft_outer_save() - write it to out (bytes,), exactly weft_outer_bytes: anchors, outer optimizer, counters,
+ * the residual of this rank's codec. The caller saves the weights and the inner optimizer. Local, does not
+ * block. Return codes: WEFT_OK; WEFT_ERR_STATE: an exchange is open; WEFT_ERR_INVALID. */
+WEFT_API uint64_t weft_outer_bytes(const struct weft_outer *outer);
+WEFT_API enum weft_status weft_outer_save(struct weft_outer *outer, void *out, uint64_t bytes);
+/* weft_outer_free() - free the anchors and the tensors; the weights stay the caller's. Collective as
+ * weft_tensor_free; in an elastic or ended job local, and the tensors stay until weft_finalize. NULL does
+ * nothing. Return codes: WEFT_OK; WEFT_ERR_BUSY: an exchange is open, nothing was freed; else as
+ * weft_tensor_free: the memory is freed. */
+WEFT_API enum weft_status weft_outer_free(struct weft_outer *outer);
 
 #ifdef __cplusplus
 }

@@ -46,6 +46,7 @@ from ._errors import (
     WrongState,
 )
 from ._memory import Memory
+from ._outer import OuterSteps
 from ._request import PersistentRequest, Request, wait_all
 from ._session import Session, init, session
 from ._tensor import Tensor

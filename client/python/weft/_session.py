@@ -10,6 +10,7 @@ from . import _buffer, _comm
 from ._abi import NULL, ffi, lib
 from ._errors import InvalidArgument, PeerLost, WrongState, check, error
 from ._memory import Memory
+from ._outer import OuterSteps
 from ._request import OPEN, PersistentRequest, Request
 from ._tensor import Tensor, declare
 from ._types import OPS, lookup, milliseconds
@@ -393,6 +394,23 @@ class Session:
         the mean gradient. See struct weft_tensor_options.
         """
         return declare(self, Tensor, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite)
+
+    def outer_steps(self, weights, *, every=100, fragments=1, overlap=0, codec=None, optimizer=None, lr=0.0, saved=None):
+        """Return OuterSteps: each rank trains `weights` alone, and the ranks exchange them every `every` steps.
+
+        weights: (name, array) pairs, f32 in host memory, the same names on all ranks, such as
+        ((name, p.data) for name, p in model.named_parameters()). fragments, overlap, codec (default "int8"), optimizer
+        (outer, default "sgd:momentum=0.9,nesterov=1") and lr (0.7): struct weft_outer_options. saved: bytes of
+        OuterSteps.state; without it rank 0's weights reach all ranks. Collective; blocks. docs/outer-steps.md.
+        """
+        options = ffi.new("struct weft_outer_options *")
+        options.size = ffi.sizeof("struct weft_outer_options")
+        texts = {"codec": codec, "optimizer": optimizer}
+        keep = {key: ffi.new("char[]", text.encode()) for key, text in texts.items() if text is not None}
+        for key, text in keep.items():
+            setattr(options, key, text)
+        options.lr, options.every, options.fragments, options.overlap = lr, every, fragments, overlap
+        return OuterSteps(self, weights, options, saved)
 
     @property
     def step_next(self):
