@@ -45,8 +45,8 @@ static struct codec_state state_of(const struct weft_codec *codec)
 }
 
 /* An array of the state, out to host memory and back in; `from` and `to` may begin anywhere. */
-static enum weft_status part_out(const struct weft_codec *codec, const struct codec_state *state, int part,
-                                 void *to)
+static enum weft_status part_save(const struct weft_codec *codec, const struct codec_state *state, int part,
+                                  void *to)
 {
     const size_t bytes = state->counts[part] * sizeof(float);
     if (state->on_device[part]) return device_read(codec, to, state->values[part], bytes);
@@ -54,8 +54,8 @@ static enum weft_status part_out(const struct weft_codec *codec, const struct co
     return WEFT_OK;
 }
 
-static enum weft_status part_in(const struct weft_codec *codec, const struct codec_state *state, int part,
-                                const void *from)
+static enum weft_status part_load(const struct weft_codec *codec, const struct codec_state *state, int part,
+                                  const void *from)
 {
     const size_t bytes = state->counts[part] * sizeof(float);
     if (state->on_device[part]) return device_write(codec, state->values[part], from, bytes);
@@ -80,7 +80,7 @@ enum weft_status weft_codec_save(const struct weft_codec *codec, void *out)
     memcpy(at, &head, sizeof head);
     at += sizeof head;
     for (int part = 0; part < 2; part++) {
-        WEFT_TRY(part_out(codec, &state, part, at));
+        WEFT_TRY(part_save(codec, &state, part, at));
         at += state.counts[part] * sizeof(float);
     }
     return WEFT_OK;
@@ -112,7 +112,7 @@ enum weft_status weft_codec_load(struct weft_codec *codec, const void *data, siz
     if (!values_in_range(at, state.counts[0] + state.counts[1])) return WEFT_ERR_MALFORMED;
     codec_residual_materialise(codec);
     for (int part = 0; part < 2; part++) {
-        WEFT_TRY(part_in(codec, &state, part, at));
+        WEFT_TRY(part_load(codec, &state, part, at));
         at += state.counts[part] * sizeof(float);
     }
     codec->ranks = head.ranks;

@@ -106,7 +106,7 @@ static inline void add_magnitudes(__m512d sums[2], __m512 x)
 }
 
 /* x - (+-scale), the sign that of the comparison: -0 counts as not below zero. */
-static inline __m512 less_sign(__m512 x, __mmask16 below, __m512 scale)
+static inline __m512 subtract_sign(__m512 x, __mmask16 below, __m512 scale)
 {
     return _mm512_mask_add_ps(_mm512_sub_ps(x, scale), below, x, scale);
 }
@@ -125,7 +125,7 @@ static inline void sign_block(uint8_t *bits_out, float *scale_out, float *x)
     for (size_t v = 0; v < VECTORS; v++) {
         const __mmask16 below = _mm512_cmp_ps_mask(values[v], _mm512_setzero_ps(), _CMP_LT_OQ);
         memcpy(bits_out + v * 2, &below, sizeof below);
-        _mm512_storeu_ps(x + v * WIDTH, less_sign(values[v], below, scale));
+        _mm512_storeu_ps(x + v * WIDTH, subtract_sign(values[v], below, scale));
     }
 }
 
@@ -142,7 +142,7 @@ static void sign_rest(uint8_t *bits_out, float *scale_out, float *x, size_t leng
         const __m512 value = _mm512_maskz_loadu_ps(lanes, x + i);
         const __mmask16 below = _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_LT_OQ);
         memcpy(bits_out + i / 8, &below, length - i > 8 ? 2 : 1);
-        _mm512_mask_storeu_ps(x + i, lanes, less_sign(value, below, scale));
+        _mm512_mask_storeu_ps(x + i, lanes, subtract_sign(value, below, scale));
     }
 }
 

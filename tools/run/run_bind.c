@@ -65,7 +65,7 @@ static void add_siblings(const char *sys, uint32_t cpu, const struct run_cpus *u
     if (file) fclose(file);
 }
 
-static int in_order(const void *a, const void *b)
+static int compare_cores(const void *a, const void *b)
 {
     const struct run_core *one = a, *other = b;
     if (one->socket != other->socket) return one->socket < other->socket ? -1 : 1;
@@ -95,7 +95,7 @@ struct run_core *run_bind_cores(const char *sys, uint32_t *count_out)
         for (size_t i = 0; i < sizeof taken.words / sizeof taken.words[0]; i++)
             taken.words[i] |= core->cpus.words[i];
     }
-    qsort(cores, count, sizeof *cores, in_order);
+    qsort(cores, count, sizeof *cores, compare_cores);
     *count_out = count;
     return cores;
 }

@@ -223,8 +223,9 @@ static bool take_descriptors(struct connection *connection, uint32_t count,
     return true;
 }
 
-static void hand_over(struct connection *connection, enum handshake_event event,
-                      const struct handshake_frame *frame, const uint8_t *unconsumed, size_t unconsumed_bytes)
+static void connection_hand_over(struct connection *connection, enum handshake_event event,
+                                 const struct handshake_frame *frame, const uint8_t *unconsumed,
+                                 size_t unconsumed_bytes)
 {
     struct bootstrap_peer *peer = connection->peer;
     const struct bootstrap_callbacks *callbacks = &connection->bootstrap->options.callbacks;
@@ -261,7 +262,7 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
         if (event == HANDSHAKE_REFUSED) {
             refused(connection);
         } else if (event == HANDSHAKE_PARAMETERS || event == HANDSHAKE_MESSAGE) {
-            hand_over(connection, event, &frame, data + at, bytes - at);
+            connection_hand_over(connection, event, &frame, data + at, bytes - at);
         } else if (!connection_flush_handshake(connection)) {
             connection_refuse(connection, BOOTSTRAP_CLOSED_EARLY);
         } else if (event == HANDSHAKE_PROVEN) {

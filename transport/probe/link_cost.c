@@ -16,7 +16,10 @@ static void worsen(struct weft_link_cost *cost, const struct weft_link *link)
 
 static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-static uint32_t less(uint32_t a, uint32_t b) { return b && (a == 0 || b < a) ? b : a; }
+static uint32_t smaller_nonzero(uint32_t a, uint32_t b)
+{
+    return b && (a == 0 || b < a) ? b : a;
+}
 
 /* The slowest memory and the smallest caches. */
 static void worsen_memory(struct weft_link_memory *cost, const struct weft_link_memory *memory)
@@ -27,8 +30,8 @@ static void worsen_memory(struct weft_link_memory *cost, const struct weft_link_
     cost->private_cache_ps = larger(cost->private_cache_ps, memory->private_cache_ps);
     cost->last_cache_ps = larger(cost->last_cache_ps, memory->last_cache_ps);
     cost->nt_store_ps = larger(cost->nt_store_ps, memory->nt_store_ps);
-    cost->private_cache_kib = less(cost->private_cache_kib, memory->private_cache_kib);
-    cost->last_cache_kib = less(cost->last_cache_kib, memory->last_cache_kib);
+    cost->private_cache_kib = smaller_nonzero(cost->private_cache_kib, memory->private_cache_kib);
+    cost->last_cache_kib = smaller_nonzero(cost->last_cache_kib, memory->last_cache_kib);
 }
 
 /* The slowest machine; the smallest eager limit. */

@@ -82,7 +82,10 @@ void weft_link_ring(uint32_t count, const uint32_t *times, uint32_t *order_out)
 }
 
 /* ---- from a table ---- */
-static uint32_t saturated(uint64_t value) { return value < UINT32_MAX ? (uint32_t)value : UINT32_MAX; }
+static uint32_t saturate_u32(uint64_t value)
+{
+    return value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;
+}
 
 static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
@@ -96,8 +99,8 @@ static bool fill(const struct weft_link_table *table, const uint32_t *hosts, uin
             times[(size_t)i * count + j] = 0;
             if (i == j) continue;
             if (!link || link->bytes_per_second == 0) return false;
-            times[(size_t)i * count + j] = saturated(weft_link_time_ns(link, bytes));
-            uint32_t speed = larger(1, saturated(link->bytes_per_second / 1000000));
+            times[(size_t)i * count + j] = saturate_u32(weft_link_time_ns(link, bytes));
+            uint32_t speed = larger(1, saturate_u32(link->bytes_per_second / 1000000));
             out[i] = larger(out[i], speed);
             in[j] = larger(in[j], speed);
         }

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-static uint32_t slower(uint32_t count, const uint32_t *times, uint32_t a, uint32_t b)
+static uint32_t slower_link(uint32_t count, const uint32_t *times, uint32_t a, uint32_t b)
 {
     uint32_t there = times[(size_t)a * count + b], back = times[(size_t)b * count + a];
     return there > back ? there : back;
@@ -26,7 +26,7 @@ static uint32_t take_site(uint32_t count, const uint32_t *times, uint32_t near, 
         more = false;
         for (uint32_t i = 0; i < count; i++)
             for (uint32_t j = 0; sites[i] == site && j < count; j++) {
-                if (sites[j] != UINT32_MAX || slower(count, times, i, j) > near) continue;
+                if (sites[j] != UINT32_MAX || slower_link(count, times, i, j) > near) continue;
                 sites[j] = site;
                 taken++;
                 more = true;
@@ -42,7 +42,7 @@ uint32_t weft_link_sites(uint32_t count, const uint32_t *times, uint32_t *sites_
     for (uint32_t i = 0; i < count; i++) {
         sites_out[i] = UINT32_MAX;
         for (uint32_t j = 0; j < i; j++)
-            longest = slower(count, times, i, j) > longest ? slower(count, times, i, j) : longest;
+            longest = slower_link(count, times, i, j) > longest ? slower_link(count, times, i, j) : longest;
     }
     for (uint32_t i = 0; i < count; i++)
         if (sites_out[i] == UINT32_MAX &&

@@ -209,7 +209,7 @@ static uint32_t lower_bound(const struct weft_link_table *table, uint32_t from, 
     return low;
 }
 
-static bool of_pair(const struct weft_link_table *table, uint32_t index, uint32_t from, uint32_t to)
+static bool link_is_of_pair(const struct weft_link_table *table, uint32_t index, uint32_t from, uint32_t to)
 {
     return index < table->link_count && table->links[index].from == from && table->links[index].to == to;
 }
@@ -239,8 +239,9 @@ enum weft_status weft_link_table_set(struct weft_link_table *table, const struct
     if (!works && link->state != WEFT_LINK_FAILED) return WEFT_ERR_INVALID;
     if (works && (link->latency_ns == 0 || link->bytes_per_second == 0)) return WEFT_ERR_INVALID;
     uint32_t at = lower_bound(table, link->from, link->to);
-    while (of_pair(table, at, link->from, link->to) && strcmp(table->links[at].lane, link->lane) != 0) at++;
-    if (!of_pair(table, at, link->from, link->to)) {
+    while (link_is_of_pair(table, at, link->from, link->to) && strcmp(table->links[at].lane, link->lane) != 0)
+        at++;
+    if (!link_is_of_pair(table, at, link->from, link->to)) {
         WEFT_TRY(grow(table->env, (void **)&table->links, table->link_count, &table->link_capacity,
                       WEFT_LINKS_MAX, sizeof *table->links));
         memmove(&table->links[at + 1], &table->links[at], (table->link_count - at) * sizeof *table->links);
@@ -268,7 +269,7 @@ const struct weft_link *weft_link_table_get(const struct weft_link_table *table,
 const struct weft_link *weft_link_table_find(const struct weft_link_table *table, uint32_t from, uint32_t to,
                                              const char *lane)
 {
-    for (uint32_t at = lower_bound(table, from, to); of_pair(table, at, from, to); at++) {
+    for (uint32_t at = lower_bound(table, from, to); link_is_of_pair(table, at, from, to); at++) {
         if (strcmp(table->links[at].lane, lane) == 0) return &table->links[at];
     }
     return NULL;
@@ -287,7 +288,7 @@ const struct weft_link *weft_link_table_best(const struct weft_link_table *table
 {
     const struct weft_link *best = NULL;
     uint64_t best_ns = WEFT_NEVER;
-    for (uint32_t at = lower_bound(table, from, to); of_pair(table, at, from, to); at++) {
+    for (uint32_t at = lower_bound(table, from, to); link_is_of_pair(table, at, from, to); at++) {
         uint64_t time_ns = weft_link_time_ns(&table->links[at], bytes);
         if (time_ns >= best_ns) continue;
         best = &table->links[at];

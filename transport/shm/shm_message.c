@@ -367,7 +367,7 @@ void shm_arrival_release(struct shm_arrival *arrival)
 }
 
 /* No receive yet: moves the payload out of the ring. */
-static void keep(struct shm_arrival *arrival)
+static void arrival_keep(struct shm_arrival *arrival)
 {
     struct shm_pair *pair = arrival->op.pair;
     size_t bytes = arrival->core.handle.payload_bytes;
@@ -390,7 +390,7 @@ void shm_arrival_deliver(struct shm_arrival *arrival)
     core_arrived(pair->endpoint->transport, &arrival->core);
     bool is_waiting = pair->current == arrival;
     pair->current = NULL;
-    if (is_waiting && pair->state == SHM_PAIR_CONNECTED && !arrival->announced) keep(arrival);
+    if (is_waiting && pair->state == SHM_PAIR_CONNECTED && !arrival->announced) arrival_keep(arrival);
 }
 
 enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,

@@ -92,7 +92,7 @@ static enum weft_status address_read(const struct weft_transport *transport, uin
 
 /* ---- connect ---- */
 
-static void forget(struct shm_pair *pair)
+static void pair_forget(struct shm_pair *pair)
 {
     if (pair->bootstrap) bootstrap_forget(pair->bootstrap);
     pair->bootstrap = NULL;
@@ -323,7 +323,7 @@ void shm_pair_disconnected(void *owner, struct bootstrap_peer *bootstrap, enum w
         core_peer_lost(transport, pair->peer, status, text);
     }
     if (pair->state != SHM_PAIR_CLOSED) shm_pair_end(pair, RING_ENDED, status); /* the core knew already */
-    forget(pair);
+    pair_forget(pair);
 }
 
 /* ---- the end ---- */
@@ -399,7 +399,7 @@ int shm_pairs_ending(struct shm_endpoint *endpoint)
         weft_list_remove(&pair->ending);
         shm_slots_free(endpoint, pair); /* the peer stores into slots that it has read */
         pair_unmap(pair);
-        if (!pair->watched) forget(pair);
+        if (!pair->watched) pair_forget(pair);
         count++;
     }
     return count;
@@ -410,7 +410,7 @@ void shm_pair_leave(struct shm_pair *pair)
 {
     shm_pair_end(pair, RING_LEFT, WEFT_ERR_CLOSED);
     pair->watched = false;
-    if (weft_list_empty(&pair->ending)) forget(pair);
+    if (weft_list_empty(&pair->ending)) pair_forget(pair);
 }
 
 void shm_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
@@ -422,7 +422,7 @@ void shm_pair_free(struct shm_pair *pair)
 {
     weft_list_remove(&pair->link);
     pair_unmap(pair);
-    forget(pair);
+    pair_forget(pair);
     weft_free_bytes(pair->endpoint->transport->env, pair);
 }
 

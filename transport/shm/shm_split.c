@@ -127,7 +127,7 @@ static void begin(struct shm_op *op, uint32_t slot, uint32_t epoch, uint64_t chu
     op->stream = false;
 }
 
-static void go(struct shm_op *op)
+static void split_start(struct shm_op *op)
 {
     struct shm_endpoint *endpoint = op->pair->endpoint;
     if (op->bytes <= SHM_DIRECT_BYTES && endpoint->step_bytes < SHM_STEP_BYTES) shm_split_step(op);
@@ -170,7 +170,7 @@ bool shm_split_start(struct shm_arrival *arrival)
     if (!shm_write(pair, &cell, NULL, NULL, 0)) return false;
     pair->splits |= 1u << slot;
     begin(op, slot, cell.body.split.epoch, chunk, arrival->address);
-    go(op);
+    split_start(op);
     return true;
 }
 
@@ -184,7 +184,7 @@ bool shm_on_split(struct shm_pair *pair, const struct ring_cell *cell)
         return false;
     op->peer_op = cell->body.split.op;
     begin(op, cell->body.split.slot, cell->body.split.epoch, chunk, cell->body.split.address);
-    if (pair->read_by_cma) go(op);
+    if (pair->read_by_cma) split_start(op);
     else op->phase = SHM_AT_OWNER;
     return true;
 }

@@ -122,7 +122,7 @@ void shm_window_free(struct weft_transport *transport, struct weft_window *windo
 
 /* ---- the user ---- */
 
-static inline void leave(struct shm_pair *pair)
+static inline void pair_leave(struct shm_pair *pair)
 {
     atomic_store_explicit(&pair->out.shared->writer.inside, 0, memory_order_release);
 }
@@ -137,7 +137,7 @@ static inline bool enter(struct shm_pair *pair, uint32_t window, uint32_t genera
     if (open && window)
         open = atomic_load_explicit(&pair->window_generations->generation[window - 1],
                                     memory_order_acquire) == generation;
-    if (!open) leave(pair);
+    if (!open) pair_leave(pair);
     return open;
 }
 
@@ -145,7 +145,10 @@ bool shm_access_begin(struct shm_pair *pair, uint32_t window, uint32_t generatio
 {
     return enter(pair, window, generation);
 }
-void shm_access_end(struct shm_pair *pair) { leave(pair); }
+void shm_access_end(struct shm_pair *pair)
+{
+    pair_leave(pair);
+}
 
 enum weft_status shm_import(struct weft_transport *transport, struct weft_remote *remote, const void *data,
                             size_t bytes)
@@ -299,7 +302,7 @@ static inline bool access_now(const struct weft_remote *remote, uint64_t at, voi
     /* a flag or counter: one store */
     if (bytes == sizeof(uint64_t)) memcpy(to, from, sizeof(uint64_t));
     else memcpy(to, from, bytes);
-    leave(pair);
+    pair_leave(pair);
     endpoint->step_bytes += bytes + SHM_DIRECT_COST;
     endpoint->transport->stats.copied_bytes += bytes;
     return true;

@@ -39,7 +39,7 @@ static bool defer_notice(struct sim_endpoint *endpoint, const struct sim_endpoin
     return true;
 }
 
-static int look(struct weft_transport *transport, struct sim_endpoint *endpoint)
+static int progress_endpoint(struct weft_transport *transport, struct sim_endpoint *endpoint)
 {
     endpoint->must_check_peers = false;
     int count = 0;
@@ -278,7 +278,8 @@ static int sim_progress(struct weft_transport *transport, int budget)
         core_arrived(transport, &message->arrival);
     }
     /* its messages are delivered first */
-    if (endpoint->must_check_peers && weft_list_empty(&endpoint->inbox)) count += look(transport, endpoint);
+    if (endpoint->must_check_peers && weft_list_empty(&endpoint->inbox))
+        count += progress_endpoint(transport, endpoint);
     return count;
 }
 

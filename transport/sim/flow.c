@@ -30,7 +30,7 @@ static void *take(struct weft_sim *sim, struct sim_pool *pool)
     return block;
 }
 
-static void give(struct weft_sim *sim, struct sim_pool *pool, void *block)
+static void pool_put(struct weft_sim *sim, struct sim_pool *pool, void *block)
 {
     sim_heap_unreserve(&sim->events, 1);
     sim_pool_give(pool, sim->env, sim->options.slab_bytes, block);
@@ -60,7 +60,7 @@ static void remove_flow(struct weft_sim *sim, struct sim_flow *flow)
     *at = flow->next;
     weft_list_remove(&flow->idle);
     sim->flow_count--;
-    give(sim, &sim->flow_pool, flow);
+    pool_put(sim, &sim->flow_pool, flow);
 }
 
 /* Doubles the buckets. Without memory the chains grow. */
@@ -159,14 +159,14 @@ bool sim_flow_broken(struct weft_sim *sim, const struct sim_endpoint *a, const s
 
 /* ---- end of bursts, copies and flows ---- */
 
-static void burst_maybe_over(struct sim_burst *burst)
+static void burst_check_end(struct sim_burst *burst)
 {
     struct sim_flow *flow = burst->flow;
     bool over = flow->broken || (burst->acknowledged && burst->delivered);
     if (!over || burst->copies > 0 || burst->retry.index != SIM_IDLE) return;
     weft_list_remove(&burst->of_unacknowledged);
     weft_list_remove(&burst->of_undelivered);
-    give(flow->source->sim, &flow->source->sim->burst_pool, burst);
+    pool_put(flow->source->sim, &flow->source->sim->burst_pool, burst);
     flow->busy--;
     maybe_idle(flow);
 }
@@ -175,7 +175,7 @@ static void copy_finish(struct sim_copy *copy)
 {
     struct sim_burst *burst = copy->burst;
     burst->copies--;
-    give(burst->flow->source->sim, &burst->flow->source->sim->copy_pool, copy);
+    pool_put(burst->flow->source->sim, &burst->flow->source->sim->copy_pool, copy);
 }
 
 /* No copy of the burst is in flight and the source does not know that it arrived: schedules the retry. */
@@ -193,10 +193,10 @@ static void copy_lost(struct sim_copy *copy)
         sim_schedule(sim, &burst->retry,
                      burst->sent_ns + (timeout_ns << (burst->attempts < 6 ? burst->attempts : 6)));
     }
-    burst_maybe_over(burst);
+    burst_check_end(burst);
 }
 
-static void phase_over(struct sim_flow *flow, struct sim_message *message)
+static void phase_end(struct sim_flow *flow, struct sim_message *message)
 {
     flow->source->phases_out--;
     flow->busy--;
@@ -221,18 +221,18 @@ static void break_flow(struct sim_flow *flow)
     while (!weft_list_empty(&flow->queue)) {
         struct sim_message *message = weft_list_first(&flow->queue, struct sim_message, of_flow);
         weft_list_remove(&message->of_flow);
-        phase_over(flow, message);
+        phase_end(flow, message);
     }
     weft_list_foreach(node, spare, &flow->undelivered) {
         struct sim_burst *burst = weft_container_of(node, struct sim_burst, of_undelivered);
-        if (burst->last) phase_over(flow, burst->message);
+        if (burst->last) phase_end(flow, burst->message);
         burst->message = NULL;
         burst->delivered = true;
         weft_list_remove(&burst->of_undelivered);
-        burst_maybe_over(burst);
+        burst_check_end(burst);
     }
     weft_list_foreach (node, spare, &flow->unacknowledged)
-        burst_maybe_over(weft_container_of(node, struct sim_burst, of_unacknowledged));
+        burst_check_end(weft_container_of(node, struct sim_burst, of_unacknowledged));
     endpoint_must_check_peers(flow->source);
     endpoint_must_check_peers(flow->sink);
     sim_flow_leave(flow);
@@ -241,7 +241,7 @@ static void break_flow(struct sim_flow *flow)
 /* ---- links ---- */
 
 /* Slow-down factor of the link: that of the slower host at its ends. */
-static uint32_t slowness(const struct weft_sim *sim, const struct topology_link *link)
+static uint32_t link_slow_factor(const struct weft_sim *sim, const struct topology_link *link)
 {
     uint32_t hosts = sim->options.host_count;
     uint32_t from = link->from < hosts ? sim->hosts[link->from].slow : 1,
@@ -258,7 +258,7 @@ static void enter_link(struct weft_sim *sim, struct sim_copy *copy)
     const struct topology_link *link = &topology->links[flow->path[copy->hop]];
     struct sim_link *state = &sim->links[flow->path[copy->hop]];
     uint64_t service_ns = (uint64_t)((double)burst->bytes * link->ns_per_byte + 0.5);
-    service_ns *= slowness(sim, link);
+    service_ns *= link_slow_factor(sim, link);
     uint64_t start_ns = state->free_ns > sim->now_ns ? state->free_ns : sim->now_ns,
              waits_ns = start_ns - sim->now_ns;
     if (waits_ns > sim->traffic.queue_max_ns) sim->traffic.queue_max_ns = waits_ns;
@@ -344,7 +344,7 @@ static bool cut_burst(struct sim_flow *flow)
 }
 
 /* The flows that start at this link send one burst each in turn. */
-static void turn(struct weft_sim *sim, struct sim_link *link)
+static void link_serve_next(struct weft_sim *sim, struct sim_link *link)
 {
     while (!weft_list_empty(&link->waiting) && link->free_ns <= sim->now_ns) {
         struct sim_flow *flow = weft_list_first(&link->waiting, struct sim_flow, of_link);
@@ -362,7 +362,7 @@ static void turn(struct weft_sim *sim, struct sim_link *link)
 
 static void turn_fire(struct weft_sim *sim, struct sim_due *due)
 {
-    turn(sim, weft_container_of(due, struct sim_link, turn));
+    link_serve_next(sim, weft_container_of(due, struct sim_link, turn));
 }
 
 /* The flow has bytes to send or space in its window: queues it at its link. */
@@ -371,7 +371,7 @@ static void flow_ready(struct sim_flow *flow)
     struct sim_link *link = &flow->source->sim->links[flow->path[0]];
     if (!may_cut(flow) || !weft_list_empty(&flow->of_link)) return;
     weft_list_append(&link->waiting, &flow->of_link);
-    turn(flow->source->sim, link);
+    link_serve_next(flow->source->sim, link);
 }
 
 void sim_flow_send(struct sim_flow *flow, struct sim_message *message, uint64_t bytes)
@@ -393,7 +393,7 @@ static void retry_fire(struct weft_sim *sim, struct sim_due *due)
     struct sim_flow *flow = burst->flow;
     bool is_dead = flow->sink->host->dead && flow->sink->host->death_known;
     if (burst->acknowledged || flow->broken || flow->source->host->dead) {
-        burst_maybe_over(burst);
+        burst_check_end(burst);
     } else if (is_dead || burst->attempts == sim->options.topology->retry_count) {
         break_flow(flow);
     } else {
@@ -410,7 +410,7 @@ static void acknowledge(struct sim_burst *burst)
     burst->acknowledged = true;
     burst->flow->in_flight_bytes -= burst->bytes;
     weft_list_remove(&burst->of_unacknowledged);
-    burst_maybe_over(burst);
+    burst_check_end(burst);
 }
 
 static void acknowledgement_arrived(struct sim_copy *copy)
@@ -420,7 +420,7 @@ static void acknowledgement_arrived(struct sim_copy *copy)
     uint64_t delivered = copy->delivered;
     copy_finish(copy);
     flow->users++; /* while its bursts are created */
-    if (burst->acknowledged) burst_maybe_over(burst); /* it was the last copy of a duplicate */
+    if (burst->acknowledged) burst_check_end(burst); /* it was the last copy of a duplicate */
     else acknowledge(burst);
     while (!weft_list_empty(&flow->unacknowledged)) {
         struct sim_burst *first = weft_list_first(&flow->unacknowledged, struct sim_burst, of_unacknowledged);
@@ -447,9 +447,9 @@ static void deliver(struct sim_flow *flow)
         weft_list_remove(&burst->of_undelivered);
         if (message) {
             sim_message_arrived(message);
-            phase_over(flow, message);
+            phase_end(flow, message);
         }
-        burst_maybe_over(burst);
+        burst_check_end(burst);
     }
 }
 

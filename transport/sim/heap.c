@@ -25,12 +25,12 @@ bool sim_heap_reserve(struct sim_heap *heap, struct weft_env *env, size_t nodes)
     return true;
 }
 
-static bool before(const struct sim_heap_entry *a, const struct sim_heap_entry *b)
+static bool entry_is_before(const struct sim_heap_entry *a, const struct sim_heap_entry *b)
 {
     return a->time_ns != b->time_ns ? a->time_ns < b->time_ns : a->order < b->order;
 }
 
-static void place(struct sim_heap *heap, size_t index, struct sim_heap_entry entry)
+static void entry_store(struct sim_heap *heap, size_t index, struct sim_heap_entry entry)
 {
     heap->entries[index] = entry;
     if (heap->tracked) entry.due->index = index;
@@ -38,11 +38,11 @@ static void place(struct sim_heap *heap, size_t index, struct sim_heap_entry ent
 
 static void sift_up(struct sim_heap *heap, size_t index, struct sim_heap_entry entry)
 {
-    while (index > 0 && before(&entry, &heap->entries[(index - 1) / CHILDREN])) {
-        place(heap, index, heap->entries[(index - 1) / CHILDREN]);
+    while (index > 0 && entry_is_before(&entry, &heap->entries[(index - 1) / CHILDREN])) {
+        entry_store(heap, index, heap->entries[(index - 1) / CHILDREN]);
         index = (index - 1) / CHILDREN;
     }
-    place(heap, index, entry);
+    entry_store(heap, index, entry);
 }
 
 static void sift_down(struct sim_heap *heap, size_t index, struct sim_heap_entry entry)
@@ -52,13 +52,13 @@ static void sift_down(struct sim_heap *heap, size_t index, struct sim_heap_entry
         if (child >= heap->count) break;
         if (end > heap->count) end = heap->count;
         for (size_t other = child + 1; other < end; other++) {
-            if (before(&heap->entries[other], &heap->entries[child])) child = other;
+            if (entry_is_before(&heap->entries[other], &heap->entries[child])) child = other;
         }
-        if (!before(&heap->entries[child], &entry)) break;
-        place(heap, index, heap->entries[child]);
+        if (!entry_is_before(&heap->entries[child], &entry)) break;
+        entry_store(heap, index, heap->entries[child]);
         index = child;
     }
-    place(heap, index, entry);
+    entry_store(heap, index, entry);
 }
 
 void sim_heap_push(struct sim_heap *heap, struct sim_due *due)
@@ -69,12 +69,13 @@ void sim_heap_push(struct sim_heap *heap, struct sim_due *due)
     sift_up(heap, heap->count++, (struct sim_heap_entry){due->time_ns, due->order, due});
 }
 
-static void take_out(struct sim_heap *heap, size_t index)
+static void entry_remove(struct sim_heap *heap, size_t index)
 {
     heap->entries[index].due->index = SIM_IDLE;
     struct sim_heap_entry last = heap->entries[--heap->count];
     if (index == heap->count) return;
-    if (index > 0 && before(&last, &heap->entries[(index - 1) / CHILDREN])) sift_up(heap, index, last);
+    if (index > 0 && entry_is_before(&last, &heap->entries[(index - 1) / CHILDREN]))
+        sift_up(heap, index, last);
     else sift_down(heap, index, last);
 }
 
@@ -83,12 +84,12 @@ void sim_heap_remove(struct sim_heap *heap, struct sim_due *due)
     size_t index = heap->tracked ? due->index : 0;
     while (index < heap->count && heap->entries[index].due != due) index++;
     WEFT_ASSERT(index < heap->count);
-    take_out(heap, index);
+    entry_remove(heap, index);
 }
 
 struct sim_due *sim_heap_pop(struct sim_heap *heap)
 {
     struct sim_due *due = heap->entries[0].due;
-    take_out(heap, 0);
+    entry_remove(heap, 0);
     return due;
 }

@@ -28,7 +28,7 @@ static uint8_t *place_of(const struct tcp_arrival *arrival)
 }
 
 /* Accounts payload bytes that are in place. */
-static void placed(struct tcp_peer *tcp_peer, size_t bytes)
+static void payload_placed(struct tcp_peer *tcp_peer, size_t bytes)
 {
     struct tcp_arrival *arrival = tcp_peer->in.arrival;
     arrival->got += bytes;
@@ -126,7 +126,7 @@ static void on_data(struct tcp_peer *tcp_peer, const struct tcp_frame *frame)
         if (frame->bytes > arrival->core.handle.payload_bytes - arrival->got) break;
         tcp_peer->in.arrival = arrival;
         tcp_peer->in.left = frame->bytes;
-        if (frame->bytes == 0) placed(tcp_peer, 0);
+        if (frame->bytes == 0) payload_placed(tcp_peer, 0);
         return;
     }
     tcp_peer_fail_malformed(tcp_peer, "sent data that was not requested");
@@ -166,7 +166,7 @@ static size_t take_payload(struct tcp_peer *tcp_peer, const uint8_t *data, size_
         memcpy(place, data, step);
         tcp_peer->endpoint->copied_bytes += step;
     }
-    placed(tcp_peer, step);
+    payload_placed(tcp_peer, step);
     return step;
 }
 
@@ -240,7 +240,7 @@ static ssize_t read_some(struct tcp_peer *tcp_peer, size_t *wanted_out)
     ssize_t got = recvmsg(tcp_peer->fd, &message, MSG_DONTWAIT);
     if (got <= 0) return got;
     size_t first = (size_t)got < in->left ? (size_t)got : (size_t)in->left;
-    placed(tcp_peer, first);
+    payload_placed(tcp_peer, first);
     *wanted_out -= first;
     return got - (ssize_t)first;
 }

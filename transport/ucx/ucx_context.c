@@ -29,7 +29,7 @@
 /* Log level and signal handling of UCX: silent at the default level, errors from debug on. Both are
  * process-wide, so the first endpoint sets them: sessions may open on several threads, and UCX warns if a
  * signal is restored twice. */
-static void quieten(struct weft_env *env)
+static void silence_ucx_log(struct weft_env *env)
 {
     static atomic_flag done = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&done)) return;
@@ -161,7 +161,7 @@ static enum weft_status find_devices(struct ucx_endpoint *endpoint, struct weft_
 
 enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_error *error)
 {
-    quieten(endpoint->transport->env);
+    silence_ucx_log(endpoint->transport->env);
     const struct ucx_settings *settings = &endpoint->settings;
     ucp_config_t *config;
     ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);

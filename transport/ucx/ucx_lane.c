@@ -9,7 +9,10 @@
 
 #include "transport/ucx/ucx.h"
 
-static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+static bool has_prefix(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
 
 /* "rc_verbs/mlx5_0:1" of " 0:rc_verbs/mlx5_0:1.0 md[0] ..."; the device path (".0") is cut off. */
 static void read_name(const char *line, char *out, size_t room)
@@ -36,14 +39,14 @@ static bool reaches_memory(const char *name)
 {
     static const char *const able[] = {"cma", "xpmem", "knem"};
     for (size_t i = 0; i < sizeof able / sizeof *able; i++) {
-        if (begins(name, able[i])) return true;
+        if (has_prefix(name, able[i])) return true;
     }
     return false;
 }
 
 static bool reaches_without_processor(const char *name)
 {
-    return begins(name, "rc") || begins(name, "dc");
+    return has_prefix(name, "rc") || has_prefix(name, "dc");
 }
 
 /* Whether a line shows puts on a lane that needs no processor. */

@@ -340,7 +340,8 @@ static void keep_reordered(struct ucx_peer *ucx_peer, struct ucx_arrival *arriva
 }
 
 /* Passes the next message in sequence to the core. */
-static int hand_on(struct ucx_endpoint *endpoint, struct ucx_peer *ucx_peer, struct ucx_arrival *arrival)
+static int arrival_hand_over(struct ucx_endpoint *endpoint, struct ucx_peer *ucx_peer,
+                             struct ucx_arrival *arrival)
 {
     ucx_peer->receive_sequence++;
     if (!arrival->bye) {
@@ -377,12 +378,12 @@ int ucx_arrivals_progress(struct ucx_endpoint *endpoint)
             keep_reordered(ucx_peer, arrival);
             continue;
         }
-        count += hand_on(endpoint, ucx_peer, arrival);
+        count += arrival_hand_over(endpoint, ucx_peer, arrival);
         while (!weft_list_empty(&ucx_peer->reordered)) {
             arrival = weft_list_first(&ucx_peer->reordered, struct ucx_arrival, link);
             if (arrival->sequence != ucx_peer->receive_sequence) break;
             weft_list_remove(&arrival->link);
-            count += hand_on(endpoint, ucx_peer, arrival);
+            count += arrival_hand_over(endpoint, ucx_peer, arrival);
         }
     }
     return count;

@@ -15,7 +15,7 @@
 enum { SEGMENT_TCP = 264 << 10, EAGER_SEGMENT = 256 << 10, EAGER_TCP = 64512, EAGER_OTHERS = 8192 };
 
 /* Whether an element of the comma-separated `list` begins with `word`: "rc" matches rc_verbs. */
-static bool holds(const char *list, const char *control)
+static bool has_control(const char *list, const char *control)
 {
     for (const char *at = list; *at;) {
         if (*at != '^' && strncmp(at, control, strlen(control)) == 0) return true;
@@ -47,14 +47,15 @@ static enum weft_status read_lanes(const char *lanes, struct ucx_settings *setti
     snprintf(settings->lanes, sizeof settings->lanes, "%.60s", lanes);
     const char *user = getenv("UCX_TLS"); /* the list of the user counts */
     if (user) list = user;
-    bool all = holds(list, "all") || list[0] == '^';
+    bool all = has_control(list, "all") || list[0] == '^';
     static const char *const shared[] = {"sysv", "posix", "sm", "shm", "mm", "cma", "knem", "xpmem"};
     static const char *const remote[] = {"rc", "ud", "dc", "ib"};
-    settings->tcp = all || holds(list, "tcp");
+    settings->tcp = all || has_control(list, "tcp");
     settings->shared_memory = settings->verbs = all;
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
-        settings->shared_memory |= holds(list, shared[i]);
-    for (size_t i = 0; i < sizeof remote / sizeof *remote; i++) settings->verbs |= holds(list, remote[i]);
+        settings->shared_memory |= has_control(list, shared[i]);
+    for (size_t i = 0; i < sizeof remote / sizeof *remote; i++)
+        settings->verbs |= has_control(list, remote[i]);
     return WEFT_OK;
 }
 

@@ -49,7 +49,7 @@ bool ucx_sleep_arm(struct ucx_endpoint *endpoint)
 }
 
 /* Whether a check is due. Always after sleeping: a death may have ended the sleep. */
-static bool due(struct ucx_endpoint *endpoint)
+static bool is_due(struct ucx_endpoint *endpoint)
 {
     if (weft_list_empty(&endpoint->processes) && !endpoint->is_listening) return false;
     if (!endpoint->armed && ++endpoint->looks % LOOK_ROUNDS != 0) return false;
@@ -61,7 +61,7 @@ static bool due(struct ucx_endpoint *endpoint)
 
 int ucx_sleep_check(struct ucx_endpoint *endpoint)
 {
-    if (!due(endpoint)) return 0;
+    if (!is_due(endpoint)) return 0;
     if (!endpoint->armed && endpoint->is_listening)
         endpoint->is_listening = epoll_ctl(endpoint->fd, EPOLL_CTL_DEL, endpoint->ucx_fd, NULL) != 0;
     endpoint->armed = false;

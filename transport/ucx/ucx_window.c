@@ -152,12 +152,12 @@ struct ucx_window *ucx_window_find(struct ucx_peer *ucx_peer, uint64_t id, uint6
 }
 
 /* Memory that the processor cannot access: UCX copies it. */
-static bool of_device(const struct ucx_window *ucx_window)
+static bool is_of_device(const struct ucx_window *ucx_window)
 {
     return ucx_window->window->options.kind == WEFT_MEMORY_CUDA;
 }
 
-static bool inside(const struct ucx_window *ucx_window, uint64_t offset, uint64_t bytes)
+static bool is_inside_window(const struct ucx_window *ucx_window, uint64_t offset, uint64_t bytes)
 {
     return offset <= ucx_window->window->options.bytes && bytes <= ucx_window->window->options.bytes - offset;
 }
@@ -218,13 +218,13 @@ void ucx_on_put(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header,
     }
     struct ucx_window *ucx_window =
         transport->closed ? NULL : ucx_window_find(ucx_peer, put.window, put.secret, WEFT_WINDOW_WRITE);
-    if (!ucx_window || !inside(ucx_window, header->sequence, data_bytes) || ucx_peer->peer->status < 0 ||
-        of_device(ucx_window)) {
+    if (!ucx_window || !is_inside_window(ucx_window, header->sequence, data_bytes) ||
+        ucx_peer->peer->status < 0 || is_of_device(ucx_window)) {
         if (!ucx_window) core_count_refused(transport);
         put_done(ucx_peer, put.id,
-                 !ucx_window             ? WEFT_ERR_CANCELLED
-                 : of_device(ucx_window) ? WEFT_ERR_UNSUPPORTED
-                                  : WEFT_ERR_INVALID);
+                 !ucx_window                ? WEFT_ERR_CANCELLED
+                 : is_of_device(ucx_window) ? WEFT_ERR_UNSUPPORTED
+                                            : WEFT_ERR_INVALID);
         return;
     }
     struct ucx_arrival *notification = NULL;
@@ -256,12 +256,13 @@ void ucx_on_get(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
     uint64_t secret = entry->header_bytes == 8 ? ucx_wire_u64(entry->header) : 0;
     struct ucx_window *ucx_window =
         endpoint->transport->closed ? NULL : ucx_window_find(ucx_peer, entry->a, secret, WEFT_WINDOW_READ);
-    if (!ucx_window || !inside(ucx_window, entry->b, entry->c) || entry->c == 0 || of_device(ucx_window)) {
+    if (!ucx_window || !is_inside_window(ucx_window, entry->b, entry->c) || entry->c == 0 ||
+        is_of_device(ucx_window)) {
         if (!ucx_window) core_count_refused(endpoint->transport);
         refuse_get(ucx_peer, entry->id,
-                   !ucx_window             ? WEFT_ERR_CANCELLED
-                   : of_device(ucx_window) ? WEFT_ERR_UNSUPPORTED
-                                    : WEFT_ERR_INVALID);
+                   !ucx_window                ? WEFT_ERR_CANCELLED
+                   : is_of_device(ucx_window) ? WEFT_ERR_UNSUPPORTED
+                                              : WEFT_ERR_INVALID);
         return;
     }
     struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_SERVE, NULL);
@@ -315,7 +316,7 @@ enum weft_status ucx_import(struct weft_transport *transport, struct weft_remote
     return WEFT_OK;
 }
 
-static void forget(struct ucx_remote **at, const struct ucx_remote *ucx_remote)
+static void remote_remove(struct ucx_remote **at, const struct ucx_remote *ucx_remote)
 {
     if (*at == ucx_remote) *at = NULL;
 }
@@ -328,9 +329,9 @@ void ucx_release(struct weft_transport *transport, struct weft_remote *remote)
     weft_list_foreach(node, spare, &ucx_peer->operations) { /* finished ones that UCX still holds */
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
         if (op->kind == UCX_OP_PUT)
-            forget(&weft_container_of(op, struct ucx_send, op)->ucx_remote, ucx_remote);
+            remote_remove(&weft_container_of(op, struct ucx_send, op)->ucx_remote, ucx_remote);
         if (op->kind == UCX_OP_GET)
-            forget(&weft_container_of(op, struct ucx_landing, op)->ucx_remote, ucx_remote);
+            remote_remove(&weft_container_of(op, struct ucx_landing, op)->ucx_remote, ucx_remote);
     }
     ucx_direct_release(ucx_remote);
     weft_list_remove(&ucx_remote->link);

@@ -270,7 +270,7 @@ static bool verbs_drained(struct weft_transport *transport)
 }
 
 /* Ends before the drain: destroys the queue pairs first, so that no device accesses memory any more. */
-static void end_at_once(struct verbs_endpoint *endpoint)
+static void endpoint_end_now(struct verbs_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
@@ -296,7 +296,7 @@ static void verbs_free(struct weft_transport *transport)
 {
     struct verbs_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
-    end_at_once(endpoint);
+    endpoint_end_now(endpoint);
     weft_list_foreach (node, spare, &endpoint->peers)
         verbs_peer_free(weft_container_of(node, struct verbs_peer, of_endpoint));
     weft_list_foreach(node, spare, &endpoint->slabs) {

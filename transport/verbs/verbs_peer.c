@@ -159,7 +159,7 @@ static void peer_left(void *context)
     verbs_dirty(verbs_peer);
 }
 
-static void stream_over(void *context)
+static void stream_ended(void *context)
 {
     struct verbs_peer *verbs_peer = context;
     verbs_peer->ended = true;
@@ -176,7 +176,7 @@ static const struct stream_ops stream_orders = {
     .left = peer_left,
     .sent = verbs_sent,
     .received = verbs_received,
-    .ended = stream_over,
+    .ended = stream_ended,
 };
 
 /* ---- the link ---- */

@@ -58,8 +58,8 @@ static void end(struct trace *trace)
     flush(trace);
 }
 
-static void line(struct trace *trace, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void line(struct trace *trace, const char *format, ...)
+static void write_line(struct trace *trace, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void write_line(struct trace *trace, const char *format, ...)
 {
     if (trace->fd < 0) return;
     if (trace->used + LINE_BYTES_MAX > BUFFER_BYTES) flush(trace);
@@ -117,7 +117,7 @@ static void expand(struct trace *trace, const char *pattern, const char *host)
 }
 
 /* Copies text, without characters that JSON forbids. */
-static void plain(char *out, size_t bytes, const char *text)
+static void copy_printable(char *out, size_t bytes, const char *text)
 {
     size_t at = 0;
     for (; *text && at + 1 < bytes; text++)
@@ -133,22 +133,23 @@ static void head(struct trace *trace, const char *host, const char *transport)
     struct stat file;
     uint64_t now_ns = weft_now_ns(trace->env);
     char clean_host[64], clean_transport[64];
-    plain(clean_host, sizeof clean_host, host);
-    plain(clean_transport, sizeof clean_transport, transport);
+    copy_printable(clean_host, sizeof clean_host, host);
+    copy_printable(clean_transport, sizeof clean_transport, transport);
     trace->used = (size_t)snprintf(trace->buffer, BUFFER_BYTES, "[\n");
     flush(trace);
     if (trace->fd < 0) return;
     uint64_t wall_ns = fstat(trace->fd, &file) == 0
                            ? (uint64_t)file.st_mtim.tv_sec * 1000000000u + (uint64_t)file.st_mtim.tv_nsec
                            : 0;
-    line(trace,
-         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"endpoint %u %s, %s, "
-         "process %ld\"}},\n",
-         trace->endpoint_id, trace->endpoint_id, clean_transport, clean_host, (long)getpid());
-    line(trace,
-         "{\"name\":\"weft_clock\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"host\":\"%s\",\"monotonic_ns\":%llu,"
-         "\"wall_ns\":%llu}},\n",
-         trace->endpoint_id, clean_host, (unsigned long long)now_ns, (unsigned long long)wall_ns);
+    write_line(trace,
+               "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"endpoint %u %s, %s, "
+               "process %ld\"}},\n",
+               trace->endpoint_id, trace->endpoint_id, clean_transport, clean_host, (long)getpid());
+    write_line(
+        trace,
+        "{\"name\":\"weft_clock\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"host\":\"%s\",\"monotonic_ns\":%llu,"
+        "\"wall_ns\":%llu}},\n",
+        trace->endpoint_id, clean_host, (unsigned long long)now_ns, (unsigned long long)wall_ns);
 }
 
 struct trace *trace_open(struct weft_env *env, const char *pattern, uint64_t limit_bytes,
@@ -196,35 +197,36 @@ void trace_close(struct trace *trace)
 void trace_span(struct trace *trace, const struct trace_span *span)
 {
     unsigned long long id = (unsigned long long)trace->endpoint_id << 40 | trace->serial++;
-    line(trace,
-         "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"b\",\"id\":\"0x%llx\",\"ts\":" TIME_FORMAT
-         ",\"pid\":%u,\"tid\":0,\"args\":{\"peer\":%u,"
-         "\"tag\":\"0x%llx\",\"bytes\":%zu,\"status\":\"%s\",\"queue_us\":" TIME_FORMAT
-         ",\"completion_us\":" TIME_FORMAT "}},\n"
-         "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"e\",\"id\":\"0x%llx\",\"ts\":" TIME_FORMAT
-         ",\"pid\":%u,\"tid\":0},\n",
-         span->name, span->name, id, TIME(span->begin_ns), trace->endpoint_id, span->peer_id,
-         (unsigned long long)span->tag, span->bytes, weft_status_name(span->status), TIME(span->queue_ns),
-         TIME(span->completion_ns), span->name, span->name, id, TIME(span->end_ns), trace->endpoint_id);
+    write_line(trace,
+               "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"b\",\"id\":\"0x%llx\",\"ts\":" TIME_FORMAT
+               ",\"pid\":%u,\"tid\":0,\"args\":{\"peer\":%u,"
+               "\"tag\":\"0x%llx\",\"bytes\":%zu,\"status\":\"%s\",\"queue_us\":" TIME_FORMAT
+               ",\"completion_us\":" TIME_FORMAT "}},\n"
+               "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"e\",\"id\":\"0x%llx\",\"ts\":" TIME_FORMAT
+               ",\"pid\":%u,\"tid\":0},\n",
+               span->name, span->name, id, TIME(span->begin_ns), trace->endpoint_id, span->peer_id,
+               (unsigned long long)span->tag, span->bytes, weft_status_name(span->status),
+               TIME(span->queue_ns), TIME(span->completion_ns), span->name, span->name, id,
+               TIME(span->end_ns), trace->endpoint_id);
 }
 
 void trace_state(struct trace *trace, const char *name, uint64_t begin_ns, uint64_t end_ns)
 {
     uint64_t took_ns = weft_elapsed_ns(begin_ns, end_ns);
-    line(trace,
-         "{\"name\":\"%s\",\"cat\":\"engine\",\"ph\":\"X\",\"ts\":" TIME_FORMAT ",\"dur\":" TIME_FORMAT
-         ",\"pid\":%u,\"tid\":0},\n",
-         name, TIME(begin_ns), TIME(took_ns), trace->endpoint_id);
+    write_line(trace,
+               "{\"name\":\"%s\",\"cat\":\"engine\",\"ph\":\"X\",\"ts\":" TIME_FORMAT ",\"dur\":" TIME_FORMAT
+               ",\"pid\":%u,\"tid\":0},\n",
+               name, TIME(begin_ns), TIME(took_ns), trace->endpoint_id);
 }
 
 void trace_mark(struct trace *trace, const char *name, uint32_t peer_id, const char *text)
 {
     char clean[200], peer[32] = "";
     uint64_t now_ns = weft_now_ns(trace->env);
-    plain(clean, sizeof clean, text ? text : "");
+    copy_printable(clean, sizeof clean, text ? text : "");
     if (peer_id != WEFT_ANY_PEER) snprintf(peer, sizeof peer, "\"peer\":%u,", peer_id);
-    line(trace,
-         "{\"name\":\"%s\",\"cat\":\"peer\",\"ph\":\"i\",\"s\":\"p\",\"ts\":" TIME_FORMAT
-         ",\"pid\":%u,\"tid\":0,\"args\":{%s\"text\":\"%s\"}},\n",
-         name, TIME(now_ns), trace->endpoint_id, peer, clean);
+    write_line(trace,
+               "{\"name\":\"%s\",\"cat\":\"peer\",\"ph\":\"i\",\"s\":\"p\",\"ts\":" TIME_FORMAT
+               ",\"pid\":%u,\"tid\":0,\"args\":{%s\"text\":\"%s\"}},\n",
+               name, TIME(now_ns), trace->endpoint_id, peer, clean);
 }

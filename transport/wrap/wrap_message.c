@@ -16,7 +16,7 @@ static void *reuse(struct wrap *wrap, struct weft_list *unused)
     return node;
 }
 
-static bool keep(struct wrap *wrap, struct weft_list *unused, struct weft_list *node)
+static bool should_keep(struct wrap *wrap, struct weft_list *unused, struct weft_list *node)
 {
     if (wrap->unused_count == WRAP_UNUSED_MAX) return false;
     wrap->unused_count++;
@@ -28,13 +28,14 @@ void wrap_op_free(struct wrap_op *op)
 {
     struct wrap *wrap = wrap_of(op->outer);
     weft_list_init(&op->link);
-    if (!keep(wrap, &wrap->unused_ops, &op->link)) weft_free_bytes(wrap->outer->env, op);
+    if (!should_keep(wrap, &wrap->unused_ops, &op->link)) weft_free_bytes(wrap->outer->env, op);
 }
 
 static void arrival_free(struct wrap *wrap, struct wrap_arrival *arrival)
 {
     weft_list_init(&arrival->link);
-    if (!keep(wrap, &wrap->unused_arrivals, &arrival->link)) weft_free_bytes(wrap->outer->env, arrival);
+    if (!should_keep(wrap, &wrap->unused_arrivals, &arrival->link))
+        weft_free_bytes(wrap->outer->env, arrival);
 }
 
 /* ---- the end of operations ---- */
@@ -124,7 +125,7 @@ void wrap_end_ops(struct weft_transport *transport, struct weft_list *ops, const
 
 /* ---- out ---- */
 
-static enum weft_status hand_over(struct wrap_op *op)
+static enum weft_status op_hand_over(struct wrap_op *op)
 {
     struct wrap_peer *peer = op->done.peer->backend;
     enum weft_status status;
@@ -143,7 +144,7 @@ enum weft_status wrap_op_start(struct wrap *wrap, struct wrap_op *op, bool *held
     if (!wrap_lets_pass(wrap, peer)) {
         weft_list_append(&peer->vanished, &op->link);
     } else if (!wrap_has_delay(&wrap->options) && weft_list_empty(&wrap->leaving)) {
-        enum weft_status status = hand_over(op);
+        enum weft_status status = op_hand_over(op);
         if (status == WEFT_OK) { /* a put or get that is complete */
             op->taken_ns = op->begin_ns;
             op->done.status = WEFT_OK;
@@ -198,7 +199,7 @@ int wrap_send_due(struct wrap *wrap, int budget)
             weft_list_append(&peer->vanished, &op->link);
             continue;
         }
-        enum weft_status status = hand_over(op);
+        enum weft_status status = op_hand_over(op);
         if (status == WEFT_ERR_AGAIN) {
             op->due_ns = weft_now_ns(wrap->outer->env) + RETRY_NS;
             break;

@@ -85,7 +85,7 @@ static void print_end(const struct bench_difference *differences, size_t count, 
                guessed, count, BENCH_RUNS_ENOUGH);
 }
 
-static bool all_right(const struct bench_rows *rows, const char *path)
+static bool all_are_right(const struct bench_rows *rows, const char *path)
 {
     size_t wrong = 0;
     for (size_t i = 0; i < rows->count; i++) wrong += rows->rows[i].wrong > 0;
@@ -114,7 +114,7 @@ static int compare_files(const struct compare *compare, const char *path_a, cons
         fprintf(stderr, "weft bench compare: %s\n", error);
         fine = false;
     } else {
-        bool right_a = all_right(&a, path_a), right_b = all_right(&b, path_b);
+        bool right_a = all_are_right(&a, path_a), right_b = all_are_right(&b, path_b);
         for (size_t i = 0; i < count; i++) slower += differences[i].direction < 0;
         for (size_t i = 0; compare->json && i < count; i++) print_row_json(&differences[i]);
         if (!compare->json) print_rows(differences, count);

@@ -85,7 +85,7 @@ static enum verbs_async_kind kind_of(enum ibv_event_type type)
     }
 }
 
-static bool of_queue_pair(enum ibv_event_type type)
+static bool is_queue_pair_event(enum ibv_event_type type)
 {
     return kind_of(type) == VERBS_ASYNC_QUEUE_PAIR || type == IBV_EVENT_COMM_EST ||
            type == IBV_EVENT_SQ_DRAINED || type == IBV_EVENT_PATH_MIG ||
@@ -93,7 +93,7 @@ static bool of_queue_pair(enum ibv_event_type type)
 }
 
 /* A device also reports events of its other ports. */
-static bool of_other_port(const struct verbs_rail *rail, const struct ibv_async_event *event)
+static bool is_of_other_port(const struct verbs_rail *rail, const struct ibv_async_event *event)
 {
     enum verbs_async_kind kind = kind_of(event->event_type);
     return (kind == VERBS_ASYNC_PORT_DOWN || kind == VERBS_ASYNC_PORT_UP || kind == VERBS_ASYNC_ADDRESS) &&
@@ -117,8 +117,8 @@ bool verbs_rail_async(struct verbs_rail *rail, struct verbs_async *out)
     struct ibv_async_event event;
     while (ibv_get_async_event(rail->context, &event) == 0) {
         *out = (struct verbs_async){.kind = kind_of(event.event_type)};
-        bool other = of_other_port(rail, &event);
-        if (of_queue_pair(event.event_type))
+        bool other = is_of_other_port(rail, &event);
+        if (is_queue_pair_event(event.event_type))
             out->queue_pair = verbs_queue_pair_find(rail, event.element.qp->qp_num);
         ibv_ack_async_event(&event); /* destroying a queue pair waits for this */
         if (other || event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) continue;

@@ -145,7 +145,7 @@ void verbs_memory_unregister(struct verbs_memory *memory, struct verbs_region *r
 /* ---- cache, with the lock held: nothing here may unmap memory ---- */
 
 /* Index of the first region that starts behind `address`. */
-static uint32_t behind(const struct verbs_memory *memory, uintptr_t address)
+static uint32_t first_region_behind(const struct verbs_memory *memory, uintptr_t address)
 {
     uint32_t low = 0, high = memory->count;
     while (low < high) {
@@ -159,7 +159,7 @@ static uint32_t behind(const struct verbs_memory *memory, uintptr_t address)
 static struct verbs_region *find(const struct verbs_memory *memory, uintptr_t address, size_t bytes,
                                  unsigned access)
 {
-    for (uint32_t i = behind(memory, address); i > 0; i--) {
+    for (uint32_t i = first_region_behind(memory, address); i > 0; i--) {
         struct verbs_region *region = memory->regions[i - 1];
         if (address - start_of(region) + bytes > memory->longest) return NULL;
         if (!region->stale && start_of(region) + region->bytes >= address + bytes &&
@@ -171,7 +171,7 @@ static struct verbs_region *find(const struct verbs_memory *memory, uintptr_t ad
 
 static void insert(struct verbs_memory *memory, struct verbs_region *region)
 {
-    uint32_t at = behind(memory, start_of(region));
+    uint32_t at = first_region_behind(memory, start_of(region));
     memmove(&memory->regions[at + 1], &memory->regions[at], (memory->count - at) * sizeof *memory->regions);
     memory->regions[at] = region;
     memory->count++;
@@ -179,7 +179,7 @@ static void insert(struct verbs_memory *memory, struct verbs_region *region)
     memory->stats.cached_bytes += region->bytes;
 }
 
-static void take_out(struct verbs_memory *memory, uint32_t at)
+static void region_remove(struct verbs_memory *memory, uint32_t at)
 {
     memory->stats.cached_bytes -= memory->regions[at]->bytes;
     memory->count--;
@@ -199,7 +199,7 @@ static struct verbs_region *take_idle(struct verbs_memory *memory, bool anyway)
     }
     if (best == UINT32_MAX) return NULL;
     struct verbs_region *region = memory->regions[best];
-    take_out(memory, best);
+    region_remove(memory, best);
     return region;
 }
 
@@ -269,12 +269,12 @@ static bool enter(struct verbs_memory *memory, struct verbs_region *region)
     return entered;
 }
 
-static void leave(struct verbs_memory *memory, struct verbs_region *region)
+static void region_leave(struct verbs_memory *memory, struct verbs_region *region)
 {
     verbs_watch_lock();
     for (uint32_t i = 0; i < memory->count; i++) {
         if (memory->regions[i] == region) {
-            take_out(memory, i);
+            region_remove(memory, i);
             break;
         }
     }
@@ -307,7 +307,7 @@ enum weft_status verbs_memory_get(struct verbs_memory *memory, const void *addre
     enum weft_status status = make(memory, address, bytes, access, &made, error);
     if (status < 0) {
         if (cached) {
-            leave(memory, region);
+            region_leave(memory, region);
             verbs_watch_release(start_of(region), start_of(region) + region->bytes);
         }
         weft_free_bytes(memory->env, region);
@@ -333,7 +333,7 @@ void verbs_memory_put(struct verbs_memory *memory, struct verbs_region *region)
     bool last = --region->users == 0 && region->stale;
     verbs_watch_unlock();
     if (!last) return;
-    leave(memory, region);
+    region_leave(memory, region);
     let_go(memory, region);
 }
 

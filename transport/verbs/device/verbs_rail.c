@@ -35,7 +35,7 @@ static struct ibv_context *open_device(const char *name)
     return context;
 }
 
-static enum weft_status cannot(struct verbs_rail *rail, const char *what, struct weft_error *error)
+static enum weft_status set_failure(struct verbs_rail *rail, const char *what, struct weft_error *error)
 {
     int number = errno;
     enum weft_status status = number == ENOMEM                      ? WEFT_ERR_NO_MEMORY
@@ -46,26 +46,29 @@ static enum weft_status cannot(struct verbs_rail *rail, const char *what, struct
                                             what, strerror(number), advice);
 }
 
-static uint32_t least(uint32_t a, int64_t b) { return b > 0 && (int64_t)a > b ? (uint32_t)b : a; }
+static uint32_t smaller_positive(uint32_t a, int64_t b)
+{
+    return b > 0 && (int64_t)a > b ? (uint32_t)b : a;
+}
 
 static enum weft_status open_queues(struct verbs_rail *rail, struct weft_error *error)
 {
-    rail->options.receive_depth =
-        least(least(rail->options.receive_depth, rail->limits.max_srq_wr), rail->limits.max_cqe / 2);
-    rail->options.send_depth = least(rail->options.send_depth, rail->limits.max_qp_wr - 1);
+    rail->options.receive_depth = smaller_positive(
+        smaller_positive(rail->options.receive_depth, rail->limits.max_srq_wr), rail->limits.max_cqe / 2);
+    rail->options.send_depth = smaller_positive(rail->options.send_depth, rail->limits.max_qp_wr - 1);
     rail->queue_reserved = rail->options.receive_depth;
     rail->channel = ibv_create_comp_channel(rail->context);
     if (!rail->channel || !set_nonblocking(rail->channel->fd))
-        return cannot(rail, "completion channel", error);
-    int capacity = (int)least(rail->queue_reserved + QUEUE_SPARE, rail->limits.max_cqe);
+        return set_failure(rail, "completion channel", error);
+    int capacity = (int)smaller_positive(rail->queue_reserved + QUEUE_SPARE, rail->limits.max_cqe);
     rail->queue = ibv_create_cq(rail->context, capacity, rail, rail->channel, 0);
-    if (!rail->queue) return cannot(rail, "completion queue", error);
+    if (!rail->queue) return set_failure(rail, "completion queue", error);
     rail->queue_capacity = (uint32_t)rail->queue->cqe;
     struct ibv_srq_init_attr receives = {.attr = {.max_wr = rail->options.receive_depth, .max_sge = 1}};
     rail->receives = ibv_create_srq(rail->domain, &receives);
-    if (!rail->receives) return cannot(rail, "shared receive queue", error);
+    if (!rail->receives) return set_failure(rail, "shared receive queue", error);
     rail->receive_missing = rail->options.receive_depth;
-    if (!verbs_receives_fill(rail)) return cannot(rail, "set of receives", error);
+    if (!verbs_receives_fill(rail)) return set_failure(rail, "set of receives", error);
     return WEFT_OK;
 }
 
@@ -73,14 +76,14 @@ static enum weft_status rail_open(struct verbs_rail *rail, struct weft_error *er
 {
     rail->context = open_device(rail->port.device);
     if (!rail->context || !set_nonblocking(rail->context->async_fd))
-        return cannot(rail, "device context", error);
+        return set_failure(rail, "device context", error);
     int failed = ibv_query_device(rail->context, &rail->limits);
     if (failed) {
         errno = failed;
-        return cannot(rail, "query of the device's limits", error);
+        return set_failure(rail, "query of the device's limits", error);
     }
     rail->domain = ibv_alloc_pd(rail->context);
-    if (!rail->domain) return cannot(rail, "protection domain", error);
+    if (!rail->domain) return set_failure(rail, "protection domain", error);
     rail->bucket_count = 256;
     rail->buckets = weft_alloc_zero(rail->env, rail->bucket_count * sizeof *rail->buckets);
     if (!rail->buckets)

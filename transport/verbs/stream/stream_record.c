@@ -7,14 +7,14 @@
 
 #include "transport/verbs/stream/stream.h"
 
-static uint32_t padded(uint64_t bytes)
+static uint32_t padded_bytes(uint64_t bytes)
 {
     return (uint32_t)((bytes + STREAM_ALIGN - 1) / STREAM_ALIGN * STREAM_ALIGN);
 }
 
 static uint32_t eager_charge(uint32_t header_bytes, uint64_t payload_bytes)
 {
-    uint32_t charge = padded(header_bytes + payload_bytes);
+    uint32_t charge = padded_bytes(header_bytes + payload_bytes);
     return charge ? charge : STREAM_ALIGN;
 }
 
@@ -100,7 +100,7 @@ void stream_grants_hand_out(struct stream *stream)
 /* Reserves space in the peer's ring; false: none now. */
 static bool ring_take(struct stream *stream, uint32_t bytes, struct stream_record_out *out)
 {
-    uint32_t need = padded(bytes);
+    uint32_t need = padded_bytes(bytes);
     uint32_t skip = stream->ring_head + need > stream->ring_size ? stream->ring_size - stream->ring_head : 0;
     bool has_space = stream->ring_used + skip + need <= stream->ring_size &&
                 stream->out_next - stream->out_done < STREAM_RECORDS_MAX;
@@ -153,7 +153,7 @@ static void describe(struct stream *stream, struct stream_outgoing *outgoing, st
 }
 
 /* The record is staged: an operation that only needed this is complete. */
-static void staged(struct stream *stream, struct stream_outgoing *outgoing)
+static void outgoing_staged(struct stream *stream, struct stream_outgoing *outgoing)
 {
     enum stream_record_intent intent = outgoing->intent;
     outgoing->intent = STREAM_INTENT_NONE;
@@ -177,7 +177,7 @@ bool stream_records_stage(struct stream *stream)
         uint8_t grant_bytes[16 + 4 * STREAM_LANES_MAX];
         describe(stream, outgoing, &record, grant_bytes);
         uint32_t bytes = STREAM_RECORD_BYTES + record.header_bytes + record.body_bytes;
-        if (padded(bytes) > stream->ring_size / 2) {
+        if (padded_bytes(bytes) > stream->ring_size / 2) {
             stream_fail(stream, WEFT_ERR_LIMIT,
                         "its ring is too small for our messages: set the same ring size at both ends");
             return any;
@@ -194,7 +194,7 @@ bool stream_records_stage(struct stream *stream)
         stream->out_next++;
         stream->out_unposted++;
         weft_list_remove(&outgoing->link);
-        staged(stream, outgoing);
+        outgoing_staged(stream, outgoing);
         any = true;
     }
     return any;
@@ -332,7 +332,8 @@ static void record_handle(struct stream *stream, uint32_t offset)
         stream_on_grant(stream, record.id, grant.grant, grant.address, &keys);
         break;
     }
-    stream->in_bytes_unreported += padded(STREAM_RECORD_BYTES + record.header_bytes + record.body_bytes);
+    stream->in_bytes_unreported +=
+        padded_bytes(STREAM_RECORD_BYTES + record.header_bytes + record.body_bytes);
 }
 
 void stream_on_record(struct stream *stream, uint32_t sequence, uint32_t offset)

@@ -140,13 +140,16 @@ void stream_replay_add(struct stream *stream, struct stream_transfer *transfer, 
 
 /* ---- posting ---- */
 
-static bool transfer_over(const struct stream_transfer *transfer)
+static bool transfer_has_ended(const struct stream_transfer *transfer)
 {
     return transfer->refused || (transfer->chunk_count > 0 && transfer->chunk_next == transfer->chunk_count &&
                                  transfer->replay_count == 0);
 }
 
-bool stream_run_over(const struct stream_lane *lane) { return transfer_over(lane->run); }
+bool stream_run_over(const struct stream_lane *lane)
+{
+    return transfer_has_ended(lane->run);
+}
 
 static uint32_t run_imm(const struct stream_transfer *transfer, uint32_t count)
 {
@@ -245,11 +248,12 @@ static void next_post(struct stream *stream, uint32_t lane_at, const struct stre
         lane->run = transfer;
         lane->run_count++;
     }
-    bool close = lane->run == transfer && transfer_over(transfer);
+    bool close = lane->run == transfer && transfer_has_ended(transfer);
     if (STREAM_MUTANT == STREAM_MUTANT_IMM_FIRST && close) stream_run_close(stream, lane_at, works, count);
     chunk_post(stream, lane_at, transfer, next->chunk, works, count);
     if (STREAM_MUTANT != STREAM_MUTANT_IMM_FIRST && close) stream_run_close(stream, lane_at, works, count);
-    if (STREAM_MUTANT == STREAM_MUTANT_EARLY_SENT && transfer_over(transfer)) transfer_done(stream, transfer);
+    if (STREAM_MUTANT == STREAM_MUTANT_EARLY_SENT && transfer_has_ended(transfer))
+        transfer_done(stream, transfer);
 }
 
 /* One entry stays free for the immediate that closes the run. */
