@@ -272,6 +272,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
     challenge.auth_required = coordinator->secret != NULL;
     challenge.job = coordinator->job;
     challenge.is_begun = coordinator->state != COORDINATOR_JOINING;
+    challenge.seals = WEFT_SEAL_VERSION;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_CHALLENGE;
     message.challenge = &challenge;
     send_to(coordinator, id, &message);
@@ -360,6 +361,12 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
     else if (!proof_holds(coordinator, connection, hello))
         refuse(coordinator, connection, WEFT_ERR_AUTH, "%.100s has another secret than this job",
                hello->name);
+    /* Without this, a relay that removes the announcement from the Challenge would remove the MACs. */
+    else if (hello->seals != WEFT_SEAL_VERSION && (coordinator->secret || hello->seals != 0))
+        refuse(coordinator, connection, WEFT_ERR_VERSION,
+               "%.100s (weft %.40s) does not authenticate its control frames as this coordinator (weft %s) "
+               "does, and this job has a secret: use one release of weft in a job",
+               hello->name, hello->weft_version, weft_proto_release());
     else if (strcmp(hello->job, coordinator->job) != 0)
         refuse(coordinator, connection, WEFT_ERR_INVALID,
                "%.100s asks for job %.100s, this coordinator serves job %.100s", hello->name, hello->job,

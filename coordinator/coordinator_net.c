@@ -1,7 +1,7 @@
 /* coordinator_net.c - the coordinator on sockets: frames in, frames out, a tick every second.
  *
  *     accepted connection -> number -> weft_coordinator_opened
- *     frame -> weft_control_unpack -> weft_coordinator_message       send -> weft_control_pack -> frame
+ *     frame -> seal checked, unpack -> weft_coordinator_message       send -> pack, seal -> frame
  *     closed -> weft_coordinator_closed
  *
  * Everything runs on the net thread. A frame that does not decode closes its connection. Before Hello, so
@@ -23,11 +23,14 @@ struct server_connection {
     struct weft_coordinator_server *server;
     struct weft_net_connection *net;
     uint64_t id;
-    bool has_hello; /* its first frame was decoded */
+    bool has_hello;   /* its first frame was decoded */
+    bool is_welcomed; /* frames carry a MAC from Welcome on, if the member announced that in Hello */
+    struct weft_seal seal;
 };
 
 struct weft_coordinator_server {
     struct weft_env *env;
+    char *secret; /* owned; NULL: none */
     struct weft_coordinator *coordinator;
     struct weft_net_listener *listener;
     struct weft_list connections; /* struct server_connection.link, sorted by id */
@@ -70,6 +73,16 @@ static struct server_connection *find(struct weft_coordinator_server *server, ui
     return NULL;
 }
 
+/* The refusal of a newcomer is plain: a newcomer with another secret must be able to read it. */
+static enum weft_status seal_frame(struct server_connection *connection,
+                                   const Weft__Control__Control *message, uint8_t *data, size_t *bytes)
+{
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_CHALLENGE)
+        return weft_seal_challenge(&connection->seal, data, *bytes);
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_WELCOME) connection->is_welcomed = true;
+    return connection->is_welcomed ? weft_seal_append(&connection->seal, data, bytes) : WEFT_OK;
+}
+
 static void on_send(void *context, uint64_t id, const Weft__Control__Control *message)
 {
     struct weft_coordinator_server *server = context;
@@ -79,7 +92,8 @@ static void on_send(void *context, uint64_t id, const Weft__Control__Control *me
     size_t bytes;
     enum weft_status status = weft_control_pack(server->env, message, &data, &bytes);
     if (status == WEFT_OK) {
-        status = weft_net_send(connection->net, data, bytes);
+        status = seal_frame(connection, message, data, &bytes);
+        if (status == WEFT_OK) status = weft_net_send(connection->net, data, bytes);
         weft_free_bytes(server->env, data);
     }
     if (status == WEFT_OK || status == WEFT_ERR_CLOSED) return;
@@ -119,6 +133,27 @@ static void on_opened(void *context, struct weft_net_connection *net)
     weft_coordinator_opened(server->coordinator, connection->id, weft_net_peer_name(net));
 }
 
+/* Closes the connection because of what it sent; its member is lost at once. */
+static void reject(struct server_connection *connection, const char *why)
+{
+    struct weft_coordinator_server *server = connection->server;
+    weft_log(server->env, WEFT_LOG_WARN, "coordinator", "%s: %s; closed", weft_net_peer_name(connection->net),
+             why);
+    weft_net_close(connection->net);
+    weft_coordinator_closed(server->coordinator, connection->id, why);
+}
+
+/* A member of an earlier release announces no seal; the coordinator decides whether it is served. */
+static bool start_seal(struct server_connection *connection, const Weft__Control__Control *message,
+                       const uint8_t *data, size_t bytes)
+{
+    connection->has_hello = true;
+    return message->body_case != WEFT__CONTROL__CONTROL__BODY_HELLO ||
+           message->hello->seals != WEFT_SEAL_VERSION ||
+           weft_seal_start(&connection->seal, WEFT_SEAL_COORDINATOR, connection->server->secret, data,
+                           bytes) == WEFT_OK;
+}
+
 static void on_frame(void *context, struct weft_net_connection *net, const uint8_t *data, size_t bytes)
 {
     struct server_connection *connection = weft_net_context(net);
@@ -126,14 +161,21 @@ static void on_frame(void *context, struct weft_net_connection *net, const uint8
     if (!connection) return;
     struct weft_coordinator_server *server = connection->server;
     bool too_long = !connection->has_hello && bytes > WEFT_LIMIT_HELLO_BYTES;
-    if (too_long || weft_control_unpack(server->env, data, bytes, &message) != WEFT_OK) {
-        weft_log(server->env, WEFT_LOG_WARN, "coordinator",
-                 "%s sent a frame of %zu bytes that is no control message; closed", weft_net_peer_name(net),
-                 bytes);
-        weft_net_close(net);
+    if (connection->is_welcomed && !weft_seal_check(&connection->seal, data, &bytes)) {
+        reject(connection, WEFT_SEAL_BROKEN_TEXT);
         return;
     }
-    connection->has_hello = true;
+    if (too_long || weft_control_unpack(server->env, data, bytes, &message) != WEFT_OK) {
+        char why[80];
+        snprintf(why, sizeof why, "it sent a frame of %zu bytes that is no control message", bytes);
+        reject(connection, why);
+        return;
+    }
+    if (!connection->has_hello && !start_seal(connection, message, data, bytes)) {
+        weft_control_free(server->env, message);
+        reject(connection, "no memory for the key of its connection");
+        return;
+    }
     weft_coordinator_message(server->coordinator, connection->id, message);
     weft_control_free(server->env, message);
 }
@@ -147,6 +189,7 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
     weft_list_remove(&connection->link);
     weft_coordinator_closed(server->coordinator, connection->id,
                             reason == WEFT_ERR_PEER_LOST ? "connection closed" : text);
+    weft_seal_wipe(&connection->seal);
     weft_free_bytes(server->env, connection);
 }
 
@@ -180,6 +223,12 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     server->ended = options->ended;
     server->context = options->context;
     weft_list_init(&server->connections);
+    const bool with_secret = options->secret && options->secret[0];
+    server->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
+    if (with_secret && !server->secret) {
+        weft_free_bytes(env, server);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a coordinator");
+    }
 
     struct weft_coordinator_options inner = *options;
     char own_host[65] = "";
@@ -202,7 +251,8 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     static const struct weft_net_handler handler = {.opened = on_opened,
                                                     .frame = on_frame,
                                                     .closed = on_closed,
-                                                    .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES,
+                                                    .frame_bytes_max =
+                                                        WEFT_LIMIT_FRAME_BYTES + WEFT_SEAL_BYTES,
                                                     .send_bytes_max = 4 * WEFT_LIMIT_FRAME_BYTES,
                                                     .connections_max =
                                                         WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS + 1024};
@@ -217,6 +267,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
 err_free_coordinator:
     weft_coordinator_free(server->coordinator);
 err_free_server:
+    weft_free_bytes(env, server->secret);
     weft_free_bytes(env, server);
     return status;
 }
@@ -251,5 +302,6 @@ void weft_coordinator_server_free(struct weft_coordinator_server *server)
     if (!server) return;
     WEFT_ASSERT(weft_list_empty(&server->connections));
     weft_coordinator_free(server->coordinator);
+    weft_free_bytes(server->env, server->secret);
     weft_free_bytes(server->env, server);
 }

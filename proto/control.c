@@ -267,7 +267,7 @@ enum weft_status weft_control_pack(struct weft_env *env, const Control *message,
     if (bytes > WEFT_LIMIT_FRAME_BYTES)
         return weft_limit_note("a message to the coordinator has %zu bytes, at most %u are allowed", bytes,
                                WEFT_LIMIT_FRAME_BYTES);
-    uint8_t *data = weft_alloc_bytes(env, bytes ? bytes : 1);
+    uint8_t *data = weft_alloc_bytes(env, bytes + WEFT_SEAL_BYTES);
     if (!data) return WEFT_ERR_NO_MEMORY;
     *bytes_out = weft__control__control__pack(message, data);
     *data_out = data;
@@ -298,4 +298,13 @@ void weft_control_free(struct weft_env *env, Control *message)
     struct decode_memory memory = {.env = env};
     ProtobufCAllocator allocator = {.alloc = decode_alloc, .free = decode_free, .allocator_data = &memory};
     weft__control__control__free_unpacked(message, &allocator);
+}
+
+bool weft_control_is_refusal(struct weft_env *env, const uint8_t *data, size_t bytes)
+{
+    Control *message;
+    if (weft_control_unpack(env, data, bytes, &message) != WEFT_OK) return false;
+    const bool is_refusal = message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT;
+    weft_control_free(env, message);
+    return is_refusal;
 }

@@ -80,8 +80,8 @@ void weft_wire_text(const uint8_t *data, const struct weft_wire_header *header,
                     char out[WEFT_LIMIT_RESULT_TEXT_BYTES + 1]);
 
 /* Control: one message per frame. */
-/* Packs into memory of the env; free with weft_free_bytes. WEFT_ERR_LIMIT: the message breaks a limit of
- * wire_limits.h. WEFT_ERR_NO_MEMORY. */
+/* Packs into memory of the env; free with weft_free_bytes. WEFT_SEAL_BYTES behind the message are free for
+ * weft_seal_append. WEFT_ERR_LIMIT: the message breaks a limit of wire_limits.h. WEFT_ERR_NO_MEMORY. */
 enum weft_status weft_control_pack(struct weft_env *env, const Weft__Control__Control *message,
                                    uint8_t **data_out, size_t *bytes_out);
 /* Decodes and checks every limit. Exactly one body is set. Names contain no control characters; in texts
@@ -90,6 +90,8 @@ enum weft_status weft_control_pack(struct weft_env *env, const Weft__Control__Co
 enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, size_t bytes,
                                      Weft__Control__Control **message_out);
 void weft_control_free(struct weft_env *env, Weft__Control__Control *message);
+/* Is the frame an Abort? A refusal before Welcome carries no MAC. */
+bool weft_control_is_refusal(struct weft_env *env, const uint8_t *data, size_t bytes);
 
 /* proof = HMAC-SHA256(secret, purpose | 0 | nonce | 0 | job | 0 | name). `purpose` distinguishes the two
  * directions. WEFT_ERR_INVALID: name or job is longer than its limit. WEFT_ERR_NO_MEMORY. */
@@ -102,6 +104,34 @@ enum weft_status weft_proof_make(const char *secret, const char *purpose,
                                  uint8_t proof_out[WEFT_PROOF_BYTES]);
 /* constant time */
 bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PROOF_BYTES]);
+
+/* Authentication of the control frames after the handshake (seal.c). One weft_seal per connection and side.
+ * Order: weft_seal_challenge when the Challenge is sent or received, weft_seal_start when Hello is, then
+ * append and check. Before start, append and check have no effect. A peer announces the version of the seal
+ * in Challenge.seals and Hello.seals; 0: it has none. */
+#define WEFT_SEAL_VERSION 1u
+#define WEFT_SEAL_BYTES 16u
+enum weft_seal_side { WEFT_SEAL_MEMBER = 1, WEFT_SEAL_COORDINATOR = 2 };
+struct weft_seal {
+    uint8_t challenge[WEFT_HMAC_BYTES]; /* digest of the Challenge's frame */
+    uint8_t key[WEFT_HMAC_BYTES];
+    uint64_t sent, received;            /* number of the next frame in each direction */
+    enum weft_seal_side side;
+    bool is_active;
+};
+/* The frames are the bytes as sent. secret NULL: none. WEFT_ERR_NO_MEMORY. */
+enum weft_status weft_seal_challenge(struct weft_seal *seal, const uint8_t *frame, size_t bytes);
+enum weft_status weft_seal_start(struct weft_seal *seal, enum weft_seal_side side, const char *secret,
+                                 const uint8_t *hello, size_t bytes);
+/* Appends the MAC of the next frame to send; the memory has WEFT_SEAL_BYTES more. WEFT_ERR_NO_MEMORY. */
+enum weft_status weft_seal_append(struct weft_seal *seal, uint8_t *frame, size_t *bytes);
+/* Removes the MAC of the next frame received. false: the frame is not the one that the peer sent next;
+ * nothing is changed, and the connection must be closed. */
+bool weft_seal_check(struct weft_seal *seal, const uint8_t *frame, size_t *bytes);
+void weft_seal_wipe(struct weft_seal *seal);
+/* Why a frame was refused, for texts that begin with the peer. */
+#define WEFT_SEAL_BROKEN_TEXT                                                                                \
+    "a control frame failed its MAC: added, repeated, moved or changed on the way; find the relay or proxy"
 
 /* xxh3-64 of f32 weights as they are in memory; shard and workers compare it (control WeightHash). */
 uint64_t weft_weight_hash(const void *weights, size_t bytes);

@@ -24,7 +24,7 @@
 #define WEFT_LIMIT_NAME_BYTES 255u
 #define WEFT_LIMIT_TEXT_BYTES 1000u
 #define WEFT_LIMIT_ADDRESS_BYTES 4096u
-#define WEFT_LIMIT_FRAME_BYTES (8u << 20)
+#define WEFT_LIMIT_FRAME_BYTES (8u << 20) /* without the MAC behind it */
 #define WEFT_LIMIT_HELLO_BYTES (64u << 10) /* frame of a connection that has not sent Hello */
 #define WEFT_LIMIT_STATUS_BYTES (4u << 20)
 

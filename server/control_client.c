@@ -28,12 +28,23 @@ struct weft_control_client {
     bool opened; /* connected; before that the net checks the deadline */
     enum client_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
+    struct weft_seal seal;
     bool awaits_reply; /* a Heartbeat with wait_reason = true has no reply yet */
     uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
     struct weft_error end; /* first reason of the end */
 };
 
 /* ---- sending ---- */
+
+/* The key includes Hello as it is sent. */
+static enum weft_status seal_frame(struct weft_control_client *client, const Weft__Control__Control *message,
+                                   uint8_t *data, size_t *bytes)
+{
+    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_HELLO)
+        return weft_seal_append(&client->seal, data, bytes);
+    if (!message->hello->seals) return WEFT_OK;
+    return weft_seal_start(&client->seal, WEFT_SEAL_MEMBER, client->secret, data, *bytes);
+}
 
 enum weft_status weft_control_client_send(struct weft_control_client *client,
                                           const Weft__Control__Control *message)
@@ -42,7 +53,8 @@ enum weft_status weft_control_client_send(struct weft_control_client *client,
     uint8_t *data;
     size_t bytes;
     WEFT_TRY(weft_control_pack(client->env, message, &data, &bytes));
-    enum weft_status status = weft_net_send(client->connection, data, bytes);
+    enum weft_status status = seal_frame(client, message, data, &bytes);
+    if (status == WEFT_OK) status = weft_net_send(client->connection, data, bytes);
     weft_free_bytes(client->env, data);
     client->sent_ns = weft_now_ns(client->env);
     return status;
@@ -109,6 +121,13 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
                 client->address);
         return;
     }
+    if (client->secret && challenge->seals < WEFT_SEAL_VERSION) {
+        fail(client, WEFT_ERR_VERSION,
+             "the coordinator at %s (weft %.40s) does not authenticate its control frames, as a job with a "
+             "secret requires (weft %s here): use one release of weft in a job",
+             client->address, challenge->weft_version, weft_proto_release());
+        return;
+    }
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     hello.wire_version = WEFT_WIRE_VERSION;
@@ -122,6 +141,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     hello.endpoints = client->options.endpoints;
     hello.states = hello.frees = client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, client->nonce};
+    hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (client->secret) {
         enum weft_status status = weft_proof_make(client->secret, WEFT_PROOF_JOIN, challenge->nonce.data,
                                                   client->job, client->name, proof);
@@ -172,6 +192,14 @@ static bool accept_wait_reason(struct weft_control_client *client, const Weft__C
 
 /* ---- admission ---- */
 
+static void answer_challenge(struct weft_control_client *client, const Weft__Control__Challenge *challenge,
+                             const uint8_t *data, size_t bytes)
+{
+    const enum weft_status status = weft_seal_challenge(&client->seal, data, bytes);
+    if (status == WEFT_OK) send_hello(client, challenge);
+    else fail(client, status, "no memory for the key of the control connection");
+}
+
 static void on_welcome(struct weft_control_client *client, const Weft__Control__Welcome *welcome)
 {
     uint8_t proof[WEFT_PROOF_BYTES];
@@ -203,10 +231,28 @@ static void on_opened(void *context, struct weft_net_connection *connection)
     client->opened = true;
 }
 
+/* false: the frame is not the coordinator's next one, and the connection is closed. A refusal has no MAC: a
+ * member with another secret must be able to read it. */
+static bool take_seal(struct weft_control_client *client, const uint8_t *data, size_t *bytes)
+{
+    if (client->state < CLIENT_HELLO_SENT || weft_seal_check(&client->seal, data, bytes)) return true;
+    if (client->state > CLIENT_HELLO_SENT) {
+        fail(client, WEFT_ERR_PEER_LOST, "the coordinator at %s is lost: %s", client->address,
+             WEFT_SEAL_BROKEN_TEXT);
+        return false;
+    }
+    if (weft_control_is_refusal(client->env, data, *bytes)) return true;
+    fail(client, WEFT_ERR_AUTH,
+         "the coordinator at %s does not know this job's secret, or its answer was changed on the way",
+         client->address);
+    return false;
+}
+
 static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
 {
     struct weft_control_client *client = context;
     Weft__Control__Control *message;
+    if (!take_seal(client, data, &bytes)) return;
     if (weft_control_unpack(client->env, data, bytes, &message) != WEFT_OK) {
         fail(client, WEFT_ERR_MALFORMED,
                 "%s sent a frame of %zu bytes that is no control message: is it a weft coordinator?",
@@ -218,7 +264,7 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
         fail(client, (enum weft_status)message->abort->status, "%s", message->abort->text);
     else if (client->state == CLIENT_CONNECTING &&
              message->body_case == WEFT__CONTROL__CONTROL__BODY_CHALLENGE)
-        send_hello(client, message->challenge);
+        answer_challenge(client, message->challenge, data, bytes);
     else if (client->state == CLIENT_HELLO_SENT && message->body_case == WEFT__CONTROL__CONTROL__BODY_WELCOME)
         on_welcome(client, message->welcome);
     else if (client->state == CLIENT_JOINED && !accept_wait_reason(client, message))
@@ -319,7 +365,8 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
     static const struct weft_net_handler handler = {.opened = on_opened,
                                                     .frame = on_frame,
                                                     .closed = on_closed,
-                                                    .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES};
+                                                    .frame_bytes_max =
+                                                        WEFT_LIMIT_FRAME_BYTES + WEFT_SEAL_BYTES};
     enum weft_status status = weft_net_connect(net, options->host, options->port, &handler, client,
                                                client->join_deadline_ns, &client->connection);
     if (status != WEFT_OK) {
@@ -339,6 +386,7 @@ void weft_control_client_free(struct weft_control_client *client)
     if (!client) return;
     weft_free_bytes(client->env, client->job);
     weft_free_bytes(client->env, client->secret);
+    weft_seal_wipe(&client->seal);
     weft_free_bytes(client->env, client);
 }
 

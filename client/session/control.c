@@ -57,7 +57,8 @@ static void send_outgoing(struct weft_command *command)
     pthread_mutex_lock(&control->lock);
     weft_list_remove(&outgoing->link);
     pthread_mutex_unlock(&control->lock);
-    if (control->connection && outgoing->data)
+    if (control->connection && outgoing->data &&
+        weft_seal_append(&control->seal, outgoing->data, &outgoing->bytes) == WEFT_OK)
         weft_net_send(control->connection, outgoing->data, outgoing->bytes);
     if (control->connection && outgoing->closes) weft_net_close(control->connection);
     free_outgoing(session, outgoing);
@@ -106,6 +107,16 @@ void client_control_send_abort(struct weft_session *session, enum weft_status st
                  text);
 }
 
+/* The key includes Hello as it is sent. */
+static enum weft_status seal_frame(struct weft_session *session, const Weft__Control__Control *message,
+                                   uint8_t *data, size_t *bytes)
+{
+    struct weft_seal *seal = &session->control.seal;
+    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_HELLO) return weft_seal_append(seal, data, bytes);
+    if (!message->hello->seals) return WEFT_OK;
+    return weft_seal_start(seal, WEFT_SEAL_MEMBER, session->settings.secret, data, *bytes);
+}
+
 /* On the net thread. */
 static void send_now(struct weft_session *session, const Weft__Control__Control *message)
 {
@@ -113,7 +124,8 @@ static void send_now(struct weft_session *session, const Weft__Control__Control 
     size_t bytes;
     enum weft_status status = weft_control_pack(session->env, message, &data, &bytes);
     if (status == WEFT_OK) {
-        status = weft_net_send(session->control.connection, data, bytes);
+        status = seal_frame(session, message, data, &bytes);
+        if (status == WEFT_OK) status = weft_net_send(session->control.connection, data, bytes);
         weft_free_bytes(session->env, data);
     }
     if (status < 0)
@@ -224,6 +236,13 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
                     weft_version(), WEFT_WIRE_VERSION);
         return;
     }
+    if (settings->secret && challenge->auth_required && challenge->seals < WEFT_SEAL_VERSION) {
+        client_fail(session, WEFT_ERR_VERSION, false,
+                    "the coordinator at %s:%u (weft %s) does not authenticate its control frames, as a job "
+                    "with a secret requires (weft %s here): use the same release on both sides",
+                    settings->host, settings->port, challenge->weft_version, weft_version());
+        return;
+    }
     uint8_t proof[WEFT_PROOF_BYTES];
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
@@ -239,6 +258,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
+    hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (challenge->auth_required) {
         if (!settings->secret) {
             client_fail(session, WEFT_ERR_AUTH, false,
@@ -456,10 +476,45 @@ static void on_opened(void *context, struct weft_net_connection *connection)
     atomic_store(&session->control.is_connected, true);
 }
 
+/* The roster has the name of the process, which may be shard 0. */
+static const char *coordinator_name(const struct weft_session *session)
+{
+    if (session->control.roster) return session->control.roster->roster->coordinator;
+    return session->settings.port_count > 0 ? "rank 0, which coordinates the job" : "the coordinator";
+}
+
+/* false: the frame is not the coordinator's next one, and the session has failed. A refusal has no MAC: a
+ * member with another secret must be able to read it. */
+static bool take_seal(struct weft_session *session, struct weft_net_connection *connection,
+                      const uint8_t *data, size_t *bytes)
+{
+    struct client_control *control = &session->control;
+    const struct client_settings *settings = &session->settings;
+    if (client_control_phase(control) == CLIENT_CONNECTING) { /* the Challenge */
+        const enum weft_status status = weft_seal_challenge(&control->seal, data, *bytes);
+        if (status < 0)
+            client_fail(session, status, false, "no memory for the key of the control connection");
+        return status == WEFT_OK;
+    }
+    if (weft_seal_check(&control->seal, data, bytes)) return true;
+    if (client_control_phase(control) > CLIENT_HELLO_SENT)
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
+                    settings->host, settings->port, WEFT_SEAL_BROKEN_TEXT);
+    else if (weft_control_is_refusal(session->env, data, *bytes)) return true;
+    else
+        client_fail(session, WEFT_ERR_AUTH, false,
+                    "the coordinator at %s:%u does not know the secret of job '%s', or its answer was changed "
+                    "on the way; check WEFT_SECRET on its side",
+                    settings->host, settings->port, settings->job);
+    weft_net_close(connection);
+    return false;
+}
+
 static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
 {
     struct weft_session *session = context;
     Weft__Control__Control *message;
+    if (!take_seal(session, connection, data, &bytes)) return;
     enum weft_status status = weft_control_unpack(session->env, data, bytes, &message);
     if (status < 0) {
         client_fail(session, status, false, "the process at %s:%u does not speak weft's control protocol: %s",
@@ -467,12 +522,6 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
         return;
     }
     if (!dispatch(session, message)) weft_control_free(session->env, message);
-}
-
-/* Before the roster, which has the name of the process. */
-static const char *coordinator_name(const struct weft_session *session)
-{
-    return session->settings.port_count > 0 ? "rank 0, which coordinates the job" : "the coordinator";
 }
 
 static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
@@ -488,9 +537,9 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     } else if (client_control_phase(&session->control) == CLIENT_CONNECTING) {
         client_fail(session, WEFT_ERR_UNREACHABLE, false,
                     "cannot reach the coordinator at %s:%u: %s", settings->host, settings->port, text);
-    } else if (session->control.roster) { /* it names the process that coordinates; that may be shard 0 */
+    } else if (session->control.roster) {
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
-                    session->control.roster->roster->coordinator, settings->host, settings->port);
+                    coordinator_name(session), settings->host, settings->port);
     } else {
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
                     settings->host, settings->port, text);
@@ -498,7 +547,10 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     set_phase(session, CLIENT_ENDED);
 }
 
-static const struct weft_net_handler handler = {.opened = on_opened, .frame = on_frame, .closed = on_closed};
+static const struct weft_net_handler handler = {.opened = on_opened,
+                                                .frame = on_frame,
+                                                .closed = on_closed,
+                                                .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES + WEFT_SEAL_BYTES};
 
 /* ---- life ---- */
 
@@ -573,6 +625,7 @@ void client_control_stop(struct weft_session *session)
     atomic_store(&control->leaving, true);
     weft_net_free(control->net);
     control->net = NULL;
+    weft_seal_wipe(&control->seal);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &control->outgoing) {
         struct outgoing *outgoing = weft_container_of(node, struct outgoing, link);

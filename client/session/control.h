@@ -41,6 +41,7 @@ struct client_control {
     char wait_reason[320];
     struct weft_list outgoing;       /* owned; messages not sent yet */
     uint8_t nonce[WEFT_NONCE_BYTES]; /* this side's nonce, for the coordinator's proof */
+    struct weft_seal seal;           /* net thread */
     char name[128], host[64];
 };
 

@@ -182,6 +182,7 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     hello.host = (char *)"hostb";
     hello.pid = 40 + id;
     hello.endpoints = given->endpoints;
+    hello.seals = given->has_no_seal ? 0 : WEFT_SEAL_VERSION;
     hello.frees = given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     if (given->secret) {

@@ -61,6 +61,7 @@ struct harness_hello {
     int wanted_index;
     const char *job, *secret;
     uint32_t wire_version, endpoints;
+    bool has_no_seal; /* as a member of an earlier release */
 };
 /* opens, reads Challenge, sends Hello */
 uint64_t harness_hello(struct harness *harness, const struct harness_hello *hello);

@@ -167,9 +167,25 @@ static void proofs(void **state)
     memset(nonce, (int)c, sizeof nonce);
     weft_proof_make("s3cret", WEFT_PROOF_WELCOME, nonce, "mnist", "newcomer 4", proof);
     assert_true(weft_proof_check(welcome->proof.data, welcome->proof.len, proof));
+    c = harness_hello(h, &(struct harness_hello){
+                             .role = WORKER, .wanted_index = -1, .secret = "s3cret", .has_no_seal = true});
+    harness_expect_abort(h, c, WEFT_ERR_VERSION,
+                         "newcomer 5 (weft 9.9) does not authenticate its control frames as this coordinator "
+                         "(weft 0.1.0) does, and this job has a secret: use one release of weft in a job",
+                         true);
     uint64_t d = harness_open(h), e = harness_open(h);
     assert_memory_not_equal(harness_next(h, d)->challenge->nonce.data,
                             harness_next(h, e)->challenge->nonce.data, WEFT_NONCE_BYTES);
+    harness_free(h);
+}
+
+/* A job without a secret serves members of the earlier release, which add no MAC. */
+static void members_without_a_seal(void **state)
+{
+    struct harness *h = harness_create(1, 0, NULL);
+    uint64_t c = harness_hello(
+        h, &(struct harness_hello){.role = WORKER, .wanted_index = -1, .has_no_seal = true});
+    harness_expect(h, c, BODY(WELCOME));
     harness_free(h);
 }
 
@@ -398,6 +414,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(whole_life),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(proofs),
+                                       cmocka_unit_test(members_without_a_seal),
                                        cmocka_unit_test(lost_members),
                                        cmocka_unit_test(join_deadline),
                                        cmocka_unit_test(aborts),

@@ -114,13 +114,15 @@ static const struct field challenge[] = {{1, "wire_version", U32},
                                          {2, "nonce", BYTES},
                                          {3, "weft_version", NAME},
                                          {4, "auth_required", BOOL},
+                                         {7, "seals", U32},
                                          {0}};
 static const struct field hello[] = {
     {1, "wire_version", U32}, {2, "weft_version", NAME}, {3, "job", NAME},
     {4, "role", ENUM},        {5, "name", NAME},         {6, "wanted_index", S32},
     {7, "host", NAME},        {8, "pid", U64},           {9, "proof", BYTES},
     {10, "nonce", BYTES},     {11, "endpoints", U32},    {12, "device", BOOL},
-    {13, "states", BOOL},     {14, "frees", BOOL},       {0}};
+    {13, "states", BOOL},     {14, "frees", BOOL},
+    {15, "seals", U32},       {0}};
 static const struct field welcome[] = {{1, "member", U32},
                                        {2, "index", U32},
                                        {3, "incarnation", U64},

@@ -56,11 +56,11 @@ struct samples {
 static const char *const readings[BODIES + 1] = {
     "",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  "
-    "auth_required 1\n",
+    "auth_required 1\n  seals 1\n",
     "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, "
     "pid 41)\"\n  wanted_index -1\n"
     "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  "
-    "states 1\n  frees 1\n",
+    "states 1\n  frees 1\n  seals 1\n",
     "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  "
     "shards 1\n"
     "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n  frees 1\n",
@@ -110,14 +110,14 @@ static void fill(struct samples *s)
     s->dims[0] = 1024, s->dims[1] = 784;
     weft__control__challenge__init(&s->challenge);
     s->challenge.wire_version = WEFT_WIRE_VERSION, s->challenge.nonce = NONCE;
-    s->challenge.weft_version = (char *)"0.1.0", s->challenge.auth_required = 1;
+    s->challenge.weft_version = (char *)"0.1.0", s->challenge.auth_required = s->challenge.seals = 1;
     weft__control__hello__init(&s->hello);
     s->hello.wire_version = WEFT_WIRE_VERSION, s->hello.weft_version = (char *)"0.1.0",
     s->hello.job = (char *)"mnist";
     s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)",
     s->hello.wanted_index = -1;
     s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2,
-    s->hello.device = 1, s->hello.states = s->hello.frees = 1;
+    s->hello.device = 1, s->hello.states = s->hello.frees = s->hello.seals = 1;
     weft__control__welcome__init(&s->welcome);
     s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX,
     s->welcome.transport_nonce = 9;
