@@ -435,6 +435,9 @@ void weft_group_update_records(struct weft_group *group);
 /* ---- operations ---- */
 /* set: the subject is a hash of the calls that were fused into the operation */
 #define WEFT_SUBJECT_BATCH 0x80000000u
+/* set: the operation finds out which subjects all ranks have. The rest names one of this rank for error
+ * texts, and may differ between ranks */
+#define WEFT_SUBJECT_ANY 0x40000000u
 static inline uint32_t weft_subject_batch(uint64_t hash)
 {
     return (uint32_t)(hash ^ hash >> 32) | WEFT_SUBJECT_BATCH;

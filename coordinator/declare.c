@@ -30,6 +30,8 @@ static const char *mode_name(uint32_t mode)
     return mode == WEFT_WIRE_MODE_SERVER ? "server" : "all_reduce";
 }
 
+static const char *name_bool(bool value) { return value ? "true" : "false"; }
+
 /* The first field that differs: its name and both values as text. */
 struct difference {
     const char *field;
@@ -62,8 +64,12 @@ static bool declares_differ(const Weft__Control__Declare *mine, const Weft__Cont
     snprintf(a, sizeof a, "%llu", (unsigned long long)mine->chunk_bytes);
     snprintf(b, sizeof b, "%llu", (unsigned long long)theirs->chunk_bytes);
     if (texts_differ(difference, "chunk_bytes", a, b)) return true;
-    return texts_differ(difference, "skip_nonfinite", mine->skip_nonfinite ? "true" : "false",
-                        theirs->skip_nonfinite ? "true" : "false");
+    snprintf(a, sizeof a, "%d", (int)mine->priority);
+    snprintf(b, sizeof b, "%d", (int)theirs->priority);
+    if (texts_differ(difference, "priority", a, b)) return true;
+    return texts_differ(difference, "alone", name_bool(mine->alone), name_bool(theirs->alone)) ||
+           texts_differ(difference, "skip_nonfinite", name_bool(mine->skip_nonfinite),
+                        name_bool(theirs->skip_nonfinite));
 }
 
 /* The higher rank is named first, so the sentence does not depend on which rank declared first. */
@@ -171,6 +177,8 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
     tensor->declare.mode = declare->mode;
     tensor->declare.chunk_bytes = declare->chunk_bytes;
     tensor->declare.skip_nonfinite = declare->skip_nonfinite;
+    tensor->declare.priority = declare->priority;
+    tensor->declare.alone = declare->alone;
     tensor->declare.n_dims = declare->n_dims;
     tensor->declare.dims = weft_alloc_array(env, declare->n_dims, sizeof *declare->dims);
     tensor->declare.name = weft_alloc_text(env, declare->name);

@@ -49,6 +49,10 @@ const struct weft_option weft_option_table[] = {
          "Codec of tensors whose options name none, where possible: dense, powersgd:rank=4, auto and "
          "others."),
 
+    CHOICE("client.push_order", "agreed", "agreed|called",
+         "Order of the all_reduces of tensors. agreed: ranks may push in different orders, the most urgent "
+         "tensor that all have pushed is next, and small tensors travel together. called: the order of the "
+         "calls, which must be equal on all ranks, each tensor in its own operation. Equal on all ranks."),
     SWITCH("client.skip_nonfinite", "no",
          "Skip a step with a dense gradient that is NaN or infinite (WEFT_ERR_SKIPPED)."),
     COUNT("client.hash_every", "50", 0, 1000000,

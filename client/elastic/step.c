@@ -353,6 +353,7 @@ enum weft_status weft_step_end(struct weft_session *session)
         return client_error(session, WEFT_ERR_STATE,
                             "step_end inside a group of calls; call weft_group_end first");
     enum weft_status status = client_usable(session);
+    client_push_order_step_ends(session);
     if (status == WEFT_OK && !step->compared) {
         status = client_compare_pushed(session);
         if (status == WEFT_ERR_NO_MEMORY) return status;

@@ -89,6 +89,7 @@ struct client_engine {
 
     enum weft_status failed;            /* set once; nothing new starts */
     const char *failed_text;            /* the session's */
+    _Atomic uint32_t waiting_threads;   /* in weft_wait without a timeout */
     bool leaves_epoch;                  /* `failed` holds until the new epoch begins (elastic/shrink.c) */
     char leave_epoch_text[480];
     uint64_t encode_ns, requests_done;

@@ -27,6 +27,7 @@ static void pump(struct weft_list *queue)
         error.status = WEFT_OK, error.text[0] = 0; /* the other fields are written with them */
         enum weft_status status = op->post(op, &error);
         if (status == WEFT_ERR_AGAIN) return; /* the completion of a posted operation pumps again */
+        if (status >= 0 && op->stays) return;
         weft_list_remove(&op->link);
         if (status < 0) op->done(op, status, error.text[0] ? error.text : weft_reason_text(status));
     }
@@ -56,12 +57,20 @@ void client_engine_pump_all(struct weft_session *session)
 
 void client_engine_pump(struct weft_list *queue) { pump(queue); }
 
-void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op)
+void client_engine_queue_group_op_before(struct weft_session *session, struct client_group_op *op,
+                                         struct weft_list *position)
 {
     op->session = session;
     op->coll = NULL;
-    weft_list_append(client_engine_group_queue(op), &op->link);
-    pump(client_engine_group_queue(op));
+    weft_list_insert_before(position, &op->link);
+}
+
+void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op)
+{
+    op->session = session; /* client_engine_group_queue reads it */
+    struct weft_list *queue = client_engine_group_queue(op);
+    client_engine_queue_group_op_before(session, op, queue);
+    pump(queue);
 }
 
 /* ---- a posted operation failed ---- */

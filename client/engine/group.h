@@ -18,6 +18,8 @@
 struct client_group_op {
     struct weft_list link;
     bool ready;                   /* the input is there; the engine thread */
+    bool stays;                   /* posted, it stays in the queue until its owner removes it, and holds back
+                                   * the later ones; post() clears `ready` */
     enum weft_status (*post)(struct client_group_op *op, struct weft_error *error);
     /* once, after post succeeded or failed */
     void (*done)(struct client_group_op *op, enum weft_status status, const char *text);
@@ -57,6 +59,9 @@ enum weft_status client_comm_valid(struct weft_session *session, const struct we
 
 /* ---- the engine thread ---- */
 void client_engine_queue_group_op(struct weft_session *session, struct client_group_op *op);
+/* Queues it before `position` of its queue; the caller pumps. */
+void client_engine_queue_group_op_before(struct weft_session *session, struct client_group_op *op,
+                                         struct weft_list *position);
 struct weft_list *client_engine_group_queue(const struct client_group_op *op); /* the queue of its group */
 /* posts what is ready, of the group of all workers */
 void client_engine_pump_group(struct weft_session *session);

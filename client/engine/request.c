@@ -281,9 +281,13 @@ static __attribute__((noinline)) enum weft_status wait_open(struct weft_request 
     if (status != WEFT_IN_PROGRESS) return status;
     struct client_request *request = client_request_of(user_request);
     request->session->engine->ops.call->wait_begins(request);
-    uint64_t timeout_ns = request->session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS;
-    if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
-    return wait_request(request, timeout_ns);
+    uint64_t timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
+    if (timeout_ms > 0) return wait_request(request, timeout_ns);
+    struct client_engine *engine = request->session->engine;
+    atomic_fetch_add(&engine->waiting_threads, 1);
+    status = wait_request(request, request->session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS);
+    atomic_fetch_sub(&engine->waiting_threads, 1);
+    return status;
 }
 
 static bool no_open_requests(void *context)

@@ -155,6 +155,8 @@ static enum weft_status resolve_numbers(const struct weft_options *options, stru
                               7LL * 86400 * 1000, &deadline_ms, error));
         settings->deadline_ns = WEFT_MS(deadline_ms);
     }
+    settings->agrees_push_order =
+        strcmp(weft_config_text(settings->config, "client.push_order"), "agreed") == 0;
     settings->client_hash_every = (uint32_t)weft_config_u64(settings->config, "client.hash_every");
     settings->hash_every = (uint32_t)weft_config_u64(settings->config, "server.hash_every");
     return WEFT_OK;

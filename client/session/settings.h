@@ -3,6 +3,7 @@
 #ifndef WEFT_CLIENT_SESSION_SETTINGS_H
 #define WEFT_CLIENT_SESSION_SETTINGS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/base.h"
@@ -25,6 +26,7 @@ struct client_settings {
     uint32_t port_count;
     uint64_t deadline_ns;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
+    bool agrees_push_order;     /* client.push_order is "agreed" */
     uint32_t client_hash_every; /* steps between two comparisons of the ranks' weights; 0: never */
     uint32_t hash_every;        /* compressed server modes: steps between two weight hashes; 0: never */
 };

@@ -13,6 +13,7 @@
 #include "client/tensor/allreduce_mode.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "client/call/device_staging.h"
 #include "client/engine/engine.h"
@@ -21,6 +22,7 @@
 #include "client/engine/work.h"
 #include "client/session/session.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/order/push_order.h"
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
@@ -33,6 +35,13 @@ static void *sum_buffer(const struct weft_tensor *tensor)
 static const float *gradient_of(const struct client_tensor_op *op)
 {
     return op->scaled ? op->scaled : op->in;
+}
+
+const void *client_allreduce_mode_input(const struct weft_tensor *tensor) { return gradient_of(&tensor->op); }
+
+enum weft_op client_allreduce_mode_op(const struct weft_tensor *tensor)
+{
+    return tensor->dtype == WEFT_F32 ? WEFT_SUM : WEFT_AVG;
 }
 
 static bool run_update(struct client_work *work)
@@ -92,6 +101,7 @@ static void reduce_completed(struct weft_tensor *tensor)
     struct weft_session *session = tensor->session;
     struct client_engine *engine = session->engine;
     tensor->op.in_transport--;
+    tensor->op.sum_has_arrived = true;
     if (engine->failed) {
         client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
     } else if (session->step.records_agree) {
@@ -100,6 +110,31 @@ static void reduce_completed(struct weft_tensor *tensor)
     } else {
         weft_list_append(&engine->session->tensors->record_waiters, &tensor->record_link);
     }
+}
+
+/* A sum that nothing else must look at first: updates the weights from where it lies. */
+static void update_from(struct weft_tensor *tensor, const float *sum)
+{
+    struct client_tensor_op *op = &tensor->op;
+    op->in_transport--;
+    op->sum_has_arrived = true;
+    op->grad_scale = tensor->session->step.grad_scale;
+    op->work_at = 0;
+    while (!client_update_slice(tensor, sum, op->grad_scale)) {}
+    client_request_complete(op->request, WEFT_OK, NULL);
+}
+
+void client_allreduce_mode_reduced(struct weft_tensor *tensor, const void *sum)
+{
+    const struct weft_session *session = tensor->session;
+    const bool failed = session->engine->failed != WEFT_OK;
+    if (!failed && session->step.records_agree && tensor->dtype == WEFT_F32 &&
+        !client_tensor_can_skip_step(tensor)) {
+        update_from(tensor, sum);
+        return;
+    }
+    if (!failed) memcpy(sum_buffer(tensor), sum, tensor->bytes);
+    reduce_completed(tensor);
 }
 
 static void on_reduced(struct client_group_op *group_op, enum weft_status status, const char *text)
@@ -154,6 +189,15 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
                                             client_engine_group_op_done, &tensor->group_op, error);
 }
 
+/* The sum overwrites the gradient: check it before, to name the rank later. */
+void client_allreduce_mode_check_input(struct weft_tensor *tensor)
+{
+    tensor->op.grad_is_nonfinite =
+        tensor->skip_nonfinite && gradient_of(&tensor->op) == sum_buffer(tensor) &&
+        tensor->memory != WEFT_MEMORY_CUDA &&
+        !client_skip_is_finite(tensor, gradient_of(&tensor->op), 0, tensor->elems);
+}
+
 static enum weft_status post_reduce(struct client_group_op *group_op, struct weft_error *error)
 {
     struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
@@ -162,17 +206,14 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
     if (tensor->codec) {
         status = post_compressed(tensor, error);
     } else {
-        /* The sum overwrites the gradient: check it here, to name the rank later. */
-        op->grad_is_nonfinite = tensor->skip_nonfinite && gradient_of(op) == sum_buffer(tensor) &&
-                                tensor->memory != WEFT_MEMORY_CUDA &&
-                                !client_skip_is_finite(tensor, gradient_of(op), 0, tensor->elems);
+        client_allreduce_mode_check_input(tensor);
         struct weft_coll_args args = {
             .kind = WEFT_COLL_ALL_REDUCE,
             .in = gradient_of(op),
             .out = sum_buffer(tensor),
             .count = tensor->elems,
             .dtype = tensor->dtype,
-            .op = tensor->dtype == WEFT_F32 ? WEFT_SUM : WEFT_AVG,
+            .op = client_allreduce_mode_op(tensor),
             .subject = client_tensor_subject(tensor),
             .reproducible = true,
         };
@@ -200,6 +241,12 @@ static void update_readiness(struct weft_tensor *tensor)
 {
     struct weft_tensor *leader = tensor->op.leader ? tensor->op.leader : tensor;
     leader->group_op.ready = can_start(leader);
+    if (leader->group_op.ready) client_push_order_ready(leader);
+}
+
+void client_allreduce_mode_hand_over(struct weft_tensor *tensor)
+{
+    for (struct weft_tensor *each = tensor; each; each = each->op.follower) each->op.in_transport++;
 }
 
 void client_allreduce_mode_group_closed(struct weft_command *command)
@@ -255,12 +302,10 @@ void client_allreduce_mode_start(struct weft_command *command)
     tensor->group_op.done = on_reduced;
     tensor->group_op.ready = false;
     op->grad_scale = session->step.grad_scale; /* valid if the records have arrived */
-    op->in_transport++; /* the group holds it, queued or posted */
     if (tensor->codec && !session->step.records_agree)
         weft_list_append(&session->tensors->record_waiters, &tensor->record_link);
     if (op->leader && op->leader != tensor) append_follower(tensor);
-    /* the position in call order, also if it starts later */
-    else client_engine_queue_group_op(session, &tensor->group_op);
+    else client_push_order_add(tensor);
     if (request->stage) client_stage_when_ready(request, on_input_ready);
     else on_input_ready(request);
 }
@@ -273,7 +318,7 @@ void client_allreduce_mode_records_agree(struct weft_session *session)
             weft_list_first(&engine->session->tensors->record_waiters, struct weft_tensor, record_link);
         weft_list_remove(&tensor->record_link);
         tensor->op.grad_scale = session->step.grad_scale;
-        if (tensor->op.in_transport > 0)
+        if (!tensor->op.sum_has_arrived)
             update_readiness(tensor); /* a codec that waits to start */
         else
             check_or_update(tensor);
@@ -287,6 +332,8 @@ void client_allreduce_mode_failed(struct weft_tensor *tensor)
     struct client_engine *engine = tensor->session->engine;
     client_engine_cancel_work(&tensor->work);
     weft_list_remove(&tensor->record_link);
+    if (tensor->batch) weft_list_remove(&tensor->push_link);
+    tensor->batch = NULL;
     /* While the group holds it, on_reduced completes it; fail_queued has completed queued ones. */
     if (tensor->has_begun && op->in_transport == 0)
         client_request_complete(op->request, engine->failed, engine->failed_text);

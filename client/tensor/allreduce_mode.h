@@ -3,12 +3,24 @@
 #ifndef WEFT_CLIENT_TENSOR_ALLREDUCE_MODE_H
 #define WEFT_CLIENT_TENSOR_ALLREDUCE_MODE_H
 
+#include "weft/types.h"
+
 struct weft_session;
 struct weft_tensor;
 struct weft_command;
 
 void client_allreduce_mode_start(struct weft_command *command);
 void client_allreduce_mode_failed(struct weft_tensor *tensor);
+/* ---- for the order of tensors (order/) ---- */
+/* The group holds its operation and those of its followers from now on. */
+void client_allreduce_mode_hand_over(struct weft_tensor *tensor);
+/* (elems,) what the tensor contributes, and the reduction. */
+const void *client_allreduce_mode_input(const struct weft_tensor *tensor);
+enum weft_op client_allreduce_mode_op(const struct weft_tensor *tensor);
+/* Before each post of a dense tensor. */
+void client_allreduce_mode_check_input(struct weft_tensor *tensor);
+/* The sum (elems,) of a dense tensor that is handed over has arrived, or the engine has failed. */
+void client_allreduce_mode_reduced(struct weft_tensor *tensor, const void *sum);
 /* The message of weft_group_end to a tensor that leads others. */
 void client_allreduce_mode_group_closed(struct weft_command *command);
 /* The step's records have arrived and agree: continues the tensors that wait for the sum of the weights. */

@@ -20,6 +20,7 @@
 #include "client/session/wait.h"
 #include "client/tensor/allreduce_mode.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/order/push_order.h"
 #include "client/tensor/server_mode.h"
 #include "client/tensor/tensors.h"
 
@@ -216,6 +217,8 @@ static enum weft_status check_options(struct weft_session *session, const struct
     tensor->skip_nonfinite =
         !no_copies &&
         (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
+    tensor->priority = options->priority;
+    tensor->alone = options->alone;
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
     tensor->rounding_seed = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
     return WEFT_OK;
@@ -238,6 +241,8 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.mode = tensor->mode;
     declare.chunk_bytes = chunk_bytes_of(options, tensor);
     declare.skip_nonfinite = tensor->skip_nonfinite;
+    declare.priority = tensor->priority;
+    declare.alone = tensor->alone;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
@@ -494,6 +499,7 @@ static struct weft_tensor *create(struct weft_session *session)
     weft_list_init(&tensor->record_link);
     weft_task_init(&tensor->task);
     weft_list_init(&tensor->group_op.link);
+    weft_list_init(&tensor->push_link);
     tensor->attach_command.fn = attach;
     return tensor;
 }
@@ -668,6 +674,13 @@ void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t 
         if (!tensor->chunks[i].awaits_result) continue;
         snprintf(out, out_bytes, "%s waits for %s", name,
                  client_endpoint_name(tensor->session, tensor->chunks[i].endpoint));
+        return;
+    }
+    uint32_t rank;
+    if (client_push_order_waits_for(tensor, &rank)) {
+        char ranks[128] = "all ranks";
+        if (rank != UINT32_MAX) client_rank_name(tensor->session, rank, ranks, sizeof ranks);
+        snprintf(out, out_bytes, "%s waits until %s has pushed it", name, ranks);
         return;
     }
     bool in_group = tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->op.in_transport > 0;

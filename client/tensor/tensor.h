@@ -63,6 +63,7 @@ struct client_tensor_op {
     bool grad_is_nonfinite;     /* the sum has overwritten a gradient that was not finite; written by the
                                  * engine */
     bool shard_skips_step;      /* a shard returned WEFT_ERR_SKIPPED for a chunk */
+    uint32_t order_words;       /* all-reduce mode: 64-bit words with one bit for each declared tensor */
     uint8_t wire_flags;         /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED of its contributions */
     bool input_is_ready;        /* the input is in host memory, or the codec can read it on the device;
                                  * written by the engine */
@@ -81,6 +82,7 @@ struct client_tensor_op {
     struct weft_tensor *follower;      /* next tensor with the same leader */
     struct weft_tensor *last_follower; /* a leader's last follower */
     bool group_is_closed;              /* a leader's: weft_group_end was called */
+    bool sum_has_arrived;              /* all-reduce mode, dense: it waits for the step's records */
     /* server mode, codec: the running computation, its continuation on the engine, and its status */
     void (*run)(struct weft_task *task);
     void (*next)(struct weft_tensor *tensor);
@@ -147,6 +149,8 @@ struct weft_tensor {
     uint64_t skipped_step;             /* step whose mean was not finite; 0: none. Written by the engine until
                                         * the step ends */
     bool skip_nonfinite;               /* option of the tensor */
+    bool alone;                        /* option of the tensor: its operation carries no other tensor */
+    int32_t priority;                  /* option of the tensor */
     bool warned;                       /* the warning about a gradient that is not finite was logged */
     _Atomic bool busy;
     struct weft_list call_group_link;  /* in the call group's list of leaders */
@@ -160,6 +164,8 @@ struct weft_tensor {
     struct client_work work;
     struct weft_task task;
     struct client_group_op group_op;
+    struct push_batch *batch;      /* order/push_order.c: not agreed on; NULL: no push, or agreed on */
+    struct weft_list push_link;    /* in its batch, then in its bucket */
     struct weft_list record_link;
     struct weft_command hash_command; /* to the net thread, every hash_every steps */
     _Atomic bool hash_posted;         /* true from the computation of a hash until the net thread has sent
@@ -186,6 +192,11 @@ static inline bool client_tensor_has_local_optimizer(const struct weft_tensor *t
 /* Subject of its operations (weft_coll_args.subject). Equal on all ranks, since all declare in the same
  * order. */
 static inline uint32_t client_tensor_subject(const struct weft_tensor *tensor) { return tensor->id + 1; }
+/* Returns whether it is reduced before the other one if both are ready. Equal on all ranks. */
+static inline bool client_tensor_precedes(const struct weft_tensor *tensor, const struct weft_tensor *other)
+{
+    return tensor->priority != other->priority ? tensor->priority > other->priority : tensor->id < other->id;
+}
 void client_tensor_free(struct weft_tensor *tensor);
 /* Allocates tensor->scratch. Caller's thread. WEFT_ERR_NO_MEMORY. */
 enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor);

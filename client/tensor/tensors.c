@@ -8,6 +8,7 @@
 #include "client/session/session.h"
 #include "client/tensor/codec_placement.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/order/push_order.h"
 #include "client/tensor/server_mode.h"
 #include "client/tensor/tensor.h"
 
@@ -80,6 +81,7 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
     weft_list_init(&tensors->leaders);
     weft_list_init(&tensors->send_queue);
     weft_list_init(&tensors->record_waiters);
+    client_push_order_init(session);
 }
 
 void client_tensors_free(struct weft_session *session)
@@ -90,5 +92,6 @@ void client_tensors_free(struct weft_session *session)
     while (!weft_list_empty(&tensors->freed))
         client_tensor_free(weft_list_first(&tensors->freed, struct weft_tensor, session_link));
     client_codec_tuner_free(session);
+    client_push_order_free(session);
     weft_free_bytes(session->env, tensors->skip.all);
 }

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/order/push_order.h"
 #include "client/tensor/skip_nonfinite.h"
 
 struct weft_session;
@@ -25,6 +26,7 @@ struct client_tensors {
     /* the engine thread */
     struct weft_tensor *by_id[CLIENT_TENSOR_BUCKETS]; /* chained */
     struct weft_list send_queue;     /* struct client_chunk.send_link: the transport had no space */
+    struct client_push_order push_order;
     struct weft_list record_waiters; /* struct weft_tensor.record_link: need the step's record
                                       * (allreduce_mode.c) */
 };

@@ -420,9 +420,14 @@ void group_describe_call(const struct weft_group *group, const struct coll_heade
                          size_t out_bytes)
 {
     char subject[128] = "";
-    coll_header_describe(header, out, out_bytes);
-    if (header->root == 0 || coll_has_root(header->kind) || !group->describe_subject) return;
-    group->describe_subject(group->describe_context, header->root, subject, sizeof subject);
+    const bool has_subject = header->root != 0 && !coll_has_root(header->kind);
+    const bool any_subject = has_subject && coll_header_has_any_subject(header);
+    if (any_subject) snprintf(out, out_bytes, "push_pull");
+    else coll_header_describe(header, out, out_bytes);
+    if (!has_subject || !group->describe_subject) return;
+    const uint32_t named = any_subject ? header->root & ~WEFT_SUBJECT_ANY : header->root;
+    group->describe_subject(group->describe_context, named, subject, sizeof subject);
     const size_t length = strlen(out);
-    if (subject[0]) snprintf(out + length, out_bytes - length, ", of %s", subject);
+    if (subject[0])
+        snprintf(out + length, out_bytes - length, "%s of %s", any_subject ? "" : ",", subject);
 }

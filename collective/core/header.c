@@ -73,7 +73,9 @@ bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *hea
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b)
 {
     if (a->kind != b->kind) return "the operation";
-    if (a->root != b->root && !coll_has_root(a->kind))
+    const bool has_subject = !coll_has_root(a->kind);
+    if (has_subject && a->root != b->root &&
+        !(coll_header_has_any_subject(a) && coll_header_has_any_subject(b)))
         return (a->root | b->root) & WEFT_SUBJECT_BATCH ? "the calls that were put together in it"
                                                         : "the tensor";
     if (a->dtype != b->dtype) return "the element type";
@@ -81,7 +83,7 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     if (a->count != b->count) return "the count";
     if (a->cuts != b->cuts) return "the counts of the pieces, or what was measured of the links";
     if (a->op != b->op) return "the reduction";
-    if (a->root != b->root) return "the root";
+    if (!has_subject && a->root != b->root) return "the root";
     if (a->plan_version != b->plan_version) return "the version of the table of plans";
     if (a->plan != b->plan) return "the plan";
     if (a->chunk != b->chunk || a->lanes != b->lanes)

@@ -38,6 +38,11 @@ struct coll_header {
 void coll_header_write(uint8_t out[COLL_HEADER_BYTES], const struct coll_header *header);
 /* The bytes are UNTRUSTED. Returns false if they are not a header of this version. */
 bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *header_out);
+/* Of a kind without a root: the subject is WEFT_SUBJECT_ANY. */
+static inline bool coll_header_has_any_subject(const struct coll_header *header)
+{
+    return (header->root & (WEFT_SUBJECT_ANY | WEFT_SUBJECT_BATCH)) == WEFT_SUBJECT_ANY;
+}
 /* Returns the name of the first field in which two calls differ ("the count"), or NULL. */
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b);
 #define COLL_CALL_BYTES 256u /* output of group_describe_call */

@@ -35,6 +35,8 @@ static void change_codec(struct harness_declare *d) { d->declare.codec = (char *
 static void change_optimizer(struct harness_declare *d) { d->declare.optimizer = (char *)"sgd"; }
 static void change_mode(struct harness_declare *d) { d->declare.mode = WEFT_WIRE_MODE_ALL_REDUCE; }
 static void change_skip(struct harness_declare *d) { d->declare.skip_nonfinite = true; }
+static void change_priority(struct harness_declare *d) { d->declare.priority = -3; }
+static void change_alone(struct harness_declare *d) { d->declare.alone = true; }
 static void change_chunk(struct harness_declare *d) { d->declare.chunk_bytes = 4096; }
 static void change_name(struct harness_declare *d) { d->declare.name = (char *)"fc2"; }
 
@@ -51,6 +53,10 @@ static void differences(void **state)
            "rank 1 declares tensor 'fc1' with mode all_reduce, rank 0 with server");
     differ(change_skip, WEFT_ERR_MISMATCH,
            "rank 1 declares tensor 'fc1' with skip_nonfinite true, rank 0 with false");
+    differ(change_priority, WEFT_ERR_MISMATCH,
+           "rank 1 declares tensor 'fc1' with priority -3, rank 0 with 0");
+    differ(change_alone, WEFT_ERR_MISMATCH,
+           "rank 1 declares tensor 'fc1' with alone true, rank 0 with false");
     differ(change_chunk, WEFT_ERR_MISMATCH,
            "rank 1 declares tensor 'fc1' with chunk_bytes 4096, rank 0 with 1048576");
     differ(change_name, WEFT_ERR_MISMATCH,

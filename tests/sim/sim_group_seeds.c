@@ -3,8 +3,8 @@
  *
  * A seed selects the workers and shards, the groups (a split, the axes of a mesh; with --created also groups
  * of weft_comm_create, with common ranks), the operations of each step in each group and their interleaving
- * on each rank; whether one rank once calls another operation, count, element type or root, or makes a group
- * with another tag; and hosts that die, stop for some time, or are cut off. Workers and shards
+ * on each rank, with --reordered also the order of the two pushes on each rank; whether one rank once calls
+ * another operation, count, element type or root, or makes a group with another tag; and hosts that die, stop for some time, or are cut off. Workers and shards
  * (weftd_run) are programs with their own stacks (sim_process.h).
  *
  * Checks:
@@ -17,7 +17,7 @@
  *     cuts only, every worker completes.
  * A failing seed prints the command that replays it.
  *
- *     sim_group_seeds [--seeds N] [--first S] [--created] [--verbose] */
+ *     sim_group_seeds [--seeds N] [--first S] [--created] [--reordered] [--verbose] */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -313,14 +313,23 @@ static void check_weights(const struct worker *worker, uint32_t steps)
     }
 }
 
-static enum weft_status push_both(struct worker *worker)
+static bool reordered; /* --reordered */
+
+static enum weft_status push_pull(struct worker *worker, uint32_t tensor)
 {
+    return tensor == 1
+               ? weft_push_pull(worker->tensors[1], worker->grad, worker->weights, &worker->trained)
+               : weft_push_pull(worker->tensors[0], worker->grad, worker->mean, &worker->pushed);
+}
+
+static enum weft_status push_both(struct worker *worker, uint32_t step)
+{
+    const uint32_t first = reordered ? mix(run.seed * 17 + worker->rank * 3 + step) & 1 : 1;
     memset(&worker->pushed, 0, sizeof worker->pushed);
     memset(&worker->trained, 0, sizeof worker->trained);
-    const enum weft_status status =
-        weft_push_pull(worker->tensors[1], worker->grad, worker->weights, &worker->trained);
-    return status < 0 ? status
-                      : weft_push_pull(worker->tensors[0], worker->grad, worker->mean, &worker->pushed);
+    WEFT_TRY(push_pull(worker, first));
+    if (reordered && roll(3) == 0) sim_process_sleep(1 + roll(WEFT_MS(2)));
+    return push_pull(worker, 1 - first);
 }
 
 /* A step in which one rank's gradient is not finite: all ranks skip it, or a fault ends the job. The
@@ -332,7 +341,7 @@ static enum weft_status skip_step(struct worker *worker, uint32_t step)
     for (uint32_t i = 0; i < PUSHED; i++) worker->grad[i] = 1e6f;
     if (worker->rank == culprit) worker->grad[mix(run.seed + step) % PUSHED] = NAN;
     if (roll(4) == 0) sim_process_sleep(1 + roll(WEFT_MS(2)));
-    WEFT_TRY(push_both(worker));
+    WEFT_TRY(push_both(worker, step));
     WEFT_TRY(weft_wait(&worker->trained, 0));
     const enum weft_status pushed = weft_wait(&worker->pushed, 0);
     if (pushed != WEFT_ERR_SKIPPED) return pushed < 0 ? pushed : WEFT_ERR_INTERNAL;
@@ -351,7 +360,7 @@ static enum weft_status run_step(struct worker *worker, uint32_t step)
     memset(worker->requests, 0, sizeof worker->requests);
     for (uint32_t i = 0; i < PUSHED; i++) worker->grad[i] = grad_of(worker->rank, step, i);
     if (groups_first) WEFT_TRY(start_calls(worker, step));
-    enum weft_status status = push_both(worker);
+    enum weft_status status = push_both(worker, step);
     if (status >= 0 && !groups_first) status = start_calls(worker, step);
     if (status < 0) return status;
     for (uint32_t n = 0, first = (uint32_t)roll(run.calls); n < run.calls; n++) {
@@ -744,9 +753,12 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--still") == 0) still = true;
         else if (strcmp(argv[i], "--created") == 0) group_count = GROUPS;
+        else if (strcmp(argv[i], "--reordered") == 0) reordered = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--still] [--created] [--verbose]\n", argv[0]);
+            fprintf(stderr,
+                    "usage: %s [--seeds N] [--first S] [--still] [--created] [--reordered] [--verbose]\n",
+                    argv[0]);
             return 2;
         }
     }
@@ -761,9 +773,10 @@ int main(int argc, char **argv)
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         if (!run_seed(&env, config, seed)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s --verbose\n",
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
-                   still ? " --still" : "", group_count == GROUPS ? " --created" : "");
+                   still ? " --still" : "", group_count == GROUPS ? " --created" : "",
+                   reordered ? " --reordered" : "");
             return 1;
         }
         goods += run.goods, mismatches += run.mismatches, skipped += run.skipped, served += run.shards > 0,

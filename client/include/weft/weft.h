@@ -196,6 +196,10 @@ struct weft_tensor_options {
     bool skip_nonfinite;     /* dense: skip the step if the mean is NaN or infinite; always with a codec.
                               * Equal on all ranks. Not in server mode of an elastic job. Default: the option
                               * client.skip_nonfinite, "no" */
+    int32_t priority;        /* all-reduce mode: of several tensors that are ready, the one with the highest
+                              * priority is reduced first; of equal ones the first declared, which the next
+                              * forward pass needs first. Default 0. Equal on all ranks */
+    bool alone;              /* all-reduce mode: never travels with other small tensors. Equal on all ranks */
 };
 /* weft_tensor_options_init() - set the size and the defaults; function and macro as for weft_options_init. */
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
@@ -280,7 +284,10 @@ struct weft_request {
  *   optimizer "none"    out receives the weighted mean of the gradients; out may be grad
  *   with an optimiser   out receives the new weights. In all-reduce mode and with a codec the library updates
  *                       out in place: it must hold the weights of the last step
- * Any other overlap is WEFT_ERR_INVALID. Does not block. Return codes: WEFT_IN_PROGRESS; WEFT_ERR_STATE:
+ * Any other overlap is WEFT_ERR_INVALID. Ranks may push in different orders: in all-reduce mode the most
+ * urgent tensor that all have pushed is reduced next (priority of struct weft_tensor_options), and small ones
+ * travel together (docs/overlap-order.md). Between two other operations of all ranks, all push the same
+ * tensors; else WEFT_ERR_MISMATCH. Does not block. Return codes: WEFT_IN_PROGRESS; WEFT_ERR_STATE:
  * outside a step, twice in a step, without weights, or the tensor's last request is open. */
 WEFT_API enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, void *out,
                                          struct weft_request *request);

@@ -1,0 +1,321 @@
+/* test_push_order.c - tensors in all-reduce mode have one order on all ranks (tensor/order/).
+ *
+ *   bits       small tensors that travel together, in any order of the pushes, have the bits of separate
+ *              operations in the order of the calls: every dtype, optimiser and sample weight
+ *   together   200 small tensors of a step take few operations
+ *   priority   of the tensors that all ranks have pushed, the most urgent is first
+ *   deadline   a tensor that one rank never pushes is named */
+#include "tests/lib/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/engine/engine.h"
+#include "client/engine/request.h"
+#include "client/session/session.h"
+#include "collective/core/internal.h"
+#include "tests/client/crowd.h"
+
+enum { RANKS = 3, TENSORS = 36, STEPS = 4, ELEMS_MAX = 9000 };
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 31) * 0x9e3779b97f4a7c15ull;
+    x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9ull;
+    return x ^ x >> 32;
+}
+
+static float value(uint32_t rank, uint32_t step, uint32_t tensor, uint32_t i)
+{
+    const uint64_t bits = mix(rank * 7919ull + step * 104729ull + tensor * 1299709ull + i * 15485863ull);
+    return ((float)(bits & 0xffffff) / 8388608.0f - 1.0f) * (bits >> 60 ? 0.01f : 1000.0f);
+}
+
+/* ---- bits ---- */
+
+enum order { SAME, REVERSED, SHUFFLED };
+
+struct run {
+    const char *mode; /* client.push_order */
+    enum order order;
+    bool weighted;
+    uint64_t operations; /* of rank 0 */
+    float results[RANKS][STEPS][TENSORS][ELEMS_MAX];
+};
+
+static uint32_t elems_of(uint32_t t)
+{
+    return t % 9 == 8 ? ELEMS_MAX /* travels on its own */ : 1 + (uint32_t)(mix(t) % 700);
+}
+
+static enum weft_dtype dtype_of(uint32_t t)
+{
+    return t % 7 == 3 ? WEFT_F16 : t % 7 == 5 ? WEFT_BF16 : t % 7 == 6 ? WEFT_I64 : WEFT_F32;
+}
+
+static void declare(struct crowd *crowd, struct weft_session *session, uint32_t t, float *weights,
+                    struct weft_tensor **tensor_out)
+{
+    static const char *const optimizers[] = {"none", "sgd:momentum=0.9", "adam", "none"};
+    const struct run *run = crowd->user;
+    struct weft_tensor_options options;
+    char name[16];
+    weft_tensor_options_init(&options);
+    snprintf(name, sizeof name, "t%u", t);
+    options.name = name;
+    options.dim_count = 1;
+    options.dims[0] = elems_of(t);
+    options.dtype = run->weighted ? WEFT_F32 : dtype_of(t);
+    options.optimizer = options.dtype == WEFT_F32 ? optimizers[t % 4] : "none";
+    options.mode = WEFT_MODE_ALL_REDUCE;
+    options.skip_nonfinite = options.dtype == WEFT_F32 && t % 5 == 0; /* the bits of others may be NaN */
+    options.priority = (int32_t)(mix(t) % 5) - 2;
+    options.alone = t % 11 == 4;
+    CROWD_OK(crowd, session, weft_declare(session, &options, tensor_out));
+    if (strcmp(options.optimizer, "none") == 0) return;
+    for (uint32_t i = 0; i < elems_of(t); i++) weights[i] = value(99, 0, t, i);
+    CROWD_OK(crowd, session, weft_tensor_init(*tensor_out, weights));
+}
+
+static void order_of(const struct run *run, uint32_t rank, uint32_t step, uint32_t *order)
+{
+    for (uint32_t t = 0; t < TENSORS; t++) order[t] = run->order == REVERSED ? TENSORS - 1 - t : t;
+    for (uint32_t t = TENSORS - 1; run->order == SHUFFLED && t > 0; t--) {
+        const uint32_t other = (uint32_t)(mix(rank * 31 + step * 131 + t) % (t + 1)), kept = order[t];
+        order[t] = order[other];
+        order[other] = kept;
+    }
+}
+
+static void train(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    struct run *run = crowd->user;
+    struct weft_tensor *tensors[TENSORS];
+    struct weft_request requests[TENSORS] = {{{0}}};
+    float(*grads)[ELEMS_MAX * 2] = calloc(TENSORS, sizeof *grads);
+    float(*out)[ELEMS_MAX * 2] = calloc(TENSORS, sizeof *out);
+    uint32_t order[TENSORS];
+    if (!grads || !out) abort();
+    for (uint32_t t = 0; t < TENSORS; t++) declare(crowd, session, t, out[t], &tensors[t]);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        const float weight = run->weighted ? 1.0f + (float)rank * 0.37f : 1.0f;
+        const struct weft_step begun = {.step = step + 1, .lr = 0.1f, .weight = weight};
+        CROWD_OK(crowd, session, weft_step_begin(session, &begun));
+        order_of(run, rank, step, order);
+        for (uint32_t k = 0; k < TENSORS; k++) {
+            const uint32_t t = order[k];
+            for (uint32_t i = 0; i < elems_of(t); i++) grads[t][i] = value(rank, step, t, i);
+            const bool in_place = t % 4 == 3; /* without an optimiser */
+            CROWD_OK(crowd, session,
+                     weft_push_pull(tensors[t], grads[t], in_place ? grads[t] : out[t], &requests[t]));
+        }
+        for (uint32_t k = 0; k < TENSORS && step % 2 == 0; k++)
+            CROWD_OK(crowd, session, weft_wait(&requests[TENSORS - 1 - order[k]], 0));
+        CROWD_OK(crowd, session, weft_step_end(session));
+        for (uint32_t t = 0; t < TENSORS; t++)
+            memcpy(run->results[rank][step][t], t % 4 == 3 ? grads[t] : out[t], elems_of(t) * sizeof(float));
+    }
+    if (rank == 0) run->operations = session->engine->group->sequence;
+    free(grads);
+    free(out);
+}
+
+static struct run *run_of(const char *mode, enum order order, bool weighted)
+{
+    struct run *run = calloc(1, sizeof *run);
+    if (!run) abort();
+    *run = (struct run){.mode = mode, .order = order, .weighted = weighted};
+    struct crowd crowd = {.user = run};
+    setenv("WEFT_CLIENT_PUSH_ORDER", mode, 1);
+    crowd_run(&crowd, RANKS, train);
+    unsetenv("WEFT_CLIENT_PUSH_ORDER");
+    assert_int_equal(crowd.failures, 0);
+    return run;
+}
+
+static void compare(bool weighted)
+{
+    struct run *called = run_of("called", SAME, weighted);
+    for (enum order order = SAME; order <= SHUFFLED; order++) {
+        struct run *agreed = run_of("agreed", order, weighted);
+        assert_memory_equal(called->results, agreed->results, sizeof called->results);
+        free(agreed);
+    }
+    free(called);
+}
+
+static void test_bits(void **state)
+{
+    compare(false);
+}
+static void test_weighted_bits(void **state)
+{
+    compare(true);
+}
+
+/* ---- operations ---- */
+
+enum { SMALL = 200 };
+
+static void push_small(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float grads[2][SMALL][8];
+    struct weft_tensor *tensors[SMALL];
+    struct weft_request requests[SMALL] = {{{0}}};
+    for (uint32_t t = 0; t < SMALL; t++) {
+        struct weft_tensor_options options;
+        char name[16];
+        weft_tensor_options_init(&options);
+        snprintf(name, sizeof name, "s%u", t);
+        options.name = name;
+        options.dim_count = 1;
+        options.dims[0] = 8;
+        options.alone = crowd->user != NULL;
+        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+        for (uint32_t i = 0; i < 8; i++) grads[rank][t][i] = (float)(t + rank * 2);
+    }
+    const uint64_t before = session->engine->group->sequence;
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    /* all are pushed before one starts */
+    CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
+    for (uint32_t t = 0; t < SMALL; t++)
+        CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[rank][t], grads[rank][t], &requests[t]));
+    weft_loop_release(session->loop);
+    CROWD_OK(crowd, session, weft_step_end(session));
+    for (uint32_t t = 0; t < SMALL; t++) CROWD_CHECK(crowd, session, grads[rank][t][7] == (float)(t + 1));
+    /* the record, two agreements, the first tensor, a bucket, the comparison of the tensors */
+    const uint64_t operations = session->engine->group->sequence - before;
+    CROWD_CHECK(crowd, session, crowd->user ? operations >= SMALL : operations <= 6);
+}
+
+static void test_together(void **state)
+{
+    struct crowd crowd = {.user = NULL};
+    crowd_run(&crowd, 2, push_small);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void test_alone(void **state)
+{
+    struct crowd crowd = {.user = &crowd};
+    crowd_run(&crowd, 2, push_small);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* ---- priority ---- */
+
+enum { URGENT = 6 };
+
+struct completions {
+    uint32_t order[URGENT + 1], count;
+};
+
+struct completion {
+    struct completions *all;
+    uint32_t tensor;
+};
+
+static void completed(void *context, enum weft_status status)
+{
+    const struct completion *completion = context;
+    completion->all->order[completion->all->count++] = completion->tensor;
+}
+
+/* Each rank pushes all tensors before its engine runs, so all take part in the second agreement. Only the
+ * first one, equal on all ranks, is in the first. */
+static void push_urgent(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static const int32_t declared[URGENT + 1] = {0}, set[URGENT + 1] = {0, -7, 3, 0, 3, 1, 0};
+    static const uint32_t by_declaration[URGENT + 1] = {0, 1, 2, 3, 4, 5, 6},
+                                                  by_priority[URGENT + 1] = {0, 2, 4, 5, 3, 6, 1};
+    const bool has_priorities = crowd->user != NULL;
+    struct weft_tensor *tensors[URGENT + 1];
+    struct weft_request requests[URGENT + 1] = {{{0}}};
+    struct completion contexts[URGENT + 1];
+    struct completions all = {.count = 0};
+    static float grads[2][URGENT + 1][16];
+    for (uint32_t t = 0; t <= URGENT; t++) {
+        struct weft_tensor_options options;
+        char name[16];
+        weft_tensor_options_init(&options);
+        snprintf(name, sizeof name, "u%u", t);
+        options.name = name;
+        options.dim_count = 1;
+        options.dims[0] = 16;
+        options.priority = (has_priorities ? set : declared)[t];
+        options.alone = true;
+        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+    }
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
+    for (uint32_t k = 0; k <= URGENT; k++) {
+        const uint32_t t = k == 0 ? 0 : rank == 0 ? URGENT + 1 - k : 1 + (k + 2) % URGENT;
+        CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[rank][t], grads[rank][t], &requests[t]));
+        contexts[t] = (struct completion){&all, t};
+        client_request_of(&requests[t])->context = &contexts[t];
+        client_request_of(&requests[t])->completed = completed;
+    }
+    weft_loop_release(session->loop);
+    CROWD_OK(crowd, session, weft_step_end(session));
+    CROWD_CHECK(crowd, session, all.count == URGENT + 1);
+    CROWD_CHECK(crowd, session,
+                memcmp(all.order, has_priorities ? by_priority : by_declaration, sizeof all.order) == 0);
+}
+
+static void test_declaration(void **state)
+{
+    struct crowd crowd = {.user = NULL};
+    crowd_run(&crowd, 2, push_urgent);
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void test_priority(void **state)
+{
+    struct crowd crowd = {.user = &crowd};
+    crowd_run(&crowd, 2, push_urgent);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* ---- a tensor that does not come ---- */
+
+static void push_less(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float grads[2][2][16];
+    struct weft_tensor *tensors[2];
+    struct weft_request requests[2] = {{{0}}};
+    for (uint32_t t = 0; t < 2; t++) {
+        struct weft_tensor_options options;
+        weft_tensor_options_init(&options);
+        options.name = t ? "scarce" : "plenty";
+        options.dim_count = 1;
+        options.dims[0] = 16;
+        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+    }
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    for (uint32_t t = 0; t < 2 - rank; t++)
+        CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[rank][t], grads[rank][t], &requests[t]));
+    CROWD_OK(crowd, session, weft_wait(&requests[0], 0));
+    if (rank == 0)
+        CROWD_REFUSED(crowd, session, weft_wait(&requests[1], 200), WEFT_ERR_DEADLINE,
+                      "push_pull of tensor 'scarce' step 1 waits until rank 1");
+    pthread_barrier_wait(&crowd->meet); /* rank 1 does nothing for a while */
+    if (rank == 0) CROWD_REFUSED(crowd, session, weft_wait(&requests[1], 0), WEFT_ERR_MISMATCH, "'scarce'");
+    else CROWD_REFUSED(crowd, session, weft_step_end(session), WEFT_ERR_MISMATCH, "'scarce'");
+}
+
+static void test_scarce(void **state)
+{
+    struct crowd crowd = {.workers = 0};
+    crowd_run(&crowd, 2, push_less);
+    assert_int_equal(crowd.failures, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),   cmocka_unit_test(test_weighted_bits), cmocka_unit_test(test_together),
+        cmocka_unit_test(test_alone),  cmocka_unit_test(test_declaration),   cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_scarce),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
