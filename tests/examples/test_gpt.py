@@ -1,0 +1,80 @@
+"""test_gpt.py - examples/gpt: two ranks train as one rank with the whole batch, with and without shards, and a
+resumed job has the bits of the undisturbed one."""
+
+import array
+import gzip
+import os
+import re
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "system"))
+import harness  # noqa: E402
+
+TINY = ["--blocks", "2", "--width", "16", "--heads", "2", "--length", "16", "--batch", "4", "--steps", "6", "--every", "6"]
+
+
+class Gpt(harness.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.program = os.path.join(harness.BUILD, "examples", "gpt")
+        if not os.path.exists(self.program):
+            self.skipTest("examples/gpt is not built: it needs OpenBLAS and zlib")
+        with open(os.path.join(harness.ROOT, "docs", "wire.md"), "rb") as file, gzip.open(self.path("text.gz"), "wb") as packed:
+            packed.write(file.read())
+        self.jobs = 0
+
+    def gpt(self, shards, ranks, words=(), folder=None):
+        """Runs one job. Returns (hashes of the weights of all ranks, held-out loss, weights of the checkpoint)."""
+        self.jobs += 1
+        folder = folder or self.path(f"folder{self.jobs}")
+        os.makedirs(folder, exist_ok=True)
+        done = self.run_job(shards, ranks, [self.program, "--text", self.path("text.gz"), "--checkpoint", folder, *TINY, *words],
+                            name=f"run{self.jobs}")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        hashes = dict(re.findall(r"rank (\d+): weights ([0-9a-f]+)", done.stdout))
+        self.assertEqual(len(hashes), ranks, done.stdout)
+        self.assertEqual(len(set(hashes.values())), 1, done.stdout)
+        loss = float(re.findall(r"held-out loss (\S+),", done.stdout)[-1])
+        with open(os.path.join(folder, "latest"), encoding="ascii") as file:
+            step = file.read().split()[0]
+        self.assertEqual(len(os.listdir(folder)), 3 + ranks)
+        with open(os.path.join(folder, "weights-" + step), "rb") as file:
+            weights = array.array("f", file.read())
+        return hashes["0"], loss, weights
+
+    def assert_close(self, one, other):
+        self.assertEqual(len(one[2]), len(other[2]))
+        self.assertAlmostEqual(one[1], other[1], places=4)
+        self.assertLess(max(abs(a - b) for a, b in zip(one[2], other[2]) if a == a), 1e-4)
+
+    def test_ranks(self):
+        for precision in ("f32", "bf16"):
+            one = self.gpt(0, 1, ["--precision", precision])
+            two = self.gpt(0, 2, ["--precision", precision])
+            self.assertNotEqual(one[0], two[0])  # sums in another order
+            self.assert_close(one, two)
+            if precision == "f32":
+                self.assertEqual(self.gpt(1, 2)[0], two[0])
+                self.assertEqual(self.gpt(0, 2, ["--overlap", "after"])[0], two[0])
+
+    def test_resume(self):
+        for shards, codec in ((0, "powersgd:rank=2"), (1, "dense")):
+            words = ["--codec", codec, "--precision", "bf16"]
+            whole = self.gpt(shards, 2, words)
+            folder = self.path(f"resume{shards}")
+            half = self.gpt(shards, 2, [*words, "--stop", "3"], folder)
+            again = self.gpt(shards, 2, [*words, "--resume"], folder)
+            self.assertNotEqual(half[0], whole[0])
+            self.assertEqual(again[0], whole[0])
+
+    def test_sentences(self):
+        for words, sentence in ((["--text", "/nowhere"], "dict-gcide"), (["--width", "15"], "multiple of --heads"),
+                                (["--batch", "3"], "no multiple of 2 ranks")):
+            done = self.run_job(0, 2, [self.program, "--text", self.path("text.gz"), *TINY, *words], name=words[0])
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(sentence, done.stdout)
+
+
+if __name__ == "__main__":
+    harness.main()
