@@ -11,6 +11,7 @@
 #include "base/event_ring.h"
 #include "base/os/float_env.h"
 #include "base/fnv.h"
+#include "base/histogram.h"
 #include "base/net/hmac.h"
 #include "base/config/key_value.h"
 #include "base/json_text.h"

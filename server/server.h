@@ -119,6 +119,11 @@ struct weft_shard_engine_stats {
     uint64_t oldest_round_ns;      /* time since the first contribution of the oldest open round; 0: none */
     uint64_t oldest_round_missing; /* workers that have not contributed to the oldest open round */
     uint64_t last_round_ns; /* time since the last contribution to the round that closed last; 0: none has */
+    struct weft_histogram round;        /* closed rounds: from the first contribution to the close */
+    struct weft_histogram spread;       /* closed rounds: from the first to the last contribution */
+    struct weft_histogram close;        /* closed rounds: from the last contribution to the close */
+    struct weft_histogram push_wait;    /* accepted pushes: from the announcement to the receive */
+    struct weft_histogram push_receive; /* received pushes: from the start of the receive to its end */
 };
 void weft_shard_engine_stats(const struct weft_shard_engine *engine,
                              struct weft_shard_engine_stats *stats_out);

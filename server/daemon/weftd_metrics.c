@@ -2,11 +2,12 @@
  *
  *     process   every weftd: build, up, resources
  *     job       the weftd with the coordinator: members by state, age of a wait
- *     shard     every engine: memory, rounds, age of the oldest open round, messages
+ *     shard     every engine: memory, rounds, age of the oldest open round, messages, histograms of times
  *
  * Names end in their unit, counters in _total. The label of the job is weft_job, since Prometheus sets a
  * label `job` of its own. The engine thread copies its statistics on request (weftd_engine_view), so a
  * scrape costs the data path one command and no lock. */
+#include <stdio.h>
 #include <string.h>
 
 #include "server/daemon/weftd_page.h"
@@ -66,6 +67,19 @@ static const struct metric engine_metrics[] = {
      TRANSPORT(unexpected_count)},
     {"weft_transport_refused_messages_total", "counter",
      "Messages dropped: wrong nonce, unknown sender, bad length.", TRANSPORT(refused_count)},
+};
+
+static const struct metric engine_histograms[] = {
+    {"weft_shard_round_seconds", "histogram", "Closed rounds: time from the first contribution to the close.",
+     SHARD(round)},
+    {"weft_shard_round_spread_seconds", "histogram",
+     "Closed rounds: time from the first to the last contribution.", SHARD(spread)},
+    {"weft_shard_round_close_seconds", "histogram",
+     "Closed rounds: time from the last contribution to the close.", SHARD(close)},
+    {"weft_shard_push_wait_seconds", "histogram",
+     "Contributions with payload: time from the announcement to the start of the receive.", SHARD(push_wait)},
+    {"weft_shard_push_receive_seconds", "histogram",
+     "Contributions with payload: time from the start of the receive to its end.", SHARD(push_receive)},
 };
 
 static const struct metric job_metrics[] = {
@@ -179,6 +193,46 @@ static void write_job(const struct weftd *weftd, struct weftd_page *page)
     write_members(weftd, &stats, page);
 }
 
+/* One _bucket series per bound, each with the durations up to it; then _sum and _count. */
+static void write_histogram(const struct weftd *weftd, struct weftd_page *page, const char *name,
+                            const char *labels, const struct weft_histogram *histogram)
+{
+    char full[64];
+    uint64_t below = 0;
+    snprintf(full, sizeof full, "%s_bucket", name);
+    for (uint32_t i = 0; i < WEFT_HISTOGRAM_BOUNDS; i++) {
+        below += histogram->counts[i];
+        write_name(page, weftd, full);
+        weftd_page_print(page, "%s,le=\"%s\"} %llu\n", labels, weft_histogram_bounds[i].text,
+                         (unsigned long long)below);
+    }
+    const unsigned long long count = weft_histogram_count(histogram);
+    write_name(page, weftd, full);
+    weftd_page_print(page, "%s,le=\"+Inf\"} %llu\n", labels, count);
+    snprintf(full, sizeof full, "%s_sum", name);
+    write_name(page, weftd, full);
+    weftd_page_print(page, "%s} %.9f\n", labels, (double)histogram->sum_ns * NS);
+    snprintf(full, sizeof full, "%s_count", name);
+    write_name(page, weftd, full);
+    weftd_page_print(page, "%s} %llu\n", labels, count);
+}
+
+static void write_engine_histograms(const struct weftd *weftd, const struct weftd_engine_view *views,
+                                    uint32_t engines, struct weftd_page *page)
+{
+    char labels[64];
+    for (size_t m = 0; m < COUNT(engine_histograms); m++) {
+        const struct metric *metric = &engine_histograms[m];
+        write_head(page, metric->name, metric->kind, metric->help);
+        for (uint32_t i = 0; i < engines; i++) {
+            struct weft_histogram histogram;
+            memcpy(&histogram, (const char *)&views[i] + metric->offset, sizeof histogram);
+            snprintf(labels, sizeof labels, ",shard=\"%u\",engine=\"%u\"", weftd->welcome.index, i);
+            write_histogram(weftd, page, metric->name, labels, &histogram);
+        }
+    }
+}
+
 static void write_engines(struct weftd *weftd, struct weftd_page *page)
 {
     uint32_t engines = weftd->engines ? weftd->options.engines : 0;
@@ -192,6 +246,7 @@ static void write_engines(struct weftd *weftd, struct weftd_page *page)
             write_value(page, &engine_metrics[m], &views[i]);
         }
     }
+    write_engine_histograms(weftd, views, engines, page);
 }
 
 void weftd_metrics_write(struct weftd *weftd, struct weftd_page *page)

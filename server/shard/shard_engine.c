@@ -367,6 +367,6 @@ void weft_shard_engine_stats(const struct weft_shard_engine *engine,
         stats_out->last_round_ns = weft_elapsed_ns(engine->last_round_ns, weft_now_ns(engine->env));
     if (weft_list_empty(&engine->rounds)) return;
     const struct shard_chunk *oldest = weft_list_first(&engine->rounds, struct shard_chunk, round_link);
-    stats_out->oldest_round_ns = weft_elapsed_ns(oldest->first_ns, weft_now_ns(engine->env));
+    stats_out->oldest_round_ns = weft_elapsed_ns(oldest->opened_ns, weft_now_ns(engine->env));
     stats_out->oldest_round_missing = engine->workers - oldest->arrived;
 }

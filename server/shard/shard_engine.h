@@ -41,6 +41,7 @@ struct shard_slot {
     struct shard_chunk *chunk;
     struct shard_slot *next_free;
     size_t payload_bytes;
+    uint64_t accepted_ns; /* when the receive began */
     uint32_t worker;
 };
 #define SHARD_SLOT_HEAD_BYTES 64
@@ -162,7 +163,9 @@ struct shard_chunk {
     uint32_t arrived, receiving;     /* contributions not NONE; contributions RECEIVING */
     uint32_t next;                   /* lowest rank that is not folded */
     bool lacks_slot;                 /* a contribution was not received because no slot was free */
-    uint64_t first_ns, announced_ns; /* of the first contribution; of the last one */
+    uint64_t first_ns;     /* start of the round's deadline */
+    uint64_t opened_ns;    /* announcement of the first contribution */
+    uint64_t announced_ns; /* announcement of the last contribution */
     struct shard_slots slots;
     struct weft_tree_reduce fold;
     struct weft_completion install;

@@ -145,6 +145,7 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     contribution->reply_wanted = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
     contribution->weight = header->weight;
     contribution->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
+    if (chunk->arrived == 0) chunk->opened_ns = chunk->announced_ns;
     chunk->arrived++;
     engine->stats.pushes++;
     if (chunk->phase == SHARD_PHASE_IDLE) shard_round_enter(chunk, SHARD_PHASE_WAITING);

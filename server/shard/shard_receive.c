@@ -80,6 +80,8 @@ static void received(struct weft_completion *completion, enum weft_status status
         return;
     }
     engine->stats.received_bytes += slot->payload_bytes;
+    weft_histogram_add(&engine->stats.push_receive,
+                       weft_elapsed_ns(slot->accepted_ns, weft_now_ns(engine->env)));
     contribution->state = SHARD_CONTRIBUTION_HELD;
     shard_round_advance(chunk);
 }
@@ -97,6 +99,7 @@ bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
     slot->chunk = chunk;
     slot->worker = worker;
     slot->payload_bytes = arrival->payload_bytes;
+    slot->accepted_ns = weft_now_ns(engine->env);
     weft_completion_init(&slot->completion, 1, received);
     enum weft_status status = weft_transport_accept(engine->transport, arrival, shard_slot_data(slot),
                                                     arrival->payload_bytes, &slot->completion);
@@ -105,6 +108,8 @@ bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
         contribution->slot = slot;
         contribution->state = SHARD_CONTRIBUTION_RECEIVING;
         chunk->receiving++;
+        weft_histogram_add(&engine->stats.push_wait,
+                           weft_elapsed_ns(contribution->announced_ns, slot->accepted_ns));
         return true;
     }
     shard_slots_free(&chunk->slots, slot);

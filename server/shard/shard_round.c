@@ -247,6 +247,14 @@ static void contributions_reset(struct shard_chunk *chunk, bool reply_wanted)
     chunk->lacks_slot = false;
 }
 
+static void count_times(struct weft_shard_engine *engine, const struct shard_chunk *chunk)
+{
+    const uint64_t now_ns = weft_now_ns(engine->env);
+    weft_histogram_add(&engine->stats.round, weft_elapsed_ns(chunk->opened_ns, now_ns));
+    weft_histogram_add(&engine->stats.spread, weft_elapsed_ns(chunk->opened_ns, chunk->announced_ns));
+    weft_histogram_add(&engine->stats.close, weft_elapsed_ns(chunk->announced_ns, now_ns));
+}
+
 /* The values are those of the closed step, or the aggregate is complete. */
 static void round_closed(struct shard_chunk *chunk)
 {
@@ -277,6 +285,7 @@ static void round_closed(struct shard_chunk *chunk)
         chunk->round++;
     }
     engine->stats.rounds_closed++;
+    count_times(engine, chunk);
     engine->last_round_ns = chunk->announced_ns;
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX,
                         chunk->result_bytes, WEFT_OK);

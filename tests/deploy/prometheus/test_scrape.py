@@ -151,6 +151,23 @@ class Scrape(harness.JobTest):
                 os.kill(worker, signal.SIGCONT)
         self.wait_for("the end of the stall", lambda: not self.query(stalled))
 
+    def check_histograms(self, page):
+        """The buckets of each histogram ascend to the count of its durations."""
+        names = re.findall(r"^# TYPE (\w+) histogram$", page, re.M)
+        self.assertGreaterEqual(len(names), 5)
+        for name in names:
+            rows = re.findall(rf'^{name}_bucket\{{(.*),le="(\S+)"\}} (\d+)$', page, re.M)
+            counts = re.findall(rf"^{name}_count\{{(.*)\}} (\d+)$", page, re.M)
+            sums = re.findall(rf"^{name}_sum\{{(.*)\}} (\S+)$", page, re.M)
+            self.assertEqual([labels for labels, _ in counts], [labels for labels, _ in sums])
+            self.assertEqual({labels for labels, _, _ in rows}, {labels for labels, _ in counts})
+            for labels, count in counts:
+                buckets = [(float(bound), int(below)) for of, bound, below in rows if of == labels]
+                self.assertEqual(buckets, sorted(buckets))
+                self.assertEqual([below for _, below in buckets], sorted(below for _, below in buckets))
+                self.assertEqual(buckets[-1], (float("inf"), int(count)))
+            self.assertGreater(sum(int(count) for _, count in counts), 0, name)
+
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed (package prometheus)")
     def test_page(self):
         _, address = self.start_job()
@@ -161,6 +178,7 @@ class Scrape(harness.JobTest):
                               stderr=subprocess.STDOUT, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (0, ""))
         self.assertEqual(re.findall(r'[{,](?:job|instance)="', page), [])
+        self.check_histograms(page)
         values = dict(re.findall(r"^(\w+) (\S+)$", page, re.M))
         self.assertLess(abs(time.time() - float(values["process_start_time_seconds"])), 3600)
         self.assertLess(0, int(values["process_open_fds"]))

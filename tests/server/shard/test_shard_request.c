@@ -143,7 +143,46 @@ static void open_rounds_are_counted(void **state)
     stats = stats_of(fleet);
     assert_int_equal(stats.rounds_open + stats.oldest_round_ns + stats.oldest_round_missing, 0);
     assert_true(stats.last_round_ns > 0 && stats.last_round_ns < WEFT_SECONDS(1));
+    assert_int_equal(weft_histogram_count(&stats.round), 1);
+    assert_true(stats.round.sum_ns > WEFT_SECONDS(5) && stats.round.sum_ns < WEFT_SECONDS(6));
+    assert_int_equal(weft_histogram_count(&stats.spread), 1);
+    assert_true(stats.spread.sum_ns > WEFT_SECONDS(5) && stats.spread.sum_ns < stats.round.sum_ns);
+    assert_int_equal(stats.close.sum_ns, stats.round.sum_ns - stats.spread.sum_ns);
+    assert_int_equal(weft_histogram_count(&stats.push_wait), 3);
+    assert_int_equal(weft_histogram_count(&stats.push_receive), 3);
+    assert_true(stats.push_receive.sum_ns > 0 && stats.push_receive.sum_ns < WEFT_SECONDS(1));
     for (int w = 0; w < 3; w++) fleet_request_free(fleet, &r[w]);
+    fleet_free(fleet);
+}
+
+static uint64_t longest(struct weft_histogram histogram)
+{
+    uint64_t bound = 0;
+    for (uint32_t i = 0; i < WEFT_HISTOGRAM_BOUNDS; i++)
+        if (histogram.counts[i] > 0) bound = weft_histogram_bounds[i].ns;
+    return bound;
+}
+
+/* The receive memory has space for one round: the push of another chunk waits until that round closes. */
+static void a_push_without_memory_counts_its_wait(void **state)
+{
+    struct fleet *fleet = start(2, true);
+    struct fleet_request r[3] = {0};
+    struct shard_arena *arena = &fleet->shard[0].engine->arena;
+    fleet_push(fleet, 0, CHUNK_MEAN, WEFT_WIRE_PUSH_PULL, 1, &r[0]);
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    assert_true(longest(stats_of(fleet).push_wait) < WEFT_SECONDS(1));
+    void *rest = NULL;
+    size_t bytes = arena->bytes - arena->used_bytes;
+    while (bytes >= 64 && !(rest = shard_arena_reserve(arena, bytes & ~(size_t)63))) bytes -= 64;
+    assert_non_null(rest);
+    fleet_push(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &r[1]);
+    fleet_settle(fleet, WEFT_SECONDS(4));
+    shard_arena_release(arena, rest, bytes & ~(size_t)63);
+    fleet_push(fleet, 1, CHUNK_MEAN, WEFT_WIRE_PUSH_PULL, 1, &r[2]);
+    assert_true(fleet_await(fleet, &r[0]) && fleet_await(fleet, &r[2]));
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    assert_int_equal(longest(stats_of(fleet).push_wait), WEFT_SECONDS(5));
     fleet_free(fleet);
 }
 
@@ -638,6 +677,7 @@ int main(void)
         cmocka_unit_test(weights_that_cannot_be_summed),
         cmocka_unit_test(wrong_declarations_are_refused),
         cmocka_unit_test(open_rounds_are_counted),
+        cmocka_unit_test(a_push_without_memory_counts_its_wait),
         cmocka_unit_test(states_come_and_go),
         cmocka_unit_test(states_out_of_range_change_nothing),
         cmocka_unit_test(wrong_states_are_refused),

@@ -50,6 +50,8 @@ static void train_and_check(struct fleet_options *options, uint64_t steps)
         struct weft_shard_engine_stats stats;
         weft_shard_engine_stats(fleet->shard[s].engine, &stats);
         assert_int_equal(stats.receive_bytes_used, 0);
+        assert_int_equal(weft_histogram_count(&stats.round), stats.rounds_closed);
+        assert_int_equal(weft_histogram_count(&stats.push_receive), stats.rounds_closed * options->workers);
         assert_true(stats.receive_bytes_peak <=
                     (options->receive_bytes_max ? options->receive_bytes_max : 4u << 20));
         assert_true(weft_list_empty(&fleet->shard[s].engine->deferred));
