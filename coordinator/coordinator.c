@@ -777,6 +777,7 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
         if (message->heartbeat->wait_reason)
             coordinator_send_wait_reason(coordinator, connection->id, member);
+        if (message->heartbeat->report) coordinator_report(coordinator, member, message->heartbeat->report);
         coordinator_heartbeat(coordinator, member, message->heartbeat);
         return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS:
@@ -1008,6 +1009,7 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
         weft_free_bytes(env, coordinator->connections[i]);
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         free_addresses(coordinator, coordinator->members[i]);
+        weft_free_bytes(coordinator->env, coordinator->members[i]->report_open);
         weft_free_bytes(env, coordinator->members[i]);
     }
     coordinator_tensors_free(coordinator);

@@ -75,6 +75,18 @@ struct weft_coordinator_stats {
 void weft_coordinator_stats(const struct weft_coordinator *coordinator,
                             struct weft_coordinator_stats *stats_out);
 
+/* The newest figures that a member has sent. */
+struct weft_member_report {
+    Weft__Control__Role role;
+    uint32_t index;
+    uint64_t age_ns; /* time since it arrived */
+    const Weft__Control__Report *figures; /* borrowed until the next call of the coordinator */
+};
+/* The member at `position` of the list of members, which has `*count_out` entries. false: it has sent none,
+ * it is no member of the membership in force, or there is no such position. */
+bool weft_coordinator_report(const struct weft_coordinator *coordinator, uint32_t position,
+                             uint32_t *count_out, struct weft_member_report *report_out);
+
 /* ---- coordinator over sockets ---- */
 struct weft_coordinator_server;
 /* Returns WEFT_ERR_AUTH and a sentence if host is not a loopback address and there is no secret. */
@@ -96,6 +108,9 @@ void weft_coordinator_server_free(struct weft_coordinator_server *server);
 char *weft_coordinator_server_status_json(struct weft_coordinator_server *server); /* net thread */
 void weft_coordinator_server_stats(const struct weft_coordinator_server *server,
                                    struct weft_coordinator_stats *stats_out); /* net thread */
+/* net thread */
+bool weft_coordinator_server_report(const struct weft_coordinator_server *server, uint32_t position,
+                                    uint32_t *count_out, struct weft_member_report *report_out);
 /* The workers that have neither left nor been lost, as a sentence; "" if there are none. Net thread. */
 void weft_coordinator_server_describe_active(const struct weft_coordinator_server *server, char *out,
                                              size_t out_bytes);

@@ -291,6 +291,12 @@ void weft_coordinator_server_stats(const struct weft_coordinator_server *server,
     weft_coordinator_stats(server->coordinator, stats_out);
 }
 
+bool weft_coordinator_server_report(const struct weft_coordinator_server *server, uint32_t position,
+                                    uint32_t *count_out, struct weft_member_report *report_out)
+{
+    return weft_coordinator_report(server->coordinator, position, count_out, report_out);
+}
+
 void weft_coordinator_server_describe_active(const struct weft_coordinator_server *server, char *out,
                                              size_t out_bytes)
 {

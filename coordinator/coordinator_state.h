@@ -39,6 +39,10 @@ struct coordinator_member {
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,); NULL before Endpoints */
     uint64_t connection;            /* id of its connection; 0: closed */
     uint64_t last_received_ns;
+    Weft__Control__Report report;   /* its newest figures; `open` points at report_open */
+    char *report_open;              /* owned; NULL: none */
+    uint64_t reported_ns;           /* when they arrived */
+    bool has_report;
     uint32_t declared_count;       /* workers: tensors declared so far = next ordinal */
     uint32_t agreed_epoch;         /* workers: last epoch that it agreed to in Shrink */
     uint64_t committed;            /* workers: its last step known to be good on all ranks */
@@ -196,6 +200,10 @@ void coordinator_liveness_cancel(struct weft_coordinator *coordinator);
 
 /* coordinator_status.c */
 const char *coordinator_state_name(enum coordinator_state state);
+
+/* coordinator_report.c */
+void coordinator_report(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                        const Weft__Control__Report *report);
 
 /* wait_reason.c: which members block progress, by name ("rank 3 (hostb, pid 41) has not joined"). "" if none
  * does. */

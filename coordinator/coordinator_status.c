@@ -35,6 +35,31 @@ static const char *member_state_name(const struct coordinator_member *member)
     return "?";
 }
 
+static json_int_t number_of(uint64_t value) { return value < INT64_MAX ? (json_int_t)value : INT64_MAX; }
+
+/* The newest figures of a member, or null. */
+static json_t *json_of_report(const struct weft_coordinator *coordinator,
+                              const struct coordinator_member *member)
+{
+    const Weft__Control__Report *report = &member->report;
+    const json_int_t age_ms =
+        number_of(weft_elapsed_ns(member->reported_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1));
+    if (!member->has_report) return json_null();
+    if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD)
+        return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "age_ms", age_ms, "sent_bytes",
+                         number_of(report->sent_bytes), "received_bytes", number_of(report->received_bytes),
+                         "rounds", number_of(report->rounds), "rounds_open", number_of(report->rounds_open),
+                         "round_ns", number_of(report->round_ns), "missing", number_of(report->missing));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "age_ms", age_ms,
+                     "sent_bytes", number_of(report->sent_bytes), "received_bytes",
+                     number_of(report->received_bytes), "steps", number_of(report->steps), "step_ns",
+                     number_of(report->step_ns), "exposed_ns", number_of(report->exposed_ns),
+                     "exposed_peers_ns", number_of(report->exposed_peers_ns), "wait_ns",
+                     number_of(report->wait_ns), "operations", number_of(report->requests), "encode_ns",
+                     number_of(report->encode_ns), "idle_ns", number_of(report->idle_ns), "open_ns",
+                     number_of(report->open_ns), "open", json_of_text(report->open));
+}
+
 static json_t *json_of_member(const struct weft_coordinator *coordinator,
                               const struct coordinator_member *member)
 {
@@ -43,13 +68,14 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
         if (coordinator->endpoints[i].id - member->endpoint_first < member->endpoint_count)
             load_bytes += coordinator->endpoints[i].load_bytes;
     return json_pack(
-        "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "role",
+        "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "role",
         member->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "worker" : "shard", "index", (int)member->index,
         "state", member_state_name(member), "host", json_of_text(member->host), "pid",
         (json_int_t)member->pid, "incarnation", (json_int_t)member->incarnation, "endpoint_first",
         (json_int_t)member->endpoint_first, "endpoints", (json_int_t)member->endpoint_count, "weights_bytes",
         (json_int_t)load_bytes, "silent_ms",
-        (json_int_t)(weft_elapsed_ns(member->last_received_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1)));
+        (json_int_t)(weft_elapsed_ns(member->last_received_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1)),
+        "report", json_of_report(coordinator, member));
 }
 
 static json_t *json_of_tensor(const struct coordinator_tensor *tensor)

@@ -176,6 +176,11 @@ static bool declared_ok(const Weft__Control__Declared *declared)
     return end == elems;
 }
 
+static bool heartbeat_ok(const Weft__Control__Heartbeat *heartbeat)
+{
+    return text_ok(heartbeat->text) && (!heartbeat->report || text_ok(heartbeat->report->open));
+}
+
 static bool weight_hash_ok(const Weft__Control__WeightHash *hash)
 {
     return hash->tensor < WEFT_LIMIT_TENSORS && hash->worker < WEFT_LIMIT_WORKERS &&
@@ -207,7 +212,7 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: return declared_ok(message->declared);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK: return message->declared_ok->tensor < WEFT_LIMIT_TENSORS;
     case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE: return message->tensor_free->tensor < WEFT_LIMIT_TENSORS;
-    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return text_ok(message->heartbeat->text);
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return heartbeat_ok(message->heartbeat);
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         return text_ok(message->member_lost->text) && message->member_lost->index < WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
@@ -249,7 +254,10 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_LEAVE: clean_text(message->leave->text); break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED: clean_text(message->finished->text); break;
     case WEFT__CONTROL__CONTROL__BODY_JOINED: clean_text(message->joined->text); break;
-    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: clean_text(message->heartbeat->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+        clean_text(message->heartbeat->text);
+        if (message->heartbeat->report) clean_text(message->heartbeat->report->open);
+        break;
     case WEFT__CONTROL__CONTROL__BODY_GROW: clean_text(message->grow->text); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: clean_text(message->left->text); break;
     default: break;

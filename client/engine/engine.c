@@ -275,6 +275,7 @@ void client_engine_init(struct weft_session *session, struct client_engine *engi
     session->ops.wait_requests = client_requests_wait_all;
     session->ops.all_alive = client_engine_all_alive;
     session->ops.connect = client_engine_connect;
+    session->ops.report = client_report_request;
     session->ops.is_running = thread_is_started;
     session->ops.halt_at_exit = halt_at_exit;
     engine->session = session;

@@ -13,6 +13,7 @@
 
 #include "base/base.h"
 #include "client/engine/query.h"
+#include "client/engine/report.h"
 #include "client/engine/suspicion.h"
 #include "collective/collective.h"
 #include "proto/proto.h"
@@ -106,6 +107,7 @@ struct client_engine {
     } timers;
     struct client_suspicion suspicion;
     struct client_queries queries;
+    struct client_report report;
     _Atomic int event_fd;               /* owned; of weft_event_fd; -1: not requested */
     struct weft_list registrations;     /* of weft_register; the caller's thread */
     struct {
@@ -132,6 +134,9 @@ void client_engine_free(struct weft_session *session);
 /* after client_engine_free: what the calls of the session still used */
 void client_engine_close(struct weft_session *session);
 void client_registrations_free(struct weft_session *session);
+/* Bytes at the transport, with headers, and bytes that peers on this host read and wrote in memory
+ * (stats.c). */
+void client_engine_count_bytes(struct client_engine *engine, uint64_t *sent_out, uint64_t *received_out);
 /* Caller's thread, in a failed session whose transport does not release its buffers in time: takes the
  * loop, completes every open request, and stops the thread. Transport and group are then never freed, so
  * peers may still read their memory. false: the engine thread is in a long computation and the loop could

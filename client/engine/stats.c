@@ -6,10 +6,8 @@
 #include "client/session/session.h"
 #include "client/session/sized.h"
 
-static void answer(struct weft_command *command)
+void client_engine_count_bytes(struct client_engine *engine, uint64_t *sent_out, uint64_t *received_out)
 {
-    struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
-    struct client_engine *engine = query->session->engine;
     struct weft_transport_stats transport = {0};
     weft_transport_stats(engine->transport, &transport);
     struct weft_moved moved = engine->left;
@@ -17,8 +15,16 @@ static void answer(struct weft_command *command)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &engine->comms)
         weft_group_add_moved(weft_container_of(node, struct weft_comm, engine_link)->group, &moved);
-    engine->queries.stats.sent_bytes = transport.sent_bytes + moved.out_bytes;
-    engine->queries.stats.received_bytes = transport.received_bytes + moved.in_bytes;
+    *sent_out = transport.sent_bytes + moved.out_bytes;
+    *received_out = transport.received_bytes + moved.in_bytes;
+}
+
+static void answer(struct weft_command *command)
+{
+    struct client_engine_query *query = weft_container_of(command, struct client_engine_query, command);
+    struct client_engine *engine = query->session->engine;
+    client_engine_count_bytes(engine, &engine->queries.stats.sent_bytes,
+                              &engine->queries.stats.received_bytes);
     engine->queries.stats.encode_ns = engine->encode_ns;
     engine->queries.stats.requests = engine->requests_done;
     client_engine_query_answered(query);

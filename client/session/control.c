@@ -154,6 +154,22 @@ static void send_alive(struct weft_session *session, uint32_t answer)
 
 static void send_heartbeat(void *context) { send_alive(context, 0); }
 
+static void send_report(void *context)
+{
+    struct weft_session *session = context;
+    if (session->control.connection && client_control_phase(&session->control) == CLIENT_GO)
+        session->ops.report(session);
+}
+
+void client_control_send_report(struct weft_session *session, Weft__Control__Report *report)
+{
+    if (!session->control.connection || client_control_phase(&session->control) != CLIENT_GO) return;
+    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    body.report = report;
+    Weft__Control__Control message = heartbeat_of(session, &body);
+    send_now(session, &message);
+}
+
 void client_control_check_liveness(struct weft_session *session)
 {
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
@@ -314,6 +330,9 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
     if (period_ns > WEFT_SECONDS(10)) period_ns = WEFT_SECONDS(10);
     enum weft_status status =
         weft_net_timer_periodic(session->control.net, period_ns, send_heartbeat, session);
+    const uint64_t report_ns = session->settings.report_period_ns;
+    if (status == WEFT_OK && report_ns > 0)
+        status = weft_net_timer_periodic(session->control.net, report_ns, send_report, session);
     if (status < 0)
         client_fail(session, status, true, "no timer for heartbeats: %s", weft_reason_text(status));
 }

@@ -61,6 +61,8 @@ void client_control_send_abort(struct weft_session *session, enum weft_status st
 /* Sends this worker's hash of a tensor's weights after a step; the shard compares it. Net thread. */
 void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint32_t endpoint,
                               uint64_t hash);
+/* Sends figures of this rank with a heartbeat. Net thread. */
+void client_control_send_report(struct weft_session *session, Weft__Control__Report *report);
 /* Sends Leave, flushes, closes; blocks until the connection is closed or until_ns. Caller's thread. */
 void client_control_leave(struct weft_session *session, uint64_t until_ns);
 static inline enum client_phase client_control_phase(struct client_control *control)

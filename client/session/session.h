@@ -51,6 +51,8 @@ struct client_session_ops {
     bool (*is_running)(const struct weft_session *session);    /* the engine's thread was started */
     /* the caller owns the loop: release it, and step no more */
     void (*halt_at_exit)(struct weft_session *session);
+    /* sends the figures of this rank (engine/report.c). Net thread, after Go */
+    void (*report)(struct weft_session *session);
     /* elastic/ */
     /* a member is lost. Net thread */
     void (*epoch_ends)(struct weft_session *session, uint32_t epoch, const char *text);
@@ -103,8 +105,9 @@ struct client_flight {
                                       * thread */
 };
 
-struct client_totals { /* over all steps that ended well; the caller's thread */
-    uint64_t steps_ended, step_ns, exposed_ns, exposed_peers_ns;
+struct client_totals { /* over all steps that ended well; written by the caller's thread, any thread reads */
+    _Atomic uint64_t steps_ended, step_ns, exposed_ns, exposed_peers_ns;
+    _Atomic uint64_t wait_ns; /* of waits of any thread, inside steps and outside */
 };
 
 struct weft_session {

@@ -33,6 +33,7 @@ static void count_exposed(struct weft_session *session, uint64_t began_ns, uint6
                                                      * too */
     atomic_fetch_add(&session->step.exposed_ns, waited_ns);
     atomic_fetch_add(&session->step.exposed_peers_ns, peers_ns);
+    atomic_fetch_add_explicit(&session->totals.wait_ns, waited_ns, memory_order_relaxed);
 }
 
 enum weft_status client_wait_for(struct weft_session *session, client_condition_fn condition, void *context,
@@ -46,6 +47,9 @@ enum weft_status client_wait_for(struct weft_session *session, client_condition_
     if (status == WEFT_ERR_DEADLINE && was_suspended(session, until_ns))
         status = weft_loop_wait_for(session->loop, condition, context, client_deadline(session, RECHECK_NS));
     if (session->step.open) count_exposed(session, began_ns, straggler_ns);
+    else
+        atomic_fetch_add_explicit(&session->totals.wait_ns,
+                                  weft_elapsed_ns(began_ns, weft_now_ns(session->env)), memory_order_relaxed);
     return status;
 }
 

@@ -104,6 +104,9 @@ void weftd_engine_post_connect(struct weftd_engine *engine); /* reply: weftd_eng
 /* fails the engine with weftd->fail_error; no reply */
 void weftd_engine_post_failure(struct weftd_engine *engine);
 void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out);
+/* The same in two parts, neither of which waits: request a copy; read the last one. */
+void weftd_engine_request_view(struct weftd_engine *engine);
+void weftd_engine_last_view(struct weftd_engine *engine, struct weftd_engine_view *view_out);
 /* weftd_control.c: an engine has replied to open or connect; result in engine->error. */
 void weftd_engine_replied(struct weft_command *command);
 
@@ -127,6 +130,9 @@ bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lo
 void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left);
 void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined);
 void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shrunk);
+
+/* weftd_report.c; net thread, once: sends the figures of this shard to the coordinator periodically */
+enum weft_status weftd_report_start(struct weftd *weftd);
 
 /* weftd_http.c; net thread */
 enum weft_status weftd_http_start(struct weftd *weftd, uint16_t *port_out, struct weft_error *error);

@@ -79,7 +79,9 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     weftd->welcome.proof = (ProtobufCBinaryData){0};
     weftd->joined = true;
     snprintf(weftd->label, sizeof weftd->label, "shard %u", welcome->index);
-    if (weftd_engines_start(weftd, &error) != WEFT_OK)
+    enum weft_status status = weftd_report_start(weftd);
+    if (status != WEFT_OK) weftd_fail(weftd, status, "no memory for the timer of reports");
+    else if (weftd_engines_start(weftd, &error) != WEFT_OK)
         weftd_fail(weftd, (enum weft_status)error.status, "%s", error.text);
 }
 

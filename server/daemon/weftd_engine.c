@@ -203,6 +203,29 @@ void weftd_engine_post_failure(struct weftd_engine *engine)
     weft_loop_post(engine->loop, &engine->fail_command);
 }
 
+/* view_lock is held. */
+static void request_view(struct weftd_engine *engine)
+{
+    if (engine->view_requested) return;
+    engine->view_requested = true;
+    engine->view_command.fn = on_view;
+    weft_loop_post(engine->loop, &engine->view_command);
+}
+
+void weftd_engine_request_view(struct weftd_engine *engine)
+{
+    pthread_mutex_lock(&engine->view_lock);
+    request_view(engine);
+    pthread_mutex_unlock(&engine->view_lock);
+}
+
+void weftd_engine_last_view(struct weftd_engine *engine, struct weftd_engine_view *view_out)
+{
+    pthread_mutex_lock(&engine->view_lock);
+    *view_out = engine->view;
+    pthread_mutex_unlock(&engine->view_lock);
+}
+
 /* Waits for at most VIEW_WAIT_NS until the engine has copied its statistics. A busy engine's last copy is
  * returned afterwards. */
 void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out)
@@ -211,11 +234,7 @@ void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *vi
     uint64_t until_ns = weft_now_ns(engine->weftd->env) + VIEW_WAIT_NS;
     struct timespec until = {(time_t)(until_ns / WEFT_SECONDS(1)), (long)(until_ns % WEFT_SECONDS(1))};
     pthread_mutex_lock(&engine->view_lock);
-    if (!engine->view_requested) {
-        engine->view_requested = true;
-        engine->view_command.fn = on_view;
-        weft_loop_post(engine->loop, &engine->view_command);
-    }
+    request_view(engine);
     while (engine->view_requested &&
            pthread_cond_timedwait(&engine->view_changed, &engine->view_lock, &until) == 0) {
     }

@@ -2,6 +2,7 @@
  *
  *     process   every weftd: build, up, resources
  *     job       the weftd with the coordinator: members by state, age of a wait
+ *     worker    the weftd with the coordinator: the newest report of each worker, by rank
  *     shard     every engine: memory, rounds, age of the oldest open round, messages, histograms of times
  *
  * Names end in their unit, counters in _total. The label of the job is weft_job, since Prometheus sets a
@@ -91,6 +92,35 @@ static const struct metric job_metrics[] = {
      "Age of the open agreement on a membership; 0 if none is open.", JOB_NS(agreement_ns)},
 };
 
+#define REPORT(field) offsetof(Weft__Control__Report, field), 0
+#define REPORT_NS(field) offsetof(Weft__Control__Report, field), NS
+/* The newest report of each worker. */
+static const struct metric worker_metrics[] = {
+    {"weft_worker_steps_total", "counter", "Steps that the rank has ended well.", REPORT(steps)},
+    {"weft_worker_step_seconds_total", "counter", "Time of these steps, from begin to end.",
+     REPORT_NS(step_ns)},
+    {"weft_worker_exposed_seconds_total", "counter",
+     "Part of the step time that the rank waited in weft calls.", REPORT_NS(exposed_ns)},
+    {"weft_worker_exposed_peers_seconds_total", "counter",
+     "Part of the exposed time in which another rank had not begun the operation.",
+     REPORT_NS(exposed_peers_ns)},
+    {"weft_worker_wait_seconds_total", "counter",
+     "Time that threads of the rank slept or polled in weft calls, inside steps and outside.",
+     REPORT_NS(wait_ns)},
+    {"weft_worker_operations_total", "counter", "Operations completed, failed ones too.", REPORT(requests)},
+    {"weft_worker_codec_seconds_total", "counter", "Time in codecs and optimizers on the engine.",
+     REPORT_NS(encode_ns)},
+    {"weft_worker_sent_bytes_total", "counter",
+     "Bytes that the rank has sent, and that peers on its host have read.", REPORT(sent_bytes)},
+    {"weft_worker_received_bytes_total", "counter",
+     "Bytes that the rank has received, and has read from peers on its host.", REPORT(received_bytes)},
+    {"weft_worker_last_operation_age_seconds", "gauge",
+     "Time from the report that first counted the last completed operation to the newest report.",
+     REPORT_NS(idle_ns)},
+    {"weft_worker_open_operation_age_seconds", "gauge",
+     "Age of the oldest open operation at the newest report; 0 if none was open.", REPORT_NS(open_ns)},
+};
+
 static const struct metric role_metrics[] = {
     {"weft_job_members_expected", "gauge", "Members that the membership in force has.", ROLE(expected)},
     {"weft_job_silence_seconds", "gauge", "Longest time since the last message of a connected member.",
@@ -175,6 +205,54 @@ static void write_members(const struct weftd *weftd, const struct weft_coordinat
     }
 }
 
+static void write_worker_metric(const struct weftd *weftd, const struct metric *metric,
+                                struct weftd_page *page)
+{
+    struct weft_member_report report;
+    uint32_t count = 1;
+    write_head(page, metric->name, metric->kind, metric->help);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!weft_coordinator_server_report(weftd->coordinator, i, &count, &report) ||
+            report.role != WEFT__CONTROL__ROLE__ROLE_WORKER)
+            continue;
+        write_name(page, weftd, metric->name);
+        weftd_page_print(page, ",rank=\"%u\"", report.index);
+        write_value(page, metric, report.figures);
+    }
+}
+
+static void write_report_ages(const struct weftd *weftd, struct weftd_page *page)
+{
+    struct weft_member_report report;
+    uint32_t count = 1;
+    write_head(page, "weft_worker_report_age_seconds", "gauge", "Time since the newest report of the rank.");
+    for (uint32_t i = 0; i < count; i++) {
+        if (!weft_coordinator_server_report(weftd->coordinator, i, &count, &report) ||
+            report.role != WEFT__CONTROL__ROLE__ROLE_WORKER)
+            continue;
+        write_name(page, weftd, "weft_worker_report_age_seconds");
+        weftd_page_print(page, ",rank=\"%u\"} %.3f\n", report.index, (double)report.age_ns * NS);
+    }
+}
+
+/* The reports of the workers, one series per rank. */
+static void write_workers(const struct weftd *weftd, struct weftd_page *page)
+{
+    struct weft_member_report report;
+    uint64_t steps = 0;
+    uint32_t count = 1;
+    for (uint32_t i = 0; i < count; i++)
+        if (weft_coordinator_server_report(weftd->coordinator, i, &count, &report) &&
+            report.figures->steps > steps)
+            steps = report.figures->steps;
+    write_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
+    write_name(page, weftd, "weft_job_step");
+    weftd_page_print(page, "} %llu\n", (unsigned long long)steps);
+    for (size_t m = 0; m < COUNT(worker_metrics); m++)
+        write_worker_metric(weftd, &worker_metrics[m], page);
+    write_report_ages(weftd, page);
+}
+
 static void write_job(const struct weftd *weftd, struct weftd_page *page)
 {
     struct weft_coordinator_stats stats;
@@ -191,6 +269,7 @@ static void write_job(const struct weftd *weftd, struct weftd_page *page)
         write_value(page, &job_metrics[m], &stats);
     }
     write_members(weftd, &stats, page);
+    write_workers(weftd, page);
 }
 
 /* One _bucket series per bound, each with the durations up to it; then _sum and _count. */

@@ -43,9 +43,12 @@ void weftd_page_json(struct weftd_page *page, const json_t *root)
 
 void weftd_page_label(struct weftd_page *page, const char *text)
 {
-    for (; *text; text++) {
-        const char *before = *text == '\\' || *text == '"' ? "\\" : "";
+    while (*text) {
+        const size_t plain = strcspn(text, "\\\"\n");
+        if (plain > 0) weftd_page_print(page, "%.*s", (int)plain, text);
+        text += plain;
         if (*text == '\n') weftd_page_print(page, "\\n");
-        else weftd_page_print(page, "%s%c", before, *text);
+        else if (*text) weftd_page_print(page, "\\%c", *text);
+        if (*text) text++;
     }
 }

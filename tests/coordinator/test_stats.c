@@ -93,9 +93,55 @@ static void a_loss_and_its_agreement(void **state)
     harness_free(h);
 }
 
+static void send_report(struct harness *h, uint64_t connection, uint64_t steps, const char *open)
+{
+    Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    report.steps = steps;
+    report.wait_ns = UINT64_MAX;
+    report.open = (char *)open;
+    heartbeat.report = &report;
+    message.body_case = BODY(HEARTBEAT);
+    message.heartbeat = &heartbeat;
+    weft_coordinator_message(h->coordinator, connection, &message);
+}
+
+/* The newest report of a member counts; one of a member that has left does not. */
+static void reports(void **state)
+{
+    uint64_t c[3];
+    uint32_t count;
+    struct weft_member_report report;
+    struct harness *h = harness_create(2, 1, NULL);
+    harness_run(h, c, 1);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_false(weft_coordinator_report(h->coordinator, i, &count, &report));
+    assert_int_equal(count, 3);
+    send_report(h, c[1], 4, "all_reduce waits for rank 0");
+    h->now_ns += WEFT_SECONDS(2);
+    send_report(h, c[1], 5, "send waits for rank 0");
+    h->now_ns += WEFT_SECONDS(3);
+    assert_true(weft_coordinator_report(h->coordinator, 1, &count, &report));
+    assert_int_equal(report.role, WORKER);
+    assert_int_equal(report.index, 1);
+    assert_int_equal(report.age_ns / WEFT_SECONDS(1), 3);
+    assert_int_equal(report.figures->steps, 5);
+    assert_string_equal(report.figures->open, "send waits for rank 0");
+    char *json = weft_coordinator_status_json(h->coordinator);
+    assert_non_null(strstr(json, "\"steps\":5"));
+    assert_non_null(strstr(json, "\"wait_ns\":9223372036854775807"));
+    assert_non_null(strstr(json, "\"report\":null"));
+    weft_free_bytes(&h->env, json);
+    harness_leave(h, c[1], "done");
+    assert_false(weft_coordinator_report(h->coordinator, 1, &count, &report));
+    harness_free(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(states_of_a_start), cmocka_unit_test(silence),
+        cmocka_unit_test(reports),
                                        cmocka_unit_test(a_loss_and_its_agreement)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

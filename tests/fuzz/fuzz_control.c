@@ -95,6 +95,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
     Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
     member.role = WEFT__CONTROL__ROLE__ROLE_WORKER, member.name = member.host = TEXT,
     member.incarnation = NUMBER, member.device = true;
     member.n_addresses = 2, member.addresses = addresses;
@@ -118,6 +119,8 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     case 10: left.member = 2, left.index = 1, left.text = TEXT; return PACK(LEFT, &left);
     case 11:
         heartbeat.time_ns = NUMBER, heartbeat.ask = (uint32_t)number, heartbeat.answer = 300;
+        report.steps = NUMBER, report.open = TEXT, report.missing = 300;
+        heartbeat.report = number % 2 ? &report : NULL;
         return PACK(HEARTBEAT, &heartbeat);
     default: return seed_of_start(number, out, capacity);
     }

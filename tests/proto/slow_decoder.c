@@ -177,8 +177,19 @@ static const struct field chunk[] = {
 static const struct field declared[] = {
     {1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
 static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
-static const struct field heartbeat[] = {{1, "time_ns", U64}, {2, "ask", U32},   {3, "answer", U32},
-                                         {4, "wait_reason", BOOL},   {5, "text", TEXT}, {0}};
+static const struct field report[] = {
+    {1, "steps", U64},       {2, "step_ns", U64},      {3, "exposed_ns", U64}, {4, "exposed_peers_ns", U64},
+    {5, "wait_ns", U64},     {6, "requests", U64},     {7, "encode_ns", U64},  {8, "idle_ns", U64},
+    {9, "open_ns", U64},     {10, "open", TEXT},       {11, "sent_bytes", U64}, {12, "received_bytes", U64},
+    {13, "rounds", U64},     {14, "rounds_open", U64}, {15, "round_ns", U64},  {16, "missing", U64},
+    {0}};
+static const struct field heartbeat[] = {{1, "time_ns", U64},
+                                         {2, "ask", U32},
+                                         {3, "answer", U32},
+                                         {4, "wait_reason", BOOL},
+                                         {5, "text", TEXT},
+                                         {16, "report", PART, report},
+                                         {0}};
 static const struct field member_lost[] = {{1, "member", U32},
                                            {2, "text", TEXT},
                                            {3, "role", ENUM},

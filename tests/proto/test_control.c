@@ -28,6 +28,7 @@ struct samples {
     Weft__Control__Declared declared;
     Weft__Control__DeclaredOk declared_ok;
     Weft__Control__Heartbeat heartbeat;
+    Weft__Control__Report report;
     Weft__Control__MemberLost member_lost;
     Weft__Control__Abort abort;
     Weft__Control__Leave leave;
@@ -84,7 +85,8 @@ static const char *const readings[BODIES + 1] = {
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
     "declared_ok\n  tensor 3\n",
-    "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  wait_reason 1\n  text \"rank 2\"\n",
+    "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  wait_reason 1\n  text \"rank 2\"\n"
+    "  report\n    steps 41\n    idle_ns 5000000001\n    open \"waits for rank 2\"\n    missing 1\n",
     "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
     "abort\n  status -62\n  text \"shapes differ\"\n",
     "leave\n  text \"done\"\n  committed 41\n",
@@ -169,6 +171,10 @@ static void fill(struct samples *s)
     weft__control__heartbeat__init(&s->heartbeat), s->heartbeat.time_ns = 123456789012, s->heartbeat.ask = 1,
                                                    s->heartbeat.answer = 300, s->heartbeat.wait_reason = true,
                                                    s->heartbeat.text = (char *)"rank 2";
+    weft__control__report__init(&s->report), s->report.steps = 41, s->report.idle_ns = 5000000001,
+                                             s->report.open = (char *)"waits for rank 2",
+                                             s->report.missing = 1;
+    s->heartbeat.report = &s->report;
     weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2,
                                                        s->member_lost.text = (char *)"rank 2 lost";
     s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2,
@@ -357,6 +363,7 @@ static void limits(void **state)
     REFUSED(9, s.chunk[0].endpoint = WEFT_LIMIT_ENDPOINTS);
     REFUSED(10, s.declared_ok.tensor = WEFT_LIMIT_TENSORS);
     REFUSED(11, s.heartbeat.text = text_1001);
+    REFUSED(11, s.report.open = text_1001);
     REFUSED(12, s.member_lost.text = text_1001);
     REFUSED(12, s.member_lost.index = WEFT_LIMIT_WORKERS);
     REFUSED(13, s.abort.status = 0);

@@ -79,7 +79,8 @@ class Scrape(harness.JobTest):
         self.processes = self.group("job")
         run = self.processes.start("run", [
             harness.PROGRAMS.weft, "run", "-s", "1", "-n", "2", "--http", "--log-dir", self.path("logs"),
-            "--", harness.PROGRAMS.trainer, "--mode", "server", "--hidden", "64", "--epochs", "10000"])
+            "--", harness.PROGRAMS.trainer, "--mode", "server", "--hidden", "64", "--epochs", "10000"],
+            {"WEFT_CLIENT_REPORT_PERIOD": "200ms"})
         match = self.wait_for("the HTTP port",
                               lambda: re.search(r"http://(\S+)/status", self.log(self.processes, "run")))
         return run, match.group(1)
@@ -173,12 +174,19 @@ class Scrape(harness.JobTest):
         _, address = self.start_job()
         rounds = re.compile(r"^weft_shard_rounds_total\{.*\} [1-9]", re.M)
         self.wait_for("a round", lambda: rounds.search(get(f"http://{address}/metrics")))
+        steps = re.compile(r"^weft_worker_steps_total\{.*\} [1-9].*\nweft_worker_steps_total\{.*\} [1-9]", re.M)
+        self.wait_for("steps of both workers", lambda: steps.search(get(f"http://{address}/metrics")))
         page = get(f"http://{address}/metrics")
         done = subprocess.run(["promtool", "check", "metrics"], input=page, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (0, ""))
         self.assertEqual(re.findall(r'[{,](?:job|instance)="', page), [])
         self.check_histograms(page)
+        for name in ("steps", "wait_seconds", "operations", "sent_bytes", "exposed_seconds"):
+            rows = re.findall(rf'^weft_worker_{name}_total\{{.*,rank="(\d)"\}} (\S+)$', page, re.M)
+            self.assertEqual(sorted(rank for rank, _ in rows), ["0", "1"], name)
+            for _, value in rows:
+                self.assertGreater(float(value), 0, name)
         values = dict(re.findall(r"^(\w+) (\S+)$", page, re.M))
         self.assertLess(abs(time.time() - float(values["process_start_time_seconds"])), 3600)
         self.assertLess(0, int(values["process_open_fds"]))

@@ -1,0 +1,73 @@
+/* report.c - the figures of this rank for the coordinator.
+ *
+ *     net: timer -> client_report_request -> engine: fill -> net: send_report -> coordinator
+ *
+ * At most one report is under way. An engine that computes or hangs sends none, so the age of the last report
+ * at the coordinator shows it. */
+#include "client/engine/report.h"
+
+#include "client/engine/engine.h"
+#include "client/engine/request.h"
+#include "client/session/control.h"
+#include "client/session/failure.h"
+#include "client/session/session.h"
+
+#define OLD_NS WEFT_SECONDS(1) /* an open request of this age is described */
+
+/* The fast path reads no clock for a report, so the time of the last request is that of the report that saw
+ * the count change. */
+static void fill_requests(struct client_engine *engine, uint64_t now_ns)
+{
+    struct client_report *report = &engine->report;
+    report->figures.requests = engine->requests_done;
+    if (report->requests_seen != engine->requests_done) report->progress_ns = now_ns;
+    report->requests_seen = engine->requests_done;
+    report->figures.idle_ns = report->progress_ns > 0 ? weft_elapsed_ns(report->progress_ns, now_ns) : 0;
+    report->figures.open_ns = 0;
+    report->open[0] = 0;
+    if (weft_list_empty(&engine->open_requests)) return;
+    const struct client_request *oldest =
+        weft_list_first(&engine->open_requests, struct client_request, link);
+    report->figures.open_ns = weft_elapsed_ns(oldest->started_ns, now_ns);
+    if (report->figures.open_ns > OLD_NS)
+        client_request_describe(oldest, report->open, sizeof report->open);
+}
+
+/* Net thread. */
+static void send_report(struct weft_command *command)
+{
+    struct client_report *report = weft_container_of(command, struct client_report, reply);
+    report->is_pending = false;
+    if (client_failed(report->session) == WEFT_OK)
+        client_control_send_report(report->session, &report->figures);
+}
+
+/* Engine thread. */
+static void fill(struct weft_command *command)
+{
+    struct client_report *report = weft_container_of(command, struct client_report, ask);
+    struct weft_session *session = report->session;
+    struct client_engine *engine = session->engine;
+    weft__control__report__init(&report->figures);
+    report->figures.open = report->open;
+    report->figures.steps = session->totals.steps_ended;
+    report->figures.step_ns = session->totals.step_ns;
+    report->figures.exposed_ns = session->totals.exposed_ns;
+    report->figures.exposed_peers_ns = session->totals.exposed_peers_ns;
+    report->figures.wait_ns = session->totals.wait_ns;
+    report->figures.encode_ns = engine->encode_ns;
+    client_engine_count_bytes(engine, &report->figures.sent_bytes, &report->figures.received_bytes);
+    fill_requests(engine, weft_now_ns(session->env));
+    weft_net_post(session->control.net, &report->reply);
+}
+
+void client_report_request(struct weft_session *session)
+{
+    struct client_report *report = &session->engine->report;
+    if (report->is_pending || !session->loop) return;
+    report->is_pending = true;
+    report->session = session;
+    report->ask.fn = fill;
+    report->reply.fn = send_report;
+    weft_loop_post(session->loop, &report->ask);
+}

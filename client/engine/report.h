@@ -1,0 +1,26 @@
+/* report.h - the figures of this rank for the coordinator, from the engine by way of the net thread. */
+#ifndef WEFT_CLIENT_ENGINE_REPORT_H
+#define WEFT_CLIENT_ENGINE_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/base.h"
+#include "proto/proto.h"
+
+struct weft_session;
+
+struct client_report {
+    struct weft_command ask, reply;
+    struct weft_session *session;
+    bool is_pending;               /* net thread: the engine has not answered */
+    Weft__Control__Report figures; /* written by the engine between ask and reply */
+    char open[480];                /* figures.open */
+    uint64_t requests_seen;        /* engine: requests_done at the last report ... */
+    uint64_t progress_ns;          /* ... and the time of the report that saw it change; 0: never */
+};
+
+/* Net thread. A request of which the engine has not answered the one before has no effect. */
+void client_report_request(struct weft_session *session);
+
+#endif

@@ -1,0 +1,40 @@
+/* coordinator_report.c - the figures that members send with their heartbeats. The coordinator keeps the
+ * newest ones of each member for /metrics and the status, and does not act on them. */
+#include "coordinator/coordinator_state.h"
+
+/* Replaces the text. Without memory it is empty: the figures are kept. */
+static void store_open(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                       const char *text)
+{
+    weft_free_bytes(coordinator->env, member->report_open);
+    member->report_open = text[0] ? weft_alloc_text(coordinator->env, text) : NULL;
+    member->report.open = member->report_open ? member->report_open : (char *)"";
+}
+
+void coordinator_report(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                        const Weft__Control__Report *report)
+{
+    member->report = *report;
+    /* unknown fields end with the message */
+    member->report.base.n_unknown_fields = 0;
+    member->report.base.unknown_fields = NULL;
+    member->reported_ns = weft_now_ns(coordinator->env);
+    member->has_report = true;
+    store_open(coordinator, member, report->open);
+}
+
+bool weft_coordinator_report(const struct weft_coordinator *coordinator, uint32_t position,
+                             uint32_t *count_out, struct weft_member_report *report_out)
+{
+    *count_out = coordinator->member_count;
+    if (position >= coordinator->member_count) return false;
+    const struct coordinator_member *member = coordinator->members[position];
+    if (!member->has_report || member->newcomer || member->state >= MEMBER_LEFT) return false;
+    *report_out = (struct weft_member_report){
+        .role = member->role,
+        .index = member->index,
+        .age_ns = weft_elapsed_ns(member->reported_ns, weft_now_ns(coordinator->env)),
+        .figures = &member->report,
+    };
+    return true;
+}
