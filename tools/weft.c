@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/bench/foreign/foreign.h"
 #include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
@@ -23,6 +24,7 @@ static const struct command commands[] = {
     {"sim", weft_sim_main, "run a collective of thousands of ranks on a simulated network"},
     {"trace", weft_trace_main, "merge the trace files of a job's processes"},
 };
+enum { LINK_WORDS_MAX = 256 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
 static void print_help(void)
@@ -32,9 +34,21 @@ static void print_help(void)
     puts("\n`weft COMMAND --help` lists the options. The server is weftd.");
 }
 
+/* A link to weft by the name of another suite's benchmark. Returns the exit status; -1: another name. */
+static int run_link(int argc, char **argv)
+{
+    const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL, *name = slash ? slash + 1 : argv[0];
+    if (argc < 1 || argc > LINK_WORDS_MAX || !bench_foreign_has(name)) return -1;
+    char *words[LINK_WORDS_MAX + 2] = {(char *)"bench", (char *)name};
+    memcpy(words + 2, argv + 1, (size_t)argc * sizeof *argv); /* with the NULL at the end */
+    return weft_bench_main(argc + 1, words);
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
+    const int status = run_link(argc, argv);
+    if (status >= 0) return status;
     if (argc < 2) return tool_usage_error("weft", "a command is missing");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();

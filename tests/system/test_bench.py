@@ -1,6 +1,7 @@
 """test_bench.py - weft bench starts its processes and reports no wrong element for any type in every format; the small
 examples run."""
 
+import calendar
 import ctypes
 import glob
 import json
@@ -108,6 +109,36 @@ class Bench(harness.JobTest):
         self.assertEqual({row["wrong"] for row in self.rows("all_reduce", *words, "-m", "4")}, {0})
         table = self.bench("all_reduce", *words, "-c", "0")
         self.assertIn("N/A", table)
+
+    def test_names_of_other_suites(self):
+        """A command line of nccl-tests by a link of that name, and under weft bench: the same rows, and where they are from."""
+        link = self.path("all_reduce_perf")
+        os.symlink(harness.PROGRAMS.weft, link)
+        options = ["-b", "8", "-e", "64", "-f", "8", "-g", "2", "-n", "3", "-z", "1", "-G", "1"]
+        for words in ([link], [harness.PROGRAMS.weft, "bench", "all_reduce_perf"]):
+            done = subprocess.run([*words, *options, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = [json.loads(line) for line in done.stdout.splitlines()]
+            self.assertEqual([(row["op"], row["ranks"], row["bytes"], row["iters"], row["wrong"]) for row in rows],
+                             [("all_reduce", 2, size, 3, 0) for size in (8, 64)])
+            self.assertIn("all_reduce_perf (nccl-tests): weft bench all_reduce", done.stderr)
+            self.assertIn("without effect here: -G", done.stderr)
+            version = subprocess.run([harness.PROGRAMS.weft, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1]
+            for row in rows:
+                self.assertEqual((row["host"], row["weft_version"]), (socket.gethostname(), version))
+                self.assertRegex(row["git_revision"], r"^([0-9a-f]{12}(-dirty)?)?$")
+                self.assertLess(abs(time.time() - calendar.timegm(time.strptime(row["date"], "%Y-%m-%dT%H:%M:%SZ"))), 600)
+        table = subprocess.run([link, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60).stdout
+        self.assertRegex(table, r"(?m)^# Avg bus bandwidth    : [0-9.e+-]+ $")
+
+    def test_every_name_has_a_counterpart(self):
+        with open(os.path.join(harness.ROOT, "tools", "bench", "foreign", "foreign_names.c"), encoding="utf-8") as file:
+            names = re.findall(r'^    \{"(\w+)", BENCH_', file.read(), flags=re.M)
+        self.assertGreater(len(names), 40)
+        for name in names:
+            done = subprocess.run([harness.PROGRAMS.weft, "bench", name, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("usage: weft bench", done.stdout)
 
     def launched(self, ranks, environment_of, words):
         """Runs the same command `ranks` times as a launcher does: only the environment differs."""
@@ -413,7 +444,7 @@ class Bench(harness.JobTest):
 
     def test_table(self):
         table = self.bench("all_reduce", "-n", "2", "-e", "64K", "-f", "16")
-        for word in ("size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "out-of-place", "in-place", "# wrong elements: 0"):
+        for word in ("size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "out-of-place", "in-place", "# Out of bounds values : 0 OK"):
             self.assertIn(word, table)
 
     def test_examples(self):

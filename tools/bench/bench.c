@@ -11,6 +11,7 @@
 
 #include "tools/bench/bench_job.h"
 #include "tools/bench/bench_options.h"
+#include "tools/bench/foreign/foreign.h"
 #include "tools/bench/replay/bench_replay.h"
 #include "tools/cli.h"
 #include "tools/common.h"
@@ -142,7 +143,9 @@ static void print_help(FILE *out)
     fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, start, calibrate and\n"
           "reduction-order start N processes on this host. Without it they take part in the job that\n"
           "started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, or the\n"
-          "same with srun or torchrun. `weft bench WHAT --help` lists the options.\n",
+          "same with srun or torchrun. `weft bench WHAT --help` lists the options.\n\n"
+          "Names of nccl-tests (all_reduce_perf), OSU (osu_allreduce) and perftest (ib_write_bw) run the\n"
+          "counterpart, with the options of that suite; a link to weft by such a name does the same.\n",
           out);
 }
 
@@ -156,9 +159,28 @@ static int unknown_error(const char *what)
     return cli_unknown_error("weft bench", what[0] == '-' ? "option" : "benchmark", what, names);
 }
 
+static int run_foreign(int argc, char **argv)
+{
+    struct bench_foreign foreign;
+    struct weft_launcher launcher;
+    int status = bench_foreign_translate(&foreign, argc, argv);
+    if (status >= 0) return status;
+    /* one line for all ranks of a job */
+    if (weft_launcher_find(true, &launcher, NULL) != WEFT_OK || launcher.rank == 0) {
+        fprintf(stderr, "%s (%s): weft bench", argv[0], foreign.suite);
+        for (int i = 0; i < foreign.argc; i++) fprintf(stderr, " %s", foreign.argv[i]);
+        fputc('\n', stderr);
+        if (foreign.ignored[0]) fprintf(stderr, "%s: without effect here: %s\n", argv[0], foreign.ignored);
+    }
+    char *words[BENCH_FOREIGN_WORDS_MAX + 2] = {(char *)"bench"};
+    memcpy(words + 1, foreign.argv, sizeof foreign.argv);
+    return weft_bench_main(foreign.argc + 1, words);
+}
+
 int weft_bench_main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
+    if (bench_foreign_has(what)) return run_foreign(argc - 1, argv + 1);
     const struct bench_operation *operation = bench_operation_find(what);
     if (operation) return measure(BENCH_OPERATION, operation, argc - 1, argv + 1);
     for (size_t i = 0; i < BENCHMARK_COUNT; i++) {

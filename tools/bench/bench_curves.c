@@ -74,8 +74,8 @@ static bool write_svg(const struct bench_curves *curves, const char *path, const
     }
     struct bench_chart chart = {.title = title,
                                 .subtitle = subtitle,
-                                .x = {"size (bytes)", true, NAN, NAN},
-                                .y = {"busbw (GB/s)", false, 0, NAN},
+                                .x = {"size (bytes)", true, NAN, NAN, .bytes = true},
+                                .y = {"busbw (GB/s)", true, NAN, NAN},
                                 .series = series,
                                 .series_count = curves ? curves->count : 0};
     if (chart.series_count == 0) {

@@ -41,7 +41,8 @@ struct bench_options {
     uint32_t straggler_us; /* exposed: additional computation of the slow rank */
     const char *bind;      /* for `weft run` */
     const char *plan, *plot;
-    bool uses_malloc; /* memory from malloc instead of weft_alloc */
+    bool uses_malloc;  /* memory from malloc instead of weft_alloc */
+    uint32_t blocking; /* -z; 1: a barrier between two operations, not part of their time */
     bool percentiles, overlap, limit, cpu, json;
     bool explain; /* print the plan of each size and the modelled times */
 };

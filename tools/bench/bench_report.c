@@ -213,12 +213,13 @@ static bool draw(const struct bench_report *report)
 bool bench_report_end(struct bench_report *report)
 {
     if (!report->options->json) {
-        fprintf(report->out, "# wrong elements: %" PRIu64 "%s\n", report->wrong,
-                report->wrong ? "  FAILED" : "");
+        /* these two lines as nccl-tests prints them: scripts search for them */
+        fprintf(report->out, "# Out of bounds values : %" PRIu64 " %s\n", report->wrong,
+                report->wrong ? "FAILED" : "OK");
+        fprintf(report->out, "# Avg bus bandwidth    : %g \n",
+                report->row_count ? report->busbw_sum / (double)report->row_count : 0.0);
         if (report->last_plan && is_operation(report))
             fprintf(report->out, "# plan taken (last row): %s\n", report->last_plan);
-        fprintf(report->out, "# average bus bandwidth: %.3f GB/s\n",
-                report->row_count ? report->busbw_sum / (double)report->row_count : 0.0);
         fprintf(report->out,
                 "# processor time of the timed operations: %.3f s, all ranks; memory of the largest rank: "
                 "%.1f MiB (Pss), the buffers in it\n",

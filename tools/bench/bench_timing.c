@@ -132,6 +132,7 @@ bool bench_time(struct bench_rank *rank, struct bench_timing *timing)
     for (uint32_t i = 0; i < options->iters; i++) {
         if (!run_once(rank, options->inflight, &rank->times[i])) return false;
         total += rank->times[i];
+        if (options->blocking && i + 1 < options->iters && !bench_barrier(rank)) return false;
     }
     const struct bench_operation *operation = rank->args.operation;
     /* read before the reductions over the ranks below */

@@ -66,7 +66,7 @@ def markdown_table(rows):
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
-def draw(programs, output, title, subtitle, x, x_label, x_scale, x_log, series):
+def draw(programs, output, title, subtitle, x, x_label, x_scale, x_axis, series):
     """Draws one chart with `weft bench plot`; the y axis begins below the last three quarters of the curves."""
     late = []
     for _, path, _, _ in series:
@@ -75,9 +75,7 @@ def draw(programs, output, title, subtitle, x, x_label, x_scale, x_log, series):
         late += values[len(values) // 4:]
     low = max(10, 5 * int(min(late) / 5)) if late else 10
     words = [programs.weft, "bench", "plot", "--title", title, "--subtitle", subtitle, "--x", x, "--x-label", x_label, "--x-scale",
-             x_scale, "--y", "accuracy", "--y-scale", "100", "--y-label", "test accuracy (%)", "--y-min", str(low), "-o", output]
-    if x_log:
-        words.append("--x-log")
+             x_scale, "--y", "accuracy", "--y-scale", "100", "--y-label", "test accuracy (%)", "--y-min", str(low), x_axis, "-o", output]
     words += [f"{label}={path}.csv,color={color}{',dashed' if dashed else ''}" for label, path, color, dashed in series]
     subprocess.run(words, check=True)
 
@@ -97,10 +95,10 @@ def draw_all(options, programs, links, ways, results):
             continue
         subtitle = "Fashion-MNIST, perceptron 784-1024-1024-10, 2 workers, 2 shards, " + link[1]
         prefix = prefix_of(options)
-        for x, label, scale, log, name in (("sent_bytes", "MB sent per worker", "1e-6", True, "bytes"),
-                                           ("seconds", "seconds of training", "1", False, "time")):
+        for x, label, scale, axis, name in (("sent_bytes", "bytes sent per worker", "1", "--x-bytes", "bytes"),
+                                           ("seconds", "seconds of training", "1", "--x-log", "time")):
             output = f"{prefix}accuracy-over-{name}-{link[0]}.svg"
-            draw(programs, output, f"Accuracy over {name}, {link[1]}", subtitle, x, label, scale, log, series)
+            draw(programs, output, f"Accuracy over {name}, {link[1]}", subtitle, x, label, scale, axis, series)
             files.append(output)
     return files
 

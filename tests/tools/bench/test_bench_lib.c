@@ -124,6 +124,40 @@ static void ticks_are_round_and_inside(void **state)
     assert_int_equal(count, 8);
 }
 
+static void ticks_of_bytes_are_powers_of_two(void **state)
+{
+    double ticks[32];
+    size_t count = bench_chart_ticks_binary(7, 70000, ticks, 32);
+    assert_int_equal(count, 7); /* 16, 64, ... 64K */
+    assert_true(ticks[0] == 16 && ticks[1] == 64 && ticks[6] == 65536);
+    assert_int_equal(bench_chart_ticks_binary(8, 1024, ticks, 32), 8);
+    assert_true(ticks[0] == 8 && ticks[7] == 1024);
+    count = bench_chart_ticks_binary(1, 1e18, ticks, 32);
+    assert_true(count >= 2 && count <= 8 && ticks[0] == 1);
+    assert_int_equal(bench_chart_ticks_binary(1, 1e18, ticks, 3), 3);
+    assert_int_equal(bench_chart_ticks_binary(9, 15, ticks, 32), 0);
+}
+
+static void sizes_label_a_byte_axis(void **state)
+{
+    double x[] = {8, 65536, 16777216}, y[] = {0.1, 1, 10};
+    struct bench_series series = {.name = "busbw", .x = x, .y = y, .count = 3};
+    struct bench_chart chart = {.title = "t",
+                                .x = {"size (bytes)", true, NAN, NAN, .bytes = true},
+                                .y = {"busbw (GB/s)", true, NAN, NAN},
+                                .series = &series,
+                                .series_count = 1};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_true(bench_chart_write(&chart, out));
+    fclose(out);
+    assert_non_null(strstr(text, ">64K</text>"));
+    assert_non_null(strstr(text, ">1M</text>"));
+    assert_null(strstr(text, "k</text>"));
+    free(text);
+}
+
 static void charts_leave_out_what_cannot_be_drawn(void **state)
 {
     double x[] = {0, 1, 10, NAN, 100}, y[] = {1, 2, 3, 4, 5};
@@ -262,6 +296,8 @@ int main(void)
         cmocka_unit_test(percentiles_and_ratios),
         cmocka_unit_test(tables_align),
         cmocka_unit_test(ticks_are_round_and_inside),
+        cmocka_unit_test(ticks_of_bytes_are_powers_of_two),
+        cmocka_unit_test(sizes_label_a_byte_axis),
         cmocka_unit_test(charts_leave_out_what_cannot_be_drawn),
         cmocka_unit_test(csv_columns_by_name),
         cmocka_unit_test(commands_are_measured_by_what_they_print),

@@ -95,6 +95,8 @@ static int parse(struct plot *plot, int argc, char **argv, int *first_out)
          CLI_REAL(&plot->x_scale, -DBL_MAX, DBL_MAX)},
         {"y-scale", 0, "FACTOR", "factor of every y", CLI_REAL(&plot->y_scale, -DBL_MAX, DBL_MAX)},
         {"x-log", 0, NULL, "logarithmic horizontal axis", CLI_FLAG(&chart->x.log)},
+        {"x-bytes", 0, NULL, "logarithmic horizontal axis with powers of two: 64K, 1M",
+         CLI_FLAG(&chart->x.bytes)},
         {"y-log", 0, NULL, "logarithmic vertical axis", CLI_FLAG(&chart->y.log)},
         {"x-min", 0, "VALUE", "left end of the axis", "from the data",
          CLI_REAL(&chart->x.min, -DBL_MAX, DBL_MAX)},
@@ -108,6 +110,7 @@ static int parse(struct plot *plot, int argc, char **argv, int *first_out)
         "weft bench plot --x COLUMN --y COLUMN [options] -o FILE.svg NAME=FILE.csv[,color=N][,dashed] ...",
         "Draws two columns of each CSV file as a line.\n", CLI_TABLE(table), .takes_arguments = true};
     int status = cli_parse(&command, argc, argv, first_out);
+    chart->x.log |= chart->x.bytes;
     if (status >= 0 || (plot->x && plot->y && *first_out < argc)) return status;
     return tool_usage_error(command.name, "needs --x, --y and at least one NAME=FILE.csv");
 }

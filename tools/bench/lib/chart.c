@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/weft_assert.h"
+#include "tools/size.h"
 
 enum { TICKS_MAX = 32, LEFT = 72, TOP = 62, BOTTOM = 58, LEGEND = 222 };
 
@@ -19,7 +20,7 @@ enum { PALETTE_COUNT = sizeof(palette) / sizeof(palette[0]) };
 
 struct scale {
     double min, max;
-    bool log;
+    bool log, bytes;
     double from, to; /* pixels */
 };
 
@@ -69,6 +70,24 @@ size_t bench_chart_ticks(double min, double max, bool log, double *ticks, size_t
     return count;
 }
 
+size_t bench_chart_ticks_binary(double min, double max, double *ticks, size_t capacity)
+{
+    const int first = (int)ceil(log2(min) - 1e-9), last = (int)floor(log2(max) + 1e-9);
+    int step = 1;
+    size_t count = 0;
+    while ((last - first) / step >= 8) step *= 2;
+    /* multiples of the step: 1, 16, 256 ... on every chart of this range */
+    for (int power = first; power <= last && count < capacity; power++)
+        if (power % step == 0) ticks[count++] = ldexp(1, power);
+    return count;
+}
+
+static size_t scale_ticks(const struct scale *scale, double *ticks)
+{
+    if (scale->log && scale->bytes) return bench_chart_ticks_binary(scale->min, scale->max, ticks, TICKS_MAX);
+    return bench_chart_ticks(scale->min, scale->max, scale->log, ticks, TICKS_MAX);
+}
+
 /* The range of one axis: as given, or around the points with a margin. */
 static bool find_scale(const struct bench_chart *chart, bool vertical, struct scale *scale)
 {
@@ -96,6 +115,7 @@ static bool find_scale(const struct bench_chart *chart, bool vertical, struct sc
     scale->max = isfinite(axis->max) ? axis->max : high;
     if (!(scale->max > scale->min)) scale->max = axis->log ? scale->min * 10 : scale->min + 1;
     scale->log = axis->log;
+    scale->bytes = axis->bytes;
     return true;
 }
 
@@ -120,9 +140,10 @@ static void write_text(FILE *out, double x, double y, const char *anchor, double
     fputs("</text>\n", out);
 }
 
-static void format_tick(double value, char *out, size_t out_bytes)
+static void format_tick(const struct scale *scale, double value, char *out, size_t out_bytes)
 {
-    if (fabs(value) >= 1e6) snprintf(out, out_bytes, "%gM", value / 1e6);
+    if (scale->log && scale->bytes && value >= 1) tool_size_format((uint64_t)value, out, out_bytes);
+    else if (fabs(value) >= 1e6) snprintf(out, out_bytes, "%gM", value / 1e6);
     else if (fabs(value) >= 1e3) snprintf(out, out_bytes, "%gk", value / 1e3);
     else snprintf(out, out_bytes, "%g", value);
 }
@@ -131,18 +152,18 @@ static void draw_axes(const struct bench_chart *chart, const struct frame *frame
 {
     double ticks[TICKS_MAX];
     char text[32];
-    size_t count = bench_chart_ticks(frame->x.min, frame->x.max, frame->x.log, ticks, TICKS_MAX);
+    size_t count = scale_ticks(&frame->x, ticks);
     for (size_t i = 0; i < count; i++) {
         double at = scale_map(&frame->x, ticks[i]);
         fprintf(out, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"" GRID "\"/>\n", at, frame->y.to, frame->y.from);
-        format_tick(ticks[i], text, sizeof(text));
+        format_tick(&frame->x, ticks[i], text, sizeof(text));
         write_text(out, at, frame->y.from + 18, "middle", 12, SOFT, "", text);
     }
-    count = bench_chart_ticks(frame->y.min, frame->y.max, frame->y.log, ticks, TICKS_MAX);
+    count = scale_ticks(&frame->y, ticks);
     for (size_t i = 0; i < count; i++) {
         double at = scale_map(&frame->y, ticks[i]);
         fprintf(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"" GRID "\"/>\n", frame->x.from, at, frame->x.to);
-        format_tick(ticks[i], text, sizeof(text));
+        format_tick(&frame->y, ticks[i], text, sizeof(text));
         write_text(out, frame->x.from - 9, at + 4, "end", 12, SOFT, "", text);
     }
     fprintf(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"" SOFT "\" stroke-width=\"1.2\"/>\n", frame->x.from,

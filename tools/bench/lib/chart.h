@@ -22,6 +22,7 @@ struct bench_axis {
     const char *label;
     bool log;
     double min, max; /* NAN: from the points */
+    bool bytes;      /* of a logarithmic axis: ticks at powers of two, as 64K, 1M */
 };
 
 struct bench_chart {
@@ -37,5 +38,7 @@ bool bench_chart_write(const struct bench_chart *chart, FILE *out);
 
 /* Writes at most `capacity` round tick values inside [min, max]; returns their number. */
 size_t bench_chart_ticks(double min, double max, bool log, double *ticks, size_t capacity);
+/* The same at powers of two, a power of two apart: every 1, 2, 4 ... doublings, at most eight ticks. */
+size_t bench_chart_ticks_binary(double min, double max, double *ticks, size_t capacity);
 
 #endif

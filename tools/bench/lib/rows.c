@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tools/bench/lib/origin.h"
 #include "tools/bench/lib/samples.h"
 #include "tools/bench/lib/sweep.h"
 #include "tools/size.h"
@@ -17,6 +18,12 @@ enum { RUNS_MAX = 1024 };
 
 void bench_row_print(FILE *out, struct json_t *row, int digits)
 {
+    struct bench_origin origin;
+    bench_origin_read(&origin);
+    json_object_set_new(row, "host", json_string(origin.host));
+    json_object_set_new(row, "weft_version", json_string(origin.version));
+    json_object_set_new(row, "git_revision", json_string(origin.revision));
+    json_object_set_new(row, "date", json_string(origin.date));
     json_dumpf(row, out, JSON_COMPACT | JSON_REAL_PRECISION(digits));
     fputc('\n', out);
     fflush(out);

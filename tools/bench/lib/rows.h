@@ -13,8 +13,8 @@
 
 struct json_t;
 
-/* Prints one line and flushes it, so that the row is visible while the next is measured. Frees `row`;
- * `digits` is the precision of numbers. */
+/* Prints one line and flushes it, so that the row is visible while the next is measured. The line also has
+ * host, weft_version, git_revision and date (origin.h). Frees `row`; `digits` is the precision of numbers. */
 void bench_row_print(FILE *out, struct json_t *row, int digits);
 
 enum { BENCH_NAME_MAX = 160, BENCH_ROWS_MAX = 20000, BENCH_LINE_MAX = 1 << 20, BENCH_RUNS_ENOUGH = 3 };

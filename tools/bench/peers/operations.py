@@ -210,7 +210,7 @@ def draw(arguments, ratios):
                 continue
             title = f"best peer's time over weft's, {ranks} ranks" + (", tcp on loopback" if arguments.tcp else " of one host")
             out = arguments.plot if len(counts) == 1 else f"{stem}-{ranks}{ending}"
-            subprocess.run([os.path.join(arguments.build, "tools", "weft"), "bench", "plot", "--title", title, "--subtitle", "f32, medians; above 1: weft is faster", "--x", "bytes", "--y", "ratio", "--x-log",
+            subprocess.run([os.path.join(arguments.build, "tools", "weft"), "bench", "plot", "--title", title, "--subtitle", "f32, medians; above 1: weft is faster", "--x", "bytes", "--y", "ratio", "--x-bytes",
                             "--y-log", "--x-label", "size (bytes)", "--y-label", "times as fast as the best peer", "-o", out, *words], check=True)
 
 
