@@ -11,6 +11,7 @@
 
 #include "tools/bench/bench_job.h"
 #include "tools/bench/bench_options.h"
+#include "tools/bench/fleet/fleet.h"
 #include "tools/bench/foreign/foreign.h"
 #include "tools/bench/replay/bench_replay.h"
 #include "tools/cli.h"
@@ -80,6 +81,21 @@ static int replay(int argc, char **argv)
     return start_or_join(&bench, argc, argv);
 }
 
+static int fleet_one(const void *options)
+{
+    return fleet_run_rank(options);
+}
+
+static int fleet(int argc, char **argv)
+{
+    struct fleet_options options;
+    int answer = fleet_options_parse(&options, argc, argv);
+    if (answer >= 0) return answer;
+    if (options.host_count > 0) return fleet_run_hosts(&options);
+    const struct bench bench = {"fleet", 0, options.processes, "auto", fleet_one, &options};
+    return start_or_join(&bench, argc, argv);
+}
+
 static int push_pull(int argc, char **argv)
 {
     return measure(BENCH_PUSH_PULL, NULL, argc, argv);
@@ -123,6 +139,7 @@ static const struct benchmark {
      "ratio, error and time of each codec, and the link speed below which it pays"},
     {"p2p", NULL, weft_bench_p2p_main,
      "messages between endpoints of one transport: latency, bandwidth, message rate"},
+    {"fleet", NULL, fleet, "bandwidth and latency between each pair of hosts; the slow links"},
     {"compare", NULL, weft_bench_compare_main,
      "two commands in turn, or two files of rows: the median ratio and its noise"},
     {"plot", NULL, weft_bench_plot_main, "charts (SVG) of CSV files"},
@@ -140,7 +157,7 @@ static void print_help(FILE *out)
     fputs("\nOthers:\n", out);
     for (size_t i = 0; i < BENCHMARK_COUNT; i++)
         fprintf(out, "  %-17s %s\n", benchmarks[i].name, benchmarks[i].help);
-    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, start, calibrate and\n"
+    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, start, calibrate, fleet and\n"
           "reduction-order start N processes on this host. Without it they take part in the job that\n"
           "started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, or the\n"
           "same with srun or torchrun. `weft bench WHAT --help` lists the options.\n\n"

@@ -8,7 +8,7 @@
  *   bench_launch           starts the processes of a job on this host
  *   bench_start, _waiting, _exposed, _checks, _limit, _reduction_order, _cacheline: one benchmark each
  *   foreign/               names and options of nccl-tests, OSU and perftest
- *   calibrate/, replay/, kernels/, codec/, p2p/, compare/: one benchmark each
+ *   calibrate/, compare/, codec/, fleet/, kernels/, p2p/, replay/: one benchmark each
  *   lib/                   sweeps, samples, tables, charts, rows */
 #ifndef WEFT_TOOLS_BENCH_BENCH_H
 #define WEFT_TOOLS_BENCH_BENCH_H

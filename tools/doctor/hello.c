@@ -1,7 +1,6 @@
 /* hello.c - see hello.h. */
 #include "tools/doctor/hello.h"
 
-#include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "tools/doctor/machine.h"
+#include "tools/net_device.h"
 
 #define PURPOSE_ASKER "weft-doctor-asker"
 #define PURPOSE_LISTENER "weft-doctor-listener"
@@ -60,31 +60,6 @@ void hello_set_nodelay(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
-{
-    if (!a || a->sa_family != b->sa_family) return false;
-    if (a->sa_family == AF_INET) {
-        return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)b)->sin_addr.s_addr;
-    }
-    return a->sa_family == AF_INET6 && memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
-                                              &((const struct sockaddr_in6 *)b)->sin6_addr, 16) == 0;
-}
-
-/* The network device that has the local address of the socket; "lo" if none has. */
-static void device_of(int fd, char *out, size_t capacity)
-{
-    struct sockaddr_storage own = {0};
-    socklen_t bytes = sizeof own;
-    struct ifaddrs *all = NULL;
-    snprintf(out, capacity, "lo");
-    if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0 || getifaddrs(&all) != 0) return;
-    for (struct ifaddrs *at = all; at; at = at->ifa_next) {
-        if (same_address(at->ifa_addr, (struct sockaddr *)&own)) snprintf(out, capacity, "%s", at->ifa_name);
-    }
-    freeifaddrs(all);
-}
-
 static uint32_t mtu_of(int fd, const char *device)
 {
     struct ifreq request = {0};
@@ -104,7 +79,7 @@ void hello_describe_host(int fd, struct hello_host *about)
 {
     memset(about, 0, sizeof *about);
     if (gethostname(about->name, sizeof about->name - 1) != 0) about->name[0] = 0;
-    device_of(fd, about->device, sizeof about->device);
+    tool_net_device(fd, about->device, sizeof about->device);
     about->mtu = mtu_of(fd, about->device);
     about->fingerprint = weft_host_fingerprint("/");
     about->kernel = kernel_number();

@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "base/weft_assert.h"
+#include "tools/bench/lib/svg.h"
 #include "tools/size.h"
 
 enum { TICKS_MAX = 32, LEFT = 72, TOP = 62, BOTTOM = 58, LEGEND = 222 };
 
-#define INK "#1f2933"
-#define SOFT "#6b7785"
+#define INK BENCH_SVG_INK
+#define SOFT BENCH_SVG_SOFT
 #define GRID "#e6eaee"
 
 static const char *const palette[] = {"#0b6fb8", "#d9480f", "#2b8a3e", "#9c36b5",
@@ -119,27 +120,6 @@ static bool find_scale(const struct bench_chart *chart, bool vertical, struct sc
     return true;
 }
 
-static void write_escaped(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        switch (*text) {
-        case '<': fputs("&lt;", out); break;
-        case '>': fputs("&gt;", out); break;
-        case '&': fputs("&amp;", out); break;
-        default: fputc(*text, out);
-        }
-    }
-}
-
-static void write_text(FILE *out, double x, double y, const char *anchor, double size, const char *fill,
-                       const char *extra, const char *text)
-{
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" font-size=\"%g\" fill=\"%s\"%s>", x, y,
-            anchor, size, fill, extra);
-    write_escaped(out, text);
-    fputs("</text>\n", out);
-}
-
 static void format_tick(const struct scale *scale, double value, char *out, size_t out_bytes)
 {
     if (scale->log && scale->bytes && value >= 1) tool_size_format((uint64_t)value, out, out_bytes);
@@ -157,22 +137,22 @@ static void draw_axes(const struct bench_chart *chart, const struct frame *frame
         double at = scale_map(&frame->x, ticks[i]);
         fprintf(out, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"" GRID "\"/>\n", at, frame->y.to, frame->y.from);
         format_tick(&frame->x, ticks[i], text, sizeof(text));
-        write_text(out, at, frame->y.from + 18, "middle", 12, SOFT, "", text);
+        bench_svg_text(out, at, frame->y.from + 18, "middle", 12, SOFT, "", text);
     }
     count = scale_ticks(&frame->y, ticks);
     for (size_t i = 0; i < count; i++) {
         double at = scale_map(&frame->y, ticks[i]);
         fprintf(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"" GRID "\"/>\n", frame->x.from, at, frame->x.to);
         format_tick(&frame->y, ticks[i], text, sizeof(text));
-        write_text(out, frame->x.from - 9, at + 4, "end", 12, SOFT, "", text);
+        bench_svg_text(out, frame->x.from - 9, at + 4, "end", 12, SOFT, "", text);
     }
     fprintf(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"" SOFT "\" stroke-width=\"1.2\"/>\n", frame->x.from,
             frame->y.from, frame->x.to);
-    write_text(out, (frame->x.from + frame->x.to) / 2, frame->height - 16, "middle", 13, INK, "",
-               chart->x.label);
+    bench_svg_text(out, (frame->x.from + frame->x.to) / 2, frame->height - 16, "middle", 13, INK, "",
+                   chart->x.label);
     double middle = (frame->y.from + frame->y.to) / 2;
     snprintf(text, sizeof(text), " transform=\"rotate(-90)\"");
-    write_text(out, -middle, 20, "middle", 13, INK, text, chart->y.label);
+    bench_svg_text(out, -middle, 20, "middle", 13, INK, text, chart->y.label);
 }
 
 static void draw_series(const struct bench_chart *chart, const struct frame *frame,
@@ -207,7 +187,7 @@ static void draw_legend(const struct bench_chart *chart, const struct frame *fra
         double at = top + 22 * (double)s;
         fprintf(out, "<path d=\"M%.1f %.1fh26\" stroke=\"%s\" stroke-width=\"2.4\"%s/>\n", left, at,
                 palette[series->color % PALETTE_COUNT], series->dashed ? " stroke-dasharray=\"7 5\"" : "");
-        write_text(out, left + 34, at + 4, "start", 12.5, INK, "", series->name);
+        bench_svg_text(out, left + 34, at + 4, "start", 12.5, INK, "", series->name);
     }
 }
 
@@ -222,15 +202,11 @@ bool bench_chart_write(const struct bench_chart *chart, FILE *out)
     frame.y.from = frame.height - BOTTOM; /* y grows upwards */
     frame.y.to = TOP;
 
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\" "
-            "font-family=\"'DejaVu Sans', Helvetica, Arial, sans-serif\">\n",
-            frame.width, frame.height, frame.width, frame.height);
-    fprintf(out, "<rect width=\"%g\" height=\"%g\" fill=\"#ffffff\"/>\n", frame.width, frame.height);
+    bench_svg_open(out, frame.width, frame.height);
     fprintf(out, "<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"/></clipPath>\n",
             frame.x.from, frame.y.to - 4, frame.x.to - frame.x.from + 5, frame.y.from - frame.y.to + 8);
-    write_text(out, LEFT, 26, "start", 17, INK, " font-weight=\"bold\"", chart->title);
-    if (chart->subtitle) write_text(out, LEFT, 46, "start", 12.5, SOFT, "", chart->subtitle);
+    bench_svg_text(out, LEFT, 26, "start", 17, INK, " font-weight=\"bold\"", chart->title);
+    if (chart->subtitle) bench_svg_text(out, LEFT, 46, "start", 12.5, SOFT, "", chart->subtitle);
     draw_axes(chart, &frame, out);
     for (size_t s = 0; s < chart->series_count; s++) draw_series(chart, &frame, &chart->series[s], out);
     draw_legend(chart, &frame, out);

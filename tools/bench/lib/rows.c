@@ -78,8 +78,9 @@ static void name_row(const json_t *object, struct bench_measurement *row)
     static const struct {
         const char *field, *format;
     } words[] = {
-        {"section", "%s"}, {"kernel", "%s"}, {"codec", "%s"},   {"op", "%s"},        {"measure", "%s"},
-        {"dtype", "%s"},   {"redop", "%s"},  {"pattern", "%s"}, {"wait", "wait %s"}, {"memory", "%s"},
+        {"section", "%s"},   {"kernel", "%s"}, {"codec", "%s"}, {"op", "%s"},
+        {"measure", "%s"},   {"dtype", "%s"},  {"redop", "%s"}, {"pattern", "%s"},
+        {"wait", "wait %s"}, {"memory", "%s"}, {"from", "%s"},  {"to", "to %s"},
     };
     static const char *const numbers[] = {"ranks", "shards", "window", "elements"};
     static const char *const variants[] = {"transport", "plan", "variant"};

@@ -1,0 +1,230 @@
+/* fleet_matrix.c - see fleet.h. A link is slow in comparison with the median of all links. If all links from
+ * or to a host are slow, its port is the likely cause, and the host is named instead of its links. */
+#include "tools/bench/fleet/fleet.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/bench/lib/heat.h"
+#include "tools/bench/lib/output.h"
+#include "tools/bench/lib/rows.h"
+#include "tools/bench/lib/samples.h"
+#include "tools/size.h"
+
+enum { CELL_MIN = 8 };
+
+bool fleet_matrix_init(struct fleet_matrix *matrix, uint32_t count)
+{
+    const size_t cells = (size_t)count * count;
+    *matrix = (struct fleet_matrix){.count = count,
+                                    .names = calloc(count, sizeof *matrix->names),
+                                    .gbps = malloc(cells * sizeof(double)),
+                                    .us = malloc(cells * sizeof(double))};
+    if (!matrix->names || !matrix->gbps || !matrix->us) {
+        fleet_matrix_free(matrix);
+        fprintf(stderr, "weft bench fleet: out of memory\n");
+        return false;
+    }
+    for (size_t i = 0; i < cells; i++) matrix->gbps[i] = matrix->us[i] = NAN;
+    return true;
+}
+
+void fleet_matrix_free(struct fleet_matrix *matrix)
+{
+    free(matrix->names);
+    free(matrix->gbps);
+    free(matrix->us);
+    *matrix = (struct fleet_matrix){0};
+}
+
+/* ---- slow links ---- */
+
+static double cell(const struct fleet_matrix *matrix, const double *values, uint32_t from, uint32_t to)
+{
+    return values[(size_t)from * matrix->count + to];
+}
+
+static double median_of(const struct fleet_matrix *matrix, const double *values)
+{
+    const size_t cells = (size_t)matrix->count * matrix->count;
+    double *sorted = malloc(cells * sizeof *sorted);
+    size_t count = 0;
+    for (size_t i = 0; sorted && i < cells; i++)
+        if (isfinite(values[i])) sorted[count++] = values[i];
+    const double median = count ? bench_summarise(sorted, count).p50 : 0;
+    free(sorted);
+    return median;
+}
+
+double fleet_matrix_median(const struct fleet_matrix *matrix)
+{
+    return median_of(matrix, matrix->gbps);
+}
+
+static bool is_slow(const struct fleet_matrix *matrix, uint32_t from, uint32_t to, double limit)
+{
+    return from != to && cell(matrix, matrix->gbps, from, to) < limit; /* false for NAN */
+}
+
+bool fleet_matrix_is_slow(const struct fleet_matrix *matrix, uint32_t from, uint32_t to, uint32_t percent)
+{
+    return is_slow(matrix, from, to, 0.01 * percent * fleet_matrix_median(matrix));
+}
+
+/* Whether all links from (outgoing) or to a host are slow; two hosts have one link in each direction. */
+static bool is_slow_host(const struct fleet_matrix *matrix, uint32_t host, bool outgoing, double limit)
+{
+    uint32_t slow = 0;
+    for (uint32_t other = 0; other < matrix->count; other++)
+        slow += is_slow(matrix, outgoing ? host : other, outgoing ? other : host, limit);
+    return matrix->count > 2 && slow == matrix->count - 1;
+}
+
+static double mean_of_host(const struct fleet_matrix *matrix, uint32_t host, bool outgoing)
+{
+    double sum = 0;
+    for (uint32_t other = 0; other < matrix->count; other++)
+        if (other != host)
+            sum += cell(matrix, matrix->gbps, outgoing ? host : other, outgoing ? other : host);
+    return sum / (matrix->count - 1);
+}
+
+static void print_host(const struct fleet_matrix *matrix, uint32_t host, bool from, bool to, double median,
+                       FILE *out)
+{
+    const double gbps = mean_of_host(matrix, host, from);
+    fprintf(out,
+            "slow host: %s: every link %s it is slow, %.3f GB/s on average, %.0f %% of the median %.3f GB/s; "
+            "check its port, cable and switch port, and run weft doctor there\n",
+            matrix->names[host],
+            from && to ? "from and to"
+            : from     ? "from"
+                       : "to",
+            gbps, 100 * gbps / median, median);
+}
+
+static void print_link(const struct fleet_matrix *matrix, uint32_t from, uint32_t to, bool both,
+                       double median, FILE *out)
+{
+    double gbps = cell(matrix, matrix->gbps, from, to);
+    if (both) gbps = fmin(gbps, cell(matrix, matrix->gbps, to, from));
+    fprintf(out,
+            "slow link: %s %s %s: %.3f GB/s, %.0f %% of the median %.3f GB/s; check the path between the two "
+            "(cable, switch, route), and run weft doctor %s on %s\n",
+            matrix->names[from], both ? "<->" : "->", matrix->names[to], gbps, 100 * gbps / median, median,
+            matrix->names[to], matrix->names[from]);
+}
+
+uint32_t fleet_matrix_diagnose(const struct fleet_matrix *matrix, uint32_t percent, FILE *out)
+{
+    const double median = fleet_matrix_median(matrix), limit = 0.01 * percent * median;
+    bool slow_from[FLEET_HOSTS_MAX], slow_to[FLEET_HOSTS_MAX];
+    uint32_t count = 0;
+    for (uint32_t host = 0; host < matrix->count; host++) {
+        slow_from[host] = is_slow_host(matrix, host, true, limit);
+        slow_to[host] = is_slow_host(matrix, host, false, limit);
+        if (slow_from[host] || slow_to[host])
+            print_host(matrix, host, slow_from[host], slow_to[host], median, out);
+    }
+    for (uint32_t from = 0; from < matrix->count; from++) {
+        for (uint32_t to = 0; to < matrix->count; to++) {
+            const bool slow = is_slow(matrix, from, to, limit), back = is_slow(matrix, to, from, limit);
+            const bool by_host = slow_from[from] || slow_to[to],
+                       back_by_host = slow_from[to] || slow_to[from];
+            count += slow;
+            if (!slow || by_host || (back && !back_by_host && to < from)) continue;
+            print_link(matrix, from, to, back && !back_by_host, median, out);
+        }
+    }
+    return count;
+}
+
+/* ---- output ---- */
+
+static void print_values(const struct fleet_matrix *matrix, const double *values, const char *title,
+                         int digits)
+{
+    int name_width = 0, width = CELL_MIN;
+    for (uint32_t i = 0; i < matrix->count; i++) {
+        const int bytes = (int)strlen(matrix->names[i]);
+        name_width = bytes > name_width ? bytes : name_width;
+    }
+    width = name_width + 1 > width ? name_width + 1 : width;
+    printf("#\n# %s, from the host of the row to the host of the column\n  %-*s", title, name_width, "");
+    for (uint32_t to = 0; to < matrix->count; to++) printf("%*s", width, matrix->names[to]);
+    putchar('\n');
+    for (uint32_t from = 0; from < matrix->count; from++) {
+        printf("  %-*s", name_width, matrix->names[from]);
+        for (uint32_t to = 0; to < matrix->count; to++) {
+            const double value = cell(matrix, values, from, to);
+            if (isfinite(value)) printf("%*.*f", width, digits, value);
+            else printf("%*s", width, "-");
+        }
+        putchar('\n');
+    }
+}
+
+static void print_rows(const struct fleet_matrix *matrix, const struct fleet_options *options,
+                       const char *transport)
+{
+    const double limit = 0.01 * options->slow_percent * fleet_matrix_median(matrix);
+    for (uint32_t from = 0; from < matrix->count; from++) {
+        for (uint32_t to = 0; to < matrix->count; to++) {
+            if (from == to) continue;
+            bench_row_print(
+                stdout,
+                json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:b}", "bench", "fleet", "from",
+                          matrix->names[from], "to", matrix->names[to], "transport", transport, "ranks",
+                          (json_int_t)matrix->count, "bytes", (json_int_t)options->bytes, "avg_GBps",
+                          cell(matrix, matrix->gbps, from, to), "latency_us",
+                          cell(matrix, matrix->us, from, to), "slow", is_slow(matrix, from, to, limit)),
+                8);
+        }
+    }
+}
+
+static void print_tables(const struct fleet_matrix *matrix, const struct fleet_options *options,
+                         const char *transport)
+{
+    char size[24];
+    tool_size_format(options->bytes, size, sizeof size);
+    printf("# weft bench fleet: %" PRIu32 " hosts, messages of %s, transport %s%s\n", matrix->count, size,
+           transport, options->serial ? ", one pair at a time" : ", disjoint pairs at once");
+    print_values(matrix, matrix->gbps, "bandwidth (GB/s)", 3);
+    print_values(matrix, matrix->us, "latency (us)", 1);
+    printf("#\n# median: %.3f GB/s, %.1f us\n", fleet_matrix_median(matrix), median_of(matrix, matrix->us));
+}
+
+static bool draw(const struct fleet_matrix *matrix, const char *path, const char *transport)
+{
+    const char *names[FLEET_HOSTS_MAX];
+    char title[80], subtitle[240];
+    for (uint32_t i = 0; i < matrix->count; i++) names[i] = matrix->names[i];
+    snprintf(title, sizeof title, "Bandwidth between %" PRIu32 " hosts (GB/s)", matrix->count);
+    snprintf(subtitle, sizeof subtitle, "from the host of the row to the host of the column; %s", transport);
+    const struct bench_heat heat = {title, subtitle, names, matrix->gbps, matrix->count};
+    FILE *out = fopen(path, "we");
+    bool fine = out && bench_heat_write(&heat, out);
+    if (out) fine = fclose(out) == 0 && fine;
+    if (!fine)
+        fprintf(stderr, "weft bench fleet: the plot %s cannot be written: %s\n", path, strerror(errno));
+    return fine;
+}
+
+int fleet_matrix_report(const struct fleet_matrix *matrix, const struct fleet_options *options,
+                        const char *transport)
+{
+    if (options->json) print_rows(matrix, options, transport);
+    else print_tables(matrix, options, transport);
+    const uint32_t slow =
+        fleet_matrix_diagnose(matrix, options->slow_percent, options->json ? stderr : stdout);
+    if (slow == 0 && !options->json && options->slow_percent > 0)
+        printf("no link is below %" PRIu32 " %% of the median\n", options->slow_percent);
+    const bool drawn = !options->plot || draw(matrix, options->plot, transport);
+    if (!bench_flush_output("fleet") || !drawn) return 1;
+    return slow ? FLEET_EXIT_SLOW : 0;
+}
