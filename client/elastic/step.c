@@ -14,8 +14,10 @@
 
 #include "client/call/calls.h"
 #include "client/call/input_backup.h"
+#include "client/elastic/clip.h"
 #include "client/elastic/elastic.h"
 #include "client/elastic/step_compare.h"
+#include "client/elastic/step_options.h"
 #include "client/engine/engine.h"
 #include "client/engine/group.h"
 #include "client/engine/request.h"
@@ -57,10 +59,17 @@ static enum weft_status compare_records(struct weft_session *session, char *text
         }
         if (other->revision != step->mine.revision) {
             snprintf(text, text_bytes,
-                     "%s is in revision %llu of the choice of codecs in step %llu and this rank (%u) in "
-                     "revision %llu",
-                     name, (unsigned long long)other->revision, (unsigned long long)other->step,
-                     session->rank, (unsigned long long)step->mine.revision);
+                     "%s is in revision %u of the choice of codecs in step %llu and this rank (%u) in "
+                     "revision %u",
+                     name, other->revision, (unsigned long long)other->step, session->rank,
+                     step->mine.revision);
+            return WEFT_ERR_MISMATCH;
+        }
+        if ((other->parameters ^ step->mine.parameters) & ~CLIENT_RECORD_SKIPS) {
+            snprintf(text, text_bytes,
+                     "%s and this rank (%u) began step %llu with different loss_scale, clip_norm, group_lr "
+                     "or group_weight_decay, or their tensors are in different groups; all must be equal",
+                     name, session->rank, (unsigned long long)other->step);
             return WEFT_ERR_MISMATCH;
         }
         if (!isfinite(other->weight) || other->weight < 0) {
@@ -87,8 +96,12 @@ static void on_records(struct client_group_op *op, enum weft_status status, cons
         text = difference;
     }
     double sum = 0;
-    for (uint32_t rank = 0; rank < session->ranks && status == WEFT_OK; rank++)
+    for (uint32_t rank = 0; rank < session->ranks && status == WEFT_OK; rank++) {
         sum += (double)step->all[rank].weight;
+        if (step->skips || !(step->all[rank].parameters & CLIENT_RECORD_SKIPS)) continue;
+        step->skips = true;
+        step->skip_rank = rank;
+    }
     step->grad_scale = client_grad_scale((float)sum);
     if (status == WEFT_OK && (!isfinite((float)sum) || !isfinite(step->grad_scale))) {
         snprintf(difference, sizeof difference,
@@ -150,34 +163,9 @@ static enum weft_status exchange_records(struct weft_session *session)
 
 /* ---- public calls: caller's thread ---- */
 
-static enum weft_status check_step(struct weft_session *session, const struct weft_step *step)
+static enum weft_status begin(struct weft_session *session, const struct weft_step_options *begun)
 {
-    unsigned long long wanted = session->step.number + 1;
-    if (!step) return client_error(session, WEFT_ERR_INVALID, "step_begin: step is NULL");
-    if (session->step.open)
-        return client_error(session, WEFT_ERR_STATE,
-                            "step_begin: step %llu is still open; call weft_step_end first", wanted - 1);
-    if (step->step != wanted)
-        return client_error(session, WEFT_ERR_INVALID, "step_begin: step is %llu; the next one is %llu",
-                            (unsigned long long)step->step, wanted);
-    if (!isfinite(step->lr))
-        return client_error(session, WEFT_ERR_INVALID, "step_begin: lr is %g; it must be finite",
-                            (double)step->lr);
-    if (!isfinite(step->weight) || signbit(step->weight))
-        return client_error(
-            session, WEFT_ERR_INVALID,
-            "step_begin: weight is %g; it must be zero (no samples) or positive (1 when all ranks have "
-            "equal batches)",
-            (double)step->weight);
-    return WEFT_OK;
-}
-
-enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *begun)
-{
-    WEFT_DEFAULT_FLOATS;
-    if (!session) return client_null_argument("step_begin", "session");
-    WEFT_TRY(client_usable(session));
-    WEFT_TRY(check_step(session, begun));
+    WEFT_TRY(client_step_options_check(session, begun));
     /* the change was found between two steps */
     if (client_is_leaving_epoch(session) || session->epoch_change.growth_unreported ||
         session->epoch_change.shrink_unreported)
@@ -190,10 +178,7 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
                    : tuner_status;
     step->recorded = session->tensors->reduce_count > 0 || session->tensors->codec_tuner.count > 0;
     step->records_agree = step->compared = false;
-    step->lr = begun->lr;
-    step->weight = begun->weight;
-    step->mine = (struct client_step_record){.step = begun->step, .lr = begun->lr, .weight = begun->weight,
-                                              .revision = session->tensors->codec_tuner.revision};
+    client_step_options_apply(session, begun);
     atomic_store(&session->straggler_time.is_enabled, true);
     if (step->recorded) WEFT_TRY(exchange_records(session));
     client_skip_begin(session);
@@ -205,8 +190,18 @@ enum weft_status weft_step_begin(struct weft_session *session, const struct weft
     return WEFT_OK;
 }
 
+enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *begun)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!session) return client_null_argument("step_begin", "session");
+    WEFT_TRY(client_usable(session));
+    if (!begun) return client_error(session, WEFT_ERR_INVALID, "step_begin: step is NULL");
+    return begin(session, WEFT_STEP(.step = begun->step, .lr = begun->lr, .weight = begun->weight));
+}
+
 enum weft_status weft_step_begin_with(struct weft_session *session, const struct weft_step_options *options)
 {
+    WEFT_DEFAULT_FLOATS;
     if (!session) return client_null_argument("step_begin_with", "session");
     WEFT_TRY(client_usable(session));
     struct weft_step_options own = {0};
@@ -215,8 +210,7 @@ enum weft_status weft_step_begin_with(struct weft_session *session, const struct
         client_sized_copy_in(&own, sizeof own, options, client_sized_end(struct weft_step_options, weight),
                              "step_begin_with: options", &error);
     if (status < 0) return client_error(session, status, "%s", error.text);
-    return weft_step_begin(session,
-                           &(struct weft_step){.step = own.step, .lr = own.lr, .weight = own.weight});
+    return begin(session, &own);
 }
 
 static bool all_completed(void *context)
@@ -366,6 +360,7 @@ enum weft_status weft_step_end(struct weft_session *session)
     const bool skips = status == WEFT_OK && client_skip_has_nonfinite(session);
     if (skips) status = client_skip_gather(session);
     if (session->is_elastic) status = vote(session, status);
+    if (status == WEFT_OK && !skips) client_clip_update(session);
     if (status == WEFT_OK && skips) status = client_skip_step(session);
     else if (status == WEFT_OK && !session->epoch_change.growth_unreported)
         status = client_compare_weights(session);

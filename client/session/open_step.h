@@ -11,10 +11,14 @@
 
 #include "weft/weft.h"
 
+/* `parameters` is 0 for the default options of a step, as in the records of older releases. */
+#define CLIENT_RECORD_SKIPS 0x80000000u
 struct client_step_record {
     uint64_t step;
     float lr, weight;
-    uint64_t revision; /* of the codec choices in force (tensor/codec_tuner.h) */
+    uint32_t revision;   /* of the codec choices in force (tensor/codec_tuner.h) */
+    uint32_t parameters; /* 31 bits: hash of the options that are equal on all ranks (step_options.c);
+                          * CLIENT_RECORD_SKIPS: this rank has no usable gradient */
 };
 _Static_assert(sizeof(struct client_step_record) == 24, "travels as three i64");
 
@@ -23,6 +27,10 @@ struct client_step {
                                         * read it */
     uint64_t number;                   /* of the open step, else of the last one */
     float lr, weight;
+    bool has_groups, has_decays;       /* tensors have group_lr, group_decay of their own (tensor.h) */
+    float loss_scale;                  /* a power of two */
+    float clip_norm;                   /* 0: gradients are not clipped */
+    double *norm_out;                  /* the caller's; NULL: none */
     uint64_t began_ns;
     _Atomic uint64_t exposed_ns;       /* waited in this step, summed over the threads that waited */
     _Atomic uint64_t exposed_peers_ns; /* part of exposed_ns in which an operation waited for a late rank */
@@ -38,6 +46,8 @@ struct client_step {
     bool records_agree;                /* the records of all ranks have arrived and agree */
     float grad_scale;                  /* 1 / sum of weights */
     bool weights_one;                  /* the weight of every rank is 1 */
+    bool skips;                        /* a rank has no usable gradient */
+    uint32_t skip_rank;                /* the first such rank */
 };
 
 #endif

@@ -44,13 +44,43 @@ enum weft_op client_allreduce_mode_op(const struct weft_tensor *tensor)
     return tensor->dtype == WEFT_F32 ? WEFT_SUM : WEFT_AVG;
 }
 
+/* Turns the sum into the mean. Valid once the records have arrived. */
+static float mean_scale(const struct weft_tensor *tensor)
+{
+    return tensor->session->step.grad_scale * client_mean_unscale(tensor);
+}
+
+/* A codec has applied the scale to its sum. */
+static float sum_scale(const struct weft_tensor *tensor)
+{
+    return tensor->codec ? 1.0f : tensor->op.grad_scale;
+}
+
 static bool run_update(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
     struct client_tensor_op *op = &tensor->op;
-    bool scaled_already = tensor->codec != NULL;
-    if (!client_update_slice(tensor, sum_buffer(tensor), scaled_already ? 1.0f : op->grad_scale))
-        return false;
+    if (!client_update_slice(tensor, sum_buffer(tensor), sum_scale(tensor))) return false;
+    client_request_complete(op->request, WEFT_OK, NULL);
+    return true;
+}
+
+static bool clips(const struct weft_tensor *tensor)
+{
+    return tensor->session->step.clip_norm > 0 && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+}
+
+/* With clip_norm: weft_step_end makes the update (elastic/clip.c). */
+static bool run_measure(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    const float *sum = tensor->scratch + op->work_at;
+    const uint64_t left = tensor->elems - op->work_at,
+                   count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
+    tensor->clip.squares += weft_kernels()->dot_f32(sum, sum, count);
+    op->work_at += count;
+    if (op->work_at < tensor->elems) return false;
     client_request_complete(op->request, WEFT_OK, NULL);
     return true;
 }
@@ -64,8 +94,14 @@ static void update(struct weft_tensor *tensor)
         client_request_complete(op->request, WEFT_OK, NULL);
         return;
     }
+    tensor->clip = (struct client_clip){.is_pending = clips(tensor),
+                                        .lr = op->lr,
+                                        .scale = sum_scale(tensor),
+                                        .has_decay = op->has_decay,
+                                        .weight_decay = op->weight_decay,
+                                        .out = op->out};
     op->work_at = 0;
-    tensor->work.run = run_update;
+    tensor->work.run = clips(tensor) ? run_measure : run_update;
     client_engine_queue_work(tensor->session, &tensor->work);
 }
 
@@ -86,6 +122,10 @@ static bool run_check(struct client_work *work)
 /* Call when the sum and the records have arrived. Codecs check their sum themselves. */
 static void check_or_update(struct weft_tensor *tensor)
 {
+    if (tensor->session->step.skips) {
+        client_skip_tensor(tensor);
+        return;
+    }
     if (tensor->codec || !client_tensor_can_skip_step(tensor)) {
         update(tensor);
         return;
@@ -105,7 +145,7 @@ static void reduce_completed(struct weft_tensor *tensor)
     if (engine->failed) {
         client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
     } else if (session->step.records_agree) {
-        tensor->op.grad_scale = session->step.grad_scale;
+        tensor->op.grad_scale = mean_scale(tensor);
         check_or_update(tensor);
     } else {
         weft_list_append(&engine->session->tensors->record_waiters, &tensor->record_link);
@@ -118,7 +158,7 @@ static void update_from(struct weft_tensor *tensor, const float *sum)
     struct client_tensor_op *op = &tensor->op;
     op->in_transport--;
     op->sum_has_arrived = true;
-    op->grad_scale = tensor->session->step.grad_scale;
+    op->grad_scale = mean_scale(tensor);
     op->work_at = 0;
     while (!client_update_slice(tensor, sum, op->grad_scale)) {}
     client_request_complete(op->request, WEFT_OK, NULL);
@@ -128,8 +168,8 @@ void client_allreduce_mode_reduced(struct weft_tensor *tensor, const void *sum)
 {
     const struct weft_session *session = tensor->session;
     const bool failed = session->engine->failed != WEFT_OK;
-    if (!failed && session->step.records_agree && tensor->dtype == WEFT_F32 &&
-        !client_tensor_can_skip_step(tensor)) {
+    if (!failed && session->step.records_agree && tensor->dtype == WEFT_F32 && !session->step.skips &&
+        !clips(tensor) && !client_tensor_can_skip_step(tensor)) {
         update_from(tensor, sum);
         return;
     }
@@ -181,7 +221,7 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
             (struct weft_coll_codec_member){.codec = each->codec,
                                             .subject = client_tensor_subject(each),
                                             .grad = gradient_of(&each->op),
-                                            .grad_scale = each->op.scaled ? 1.0f : each->op.weight,
+                                            .grad_scale = each->op.scaled ? 1.0f : each->op.factor,
                                             .out = sum_buffer(each)};
     }
     return weft_coll_codec_all_reduce_batch(tensor->session->engine->group, members, count,
@@ -301,7 +341,7 @@ void client_allreduce_mode_start(struct weft_command *command)
     tensor->group_op.post = post_reduce;
     tensor->group_op.done = on_reduced;
     tensor->group_op.ready = false;
-    op->grad_scale = session->step.grad_scale; /* valid if the records have arrived */
+    op->grad_scale = mean_scale(tensor); /* valid if the records have arrived */
     if (tensor->codec && !session->step.records_agree)
         weft_list_append(&session->tensors->record_waiters, &tensor->record_link);
     if (op->leader && op->leader != tensor) append_follower(tensor);
@@ -317,7 +357,7 @@ void client_allreduce_mode_records_agree(struct weft_session *session)
         struct weft_tensor *tensor =
             weft_list_first(&engine->session->tensors->record_waiters, struct weft_tensor, record_link);
         weft_list_remove(&tensor->record_link);
-        tensor->op.grad_scale = session->step.grad_scale;
+        tensor->op.grad_scale = mean_scale(tensor);
         if (!tensor->op.sum_has_arrived)
             update_readiness(tensor); /* a codec that waits to start */
         else

@@ -26,6 +26,30 @@ static enum weft_status check_call(struct weft_tensor *tensor, const void *buffe
     return client_tensor_claim(tensor, call);
 }
 
+/* Checks that this rank can make the update that the step asks for. */
+static enum weft_status check_update(struct weft_tensor *tensor, const char *call)
+{
+    struct weft_session *session = tensor->session;
+    const struct client_step *step = &session->step;
+    const char *option = step->clip_norm > 0 ? "clip_norm" : "group_weight_decay";
+    if (step->clip_norm <= 0 && !step->has_decays) return WEFT_OK;
+    if (tensor->mode == WEFT_MODE_SERVER &&
+        (step->clip_norm > 0 || !client_tensor_has_local_optimizer(tensor)))
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "%s of tensor '%s', which is in server mode: %s needs all-reduce mode", call,
+                            tensor->name, option);
+    if (step->clip_norm > 0 && tensor->memory == WEFT_MEMORY_CUDA)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "%s of tensor '%s', which is on a device: clip_norm needs weights in host memory",
+                            call, tensor->name);
+    if (step->has_decays && tensor->optimizer.kind == WEFT_OPTIMIZER_FTRL && tensor->group_decay != 0)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "%s of tensor '%s': the optimiser ftrl has no weight decay; "
+                            "group_weight_decay[%u] must be 0",
+                            call, tensor->name, tensor->group);
+    return WEFT_OK;
+}
+
 /* Checks of a contribution: a step is open, weights exist, and it is the first of the step. */
 static enum weft_status check_contribution(struct weft_tensor *tensor, const char *call)
 {
@@ -45,11 +69,11 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
         return client_error(session, WEFT_ERR_STATE,
                             "%s of tensor '%s' twice in step %llu; push each tensor once per step",
                             call, tensor->name, (unsigned long long)step->number);
-    if (tensor->dtype != WEFT_F32 && step->weight != 1.0f)
+    if (tensor->dtype != WEFT_F32 && (step->weight != 1.0f || step->loss_scale != 1.0f))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "%s of tensor '%s' of %s: sample weights other than 1 need f32", call,
-                            tensor->name, weft_dtype_name(tensor->dtype));
-    return WEFT_OK;
+                            "%s of tensor '%s' of %s: a sample weight or loss_scale other than 1 needs f32",
+                            call, tensor->name, weft_dtype_name(tensor->dtype));
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? check_update(tensor, call) : WEFT_OK;
 }
 
 /* Device buffers: copies them to and from host memory for the engine, unless the codec runs on the device. */
@@ -113,6 +137,12 @@ static void warn_if_not_finite(struct weft_tensor *tensor)
              session->rank, (unsigned long long)session->step.number, tensor->name);
 }
 
+static float contribution_factor(const struct weft_tensor *tensor)
+{
+    const struct client_step *step = &tensor->session->step;
+    return client_mean_unscale(tensor) == 1.0f ? step->weight / step->loss_scale : step->weight;
+}
+
 /* Takes the request, copies the step's parameters, and queues it. op has in, out and scaled. */
 static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind kind,
                               struct weft_request *user_request)
@@ -138,8 +168,12 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         tensor->skipped_step = 0;
         tensor->step_before = tensor->last_step;
         tensor->op.step = tensor->last_step = session->step.number;
-        tensor->op.lr = session->step.lr;
+        tensor->op.lr = session->step.has_groups ? tensor->group_lr : session->step.lr;
         tensor->op.weight = session->step.weight;
+        tensor->op.factor = contribution_factor(tensor);
+        tensor->op.has_decay = session->step.has_decays;
+        tensor->op.weight_decay = tensor->group_decay;
+        tensor->clip.is_pending = false;
         if (client_skip_needs_backup(tensor)) tensor->op.wire_flags |= WEFT_WIRE_MAY_SKIP;
         if (!tensor->codec && client_tensor_can_skip_step(tensor)) tensor->op.wire_flags |= WEFT_WIRE_CHECKED;
     } else {
@@ -186,7 +220,7 @@ static enum weft_status contribute(struct weft_tensor *tensor, struct weft_reque
     struct client_tensor_op *op = &tensor->op;
     WEFT_TRY(client_state_backup(tensor));
     if (tensor->codec_choice.candidates.count > 0) client_codec_tuner_tensor_ready(tensor);
-    if ((tensor->session->step.weight != 1.0f && !tensor->codec) || tensor->carry) {
+    if ((contribution_factor(tensor) != 1.0f && !tensor->codec) || tensor->carry) {
         /* `out` is free until the result arrives, unless it holds the weights that this rank updates */
         op->scaled = client_tensor_has_local_optimizer(tensor) ? tensor->scratch : op->out;
     }
@@ -256,7 +290,7 @@ enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct 
     WEFT_TRY(check_half_call(tensor, "push"));
     WEFT_TRY(check_contribution(tensor, "push"));
     tensor->op.in = grad;
-    if (tensor->session->step.weight != 1.0f || tensor->carry) {
+    if (contribution_factor(tensor) != 1.0f || tensor->carry) {
         WEFT_TRY(client_tensor_alloc_scratch(tensor));
         tensor->op.scaled = tensor->scratch;
     }

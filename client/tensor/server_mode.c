@@ -219,7 +219,7 @@ static void encode_round(struct weft_tensor *tensor, uint32_t round)
     struct client_tensor_op *op = &tensor->op;
     const float *in = op->scaled ? op->scaled : op->in;
     op->computed =
-        weft_codec_encode(tensor->codec, round, round == 0 ? in : NULL, op->scaled ? 1.0f : op->weight,
+        weft_codec_encode(tensor->codec, round, round == 0 ? in : NULL, op->scaled ? 1.0f : op->factor,
                           tensor->contribution[round], &tensor->contribution_bytes[round]);
     op->grad_is_nonfinite = op->computed == WEFT_ERR_INVALID;
 }

@@ -23,7 +23,7 @@
 
 bool client_skip_has_nonfinite(const struct weft_session *session)
 {
-    return atomic_load(&session->tensors->skip.found);
+    return atomic_load(&session->tensors->skip.found) || session->step.skips;
 }
 
 bool client_skip_needs_backup(const struct weft_tensor *tensor)
@@ -73,9 +73,25 @@ static bool has_nonfinite_gradient(const struct weft_tensor *tensor)
     return op->in != op->out && !client_skip_is_finite(tensor, op->in, 0, tensor->elems);
 }
 
+/* The record of a rank has `skip`, so all ranks decide alike. */
+static void skip_tensor_of_step(struct weft_tensor *tensor)
+{
+    char name[128], text[400];
+    client_rank_name(tensor->session, tensor->session->step.skip_rank, name, sizeof name);
+    snprintf(text, sizeof text,
+             "step %llu: %s has no usable gradient; weft_step_end skips the step on all ranks",
+             (unsigned long long)tensor->op.step, name);
+    tensor->skipped_step = tensor->op.step;
+    client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
+}
+
 void client_skip_tensor(struct weft_tensor *tensor)
 {
     char name[192], text[400];
+    if (tensor->session->step.skips) {
+        skip_tensor_of_step(tensor);
+        return;
+    }
     client_tensor_op_name(tensor, name, sizeof name);
     snprintf(
         text, sizeof text,
@@ -97,6 +113,7 @@ enum weft_status client_skip_gather(struct weft_session *session)
 {
     struct client_skip *skip = &session->tensors->skip;
     const uint32_t ranks = session->ranks;
+    if (session->step.skips) return WEFT_OK; /* the records name the rank */
     if (skip->all_capacity < ranks) {
         weft_free_bytes(session->env, skip->all);
         skip->all = weft_alloc_array(session->env, ranks, sizeof *skip->all);
@@ -143,6 +160,11 @@ static void describe_cause(struct weft_session *session, char *out, size_t out_b
     struct client_skip *skip = &session->tensors->skip;
     char name[128];
     uint32_t at = 0, more = 0;
+    if (session->step.skips) {
+        client_rank_name(session, session->step.skip_rank, name, sizeof name);
+        snprintf(out, out_bytes, "%s has no usable gradient (weft_step_options.skip)", name);
+        return;
+    }
     while (at < session->ranks && skip->all[at] == 0) at++;
     const struct weft_tensor *tensor =
         tensor_of(session, (at < session->ranks ? skip->all[at] : atomic_load(&skip->first)) - 1);

@@ -219,6 +219,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
         (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
     tensor->priority = options->priority;
     tensor->alone = options->alone;
+    tensor->group = options->group;
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
     tensor->rounding_seed = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
     return WEFT_OK;

@@ -53,11 +53,15 @@ struct client_tensor_op {
     struct client_request *request;
     uint64_t step;
     float lr, weight;
+    float factor;               /* the contribution is factor * gradient: the sample weight; unscaled, unless
+                                 * the mean is (client_mean_unscale) */
+    bool has_decay;             /* weight_decay replaces that of the optimiser */
+    float weight_decay;
     const void *in;
     void *out;
     struct weft_tensor *leader; /* all-reduce mode: tensor whose operation carries this one
                                  * (call_group_leader.c); NULL: its own */
-    float *scaled;              /* (elems,) receives weight * gradient + carry; NULL: the gradient is sent
+    float *scaled;              /* (elems,) receives factor * gradient + carry; NULL: the gradient is sent
                                  * unchanged */
     bool scaled_is_ready;       /* written by the engine */
     bool grad_is_nonfinite;     /* the sum has overwritten a gradient that was not finite; written by the
@@ -78,7 +82,7 @@ struct client_tensor_op {
     uint32_t in_transport;             /* sends and receives whose buffers the transport holds, plus a task
                                         * that runs */
     size_t aggregate_bytes;            /* codec: bytes received in this round */
-    float grad_scale;                  /* 1 / sum of weights */
+    float grad_scale;                  /* 1 / sum of weights, unscaled (client_mean_unscale) */
     struct weft_tensor *follower;      /* next tensor with the same leader */
     struct weft_tensor *last_follower; /* a leader's last follower */
     bool group_is_closed;              /* a leader's: weft_group_end was called */
@@ -90,6 +94,16 @@ struct client_tensor_op {
     bool aggregate_is_damaged; /* the received aggregate is invalid */
     uint64_t compute_ns;
     enum weft_status status;   /* first error */
+};
+
+/* An update that weft_step_end makes, because the step clips its gradients (elastic/clip.c). */
+struct client_clip {
+    bool is_pending;
+    float lr, scale;   /* the mean is scale * (the tensor's sum) */
+    bool has_decay;
+    float weight_decay;
+    float *out;        /* weights */
+    double squares;    /* of the elements of the sum */
 };
 
 struct weft_tensor {
@@ -151,6 +165,9 @@ struct weft_tensor {
     bool skip_nonfinite;               /* option of the tensor */
     bool alone;                        /* option of the tensor: its operation carries no other tensor */
     int32_t priority;                  /* option of the tensor */
+    uint32_t group;                    /* option of the tensor */
+    float group_lr, group_decay;       /* of the group in the open step, if the step has groups */
+    struct client_clip clip;           /* the engine's until the request has completed */
     bool warned;                       /* the warning about a gradient that is not finite was logged */
     _Atomic bool busy;
     struct weft_list call_group_link;  /* in the call group's list of leaders */
@@ -261,7 +278,10 @@ void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t 
 void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes);
 
 /* ---- computations in slices (update.c) ---- */
-/* scaled[i] = weight * grad[i] (+ carry[i]) for at most one slice, up to `end`. Returns whether op.work_at
+/* What turns the sum of scaled gradients into unscaled ones. A dense all-reduce applies it to the mean, which
+ * costs no pass; every other contribution is unscaled before it leaves the rank: 1. */
+float client_mean_unscale(const struct weft_tensor *tensor);
+/* scaled[i] = factor * grad[i] (+ carry[i]) for at most one slice, up to `end`. Returns whether op.work_at
  * reached `end`. */
 bool client_scale_slice(struct weft_tensor *tensor, uint64_t end);
 /* Updates one slice. With an optimiser it applies grad * scale to the weights in `out`; else out = grad *

@@ -5,6 +5,7 @@
  *     contribution = weight * gradient, rounded once; unchanged if the weight is 1, zero if it is 0;
  *                    plus the carry of an earlier codec, once
  *     grad_scale   = (float)(1 / (double)sum of weights)
+ *     loss scale S   a power of two: contribution / S, or grad_scale / S after a dense all-reduce
  *     update       = weft_optimizer_step(weights, states, sum, grad_scale, step, ...) */
 #include <string.h>
 
@@ -19,18 +20,25 @@ static uint64_t slice_end(uint64_t at, uint64_t end)
     return end - at > CLIENT_SLICE_ELEMS ? at + CLIENT_SLICE_ELEMS : end;
 }
 
+float client_mean_unscale(const struct weft_tensor *tensor)
+{
+    const bool of_mean = tensor->mode == WEFT_MODE_ALL_REDUCE && !tensor->codec;
+    return of_mean ? 1.0f / tensor->session->step.loss_scale : 1.0f;
+}
+
 bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
 {
     struct client_tensor_op *op = &tensor->op;
     uint64_t stop = slice_end(op->work_at, end);
-    if (op->weight == 0) /* zeros, even for NaN and infinity */
+    if (op->factor == 0) /* zeros, even for NaN and infinity */
         memset(op->scaled + op->work_at, 0, (stop - op->work_at) * sizeof(float));
     else
-        weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->weight,
+        weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->factor,
                                   stop - op->work_at);
-    if (tensor->carry)
-        weft_kernels()->sum_f32(op->scaled + op->work_at, op->scaled + op->work_at,
-                                tensor->carry + op->work_at, stop - op->work_at);
+    if (tensor->carry) /* it is unscaled */
+        weft_kernels()->scale_add_f32(op->scaled + op->work_at, tensor->carry + op->work_at,
+                                      1.0f / client_mean_unscale(tensor), op->scaled + op->work_at,
+                                      stop - op->work_at);
     op->work_at = stop;
     return stop == end;
 }
@@ -47,8 +55,9 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
             states[s] = tensor->states[s] ? tensor->states[s] + at : NULL;
         for (int i = 0; i < 1 + WEFT_OPTIMIZER_STATES_MAX; i++)
             if (tensor->undo[i]) client_backup_fill(tensor->undo[i], stop * sizeof(float));
-        weft_optimizer_step(&tensor->optimizer, op->lr, op->step, out + at, states, grad + at, scale,
-                            stop - at);
+        struct weft_optimizer rule = tensor->optimizer;
+        if (op->has_decay) rule.weight_decay = op->weight_decay;
+        weft_optimizer_step(&rule, op->lr, op->step, out + at, states, grad + at, scale, stop - at);
     } else {
         weft_kernels()->scale_f32(out + at, grad + at, scale, stop - at);
     }

@@ -200,6 +200,8 @@ struct weft_tensor_options {
                               * priority is reduced first; of equal ones the first declared, which the next
                               * forward pass needs first. Default 0. Equal on all ranks */
     bool alone;              /* all-reduce mode: never travels with other small tensors. Equal on all ranks */
+    uint32_t group;          /* parameter group, an index of weft_step_options.group_lr; default 0. Equal on
+                              * all ranks */
 };
 /* weft_tensor_options_init() - set the size and the defaults; function and macro as for weft_options_init. */
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
@@ -241,12 +243,35 @@ struct weft_step {
  * with WEFT_ERR_MISMATCH. */
 WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *step);
 /* weft_step_begin_with() - the same call with a struct that can grow. A field that is 0 takes its default;
- * step and weight have none: weft_step_begin_with(session, WEFT_STEP(.step = 1, .lr = 0.1f, .weight = 1)). */
+ * step and weight have none: weft_step_begin_with(session, WEFT_STEP(.step = 1, .lr = 0.1f, .weight = 1)).
+ * The arrays are read in the call. All fields but weight, skip and norm_out are equal on all ranks; if
+ * tensors are in all-reduce mode, a difference ends the session with WEFT_ERR_MISMATCH. Further return codes:
+ * WEFT_ERR_INVALID: a field is out of range, or a tensor's group is not below group_count;
+ * WEFT_ERR_UNSUPPORTED: skip, and not all tensors are in all-reduce mode. weft_push_pull, weft_push and
+ * weft_push_none return WEFT_ERR_UNSUPPORTED for a tensor in server mode with clip_norm, or whose shards run
+ * the optimiser with group_weight_decay; for weights on a device with clip_norm; for another dtype than f32
+ * with loss_scale. */
 struct weft_step_options {
-    size_t size;    /* sizeof(struct weft_step_options), set by WEFT_STEP */
-    uint64_t step;  /* these three as in struct weft_step */
+    size_t size;                     /* sizeof(struct weft_step_options), set by WEFT_STEP */
+    uint64_t step;                   /* these three as in struct weft_step */
     float lr;
     float weight;
+    uint32_t group_count;            /* number of parameter groups; default 0: every tensor takes lr */
+    float loss_scale;                /* the gradients are those of loss * loss_scale; means, updates and
+                                      * residuals are unscaled. A power of two, 2^-60 to 2^60; default 1 */
+    const float *group_lr;           /* (group_count,): learning rate of the tensors of each group */
+    const float *group_weight_decay; /* (group_count,), >= 0: replaces weight_decay of their optimiser;
+                                      * default NULL: their own */
+    double *norm_out;                /* receives, in weft_step_end, the norm that clip_norm limits; valid
+                                      * until then; default NULL */
+    float clip_norm;                 /* > 0: weft_step_end multiplies the means of all tensors with an
+                                      * optimiser by min(1, clip_norm / (norm + 1e-6)), then updates; norm: of
+                                      * all these means together. weft_wait then precedes the update: `out`
+                                      * holds the new weights from weft_step_end on. Default 0: no limit, the
+                                      * updates do not wait. INFINITY: norm_out alone */
+    bool skip;                       /* this rank has no usable gradient: all ranks skip the step, and
+                                      * weft_step_end returns WEFT_ERR_SKIPPED. The rank still pushes the same
+                                      * tensors, or calls weft_push_none */
 };
 #define WEFT_STEP(...) (&(struct weft_step_options){.size = sizeof(struct weft_step_options), __VA_ARGS__})
 WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session,

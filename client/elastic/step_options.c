@@ -1,0 +1,142 @@
+/* step_options.c - the options of a step: checked, resolved for each tensor, and hashed.
+ *
+ *     options ──► check ──► each tensor: learning rate and weight decay of its group
+ *                       ──► record: step, lr, weight, hash of the rest ──► compared on all ranks (step.c)
+ *
+ * The arrays are the caller's and are not read after weft_step_begin_with. The hash covers everything that
+ * must be equal on all ranks, with the tensors' groups; it is 0 for the defaults. */
+#include "client/elastic/step_options.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "client/session/failure.h"
+#include "client/session/session.h"
+#include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
+
+#define LOSS_SCALE_EXPONENT_MAX 60
+
+static enum weft_status check_numbers(struct weft_session *session, const struct weft_step_options *options)
+{
+    const unsigned long long wanted = session->step.number + 1;
+    if (options->step != wanted)
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: step is %llu; the next one is %llu",
+                            (unsigned long long)options->step, wanted);
+    if (!isfinite(options->lr))
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: lr is %g; it must be finite",
+                            (double)options->lr);
+    if (!isfinite(options->weight) || signbit(options->weight))
+        return client_error(
+            session, WEFT_ERR_INVALID,
+            "step_begin: weight is %g; it must be zero (no samples) or positive (1 when all ranks have "
+            "equal batches)",
+            (double)options->weight);
+    int exponent = 1;
+    if (options->loss_scale != 0 &&
+        (!isfinite(options->loss_scale) || frexpf(options->loss_scale, &exponent) != 0.5f ||
+         abs(exponent - 1) > LOSS_SCALE_EXPONENT_MAX))
+        return client_error(session, WEFT_ERR_INVALID,
+                            "step_begin: loss_scale is %g; it must be a power of two from 2^-%d to 2^%d",
+                            (double)options->loss_scale, LOSS_SCALE_EXPONENT_MAX, LOSS_SCALE_EXPONENT_MAX);
+    if (isnan(options->clip_norm) || options->clip_norm < 0)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "step_begin: clip_norm is %g; it must be positive, or 0 for no limit",
+                            (double)options->clip_norm);
+    return WEFT_OK;
+}
+
+static enum weft_status check_groups(struct weft_session *session, const struct weft_step_options *options)
+{
+    if (options->group_count > 0 && !options->group_lr)
+        return client_error(session, WEFT_ERR_INVALID, "step_begin: group_count is %u and group_lr is NULL",
+                            options->group_count);
+    for (uint32_t group = 0; group < options->group_count; group++) {
+        const float decay = options->group_weight_decay ? options->group_weight_decay[group] : 0;
+        if (!isfinite(options->group_lr[group]))
+            return client_error(session, WEFT_ERR_INVALID,
+                                "step_begin: group_lr[%u] is %g; it must be finite", group,
+                                (double)options->group_lr[group]);
+        if (!isfinite(decay) || decay < 0)
+            return client_error(session, WEFT_ERR_INVALID,
+                                "step_begin: group_weight_decay[%u] is %g; it must be zero or positive",
+                                group, (double)decay);
+    }
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors->list) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (options->group_count > 0 && tensor->group >= options->group_count)
+            return client_error(session, WEFT_ERR_INVALID,
+                                "step_begin: tensor '%s' is in parameter group %u, and group_count is %u",
+                                tensor->name, tensor->group, options->group_count);
+    }
+    return WEFT_OK;
+}
+
+/* The record of the step carries `skip`. Only steps with tensors in all-reduce mode have one, and a shard
+ * does not read it. */
+static enum weft_status check_skip(struct weft_session *session, const struct weft_step_options *options)
+{
+    const struct client_tensors *tensors = session->tensors;
+    if (!options->skip || (tensors->reduce_count > 0 && tensors->reduce_count == tensors->count))
+        return WEFT_OK;
+    return client_error(session, WEFT_ERR_UNSUPPORTED,
+                        "step_begin: skip needs all tensors in all-reduce mode, and %u of %u are; push a "
+                        "gradient of NaN to a tensor with skip_nonfinite",
+                        tensors->reduce_count, tensors->count);
+}
+
+enum weft_status client_step_options_check(struct weft_session *session,
+                                           const struct weft_step_options *options)
+{
+    if (session->step.open)
+        return client_error(session, WEFT_ERR_STATE,
+                            "step_begin: step %llu is still open; call weft_step_end first",
+                            (unsigned long long)session->step.number);
+    WEFT_TRY(check_numbers(session, options));
+    WEFT_TRY(check_groups(session, options));
+    return check_skip(session, options);
+}
+
+/* 31 bits; 0 for the defaults. */
+static uint32_t hash_parameters(const struct weft_session *session, const struct weft_step_options *options)
+{
+    const struct client_step *step = &session->step;
+    const size_t bytes = options->group_count * sizeof *options->group_lr;
+    const float numbers[] = {step->loss_scale, step->clip_norm};
+    if (options->group_count == 0 && step->loss_scale == 1.0f && step->clip_norm == 0) return 0;
+    uint64_t hash = weft_fnv_bytes(WEFT_FNV_BASIS, numbers, sizeof numbers);
+    if (step->has_groups) hash = weft_fnv_bytes(hash, options->group_lr, bytes);
+    if (step->has_decays) hash = weft_fnv_bytes(hash, options->group_weight_decay, bytes);
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors->list) {
+        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (step->has_groups) hash = weft_fnv_bytes(hash, &tensor->group, sizeof tensor->group);
+    }
+    return (uint32_t)(hash >> 33) | 1u;
+}
+
+void client_step_options_apply(struct weft_session *session, const struct weft_step_options *options)
+{
+    struct client_step *step = &session->step;
+    step->lr = options->lr;
+    step->weight = options->weight;
+    step->loss_scale = options->loss_scale != 0 ? options->loss_scale : 1.0f;
+    step->clip_norm = options->clip_norm;
+    step->norm_out = options->norm_out;
+    step->has_groups = options->group_count > 0;
+    step->has_decays = step->has_groups && options->group_weight_decay;
+    step->skips = false;
+    struct weft_list *node, *spare;
+    weft_list_foreach(node, spare, &session->tensors->list) {
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        if (step->has_groups) tensor->group_lr = options->group_lr[tensor->group];
+        if (step->has_decays) tensor->group_decay = options->group_weight_decay[tensor->group];
+    }
+    step->mine = (struct client_step_record){.step = options->step,
+                                             .lr = options->lr,
+                                             .weight = options->weight,
+                                             .revision = session->tensors->codec_tuner.revision,
+                                             .parameters = hash_parameters(session, options)};
+    if (options->skip) step->mine.parameters |= CLIENT_RECORD_SKIPS;
+}
