@@ -26,6 +26,7 @@
 #include "base/os/memory_kind.h"
 #include "base/net/listen_policy.h"
 #include "base/net/net.h"
+#include "base/net/silence.h"
 #include "base/os/process_id.h"
 #include "base/os/timestamp.h"
 #include "base/os/thread.h"

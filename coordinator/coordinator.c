@@ -393,6 +393,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     welcome.heartbeat_ns = coordinator->options.heartbeat_ns;
     welcome.workers_min = coordinator->options.workers_min;
     welcome.frees = true;
+    welcome.beat_ns = coordinator->options.beat_ns;
     if (member) {
         welcome.member = member->member;
         welcome.index = member->index;

@@ -24,6 +24,8 @@ struct weft_coordinator_options {
     uint32_t workers_min;     /* a lost worker does not end the job while this many remain; default 0: it
                                * does */
     uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */
+    uint64_t beat_ns;         /* the driver sends a Heartbeat to a member after this time without a message;
+                               * default 0: it does not */
     uint64_t join_ns;         /* from creation until all members have joined and connected; default 300 s */
     const char *host;         /* of the coordinating process. A member with the same host and pid is in the
                                * same */

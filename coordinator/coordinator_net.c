@@ -15,6 +15,7 @@
 #include "coordinator/coordinator_state.h"
 
 #define TICK_NS WEFT_SECONDS(1)
+#define BEAT_NS_MAX WEFT_SECONDS(10)
 /* between two ticks, since the first report is due within 2 s */
 #define FIRST_LOOK_NS (WEFT_WAIT_REASON_FIRST_NS + WEFT_MS(50))
 
@@ -26,6 +27,7 @@ struct server_connection {
     bool has_hello;   /* its first frame was decoded */
     bool is_welcomed; /* frames carry a MAC from Welcome on, if the member announced that in Hello */
     struct weft_seal seal;
+    uint64_t sent_ns; /* time of the last message to the member */
 };
 
 struct weft_coordinator_server {
@@ -36,6 +38,7 @@ struct weft_coordinator_server {
     struct weft_list connections; /* struct server_connection.link, sorted by id */
     uint64_t next_id;
     uint64_t ticked_ns;           /* time of the last tick */
+    uint64_t beat_ns;             /* a welcomed connection gets a message at least this often */
     void (*ended)(void *context, enum weft_status status, const char *text);
     void *context;
 };
@@ -90,6 +93,7 @@ static void on_send(void *context, uint64_t id, const Weft__Control__Control *me
     if (!connection) return;
     uint8_t *data;
     size_t bytes;
+    connection->sent_ns = weft_now_ns(server->env);
     enum weft_status status = weft_control_pack(server->env, message, &data, &bytes);
     if (status == WEFT_OK) {
         status = seal_frame(connection, message, data, &bytes);
@@ -193,6 +197,24 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
     weft_free_bytes(server->env, connection);
 }
 
+/* Members that receive nothing end by their own clocks: an idle coordinator must send, too. */
+static void send_beats(struct weft_coordinator_server *server, uint64_t now_ns)
+{
+    struct weft_list *node, *spare;
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    heartbeat.time_ns = now_ns;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &heartbeat;
+    weft_list_foreach(node, spare, &server->connections)
+    {
+        const struct server_connection *connection = weft_container_of(node, struct server_connection, link);
+        if (connection->is_welcomed &&
+            weft_elapsed_ns(connection->sent_ns, now_ns) + TICK_NS / 2 >= server->beat_ns)
+            on_send(server, connection->id, &message);
+    }
+}
+
 static void on_tick(void *context)
 {
     struct weft_coordinator_server *server = context;
@@ -200,6 +222,7 @@ static void on_tick(void *context)
     server->ticked_ns = now_ns;
     if (gap_ns > 2 * TICK_NS) weft_coordinator_paused(server->coordinator, gap_ns - TICK_NS);
     weft_coordinator_tick(server->coordinator);
+    send_beats(server, now_ns);
 }
 
 static void on_first_look(void *context)
@@ -209,6 +232,12 @@ static void on_first_look(void *context)
 }
 
 /* ---- life ---- */
+
+static uint64_t beat_period(uint64_t heartbeat_ns)
+{
+    const uint64_t beat_ns = heartbeat_ns / 4;
+    return beat_ns < TICK_NS ? TICK_NS : beat_ns < BEAT_NS_MAX ? beat_ns : BEAT_NS_MAX;
+}
 
 enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host,
                                                uint16_t port, const struct weft_coordinator_options *options,
@@ -235,6 +264,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     if (gethostname(own_host, sizeof own_host - 1) != 0) own_host[0] = 0;
     inner.host = own_host;
     inner.pid = (uint64_t)getpid();
+    inner.beat_ns = server->beat_ns = beat_period(options->heartbeat_ns);
     inner.send = on_send;
     inner.close = on_close;
     inner.ended = on_ended;

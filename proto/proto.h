@@ -93,6 +93,15 @@ void weft_control_free(struct weft_env *env, Weft__Control__Control *message);
 /* Is the frame an Abort? A refusal before Welcome carries no MAC. */
 bool weft_control_is_refusal(struct weft_env *env, const uint8_t *data, size_t bytes);
 
+/* A member that receives nothing for this time is cut off, and ends by its own clock; 0: the coordinator does
+ * not announce how often it sends. Longer than the coordinator's own limit for a silent member. */
+static inline uint64_t weft_control_silence_limit_ns(const Weft__Control__Welcome *welcome)
+{
+    const uint64_t beats_ns = 3 * welcome->beat_ns;
+    if (welcome->beat_ns == 0) return 0;
+    return welcome->beat_ns + (welcome->heartbeat_ns > beats_ns ? welcome->heartbeat_ns : beats_ns);
+}
+
 /* proof = HMAC-SHA256(secret, purpose | 0 | nonce | 0 | job | 0 | name). `purpose` distinguishes the two
  * directions. WEFT_ERR_INVALID: name or job is longer than its limit. WEFT_ERR_NO_MEMORY. */
 #define WEFT_PROOF_JOIN "weft-join"       /* member -> coordinator, over Challenge.nonce */
@@ -129,6 +138,8 @@ enum weft_status weft_seal_append(struct weft_seal *seal, uint8_t *frame, size_t
  * nothing is changed, and the connection must be closed. */
 bool weft_seal_check(struct weft_seal *seal, const uint8_t *frame, size_t *bytes);
 void weft_seal_wipe(struct weft_seal *seal);
+/* What a member that was cut off reports about the coordinator; the time follows. */
+#define WEFT_CUT_OFF_TEXT "it is stopped, its host is down or the network to it is cut: no message"
 /* Why a frame was refused, for texts that begin with the peer. */
 #define WEFT_SEAL_BROKEN_TEXT                                                                                \
     "a control frame failed its MAC: added, repeated, moved or changed on the way; find the relay or proxy"

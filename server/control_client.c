@@ -29,6 +29,7 @@ struct weft_control_client {
     enum client_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
     struct weft_seal seal;
+    struct weft_silence silence; /* of the coordinator, after Welcome */
     bool awaits_reply; /* a Heartbeat with wait_reason = true has no reply yet */
     uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
     struct weft_error end; /* first reason of the end */
@@ -212,6 +213,8 @@ static void on_welcome(struct weft_control_client *client, const Weft__Control__
     }
     client->state = CLIENT_JOINED;
     client->heartbeat_ns = welcome->heartbeat_ns;
+    weft_silence_start(&client->silence, weft_control_silence_limit_ns(welcome), client->tick_ns,
+                       weft_now_ns(client->env));
     if (client->heartbeat_ns / 3 < client->tick_ns &&
         weft_net_timer_periodic(client->net, client->heartbeat_ns / 3, on_tick, client) != WEFT_OK) {
         fail(client, WEFT_ERR_NO_MEMORY, "no memory for the heartbeat's timer");
@@ -237,8 +240,8 @@ static bool take_seal(struct weft_control_client *client, const uint8_t *data, s
 {
     if (client->state < CLIENT_HELLO_SENT || weft_seal_check(&client->seal, data, bytes)) return true;
     if (client->state > CLIENT_HELLO_SENT) {
-        fail(client, WEFT_ERR_PEER_LOST, "the coordinator at %s is lost: %s", client->address,
-             WEFT_SEAL_BROKEN_TEXT);
+        fail(client, WEFT_ERR_PEER_LOST, "the coordinator at %s%s%s", client->address,
+             WEFT_CONTROL_LOST_TEXT, WEFT_SEAL_BROKEN_TEXT);
         return false;
     }
     if (weft_control_is_refusal(client->env, data, *bytes)) return true;
@@ -253,6 +256,7 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
     struct weft_control_client *client = context;
     Weft__Control__Control *message;
     if (!take_seal(client, data, &bytes)) return;
+    weft_silence_received(&client->silence, weft_now_ns(client->env));
     if (weft_control_unpack(client->env, data, bytes, &message) != WEFT_OK) {
         fail(client, WEFT_ERR_MALFORMED,
                 "%s sent a frame of %zu bytes that is no control message: is it a weft coordinator?",
@@ -286,9 +290,9 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     if (reason == WEFT_ERR_UNREACHABLE)
         weft_error_set(&client->end, reason, "no coordinator answers at %s: %s", client->address, text);
     if (reason == WEFT_ERR_IO) weft_error_set(&client->end, reason, "%s", text);
-    weft_error_set(&client->end, reason, "the coordinator at %s %s", client->address,
-                   was_joined ? "is lost: connection closed"
-                              : "closed the connection before this process had joined");
+    weft_error_set(&client->end, reason, "the coordinator at %s%s", client->address,
+                   was_joined ? WEFT_CONTROL_LOST_TEXT "its control connection closed"
+                              : " closed the connection before this process had joined");
     client->options.closed(client->options.context, (enum weft_status)client->end.status, client->end.text);
 }
 
@@ -299,8 +303,12 @@ static void on_tick(void *context)
     if (client->opened && client->state < CLIENT_JOINED && now_ns > client->join_deadline_ns)
         fail(client, WEFT_ERR_DEADLINE, "the coordinator at %s did not admit this process within %llu s",
                 client->address, (unsigned long long)(client->options.join_ns / WEFT_SECONDS(1)));
-    if (client->state != CLIENT_JOINED || weft_elapsed_ns(client->sent_ns, now_ns) < client->heartbeat_ns / 4)
-        return;
+    if (client->state != CLIENT_JOINED) return;
+    const uint64_t silent_ns = weft_silence_look(&client->silence, now_ns);
+    if (silent_ns > 0)
+        fail(client, WEFT_ERR_PEER_LOST, "the coordinator at %s%s%s for %.0f s", client->address,
+             WEFT_CONTROL_LOST_TEXT, WEFT_CUT_OFF_TEXT, (double)silent_ns / 1e9);
+    if (weft_elapsed_ns(client->sent_ns, now_ns) < client->heartbeat_ns / 4) return;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     heartbeat.time_ns = now_ns;

@@ -33,6 +33,8 @@ struct weft_control_client_options {
     void (*closed)(void *context, enum weft_status status, const char *text);
     void *context;
 };
+/* `closed` with WEFT_ERR_PEER_LOST after Welcome: "the coordinator at HOST:PORT", this, the reason. */
+#define WEFT_CONTROL_LOST_TEXT " is lost: "
 void weft_control_client_options_init(struct weft_control_client_options *options);
 /* Starts connecting. Does not block. Copies the options and their texts except host. Net thread. */
 enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net *net,

@@ -18,6 +18,8 @@
 #include "client/session/session.h"
 #include "client/session/wait.h"
 
+#define SETTLE_NS WEFT_MS(100)
+
 /* ---- starting: caller's thread ---- */
 
 enum weft_status client_request_check_idle(struct weft_session *session, const struct client_request *request,
@@ -229,6 +231,13 @@ static void describe_request(struct client_request *request, char *text, size_t 
     if (mine) pthread_mutex_unlock(&engine->queries.describe.lock);
 }
 
+/* A process that was stopped reads its deadline before the messages of the coordinator that arrived
+ * meanwhile, of which the last one may end the job. Short beside the timeout. */
+static uint64_t settle_ns(uint64_t timeout_ns)
+{
+    return timeout_ns < WEFT_SECONDS(1) ? 0 : timeout_ns / 64 < SETTLE_NS ? timeout_ns / 64 : SETTLE_NS;
+}
+
 static enum weft_status wait_request(struct client_request *request, uint64_t timeout_ns)
 {
     struct weft_session *session = request->session;
@@ -237,7 +246,8 @@ static enum weft_status wait_request(struct client_request *request, uint64_t ti
     if (status == WEFT_ERR_DEADLINE) {
         char text[480];
         describe_request(request, text, sizeof text);
-        if (!request_condition(&condition))
+        if (client_wait_within(session, request_condition, &condition, settle_ns(timeout_ns)) ==
+            WEFT_ERR_DEADLINE)
             return client_error(
                 session, WEFT_ERR_DEADLINE,
                 "%.380s and has not ended within %.3f s; it still runs: wait again or finalize", text,

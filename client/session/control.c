@@ -43,6 +43,13 @@ static void set_phase(struct weft_session *session, enum client_phase phase)
 
 /* ---- sending ---- */
 
+/* The roster has the name of the process, which may be shard 0. */
+static const char *coordinator_name(const struct weft_session *session)
+{
+    if (session->control.roster) return session->control.roster->roster->coordinator;
+    return session->settings.port_count > 0 ? "rank 0, which coordinates the job" : "the coordinator";
+}
+
 static void free_outgoing(struct weft_session *session, struct outgoing *outgoing)
 {
     weft_free_bytes(session->env, outgoing->data);
@@ -152,7 +159,22 @@ static void send_alive(struct weft_session *session, uint32_t answer)
     send_now(session, &message);
 }
 
-static void send_heartbeat(void *context) { send_alive(context, 0); }
+static void check_silence(struct weft_session *session)
+{
+    struct client_control *control = &session->control;
+    const uint64_t silent_ns = weft_silence_look(&control->silence, weft_now_ns(session->env));
+    if (silent_ns == 0 || !control->connection) return;
+    client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s for %.0f s",
+                coordinator_name(session), session->settings.host, session->settings.port, WEFT_CUT_OFF_TEXT,
+                (double)silent_ns / 1e9);
+    weft_net_close(control->connection);
+}
+
+static void on_heartbeat(void *context)
+{
+    check_silence(context);
+    send_alive(context, 0);
+}
 
 static void send_report(void *context)
 {
@@ -328,8 +350,10 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
     uint64_t period_ns = welcome->heartbeat_ns / 4;
     if (period_ns < WEFT_MS(50)) period_ns = WEFT_MS(50);
     if (period_ns > WEFT_SECONDS(10)) period_ns = WEFT_SECONDS(10);
+    weft_silence_start(&session->control.silence, weft_control_silence_limit_ns(welcome), period_ns,
+                       weft_now_ns(session->env));
     enum weft_status status =
-        weft_net_timer_periodic(session->control.net, period_ns, send_heartbeat, session);
+        weft_net_timer_periodic(session->control.net, period_ns, on_heartbeat, session);
     const uint64_t report_ns = session->settings.report_period_ns;
     if (status == WEFT_OK && report_ns > 0)
         status = weft_net_timer_periodic(session->control.net, report_ns, send_report, session);
@@ -495,13 +519,6 @@ static void on_opened(void *context, struct weft_net_connection *connection)
     atomic_store(&session->control.is_connected, true);
 }
 
-/* The roster has the name of the process, which may be shard 0. */
-static const char *coordinator_name(const struct weft_session *session)
-{
-    if (session->control.roster) return session->control.roster->roster->coordinator;
-    return session->settings.port_count > 0 ? "rank 0, which coordinates the job" : "the coordinator";
-}
-
 /* false: the frame is not the coordinator's next one, and the session has failed. A refusal has no MAC: a
  * member with another secret must be able to read it. */
 static bool take_seal(struct weft_session *session, struct weft_net_connection *connection,
@@ -522,8 +539,8 @@ static bool take_seal(struct weft_session *session, struct weft_net_connection *
     else if (weft_control_is_refusal(session->env, data, *bytes)) return true;
     else
         client_fail(session, WEFT_ERR_AUTH, false,
-                    "the coordinator at %s:%u does not know the secret of job '%s', or its answer was changed "
-                    "on the way; check WEFT_SECRET on its side",
+                    "the coordinator at %s:%u does not know the secret of job '%s', or its answer was "
+                    "changed on the way; check WEFT_SECRET on its side",
                     settings->host, settings->port, settings->job);
     weft_net_close(connection);
     return false;
@@ -534,6 +551,7 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
     struct weft_session *session = context;
     Weft__Control__Control *message;
     if (!take_seal(session, connection, data, &bytes)) return;
+    weft_silence_received(&session->control.silence, weft_now_ns(session->env));
     enum weft_status status = weft_control_unpack(session->env, data, bytes, &message);
     if (status < 0) {
         client_fail(session, status, false, "the process at %s:%u does not speak weft's control protocol: %s",

@@ -42,6 +42,7 @@ struct client_control {
     struct weft_list outgoing;       /* owned; messages not sent yet */
     uint8_t nonce[WEFT_NONCE_BYTES]; /* this side's nonce, for the coordinator's proof */
     struct weft_seal seal;           /* net thread */
+    struct weft_silence silence;     /* of the coordinator; net thread */
     char name[128], host[64];
 };
 

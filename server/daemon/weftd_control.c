@@ -394,9 +394,10 @@ static void on_awaited(void *context, const char *text)
 static void on_closed(void *context, enum weft_status status, const char *text)
 {
     struct weftd *weftd = context;
-    if (status == WEFT_ERR_PEER_LOST && weftd->roster)
-        weftd_fail(weftd, status, "%s lost: its control connection closed",
-                   weftd->roster->roster->coordinator);
+    const char *reason = strstr(text, WEFT_CONTROL_LOST_TEXT);
+    if (status == WEFT_ERR_PEER_LOST && weftd->roster && reason)
+        weftd_fail(weftd, status, "%s lost: %s", weftd->roster->roster->coordinator,
+                   reason + strlen(WEFT_CONTROL_LOST_TEXT));
     else if (status != WEFT_ERR_CLOSED) /* CLOSED: this process has left */
         weftd_fail(weftd, status, "%s", text);
     /* Refused (wrong secret, index in use): the job of an embedded coordinator cannot begin without this

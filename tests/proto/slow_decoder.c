@@ -135,6 +135,7 @@ static const struct field welcome[] = {{1, "member", U32},
                                        {10, "heartbeat_ns", U64},
                                        {11, "workers_min", U32},
                                        {12, "frees", BOOL},
+                                       {13, "beat_ns", U64},
                                        {0}};
 static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {

@@ -150,6 +150,7 @@ static void test_coordinators_that_are_none(void **state)
         {SEND_JUNK, NULL, 10000, WEFT_ERR_MALFORMED, "does not speak weft"},
         {SEND_OLD_VERSION, NULL, 10000, WEFT_ERR_VERSION, "(weft 9.9.9) speaks wire version 42"},
         {SEND_WANT_SECRET, NULL, 10000, WEFT_ERR_AUTH, "wants a secret"},
+        {SEND_WANT_SECRET, "the secret", 10000, WEFT_ERR_VERSION, "does not authenticate its control frames"},
         {SEND_CHALLENGE_THEN_CLOSE, NULL, 10000, WEFT_ERR_PEER_LOST, "lost the coordinator"},
         {SEND_REFUSED, NULL, 10000, WEFT_ERR_EXISTS, "rank 3 is taken"},
         {SEND_GO_FIRST, NULL, 10000, WEFT_ERR_MALFORMED, "out of order"},
