@@ -21,6 +21,8 @@
 #include "base/config/launcher.h"
 #include "base/config/secret_file.h"
 #include "base/list.h"
+#include "base/log/log_line.h"
+#include "base/log/log_repeats.h"
 #include "base/little_endian.h"
 #include "base/loop/loop.h"
 #include "base/os/memory_kind.h"

@@ -2,6 +2,7 @@
  */
 #include "base/env.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,6 +69,14 @@ void weft_text_one_line(char *text, size_t bytes)
     text[used] = 0;
 }
 
+static _Atomic uint64_t log_counts[WEFT_LOG_LEVELS];
+
+uint64_t weft_log_count(enum weft_log_level level)
+{
+    return (unsigned)level < WEFT_LOG_LEVELS ? atomic_load_explicit(&log_counts[level], memory_order_relaxed)
+                                             : 0;
+}
+
 void weft_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *format, ...)
 {
     if (level > env->log_level || !env->log) return;
@@ -77,6 +86,8 @@ void weft_log(struct weft_env *env, enum weft_log_level level, const char *modul
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     weft_text_one_line(text, sizeof text);
+    if ((unsigned)level < WEFT_LOG_LEVELS)
+        atomic_fetch_add_explicit(&log_counts[level], 1, memory_order_relaxed);
     env->log(env, level, module, text);
 }
 
@@ -94,6 +105,13 @@ bool weft_log_level_parse(const char *name, enum weft_log_level *level_out)
         return true;
     }
     return false;
+}
+
+bool weft_log_format_parse(const char *name, enum weft_log_format *format_out)
+{
+    if (strcmp(name, "text") != 0 && strcmp(name, "json") != 0) return false;
+    *format_out = name[0] == 'j' ? WEFT_LOG_JSON : WEFT_LOG_TEXT;
+    return true;
 }
 
 int weft_error_set(struct weft_error *error, int status, const char *format, ...)

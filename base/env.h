@@ -20,6 +20,10 @@ enum weft_log_level {
     WEFT_LOG_TRACE = 4,
 };
 
+/* Format of the system env's lines; the option log.format. */
+enum weft_log_format { WEFT_LOG_TEXT = 0, WEFT_LOG_JSON = 1 };
+#define WEFT_LOG_LEVELS 5u
+
 struct weft_env;
 struct weft_loop;
 
@@ -45,14 +49,21 @@ struct weft_env {
     /* Writes one line without newline. `module`: the module that logs. Any thread. */
     void (*log)(struct weft_env *env, enum weft_log_level level, const char *module, const char *text);
     enum weft_log_level log_level; /* higher levels are not formatted */
+    enum weft_log_format log_format;
     void *context;                 /* data of this env's creator */
     const struct weft_virtual_time *virtual_time; /* borrowed; NULL: real time */
 };
 
 /* The env of the process: CLOCK_MONOTONIC, getrandom, aligned malloc, log lines to stderr as "2026-11-21
  * 10:00:00.123 warn transport: text". Level: WEFT_LOG_LEVEL=error|warn|info|debug|trace, default warn.
- * Shared, never freed. Copy it for another log function or level. */
+ * Format: WEFT_LOG_FORMAT=text|json, default text. Repeated lines are counted (log/log_repeats.h). Shared,
+ * never freed. Copy it for another log function or level. */
 struct weft_env *weft_env_system(void);
+/* The job and the rank or shard of this process, for JSON lines of the system env. role: "rank" or "shard", a
+ * literal; NULL: not known yet. The last call counts. Any thread. */
+void weft_log_source_set(const char *job, const char *role, uint32_t index);
+/* Lines that weft_log has passed to env->log in this process, by level. Any thread. */
+uint64_t weft_log_count(enum weft_log_level level);
 
 static inline uint64_t weft_now_ns(struct weft_env *env) { return env->now_ns(env); }
 static inline uint64_t weft_random_u64(struct weft_env *env) { return env->random_u64(env); }
@@ -72,6 +83,7 @@ void weft_log(struct weft_env *env, enum weft_log_level level, const char *modul
     __attribute__((format(printf, 4, 5)));
 const char *weft_log_level_name(enum weft_log_level level);
 bool weft_log_level_parse(const char *name, enum weft_log_level *level_out);
+bool weft_log_format_parse(const char *name, enum weft_log_format *format_out);
 
 /* Fixed-size buffer for the sentence of a status: cause, values, next action. */
 struct weft_error {

@@ -60,6 +60,7 @@ static enum weft_status take_welcome(struct weft_session *session)
             "%s gives the job %u ranks, and the coordinator at %s:%u waits for %u workers",
             settings->workers_source, settings->workers, settings->host, settings->port, welcome->workers);
     session->rank = welcome->index;
+    weft_log_source_set(settings->job, "rank", welcome->index);
     session->ranks = welcome->workers;
     session->shards = welcome->shards;
     session->membership.job_id = welcome->job_id;

@@ -81,6 +81,12 @@ static void apply_log_level(struct weft_env *env, const char *text)
     if (weft_log_level_parse(text, &level) && env->log_level != level) env->log_level = level;
 }
 
+static void apply_log_format(struct weft_env *env, const char *text)
+{
+    enum weft_log_format format;
+    if (weft_log_format_parse(text, &format) && env->log_format != format) env->log_format = format;
+}
+
 static enum weft_status set_value(struct weft_config *config, size_t index, const char *text,
                                   const char *where, struct weft_error *error)
 {
@@ -101,6 +107,8 @@ static enum weft_status set_value(struct weft_config *config, size_t index, cons
     value->where = where_copy;
     value->number = number;
     if (where && strcmp(weft_option_table[index].name, "log.level") == 0) apply_log_level(config->env, text);
+    if (where && strcmp(weft_option_table[index].name, "log.format") == 0)
+        apply_log_format(config->env, text);
     return WEFT_OK;
 }
 

@@ -37,9 +37,9 @@ extern const struct weft_option weft_option_table[];
 #define WEFT_CHUNK_KIB 256 /* default of collective.chunk_bytes, also for code without a config */
 
 struct weft_config;
-/* Reads defaults, then the file in WEFT_CONFIG, then the environment. A failure's reason is in *error. A
- * log.level from any source, also a later one, sets env->log_level. A variable that begins with WEFT_ and is
- * not read by weft is logged. */
+/* Reads defaults, then the file in WEFT_CONFIG, then the environment. A failure's reason is in *error.
+ * log.level or log.format from any source, also a later one, sets env->log_level or env->log_format. A
+ * variable that begins with WEFT_ and is not read by weft is logged. */
 enum weft_status weft_config_load(struct weft_env *env, struct weft_config **config_out,
                                   struct weft_error *error);
 void weft_config_free(struct weft_config *config);

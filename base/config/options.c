@@ -111,6 +111,9 @@ const struct weft_option weft_option_table[] = {
 
     CHOICE("log.level", "warn", "error|warn|info|debug|trace",
          "Highest level that is logged to standard error."),
+    CHOICE("log.format", "text", "text|json",
+           "Format of the log: lines of text, or one JSON object in each line with time, level, module, job, "
+           "rank and text."),
     COUNT("events.capacity", "4096", 1, 1 << 24, "Events that each engine's flight recorder keeps."),
     COUNT("recorder.operations", "2000", 1, 1 << 20,
          "Collective operations that the flight recorder keeps, with the ranks they wait for."),

@@ -8,10 +8,13 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/log/log_line.h"
+#include "base/log/log_repeats.h"
 #include "base/weft_assert.h"
 
 #define ALIGNMENT 64
@@ -49,25 +52,49 @@ static void system_free(struct weft_env *env, void *memory)
     free(memory);
 }
 
+/* ---- log ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    struct weft_log_source source;
+    struct weft_log_repeats repeats;
+} lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* One write, so that lines of several threads and processes do not mix. A log that cannot be written is not
+ * an error. The lock is held. */
+static void write_line(void *context, enum weft_log_level level, const char *module, const char *text)
+{
+    const struct weft_env *env = context;
+    struct weft_log_line line = {.level = level, .module = module, .text = text};
+    char out[WEFT_LOG_LINE_BYTES];
+    clock_gettime(CLOCK_REALTIME, &line.time);
+    const size_t bytes = weft_log_line_format(&line, env->log_format, &lines.source, out);
+    int kept = errno;
+    if (write(STDERR_FILENO, out, bytes) < 0) errno = kept;
+}
+
 static void system_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text)
 {
-    struct timespec now;
-    struct tm parts;
-    char day[32], line[1200];
-    clock_gettime(CLOCK_REALTIME, &now);
-    localtime_r(&now.tv_sec, &parts);
-    strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", &parts);
-    int bytes = snprintf(line, sizeof line, "%s.%03ld %s %s: %s\n", day, now.tv_nsec / 1000000,
-                         weft_log_level_name(level), module, text);
-    if (bytes <= 0) return;
-    if (bytes > (int)sizeof line - 1) {
-        bytes = (int)sizeof line - 1;
-        line[bytes - 1] = '\n';
-    }
-    /* One write, so that lines of several threads and processes do not mix. A log that cannot be written is
-     * not an error. */
-    int kept = errno;
-    if (write(STDERR_FILENO, line, (size_t)bytes) < 0) errno = kept;
+    pthread_mutex_lock(&lines.lock);
+    if (weft_log_repeats_add(&lines.repeats, system_now_ns(env), level, module, text, write_line, env))
+        write_line(env, level, module, text);
+    pthread_mutex_unlock(&lines.lock);
+}
+
+void weft_log_source_set(const char *job, const char *role, uint32_t index)
+{
+    pthread_mutex_lock(&lines.lock);
+    snprintf(lines.source.job, sizeof lines.source.job, "%s", job);
+    lines.source.role = role;
+    lines.source.index = index;
+    pthread_mutex_unlock(&lines.lock);
+}
+
+/* The parent may hold the lock, and it writes the counts. */
+static void forget_in_child(void)
+{
+    pthread_mutex_init(&lines.lock, NULL);
+    memset(&lines.repeats, 0, sizeof lines.repeats);
 }
 
 static struct weft_env system_env = {
@@ -85,6 +112,18 @@ static void system_env_setup(void)
     const char *level = getenv("WEFT_LOG_LEVEL");
     /* weft_config_load reports an invalid level */
     if (level) weft_log_level_parse(level, &system_env.log_level);
+    const char *format = getenv("WEFT_LOG_FORMAT");
+    if (format) weft_log_format_parse(format, &system_env.log_format);
+    /* without memory for the handler a child's first line could wait for a lock that the parent held */
+    (void)pthread_atfork(NULL, NULL, forget_in_child);
+}
+
+/* The counts of repeated lines at the end of the process, or of the library. */
+__attribute__((destructor)) static void flush_repeats(void)
+{
+    if (pthread_mutex_trylock(&lines.lock) != 0) return;
+    weft_log_repeats_flush(&lines.repeats, write_line, &system_env);
+    pthread_mutex_unlock(&lines.lock);
 }
 
 struct weft_env *weft_env_system(void)

@@ -29,8 +29,7 @@ static void fill_requests(struct client_engine *engine, uint64_t now_ns)
     const struct client_request *oldest =
         weft_list_first(&engine->open_requests, struct client_request, link);
     report->figures.open_ns = weft_elapsed_ns(oldest->started_ns, now_ns);
-    if (report->figures.open_ns > OLD_NS)
-        client_request_describe(oldest, report->open, sizeof report->open);
+    if (report->figures.open_ns > OLD_NS) client_request_describe(oldest, report->open, sizeof report->open);
 }
 
 /* Net thread. */

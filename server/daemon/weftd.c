@@ -239,6 +239,7 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
 {
     struct interrupt_request request = {.weftd = NULL};
     WEFT_TRY(complete_options(options, &weftd->options, error));
+    weft_log_source_set(weftd->options.job, NULL, 0);
     weftd->wake_fd = weftd->env->virtual_time ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (weftd->wake_fd < 0 && !weftd->env->virtual_time)
         return weft_error_set(error, weft_limit_status("the main loop", errno), "cannot start: %s",

@@ -79,6 +79,7 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     weftd->welcome.proof = (ProtobufCBinaryData){0};
     weftd->joined = true;
     snprintf(weftd->label, sizeof weftd->label, "shard %u", welcome->index);
+    weft_log_source_set(weftd->options.job, "shard", welcome->index);
     enum weft_status status = weftd_report_start(weftd);
     if (status != WEFT_OK) weftd_fail(weftd, status, "no memory for the timer of reports");
     else if (weftd_engines_start(weftd, &error) != WEFT_OK)

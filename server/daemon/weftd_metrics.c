@@ -169,6 +169,12 @@ static void write_process(struct weftd *weftd, struct weftd_page *page)
     write_head(page, "weft_uptime_seconds", "gauge", "Time since this process started.");
     weftd_page_print(page, "weft_uptime_seconds %.3f\n",
                      (double)(weft_now_ns(weftd->env) - weftd->started_ns) / 1e9);
+    write_head(page, "weft_log_messages_total", "counter",
+               "Log lines of this process up to its log level, counted ones too.");
+    for (unsigned level = 0; level < WEFT_LOG_LEVELS; level++)
+        weftd_page_print(page, "weft_log_messages_total{level=\"%s\"} %llu\n",
+                         weft_log_level_name((enum weft_log_level)level),
+                         (unsigned long long)weft_log_count((enum weft_log_level)level));
     if (!weftd_process_usage(&usage)) return;
     write_head(page, "process_cpu_seconds_total", "counter", "User and system time of all threads.");
     weftd_page_print(page, "process_cpu_seconds_total %.2f\n", usage.cpu_seconds);

@@ -188,6 +188,7 @@ static int parse(struct run *run, int argc, char **argv)
     else snprintf(run->job, sizeof run->job, "run-%d-%08x", (int)getpid(), random);
     if (log_dir) snprintf(run->log_dir, sizeof run->log_dir, "%s", log_dir);
     else snprintf(run->log_dir, sizeof run->log_dir, "weft-logs/%s", run->job);
+    weft_log_source_set(run->job, NULL, 0);
     return -1;
 }
 
