@@ -62,14 +62,6 @@ static enum weft_status check_groups(struct weft_session *session, const struct 
                                 "step_begin: group_weight_decay[%u] is %g; it must be zero or positive",
                                 group, (double)decay);
     }
-    struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (options->group_count > 0 && tensor->group >= options->group_count)
-            return client_error(session, WEFT_ERR_INVALID,
-                                "step_begin: tensor '%s' is in parameter group %u, and group_count is %u",
-                                tensor->name, tensor->group, options->group_count);
-    }
     return WEFT_OK;
 }
 
@@ -106,12 +98,12 @@ static uint32_t hash_parameters(const struct weft_session *session, const struct
     const float numbers[] = {step->loss_scale, step->clip_norm};
     if (options->group_count == 0 && step->loss_scale == 1.0f && step->clip_norm == 0) return 0;
     uint64_t hash = weft_fnv_bytes(WEFT_FNV_BASIS, numbers, sizeof numbers);
-    if (step->has_groups) hash = weft_fnv_bytes(hash, options->group_lr, bytes);
+    if (bytes > 0) hash = weft_fnv_bytes(hash, options->group_lr, bytes);
     if (step->has_decays) hash = weft_fnv_bytes(hash, options->group_weight_decay, bytes);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (step->has_groups) hash = weft_fnv_bytes(hash, &tensor->group, sizeof tensor->group);
+        if (bytes > 0) hash = weft_fnv_bytes(hash, &tensor->group, sizeof tensor->group);
     }
     return (uint32_t)(hash >> 33) | 1u;
 }
@@ -124,13 +116,14 @@ void client_step_options_apply(struct weft_session *session, const struct weft_s
     step->loss_scale = options->loss_scale != 0 ? options->loss_scale : 1.0f;
     step->clip_norm = options->clip_norm;
     step->norm_out = options->norm_out;
-    step->has_groups = options->group_count > 0;
-    step->has_decays = step->has_groups && options->group_weight_decay;
+    step->group_count = options->group_count;
+    step->has_decays = options->group_count > 0 && options->group_weight_decay;
     step->skips = false;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (step->has_groups) tensor->group_lr = options->group_lr[tensor->group];
+        if (tensor->group >= options->group_count) continue;
+        tensor->group_lr = options->group_lr[tensor->group];
         if (step->has_decays) tensor->group_decay = options->group_weight_decay[tensor->group];
     }
     step->mine = (struct client_step_record){.step = options->step,

@@ -27,7 +27,8 @@ struct client_step {
                                         * read it */
     uint64_t number;                   /* of the open step, else of the last one */
     float lr, weight;
-    bool has_groups, has_decays;       /* tensors have group_lr, group_decay of their own (tensor.h) */
+    uint32_t group_count;              /* > 0: tensors have a group_lr (tensor.h) */
+    bool has_decays;                   /* and a group_decay */
     float loss_scale;                  /* a power of two */
     float clip_norm;                   /* 0: gradients are not clipped */
     double *norm_out;                  /* the caller's; NULL: none */

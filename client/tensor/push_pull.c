@@ -32,6 +32,10 @@ static enum weft_status check_update(struct weft_tensor *tensor, const char *cal
     struct weft_session *session = tensor->session;
     const struct client_step *step = &session->step;
     const char *option = step->clip_norm > 0 ? "clip_norm" : "group_weight_decay";
+    if (step->group_count > 0 && tensor->group >= step->group_count)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "%s of tensor '%s', which is in parameter group %u; the step's group_count is %u",
+                            call, tensor->name, tensor->group, step->group_count);
     if (step->clip_norm <= 0 && !step->has_decays) return WEFT_OK;
     if (tensor->mode == WEFT_MODE_SERVER &&
         (step->clip_norm > 0 || !client_tensor_has_local_optimizer(tensor)))
@@ -168,7 +172,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         tensor->skipped_step = 0;
         tensor->step_before = tensor->last_step;
         tensor->op.step = tensor->last_step = session->step.number;
-        tensor->op.lr = session->step.has_groups ? tensor->group_lr : session->step.lr;
+        tensor->op.lr = session->step.group_count > 0 ? tensor->group_lr : session->step.lr;
         tensor->op.weight = session->step.weight;
         tensor->op.factor = contribution_factor(tensor);
         tensor->op.has_decay = session->step.has_decays;

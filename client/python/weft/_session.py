@@ -87,6 +87,7 @@ class Session:
         self._memory = weakref.WeakSet()
         self._readers = weakref.WeakKeyDictionary()
         self._prefixes = {}  # kind: number of prefixes made
+        self._norm = None  # "double *": the global norm of the open step, or of the last one
         atexit.register(self.finalize)
 
     def _check(self, status):
@@ -386,14 +387,14 @@ class Session:
         return f"{kind}{number}/"
 
     def declare(self, name, shape, dtype="f32", *, mode=None, codec=None, optimizer=None, chunk_bytes=0,
-                skip_nonfinite=False):  # fmt: skip
+                skip_nonfinite=False, group=0):  # fmt: skip
         """Make a Tensor. Collective: all ranks declare the same tensors in the same order, outside a step; blocks.
 
         shape: int or ints; mode: "server" or "all_reduce", default by the job; codec: "bf16", "powersgd:rank=4",
         "topk:ratio=0.01", "auto", ...; optimizer: "adamw:weight_decay=0.01", ..., default "none": push_pull returns
-        the mean gradient. See struct weft_tensor_options.
+        the mean gradient; group: index of the parameter group. See struct weft_tensor_options.
         """
-        return declare(self, Tensor, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite)
+        return declare(self, Tensor, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group)
 
     def outer_steps(self, weights, *, every=100, fragments=1, overlap=0, codec=None, optimizer=None, lr=0.0, saved=None):
         """Return OuterSteps: each rank trains `weights` alone, and the ranks exchange them every `every` steps.
@@ -417,29 +418,52 @@ class Session:
         """The number of the next step; inside a step, of that step."""
         return lib.weft_step_next(self._c)
 
-    def step_begin(self, lr=1.0, *, weight=1.0, number=None):
-        """Open a step and return its number; `step` is the same as a `with` block. Call step_end behind it."""
+    def step_begin(self, lr=1.0, *, weight=1.0, number=None, group_lr=None, group_weight_decay=None, loss_scale=1.0,
+                   clip_norm=0.0, skip=False):  # fmt: skip
+        """Open a step and return its number; `step` is the same as a `with` block. Call step_end behind it.
+
+        group_lr, group_weight_decay: a sequence by parameter group. loss_scale: a power of two, the scale of the
+        gradients. clip_norm: limit of the global norm, which `grad_norm` has after the step; math.inf measures only.
+        skip: this rank has no usable gradient, so all ranks skip the step. See struct weft_step_options.
+        """
         options = ffi.new("struct weft_step_options *")
         options.size = ffi.sizeof("struct weft_step_options")
         options.step = self.step_next if number is None else number
-        options.lr, options.weight = lr, weight
+        options.lr, options.weight, options.loss_scale, options.skip = lr, weight, loss_scale, skip
+        keep = []
+        for field, values in (("group_lr", group_lr), ("group_weight_decay", group_weight_decay)):
+            if values is not None:
+                keep.append(ffi.new("float[]", list(values)))
+                options.group_count = len(keep[-1])
+                setattr(options, field, keep[-1])
+        norm = None
+        if clip_norm:
+            norm = options.norm_out = ffi.new("double *")
+            options.clip_norm = clip_norm
         self._check(lib.weft_step_begin_with(self._c, options))
+        self._norm = norm
         return options.step
+
+    @property
+    def grad_norm(self):
+        """Global norm of the mean gradients of the last step with clip_norm, before clipping; None without."""
+        return None if self._norm is None else self._norm[0]
 
     def step_end(self):
         """End the open step: wait for all its requests. Blocks. Raises StepSkipped, Mismatch, Diverged, Shrunk, Grew."""
         self._check(lib.weft_step_end(self._c))
 
     @contextlib.contextmanager
-    def step(self, lr=1.0, *, weight=1.0, number=None):
+    def step(self, lr=1.0, **options):
         """Open a step for the `with` block and end it behind it; yields the step's number.
 
-        lr: learning rate, equal on all ranks. weight: sample weight of this rank. The end of the block waits for
+        lr: learning rate, equal on all ranks; options: those of step_begin, such as weight, the sample weight of
+        this rank. The end of the block waits for
         all requests of the step and raises what step_end raises. Where a peer is lost inside the block, the end of
         the step decides which exception is raised. After any other exception the step stays open, and the session
         cannot begin another.
         """
-        made = self.step_begin(lr, weight=weight, number=number)
+        made = self.step_begin(lr, **options)
         try:
             yield made
         except PeerLost as lost:

@@ -325,12 +325,15 @@ static void refused(struct crowd *crowd, struct weft_session *session, uint32_t 
     float grad[8] = {0}, out[8] = {0};
     char name[16];
     double norm;
-#define BEGIN(...) weft_step_begin_with(session, WEFT_STEP(.step = 1, .lr = 1, .weight = 1, __VA_ARGS__))
+#define BEGIN(...) \
+    weft_step_begin_with(session, \
+                         WEFT_STEP(.step = weft_step_next(session), .lr = 1, .weight = 1, __VA_ARGS__))
     CROWD_REFUSED(crowd, session, BEGIN(.skip = true), WEFT_ERR_UNSUPPORTED, "skip needs all tensors");
     matrix_options(&options, name, 0, 2, 4, "dense");
     options.optimizer = "sgd";
     options.group = 1;
     CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    CROWD_OK(crowd, session, weft_tensor_init(tensor, out));
     matrix_options(&options, name, 1, 2, 4, "dense");
     options.optimizer = "ftrl";
     CROWD_OK(crowd, session, weft_declare(session, &options, &ftrl));
@@ -348,8 +351,10 @@ static void refused(struct crowd *crowd, struct weft_session *session, uint32_t 
                   "group_lr[2] is nan");
     CROWD_REFUSED(crowd, session, BEGIN(.group_count = 2, .group_lr = lr, .group_weight_decay = decay),
                   WEFT_ERR_INVALID, "group_weight_decay[1] is -1");
-    CROWD_REFUSED(crowd, session, BEGIN(.group_count = 1, .group_lr = lr), WEFT_ERR_INVALID,
-                  "tensor 't0' is in parameter group 1, and group_count is 1");
+    CROWD_OK(crowd, session, BEGIN(.group_count = 1, .group_lr = lr));
+    CROWD_REFUSED(crowd, session, weft_push_pull(tensor, grad, out, &request), WEFT_ERR_INVALID,
+                  "tensor 't0', which is in parameter group 1; the step's group_count is 1");
+    CROWD_OK(crowd, session, weft_step_end(session));
     const float both[2] = {0.5f, 0.5f};
     CROWD_OK(crowd, session,
              BEGIN(.group_count = 2, .group_lr = lr, .group_weight_decay = both, .loss_scale = 2));
@@ -360,9 +365,7 @@ static void refused(struct crowd *crowd, struct weft_session *session, uint32_t 
     CROWD_OK(crowd, session, weft_step_end(session));
     /* Ranks that differ: the session ends. */
     const float other[2] = {1, rank == 1 ? 2 : 1};
-    CROWD_OK(crowd, session,
-             weft_step_begin_with(
-                 session, WEFT_STEP(.step = 2, .lr = 1, .weight = 1, .group_count = 2, .group_lr = other)));
+    CROWD_OK(crowd, session, BEGIN(.group_count = 2, .group_lr = other));
     CROWD_REFUSED(crowd, session, weft_step_end(session), WEFT_ERR_MISMATCH,
                   "different loss_scale, clip_norm, group_lr");
 #undef BEGIN

@@ -15,10 +15,10 @@ class GradientExchange:
     order of that step then holds for the later ones.
 
     push(index, parameter) starts the exchange of a gradient. missing(index, parameter) contributes for a parameter
-    without one. lr() is the learning rate of a step that begins.
+    without one. step_options() are keywords of Session.step_begin for a step that begins.
     """
 
-    def __init__(self, session, named_parameters, declare, push, missing, accumulate, lr=lambda: 1.0):
+    def __init__(self, session, named_parameters, declare, push, missing, accumulate, step_options=dict):
         self.session, self.push, self.missing, self.accumulate = session, push, missing, accumulate
         self.parameters = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
         names = [name for name, _ in self.parameters]
@@ -26,7 +26,7 @@ class GradientExchange:
             raise ValueError("the optimizer needs at least one parameter, and parameters need different names")
         self.tensors = [declare(name, parameter) for name, parameter in self.parameters]
         self._forget()
-        self.lr, self.sample_weight, self.suspended = lr, 1.0, False
+        self.step_options, self.sample_weight, self.suspended = step_options, 1.0, False
         self._lock = threading.Lock()
         self._readiness = []
         self._reset()
@@ -35,7 +35,7 @@ class GradientExchange:
 
     def _reset(self):
         self.ready, self.requests = set(), {}
-        self.position, self.begun, self.lost = 0, False, None
+        self.position, self.begun, self.lost, self.skips = 0, False, None, False
         self.passes = [0] * len(self.parameters)
 
     def _hook(self, index):
@@ -59,8 +59,14 @@ class GradientExchange:
 
     def _begin(self):
         if not self.begun:
-            self.session.step_begin(self.lr(), weight=self.sample_weight)
+            self.session.step_begin(weight=self.sample_weight, skip=self.skips, **self.step_options())
             self.begun = True
+
+    def skip(self):
+        """This rank has no gradient for the step: all ranks skip it. Raises WrongState where gradients are under way."""
+        if self.begun:
+            raise weft.WrongState("skip_step: gradients are under way; call it instead of the backward pass")
+        self.skips = True
 
     def _advance(self):
         """Push the gradients whose predecessors in the order are pushed.

@@ -6,6 +6,7 @@ import torch
 
 import weft
 
+from . import _groups
 from ._exchange import GradientExchange, contiguous
 from ._tensors import bytes_to_tensor, codec_of, tensor_to_bytes
 
@@ -102,8 +103,15 @@ class DistributedOptimizer:
                 parameter.grad = None
         self._synchronized = True
 
+    def skip_step(self):
+        """Call it instead of backward() where this rank has no usable gradient: no rank takes the step.
+
+        All ranks call step() as ever, and `skipped` is True. Needs all tensors of the job in all-reduce mode.
+        """
+        self._exchange.skip()
+
     def _refuse_missing(self):
-        if self._find_unused:
+        if self._find_unused or self._exchange.skips:
             return
         parameters, ready = self._exchange.parameters, self._exchange.ready
         names = [name for index, (name, _) in enumerate(parameters) if index not in ready]
@@ -163,6 +171,15 @@ def _load_residuals(exchange, residuals):
             tensor.load_residual(tensor_to_bytes(residuals[name]))
 
 
+def _check_parameters(named):
+    for name, parameter in named:
+        if parameter.dtype != torch.float32 or not parameter.data.is_contiguous() or parameter.device.type != "cpu":
+            raise weft.Unsupported(
+                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; weft.torch.Optimizer updates contiguous "
+                "float32 parameters in host memory; use DistributedOptimizer"
+            )
+
+
 class Optimizer(torch.optim.Optimizer):
     """weft's optimizer: weights live and update on the shards, or on every rank in all-reduce mode.
 
@@ -170,55 +187,67 @@ class Optimizer(torch.optim.Optimizer):
         loss.backward()
         optimizer.step()                    # parameters hold the new weights
 
-    rule: a rule of weft_tensor_options.optimizer, or a function (name, parameter) -> rule, for example without weight
-    decay for biases. mode: "server", "all_reduce", default by the job. codec, accumulate, no_sync: as in
-    DistributedOptimizer. A parameter without a gradient on this rank contributes zeros. Make the optimizer before
-    the session's first step: the step's number is the number of updates in Adam's bias correction.
+    named_parameters: pairs (name, parameter), or parameter groups: dicts with "params", such pairs, and "lr" or
+    "weight_decay" of the group. rule: a rule of weft_tensor_options.optimizer, or a function (name, parameter) ->
+    rule. mode: "server", "all_reduce", default by the job. codec, accumulate, no_sync: as in DistributedOptimizer. A
+    parameter without a gradient on this rank contributes zeros. Make the optimizer before the session's first step:
+    the step's number is the number of updates in Adam's bias correction.
 
-    The learning rate is param_groups[0]["lr"], so torch's schedulers work; all groups have one learning rate. A new
-    weight may be written as soon as its gradient is accumulated. Parameters are f32 in host memory.
+    Each step takes "lr" and "weight_decay" of param_groups, so torch's schedulers work. In server mode the shards keep
+    the weight decay with which the optimizer was made. A new weight may be written as soon as its gradient is
+    accumulated. Parameters are f32 in host memory.
 
-    scaler: a torch.amp.GradScaler whose scale(loss) the backward pass uses; gradients are unscaled before they are
-    sent, a step that is not finite is skipped on all ranks, and step() updates the scale. Clipping by the global
-    norm needs the mean gradients before the update: use DistributedOptimizer.
+    scaler: a torch.amp.GradScaler whose scale(loss) the backward pass uses; weights and residuals see unscaled
+    gradients, a step that is not finite is skipped on all ranks, and step() updates the scale. clip_norm: limit of the
+    global norm of the mean gradients, an attribute, in all-reduce mode; `grad_norm` is the norm of the last step.
     """
 
     def __init__(self, named_parameters, rule, lr, *, mode=None, codec=None, accumulate=1, skip_nonfinite=False,
-                 scaler=None, prefix=None, session=None):  # fmt: skip
+                 scaler=None, clip_norm=None, prefix=None, session=None):  # fmt: skip
         self._session, self._scaler, self._good_steps, self.skipped = session or weft.session(), scaler, 0, False
-        named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
-        for name, parameter in named:
-            if parameter.dtype != torch.float32 or not parameter.data.is_contiguous() or parameter.device.type != "cpu":
-                raise weft.Unsupported(
-                    f"parameter {name!r} is {parameter.dtype} on {parameter.device}; weft.torch.Optimizer updates contiguous "
-                    "float32 parameters in host memory; use DistributedOptimizer"
-                )
+        self.clip_norm, self._loss_scale = clip_norm, 1.0
+        groups = _groups.split(named_parameters, lr)
+        named = [pair for _, pairs in groups for pair in pairs]
+        _check_parameters(named)
         if self._session.step_next != 1:
             raise weft.WrongState(
                 "weft.torch.Optimizer is made before the session's first step: the step's number is the number of updates in "
                 "the rules adam, adamw and lamb; use DistributedOptimizer for a model that is made later"
             )
-        super().__init__([parameter for _, parameter in named], {"lr": lr})
+        if clip_norm and (mode or ("server" if self._session.shards else "")) == "server":
+            raise weft.Unsupported('clip_norm needs the means of all gradients before an update, and the shards update each '
+                                   'tensor alone; pass mode="all_reduce"')  # fmt: skip
+        for options, _ in groups:
+            options.setdefault("weight_decay", None if callable(rule) else _groups.decay_of(rule))
+        self._decays = [options["weight_decay"] for options, _ in groups]
+        super().__init__(
+            [{**options, "params": [parameter for _, parameter in pairs]} for options, pairs in groups], {"lr": lr}
+        )
         prefix = self._session._prefix("optimizer") if prefix is None else prefix
+        group_of = {name: index for index, (_, pairs) in enumerate(groups) for name, _ in pairs}
 
         def declare(name, parameter):
             text = rule(name, parameter) if callable(rule) else rule
+            group = group_of[name]
+            if text.partition(":")[0] != "ftrl" or self._decays[group]:
+                text = _groups.with_decay(text, self._decays[group])
             tensor = self._session.declare(prefix + name, tuple(parameter.shape) or (1,), mode=mode, optimizer=text,
-                                           codec=codec_of(codec, name, parameter),
+                                           codec=codec_of(codec, name, parameter), group=group,
                                            skip_nonfinite=skip_nonfinite or scaler is not None)  # fmt: skip
             tensor.init(parameter.data)
             return tensor
 
         self._exchange = GradientExchange(self._session, named, declare, self._push, self._missing, accumulate,
-                                          self._learning_rate)  # fmt: skip
+                                          self._step_options)  # fmt: skip
 
     no_sync = DistributedOptimizer.no_sync
     close = DistributedOptimizer.close
+    skip_step = DistributedOptimizer.skip_step
     sample_weight = DistributedOptimizer.sample_weight
 
     def _push(self, index, parameter):
         gradient = contiguous(parameter.grad)
-        if self._scaler is not None:
+        if self._scaler is not None and self._loss_scale == 1.0:
             gradient = gradient.mul_(1 / self._scaler.get_scale())
         return self._exchange.tensors[index].push_pull(gradient, parameter.data)
 
@@ -237,12 +266,27 @@ class Optimizer(torch.optim.Optimizer):
         if self._scaler is not None:
             self._update_scale()
 
-    def _learning_rate(self):
-        rates = {group["lr"] for group in self.param_groups}
-        if len(rates) != 1:
-            raise weft.Unsupported(f"parameter groups have learning rates {sorted(rates)}; weft.torch.Optimizer has one; "
-                                   "use DistributedOptimizer")  # fmt: skip
-        return rates.pop()
+    def _step_options(self):
+        """Keywords of Session.step_begin: what the parameter groups and the scaler have now."""
+        groups = self.param_groups
+        options = {"lr": groups[0]["lr"], "group_lr": [group["lr"] for group in groups]}
+        decays = [group["weight_decay"] for group in groups]
+        if decays != self._decays:
+            if None in decays:
+                raise weft.Unsupported("the weight decay of a parameter group has changed, and another group has none; "
+                                       "give every group a weight_decay")  # fmt: skip
+            options["group_weight_decay"] = decays
+        if self.clip_norm:
+            options["clip_norm"] = self.clip_norm
+        self._loss_scale = 1.0
+        if self._scaler is not None and _groups.is_power_of_two(self._scaler.get_scale()):
+            self._loss_scale = self._scaler.get_scale()
+        return {**options, "loss_scale": self._loss_scale}
+
+    @property
+    def grad_norm(self):
+        """Global norm of the mean gradients of the last step with clip_norm, before clipping; None without."""
+        return self._session.grad_norm
 
     def _update_scale(self):
         """GradScaler's rule: back off after a skipped step, grow after growth_interval good ones."""
