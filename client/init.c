@@ -236,6 +236,7 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
 static void leave(struct weft_session *session)
 {
     uint64_t until_ns = client_deadline(session, FINALIZE_NS);
+    client_delivery_finish(session, until_ns);
     uint32_t open = atomic_load(&session->open_requests);
     client_call_group_cancel(session, WEFT_ERR_CLOSED, "weft_finalize was called before weft_group_end");
     /* A transport must not use closed descriptors: UCX would end the process. The coordinator reports this

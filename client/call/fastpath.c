@@ -122,12 +122,12 @@ static enum weft_status complete_inline(struct client_request *request)
 
 static uint64_t begin_exposed(const struct weft_session *session)
 {
-    return session->step.open ? weft_now_ns(session->env) : 0;
+    return client_step_is_unfinished(&session->step) ? weft_now_ns(session->env) : 0;
 }
 
 static void end_exposed(struct weft_session *session, uint64_t began_ns)
 {
-    if (session->step.open) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
+    if (began_ns) atomic_fetch_add(&session->step.exposed_ns, weft_now_ns(session->env) - began_ns);
 }
 
 /* The caller owns the loop. */

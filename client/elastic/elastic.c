@@ -8,6 +8,7 @@ void client_elastic_init(struct weft_session *session, struct client_elastic *el
     session->elastic = elastic;
     session->ops.epoch_ends = client_leave_epoch;
     session->ops.newcomer_waits = client_newcomer_announced;
+    session->ops.deliver = client_step_deliver;
 }
 
 void client_elastic_free(struct weft_session *session)

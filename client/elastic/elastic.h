@@ -27,6 +27,10 @@ void client_newcomer_announced(struct weft_session *session, uint32_t epoch, con
 enum weft_status client_shrink(struct weft_session *session, uint64_t committed, uint64_t *committed_out);
 /* Caller's thread: reads the members of the new epoch, and lets the engine make their group. */
 enum weft_status client_enter_epoch(struct weft_session *session, uint64_t until_ns);
+/* Caller's thread: completes the step whose results are still arriving (step.c). */
+enum weft_status client_step_deliver(struct weft_session *session);
+/* weft_finalize: waits for results that are still arriving, until the deadline at most. */
+void client_delivery_finish(struct weft_session *session, uint64_t until_ns);
 /* Caller's thread: largest step count of a codec of this rank. After ranks have joined, all ranks count on
  * from the largest count of all (epoch_change.codec_steps), because some codecs draw random numbers by it. */
 uint64_t client_codecs_steps_max(struct weft_session *session);

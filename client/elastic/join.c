@@ -76,6 +76,7 @@ static enum weft_status check_join(struct weft_session *session)
     if (session->step.open)
         return client_error(session, WEFT_ERR_STATE, "join: step %llu is open; call weft_step_end first",
                             (unsigned long long)session->step.number);
+    WEFT_TRY(client_deliver(session));
     if (atomic_load(&session->open_requests) > 0 || client_call_group_is_open(session))
         return client_error(session, WEFT_ERR_BUSY, "join: %u operations of this rank have not ended",
                             atomic_load(&session->open_requests));

@@ -127,8 +127,8 @@ static enum weft_status send_shrink(struct weft_session *session, uint32_t epoch
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     shrink.epoch = epoch;
     shrink.committed = committed;
-    /* including the open step, which may be good */
-    shrink.codec_steps = client_codecs_steps_max(session) + session->step.open;
+    /* including the unfinished step, which may be good */
+    shrink.codec_steps = client_codecs_steps_max(session) + client_step_is_unfinished(&session->step);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRINK;
     message.shrink = &shrink;
     return client_control_send(session, &message);

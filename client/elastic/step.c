@@ -7,7 +7,10 @@
  *
  * step_end waits for all requests of the step, then commits the codecs' state. On an error it abandons that
  * state. If a mean is not finite, step_end skips the step: it restores what the step updated, and the next
- * step has the same number (skip_nonfinite.c). */
+ * step has the same number (skip_nonfinite.c).
+ *
+ *     deliver_late   step_end waits for collectives only -> results arrive, weft_tensor_wait
+ *                    -> step_wait, step_begin or a call between steps: the rest of step_end */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -166,6 +169,7 @@ static enum weft_status exchange_records(struct weft_session *session)
 static enum weft_status begin(struct weft_session *session, const struct weft_step_options *begun)
 {
     WEFT_TRY(client_step_options_check(session, begun));
+    WEFT_TRY(client_deliver(session));
     /* the change was found between two steps */
     if (client_is_leaving_epoch(session) || session->epoch_change.growth_unreported ||
         session->epoch_change.shrink_unreported)
@@ -176,6 +180,7 @@ static enum weft_status begin(struct weft_session *session, const struct weft_st
         return session->is_elastic && client_failed(session) >= 0 && client_is_leaving_epoch(session)
                    ? weft_shrink(session)
                    : tuner_status;
+    step->deliver_late = begun->deliver_late;
     step->recorded = session->tensors->reduce_count > 0 || session->tensors->codec_tuner.count > 0;
     step->records_agree = step->compared = false;
     client_step_options_apply(session, begun);
@@ -225,11 +230,28 @@ static bool all_completed_or_failed(void *context)
     return all_completed(session) || client_failed(session) < 0;
 }
 
-/* Waits for all requests of the session. In a failed session they complete when their buffers are free. */
-static enum weft_status wait_requests(struct weft_session *session)
+static bool only_results_are_open(void *context)
+{
+    struct weft_session *session = context;
+    return atomic_load(&session->open_requests) <= atomic_load(&session->step.open_deliveries) ||
+           client_failed(session) < 0;
+}
+
+/* Calls that were made after weft_step_end go on, unless the membership ends. */
+static bool all_delivered(void *context)
+{
+    struct weft_session *session = context;
+    if (client_is_leaving_epoch(session)) return all_completed_or_failed(session);
+    return (atomic_load(&session->step.open_deliveries) == 0 && client_compare_pushed_has_ended(session)) ||
+           client_failed(session) < 0;
+}
+
+/* Waits for requests until the condition holds. In a failed session all complete when their buffers are
+ * free. */
+static enum weft_status wait_requests(struct weft_session *session, client_condition_fn condition)
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS);
-    if (client_wait_for(session, all_completed_or_failed, session, until_ns) < 0)
+    if (client_wait_for(session, condition, session, until_ns) < 0)
         return client_error(session, WEFT_ERR_DEADLINE,
                             "step_end of step %llu: %u operations are still running after %.1f s",
                             (unsigned long long)session->step.number, atomic_load(&session->open_requests),
@@ -325,6 +347,7 @@ enum weft_status weft_shrink(struct weft_session *session)
     if (session->step.open)
         return client_error(session, WEFT_ERR_STATE, "shrink: step %llu is open; weft_step_end does that",
                             (unsigned long long)session->step.number);
+    WEFT_TRY(client_deliver(session));
     if (!client_is_leaving_epoch(session))
         return session->epoch_change.growth_unreported || session->epoch_change.shrink_unreported
                    ? report_membership(session, session->step.number + 1)
@@ -334,26 +357,12 @@ enum weft_status weft_shrink(struct weft_session *session)
     return report_membership(session, session->step.number + 1);
 }
 
-enum weft_status weft_step_end(struct weft_session *session)
+/* Waits until the condition holds, then agrees on the step with the other ranks and closes it. */
+static enum weft_status complete_step(struct weft_session *session, enum weft_status status,
+                                      client_condition_fn condition)
 {
-    WEFT_DEFAULT_FLOATS;
-    if (!session) return client_null_argument("step_end", "session");
     struct client_step *step = &session->step;
-    if (!step->open) {
-        WEFT_TRY(client_usable(session));
-        return client_error(session, WEFT_ERR_STATE, "step_end without step_begin");
-    }
-    if (client_call_group_is_open(session))
-        return client_error(session, WEFT_ERR_STATE,
-                            "step_end inside a group of calls; call weft_group_end first");
-    enum weft_status status = client_usable(session);
-    client_push_order_step_ends(session);
-    if (status == WEFT_OK && !step->compared) {
-        status = client_compare_pushed(session);
-        if (status == WEFT_ERR_NO_MEMORY) return status;
-        step->compared = status == WEFT_OK;
-    }
-    if (status != WEFT_ERR_FORKED) status = wait_requests(session);
+    if (status != WEFT_ERR_FORKED) status = wait_requests(session, condition);
     if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);
     if (status == WEFT_OK) status = client_compare_pushed_result(session);
     if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
@@ -375,7 +384,7 @@ enum weft_status weft_step_end(struct weft_session *session)
     }
     client_backup_close(session, repeats);
     if (session->is_elastic && client_failed(session) >= 0) client_codecs_set_membership(session);
-    step->open = false;
+    step->open = step->is_delivering = false;
     atomic_store(&session->straggler_time.is_enabled, false);
     if (repeats || skipped) step->number--;
     if (status == WEFT_OK) {
@@ -389,4 +398,56 @@ enum weft_status weft_step_end(struct weft_session *session)
         client_codec_tuner_step_end(session, step_ns, step->exposed_ns);
     }
     return status;
+}
+
+enum weft_status weft_step_end(struct weft_session *session)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!session) return client_null_argument("step_end", "session");
+    struct client_step *step = &session->step;
+    if (!step->open) {
+        WEFT_TRY(client_usable(session));
+        return client_error(session, WEFT_ERR_STATE, "step_end without step_begin");
+    }
+    if (client_call_group_is_open(session))
+        return client_error(session, WEFT_ERR_STATE,
+                            "step_end inside a group of calls; call weft_group_end first");
+    enum weft_status status = client_usable(session);
+    client_push_order_step_ends(session);
+    /* Collectives first: the comparison of a late step is queued behind its all-reduces. */
+    const bool late = step->deliver_late && status == WEFT_OK;
+    if (late) status = wait_requests(session, only_results_are_open);
+    if (status == WEFT_OK && !step->compared) {
+        status = client_compare_pushed(session, late);
+        if (status == WEFT_ERR_NO_MEMORY) return status;
+        step->compared = status == WEFT_OK;
+    }
+    if (late && status == WEFT_OK) {
+        step->is_delivering = true;
+        step->open = false;
+        return WEFT_OK;
+    }
+    if (late && status == WEFT_ERR_DEADLINE) return status;
+    return complete_step(session, status, all_completed_or_failed);
+}
+
+enum weft_status client_step_deliver(struct weft_session *session)
+{
+    if (client_call_group_is_open(session))
+        return client_error(session, WEFT_ERR_STATE,
+                            "step %llu is not delivered, and a group of calls is open; call weft_group_end "
+                            "first",
+                            (unsigned long long)session->step.number);
+    return complete_step(session, client_usable(session), all_delivered);
+}
+
+enum weft_status weft_step_wait(struct weft_session *session)
+{
+    WEFT_DEFAULT_FLOATS;
+    if (!session) return client_null_argument("step_wait", "session");
+    WEFT_TRY(client_usable(session));
+    if (session->step.open)
+        return client_error(session, WEFT_ERR_STATE, "step_wait: step %llu is open; call weft_step_end first",
+                            (unsigned long long)session->step.number);
+    return client_deliver(session);
 }

@@ -6,7 +6,8 @@
  *
  * Without the first exchange, a tensor that one rank left out would fail at the deadline only, since the
  * shard waits for it. It is posted before weft_step_end waits, so it fails the step while that operation is
- * open. An elastic job has the vote of step.c instead, which mismatches in the same way.
+ * open. In a step with deliver_late the engine waits instead. An elastic job has the vote of step.c instead,
+ * which mismatches in the same way.
  *
  * Weights are those that the last push_pull of a tensor with an optimiser wrote to host memory. The hash
  * (proto/hash.h) finds faulty hardware, another library, or a write into the weights, in every mode. */
@@ -89,6 +90,7 @@ static void on_pushed(struct client_group_op *op, enum weft_status status, const
     struct client_request *request = weft_container_of(op, struct client_request, op);
     struct weft_session *session = request->session;
     char difference[480];
+    session->step.after_reductions = NULL;
     if (session->engine->failed) {
         client_request_complete(request, session->engine->failed, session->engine->failed_text);
         return;
@@ -117,9 +119,29 @@ static enum weft_status post_pushed(struct client_group_op *op, struct weft_erro
     return weft_coll_post(session->engine->group, &args, client_engine_group_op_done, op, &op->coll, error);
 }
 
+static void reductions_have_completed(struct weft_command *command)
+{
+    struct client_compare *compare = weft_container_of(command, struct client_compare, when_reduced);
+    struct client_request *request = client_request_of(&compare->request);
+    if (client_compare_pushed_has_ended(request->session)) return; /* the session has failed */
+    request->op.ready = true;
+    client_engine_pump_group(request->session);
+}
+
+/* An all-reduce that another rank left out must match this exchange of that rank, so that the error names it:
+ * a late exchange is queued, and starts when the all-reduces of this rank have completed. */
 static void start_pushed(struct weft_command *command)
 {
-    client_request_queue(weft_container_of(command, struct client_request, command), post_pushed, on_pushed);
+    struct client_request *request = weft_container_of(command, struct client_request, command);
+    struct weft_session *session = request->session;
+    struct client_compare *compare = &session->elastic->compare;
+    if (!client_request_begin(request)) return;
+    request->op.ready = !compare->late || atomic_load(&session->step.open_reductions) == 0;
+    request->op.post = post_pushed;
+    request->op.done = on_pushed;
+    compare->when_reduced.fn = reductions_have_completed;
+    if (!request->op.ready) session->step.after_reductions = &compare->when_reduced;
+    client_engine_queue_group_op(session, &request->op);
 }
 
 static void set_bits(struct weft_session *session)
@@ -147,15 +169,15 @@ static bool reductions_completed(void *context)
     return true;
 }
 
-enum weft_status client_compare_pushed(struct weft_session *session)
+enum weft_status client_compare_pushed(struct weft_session *session, bool late)
 {
     struct client_request *request;
     if (session->tensors->count == 0 || session->ranks == 1 || session->is_elastic) return WEFT_OK;
     WEFT_TRY(reserve(session, (session->tensors->count + WORD_BITS - 1) / WORD_BITS));
-    /* An all-reduce that another rank left out must match this exchange of that rank, so that the error names
-     * it. */
+    session->elastic->compare.late = late;
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
-    if (client_wait_for(session, reductions_completed, session, until_ns) < 0) return WEFT_ERR_DEADLINE;
+    if (!late && client_wait_for(session, reductions_completed, session, until_ns) < 0)
+        return WEFT_ERR_DEADLINE;
     WEFT_TRY(client_usable(session));
     WEFT_TRY(client_request_claim(session, "step_end", &session->elastic->compare.request, &request));
     set_bits(session);
@@ -164,6 +186,12 @@ enum weft_status client_compare_pushed(struct weft_session *session)
     request->count = session->elastic->compare.words;
     client_request_post(request, start_pushed);
     return WEFT_OK;
+}
+
+bool client_compare_pushed_has_ended(struct weft_session *session)
+{
+    const struct client_request *request = client_request_of(&session->elastic->compare.request);
+    return atomic_load_explicit(&request->state, memory_order_acquire) != CLIENT_REQUEST_OPEN;
 }
 
 enum weft_status client_compare_pushed_result(struct weft_session *session)

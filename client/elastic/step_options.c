@@ -43,6 +43,10 @@ static enum weft_status check_numbers(struct weft_session *session, const struct
         return client_error(session, WEFT_ERR_INVALID,
                             "step_begin: clip_norm is %g; it must be positive, or 0 for no limit",
                             (double)options->clip_norm);
+    if (options->clip_norm > 0 && options->deliver_late)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "step_begin: clip_norm needs all means of the step in weft_step_end, and "
+                            "deliver_late lets them arrive later; set one of them");
     return WEFT_OK;
 }
 

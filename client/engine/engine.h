@@ -51,6 +51,9 @@ struct client_engine_tensor_ops {
     bool (*is_gathered)(const struct weft_session *session, const struct weft_tensor *tensor);
     void (*begin)(struct weft_tensor *tensor);                    /* its request has begun */
     void (*release)(struct weft_tensor *tensor);                  /* its request completes */
+    /* before release: the final status; after the request is done: with the serial that `result` returned */
+    uint32_t (*result)(struct weft_tensor *tensor, enum weft_status status, uint32_t text_serial);
+    void (*delivered)(struct weft_tensor *tensor, uint32_t serial);
 };
 struct client_engine_comm_ops {
     void (*listen)(struct weft_session *session);                 /* the transport is open */

@@ -119,7 +119,10 @@ void client_request_complete(struct client_request *request, enum weft_status st
     weft_list_remove(&request->link);
     request->status = status;
     request->text_serial = status < 0 ? client_text_put(session, text ? text : weft_reason_text(status)) : 0;
-    if (request->tensor) engine->ops.tensor->release(request->tensor);
+    struct weft_tensor *tensor = request->tensor;
+    const uint32_t serial =
+        tensor ? engine->ops.tensor->result(tensor, status, request->text_serial) : 0;
+    if (tensor) engine->ops.tensor->release(tensor);
     if (request->stage || request->is_deferred) engine->ops.call->completed(request);
     session->engine->requests_done++;
     if (request->completed) request->completed(request->context, status);
@@ -128,6 +131,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     /* the memory is the caller's again */
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
     atomic_fetch_sub(&session->open_requests, 1);
+    if (tensor) engine->ops.tensor->delivered(tensor, serial);
     client_event_signal(session);
     weft_loop_notify(session->loop);
 }
@@ -211,11 +215,11 @@ static void describe_on_engine(struct weft_command *command)
     client_engine_query_answered(query);
 }
 
-/* Describes what the request waits for. A process that was stopped sees its deadline before the messages
- * that arrived meanwhile, so the request or the session may end during the query. */
-static void describe_request(struct client_request *request, char *text, size_t text_bytes)
+/* A process that was stopped sees its deadline before the messages that arrived meanwhile, so the request or
+ * the session may end during the query. */
+void client_request_describe_open(struct weft_session *session, const struct client_request *request,
+                                  char *text, size_t text_bytes)
 {
-    struct weft_session *session = request->session;
     struct client_engine *engine = session->engine;
     snprintf(text, text_bytes, "the operation is still running");
     /* taken: another thread describes its request */
@@ -245,7 +249,7 @@ static enum weft_status wait_request(struct client_request *request, uint64_t ti
     enum weft_status status = client_wait_within(session, request_condition, &condition, timeout_ns);
     if (status == WEFT_ERR_DEADLINE) {
         char text[480];
-        describe_request(request, text, sizeof text);
+        client_request_describe_open(session, request, text, sizeof text);
         if (client_wait_within(session, request_condition, &condition, settle_ns(timeout_ns)) ==
             WEFT_ERR_DEADLINE)
             return client_error(
@@ -316,9 +320,8 @@ void client_requests_wait_all(struct weft_session *session)
 
 /* A program that gets an error may return from the frame that holds its other requests, so they must
  * complete first. */
-static enum weft_status wait_failed(struct client_request *request, enum weft_status status)
+enum weft_status client_request_wait_failed(struct weft_session *session, enum weft_status status)
 {
-    struct weft_session *session = request->session;
     if (!client_session_is_live(session) || session->pid != weft_process_id()) return status;
     if (client_failed(session) < 0) client_requests_wait_all(session);
     /* they complete too */
@@ -339,7 +342,7 @@ enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_m
     if (ended || request->magic == 0) return WEFT_OK;
     if (request->magic != CLIENT_REQUEST_MAGIC) return client_invalid_request("wait");
     enum weft_status status = wait_open(user_request, timeout_ms);
-    return status < 0 ? wait_failed(request, status) : status;
+    return status < 0 ? client_request_wait_failed(request->session, status) : status;
 }
 
 enum weft_status weft_test(struct weft_request *user_request)

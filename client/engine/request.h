@@ -111,6 +111,13 @@ void client_request_queue(struct client_request *request,
 void client_request_complete(struct client_request *request, enum weft_status status, const char *text);
 /* One sentence: what the request waits for. Engine thread. */
 void client_request_describe(const struct client_request *request, char *out, size_t out_bytes);
+/* The same from the caller's thread, which asks the engine. Only the address of `request` is used; it may
+ * have completed. */
+void client_request_describe_open(struct weft_session *session, const struct client_request *request,
+                                  char *text, size_t text_bytes);
+/* A wait has returned the error `status`. If the session has failed or its membership ends, the caller may
+ * free the memory of its other requests: waits until they are done. Returns `status`. Caller's thread. */
+enum weft_status client_request_wait_failed(struct weft_session *session, enum weft_status status);
 /* The session has failed: waits until no request is open, so that the program may free its memory. After
  * CLIENT_BUFFER_RELEASE_NS the engine is halted, which completes all requests. Caller's thread. */
 void client_requests_wait_all(struct weft_session *session);

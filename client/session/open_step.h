@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/base.h"
 #include "weft/weft.h"
 
 /* `parameters` is 0 for the default options of a step, as in the records of older releases. */
@@ -25,6 +26,11 @@ _Static_assert(sizeof(struct client_step_record) == 24, "travels as three i64");
 struct client_step {
     _Atomic bool open;                 /* between weft_step_begin and weft_step_end; other waiting threads
                                         * read it */
+    _Atomic bool is_delivering;        /* weft_step_end has closed the step; its results may still arrive */
+    _Atomic uint32_t open_reductions;  /* open requests of tensors in all-reduce mode */
+    bool deliver_late;                 /* option of the step: weft_step_end does not wait for results */
+    _Atomic uint32_t open_deliveries;  /* open requests of tensors; the engine decrements it before
+                                        * open_requests */
     uint64_t number;                   /* of the open step, else of the last one */
     float lr, weight;
     uint32_t group_count;              /* > 0: tensors have a group_lr (tensor.h) */
@@ -40,6 +46,8 @@ struct client_step {
     struct weft_request request;       /* all_gather of the records */
     struct weft_request vote;          /* elastic jobs: the vote at the end of the step */
     uint32_t grow_epoch;               /* in the vote: the epoch that newcomers wait for; 0: none */
+    struct weft_command *after_reductions; /* the engine's: posted when open_reductions becomes 0; NULL:
+                                            * none */
     /* written by the engine while `request` is open */
     struct client_step_record mine;
     struct client_step_record *all;    /* (all_capacity,) owned */
@@ -50,5 +58,11 @@ struct client_step {
     bool skips;                        /* a rank has no usable gradient */
     uint32_t skip_rank;                /* the first such rank */
 };
+
+/* The step is open, or its results are still arriving. Any thread. */
+static inline bool client_step_is_unfinished(const struct client_step *step)
+{
+    return step->open || step->is_delivering;
+}
 
 #endif

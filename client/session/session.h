@@ -58,6 +58,8 @@ struct client_session_ops {
     void (*epoch_ends)(struct weft_session *session, uint32_t epoch, const char *text);
     /* Net thread */
     void (*newcomer_waits)(struct weft_session *session, uint32_t epoch, const char *text);
+    /* Completes the step whose results are still arriving. Caller's thread, step.is_delivering */
+    enum weft_status (*deliver)(struct weft_session *session);
 };
 
 /* Sentences of failed requests until weft_wait or weft_test reads them: the newest CLIENT_TEXTS. */
@@ -161,6 +163,12 @@ struct weft_session {
 static inline enum weft_status client_failed(const struct weft_session *session)
 {
     return (enum weft_status)atomic_load_explicit(&session->failure.status, memory_order_acquire);
+}
+/* For calls between steps: completes a delivery that is open (weft_step_begin_with). WEFT_OK if there is
+ * none; else as weft_step_wait. Caller's thread. */
+static inline enum weft_status client_deliver(struct weft_session *session)
+{
+    return session->step.is_delivering ? session->ops.deliver(session) : WEFT_OK;
 }
 /* The membership ends: the coordinator has announced a newer epoch. Any thread. */
 static inline bool client_is_leaving_epoch(const struct weft_session *session)

@@ -41,12 +41,13 @@ enum weft_status client_wait_for(struct weft_session *session, client_condition_
 {
     if (condition(context)) return WEFT_OK;
     uint64_t began_ns = weft_now_ns(session->env);
+    const bool counts = client_step_is_unfinished(&session->step);
     const uint64_t straggler_ns =
-        session->step.open ? weft_straggler_time_ns(&session->straggler_time, began_ns) : 0;
+        counts ? weft_straggler_time_ns(&session->straggler_time, began_ns) : 0;
     enum weft_status status = weft_loop_wait_for(session->loop, condition, context, until_ns);
     if (status == WEFT_ERR_DEADLINE && was_suspended(session, until_ns))
         status = weft_loop_wait_for(session->loop, condition, context, client_deadline(session, RECHECK_NS));
-    if (session->step.open) count_exposed(session, began_ns, straggler_ns);
+    if (client_step_is_unfinished(&session->step)) count_exposed(session, began_ns, straggler_ns);
     else
         atomic_fetch_add_explicit(&session->totals.wait_ns,
                                   weft_elapsed_ns(began_ns, weft_now_ns(session->env)), memory_order_relaxed);
@@ -57,6 +58,7 @@ enum weft_status client_wait_within(struct weft_session *session, client_conditi
                                     void *context, uint64_t timeout_ns)
 {
     if (condition(context)) return WEFT_OK;
-    if (!session->step.open) return weft_loop_wait_within(session->loop, condition, context, timeout_ns);
+    if (!client_step_is_unfinished(&session->step))
+        return weft_loop_wait_within(session->loop, condition, context, timeout_ns);
     return client_wait_for(session, condition, context, client_deadline(session, timeout_ns));
 }

@@ -51,6 +51,7 @@ static enum weft_status check(struct weft_tensor *tensor)
         return client_error(session, WEFT_ERR_STATE,
                             "tensor_free of tensor '%s' inside step %llu; call it after weft_step_end",
                             tensor->name, (unsigned long long)session->step.number);
+    WEFT_TRY(client_deliver(session));
     if (atomic_load_explicit(&tensor->busy, memory_order_acquire))
         return client_error(session, WEFT_ERR_BUSY,
                             "tensor_free of tensor '%s': its last request is still open; wait for it first",

@@ -71,6 +71,7 @@ enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
     WEFT_TRY(client_tensor_check_no_group(tensor, "init"));
     if (!weights)
         return client_error(session, WEFT_ERR_INVALID, "init of tensor '%s': weights is NULL", tensor->name);
+    WEFT_TRY(client_deliver(session));
     const bool shards_hold_state =
         tensor->mode == WEFT_MODE_SERVER && !client_tensor_has_codec_choice(tensor);
     const bool again = session->is_elastic && shards_hold_state && session->step.number == 0;

@@ -185,6 +185,10 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         tensor->op.weight = 1.0f;
     }
     atomic_store_explicit(&tensor->busy, true, memory_order_relaxed);
+    tensor->started_serial++;
+    tensor->last_request = request;
+    atomic_fetch_add(&session->step.open_deliveries, 1);
+    if (tensor->mode == WEFT_MODE_ALL_REDUCE) atomic_fetch_add(&session->step.open_reductions, 1);
     client_request_post(request, tensor->mode == WEFT_MODE_SERVER ? client_server_mode_start
                                                                   : client_allreduce_mode_start);
     return WEFT_IN_PROGRESS;

@@ -34,7 +34,7 @@ _Static_assert(sizeof(struct residual_head) == 32 + WEFT_CODEC_TEXT_BYTES, "a fi
 
 uint64_t weft_residual_bytes(const struct weft_tensor *tensor)
 {
-    if (!tensor) return 0;
+    if (!tensor || client_deliver(tensor->session) < 0) return 0;
     return sizeof(struct residual_head) + (tensor->carry ? tensor->bytes : 0) +
            (tensor->codec ? weft_codec_state_bytes(tensor->codec) : 0) + DIGEST_BYTES;
 }
@@ -47,6 +47,7 @@ enum weft_status client_tensor_check_between_steps(struct weft_tensor *tensor, c
     if (!buffer)
         return client_error(session, WEFT_ERR_INVALID, "%s of tensor '%s': the buffer is NULL", call,
                             tensor->name);
+    WEFT_TRY(client_deliver(session));
     if (session->step.open || atomic_load_explicit(&tensor->busy, memory_order_acquire))
         return client_error(
             session, WEFT_ERR_STATE,

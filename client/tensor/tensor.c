@@ -519,6 +519,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
         return client_error(session, WEFT_ERR_STATE,
                             "weft_declare inside step %llu; declare before weft_step_begin",
                             (unsigned long long)session->step.number);
+    WEFT_TRY(client_deliver(session));
     if (session->tensors->count >= WEFT_LIMIT_TENSORS)
         return client_error(
             session, WEFT_ERR_LIMIT,
@@ -603,7 +604,26 @@ void client_tensor_release(struct weft_tensor *tensor)
     tensor->op.kind = CLIENT_OP_NONE;
     tensor->op.request = NULL;
     tensor->has_begun = false;
+    atomic_fetch_sub(&tensor->session->step.open_deliveries, 1);
     atomic_store_explicit(&tensor->busy, false, memory_order_release);
+}
+
+uint32_t client_tensor_result(struct weft_tensor *tensor, enum weft_status status, uint32_t text_serial)
+{
+    tensor->delivered_status = status;
+    tensor->delivered_text = text_serial;
+    return tensor->started_serial;
+}
+
+void client_tensor_delivered(struct weft_tensor *tensor, uint32_t serial)
+{
+    struct client_step *step = &tensor->session->step;
+    atomic_store_explicit(&tensor->delivered_serial, serial, memory_order_release);
+    if (tensor->mode != WEFT_MODE_ALL_REDUCE || atomic_fetch_sub(&step->open_reductions, 1) > 1 ||
+        !step->after_reductions)
+        return;
+    weft_loop_post(tensor->session->loop, step->after_reductions);
+    step->after_reductions = NULL;
 }
 
 void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes)

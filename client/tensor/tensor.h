@@ -170,6 +170,12 @@ struct weft_tensor {
     struct client_clip clip;           /* the engine's until the request has completed */
     bool warned;                       /* the warning about a gradient that is not finite was logged */
     _Atomic bool busy;
+    uint32_t started_serial;           /* number of its operations */
+    const struct client_request *last_request; /* of the last operation; only its address is used */
+    _Atomic uint32_t delivered_serial; /* operations whose request is done; written by the engine */
+    int32_t delivered_status;          /* of the last of them, and its sentence (client_text_get); written by
+                                        * the engine */
+    uint32_t delivered_text;
     struct weft_list call_group_link;  /* in the call group's list of leaders */
     uint64_t call_group_serial;        /* serial of the group of calls of the last push, if it has a leader */
     uint32_t call_group_count;         /* a leader's: tensors of its operation */
@@ -261,6 +267,10 @@ enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t 
                                            float *out, struct weft_request *request);
 /* Marks the tensor as idle; called by client_request_complete. Engine thread. */
 void client_tensor_release(struct weft_tensor *tensor);
+/* Called by client_request_complete before the request is done, and after. `serial` is the result
+ * of the first. Engine thread. */
+uint32_t client_tensor_result(struct weft_tensor *tensor, enum weft_status status, uint32_t text_serial);
+void client_tensor_delivered(struct weft_tensor *tensor, uint32_t serial);
 /* Fails the session with a sentence that names the operation. Engine thread. */
 void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

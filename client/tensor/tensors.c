@@ -65,6 +65,8 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
         .is_gathered = client_tensor_is_gathered,
         .begin = begin,
         .release = client_tensor_release,
+        .result = client_tensor_result,
+        .delivered = client_tensor_delivered,
     };
     static const struct client_call_tensor_ops call_ops = {
         .group_has_tensors = group_has_tensors,

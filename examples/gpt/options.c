@@ -23,80 +23,31 @@ struct option_row {
 
 #define AT(field) offsetof(struct gpt_options, field)
 static const struct option_row rows[] = {
-    {"text",
-     "FILE",
-     "the text, plain or gzip (default /usr/share/dictd/gcide.dict.dz)",
-     TEXT,
-     AT(text),
-     0,
-     0,
-     {NULL}},
-    {"blocks", "N", "transformer blocks (default 4)", WHOLE, AT(blocks), 1, GPT_LAYERS_MAX, {NULL}},
-    {"width",
-     "N",
-     "width of the model, a multiple of --heads (default 128)",
-     WHOLE,
-     AT(width),
-     2,
-     4096,
-     {NULL}},
-    {"heads", "N", "attention heads (default 4)", WHOLE, AT(heads), 1, 64, {NULL}},
-    {"length", "N", "bytes of a sample (default 64)", WHOLE, AT(length), 2, 1024, {NULL}},
-    {"batch", "N", "samples of a step over all ranks (default 8)", WHOLE, AT(batch), 1, 4096, {NULL}},
-    {"steps",
-     "N",
-     "steps of the whole training and its learning rate (default 300)",
-     WHOLE,
-     AT(steps),
-     1,
-     1e9,
-     {NULL}},
-    {"stop",
-     "N",
-     "end after step N, with a checkpoint (default: after the last)",
-     WHOLE,
-     AT(stop),
-     1,
-     1e9,
-     {NULL}},
-    {"every", "N", "steps between evaluations (default 100)", WHOLE, AT(every), 1, 1e9, {NULL}},
-    {"lr", "X", "highest learning rate (default 0.001)", REAL, AT(lr), 0, 10, {NULL}},
-    {"weight-decay", "X", "of the matrices (default 0.1)", REAL, AT(weight_decay), 0, 1, {NULL}},
-    {"seed", "N", "of the first weights and the samples (default 1)", WHOLE, AT(seed), 0, 1e15, {NULL}},
-    {"precision",
-     "P",
-     "of the weights that the layers compute with: f32 or bf16; masters are f32",
-     TEXT,
-     AT(precision),
-     0,
-     0,
-     {"f32", "bf16"}},
-    {"mode",
-     "MODE",
-     "server or all_reduce (default: server when the job has shards)",
-     TEXT,
-     AT(mode),
-     0,
-     0,
+    {"text", "FILE", "the text, plain or gzip (default /usr/share/dictd/gcide.dict.dz)", TEXT, AT(text)},
+    {"blocks", "N", "transformer blocks (default 4)", WHOLE, AT(blocks), 1, GPT_LAYERS_MAX},
+    {"width", "N", "width of the model, a multiple of --heads (default 128)", WHOLE, AT(width), 2, 4096},
+    {"heads", "N", "attention heads (default 4)", WHOLE, AT(heads), 1, 64},
+    {"length", "N", "bytes of a sample (default 64)", WHOLE, AT(length), 2, 1024},
+    {"batch", "N", "samples of a step over all ranks (default 8)", WHOLE, AT(batch), 1, 4096},
+    {"steps", "N", "steps of the whole training and its learning rate (default 300)", WHOLE, AT(steps), 1,
+     1e9},
+    {"stop", "N", "end after step N, with a checkpoint (default: after the last)", WHOLE, AT(stop), 1, 1e9},
+    {"every", "N", "steps between evaluations (default 100)", WHOLE, AT(every), 1, 1e9},
+    {"lr", "X", "highest learning rate (default 0.001)", REAL, AT(lr), 0, 10},
+    {"weight-decay", "X", "of the matrices (default 0.1)", REAL, AT(weight_decay), 0, 1},
+    {"seed", "N", "of the first weights and the samples (default 1)", WHOLE, AT(seed), 0, 1e15},
+    {"precision", "P", "of the weights that the layers compute with: f32 or bf16; masters are f32", TEXT,
+     AT(precision), 0, 0, {"f32", "bf16"}},
+    {"mode", "MODE", "server or all_reduce (default: server when the job has shards)", TEXT, AT(mode), 0, 0,
      {"server", "all_reduce"}},
-    {"codec",
-     "SPEC",
-     "of the matrices: dense, bf16, powersgd:rank=4, auto:lossy (default dense)",
-     TEXT,
-     AT(codec),
-     0,
-     0,
-     {NULL}},
-    {"overlap",
-     "WHEN",
-     "push gradients: after the backward pass, or each layer's in it: backward (default)",
-     TEXT,
-     AT(overlap_name),
-     0,
-     0,
-     {"after", "backward"}},
-    {"checkpoint", "DIR", "save to this folder at the end", TEXT, AT(checkpoint), 0, 0, {NULL}},
-    {"resume", "", "continue from the checkpoint", FLAG, AT(resume), 0, 0, {NULL}},
+    {"codec", "SPEC", "of the matrices: dense, bf16, powersgd:rank=4, auto:lossy (default dense)", TEXT,
+     AT(codec)},
+    {"overlap", "WHEN",
+     "after: push behind the backward pass; backward: each layer in it; forward: also wait for each "
+     "layer in the next forward pass (default)", TEXT, AT(overlap_name), 0, 0,
+     {"after", "backward", "forward"}},
+    {"checkpoint", "DIR", "save to this folder at the end", TEXT, AT(checkpoint)},
+    {"resume", "", "continue from the checkpoint", FLAG, AT(resume)},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
@@ -119,7 +70,8 @@ static bool set_text(const struct option_row *row, const char **field, const cha
     for (int i = 0; row->words[i]; i++)
         if (strcmp(row->words[i], text) == 0) return true;
     if (!row->words[0]) return true;
-    fprintf(stderr, "gpt: --%s %s: expected %s or %s\n", row->name, text, row->words[0], row->words[1]);
+    fprintf(stderr, "gpt: --%s %s: expected %s, %s%s%s\n", row->name, text, row->words[0], row->words[1],
+            row->words[2] ? " or " : "", row->words[2] ? row->words[2] : "");
     return false;
 }
 
@@ -148,8 +100,8 @@ static bool set(struct gpt_options *options, const struct option_row *row, const
 
 static bool check(struct gpt_options *options)
 {
-    static const char *const overlaps[] = {"after", "backward"};
-    for (int i = 0; i < 2; i++)
+    static const char *const overlaps[] = {"after", "backward", "forward"};
+    for (int i = 0; i < 3; i++)
         if (strcmp(options->overlap_name, overlaps[i]) == 0) options->overlap = (enum gpt_overlap)i;
     if (options->width % options->heads) {
         fprintf(stderr, "gpt: --width %u is no multiple of --heads %u\n", (unsigned)options->width,
@@ -168,7 +120,7 @@ int gpt_options_parse(struct gpt_options *options, int argc, char **argv)
     *options = (struct gpt_options){.text = "/usr/share/dictd/gcide.dict.dz",
                                     .codec = "dense",
                                     .precision = "f32",
-                                    .overlap_name = "backward",
+                                    .overlap_name = "forward",
                                     .blocks = 4,
                                     .width = 128,
                                     .heads = 4,

@@ -8,6 +8,7 @@
 enum gpt_overlap {
     GPT_AFTER,    /* push after the backward pass */
     GPT_BACKWARD, /* push a layer when its gradients are complete */
+    GPT_FORWARD,  /* the same, and wait for a layer's results in the next forward pass */
 };
 
 struct gpt_options {

@@ -1,12 +1,13 @@
 /* trainer.c - the training loop of the GPT.
  *
- * One step:
+ * One step, --overlap forward:
  *
- *     forward of layers 0 .. L + 1
- *     weft_step_begin
+ *     weft_tensor_wait of layer 0, its forward pass; of layer 1 ...    the last step's results arrive
+ *     weft_step_begin, deliver_late
  *     backward of layer L + 1 -> weft_push_pull of its parts; of layer L, while they are transferred; ...
- *     weft_step_end      waits: the masters of all layers are those of the next step
+ *     weft_step_end                                                    does not wait for results
  *
+ * --overlap backward: weft_step_end waits, so that all masters are those of the next step.
  * Sums over a batch are split over the ranks: with equal batches any number of ranks trains alike. */
 #include <cblas.h>
 #include <inttypes.h>
@@ -117,6 +118,16 @@ static bool push_layer(struct trainer *trainer, uint32_t layer)
     return true;
 }
 
+/* The masters of the layer are those of this step: reads them. */
+static bool take_layer(struct trainer *trainer, uint32_t layer)
+{
+    for (uint32_t i = 0; i < trainer->gpt.part_count; i++)
+        if (trainer->gpt.parts[i].layer == layer && weft_tensor_wait(trainer->tensors[i], 0) < 0)
+            return trainer_fail(trainer, trainer->gpt.parts[i].name);
+    gpt_refresh(&trainer->gpt, layer);
+    return true;
+}
+
 /* Runs one step. *loss_out: of this rank's samples, before the update. */
 static bool train_step(struct trainer *trainer, uint64_t number, double *loss_out)
 {
@@ -126,18 +137,21 @@ static bool train_step(struct trainer *trainer, uint64_t number, double *loss_ou
     text_batch(&trainer->text, trainer->options.seed, number, trainer->first, trainer->samples,
                gpt->shape.length, trainer->batch);
     gpt_begin(gpt, trainer->batch, trainer->samples);
-    for (uint32_t layer = 0; layer <= last; layer++) *loss_out = gpt_forward(gpt, layer);
-    const struct weft_step step = {.step = number, .lr = learning_rate(trainer, number), .weight = 1};
-    if (weft_step_begin(trainer->session, &step) < 0) return trainer_fail(trainer, "step_begin");
+    for (uint32_t layer = 0; layer <= last; layer++) {
+        if (!take_layer(trainer, layer)) return false;
+        *loss_out = gpt_forward(gpt, layer);
+    }
+    if (weft_step_begin_with(trainer->session,
+                             WEFT_STEP(.step = number, .lr = learning_rate(trainer, number), .weight = 1,
+                                       .deliver_late = trainer->options.overlap == GPT_FORWARD)) < 0)
+        return trainer_fail(trainer, "step_begin");
     for (uint32_t layer = last + 1; layer-- > 0;) {
         gpt_backward(gpt, layer);
         if (!after && !push_layer(trainer, layer)) return false;
     }
     for (uint32_t layer = last + 1; after && layer-- > 0;)
         if (!push_layer(trainer, layer)) return false;
-    if (weft_step_end(trainer->session) < 0) return trainer_fail(trainer, "step_end"); /* waits */
-    for (uint32_t layer = 0; layer <= last; layer++) gpt_refresh(gpt, layer);
-    return true;
+    return weft_step_end(trainer->session) >= 0 || trainer_fail(trainer, "step_end");
 }
 
 /* Mean loss of the held-out samples, which the ranks share. */
@@ -146,6 +160,9 @@ static bool evaluate(struct trainer *trainer, double *loss_out)
     struct gpt *gpt = &trainer->gpt;
     double sum[2] = {0, 0};
     struct weft_request request = {{0}};
+    if (weft_step_wait(trainer->session) < 0) return trainer_fail(trainer, "step_wait");
+    for (uint32_t layer = 0; layer <= gpt->shape.blocks + 1; layer++)
+        if (!take_layer(trainer, layer)) return false;
     for (uint32_t first = trainer->first; first < HELD_OUT_SAMPLES;
          first += (uint32_t)trainer->options.batch) {
         text_held_out(&trainer->text, first, trainer->samples, gpt->shape.length, trainer->batch);

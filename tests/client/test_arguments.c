@@ -212,6 +212,8 @@ static void wrong_steps(struct bench *bench)
     REFUSED_HERE(weft_step_begin_with(NULL, NULL), WEFT_ERR_INVALID, "step_begin_with", "session");
     REFUSED(weft_step_end(session), WEFT_ERR_STATE, "step_end", "step_begin");
     REFUSED_HERE(weft_step_end(NULL), WEFT_ERR_INVALID, "step_end", "session");
+    REFUSED_HERE(weft_step_wait(NULL), WEFT_ERR_INVALID, "step_wait", "session");
+    HOLDS(weft_step_wait(session) == WEFT_OK); /* nothing is open */
     HOLDS(weft_step_next(NULL) == 0 && !weft_newcomer(NULL));
 }
 
@@ -854,6 +856,7 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     REFUSED(weft_state_save(plain, NULL, weft_state_bytes(plain)), WEFT_ERR_INVALID, "state_save", "NULL");
     REFUSED(weft_state_save(plain, bytes, 3), WEFT_ERR_INVALID, "state_save", "3 bytes");
     REFUSED_HERE(weft_tensor_free(NULL), WEFT_ERR_INVALID, "tensor_free", "tensor");
+    REFUSED_HERE(weft_tensor_wait(NULL, 0), WEFT_ERR_INVALID, "tensor_wait", "tensor");
     REFUSED_HERE(weft_residual_save(NULL, bytes, 3), WEFT_ERR_INVALID, "residual_save", "tensor");
     REFUSED_HERE(weft_residual_load(NULL, bytes, 3), WEFT_ERR_INVALID, "residual_load", "tensor");
     REFUSED_HERE(weft_state_save(NULL, bytes, 3), WEFT_ERR_INVALID, "state_save", "tensor");

@@ -56,7 +56,8 @@ class Gpt(harness.JobTest):
             self.assert_close(one, two)
             if precision == "f32":
                 self.assertEqual(self.gpt(1, 2)[0], two[0])
-                self.assertEqual(self.gpt(0, 2, ["--overlap", "after"])[0], two[0])
+                for overlap in ("after", "backward"):
+                    self.assertEqual(self.gpt(0, 2, ["--overlap", overlap])[0], two[0])
 
     def test_resume(self):
         for shards, codec in ((0, "powersgd:rank=2"), (1, "dense")):

@@ -115,6 +115,19 @@ class Elastic(harness.JobTest):
         for rank in range(3):
             self.assertIn(f"coded: {rank} of 3", text + output)
 
+    def test_delivery_open(self):
+        """A rank is lost while results of its step are still arriving: the others lose the step, and run it again without it."""
+        hashes = set()
+        for where in ("before", "after"):
+            code, text, output = self.run_elastic(4, 2, ["late", 1, where], f"late-{where}")
+            self.assertEqual(code, 0, text + output)
+            lines = re.findall(r"^late: (\d) of 3, shrunk 1, lost ([01]), hash ([0-9a-f]+)$", text, re.MULTILINE)
+            self.assertEqual(sorted(int(line[0]) for line in lines), [0, 1, 2], text)
+            if where == "before":
+                self.assertEqual({line[1] for line in lines}, {"1"}, text)
+            hashes |= {line[2] for line in lines}
+        self.assertEqual(len(hashes), 1, hashes)
+
     def auto_codec(self, text, ranks):
         lines = re.findall(r"^auto: (\d+) of (\d+), hash ([0-9a-f]+)$", text, re.MULTILINE)
         self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), text)

@@ -44,7 +44,7 @@
  *     WEFT_ERR_INVALID, _UNSUPPORTED, _STATE      correct the call; nothing was changed
  *     WEFT_ERR_NOT_FOUND, _EXISTS, _BUSY          correct the call; nothing was changed
  *     WEFT_ERR_NO_MEMORY, _LIMIT, _IO             free the resource, then call again
- *     WEFT_ERR_DEADLINE of weft_wait, _wait_any, _wait_all, _join   call again: the operation goes on
+ *     WEFT_ERR_DEADLINE of weft_wait, _wait_any, _wait_all, _tensor_wait, _join   call again: it goes on
  *     WEFT_ERR_CANCELLED                          the request may be started again
  *     WEFT_ERR_SKIPPED, _SHRUNK, _GREW            begin the step that weft_step_next returns
  *     WEFT_ERR_PEER_LOST in an elastic job        call weft_step_end, or weft_shrink outside steps
@@ -272,6 +272,8 @@ struct weft_step_options {
     bool skip;                       /* this rank has no usable gradient: all ranks skip the step, and
                                       * weft_step_end returns WEFT_ERR_SKIPPED. The rank still pushes the same
                                       * tensors, or calls weft_push_none */
+    bool deliver_late; /* results of tensors may arrive after weft_step_end; see weft_tensor_wait. Equal on
+                        * all ranks. Default: false */
 };
 #define WEFT_STEP(...) (&(struct weft_step_options){.size = sizeof(struct weft_step_options), __VA_ARGS__})
 WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session,
@@ -354,6 +356,36 @@ struct weft_choice {
  * arrays, and push and pull are unsupported. Rank 0 logs changes at level info. Does not block. Return codes:
  * WEFT_OK; WEFT_ERR_INVALID. */
 WEFT_API enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice *choice_out);
+
+/* weft_tensor_wait() - block until the last operation of the tensor is done (push_pull, push_none, push,
+ * pull): its result is in memory. timeout_ms as in weft_wait. Its request need not be waited for, and may be
+ * used again afterwards. Needed for steps with deliver_late, and usable in any other:
+ *
+ *     forward of each layer, after weft_tensor_wait of its tensors    the last step's results arrive
+ *     weft_step_begin_with(session, WEFT_STEP(.step = n, .lr = lr, .weight = 1, .deliver_late = true))
+ *     backward of each layer, then weft_push_pull of its tensors
+ *     weft_step_end                                                   waits for calls of section 4 only
+ *
+ * From weft_push_pull until weft_tensor_wait has returned, in this step or after it: the caller does not
+ * write grad, and neither reads nor writes out. From then until the delivery is complete: it may read out,
+ * does not write it, and keeps it valid. The delivery of a step is complete when the next weft_step_begin has
+ * returned, or weft_step_wait, weft_shrink, weft_join, weft_declare, or any call of a tensor that belongs
+ * between steps (init, share, free, residual, state). Each of these first does what weft_step_end does
+ * without deliver_late: it waits, agrees with the other ranks, and commits or abandons the step. If that
+ * fails, the call does nothing else and returns the error of weft_step_end. After WEFT_ERR_SKIPPED, _SHRUNK
+ * and _GREW the weights are those of before the step: repeat the forward pass, too. weft_finalize waits for
+ * results, at most 5 s.
+ *
+ * Return codes: WEFT_OK, also if the tensor had no operation; its error, WEFT_ERR_SKIPPED and _PEER_LOST
+ * (elastic job) included: call weft_step_begin, or weft_step_wait, which returns the fate of the step;
+ * WEFT_ERR_DEADLINE: it goes on, the text names what it waits for; WEFT_ERR_STATE: its group of calls is
+ * still open. */
+WEFT_API enum weft_status weft_tensor_wait(struct weft_tensor *tensor, uint64_t timeout_ms);
+
+/* weft_step_wait() - complete the delivery of the last step, for a trainer that needs all weights, such as
+ * before an evaluation. Blocks; at most the session's deadline. Does nothing if no delivery is open. Return
+ * codes: as weft_step_end; WEFT_ERR_STATE: a step is open. */
+WEFT_API enum weft_status weft_step_wait(struct weft_session *session);
 
 /* ---- 3. Requests --------------------------------------------------------------------------------------- */
 
@@ -707,7 +739,8 @@ WEFT_API enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum we
  * weft_step_next. */
 
 /* weft_residual_bytes() - size of the residual, between these two steps: the unsent part of the gradients,
- * momentum, warm start and counters of this rank's codec. A dense tensor has a header only. 0 for NULL.
+ * momentum, warm start and counters of this rank's codec. A dense tensor has a header only. 0 for NULL, and
+ * if an open delivery ends with an error.
  * weft_residual_save() - write it to out (bytes,), exactly weft_residual_bytes. Between steps, local, does
  * not block.
  * weft_residual_load() - restore it from data (bytes,). With another codec (all-reduce mode) the residual

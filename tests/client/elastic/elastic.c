@@ -4,6 +4,7 @@
  *     elastic plain KILL_RANK
  *     elastic created KILL_RANK
  *     elastic coded KILL_RANK
+ *     elastic late KILL_RANK WHERE
  *     elastic auto KILL_RANK RANKS
  *     elastic abort RANK
  *     elastic grow MORE RANKS DIRECTORY [KILL_RANK KILL_STEP]...
@@ -19,6 +20,8 @@
  *     created  no steps: a rank is killed while the others make a group with it; the ranks that are left make
  *              groups
  *     coded    a tensor with top-k: a rank is killed in the third step, residuals are scaled
+ *     late     a tensor with sgd and steps with deliver_late: in the third step a rank is killed "before" its
+ *              push, or "after" its step_end. The others lose the step while its delivery is open
  *     auto     a tensor with codec auto: a rank is killed in the third step. 20 steps after RANKS ranks are
  *              there, each prints "auto: rank of ranks, hash H"
  *     grow     as without a name, until there are RANKS ranks again, one of them new, and MORE steps. New
@@ -242,6 +245,60 @@ static int coded(unsigned killed)
         step++;
     }
     printf("coded: %u of %u\n", weft_rank(session), weft_ranks(session));
+    weft_finalize(session);
+    return 0;
+}
+
+/* Waits as the forward pass of step `step` does. Returns whether the rank is lost. */
+static bool results_are_lost(struct weft_session *session, struct weft_tensor *tensor)
+{
+    const enum weft_status status = weft_tensor_wait(tensor, 0);
+    if (status < 0 && status != WEFT_ERR_PEER_LOST) die(session, "tensor_wait");
+    return status == WEFT_ERR_PEER_LOST;
+}
+
+static int late(unsigned killed, const char *where)
+{
+    static float before[COUNT], weights[COUNT];
+    struct weft_session *session;
+    struct weft_tensor *tensor;
+    struct weft_tensor_options options;
+    struct weft_request request = {{0}};
+    bool lost = false, shrunk = false;
+    if (weft_init(NULL, &session) < 0) die(NULL, "init");
+    weft_tensor_options_init(&options);
+    options.name = "late";
+    options.dim_count = 1;
+    options.dims[0] = COUNT;
+    options.mode = WEFT_MODE_ALL_REDUCE;
+    options.optimizer = "sgd:momentum=0.5";
+    if (weft_declare(session, &options, &tensor) < 0 || weft_tensor_init(tensor, weights) < 0)
+        die(session, "declare");
+    const bool dies = weft_rank(session) == killed;
+    for (uint64_t step = 1; step <= 5; step = weft_step_next(session)) {
+        lost |= results_are_lost(session, tensor);
+        const enum weft_status begun = weft_step_begin_with(
+            session, WEFT_STEP(.step = step, .lr = 0.5f, .weight = 1, .deliver_late = true));
+        if (begun == WEFT_ERR_SHRUNK) { /* of step 3, which is discarded */
+            if (weft_step_next(session) != 3 || memcmp(before, weights, sizeof before) != 0)
+                die(session, "the weights are not those before the lost step");
+            shrunk = true;
+            continue;
+        }
+        if (begun < 0) die(session, "step_begin");
+        memcpy(before, weights, sizeof before);
+        if (dies && step == 3 && strcmp(where, "before") == 0) kill(getpid(), SIGKILL);
+        for (int i = 0; i < COUNT; i++) grad[0][i] = (float)(i % 7) + (float)step + (float)weft_rank(session);
+        if (weft_push_pull(tensor, grad[0], weights, &request) < 0) die(session, "push_pull");
+        if (weft_step_end(session) < 0) die(session, "step_end");
+        if (dies && step == 3) kill(getpid(), SIGKILL);
+    }
+    if (weft_step_wait(session) < 0) die(session, "step_wait");
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < sizeof weights; i++)
+        hash = (hash ^ ((unsigned char *)weights)[i]) * 0x100000001b3ull;
+    printf("late: %u of %u, shrunk %d, lost %d, hash %016llx\n", weft_rank(session), weft_ranks(session),
+           shrunk, lost, (unsigned long long)hash);
     weft_finalize(session);
     return 0;
 }
@@ -475,6 +532,7 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "plain") == 0) return plain((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "created") == 0) return created((unsigned)atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "coded") == 0) return coded((unsigned)atoi(argv[2]));
+    if (argc == 4 && strcmp(argv[1], "late") == 0) return late((unsigned)atoi(argv[2]), argv[3]);
     if (argc == 4 && strcmp(argv[1], "auto") == 0)
         return auto_codec((unsigned)atoi(argv[2]), (uint32_t)atoi(argv[3]));
     if (argc >= 4 && strcmp(argv[1], "join") == 0)
