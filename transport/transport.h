@@ -101,6 +101,9 @@ struct weft_arrival {
     uint8_t header[WEFT_TRANSPORT_HEADER_BYTES_MAX];
     struct weft_list link; /* free for the holder's use between handler and accept/discard */
     bool lost;             /* the peer was lost: accept returns WEFT_ERR_PEER_LOST; discard the arrival */
+    /* set by the holder before accept: the payload is part of a buffer larger than the caches. A backend that
+     * copies it may use non-temporal stores. */
+    bool is_streamed;
 };
 
 /* ---- one-sided memory ---- */
@@ -228,6 +231,9 @@ struct weft_transport_ops {
                                struct weft_completion *completion);
     /* Drops the payload; the send of the peer completes with WEFT_OK. */
     void (*discard)(struct weft_transport *transport, struct weft_arrival *arrival);
+    /* As weft_transport_peek and weft_transport_peek_is_valid. Both NULL: the backend maps no payload. */
+    const void *(*peek)(struct weft_transport *transport, struct weft_arrival *arrival);
+    bool (*peek_is_valid)(struct weft_transport *transport, const struct weft_arrival *arrival);
 
     /* One-sided access; all NULL if the backend has none. The core has checked ranges and rights. */
     unsigned abilities; /* bits of enum weft_transport_abilities that an endpoint of this backend can have */
@@ -339,6 +345,14 @@ void weft_transport_watch(struct weft_transport *transport, weft_peer_lost_fn fn
 enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *arrival,
                                        void *buffer, size_t buffer_bytes, struct weft_completion *completion);
 void weft_transport_discard(struct weft_transport *transport, struct weft_arrival *arrival);
+/* weft_transport_peek() - (payload_bytes,) of an announced payload in the memory of its sender, mapped into
+ * this process. NULL: the payload cannot be mapped; accept it. Any thread may read it until the arrival ends
+ * (accept, discard, or the free of the endpoint). The sender keeps the payload until then, unless its end of
+ * the connection has ended: after the last read the caller checks weft_transport_peek_is_valid. UNTRUSTED:
+ * the sender may change it meanwhile. */
+const void *weft_transport_peek(struct weft_arrival *arrival);
+/* False: the sender may have reused the payload before this call, so bytes read from it have no meaning. */
+bool weft_transport_peek_is_valid(const struct weft_arrival *arrival);
 
 /* ---- one-sided ---- */
 
@@ -348,6 +362,15 @@ void weft_transport_discard(struct weft_transport *transport, struct weft_arriva
 enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **memory_out,
                                    struct weft_error *error);
 void weft_memory_free(struct weft_env *env, void *memory); /* NULL is fine */
+
+/* weft_memory_reserve() - as weft_memory_alloc, but no page is taken: weft_memory_commit takes the pages of
+ * (bytes,) at `at` inside it, zeroed at the first time. Do not access memory that is not committed. Steps of
+ * WEFT_MEMORY_STEP_BYTES, from the start of the range, can be huge pages. WEFT_ERR_NO_MEMORY: the system has
+ * no pages, and the caller may try again. Any thread. */
+#define WEFT_MEMORY_STEP_BYTES ((size_t)2 << 20)
+enum weft_status weft_memory_reserve(struct weft_env *env, size_t bytes, void **memory_out,
+                                     struct weft_error *error);
+enum weft_status weft_memory_commit(void *at, size_t bytes);
 
 /* weft_transport_register() - registers (bytes,) at `address`, readable and writable host memory of the
  * user, with the devices of the backend, so that the first operation does not pay for it. Grants no access
@@ -489,6 +512,8 @@ struct weft_sim_options {
     uint64_t detect_ns;           /* from a death to peer_failed at its peers, default 100 ms */
     /* a host's clock advances only with the simulation; default: also 1 ns at each reading */
     bool still_clock;
+    /* every announced payload can be peeked, as between processes of one host; no peer can be mapped */
+    bool maps_payloads;
     bool timing_only; /* payloads take time but are not read, written or copied; any address is legal */
     /* allocation unit for objects in flight, default 256 KiB; 0: one allocation per object */
     size_t slab_bytes;

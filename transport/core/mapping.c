@@ -1,4 +1,4 @@
-/* mapping.c - public functions for shared memory of peers: map, copy, wake. */
+/* mapping.c - public functions for shared memory of peers: map, copy, wake, peek. */
 #include "transport/core/core.h"
 #include "transport/memory/memory.h"
 
@@ -49,4 +49,21 @@ bool weft_peer_is_detached(struct weft_peer *peer)
 {
     struct weft_transport *transport = peer->transport;
     return transport->ops->is_detached && transport->ops->is_detached(transport, peer);
+}
+
+const void *weft_transport_peek(struct weft_arrival *handle)
+{
+    const struct core_arrival *arrival = weft_container_of(handle, struct core_arrival, handle);
+    struct weft_transport *transport = arrival->peer->transport;
+    WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD);
+    if (transport->closed || handle->lost || !transport->ops->peek) return NULL;
+    return transport->ops->peek(transport, handle);
+}
+
+bool weft_transport_peek_is_valid(const struct weft_arrival *handle)
+{
+    const struct core_arrival *arrival = weft_container_of(handle, struct core_arrival, handle);
+    struct weft_transport *transport = arrival->peer->transport;
+    return !transport->closed && !handle->lost && transport->ops->peek_is_valid &&
+           transport->ops->peek_is_valid(transport, handle);
 }

@@ -212,7 +212,7 @@ static void arrival_init(struct core_arrival *arrival)
     WEFT_ASSERT(arrival->handle.header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
     weft_list_init(&arrival->handle.link);
     weft_list_init(&arrival->of_peer);
-    arrival->handle.lost = false;
+    arrival->handle.lost = arrival->handle.is_streamed = false;
 }
 
 bool core_arrived_posted(struct weft_transport *transport, struct core_arrival *arrival)

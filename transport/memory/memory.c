@@ -19,7 +19,7 @@
 
 #include "transport/transport.h"
 
-enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20, INHERITED_MAX = 16 };
+enum { PAGE_BYTES = 4096, HUGE_BYTES = WEFT_MEMORY_STEP_BYTES, INHERITED_MAX = 16 };
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1: later mappings are read-only */
 #endif
@@ -256,12 +256,15 @@ static void range_make_huge(uint8_t *memory, size_t at, size_t bytes)
     if (whole > 0) madvise(memory, whole, MADV_COLLAPSE);
 }
 
+static bool range_map(uint8_t *memory, size_t at, size_t bytes)
+{
+    return mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena.fd, (off_t)at) !=
+           MAP_FAILED;
+}
+
 /* Allocates memory (an error instead of a signal if there is none), then fills the page tables. */
 static bool range_fill(uint8_t *memory, size_t at, size_t bytes)
 {
-    if (mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena.fd, (off_t)at) ==
-        MAP_FAILED)
-        return false;
     range_make_huge(memory, at, bytes);
     while (fallocate(arena.fd, 0, (off_t)at, (off_t)bytes) != 0) {
         if (errno == EINTR) continue;
@@ -332,7 +335,8 @@ enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **me
     if (env->alloc == weft_env_system()->alloc && bytes <= SIZE_MAX / 2) memory = arena_range_alloc(bytes);
     if (memory) {
         size_t whole = (bytes + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
-        if (range_fill(memory, (size_t)(memory - atomic_load(&arena.base)), whole)) {
+        const size_t at = (size_t)(memory - atomic_load(&arena.base));
+        if (range_map(memory, at, whole) && range_fill(memory, at, whole)) {
             *memory_out = memory;
             return WEFT_OK;
         }
@@ -343,6 +347,35 @@ enum weft_status weft_memory_alloc(struct weft_env *env, size_t bytes, void **me
     memset(memory, 0, bytes);
     *memory_out = memory;
     return WEFT_OK;
+}
+
+enum weft_status weft_memory_reserve(struct weft_env *env, size_t bytes, void **memory_out,
+                                     struct weft_error *error)
+{
+    if (bytes == 0) return weft_error_set(error, WEFT_ERR_INVALID, "cannot reserve 0 bytes");
+    uint8_t *memory = NULL;
+    if (env->alloc == weft_env_system()->alloc && bytes <= SIZE_MAX / 2) memory = arena_range_alloc(bytes);
+    if (memory) {
+        const size_t whole = (bytes + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
+        if (range_map(memory, (size_t)(memory - atomic_load(&arena.base)), whole)) {
+            *memory_out = memory;
+            return WEFT_OK;
+        }
+        arena_range_free(memory);
+    }
+    memory = weft_alloc_bytes(env, bytes);
+    if (!memory) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+    *memory_out = memory;
+    return WEFT_OK;
+}
+
+enum weft_status weft_memory_commit(void *at, size_t bytes)
+{
+    const uint64_t offset = memory_offset(at, bytes);
+    if (offset == MEMORY_NO_OFFSET) return WEFT_OK; /* of an allocator */
+    const size_t first = (size_t)offset & ~(size_t)(PAGE_BYTES - 1),
+                 last = ((size_t)offset + bytes + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
+    return range_fill(atomic_load(&arena.base) + first, first, last - first) ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 static bool is_inherited(const uint8_t *memory)

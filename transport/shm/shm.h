@@ -108,7 +108,7 @@ struct shm_op {
     /* local window that this operation uses (counted in its users), or NULL */
     struct shm_window *held_window;
     /* state of a copy by this side */
-    bool outward, stream, notify_done;
+    bool outward, stream, notify_done; /* stream: by non-temporal stores */
     enum shm_copy_method method;
     uint8_t *local;
     size_t bytes, at;
@@ -143,6 +143,7 @@ struct shm_arrival {
     uint32_t cost;            /* eager bytes charged to the peer's credit */
     const uint8_t *payload;   /* eager payload: in the ring while core_arrived runs, later in `kept` */
     uint8_t *kept;
+    struct memory_view *peeked; /* reference for the readers of a peeked payload, or NULL */
 };
 
 struct shm_pool {
@@ -304,6 +305,8 @@ enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *pe
 enum weft_status shm_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                             struct weft_completion *completion);
 void shm_discard(struct weft_transport *transport, struct weft_arrival *handle);
+const void *shm_peek(struct weft_transport *transport, struct weft_arrival *handle);
+bool shm_peek_is_valid(struct weft_transport *transport, const struct weft_arrival *handle);
 int shm_pair_poll(struct shm_pair *pair, int budget);  /* reads cells */
 void shm_pair_flush(struct shm_pair *pair);            /* writes waiting cells */
 /* op->cell.body is filled: writes the cell now or when there is space */

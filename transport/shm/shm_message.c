@@ -335,6 +335,7 @@ struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const 
     arrival->cost = 0;
     arrival->payload = NULL;
     arrival->kept = NULL;
+    arrival->peeked = NULL;
     arrival->op.pair = pair;
     arrival->op.phase = SHM_ARRIVED;
     arrival->op.queued = arrival->op.has_user = arrival->op.delivered = false;
@@ -363,6 +364,8 @@ void shm_arrival_release(struct shm_arrival *arrival)
     if (arrival->cost > 0) credit_give(arrival);
     weft_free_bytes(endpoint->transport->env, arrival->kept);
     arrival->kept = NULL;
+    memory_view_unref(arrival->peeked);
+    arrival->peeked = NULL;
     shm_pool_give(endpoint, &arrival->op);
 }
 
@@ -402,6 +405,7 @@ enum weft_status shm_accept(struct weft_transport *transport, struct weft_arriva
     shm_op_start(&arrival->op, pair, completion, NULL);
     arrival->op.local = buffer;
     arrival->op.bytes = handle->payload_bytes;
+    arrival->op.stream = handle->is_streamed;
     arrival->op.phase = SHM_QUEUED;
     if (arrival->announced) {
         shm_receive_start(arrival);
@@ -428,6 +432,22 @@ void shm_discard(struct weft_transport *transport, struct weft_arrival *handle)
         shm_answer(&arrival->op, RING_DONE, arrival->sender_op);
     }
     if (!arrival->op.queued) shm_arrival_release(arrival);
+}
+
+/* The reference keeps the mapping beyond the end of the pair, for readers on other threads. */
+const void *shm_peek(struct weft_transport *transport, struct weft_arrival *handle)
+{
+    struct shm_arrival *arrival = weft_container_of(handle, struct shm_arrival, core.handle);
+    struct memory_view *view = arrival->op.pair->view;
+    if (!arrival->announced || arrival->offset == RING_NO_OFFSET) return NULL;
+    const void *payload = shm_view_at(view, arrival->offset, handle->payload_bytes);
+    if (payload && !arrival->peeked) memory_view_ref(arrival->peeked = view);
+    return payload;
+}
+
+bool shm_peek_is_valid(struct weft_transport *transport, const struct weft_arrival *handle)
+{
+    return shm_is_still_valid(weft_container_of(handle, struct shm_arrival, core.handle)->op.pair);
 }
 
 /* ---- cells in ---- */

@@ -321,13 +321,15 @@ static bool shm_drained(struct weft_transport *transport)
     return weft_list_empty(&endpoint->closing);
 }
 
-/* Frees the payloads of arrivals that a handler still holds. */
+/* Frees the payloads of arrivals that a handler still holds, and their mappings. */
 static void kept_free(struct shm_endpoint *endpoint)
 {
     for (uint32_t i = 0; i < endpoint->op_count; i++) {
         struct shm_op *op = endpoint->ops[i];
-        if (op->is_arrival)
-            weft_free_bytes(endpoint->transport->env, weft_container_of(op, struct shm_arrival, op)->kept);
+        if (!op->is_arrival) continue;
+        struct shm_arrival *arrival = weft_container_of(op, struct shm_arrival, op);
+        weft_free_bytes(endpoint->transport->env, arrival->kept);
+        memory_view_unref(arrival->peeked);
     }
 }
 
@@ -353,6 +355,8 @@ const struct weft_transport_ops shm_transport_ops = {
     .send = shm_send,
     .accept = shm_accept,
     .discard = shm_discard,
+    .peek = shm_peek,
+    .peek_is_valid = shm_peek_is_valid,
     .abilities = WEFT_TRANSPORT_WINDOWS | WEFT_TRANSPORT_MAPS,
     .window_open = shm_window_open,
     .window_close = shm_window_close,

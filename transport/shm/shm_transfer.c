@@ -177,7 +177,7 @@ void shm_copy_start(struct shm_op *op, enum shm_copy_method method, uint64_t pee
     op->method = method;
     op->peer_address = peer_address;
     op->outward = outward;
-    op->stream = op->bytes >= SHM_STREAM_BYTES;
+    op->stream |= op->bytes >= SHM_STREAM_BYTES;
     op->at = 0;
     if (op->bytes <= SHM_DIRECT_BYTES && endpoint->step_bytes < SHM_STEP_BYTES) copy_step(op);
     else weft_list_append(&endpoint->active, &op->link);

@@ -138,6 +138,7 @@ static enum weft_status sim_open(struct weft_transport *transport,
     endpoint->notice = (struct sim_due){.index = SIM_IDLE, .fire = notice_fire};
     weft_list_append(&sim->endpoints, &endpoint->link);
     address_write(endpoint, options->nonce);
+    if (sim->options.maps_payloads) transport->abilities |= WEFT_TRANSPORT_MAPS;
     transport->backend = endpoint;
     return WEFT_OK;
 }
@@ -237,6 +238,19 @@ static enum weft_status sim_accept(struct weft_transport *transport, struct weft
 static void sim_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
     sim_message_discard(weft_container_of(handle, struct sim_message, arrival.handle));
+}
+
+static const void *sim_peek(struct weft_transport *transport, struct weft_arrival *handle)
+{
+    const struct sim_message *message = weft_container_of(handle, struct sim_message, arrival.handle);
+    const struct weft_sim_options *options = &endpoint_of(transport)->sim->options;
+    return options->maps_payloads && !options->timing_only && !message->eager ? message->payload : NULL;
+}
+
+static bool sim_peek_is_valid(struct weft_transport *transport, const struct weft_arrival *handle)
+{
+    const struct sim_message *message = weft_container_of(handle, struct sim_message, arrival.handle);
+    return message->send_live && !message->source->host->dead;
 }
 
 /* Ends operations with the remote endpoint (NULL: with all). */
@@ -349,6 +363,8 @@ const struct weft_transport_ops sim_transport_ops = {
     .send = sim_send,
     .accept = sim_accept,
     .discard = sim_discard,
+    .peek = sim_peek,
+    .peek_is_valid = sim_peek_is_valid,
     .abilities = WEFT_TRANSPORT_WINDOWS,
     .window_open = sim_window_open,
     .window_close = sim_window_close,

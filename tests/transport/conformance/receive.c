@@ -97,6 +97,66 @@ static void test_handler(void **state)
     }
 }
 
+static struct weft_arrival *announced(struct net *net, struct handled *handled, struct op *send,
+                                      const unsigned char *out, size_t bytes)
+{
+    const int before = handled->count;
+    assert_int_equal(op_send(send, net->peers[0][1], WEFT_TAG(WEFT_CHANNEL_PUSH, 7), NULL, out, bytes),
+                     WEFT_IN_PROGRESS);
+    PUMP_UNTIL(net, handled->count == before + 1);
+    struct weft_arrival *arrival = weft_list_first(&handled->held, struct weft_arrival, link);
+    weft_list_remove(&arrival->link);
+    return arrival;
+}
+
+/* A payload in mapped memory is read at its sender, then discarded or accepted. Its sender ends: the payload
+ * can still be read, but is not valid any more. */
+static void test_peek(void **state)
+{
+    const size_t bytes = 300000;
+    struct net net;
+    net_open(&net, flavour, 2);
+    struct handled handled = {.count = 0};
+    weft_list_init(&handled.held);
+    weft_transport_handler(net.transports[1], WEFT_CHANNEL_PUSH, on_arrival, &handled);
+    unsigned char *out = net_alloc(&net, bytes), *in = net_alloc(&net, bytes);
+    fill(out, bytes, 3);
+    struct op sends[3], accept;
+    struct weft_arrival *arrival = announced(&net, &handled, &sends[0], out, bytes);
+    const void *payload = weft_transport_peek(arrival);
+    if (flavour->memory && flavour->must & WEFT_TRANSPORT_MAPS) assert_non_null(payload);
+    for (int i = 0; i < 10; i++) net_pump(&net);
+    assert_false(sends[0].fired);
+    if (payload) {
+        assert_true(filled(payload, bytes, 3));
+        assert_ptr_equal(weft_transport_peek(arrival), payload);
+        assert_true(weft_transport_peek_is_valid(arrival));
+    }
+    weft_transport_discard(net.transports[1], arrival);
+    PUMP_UNTIL(&net, sends[0].fired);
+    assert_int_equal(sends[0].status, WEFT_OK);
+
+    arrival = announced(&net, &handled, &sends[1], out, bytes);
+    (void)weft_transport_peek(arrival);
+    op_init(&accept);
+    assert_int_equal(weft_transport_accept(net.transports[1], arrival, in, bytes, &accept.completion),
+                     WEFT_IN_PROGRESS);
+    PUMP_UNTIL(&net, sends[1].fired && accept.fired);
+    assert_int_equal(accept.status, WEFT_OK);
+    assert_true(filled(in, bytes, 3));
+
+    arrival = announced(&net, &handled, &sends[2], out, bytes);
+    payload = weft_transport_peek(arrival);
+    weft_transport_close(net.transports[0]);
+    PUMP_UNTIL(&net, arrival->lost);
+    if (payload) assert_true(filled(payload, bytes, 3));
+    assert_false(weft_transport_peek_is_valid(arrival));
+    weft_transport_discard(net.transports[1], arrival);
+    net_give(&net, out);
+    net_give(&net, in);
+    net_close(&net);
+}
+
 /* A posted receive has precedence over the handler of its channel. */
 static void test_posted_before_handler(void **state)
 {
@@ -181,6 +241,7 @@ static void test_many_refusals(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_cancel),
     cmocka_unit_test(test_handler),
+    cmocka_unit_test(test_peek),
     cmocka_unit_test(test_posted_before_handler),
     cmocka_unit_test(test_refuse),
     cmocka_unit_test(test_many_refusals),
