@@ -244,6 +244,12 @@ uint32_t weft_select_among(uint32_t *picked_out, const float *values, size_t can
  * T(a,b) over rank indices: one rank is its contribution; else T(a,a+h) + T(a+h,b), h the largest
  * power of two below b-a. Fed in rank order it is a binary counter of partials: at most
  * log2(ranks)+1 buffers live at once. The shard and each reproducible plan sum by it. */
+/* weft_sum_sources_f32() - factor * T over 1 to WEFT_SUM_SOURCES_MAX sources; `out` and each source are
+ * (count,). The bits are those of weft_tree_reduce and scale. `out` overlaps no source. */
+#define WEFT_SUM_SOURCES_MAX 64u
+void weft_sum_sources_f32(float *out, const float *const *sources, size_t source_count, float factor,
+                          size_t count);
+
 struct weft_tree_reduce {
     size_t count;                /* elements of one contribution */
     enum weft_dtype dtype;       /* F32, or the type of weft_tree_reduce_init_op; the float pointers then

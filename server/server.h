@@ -70,6 +70,9 @@ struct weft_shard_engine_options {
     bool elastic;                        /* the job may go on without lost workers: _leave_epoch and
                                           * _enter_epoch; default false */
     size_t receive_bytes_max;            /* memory for contributions and partial sums; default 256 MiB */
+    /* a further round opens only while those that are open have less of it, so that their memory stays in the
+     * caches; default 4 MiB. 0: one round at a time */
+    size_t round_bytes;
     uint64_t round_deadline_ns;          /* from a round's first contribution; default 300 s. Then
                                           * WEFT_ERR_DEADLINE names the missing ranks */
     uint32_t hash_every;                 /* codecs other than dense: compare weights every so many steps;

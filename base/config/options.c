@@ -100,6 +100,10 @@ const struct weft_option weft_option_table[] = {
     COUNT("server.engines", "1", 1, 64, "Shard engines of one server, one thread each."),
     BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,
          "Receive memory of one engine. If it is used up, workers wait for credit."),
+    BYTES("server.round_bytes", "4MiB", 0, (uint64_t)1 << 40,
+         "Receive memory in use above which an engine opens no further round, so that rounds stay in the "
+         "caches; at most half of the last-level cache over the engines of the server. 0: one round at a "
+         "time."),
     TEXT("server.listen", "127.0.0.1",
          "Address to listen on. Anything but loopback requires job.secret_file. On a host without IPv4, "
          "127.0.0.1 means ::1."),

@@ -25,6 +25,9 @@
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
+/* Results of longer tensors bypass the caches: with the inputs and outputs of all ranks they do not fit. */
+#define STREAMED_ELEMS_MIN ((uint64_t)2 << 20)
+
 static void advance_op(struct weft_tensor *tensor);
 
 static bool wants_payload(const struct client_tensor_op *op)
@@ -476,6 +479,7 @@ static void accept_result(struct client_chunk *chunk, struct weft_arrival *arriv
     }
     size_t bytes = arrival->payload_bytes;
     weft_completion_init(&chunk->received, 1, on_received);
+    arrival->is_streamed = tensor->elems >= STREAMED_ELEMS_MIN;
     enum weft_status status = weft_transport_accept(transport, arrival, buffer, bytes, &chunk->received);
     if (status < 0) {
         client_tensor_fail(tensor, status, "cannot receive the result of %s: %s",

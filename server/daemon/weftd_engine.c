@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/os/cpu_cache.h"
 #include "server/daemon/weftd.h"
 
 #define DRAIN_NS WEFT_SECONDS(1)
@@ -86,6 +87,13 @@ static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *e
     return WEFT_OK;
 }
 
+static size_t round_bytes(const struct weftd *weftd)
+{
+    const size_t bytes = weft_config_u64(weftd->options.config, "server.round_bytes"),
+                 share = weft_last_level_cache_bytes() / 2 / weftd->options.engines;
+    return share > 0 && share < bytes ? share : bytes;
+}
+
 static enum weft_status shard_create(struct weftd_engine *engine)
 {
     struct weftd *weftd = engine->weftd;
@@ -109,6 +117,7 @@ static enum weft_status shard_create(struct weftd_engine *engine)
         options.worker_endpoints = endpoints;
         options.worker_incarnations = incarnations;
         options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");
+        options.round_bytes = round_bytes(weftd);
         /* Shorter than the workers' deadline: the shard can name the missing ranks, a worker cannot. */
         options.round_deadline_ns = weft_config_u64(config, "client.deadline") / 10 * 9;
         options.hash_every = (uint32_t)weft_config_u64(config, "server.hash_every");

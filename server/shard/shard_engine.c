@@ -22,6 +22,7 @@ void weft_shard_engine_options_init(struct weft_shard_engine_options *options)
     *options = (struct weft_shard_engine_options){
         .size = sizeof *options,
         .receive_bytes_max = (size_t)256 << 20,
+        .round_bytes = (size_t)4 << 20,
         .round_deadline_ns = WEFT_SECONDS(300),
         .hash_every = 50,
     };
@@ -260,6 +261,8 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     engine->elastic = options->elastic;
     engine->round_deadline_ns = options->round_deadline_ns;
     engine->hash_every = options->hash_every;
+    engine->round_bytes = options->round_bytes;
+    engine->maps = weft_transport_abilities(engine->transport) & WEFT_TRANSPORT_MAPS;
     weft_list_init(&engine->waiting);
     weft_list_init(&engine->rounds);
     weft_list_init(&engine->reply_queue);
@@ -269,12 +272,13 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     weft_timer_init(&engine->deadline_timer, deadline_passed);
     weft_timer_init(&engine->retry_timer, retry);
     weft_timer_init(&engine->release_timer, shard_release_on_timer);
+    weft_timer_init(&engine->open_timer, shard_receive_on_timer);
 
     engine->worker = weft_alloc_zero(env, engine->workers * sizeof *engine->worker);
     engine->next_worker = weft_alloc_zero(env, engine->workers * sizeof *engine->next_worker);
     uint32_t reply_count = 64 + 4 * (engine->workers < 512 ? engine->workers : 512);
     if (!engine->worker || !engine->next_worker || shard_reply_init(engine, reply_count) < 0 ||
-        shard_arena_init(&engine->arena, env, options->receive_bytes_max) < 0) {
+        shard_arena_init(&engine->arena, env, options->receive_bytes_max, engine->maps) < 0) {
         weft_shard_engine_free(engine);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
                               "no memory for a shard engine with %zu bytes of receive memory: lower it",
@@ -316,6 +320,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->deadline_timer);
     weft_timer_stop(engine->loop, &engine->retry_timer);
     weft_timer_stop(engine->loop, &engine->release_timer);
+    weft_timer_stop(engine->loop, &engine->open_timer);
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
     discard_all(engine, &engine->newer_epoch);
@@ -325,8 +330,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
             for (uint32_t worker = 0; worker < engine->workers; worker++) {
                 struct shard_contribution *contribution = &tensor->chunks[i].contributions[worker];
-                if (contribution->state == SHARD_CONTRIBUTION_ANNOUNCED)
-                    weft_transport_discard(engine->transport, contribution->arrival);
+                if (contribution->arrival) weft_transport_discard(engine->transport, contribution->arrival);
                 contribution->arrival = contribution->pull = NULL;
             }
         }
@@ -339,6 +343,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->deadline_timer);
     weft_timer_stop(engine->loop, &engine->retry_timer);
     weft_timer_stop(engine->loop, &engine->release_timer);
+    weft_timer_stop(engine->loop, &engine->open_timer);
     cancel_tasks(engine);
     shard_table_free(engine);
     shard_arena_fini(&engine->arena, engine->env);

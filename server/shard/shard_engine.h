@@ -5,6 +5,7 @@
  *        |                         shard_receive.c      assigns receive memory to rounds, slots to workers
  *        | memory                  shard_slots.c        bounded receive memory
  *        |                         shard_round.c        one round of one chunk: phases, fold, close, drop
+ *        |                         shard_in_place.c     a round whose contributions are summed where they lie
  *        | pull, init              shard_pull.c         sends weights and states, receives the first ones
  *        v result                  shard_reply.c        RESULT messages, a fixed number in flight
  *
@@ -23,14 +24,18 @@ struct shard_chunk;
 
 /* ---- receive memory (shard_slots.c) ---- */
 
-/* One block of memory, allocated at create, with an address-ordered free list. */
+/* One block of memory, reserved at create, with an address-ordered free list. Its pages are taken from the
+ * start as they are needed. */
 struct shard_arena {
     uint8_t *memory; /* owned */
     size_t bytes;
+    size_t committed_bytes; /* pages are taken up to here; a multiple of WEFT_MEMORY_STEP_BYTES, or bytes */
     size_t used_bytes, peak_bytes;
     struct shard_span *free_spans;
 };
-enum weft_status shard_arena_init(struct shard_arena *arena, struct weft_env *env, size_t bytes);
+/* is_mapped: peers on this host may write contributions into it themselves. */
+enum weft_status shard_arena_init(struct shard_arena *arena, struct weft_env *env, size_t bytes,
+                                  bool is_mapped);
 void shard_arena_fini(struct shard_arena *arena, struct weft_env *env);
 void *shard_arena_reserve(struct shard_arena *arena, size_t bytes); /* NULL: no free span is large enough */
 void shard_arena_release(struct shard_arena *arena, void *memory, size_t bytes);
@@ -91,7 +96,10 @@ enum shard_reply_kind {
 
 /* One worker's state in one chunk. Written by the engine. */
 struct shard_contribution {
-    struct weft_arrival *arrival; /* ANNOUNCED: the contribution; else NULL */
+    struct weft_arrival *arrival; /* ANNOUNCED: the contribution; else NULL. Of a dropped round that is being
+                                   * summed in place: until that ends */
+    /* ANNOUNCED: (count,) in the worker's memory, mapped here; NULL: it must be received. UNTRUSTED */
+    const float *source;
     struct weft_arrival *pull;    /* a PULL that waits for its step, also in engine->pulls; NULL: none */
     struct shard_slot *slot;      /* RECEIVING, HELD */
     uint64_t pull_since_ns;
@@ -118,8 +126,10 @@ enum shard_phase {
 
 /* Copy of what the last close overwrote, if its step may be skipped (shard_skip.c). */
 struct shard_backup {
-    /* (count,) each, owned; NULL: not allocated */
+    /* (count,) each, owned, except that an undo swaps `values` with those of the chunk; NULL: not
+     * allocated */
     float *values, *states[WEFT_OPTIMIZER_STATES_MAX], *residual;
+    void *owned_values; /* memory behind values */
     uint64_t step;                                            /* closed_step before that close */
     bool valid;
 };
@@ -133,9 +143,9 @@ struct shard_chunk {
     uint32_t rounds;                /* rounds of one step */
     struct weft_combiner *combiner; /* owned; NULL: dense */
 
-    float *values;    /* (count,) owned: weights if there is an optimiser, else the last mean. Step 0: the
-                       * first weights. NULL: a candidate of codec "auto" other than dense, which has no
-                       * weights. */
+    float *values;    /* (count,) in tensor->values or of the backup: weights if there is an optimiser, else
+                       * the last mean. Step 0: the first weights. NULL: a candidate of codec "auto" other
+                       * than dense, which has no weights. */
     float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (count,) each, owned; optimiser state; NULL: not used */
     bool initialised; /* values hold first weights or a later step */
     uint64_t closed_step;
@@ -161,6 +171,9 @@ struct shard_chunk {
     float lr;
     uint32_t lr_worker;
     uint32_t arrived, receiving;     /* contributions not NONE; contributions RECEIVING */
+    uint32_t sources;                /* before the round has memory: contributions with a source */
+    bool in_place;                   /* the round has memory for the sum alone */
+    float *mean;                     /* the tensor's spare, while this round is summed into it; else NULL */
     uint32_t next;                   /* lowest rank that is not folded */
     bool lacks_slot;                 /* a contribution was not received because no slot was free */
     uint64_t first_ns;     /* start of the round's deadline */
@@ -178,7 +191,7 @@ struct shard_chunk {
      * is true the engine must not use the chunk's slots, values and combiner. */
     struct weft_task task;
     bool computing;
-    struct shard_slot *folding; /* the slot being folded */
+    struct shard_slot *folding; /* the slot being folded; of a round in place: the slot of the sum */
     float grad_scale;           /* factor of a close: 1 / sum of weights */
     float *scratch;             /* engine->scratch when the close began */
     enum weft_status computed;  /* status of the fold or close */
@@ -206,6 +219,10 @@ struct shard_tensor {
     struct weft_optimizer optimizer;         /* none with codec "auto": the workers update */
     uint32_t chunk_count;                    /* chunks on this endpoint */
     struct shard_chunk *chunks;              /* owned, sorted by index */
+    void *values; /* owned: the values of all its chunks; mapped by peers on this host if that can pay */
+    size_t values_stride; /* bytes of one chunk's values in it */
+    /* in `values`: a mean may be written here and exchanged with its chunk's values; NULL: in use, or none */
+    float *spare;
     uint64_t hash_step[2];                   /* steps of the last two sums; 0: none */
     uint64_t hash[2];                        /* sums over all chunks on this endpoint */
     uint64_t hashing_step, hashing;          /* sum over the hashing_chunks chunks that have closed
@@ -255,6 +272,8 @@ struct weft_shard_engine {
     struct weft_list newer_epoch;      /* arrivals of epochs that are newer than `epoch` */
     uint64_t round_deadline_ns;
     uint32_t hash_every;
+    size_t round_bytes; /* a further round opens only while the open ones have less memory */
+    bool maps;          /* peers on this host can map memory of weft_memory_alloc */
 
     struct shard_tensor **tensors; /* (tensor_capacity,) by id, owned; NULL: no chunk on this endpoint */
     uint32_t tensor_capacity;
@@ -270,6 +289,7 @@ struct weft_shard_engine {
     struct weft_list reply_queue; /* chunks with replies to send */
     struct weft_list pulls;       /* arrivals: pulls that wait for their step, oldest first */
     struct weft_list deferred;    /* arrivals that the next pump handles again from the start */
+    bool opening;                 /* shard_receive_open_waiting is running */
     bool accept_again;            /* an accept returned WEFT_ERR_AGAIN: try again */
 
     struct shard_reply *replies; /* (reply_count,) owned */
@@ -278,7 +298,7 @@ struct weft_shard_engine {
     bool blocked;    /* no free reply, or a send returned WEFT_ERR_AGAIN: the pump stops until an event */
     bool pumping, pump_again;
 
-    struct weft_timer deadline_timer, retry_timer, release_timer;
+    struct weft_timer deadline_timer, retry_timer, release_timer, open_timer;
 
     bool closed;             /* uses neither transport nor timers any more */
     enum weft_status failed; /* WEFT_OK, or the status that every request gets */
@@ -318,20 +338,43 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
                         struct weft_arrival *arrival);
 
 /* shard_receive.c */
+/* A chunk in phase WAITING requests memory, unless its round may still be summed in place. */
+void shard_receive_queue(struct shard_chunk *chunk);
 /* Gives memory to rounds that wait for it, then receives what their slots allow. */
 void shard_receive_open_waiting(struct weft_shard_engine *engine);
+void shard_receive_on_timer(struct weft_timer *timer);
 void shard_receive_fill(struct shard_chunk *chunk);
 /* Receives an ANNOUNCED contribution. false: not possible now, nor for a higher rank. */
 bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker);
 /* Slots that partial sums use after ranks 0..added-1 are folded. */
 uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added);
 
+/* shard_in_place.c */
+/* Finds where the contribution of an ANNOUNCED push lies. */
+void shard_in_place_find(struct shard_chunk *chunk, struct shard_contribution *contribution);
+/* All contributions of the round so far can be summed where they lie. */
+bool shard_in_place_is_possible(const struct shard_chunk *chunk);
+/* A round in place without other use of its sum is summed, scaled, into the tensor's spare. Precondition of
+ * both: phase COLLECTING. */
+bool shard_in_place_takes_spare(struct shard_chunk *chunk);
+/* Sums the contributions of all workers: true if it is done, false if it continues as a task. */
+bool shard_in_place_sum(struct shard_chunk *chunk);
+/* Ends the arrivals that the task of a dropped round has read. */
+void shard_in_place_drained(struct shard_chunk *chunk);
+
 /* shard_round.c */
 void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase);
+/* Runs `run` as the chunk's task: on the compute thread if it exceeds WEFT_LOOP_SLICE elements. */
+void shard_round_start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *),
+                            void (*done)(struct weft_task *), uint64_t elements);
 /* After INSTALLING or DRAINING: continue with contributions that arrived meanwhile. */
 void shard_round_resume(struct shard_chunk *chunk);
 /* Folds the next ranks that are HELD; closes the round after the last rank. */
 void shard_round_advance(struct shard_chunk *chunk);
+/* Computes the factor of the mean from the weights. false: they are too large or too small. */
+bool shard_round_scale(struct shard_chunk *chunk);
+/* The values are those of the open step: ends the round with its result. */
+void shard_round_closed(struct shard_chunk *chunk);
 /* Ends the round without a result. Its contributors get `status` and `text` now, other workers on their next
  * push of it. */
 void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text);

@@ -147,13 +147,17 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     contribution->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
     if (chunk->arrived == 0) chunk->opened_ns = chunk->announced_ns;
     chunk->arrived++;
+    shard_in_place_find(chunk, contribution);
     engine->stats.pushes++;
     if (chunk->phase == SHARD_PHASE_IDLE) shard_round_enter(chunk, SHARD_PHASE_WAITING);
 
     if (!agrees) shard_round_drop(chunk, WEFT_ERR_MISMATCH, text);
     else if (header->flags & WEFT_WIRE_NOT_FINITE)
         shard_round_drop(chunk, WEFT_ERR_SKIPPED, "a gradient is not finite");
-    else if (chunk->phase == SHARD_PHASE_WAITING) shard_receive_open_waiting(engine);
+    else if (chunk->phase == SHARD_PHASE_WAITING) {
+        shard_receive_queue(chunk);
+        shard_receive_open_waiting(engine);
+    }
     else if (chunk->phase == SHARD_PHASE_COLLECTING && (!chunk->lacks_slot || header->worker == chunk->next))
         shard_receive_one(chunk, header->worker);
     shard_worker_left_check(chunk);

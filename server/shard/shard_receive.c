@@ -2,7 +2,9 @@
  *
  *     ANNOUNCED --> can_take_slot? --> slot --> RECEIVING --> HELD --> shard_round_advance folds it
  *
- * Memory. A round opens when the arena has its block, in the order of first announcements. A dense round
+ * Memory. A round opens when the arena has its block and the open rounds have less than round_bytes, in the
+ * order of first announcements. A round whose contributions all lie in mapped memory opens after the last one
+ * (shard_in_place.c). A dense round
  * keeps the partial sums of the canonical tree T in its slots: after ranks 0..k-1 are folded, popcount(k) of
  * them. A rank is received out of order only if every missing lower rank still finds a slot later.
  *
@@ -138,12 +140,24 @@ void shard_receive_fill(struct shard_chunk *chunk)
             return;
 }
 
+void shard_receive_queue(struct shard_chunk *chunk)
+{
+    WEFT_ASSERT(chunk->phase == SHARD_PHASE_WAITING);
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (!weft_list_empty(&chunk->waiting_link)) return;
+    if (chunk->arrived < engine->workers && shard_in_place_is_possible(chunk)) return;
+    weft_list_append(&engine->waiting, &chunk->waiting_link);
+}
+
 /* Opens a slot per worker (at most 8 spare ones) if half of the arena stays free, else the fewest slots. */
 static bool slots_open(struct shard_chunk *chunk)
 {
     struct shard_arena *arena = &chunk->tensor->engine->arena;
     uint32_t least = shard_chunk_slots_min(chunk), most = chunk->tensor->engine->workers;
     size_t bytes = shard_chunk_contribution_bytes(chunk, chunk->round);
+    chunk->in_place = most == chunk->arrived && shard_in_place_is_possible(chunk);
+    if (chunk->in_place && shard_in_place_takes_spare(chunk)) return true;
+    if (chunk->in_place) return shard_slots_open(&chunk->slots, arena, 1, bytes);
     if (least + 8 < most) most = least + 8;
     if (most > least && arena->used_bytes + shard_slots_bytes(most, bytes) <= arena->bytes / 2 &&
         shard_slots_open(&chunk->slots, arena, most, bytes))
@@ -151,13 +165,32 @@ static bool slots_open(struct shard_chunk *chunk)
     return shard_slots_open(&chunk->slots, arena, least, bytes);
 }
 
-void shard_receive_open_waiting(struct weft_shard_engine *engine)
+static void open_rounds(struct weft_shard_engine *engine)
 {
     while (!weft_list_empty(&engine->waiting)) {
         struct shard_chunk *chunk = weft_list_first(&engine->waiting, struct shard_chunk, waiting_link);
-        if (!slots_open(chunk)) return;
+        const size_t used = engine->arena.used_bytes;
+        if ((used > 0 && used >= engine->round_bytes) || !slots_open(chunk)) return;
         weft_tree_reduce_init(&chunk->fold, chunk->count);
         shard_round_enter(chunk, SHARD_PHASE_COLLECTING);
-        shard_receive_fill(chunk);
+        if (!chunk->in_place) {
+            shard_receive_fill(chunk);
+        } else if (shard_in_place_sum(chunk)) { /* one per step of the loop */
+            (void)weft_timer_start_now(engine->loop, &engine->open_timer);
+            return;
+        }
     }
+}
+
+void shard_receive_open_waiting(struct weft_shard_engine *engine)
+{
+    if (engine->opening) return; /* a round in place closes inside the call, and its end resumes the engine */
+    engine->opening = true;
+    open_rounds(engine);
+    engine->opening = false;
+}
+
+void shard_receive_on_timer(struct weft_timer *timer)
+{
+    shard_receive_open_waiting(weft_container_of(timer, struct weft_shard_engine, open_timer));
 }

@@ -31,7 +31,7 @@ static const uint8_t legal_phases[] = {
     [SHARD_PHASE_IDLE] = 1 << SHARD_PHASE_INSTALLING | 1 << SHARD_PHASE_WAITING |
                          1 << SHARD_PHASE_COLLECTING | 1 << SHARD_PHASE_CLOSING | 1 << SHARD_PHASE_DRAINING,
     [SHARD_PHASE_INSTALLING] = 1 << SHARD_PHASE_IDLE,
-    [SHARD_PHASE_WAITING] = 1 << SHARD_PHASE_IDLE,
+    [SHARD_PHASE_WAITING] = 1 << SHARD_PHASE_IDLE | 1 << SHARD_PHASE_COLLECTING,
     [SHARD_PHASE_COLLECTING] = 1 << SHARD_PHASE_WAITING,
     [SHARD_PHASE_CLOSING] = 1 << SHARD_PHASE_COLLECTING,
     [SHARD_PHASE_DRAINING] = 1 << SHARD_PHASE_COLLECTING,
@@ -49,18 +49,18 @@ void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase)
     WEFT_ASSERT(legal_phases[phase] & 1 << chunk->phase);
     WEFT_ASSERT(phase != SHARD_PHASE_IDLE || (chunk->receiving == 0 && !chunk->computing));
     WEFT_ASSERT(phase != SHARD_PHASE_CLOSING || chunk->next == engine->workers);
-    if (phase == SHARD_PHASE_WAITING) {
+    if (phase == SHARD_PHASE_WAITING && chunk->phase == SHARD_PHASE_IDLE) {
         chunk->first_ns = weft_now_ns(engine->env);
-        weft_list_append(&engine->waiting, &chunk->waiting_link);
         weft_list_append(&engine->rounds, &chunk->round_link);
         weft_event_ring_add(engine->events, "round", WEFT_EVENT_BEGIN, event_id(chunk), UINT32_MAX, 0,
                             WEFT_OK);
-    } else {
-        weft_list_remove(&chunk->waiting_link);
-        if (!phase_has_round((uint8_t)phase)) weft_list_remove(&chunk->round_link);
     }
+    weft_list_remove(&chunk->waiting_link);
+    if (!phase_has_round((uint8_t)phase)) weft_list_remove(&chunk->round_link);
     chunk->phase = (uint8_t)phase;
-    if (phase == SHARD_PHASE_WAITING) shard_engine_watch_deadlines(engine);
+    if (phase != SHARD_PHASE_WAITING) return;
+    shard_receive_queue(chunk);
+    shard_engine_watch_deadlines(engine);
 }
 
 void shard_round_resume(struct shard_chunk *chunk)
@@ -127,8 +127,8 @@ static void fold_done(struct weft_task *task)
     else if (folded(chunk)) shard_round_advance(chunk);
 }
 
-static void start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *),
-                       void (*done)(struct weft_task *), uint64_t elements)
+void shard_round_start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *),
+                            void (*done)(struct weft_task *), uint64_t elements)
 {
     chunk->computing = true;
     chunk->task.run = run;
@@ -152,7 +152,7 @@ static bool fold_next(struct shard_chunk *chunk)
     const uint32_t merges = shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_ctz(chunk->next + 1) : 1;
     uint64_t elements = contribution->slot->payload_bytes / sizeof(float) * merges;
     if (elements > WEFT_LOOP_SLICE) {
-        start_task(chunk, fold, fold_done, elements);
+        shard_round_start_task(chunk, fold, fold_done, elements);
         return false;
     }
     fold(&chunk->task);
@@ -219,7 +219,7 @@ static uint64_t close_elements(const struct shard_chunk *chunk)
     const struct shard_tensor *tensor = chunk->tensor;
     if (shard_chunk_is_dense(chunk)) {
         /* the remaining merges of the tree, then the scaling or the optimiser */
-        const uint32_t merges = (uint32_t)__builtin_popcount(tensor->engine->workers) - 1;
+        const uint32_t merges = chunk->fold.depth - 1;
         return chunk->count * (merges + 1 + weft_optimizer_states(&tensor->optimizer));
     }
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE)
@@ -242,9 +242,10 @@ static void contributions_reset(struct shard_chunk *chunk, bool reply_wanted)
         if (reply_wanted) shard_reply_note(chunk, worker, (enum shard_reply_kind)contribution->reply_wanted);
         contribution->state = SHARD_CONTRIBUTION_NONE;
         contribution->slot = NULL;
+        contribution->source = NULL;
     }
-    chunk->arrived = chunk->next = 0;
-    chunk->lacks_slot = false;
+    chunk->arrived = chunk->next = chunk->sources = 0;
+    chunk->lacks_slot = chunk->in_place = false;
 }
 
 static void count_times(struct weft_shard_engine *engine, const struct shard_chunk *chunk)
@@ -256,7 +257,7 @@ static void count_times(struct weft_shard_engine *engine, const struct shard_chu
 }
 
 /* The values are those of the closed step, or the aggregate is complete. */
-static void round_closed(struct shard_chunk *chunk)
+void shard_round_closed(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
@@ -300,16 +301,21 @@ static void close_done(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
     chunk->computing = false;
-    round_closed(chunk);
+    shard_round_closed(chunk);
+}
+
+bool shard_round_scale(struct shard_chunk *chunk)
+{
+    chunk->result_weight_sum = weight_sum(chunk);
+    chunk->grad_scale = (float)(1.0 / (double)chunk->result_weight_sum);
+    return isfinite(chunk->result_weight_sum) && isfinite(chunk->grad_scale);
 }
 
 static void close_round(struct shard_chunk *chunk)
 {
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_CLOSING && !shard_result_is_in_use(chunk));
     if (chunk->computing) return;
-    chunk->result_weight_sum = weight_sum(chunk);
-    chunk->grad_scale = (float)(1.0 / (double)chunk->result_weight_sum);
-    if (!isfinite(chunk->result_weight_sum) || !isfinite(chunk->grad_scale)) {
+    if (!shard_round_scale(chunk)) {
         chunk->result_weight_sum = 0;
         shard_round_drop(chunk, WEFT_ERR_INVALID,
                          "the workers' sample weights are too large or too small to sum");
@@ -325,11 +331,11 @@ static void close_round(struct shard_chunk *chunk)
     chunk->scratch = chunk->tensor->engine->scratch;
     uint64_t elements = close_elements(chunk);
     if (elements > WEFT_LOOP_SLICE) {
-        start_task(chunk, close_values, close_done, elements);
+        shard_round_start_task(chunk, close_values, close_done, elements);
         return;
     }
     close_values(&chunk->task);
-    round_closed(chunk);
+    shard_round_closed(chunk);
 }
 
 void shard_round_advance(struct shard_chunk *chunk)
@@ -360,7 +366,8 @@ void shard_round_result_released(struct shard_chunk *chunk)
 static void end_round(struct shard_chunk *chunk, enum weft_status status)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+    const bool are_being_read = chunk->in_place && chunk->computing; /* shard_in_place_drained ends them */
+    for (uint32_t worker = 0; worker < engine->workers && !are_being_read; worker++) {
         struct shard_contribution *contribution = &chunk->contributions[worker];
         if (contribution->state != SHARD_CONTRIBUTION_ANNOUNCED) continue;
         weft_transport_discard(engine->transport, contribution->arrival);
@@ -405,6 +412,7 @@ void shard_round_finish_drain(struct shard_chunk *chunk)
     struct weft_shard_engine *engine = chunk->tensor->engine;
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_DRAINING);
     if (chunk->receiving > 0 || chunk->computing) return;
+    shard_in_place_drained(chunk);
     shard_slots_close(&chunk->slots, &engine->arena);
     shard_round_resume(chunk);
     shard_engine_resume(engine);

@@ -34,11 +34,24 @@ static float *overwritten_values(const struct shard_chunk *chunk)
                                                                                                : NULL;
 }
 
+/* In mapped memory, because an undo makes the copy the chunk's values. */
+static enum weft_status values_reserve(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_backup *backup = &chunk->backup;
+    if (!overwritten_values(chunk) || backup->values) return WEFT_OK;
+    if (engine->maps)
+        (void)weft_memory_alloc(engine->env, chunk->tensor->values_stride, &backup->owned_values, NULL);
+    else backup->owned_values = weft_alloc_bytes(engine->env, chunk->tensor->values_stride);
+    backup->values = backup->owned_values;
+    return backup->values ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
 enum weft_status shard_skip_reserve(struct shard_chunk *chunk)
 {
     struct weft_env *env = chunk->tensor->engine->env;
     struct shard_backup *backup = &chunk->backup;
-    WEFT_TRY(copy_reserve(env, &backup->values, overwritten_values(chunk), chunk->count));
+    WEFT_TRY(values_reserve(chunk));
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
         WEFT_TRY(copy_reserve(env, &backup->states[s], chunk->states[s], chunk->count));
     return copy_reserve(env, &backup->residual, residual_of(chunk), chunk->count);
@@ -107,7 +120,7 @@ void shard_skip_free(struct shard_chunk *chunk)
 {
     struct weft_env *env = chunk->tensor->engine->env;
     struct shard_backup *backup = &chunk->backup;
-    weft_free_bytes(env, backup->values);
+    weft_memory_free(env, backup->owned_values);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, backup->states[s]);
     weft_free_bytes(env, backup->residual);
 }

@@ -3,10 +3,10 @@
  * Contributions and partial sums are stored only here, so receive_bytes_max bounds them exactly. An announced
  * payload stays at its worker until it has a slot.
  *
- * The arena is a first-fit allocator. Its address-ordered free list lies in the free memory; neighbours merge
- * on release. Rounds are few, open in the order of announcement, and every open round ends. A block that does
- * not fit now fits at the latest in an empty arena: declare refuses a tensor whose smallest block is larger
- * than the arena.
+ * The arena is a first-fit allocator, so few open rounds use the same pages again. Its address-ordered free
+ * list lies in the free memory; neighbours merge on release. Rounds are few, open in the order of
+ * announcement, and every open round ends. A block that does not fit now fits at the latest in an empty
+ * arena: declare refuses a tensor whose smallest block is larger than the arena.
  *
  * A slot is a 64-byte header (completion, owner) and the payload. The fold uses payloads as partial sums and
  * returns them by pointer; shard_slot_of finds the header. */
@@ -24,14 +24,29 @@ static size_t grains(size_t bytes)
     return (bytes + GRAIN - 1) / GRAIN * GRAIN;
 }
 
-enum weft_status shard_arena_init(struct shard_arena *arena, struct weft_env *env, size_t bytes)
+/* Takes pages up to `end`. false: the system has none. */
+static bool commit(struct shard_arena *arena, size_t end)
+{
+    if (end <= arena->committed_bytes) return true;
+    end = (end + WEFT_MEMORY_STEP_BYTES - 1) / WEFT_MEMORY_STEP_BYTES * WEFT_MEMORY_STEP_BYTES;
+    if (end > arena->bytes) end = arena->bytes;
+    if (weft_memory_commit(arena->memory + arena->committed_bytes, end - arena->committed_bytes) < 0)
+        return false;
+    arena->committed_bytes = end;
+    return true;
+}
+
+enum weft_status shard_arena_init(struct shard_arena *arena, struct weft_env *env, size_t bytes,
+                                  bool is_mapped)
 {
     bytes = bytes / GRAIN * GRAIN;
     WEFT_ASSERT(bytes >= GRAIN);
-    arena->memory = weft_alloc_bytes(env, bytes);
-    if (!arena->memory) return WEFT_ERR_NO_MEMORY;
-    arena->bytes = bytes;
-    arena->used_bytes = arena->peak_bytes = 0;
+    *arena = (struct shard_arena){.bytes = bytes, .committed_bytes = is_mapped ? 0 : bytes};
+    void *memory = NULL;
+    if (is_mapped) WEFT_TRY(weft_memory_reserve(env, bytes, &memory, NULL));
+    else memory = weft_alloc_bytes(env, bytes);
+    arena->memory = memory;
+    if (!memory || !commit(arena, GRAIN)) return WEFT_ERR_NO_MEMORY;
     arena->free_spans = (struct shard_span *)(void *)arena->memory;
     *arena->free_spans = (struct shard_span){.bytes = bytes};
     return WEFT_OK;
@@ -39,7 +54,7 @@ enum weft_status shard_arena_init(struct shard_arena *arena, struct weft_env *en
 
 void shard_arena_fini(struct shard_arena *arena, struct weft_env *env)
 {
-    weft_free_bytes(env, arena->memory);
+    weft_memory_free(env, arena->memory);
     arena->memory = NULL;
 }
 
@@ -49,6 +64,8 @@ void *shard_arena_reserve(struct shard_arena *arena, size_t bytes)
     for (struct shard_span **link = &arena->free_spans; *link; link = &(*link)->next) {
         struct shard_span *span = *link;
         if (span->bytes < bytes) continue;
+        const size_t end = (size_t)((uint8_t *)span - arena->memory) + bytes;
+        if (!commit(arena, span->bytes == bytes ? end : end + GRAIN)) return NULL; /* and the rest's head */
         if (span->bytes == bytes) {
             *link = span->next;
         } else {

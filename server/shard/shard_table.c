@@ -12,6 +12,11 @@
 
 #include "server/shard/shard_engine.h"
 
+enum {
+    VALUES_EAGER_BYTES = 8192, /* shared memory sends shorter results inside its ring */
+    SPARE_CHUNKS_MIN = 8,      /* the spare adds at most an eighth */
+};
+
 struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id)
 {
     struct shard_tensor *tensor = id < engine->tensor_capacity ? engine->tensors[id] : NULL;
@@ -141,10 +146,8 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
                                   "the shard's receive memory or lower chunk_bytes",
                                   tensor->name, needed, engine->workers, engine->arena.bytes);
     }
-    const bool has_values = shard_chunk_is_dense(chunk) || tensor->candidates.count == 1;
-    if (has_values) chunk->values = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
     chunk->contributions = weft_alloc_zero(engine->env, engine->workers * sizeof *chunk->contributions);
-    bool failed = (has_values && !chunk->values) || !chunk->contributions;
+    bool failed = !chunk->contributions;
     for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
         chunk->states[s] = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
         failed |= !chunk->states[s];
@@ -159,6 +162,45 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     if (status < 0)
         return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name,
                               weft_reason_text(status));
+    return WEFT_OK;
+}
+
+static bool chunk_has_values(const struct shard_chunk *chunk)
+{
+    return shard_chunk_is_dense(chunk) || chunk->tensor->candidates.count == 1;
+}
+
+/* One block for the values of all chunks, in equal strides. Results above the eager limit of shared memory
+ * are copied from it by the workers of this host. Of many chunks without an optimiser, one more is spare. */
+static enum weft_status values_make(struct shard_tensor *tensor, struct weft_error *error)
+{
+    const struct weft_shard_engine *engine = tensor->engine;
+    const size_t line = 64;
+    size_t count = 0, largest = 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        const struct shard_chunk *chunk = &tensor->chunks[i];
+        if (!chunk_has_values(chunk)) continue;
+        count++;
+        if (chunk->count > largest) largest = chunk->count;
+    }
+    if (count == 0) return WEFT_OK;
+    tensor->values_stride = (largest * sizeof(float) + line - 1) / line * line;
+    const bool is_mapped = engine->maps && tensor->values_stride > VALUES_EAGER_BYTES,
+               has_spare = is_mapped && count >= SPARE_CHUNKS_MIN &&
+                           tensor->optimizer.kind == WEFT_OPTIMIZER_NONE;
+    const size_t bytes = (count + has_spare) * tensor->values_stride;
+    if (is_mapped) (void)weft_memory_alloc(engine->env, bytes, &tensor->values, NULL);
+    else tensor->values = weft_alloc_zero(engine->env, bytes);
+    if (!tensor->values)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the %zu bytes of tensor '%s'", bytes,
+                              tensor->name);
+    uint8_t *at = tensor->values;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        if (!chunk_has_values(&tensor->chunks[i])) continue;
+        tensor->chunks[i].values = (float *)(void *)at;
+        at += tensor->values_stride;
+    }
+    if (has_spare) tensor->spare = (float *)(void *)at;
     return WEFT_OK;
 }
 
@@ -193,7 +235,7 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         WEFT_ASSERT(chunk->rounds >= 1 && chunk->rounds <= WEFT_CODEC_ROUNDS_MAX);
         WEFT_TRY(chunk_make(chunk, error));
     }
-    return WEFT_OK;
+    return values_make(tensor, error);
 }
 
 static uint64_t longest(const struct shard_tensor *tensor)
@@ -237,13 +279,13 @@ void shard_table_drop(struct shard_tensor *tensor)
 {
     struct weft_env *env = tensor->engine->env;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        weft_free_bytes(env, tensor->chunks[i].values);
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
         shard_skip_free(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].install_buffer);
         weft_free_bytes(env, tensor->chunks[i].contributions);
         weft_combiner_free(tensor->chunks[i].combiner);
     }
+    weft_memory_free(env, tensor->values);
     weft_free_bytes(env, tensor->chunks);
     weft_free_bytes(env, tensor);
 }

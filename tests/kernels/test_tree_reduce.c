@@ -52,6 +52,32 @@ static void test_equals_tree(void **state)
     }
 }
 
+/* Sources that are all there: the same bits, with a factor those of the scaled sum. */
+static void test_sources(void **state)
+{
+    static float wide[WEFT_SUM_SOURCES_MAX][1037], out[1037], folded[WEFT_SUM_SOURCES_MAX][1037];
+    struct sample sample = {sample_seed(11)};
+    for (uint32_t ranks = 1; ranks <= WEFT_SUM_SOURCES_MAX; ranks++) {
+        const float *sources[WEFT_SUM_SOURCES_MAX];
+        float *freed[32];
+        uint32_t freed_count;
+        struct weft_tree_reduce reduce;
+        weft_tree_reduce_init(&reduce, 1037);
+        for (uint32_t r = 0; r < ranks; r++) {
+            sample_fill(&sample, SAMPLE_NORMAL, wide[r], 1037);
+            memcpy(folded[r], wide[r], sizeof wide[r]);
+            sources[r] = wide[r];
+            (void)weft_tree_reduce_add(&reduce, folded[r], freed);
+        }
+        float *sum = weft_tree_reduce_finish(&reduce, freed, &freed_count);
+        weft_sum_sources_f32(out, sources, ranks, 1.0f, 1037);
+        assert_memory_equal(out, sum, sizeof out);
+        weft_sum_sources_f32(out, sources, ranks, 0.37f, 1037);
+        weft_kernels()->scale_f32(sum, sum, 0.37f, 1037);
+        assert_memory_equal(out, sum, sizeof out);
+    }
+}
+
 /* In pieces, the last one first: the same bits, and the same buffers are returned. */
 static void test_pieces(void **state)
 {
@@ -112,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equals_tree),
+        cmocka_unit_test(test_sources),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_slots),

@@ -16,6 +16,7 @@
 #include "tests/sim/random_topology.h"
 
 #define DETECT_NS WEFT_MS(100)
+enum { MAPPED_ELEMS = 2304 }; /* of a chunk whose values lie in mapped memory */
 
 static bool with_topology; /* --topology */
 
@@ -85,6 +86,24 @@ static uint64_t draw(struct world *world, uint64_t below)
     return world->random % below;
 }
 
+/* Shards and workers of one host: contributions are summed in place, sometimes into a spare. */
+static void world_map(struct world *world)
+{
+    static const struct fleet_tensor_spec many = {.name = "many",
+                                                  .codec = "dense",
+                                                  .optimizer = "none",
+                                                  .dim_count = 1,
+                                                  .dims = {MAPPED_ELEMS * 25 + 7},
+                                                  .chunk_elems = MAPPED_ELEMS};
+    struct fleet_options *options = &world->options;
+    options->maps_payloads = true;
+    if (draw(world, 4) == 0) options->odd_rank = 1 + (uint32_t)draw(world, options->workers);
+    if (options->workers > 8 || draw(world, 2)) return;
+    world->tensors[0] = many;
+    options->receive_bytes_max += shard_slots_bytes(weft_tree_reduce_buffer_count(options->workers),
+                                                    MAPPED_ELEMS * sizeof(float));
+}
+
 static void world_make(struct world *world, uint64_t seed)
 {
     *world = (struct world){.seed = seed,
@@ -126,6 +145,7 @@ static void world_make(struct world *world, uint64_t seed)
     world->kill_ns = 1 + draw(world, length);
     if (draw(world, 4) == 0) world->slow_host = (uint32_t)draw(world, options->shards + options->workers);
     if (draw(world, 4) == 0) world->cut_ns = 1 + draw(world, length);
+    if (draw(world, 3) == 0) world_map(world);
 }
 
 static int failed(const struct world *world, const char *what, const char *text)

@@ -131,14 +131,15 @@ void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct f
     request->received.count = 0;
     request->next = worker->open;
     worker->open = request;
-    request->payload = bytes ? malloc(bytes) : NULL;
-    if (bytes) memcpy(request->payload, payload, bytes);
+    const size_t odd = fleet->options.odd_rank == rank + 1;
+    request->payload = bytes ? malloc(bytes + odd) : NULL;
+    if (bytes) memcpy(request->payload + odd, payload, bytes);
     request->payload_bytes = bytes;
     struct weft_message message = {
         .tag = WEFT_TAG(WEFT_CHANNEL_PUSH, rank),
         .header = header,
         .header_bytes = header_bytes,
-        .payload = request->payload,
+        .payload = bytes ? request->payload + odd : NULL,
         .payload_bytes = bytes,
     };
     weft_completion_init(&request->sent, 1, request_sent);
@@ -555,6 +556,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
     sim_options.seed = options->seed;
     sim_options.host_count = options->shards + options->workers;
     sim_options.topology = options->topology;
+    sim_options.maps_payloads = options->maps_payloads;
     fleet->env = *weft_env_system();
     /* lost connections and deadlines are expected */
     if (!getenv("WEFT_LOG")) fleet->env.log_level = WEFT_LOG_ERROR;

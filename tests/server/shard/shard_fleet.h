@@ -43,6 +43,8 @@ struct fleet_options {
     uint64_t other_lr_step;
     uint32_t again_percent; /* percent of a shard's sends that return WEFT_ERR_AGAIN */
     const struct weft_topology *topology; /* at least shards + workers hosts; borrowed; NULL: ideal network */
+    bool maps_payloads;   /* the shards read announced payloads in the workers' memory */
+    uint32_t odd_rank;    /* 1 + the rank whose payloads have odd addresses; 0: none */
     bool ucx;             /* real connections over loopback instead of the simulator; no losses then */
     bool elastic;         /* engines that continue without lost workers: the test calls leave_epoch and
                            * enter_epoch */

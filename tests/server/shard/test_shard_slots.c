@@ -17,7 +17,7 @@ static void random_pieces(void **state)
         struct piece pieces[32] = {{0}};
         uint64_t random = seed;
         size_t held = 0;
-        assert_int_equal(shard_arena_init(&arena, weft_env_system(), 64 * 200), WEFT_OK);
+        assert_int_equal(shard_arena_init(&arena, weft_env_system(), 64 * 200, false), WEFT_OK);
         for (int turn = 0; turn < 2000; turn++) {
             random = fleet_mix(random);
             struct piece *piece = &pieces[random % 32];
@@ -51,7 +51,7 @@ static void slots_are_apart(void **state)
     struct shard_arena arena;
     struct shard_slots slots = {0};
     struct shard_slot *taken[5];
-    assert_int_equal(shard_arena_init(&arena, weft_env_system(), shard_slots_bytes(5, 100)), WEFT_OK);
+    assert_int_equal(shard_arena_init(&arena, weft_env_system(), shard_slots_bytes(5, 100), false), WEFT_OK);
     assert_true(shard_slots_open(&slots, &arena, 5, 100));
     for (int i = 0; i < 5; i++) {
         taken[i] = shard_slots_alloc(&slots);
@@ -72,8 +72,32 @@ static void slots_are_apart(void **state)
     shard_arena_fini(&arena, weft_env_system());
 }
 
+/* An arena in mapped memory takes pages as rounds need them, in steps, and keeps them. */
+static void pages_are_taken_in_steps(void **state)
+{
+    const size_t step = WEFT_MEMORY_STEP_BYTES, bytes = 3 * step + step / 2;
+    struct shard_arena arena;
+    uint64_t offset;
+    assert_int_equal(shard_arena_init(&arena, weft_env_system(), bytes, true), WEFT_OK);
+    assert_true(weft_memory_locate(arena.memory, bytes, &offset));
+    assert_int_equal(arena.committed_bytes, step);
+    void *first = shard_arena_reserve(&arena, step - 64), *second = shard_arena_reserve(&arena, step);
+    memset(first, 1, step - 64);
+    memset(second, 2, step);
+    assert_int_equal(arena.committed_bytes, 2 * step);
+    shard_arena_release(&arena, second, step);
+    shard_arena_release(&arena, first, step - 64);
+    first = shard_arena_reserve(&arena, bytes);
+    assert_non_null(first);
+    assert_int_equal(arena.committed_bytes, bytes);
+    memset(first, 3, bytes);
+    shard_arena_release(&arena, first, bytes);
+    shard_arena_fini(&arena, weft_env_system());
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_pieces), cmocka_unit_test(slots_are_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_pieces), cmocka_unit_test(slots_are_apart),
+                                       cmocka_unit_test(pages_are_taken_in_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

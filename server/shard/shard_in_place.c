@@ -1,0 +1,157 @@
+/* shard_in_place.c - a dense round whose contributions lie in mapped memory of workers on this host.
+ *
+ *     WAITING, all announced with a source --> memory for the sum --> sum --> sources valid? --> CLOSING
+ *                                                                              \ no --> WAITING, without them
+ *
+ * The sum evaluates T over the workers' memory, so no contribution is copied into a slot. A round that mixes
+ * both kinds receives all of them (shard_receive.c). A worker that ends during the sum may reuse its memory:
+ * the sum then has no meaning, is dropped before the values change, and the round waits as if that worker had
+ * not pushed. The arrivals end after the last read, also if the round is dropped meanwhile. */
+#include "server/shard/shard_engine.h"
+
+void shard_in_place_find(struct shard_chunk *chunk, struct shard_contribution *contribution)
+{
+    const bool can_sum =
+        shard_chunk_is_dense(chunk) && chunk->tensor->engine->workers <= WEFT_SUM_SOURCES_MAX;
+    const void *source = can_sum ? weft_transport_peek(contribution->arrival) : NULL;
+    /* the address within the worker's memory is the worker's choice */
+    if ((uintptr_t)source % sizeof(float) != 0) source = NULL;
+    contribution->source = source;
+    chunk->sources += source != NULL;
+}
+
+bool shard_in_place_is_possible(const struct shard_chunk *chunk)
+{
+    return chunk->sources > 0 && chunk->sources == chunk->arrived;
+}
+
+bool shard_in_place_takes_spare(struct shard_chunk *chunk)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    if (!tensor->spare || chunk->flags & (WEFT_WIRE_CHECKED | WEFT_WIRE_MAY_SKIP) ||
+        shard_result_is_in_use(chunk) || !shard_round_scale(chunk))
+        return false;
+    chunk->mean = tensor->spare;
+    tensor->spare = NULL;
+    return true;
+}
+
+static void sum(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    const uint32_t workers = chunk->tensor->engine->workers;
+    const float *sources[WEFT_SUM_SOURCES_MAX];
+    for (uint32_t worker = 0; worker < workers; worker++)
+        sources[worker] = chunk->contributions[worker].source;
+    if (chunk->mean) weft_sum_sources_f32(chunk->mean, sources, workers, chunk->grad_scale, chunk->count);
+    else weft_sum_sources_f32(shard_slot_data(chunk->folding), sources, workers, 1.0f, chunk->count);
+}
+
+/* Returns the memory of a sum that is not used. */
+static void memory_release(struct shard_chunk *chunk)
+{
+    if (chunk->mean) chunk->tensor->spare = chunk->mean;
+    chunk->mean = NULL;
+    shard_slots_close(&chunk->slots, &chunk->tensor->engine->arena);
+}
+
+/* The mean becomes the chunk's values. Nothing reads the old ones (shard_in_place_takes_spare). */
+static void exchange(struct shard_chunk *chunk)
+{
+    chunk->tensor->spare = chunk->values;
+    chunk->values = chunk->mean;
+    chunk->mean = NULL;
+    chunk->backup.valid = false;
+    chunk->result_data = chunk->values;
+    chunk->result_bytes = chunk->count * sizeof(float);
+    chunk->computed = WEFT_OK;
+    shard_round_enter(chunk, SHARD_PHASE_CLOSING);
+    shard_round_closed(chunk);
+}
+
+static bool source_is_valid(const struct shard_contribution *contribution)
+{
+    return weft_transport_peek_is_valid(contribution->arrival);
+}
+
+/* The round waits for the workers whose contributions are lost; the others stay announced. */
+static void sources_lost(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    memory_release(chunk);
+    chunk->in_place = false;
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct shard_contribution *contribution = &chunk->contributions[worker];
+        if (source_is_valid(contribution)) continue;
+        weft_transport_discard(engine->transport, contribution->arrival);
+        contribution->arrival = NULL;
+        contribution->source = NULL;
+        contribution->state = SHARD_CONTRIBUTION_NONE;
+        chunk->arrived--;
+        chunk->sources--;
+        shard_engine_worker_lost(engine, worker);
+    }
+    engine->worker_left_check_due = engine->left_count > 0;
+    shard_round_enter(chunk, SHARD_PHASE_WAITING);
+    shard_engine_resume(engine);
+}
+
+static void summed(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    float *freed[32];
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        if (source_is_valid(&chunk->contributions[worker])) continue;
+        sources_lost(chunk);
+        return;
+    }
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct shard_contribution *contribution = &chunk->contributions[worker];
+        engine->stats.received_bytes += contribution->arrival->payload_bytes;
+        weft_transport_discard(engine->transport, contribution->arrival);
+        contribution->arrival = NULL;
+        contribution->source = NULL;
+        contribution->state = SHARD_CONTRIBUTION_FOLDED;
+    }
+    chunk->next = engine->workers;
+    if (chunk->mean) {
+        exchange(chunk);
+        return;
+    }
+    weft_tree_reduce_push(&chunk->fold, shard_slot_data(chunk->folding), freed);
+    shard_round_advance(chunk);
+}
+
+static void sum_done(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computing = false;
+    if (chunk->phase == SHARD_PHASE_DRAINING) shard_round_finish_drain(chunk);
+    else summed(chunk);
+}
+
+bool shard_in_place_sum(struct shard_chunk *chunk)
+{
+    const uint32_t workers = chunk->tensor->engine->workers;
+    const uint64_t elements = chunk->count * (workers > 1 ? workers - 1 : 1);
+    if (!chunk->mean) chunk->folding = shard_slots_alloc(&chunk->slots);
+    if (elements > WEFT_LOOP_SLICE) {
+        shard_round_start_task(chunk, sum, sum_done, elements);
+        return false;
+    }
+    sum(&chunk->task);
+    summed(chunk);
+    return true;
+}
+
+void shard_in_place_drained(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+        struct shard_contribution *contribution = &chunk->contributions[worker];
+        if (!contribution->arrival) continue;
+        weft_transport_discard(engine->transport, contribution->arrival);
+        contribution->arrival = NULL;
+    }
+    memory_release(chunk);
+}
