@@ -53,6 +53,7 @@ enum weft_channel {
     WEFT_CHANNEL_GROUP_CONTROL = 4,
     /* a rank calls the members of a new group: handler at the workers (client/comm/creation.c) */
     WEFT_CHANNEL_GROUP_CREATE = 5,
+    WEFT_CHANNEL_NCCL = 6,       /* messages of NCCL's network plugin (nccl/): posted receives */
     WEFT_CHANNEL_PROBE = 14,     /* link measurements (probe/): handler on both sides */
     WEFT_CHANNEL_TEST = 15,
 };

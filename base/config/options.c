@@ -97,6 +97,10 @@ const struct weft_option weft_option_table[] = {
            "A thread that waits for a rank of its own processor may be moved to another that it may run on; "
            "its affinity stays what it was."),
 
+    DURATION("nccl.deadline", "600s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
+             "Longest time of NCCL's network plugin in which a connection with open requests completes none. "
+             "After it NCCL gets a remote error."),
+
     COUNT("server.engines", "1", 1, 64, "Shard engines of one server, one thread each."),
     BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,
          "Receive memory of one engine. If it is used up, workers wait for credit."),

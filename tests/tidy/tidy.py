@@ -35,6 +35,7 @@ ARROWS = {  # module: the modules it may include
     "transport": {"base"},
     "proto": {"base"},
     "collective": {"base", "kernels", "compress", "transport"},
+    "nccl": {"base", "transport", "collective"},
     "coordinator": {"base", "kernels", "compress", "proto"},
     "server": {"base", "kernels", "compress", "transport", "proto", "collective", "coordinator"},
     "client": {"base", "kernels", "compress", "transport", "proto", "collective", "coordinator"},
@@ -57,7 +58,8 @@ FOLDERS = {  # folder: the folders of its module that it may include besides the
     "server/shard": set(),
     "server/daemon": {"shard"},
 }
-LIBRARY = ["base", "kernels", "compress", "transport", "proto", "collective", "coordinator", "server", "client"]
+LIBRARY = ["base", "kernels", "compress", "transport", "proto", "collective", "nccl", "coordinator", "server",
+           "client"]
 PUBLIC = {"weft/status.h": "base", "weft/types.h": "base", "weft/weft.h": "client"}
 
 # Foreign header: where it may be included (path prefixes), and in how many files of the library at most.
@@ -76,7 +78,7 @@ THIRD_PARTY = [
     (r"emmintrin\.h", ["transport/", "tools/bench/kernels/"], None),  # copies past the caches
     (r"cuda_\w+\.h$", ["kernels/cuda/"], None),
     (r"(cblas|zlib)\.h", ["examples/"], None),
-    (r"cmocka\.h", [], None),
+    (r"(cmocka|nccl)\.h", [], None),
 ]
 SYSTEM = re.compile(r"^((sys|netinet|arpa|linux|net)/\w+|aio|alloca|assert|complex|ctype|dirent|dlfcn|endian|errno|execinfo"
                     r"|fcntl|fenv|float|ftw|getopt|glob|grp|ifaddrs|inttypes|iso646|langinfo|libgen|limits|locale|malloc|math"

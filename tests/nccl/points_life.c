@@ -1,0 +1,173 @@
+/* points_life.c - a peer that dies or stops, a library that is closed and opened again, an idle process. */
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/nccl/harness.h"
+
+enum { DEATH_BYTES = 64 << 10, DEATH_OPEN = 4 };
+
+static void exchange_handle(int fd, void *out, const void *in)
+{
+    CHECK(write(fd, out, NCCL_HANDLE_BYTES) == NCCL_HANDLE_BYTES, "the other process has gone");
+    CHECK(recv(fd, (void *)in, NCCL_HANDLE_BYTES, MSG_WAITALL) == NCCL_HANDLE_BYTES,
+          "the other process has gone");
+}
+
+/* Two connections with the other process, one in each direction: `send` to it, `recv` from it. */
+static void cross_connect(struct pair *pair, int fd)
+{
+    char own[NCCL_HANDLE_BYTES], theirs[NCCL_HANDLE_BYTES];
+    void *listener;
+    CHECK_OK(driver_init(pair->driver, 1, &pair->send_context));
+    pair->recv_context = pair->send_context;
+    CHECK_OK(driver_listen(pair->driver, pair->recv_context, 0, own, &listener));
+    exchange_handle(fd, own, theirs);
+    pair_connect(pair, listener, theirs);
+    CHECK_OK(driver_close_listen(pair->driver, listener));
+}
+
+/* Sends and receives until an error, or until `calls` calls of test; returns the result. */
+static enum nccl_result traffic(struct pair *pair, long calls)
+{
+    static char from[DEATH_OPEN][DEATH_BYTES], to[DEATH_OPEN][DEATH_BYTES];
+    void *sends[DEATH_OPEN] = {0}, *recvs[DEATH_OPEN] = {0};
+    enum nccl_result result = NCCL_RESULT_SUCCESS;
+    for (int i = 0; result == NCCL_RESULT_SUCCESS && calls != 0; i = (i + 1) % DEATH_OPEN) {
+        void *data = to[i], *memory = NULL, *parent = NULL;
+        size_t bytes = DEATH_BYTES;
+        int tag = 0, done = 0;
+        if (!recvs[i])
+            result =
+                driver_irecv(pair->driver, pair->recv, 1, &data, &bytes, &tag, &memory, &parent, &recvs[i]);
+        if (result == NCCL_RESULT_SUCCESS && !sends[i])
+            result = driver_isend(pair->driver, pair->send, from[i], DEATH_BYTES, 0, NULL, NULL, &sends[i]);
+        if (result == NCCL_RESULT_SUCCESS && recvs[i])
+            result = driver_test(pair->driver, recvs[i], &done, NULL);
+        if (done) recvs[i] = NULL;
+        done = 0;
+        if (result == NCCL_RESULT_SUCCESS && sends[i])
+            result = driver_test(pair->driver, sends[i], &done, NULL);
+        if (done) sends[i] = NULL;
+        if (calls > 0) calls--;
+        sched_yield();
+    }
+    return result;
+}
+
+/* The peer ends or stops after `calls` tests. Here: a remote error; a connection with another lives. */
+static void peer_run(struct harness *harness, long calls, int how)
+{
+    int ends[2], status;
+    struct pair pair = {.driver = &harness->driver}, bystander;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no sockets");
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(ends[0]);
+        cross_connect(&pair, ends[1]);
+        traffic(&pair, calls);
+        raise(how);
+        _exit(0);
+    }
+    close(ends[1]);
+    cross_connect(&pair, ends[0]);
+    pair_open(&bystander, harness);
+    enum nccl_result result = traffic(&pair, -1);
+    CHECK(result == NCCL_RESULT_REMOTE, "a peer that ended after %ld tests gave %d, not %d", calls,
+          (int)result, NCCL_RESULT_REMOTE);
+    char from[8] = "alive", to[8] = "";
+    transfer(&bystander, from, sizeof from, to, sizeof to, 0);
+    CHECK(memcmp(from, to, sizeof from) == 0, "the message of a bystander is wrong");
+    CHECK_OK(driver_close_send(pair.driver, pair.send));
+    CHECK_OK(driver_close_recv(pair.driver, pair.recv));
+    CHECK_OK(driver_finalize(pair.driver, pair.send_context));
+    pair_close(&bystander);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    close(ends[0]);
+}
+
+static void death(struct harness *harness)
+{
+    static const long table[] = {0, 1, 2, 3, 5, 8, 13, 40, 200};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) peer_run(harness, table[i], SIGKILL);
+}
+
+/* Needs a deadline of the plugin, which the caller of the harness sets. */
+static void stopped(struct harness *harness)
+{
+    if (!getenv("WEFT_NCCL_DEADLINE")) return;
+    peer_run(harness, 3, SIGSTOP);
+    peer_run(harness, 100, SIGSTOP);
+}
+
+/* The library is closed after the last communicator and opened again. */
+static void reload(struct harness *harness)
+{
+    for (int life = 0; life < 3; life++) {
+        struct pair pair;
+        char from[16] = "another life", to[16] = "";
+        pair_open(&pair, harness);
+        transfer(&pair, from, sizeof from, to, sizeof to, 0);
+        CHECK(memcmp(from, to, sizeof from) == 0, "the message is wrong");
+        pair_close(&pair);
+        driver_close(&harness->driver);
+        CHECK(driver_open(&harness->driver, harness->plugin, harness->version), "life %d: not opened", life);
+    }
+}
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+/* A thread besides this one that is running or wants to run. */
+static bool is_thread_runnable(void)
+{
+    DIR *folder = opendir("/proc/self/task");
+    bool found = false;
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[320], state = 'S';
+        snprintf(path, sizeof path, "/proc/self/task/%s/stat", entry->d_name);
+        FILE *file = atoi(entry->d_name) != getpid() && entry->d_name[0] != '.' ? fopen(path, "re") : NULL;
+        if (file && fscanf(file, "%*d %*[^)]) %c", &state) == 1) found = found || state == 'R';
+        if (file) fclose(file);
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
+/* Open connections without requests and without calls: no thread of the plugin runs. */
+static void idle(struct harness *harness)
+{
+    struct pair pair;
+    char from[64], to[64];
+    pair_open(&pair, harness);
+    transfer(&pair, from, sizeof from, to, sizeof to, 0);
+    uint64_t before_ns = cpu_ns();
+    int runnable = 0;
+    for (int i = 0; i < 30; i++) {
+        poll(NULL, 0, 10);
+        runnable += is_thread_runnable();
+    }
+    CHECK(runnable < 15, "a thread runs in an idle process");
+    uint64_t used_ns = cpu_ns() - before_ns;
+    CHECK(used_ns < 30000000u, "%llu us of processor time in 300 ms of idleness",
+          (unsigned long long)used_ns / 1000);
+    transfer(&pair, from, sizeof from, to, sizeof to, 0);
+    pair_close(&pair);
+}
+
+const struct point life_points[] = {
+    {"death", death}, {"stopped", stopped}, {"reload", reload}, {"idle", idle}, {NULL, NULL}};
