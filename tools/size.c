@@ -48,3 +48,12 @@ void tool_size_format(uint64_t bytes, char *out, size_t out_bytes)
     }
     snprintf(out, out_bytes, "%" PRIu64 "%s", bytes, suffixes[level]);
 }
+
+void tool_bytes_format(long long bytes, char out[24])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1024 && unit < 4) value /= 1024, unit++;
+    snprintf(out, 24, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+}

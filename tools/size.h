@@ -14,4 +14,7 @@ bool tool_size_parse(const char *text, uint64_t *bytes_out);
 /* The reverse, in the shortest exact form: "64K", "1000", "1M". 24 bytes are enough for `out`. */
 void tool_size_format(uint64_t bytes, char *out, size_t out_bytes);
 
+/* "1.5 MiB": at most one digit after the point. */
+void tool_bytes_format(long long bytes, char out[24]);
+
 #endif

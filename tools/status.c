@@ -9,6 +9,8 @@
 #include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
+#include "tools/size.h"
+#include "tools/target.h"
 
 /* ---- query ---- */
 
@@ -74,27 +76,15 @@ static void query_status(struct weft_env *env, const struct weft_control_client_
     weft_control_client_free(status_query->member);
 }
 
+char *tool_target_status(const struct tool_target *target, struct weft_error *error)
+{
+    struct status_query status_query = {.json = NULL};
+    query_status(weft_env_system(), &target->options, &status_query);
+    if (!status_query.json) *error = status_query.error;
+    return status_query.json;
+}
+
 /* ---- output ---- */
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "?";
-}
-
-static long long number_of(const json_t *object, const char *key)
-{
-    return (long long)json_integer_value(json_object_get(object, key));
-}
-
-static void format_bytes(long long bytes, char out[24])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    int unit = 0;
-    while (value >= 1024 && unit < 4) value /= 1024, unit++;
-    snprintf(out, 24, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
-}
 
 static void print_members(const json_t *members)
 {
@@ -105,12 +95,12 @@ static void print_members(const json_t *members)
            "silent");
     json_array_foreach (members, i, member) {
         char name[32];
-        bool worker = strcmp(text_of(member, "role"), "worker") == 0;
-        snprintf(name, sizeof name, "%s %lld", worker ? "rank" : "shard", number_of(member, "index"));
-        format_bytes(number_of(member, "weights_bytes"), bytes);
-        printf("%-10s %-11s %-20s %8lld %9lld %12s %7.1f s\n", name, text_of(member, "state"),
-               text_of(member, "host"), number_of(member, "pid"), number_of(member, "endpoints"),
-               worker ? "-" : bytes, (double)number_of(member, "silent_ms") / 1000);
+        bool worker = strcmp(tool_json_text(member, "role"), "worker") == 0;
+        snprintf(name, sizeof name, "%s %lld", worker ? "rank" : "shard", tool_json_number(member, "index"));
+        tool_bytes_format(tool_json_number(member, "weights_bytes"), bytes);
+        printf("%-10s %-11s %-20s %8lld %9lld %12s %7.1f s\n", name, tool_json_text(member, "state"),
+               tool_json_text(member, "host"), tool_json_number(member, "pid"), tool_json_number(member, "endpoints"),
+               worker ? "-" : bytes, (double)tool_json_number(member, "silent_ms") / 1000);
     }
 }
 
@@ -129,15 +119,15 @@ static void print_tensors(const json_t *root)
             snprintf(shape + used, sizeof shape - used, "%s%lld", k ? "x" : "",
                      (long long)json_integer_value(dim));
         }
-        total += number_of(tensor, "bytes");
-        format_bytes(number_of(tensor, "bytes"), bytes);
-        printf("%6lld %-24s %-5s %-16s %-10s %-24s %6lld %12s\n", number_of(tensor, "tensor"),
-               text_of(tensor, "name"), text_of(tensor, "dtype"), shape, text_of(tensor, "mode"),
-               text_of(tensor, "codec"), number_of(tensor, "chunks"), bytes);
+        total += tool_json_number(tensor, "bytes");
+        tool_bytes_format(tool_json_number(tensor, "bytes"), bytes);
+        printf("%6lld %-24s %-5s %-16s %-10s %-24s %6lld %12s\n", tool_json_number(tensor, "tensor"),
+               tool_json_text(tensor, "name"), tool_json_text(tensor, "dtype"), shape, tool_json_text(tensor, "mode"),
+               tool_json_text(tensor, "codec"), tool_json_number(tensor, "chunks"), bytes);
     }
-    long long count = number_of(root, "tensor_count"),
+    long long count = tool_json_number(root, "tensor_count"),
               listed = (long long)json_array_size(json_object_get(root, "tensors"));
-    format_bytes(total, bytes);
+    tool_bytes_format(total, bytes);
     printf("%lld tensors, %s%s\n", count, bytes, listed < count ? " in those listed" : "");
 }
 
@@ -148,13 +138,13 @@ static int print_table(const char *json)
         fprintf(stderr, "weft status: the coordinator's answer is not JSON\n");
         return 1;
     }
-    printf("job %s is %s for %.1f s: %lld workers, %lld shards, epoch %lld, weft %s\n", text_of(root, "job"),
-           text_of(root, "state"), (double)number_of(root, "uptime_ms") / 1000, number_of(root, "workers"),
-           number_of(root, "shards"), number_of(root, "epoch"), text_of(root, "weft_version"));
-    if (text_of(root, "end_text")[0]) printf("%s\n", text_of(root, "end_text"));
+    printf("job %s is %s for %.1f s: %lld workers, %lld shards, epoch %lld, weft %s\n", tool_json_text(root, "job"),
+           tool_json_text(root, "state"), (double)tool_json_number(root, "uptime_ms") / 1000, tool_json_number(root, "workers"),
+           tool_json_number(root, "shards"), tool_json_number(root, "epoch"), tool_json_text(root, "weft_version"));
+    if (tool_json_text(root, "end_text")[0]) printf("%s\n", tool_json_text(root, "end_text"));
     puts("");
     print_members(json_object_get(root, "members"));
-    if (number_of(root, "tensor_count") > 0) print_tensors(root);
+    if (tool_json_number(root, "tensor_count") > 0) print_tensors(root);
     json_decref(root);
     return 0;
 }
@@ -163,21 +153,13 @@ static int print_table(const char *json)
 
 int weft_status_main(int argc, char **argv)
 {
-    struct weft_control_client_options options;
-    struct status_query status_query = {.json = NULL};
+    struct tool_target target;
     struct weft_error error = {0};
-    const char *secret_file = NULL, *address = getenv("WEFT_COORDINATOR");
-    char *secret, host[256];
     bool json = false;
-    uint64_t seconds = 5;
     int first;
-    weft_control_client_options_init(&options);
-    if (getenv("WEFT_JOB") && getenv("WEFT_JOB")[0]) options.job = getenv("WEFT_JOB");
+    tool_target_init(&target);
     const struct cli_option table[] = {
-        {"job", 'j', "NAME", "name of the job", "WEFT_JOB, then weft", CLI_TEXT(&options.job)},
-        {"secret-file", 0, "FILE", "file with the secret of the job", "WEFT_SECRET, then WEFT_SECRET_FILE",
-         CLI_TEXT(&secret_file)},
-        {"timeout", 0, "SECONDS", "longest wait for the answer", CLI_U64(&seconds, 1, 3600)},
+        TOOL_TARGET_OPTIONS(&target),
         {"json", 0, NULL, "the answer of the coordinator instead of the tables", CLI_FLAG(&json)},
     };
     const struct cli_command command = {"weft status", "weft status [options] [HOST:PORT]",
@@ -185,27 +167,17 @@ int weft_status_main(int argc, char **argv)
                                         "coordinator (default WEFT_COORDINATOR).\n",
                                         CLI_TABLE(table), .takes_arguments = true};
     int status = cli_parse(&command, argc, argv, &first);
+    if (status < 0) status = tool_target_resolve("weft status", &target, argc, argv, first);
     if (status >= 0) return status;
-    if (first < argc) address = argv[first++];
-    if (first < argc)
-        return tool_usage_error("weft status", "unexpected argument '%s': give one HOST:PORT", argv[first]);
-    if (!address || !address[0])
-        return tool_usage_error("weft status", "HOST:PORT of the coordinator is missing");
-    if (weft_host_port_parse(address, host, &options.port, &error) != WEFT_OK)
-        return tool_usage_error("weft status", "%s", error.text);
-    if (!tool_read_secret("weft status", secret_file, NULL, &secret)) return 1;
-    options.host = host;
-    options.secret = secret;
-    options.join_ns = WEFT_SECONDS(seconds);
-    query_status(weft_env_system(), &options, &status_query);
-    free(secret);
-    if (!status_query.json) {
-        fprintf(stderr, "weft status: %s\n", status_query.error.text);
+    char *answer = tool_target_status(&target, &error);
+    tool_target_free(&target);
+    if (!answer) {
+        fprintf(stderr, "weft status: %s\n", error.text);
         return 1;
     }
     status = 0;
-    if (json) puts(status_query.json);
-    else status = print_table(status_query.json);
-    free(status_query.json);
+    if (json) puts(answer);
+    else status = print_table(answer);
+    free(answer);
     return status;
 }

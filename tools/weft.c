@@ -20,6 +20,8 @@ static const struct command commands[] = {
     {"bench", weft_bench_main, "measure collectives, shards, transports, kernels and codecs"},
     {"doctor", weft_doctor_main, "find out which transports work here and between hosts, and what to do"},
     {"status", weft_status_main, "show the members and tensors of a running job"},
+    {"top", weft_top_main, "show rates, exposed time and waits of a running job, live"},
+    {"support", weft_support_main, "write one file for a report of a problem, without secrets"},
     {"inspect", weft_inspect_main, "find the ranks that held up a failed job, from its flight records"},
     {"sim", weft_sim_main, "run a collective of thousands of ranks on a simulated network"},
     {"trace", weft_trace_main, "merge the trace files of a job's processes"},

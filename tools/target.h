@@ -1,0 +1,45 @@
+/* target.h - the running job that a command looks at: its coordinator, name and secret, and its status. */
+#ifndef WEFT_TOOLS_TARGET_H
+#define WEFT_TOOLS_TARGET_H
+
+#include <jansson.h>
+
+#include "server/server.h"
+#include "tools/cli.h"
+
+struct tool_target {
+    struct weft_control_client_options options; /* host, job and secret point into this struct */
+    const char *secret_file, *address;          /* address: HOST:PORT; NULL: none given */
+    char *secret;                               /* owned */
+    char host[256];
+    uint64_t seconds; /* longest wait for an answer */
+};
+
+/* Sets what the environment gives: WEFT_COORDINATOR, WEFT_JOB. */
+void tool_target_init(struct tool_target *target);
+/* The rows of a command's option table. */
+#define TOOL_TARGET_OPTIONS(target)                                                                         \
+    {"job", 'j', "NAME", "name of the job", "WEFT_JOB, then weft", CLI_TEXT(&(target)->options.job)},       \
+        {"secret-file",                                                                                     \
+         0,                                                                                                 \
+         "FILE",                                                                                            \
+         "file with the secret of the job",                                                                 \
+         "WEFT_SECRET, then WEFT_SECRET_FILE",                                                              \
+         CLI_TEXT(&(target)->secret_file)},                                                                 \
+    {                                                                                                       \
+        "timeout", 0, "SECONDS", "longest wait for the answer", CLI_U64(&(target)->seconds, 1, 3600)        \
+    }
+/* Takes HOST:PORT from the arguments and reads the secret. -1: ready; otherwise the exit status, and the
+ * sentence is on stderr. */
+int tool_target_resolve(const char *command, struct tool_target *target, int argc, char **argv, int first);
+void tool_target_free(struct tool_target *target);
+
+/* Joins the coordinator as an observer, sends one query, leaves. NULL: *error has the sentence. Free with
+ * free(). (status.c) */
+char *tool_target_status(const struct tool_target *target, struct weft_error *error);
+
+/* Values of a status; "?" and 0 if the key is missing. */
+const char *tool_json_text(const json_t *object, const char *key);
+long long tool_json_number(const json_t *object, const char *key);
+
+#endif
