@@ -214,6 +214,7 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
     enum weft_status status = client_settings_resolve(env, options, &session->settings, &session->error);
     if (status == WEFT_OK) {
         begun = true;
+        weft_log_source_set(session->settings.job, NULL, 0);
         status = join(session);
     }
     if (status < 0) {

@@ -99,8 +99,9 @@ static void print_members(const json_t *members)
         snprintf(name, sizeof name, "%s %lld", worker ? "rank" : "shard", tool_json_number(member, "index"));
         tool_bytes_format(tool_json_number(member, "weights_bytes"), bytes);
         printf("%-10s %-11s %-20s %8lld %9lld %12s %7.1f s\n", name, tool_json_text(member, "state"),
-               tool_json_text(member, "host"), tool_json_number(member, "pid"), tool_json_number(member, "endpoints"),
-               worker ? "-" : bytes, (double)tool_json_number(member, "silent_ms") / 1000);
+               tool_json_text(member, "host"), tool_json_number(member, "pid"),
+               tool_json_number(member, "endpoints"), worker ? "-" : bytes,
+               (double)tool_json_number(member, "silent_ms") / 1000);
     }
 }
 
@@ -122,8 +123,9 @@ static void print_tensors(const json_t *root)
         total += tool_json_number(tensor, "bytes");
         tool_bytes_format(tool_json_number(tensor, "bytes"), bytes);
         printf("%6lld %-24s %-5s %-16s %-10s %-24s %6lld %12s\n", tool_json_number(tensor, "tensor"),
-               tool_json_text(tensor, "name"), tool_json_text(tensor, "dtype"), shape, tool_json_text(tensor, "mode"),
-               tool_json_text(tensor, "codec"), tool_json_number(tensor, "chunks"), bytes);
+               tool_json_text(tensor, "name"), tool_json_text(tensor, "dtype"), shape,
+               tool_json_text(tensor, "mode"), tool_json_text(tensor, "codec"),
+               tool_json_number(tensor, "chunks"), bytes);
     }
     long long count = tool_json_number(root, "tensor_count"),
               listed = (long long)json_array_size(json_object_get(root, "tensors"));
@@ -138,9 +140,11 @@ static int print_table(const char *json)
         fprintf(stderr, "weft status: the coordinator's answer is not JSON\n");
         return 1;
     }
-    printf("job %s is %s for %.1f s: %lld workers, %lld shards, epoch %lld, weft %s\n", tool_json_text(root, "job"),
-           tool_json_text(root, "state"), (double)tool_json_number(root, "uptime_ms") / 1000, tool_json_number(root, "workers"),
-           tool_json_number(root, "shards"), tool_json_number(root, "epoch"), tool_json_text(root, "weft_version"));
+    printf("job %s is %s for %.1f s: %lld workers, %lld shards, epoch %lld, weft %s\n",
+           tool_json_text(root, "job"), tool_json_text(root, "state"),
+           (double)tool_json_number(root, "uptime_ms") / 1000, tool_json_number(root, "workers"),
+           tool_json_number(root, "shards"), tool_json_number(root, "epoch"),
+           tool_json_text(root, "weft_version"));
     if (tool_json_text(root, "end_text")[0]) printf("%s\n", tool_json_text(root, "end_text"));
     puts("");
     print_members(json_object_get(root, "members"));

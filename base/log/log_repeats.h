@@ -2,7 +2,8 @@
  *
  * Of equal lines within WEFT_LOG_WINDOW_NS the first WEFT_LOG_SHOWN are written. The others are counted; one
  * line has the count once the window has passed: with the next line of any text, or at the end of the
- * process. A line that is due every 10 s is always written. Fixed memory, no system call; the caller locks. */
+ * process. A line that is due every 10 s is always written. Fixed memory, no system call; the caller
+ * locks. */
 #ifndef WEFT_BASE_LOG_LOG_REPEATS_H
 #define WEFT_BASE_LOG_LOG_REPEATS_H
 

@@ -28,8 +28,8 @@ struct top_rows {
     size_t count;
 };
 
-/* Rows of `now`, a status, with rates since `before`, an earlier one `seconds` ago; NULL: since the job began.
- * false: no memory. */
+/* Rows of `now`, a status, with rates since `before`, an earlier one `seconds` ago; NULL: since the job
+ * began. false: no memory. */
 bool top_rows_make(const json_t *before, const json_t *now, double seconds, struct top_rows *rows_out);
 void top_rows_free(struct top_rows *rows);
 /* At most `lines` lines, each at most `columns` long; 0: no limit. Rows that do not fit are counted. */

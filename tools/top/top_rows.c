@@ -1,5 +1,5 @@
-/* top_rows.c - see top.h. A rate is the difference of two reports of a member over the time between them, which
- * follows from the ages of both. */
+/* top_rows.c - see top.h. A rate is the difference of two reports of a member over the time between them,
+ * which follows from the ages of both. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* test_top.c - rows of two statuses: rates over the time between two reports, restarted members, the screen. */
+/* test_top.c - rows of two statuses: rates over the time between two reports, restarted members,
+ * the screen. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
