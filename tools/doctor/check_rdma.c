@@ -5,21 +5,43 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/doctor/machine.h"
+#include "tools/doctor/rdma_port.h"
 
-enum { DEVICES_MAX = 64, PORTS_MAX = 8, GIDS_MAX = 256, CONFIG_BYTES = 4096, ROCE_MTU = 4200 };
+enum { GIDS_MAX = 256, CONFIG_BYTES = 4096, ROCE_MTU = 4200 };
 
-struct port {
-    const char *root, *device;
-    char name[16];    /* "1" */
-    char subject[80]; /* "mlx5_0:1" */
-};
+bool doctor_port_init(struct doctor_port *port, const char *root, const char *device, const char *name)
+{
+    *port = (struct doctor_port){.root = root, .device = device};
+    if (strlen(name) >= sizeof port->name) return false;
+    memcpy(port->name, name, strlen(name) + 1);
+    snprintf(port->subject, sizeof port->subject, "%s:%s", device, name);
+    return true;
+}
 
-static bool port_text(const struct port *port, const char *fact, char *out, size_t capacity)
+bool doctor_port_text(const struct doctor_port *port, const char *fact, char *out, size_t capacity)
 {
     char path[256];
     snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/%s/%s", port->device, port->name, fact);
     return machine_text(port->root, path, out, capacity);
+}
+
+bool doctor_port_is_active(const struct doctor_port *port)
+{
+    char state[64];
+    return doctor_port_text(port, "state", state, sizeof state) && strstr(state, "ACTIVE") != NULL &&
+           strstr(state, "DEFER") == NULL;
+}
+
+bool doctor_port_is_ethernet(const struct doctor_port *port)
+{
+    char layer[32];
+    return doctor_port_text(port, "link_layer", layer, sizeof layer) && strcmp(layer, "Ethernet") == 0;
+}
+
+double doctor_port_gbps(const struct doctor_port *port)
+{
+    char rate[64];
+    return doctor_port_text(port, "rate", rate, sizeof rate) ? strtod(rate, NULL) : 0;
 }
 
 /* ---- GIDs ---- */
@@ -41,20 +63,20 @@ static bool is_link_local(const char *gid)
     return strncmp(gid, "fe80:", 5) == 0;
 }
 
-static void check_gids(struct doctor_report *report, const struct port *port)
+static void check_gids(struct doctor_report *report, const struct doctor_port *port)
 {
     int usable = 0, version2 = 0, best = -1;
     char netdev[64] = "", netdev_of_best[64] = "";
     for (int i = 0; i < GIDS_MAX; i++) {
         char fact[48], gid[64], type[32];
         snprintf(fact, sizeof fact, "gids/%d", i);
-        if (!port_text(port, fact, gid, sizeof gid)) break;
+        if (!doctor_port_text(port, fact, gid, sizeof gid)) break;
         if (is_null_gid(gid)) continue;
         usable++;
         snprintf(fact, sizeof fact, "gid_attrs/types/%d", i);
-        if (!port_text(port, fact, type, sizeof type) || strcmp(type, "RoCE v2") != 0) continue;
+        if (!doctor_port_text(port, fact, type, sizeof type) || strcmp(type, "RoCE v2") != 0) continue;
         snprintf(fact, sizeof fact, "gid_attrs/ndevs/%d", i);
-        port_text(port, fact, netdev, sizeof netdev);
+        doctor_port_text(port, fact, netdev, sizeof netdev);
         version2++;
         if (best < 0 || is_ipv4_gid(gid)) {
             if (best >= 0 && is_link_local(gid)) continue;
@@ -89,14 +111,13 @@ static void check_gids(struct doctor_report *report, const struct port *port)
 
 /* ---- ports ---- */
 
-static bool check_port(struct doctor_report *report, const struct port *port)
+static bool check_port(struct doctor_report *report, const struct doctor_port *port)
 {
     char state[64] = "", rate[64] = "", layer[32] = "", lid[32] = "";
-    port_text(port, "state", state, sizeof state);
-    port_text(port, "rate", rate, sizeof rate);
-    port_text(port, "link_layer", layer, sizeof layer);
-    bool active = strstr(state, "ACTIVE") != NULL && strstr(state, "DEFER") == NULL,
-         ethernet = strcmp(layer, "Ethernet") == 0;
+    doctor_port_text(port, "state", state, sizeof state);
+    doctor_port_text(port, "rate", rate, sizeof rate);
+    doctor_port_text(port, "link_layer", layer, sizeof layer);
+    bool active = doctor_port_is_active(port), ethernet = doctor_port_is_ethernet(port);
     const char *word = strchr(state, ':');
     if (!active) {
         const char *advice = strstr(state, "INIT")
@@ -113,9 +134,15 @@ static bool check_port(struct doctor_report *report, const struct port *port)
                            "reseat or replace the cable: a working one negotiates 4X",
                            "only one lane is up: %s", rate);
     }
+    doctor_check_partition(report, port);
+    doctor_check_class(report, port);
+    doctor_check_counters(report, port);
     if (ethernet) {
         check_gids(report, port);
-    } else if (port_text(port, "lid", lid, sizeof lid) && strtoul(lid, NULL, 0) == 0) {
+        return true;
+    }
+    doctor_check_subnet(report, port);
+    if (doctor_port_text(port, "lid", lid, sizeof lid) && strtoul(lid, NULL, 0) == 0) {
         doctor_add_finding(report, DOCTOR_WARN, "rdma-port", port->subject, "check the subnet manager",
                            "active without a LID");
     }
@@ -233,8 +260,8 @@ static void check_numa(struct doctor_report *report, const char *root, const cha
 
 static bool check_verbs_file(struct doctor_report *report, const char *root, const char *device)
 {
-    char names[DEVICES_MAX][64], path[160], owner[64];
-    size_t count = machine_list(root, "/sys/class/infiniband_verbs", names, DEVICES_MAX);
+    char names[DOCTOR_DEVICES_MAX][64], path[160], owner[64];
+    size_t count = machine_list(root, "/sys/class/infiniband_verbs", names, DOCTOR_DEVICES_MAX);
     for (size_t i = 0; i < count; i++) {
         snprintf(path, sizeof path, "/sys/class/infiniband_verbs/%s/ibdev", names[i]);
         if (!machine_text(root, path, owner, sizeof owner) || strcmp(owner, device) != 0) continue;
@@ -255,17 +282,22 @@ static bool check_verbs_file(struct doctor_report *report, const char *root, con
 
 static bool check_device(struct doctor_report *report, const char *root, const char *device)
 {
-    char ports[PORTS_MAX][64], path[160];
+    char ports[DOCTOR_PORTS_MAX][64], path[160], parent[64];
     bool active = false, open = check_verbs_file(report, root, device);
     snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports", device);
-    size_t count = machine_list(root, path, ports, PORTS_MAX);
+    size_t count = machine_list(root, path, ports, DOCTOR_PORTS_MAX);
     for (size_t i = 0; i < count; i++) {
-        struct port port = {.root = root, .device = device};
-        if (strlen(ports[i]) >= sizeof port.name) continue;
-        memcpy(port.name, ports[i], strlen(ports[i]) + 1);
-        snprintf(port.subject, sizeof port.subject, "%s:%s", device, port.name);
+        struct doctor_port port;
+        if (!doctor_port_init(&port, root, device, ports[i])) continue;
         active = check_port(report, &port) || active;
     }
+    snprintf(path, sizeof path, "/sys/class/infiniband/%s/parent", device);
+    if (machine_text(root, path, parent, sizeof parent))
+        doctor_add_finding(report, DOCTOR_NOTE, "rdma-emulated", device,
+                           "nothing for a test of addresses and set-up; measure speed on a real card",
+                           "emulated by the kernel over %s: its speed, losses and counters are not those of "
+                           "a card",
+                           parent);
     check_pcie(report, root, device);
     check_numa(report, root, device);
     return active && open;
@@ -273,10 +305,11 @@ static bool check_device(struct doctor_report *report, const char *root, const c
 
 bool doctor_check_rdma(struct doctor_report *report, const char *root, bool need_rdma)
 {
-    char names[DEVICES_MAX][64];
-    size_t count = machine_list(root, "/sys/class/infiniband", names, DEVICES_MAX);
+    char names[DOCTOR_DEVICES_MAX][64];
+    size_t count = machine_list(root, "/sys/class/infiniband", names, DOCTOR_DEVICES_MAX);
     bool usable = false;
     for (size_t i = 0; i < count; i++) usable = check_device(report, root, names[i]) || usable;
+    doctor_check_rails(report, root);
     if (count == 0) {
         doctor_add_finding(
             report, need_rdma ? DOCTOR_BROKEN : DOCTOR_NOTE, "rdma-device", "machine",

@@ -257,12 +257,173 @@ static void infiniband_ports_with_and_without_lid(void **state)
     look(true);
     check_finding("rdma-rate", "mlx5_0:1", DOCTOR_WARN, "only one lane");
     assert_int_equal(doctor_newest_finding(&report, "rdma-port")->level, DOCTOR_WARN); /* no LID */
-    assert_null(found_on("rdma-gid", NULL));
+    check_finding("rdma-gid", "mlx5_0:1", DOCTOR_OK, "subnet prefix fe80:0000:0000:0000 (the default)");
     put(IB "/ports/1/lid", "0x12\n");
     put(IB "/ports/1/rate", "100 Gb/sec (4X EDR)\n");
     look(true);
     check_finding("rdma-port", "mlx5_0:1", DOCTOR_OK, "InfiniBand");
     assert_null(found_on("rdma-rate", NULL));
+}
+
+/* ---- what the fabric decides ---- */
+
+static void put_infiniband(void)
+{
+    put_all(roce_machine);
+    put(IB "/ports/1/link_layer", "InfiniBand\n");
+    put(IB "/ports/1/lid", "0x12\n");
+    put(IB "/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+}
+
+static void partitions(void **state)
+{
+    put_infiniband();
+    look(true);
+    assert_null(found_on("rdma-pkey", NULL)); /* no table */
+    put(IB "/ports/1/pkeys/0", "0xffff\n");
+    look(true);
+    check_finding("rdma-pkey", "mlx5_0:1", DOCTOR_OK, "full member of partition 0x7fff");
+    put(IB "/ports/1/pkeys/0", "0x8001\n");
+    look(true);
+    check_finding("rdma-pkey", "mlx5_0:1", DOCTOR_OK, "full member of partition 0x0001");
+    put(IB "/ports/1/pkeys/0", "0x7fff\n");
+    look(true);
+    check_finding("rdma-pkey", "mlx5_0:1", DOCTOR_WARN, "limited member of partition 0x7fff");
+    static const char *const invalid[] = {"0x0000\n", "0x8000\n", "nonsense\n"};
+    for (size_t i = 0; i < sizeof invalid / sizeof invalid[0]; i++) {
+        put(IB "/ports/1/pkeys/0", invalid[i]);
+        look(true);
+        check_finding("rdma-pkey", "mlx5_0:1", DOCTOR_BROKEN, "no partition in the first entry");
+    }
+}
+
+static void subnets_of_infiniband(void **state)
+{
+    put_infiniband();
+    put(IB "/ports/1/gids/0", "fec0:0000:0000:0001:e41d:2d03:0067:1e91\n");
+    put(IB "/device/net/ib0/ifindex", "4\n");
+    put("/sys/class/net/ib0/type", "32\n");
+    put("/sys/class/net/ib0/dev_port", "0\n");
+    put("/sys/class/net/ib0/mode", "datagram\n");
+    put("/sys/class/net/ib0/mtu", "2044\n");
+    look(true);
+    check_finding("rdma-gid", "mlx5_0:1", DOCTOR_OK, "fec0:0000:0000:0001: all hosts");
+    check_finding("rdma-mtu", "mlx5_0:1", DOCTOR_WARN, "packets of the fabric have 2048 bytes");
+    assert_non_null(strstr(found_on("rdma-mtu", NULL)->advice, "mtu=5"));
+    put("/sys/class/net/ib0/mtu", "4092\n");
+    look(true);
+    check_finding("rdma-mtu", "mlx5_0:1", DOCTOR_OK, "4096");
+    put("/sys/class/net/ib0/dev_port", "1\n"); /* of another port */
+    look(true);
+    assert_null(found_on("rdma-mtu", NULL));
+    put("/sys/class/net/ib0/dev_port", "0\n");
+    put("/sys/class/net/ib0/mode", "connected\n"); /* its MTU says nothing about packets */
+    look(true);
+    assert_null(found_on("rdma-mtu", NULL));
+    put(IB "/ports/1/gids/0", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    look(true);
+    check_finding("rdma-gid", "mlx5_0:1", DOCTOR_BROKEN, "has no GID");
+}
+
+static void classes_of_service(void **state)
+{
+    put_all(roce_machine);
+    look(true);
+    check_finding("rdma-class", "mlx5_0:1", DOCTOR_NOTE, "traffic class 0");
+    put(IB "/tc/1/traffic_class", "Global tclass=106\n");
+    look(true);
+    check_finding("rdma-class", "mlx5_0:1", DOCTOR_OK, "traffic class 106 (DSCP 26)");
+    put(IB "/tc/1/traffic_class", "Global tclass=0\n");
+    look(true);
+    check_finding("rdma-class", "mlx5_0:1", DOCTOR_NOTE, "traffic class 0");
+    put_infiniband();
+    put(IB "/ports/1/sm_sl", "3\n");
+    look(true);
+    check_finding("rdma-class", "mlx5_0:1", DOCTOR_OK, "the subnet manager uses 3");
+}
+
+static void rails_of_a_host(void **state)
+{
+    put_all(roce_machine);
+    look(true);
+    assert_null(found_on("rdma-rails", NULL)); /* one port */
+    put("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
+    put("/sys/class/infiniband/mlx5_1/ports/1/link_layer", "Ethernet\n");
+    put("/sys/class/infiniband/mlx5_1/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+    look(true);
+    assert_null(found_on("rdma-rails", NULL)); /* the second is down */
+    put("/sys/class/infiniband/mlx5_1/ports/1/state", "4: ACTIVE\n");
+    look(true);
+    check_finding("rdma-rails", "machine", DOCTOR_NOTE, "2 equal active ports");
+    put("/sys/class/infiniband/mlx5_1/ports/1/rate", "25 Gb/sec (1X EDR)\n");
+    look(true);
+    check_finding("rdma-rails", "machine", DOCTOR_WARN,
+                  "mlx5_0:1 has 100 Gbit/s, mlx5_1:1 has 25 Gbit/s; each rail");
+    put("/sys/class/infiniband/mlx5_1/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+    put("/sys/class/infiniband/mlx5_1/ports/1/link_layer", "InfiniBand\n");
+    look(true);
+    check_finding("rdma-rails", "machine", DOCTOR_WARN, "InfiniBand and Ethernet");
+}
+
+static void counters_above_their_limits(void **state)
+{
+    static const struct {
+        const char *file, *value, *id, *text, *advice;
+        enum doctor_level level;
+    } cases[] = {
+        {"counters/symbol_error", "11", "rdma-link-errors", "symbol_error 11", "cable", DOCTOR_WARN},
+        {"counters/link_downed", "4", "rdma-link-errors", "link_downed 4", "cable", DOCTOR_WARN},
+        {"counters/port_rcv_errors", "1", "rdma-link-errors", "port_rcv_errors 1", "cable", DOCTOR_WARN},
+        {"counters/port_xmit_discards", "9", "rdma-loss", "port_xmit_discards 9", "PFC", DOCTOR_WARN},
+        {"hw_counters/packet_seq_err", "5", "rdma-loss", "packet_seq_err 5", "PFC", DOCTOR_WARN},
+        {"counters/port_rcv_constraint_errors", "2", "rdma-partition-errors", "port_rcv_constraint_errors 2",
+         "partition", DOCTOR_WARN},
+        {"counters/port_xmit_wait", "7", "rdma-congestion", "port_xmit_wait 7", "weft bench fleet",
+         DOCTOR_NOTE},
+        {"hw_counters/np_cnp_sent", "3", "rdma-congestion", "np_cnp_sent 3", "weft bench fleet", DOCTOR_NOTE},
+    };
+    put_all(roce_machine);
+    put(IB "/ports/1/counters/symbol_error", "10\n"); /* at the limit */
+    put(IB "/ports/1/counters/link_downed", "3\n");
+    put(IB "/ports/1/counters/port_rcv_errors", "N/A (no PMA)\n");
+    look(true);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        check_finding(cases[i].id, "mlx5_0:1", DOCTOR_OK, "counters in order");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char path[160];
+        snprintf(path, sizeof path, IB "/ports/1/%s", cases[i].file);
+        put(path, cases[i].value);
+        look(true);
+        check_finding(cases[i].id, "mlx5_0:1", cases[i].level, cases[i].text);
+        assert_non_null(strstr(found_on(cases[i].id, "mlx5_0:1")->advice, cases[i].advice));
+        put(path, "0\n");
+    }
+    put(IB "/ports/1/counters/port_xmit_discards", "18446744073709551615\n"); /* more than a counter holds */
+    look(true);
+    check_finding("rdma-loss", "mlx5_0:1", DOCTOR_OK, "counters in order");
+}
+
+static void order_of_packets(void **state)
+{
+    put_all(roce_machine);
+    look(true);
+    check_finding("rdma-routing", "mlx5_0:1", DOCTOR_OK, "no packet has overtaken another");
+    put(IB "/ports/1/hw_counters/out_of_sequence", "1000\n");
+    look(true);
+    check_finding("rdma-routing", "mlx5_0:1", DOCTOR_NOTE, "routes adaptively");
+    put(IB "/ports/1/hw_counters/packet_seq_err", "20\n");
+    look(true);
+    check_finding("rdma-routing", "mlx5_0:1", DOCTOR_WARN, "20 requests to send packets again");
+}
+
+static void emulated_devices_are_noted(void **state)
+{
+    put_all(roce_machine);
+    look(true);
+    assert_null(found_on("rdma-emulated", NULL));
+    put(IB "/parent", "eth2\n");
+    look(true);
+    check_finding("rdma-emulated", "mlx5_0", DOCTOR_NOTE, "by the kernel over eth2");
 }
 
 static void a_device_that_may_not_be_opened_is_broken(void **state)
@@ -450,6 +611,13 @@ int main(void)
         CASE(ports_that_are_down_say_what_to_do),
         CASE(roce_needs_a_routable_gid),
         CASE(infiniband_ports_with_and_without_lid),
+        CASE(partitions),
+        CASE(subnets_of_infiniband),
+        CASE(classes_of_service),
+        CASE(rails_of_a_host),
+        CASE(counters_above_their_limits),
+        CASE(order_of_packets),
+        CASE(emulated_devices_are_noted),
         CASE(a_device_that_may_not_be_opened_is_broken),
         CASE(yama_scopes),
         CASE(little_memory_is_noted_where_nothing_needs_it),
