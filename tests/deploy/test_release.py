@@ -33,6 +33,13 @@ class ReleaseTest(unittest.TestCase):
         self.directory = tempfile.mkdtemp(prefix="weft-release-")
         self.addCleanup(shutil.rmtree, self.directory)
 
+    def replace_in(self, path, pattern, replacement, flags):
+        with open(path, encoding="utf-8") as file:
+            text, count = re.subn(pattern, replacement, file.read(), count=1, flags=flags)
+        self.assertEqual(count, 1, f"{path}: {pattern}")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
     def path(self, *parts):
         return os.path.join(self.directory, *parts)
 
@@ -55,12 +62,7 @@ class Abi(ReleaseTest):
         return run([os.path.join(RELEASE, "abi.py"), "compare", LAST, path], expect=expect)
 
     def edit(self, pattern, replacement, name="weft.h"):
-        path = os.path.join(self.headers(), "weft", name)
-        with open(path, encoding="utf-8") as file:
-            text, count = re.subn(pattern, replacement, file.read(), count=1, flags=re.S)
-        self.assertEqual(count, 1, pattern)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        self.replace_in(os.path.join(self.headers(), "weft", name), pattern, replacement, re.S)
 
     def test_the_list_is_that_of_the_released_headers(self):
         with open(LAST, encoding="utf-8") as file:
@@ -103,12 +105,7 @@ class Tarball(ReleaseTest):
         return run(["git", "-c", "safe.directory=*", *IDENTITY, "-C", self.path("weft"), *words])
 
     def replace(self, name, pattern, replacement):
-        path = self.path("weft", name)
-        with open(path, encoding="utf-8") as file:
-            text, count = re.subn(pattern, replacement, file.read(), count=1, flags=re.M)
-        self.assertEqual(count, 1, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        self.replace_in(self.path("weft", name), pattern, replacement, re.M)
 
     def test_a_release(self):
         tree = self.clone()

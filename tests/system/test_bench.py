@@ -106,7 +106,9 @@ class Bench(harness.JobTest):
         self.assertTrue(limit["time_us"] > 0 and limit["memory_GBps"] > 0 and limit["percent"] > 0)
         self.assertIn("of limit", self.bench("all_reduce", *words, "--limit", "-e", "64"))
         self.assertTrue(row["min_us"] <= row["p50_us"] <= row["p95_us"] <= row["p99_us"] <= row["max_us"])
-        self.assertEqual({row["wrong"] for row in self.rows("all_reduce", *words, "-m", "4")}, {0})
+        for more in (["-m", "4"], ["-z", "1", "-m", "2", "-a", "0"]):
+            self.assertEqual({row["wrong"] for row in self.rows("all_reduce", *words, *more)}, {0})
+        self.rows("push_pull", "-n", "2", "-s", "1", "-b", "64K", "-e", "64K", "-a", "3")
         table = self.bench("all_reduce", *words, "-c", "0")
         self.assertIn("N/A", table)
 

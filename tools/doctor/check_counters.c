@@ -4,6 +4,7 @@
  * Single errors over months are normal, so that some counters have a limit above 0. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/doctor/rdma_port.h"
@@ -122,4 +123,62 @@ void doctor_check_counters(struct doctor_report *report, const struct doctor_por
                            groups[i].meaning, text);
     }
     check_routing(report, port);
+}
+
+/* ---- rise while doctor works ---- */
+
+/* Groups of errors, of which each rise matters. */
+static const struct counter *const errors[] = {physical, losses, partitions};
+enum { ERROR_GROUPS = sizeof errors / sizeof errors[0], COUNTERS_MAX = 16 };
+
+struct doctor_counters {
+    size_t count;
+    struct {
+        struct doctor_port port;
+        int64_t values[COUNTERS_MAX]; /* in the order of the groups */
+    } ports[DOCTOR_RAILS_MAX];
+};
+
+static void read_all(const struct doctor_port *port, int64_t *values)
+{
+    size_t at = 0;
+    for (size_t group = 0; group < ERROR_GROUPS; group++)
+        for (const struct counter *counter = errors[group]; counter->file && at < COUNTERS_MAX; counter++)
+            values[at++] = read_counter(port, counter->file);
+}
+
+struct doctor_counters *doctor_counters_read(const char *root)
+{
+    struct doctor_counters *counters = calloc(1, sizeof *counters);
+    struct doctor_port *ports = calloc(DOCTOR_RAILS_MAX, sizeof *ports);
+    if (counters && ports) counters->count = doctor_active_ports(root, ports, DOCTOR_RAILS_MAX);
+    for (size_t i = 0; counters && i < counters->count; i++) {
+        counters->ports[i].port = ports[i];
+        read_all(&ports[i], counters->ports[i].values);
+    }
+    free(ports);
+    return counters;
+}
+
+void doctor_check_rise(struct doctor_report *report, const struct doctor_counters *before)
+{
+    for (size_t i = 0; before && i < before->count; i++) {
+        const struct doctor_port *port = &before->ports[i].port;
+        char text[400] = "";
+        size_t at = 0, index = 0;
+        for (size_t group = 0; group < ERROR_GROUPS; group++) {
+            for (const struct counter *counter = errors[group]; counter->file && index < COUNTERS_MAX;
+                 counter++, index++) {
+                const int64_t rise = read_counter(port, counter->file) - before->ports[i].values[index];
+                if (rise <= 0 || at >= sizeof text) continue;
+                at += (size_t)snprintf(text + at, sizeof text - at, "%s%s by %" PRId64, at ? ", " : "",
+                                       strchr(counter->file, '/') + 1, rise);
+            }
+        }
+        if (at > 0)
+            doctor_add_finding(report, DOCTOR_WARN, "rdma-rise", port->subject,
+                               "the fault is present now: see rdma-link-errors, rdma-loss and "
+                               "rdma-partition-errors of this port",
+                               "errors rose while doctor tried transports: %s", text);
+    }
 }

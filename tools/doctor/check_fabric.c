@@ -6,13 +6,7 @@
 
 #include "tools/doctor/rdma_port.h"
 
-enum {
-    FULL_MEMBER = 0x8000,
-    ARPHRD_IPOIB = 32,
-    IPOIB_HEADER_BYTES = 4,
-    IB_MTU_MAX = 4096,
-    RAILS_MAX = DOCTOR_DEVICES_MAX * DOCTOR_PORTS_MAX
-};
+enum { FULL_MEMBER = 0x8000, ARPHRD_IPOIB = 32, IPOIB_HEADER_BYTES = 4, IB_MTU_MAX = 4096 };
 
 /* ---- partition ---- */
 
@@ -125,55 +119,44 @@ void doctor_check_class(struct doctor_report *report, const struct doctor_port *
 
 /* ---- rails ---- */
 
-struct rails {
-    struct doctor_port ports[RAILS_MAX];
-    double gbps[RAILS_MAX];
-    bool is_ethernet[RAILS_MAX];
-    size_t count;
-};
-
-static void find_rails(struct rails *rails, const char *root)
+size_t doctor_active_ports(const char *root, struct doctor_port *ports, size_t capacity)
 {
     char devices[DOCTOR_DEVICES_MAX][64], names[DOCTOR_PORTS_MAX][64], path[160];
     const size_t device_count = machine_list(root, "/sys/class/infiniband", devices, DOCTOR_DEVICES_MAX);
-    rails->count = 0;
+    size_t count = 0;
     for (size_t i = 0; i < device_count; i++) {
         snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports", devices[i]);
         const size_t port_count = machine_list(root, path, names, DOCTOR_PORTS_MAX);
-        for (size_t j = 0; j < port_count; j++) {
-            struct doctor_port *port = &rails->ports[rails->count];
-            if (!doctor_port_init(port, root, devices[i], names[j]) || !doctor_port_is_active(port)) continue;
-            rails->gbps[rails->count] = doctor_port_gbps(port);
-            rails->is_ethernet[rails->count] = doctor_port_is_ethernet(port);
-            rails->count++;
-        }
+        for (size_t j = 0; j < port_count && count < capacity; j++)
+            count += doctor_port_init(&ports[count], root, devices[i], names[j]) &&
+                     doctor_port_is_active(&ports[count]);
     }
+    return count;
 }
 
 void doctor_check_rails(struct doctor_report *report, const char *root)
 {
-    struct rails *rails = malloc(sizeof *rails);
-    if (!rails) return;
-    find_rails(rails, root);
+    struct doctor_port *ports = calloc(DOCTOR_RAILS_MAX, sizeof *ports);
+    const size_t count = ports ? doctor_active_ports(root, ports, DOCTOR_RAILS_MAX) : 0;
     size_t fast = 0, slow = 0;
-    bool differ = false;
-    for (size_t i = 1; i < rails->count; i++) {
-        if (rails->gbps[i] > rails->gbps[fast]) fast = i;
-        if (rails->gbps[i] < rails->gbps[slow]) slow = i;
-        differ |= rails->is_ethernet[i] != rails->is_ethernet[0];
+    bool layers_differ = false;
+    for (size_t i = 1; i < count; i++) {
+        if (doctor_port_gbps(&ports[i]) > doctor_port_gbps(&ports[fast])) fast = i;
+        if (doctor_port_gbps(&ports[i]) < doctor_port_gbps(&ports[slow])) slow = i;
+        layers_differ |= doctor_port_is_ethernet(&ports[i]) != doctor_port_is_ethernet(&ports[0]);
     }
-    if (rails->count > 1 && (differ || rails->gbps[fast] != rails->gbps[slow]))
+    if (count > 1 && (layers_differ || fast != slow))
         doctor_add_finding(
             report, DOCTOR_WARN, "rdma-rails", "machine",
             "name ports of one kind in transport.devices (mlx5_0:1,mlx5_1:1), the same on all hosts",
             "%zu active ports differ: %s has %.0f Gbit/s, %s has %.0f Gbit/s%s; each rail carries the same "
             "share of a message",
-            rails->count, rails->ports[fast].subject, rails->gbps[fast], rails->ports[slow].subject,
-            rails->gbps[slow], differ ? ", InfiniBand and Ethernet" : "");
-    else if (rails->count > 1)
+            count, ports[fast].subject, doctor_port_gbps(&ports[fast]), ports[slow].subject,
+            doctor_port_gbps(&ports[slow]), layers_differ ? ", InfiniBand and Ethernet" : "");
+    else if (count > 1)
         doctor_add_finding(report, DOCTOR_NOTE, "rdma-rails", "machine",
                            "name several in transport.devices (mlx5_0:1,mlx5_1:1), in the same order on "
                            "all hosts, or set transport.tune=verbs.rails=N",
-                           "%zu equal active ports; a job uses one of them", rails->count);
-    free(rails);
+                           "%zu equal active ports; a job uses one of them", count);
+    free(ports);
 }

@@ -11,9 +11,10 @@ enum { GIDS_MAX = 256, CONFIG_BYTES = 4096, ROCE_MTU = 4200 };
 
 bool doctor_port_init(struct doctor_port *port, const char *root, const char *device, const char *name)
 {
-    *port = (struct doctor_port){.root = root, .device = device};
-    if (strlen(name) >= sizeof port->name) return false;
+    *port = (struct doctor_port){.root = root};
+    if (strlen(name) >= sizeof port->name || strlen(device) >= sizeof port->device) return false;
     memcpy(port->name, name, strlen(name) + 1);
+    memcpy(port->device, device, strlen(device) + 1);
     snprintf(port->subject, sizeof port->subject, "%s:%s", device, name);
     return true;
 }

@@ -20,6 +20,7 @@
 #include "tools/commands.h"
 #include "tools/common.h"
 #include "tools/doctor/machine.h"
+#include "tools/doctor/rdma_port.h"
 #include "tools/doctor/remote.h"
 
 enum {
@@ -43,6 +44,7 @@ struct doctor {
     struct weft_link_table *table;
     uint32_t self; /* index of this host in the table */
     bool rdma_needed;
+    size_t own_count; /* findings of this host's files */
     bool verbs_works; /* to the host that is being tried */
 };
 
@@ -263,12 +265,14 @@ static void try_host(struct doctor *doctor, const char *target)
     if (!doctor_connect(target, doctor->secret, doctor->deadline_s, &remote, &doctor->report)) return;
     report_clock(doctor, target, remote.clock_offset_ns);
     report_mtu(doctor, target, &remote);
+    const size_t first = doctor->report.count;
     if (!doctor_remote_examine(&remote, target, doctor->rdma_needed, doctor->deadline_s, &doctor->report)) {
         doctor_add_finding(&doctor->report, DOCTOR_BROKEN, "reach", target,
                            "see the output of `weft doctor --listen` there", "the connection was lost");
         doctor_disconnect(&remote);
         return;
     }
+    doctor_compare_hosts(&doctor->report, target, doctor->own_count, first);
     bool is_in_table = add_remote(doctor, &remote, target, &index);
     doctor->verbs_works = false;
     for (size_t i = 0; i < doctor->lane_count; i++) {
@@ -478,10 +482,14 @@ static int flush_report(int answer)
 static int examine(struct doctor *doctor, int count, char **targets)
 {
     doctor_check_machine(&doctor->report, doctor->root ? doctor->root : "", doctor->rdma_needed);
+    doctor->own_count = doctor->report.count;
     if (!doctor->root && !doctor->no_tries) {
         if (!open_table(doctor)) return EXIT_BROKEN;
+        struct doctor_counters *counters = doctor_counters_read("");
         try_on_host(doctor);
         for (int i = 0; i < count; i++) try_host(doctor, targets[i]);
+        doctor_check_rise(&doctor->report, counters);
+        free(counters);
         save_table(doctor);
     }
     int answer = exit_status(doctor);

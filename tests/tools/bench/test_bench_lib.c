@@ -138,20 +138,24 @@ static void ticks_of_bytes_are_powers_of_two(void **state)
     assert_int_equal(bench_chart_ticks_binary(9, 15, ticks, 32), 0);
 }
 
-static void sizes_label_a_byte_axis(void **state)
+/* One series as a chart; the caller frees the text. */
+static char *chart_text(const struct bench_series *series, struct bench_axis x, struct bench_axis y)
 {
-    double x[] = {8, 65536, 16777216}, y[] = {0.1, 1, 10};
-    struct bench_series series = {.name = "busbw", .x = x, .y = y, .count = 3};
-    struct bench_chart chart = {.title = "t",
-                                .x = {"size (bytes)", true, NAN, NAN, .bytes = true},
-                                .y = {"busbw (GB/s)", true, NAN, NAN},
-                                .series = &series,
-                                .series_count = 1};
+    const struct bench_chart chart = {.title = "t", .x = x, .y = y, .series = series, .series_count = 1};
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     assert_true(bench_chart_write(&chart, out));
     fclose(out);
+    return text;
+}
+
+static void sizes_label_a_byte_axis(void **state)
+{
+    double x[] = {8, 65536, 16777216}, y[] = {0.1, 1, 10};
+    struct bench_series series = {.name = "busbw", .x = x, .y = y, .count = 3};
+    char *text = chart_text(&series, (struct bench_axis){"size (bytes)", true, NAN, NAN, .bytes = true},
+                            (struct bench_axis){"busbw (GB/s)", true, NAN, NAN});
     assert_non_null(strstr(text, ">64K</text>"));
     assert_non_null(strstr(text, ">1M</text>"));
     assert_null(strstr(text, "k</text>"));
@@ -162,16 +166,8 @@ static void charts_leave_out_what_cannot_be_drawn(void **state)
 {
     double x[] = {0, 1, 10, NAN, 100}, y[] = {1, 2, 3, 4, 5};
     struct bench_series series = {.name = "a < b & c", .x = x, .y = y, .count = 5};
-    struct bench_chart chart = {.title = "t",
-                                .x = {"x", true, NAN, NAN},
-                                .y = {"y", false, NAN, NAN},
-                                .series = &series,
-                                .series_count = 1};
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    assert_true(bench_chart_write(&chart, out));
-    fclose(out);
+    const struct bench_axis logarithmic = {"x", true, NAN, NAN}, linear = {"y", false, NAN, NAN};
+    char *text = chart_text(&series, logarithmic, linear);
     assert_non_null(strstr(text, "</svg>"));
     assert_non_null(strstr(text, "a &lt; b &amp; c"));
     assert_null(strstr(text, "nan"));
@@ -179,7 +175,10 @@ static void charts_leave_out_what_cannot_be_drawn(void **state)
     free(text);
 
     series.count = 1; /* x is 0 on a logarithmic axis: no point is left */
-    out = open_memstream(&text, &bytes);
+    const struct bench_chart chart = {
+        .title = "t", .x = logarithmic, .y = linear, .series = &series, .series_count = 1};
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
     assert_false(bench_chart_write(&chart, out));
     fclose(out);
     free(text);

@@ -15,6 +15,7 @@
 
 #include "tests/lib/temp_dir.h"
 #include "tools/doctor/machine.h"
+#include "tools/doctor/rdma_port.h"
 #include "tools/doctor/remote.h"
 
 struct file {
@@ -403,6 +404,51 @@ static void counters_above_their_limits(void **state)
     check_finding("rdma-loss", "mlx5_0:1", DOCTOR_OK, "counters in order");
 }
 
+static void errors_that_rise_are_named(void **state)
+{
+    put_all(roce_machine);
+    put(IB "/ports/1/counters/symbol_error", "5\n");
+    put(IB "/ports/1/counters/port_xmit_wait", "5\n");
+    struct doctor_counters *before = doctor_counters_read(root);
+    assert_non_null(before);
+    doctor_report_free(&report);
+    doctor_check_rise(&report, before);
+    assert_int_equal(report.count, 0);
+    put(IB "/ports/1/counters/symbol_error", "7\n"); /* below the limit of rdma-link-errors */
+    put(IB "/ports/1/counters/port_xmit_wait", "500\n");
+    put(IB "/ports/1/counters/port_rcv_constraint_errors", "1\n"); /* the last of all groups */
+    doctor_check_rise(&report, before);
+    check_finding("rdma-rise", "mlx5_0:1", DOCTOR_WARN, "symbol_error by 2, port_rcv_constraint_errors by 1");
+    assert_int_equal(report.count, 1);
+    free(before);
+    doctor_check_rise(&report, NULL);
+    assert_int_equal(report.count, 1);
+}
+
+static void hosts_that_differ(void **state)
+{
+    static const struct {
+        const char *id, *subject, *text;
+    } rows[] = {
+        {"rdma-mtu", "mlx5_0:1", "network device eth2 has MTU 9000: path MTU 4096"},
+        {"rdma-pkey", "mlx5_0:1", "full member of partition 0x7fff"},
+        {"rdma-class", "mlx5_0:1", "the driver sets traffic class 106 (DSCP 26) for all queue pairs"},
+        {"rdma-mtu", "nodeb: mlx5_1:1", "network device ens5 has MTU 4200: path MTU 4096"},
+        {"rdma-pkey", "nodeb: mlx5_1:1", "full member of partition 0x0001"},
+    };
+    for (size_t i = 0; i < 5; i++)
+        doctor_add_finding(&report, DOCTOR_OK, rows[i].id, rows[i].subject, NULL, "%s", rows[i].text);
+    doctor_compare_hosts(&report, "nodeb", 3, 3);
+    assert_int_equal(report.count, 6);
+    check_finding("rdma-differs", "nodeb", DOCTOR_WARN,
+                  "rdma-pkey: here full member of partition 0x7fff; there full member of partition 0x0001");
+    assert_true(report.findings[5].advice[0] != 0);
+    doctor_compare_hosts(&report, "nodec", 3, 6); /* it has no finding of these */
+    assert_int_equal(report.count, 6);
+    doctor_compare_hosts(&report, "nodeb", 0, 3); /* this host has none */
+    assert_int_equal(report.count, 6);
+}
+
 static void order_of_packets(void **state)
 {
     put_all(roce_machine);
@@ -616,6 +662,8 @@ int main(void)
         CASE(classes_of_service),
         CASE(rails_of_a_host),
         CASE(counters_above_their_limits),
+        CASE(errors_that_rise_are_named),
+        CASE(hosts_that_differ),
         CASE(order_of_packets),
         CASE(emulated_devices_are_noted),
         CASE(a_device_that_may_not_be_opened_is_broken),
