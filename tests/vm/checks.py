@@ -172,6 +172,11 @@ class Checks:
         texts = [finding["text"] for finding in report["findings"] if finding["id"] == "auto"]
         if len(texts) != 1 or "a job uses shm" not in texts[0]:
             raise Failed(f"doctor reports for auto: {texts}")
+        found = {(finding["id"], finding["level"]) for finding in report["findings"] if finding["subject"].startswith(self.devices[0].split(":")[0])}
+        for expected in (("rdma-emulated", "note"), ("rdma-pkey", "ok"), ("rdma-gid", "ok"), ("rdma-mtu", "ok"), ("rdma-class", "note"),
+                         ("rdma-link-errors", "ok"), ("rdma-routing", "ok")):
+            if expected not in found:
+                raise Failed(f"doctor does not report {expected} of soft-RoCE, but {sorted(found)}")
         self.note = texts[0]
 
     def conformance_fault_verbs(self):
