@@ -167,7 +167,7 @@ def draw(options, programs, ways):
         series = [("auto" if codec.startswith("auto") else codec.replace("=", " "), path_of(options, link, codec, 0), i, codec.startswith("auto"))
                   for i, codec in enumerate(ways)]
         report.draw(programs, os.path.join(options.out, f"codec-race-{link}.svg"), f"Accuracy over time, {LINKS[link][0]}",
-                    f"Fashion-MNIST, {mode_of(options).replace('_', '-')} mode, {options.workers} workers, first round", "seconds", "seconds of training", "1", False, series)
+                    f"Fashion-MNIST, {mode_of(options).replace('_', '-')} mode, {options.workers} workers, first round", "seconds", "seconds of training", "1", "--x-log", series)
 
 
 def main():
