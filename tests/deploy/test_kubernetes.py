@@ -17,7 +17,7 @@ import unittest
 sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(os.environ.get("WEFT_BUILD", os.path.join(ROOT, "build")))
-KUBERNETES, KUBEFLOW = (os.path.join(ROOT, "deploy", name) for name in ("kubernetes", "kubeflow"))
+KUBERNETES, RDMA, KUBEFLOW = (os.path.join(ROOT, "deploy", name) for name in ("kubernetes", "kubernetes-rdma", "kubeflow"))
 LOAD = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(sys.stdin))))"
 
 
@@ -58,20 +58,33 @@ class KubernetesTest(unittest.TestCase):
 
 
 class Base(KubernetesTest):
-    def render(self):
+    def render(self, folder):
         if not shutil.which("kubectl"):
             self.skipTest("kubectl is not installed")
-        done = subprocess.run(["kubectl", "kustomize", KUBERNETES], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
+        done = subprocess.run(["kubectl", "kustomize", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
         self.assertEqual(done.returncode, 0, done.stderr)
         return self.documents(done.stdout)
 
     def test_rendered_resources_fit_the_schemas(self):
-        rendered = {document["kind"]: document for document in self.render()}
+        rendered = {document["kind"]: document for document in self.render(KUBERNETES)}
         self.assertEqual(set(rendered), {"Service", "StatefulSet", "Job", "PodDisruptionBudget"})
         for document in rendered.values():
             self.validate(document)
         image = rendered["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]["image"]
         self.assertRegex(image, r"^weft:\d+\.\d+\.\d+$")
+
+    def test_rdma(self):
+        """The overlay changes the container of each pod, and keeps the rest."""
+        rendered = {document["kind"]: document for document in self.render(RDMA)}
+        for kind in ("StatefulSet", "Job"):
+            self.validate(rendered[kind])
+            containers = rendered[kind]["spec"]["template"]["spec"]["containers"]
+            self.assertEqual(len(containers), 1)
+            devices = [entry["value"] for entry in containers[0]["env"] if entry["name"] == "WEFT_TRANSPORT_DEVICES"]
+            self.assertEqual(devices, ["mlx5_0:1,eth0"])
+            self.assertIn("rdma/hca_shared_devices_a", containers[0]["resources"]["limits"])
+            self.assertEqual(containers[0]["securityContext"]["capabilities"], {"add": ["IPC_LOCK"], "drop": ["ALL"]})
+        self.assertEqual(set(rendered), {"Service", "StatefulSet", "Job", "PodDisruptionBudget"})
 
     def test_a_misspelt_key_is_refused(self):
         document = self.documents(self.read(KUBERNETES, "shards.yaml"))[0]
