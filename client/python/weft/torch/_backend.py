@@ -9,7 +9,6 @@ tensors.
 import contextlib
 import zlib
 
-import numpy
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
@@ -17,6 +16,7 @@ from torch._C._distributed_c10d import Backend
 from .._abi import lib
 from .._errors import InvalidArgument, Unsupported, WeftError
 from . import _pieces
+from ._allocator import Allocator
 from ._rendezvous import get_session
 from ._work import Work
 
@@ -37,6 +37,7 @@ class WeftBackend(Backend):
         self._session, self._comm, self._rank, self._size = session, comm, rank, size
         self._timeout = timeout
         self._works = set()
+        self._allocator = Allocator(session)
 
     def getBackendName(self):
         return "weft"
@@ -366,9 +367,7 @@ class WeftBackend(Backend):
 
     def allocate_tensor(self, size, *, dtype, device=None):
         """A tensor (size,) in memory that peers on the same host map: collectives copy from and to it."""
-        nbytes = size * dtype.itemsize
-        array = numpy.asarray(self._session.alloc(max(64, nbytes)))  # the array keeps the memory alive
-        return torch.from_numpy(array)[:nbytes].view(dtype)
+        return self._allocator.tensor(size, dtype)
 
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single

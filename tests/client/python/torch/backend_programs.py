@@ -231,3 +231,19 @@ def memory(_):
     tensor.fill_(RANK)
     dist.all_reduce(tensor)
     assert tensor.eq(sum(range(RANKS))).all()
+    # A block is used again when its last tensor is gone, and not before.
+    place, piece = tensor.data_ptr(), tensor[10:20]
+    del tensor
+    other = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
+    assert other.data_ptr() != place and piece.eq(sum(range(RANKS))).all()
+    work = dist.all_reduce(piece, async_op=True)
+    del piece
+    work.wait()
+    del work
+    backend.barrier().wait()
+    for _ in range(70):  # the backend drops the works that have ended
+        dist.all_reduce(torch.ones(1))
+    gc.collect()
+    again = [backend.allocate_tensor(990, dtype=torch.float32, device=torch.device("cpu")) for _ in range(2)]
+    assert place in [each.data_ptr() for each in again]
+    assert backend.allocate_tensor(0, dtype=torch.int64).numel() == 0

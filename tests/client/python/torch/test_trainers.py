@@ -10,8 +10,8 @@ def test_ddp_fsdp_and_zero_equal_their_oracles(run):
     )
 
 
-def test_groups_of_some_ranks_and_a_mesh_of_two_dimensions(run):
-    run(PROGRAM, "groups,mesh_of_two_dimensions", ranks=4)
+def test_groups_of_some_ranks_and_meshes_of_two_dimensions(run):
+    run(PROGRAM, "groups,mesh_of_two_dimensions,tensor_parallel,sequence_parallel", ranks=4)
 
 
 def test_a_model_continues_from_a_distributed_checkpoint_in_bits(run, tmp_path):

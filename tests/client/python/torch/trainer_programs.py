@@ -1,5 +1,7 @@
 """Ranks of test_trainers.py: trainers of PyTorch on the backend "weft"."""
 
+import copy
+
 import models
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import weft.torch
@@ -154,6 +157,40 @@ def mesh_of_two_dimensions(_):
     models.train(model, optimizer, 6, RANK, RANKS)
     for parameter, want in zip(model.parameters(), expected.parameters()):
         torch.testing.assert_close(parameter.full_tensor(), want.data, atol=1e-5, rtol=1e-5)
+
+
+def tensor_parallel(_):
+    """Data x tensor parallel on a named mesh: layers cut by columns and rows, shards along dp; equals one rank."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = models.mlp()
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["tp"], plan)
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    dp = mesh["dp"]
+    models.train(model, optimizer, 6, dp.get_local_rank(), dp.size())
+    for parameter, want in zip(model.parameters(), one_rank(6).parameters()):
+        torch.testing.assert_close(parameter.full_tensor(), want.data, atol=1e-5, rtol=1e-5)
+    assert model[0].weight.to_local().shape == (16, 20)  # a quarter of the rows
+
+
+def sequence_parallel(_):
+    """Activations cut along the sequence: all_gather and reduce_scatter around a layer, with gradients."""
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
+    torch.manual_seed(0)
+    whole = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))
+    cut = copy.deepcopy(whole)
+    parallelize_module(cut, mesh, {
+        "0": SequenceParallel(sequence_dim=0),
+        "1": ColwiseParallel(input_layouts=torch.distributed.tensor.Shard(0)),
+        "2": RowwiseParallel(output_layouts=torch.distributed.tensor.Shard(0), use_local_output=False),
+    })  # fmt: skip
+    inputs = torch.randn(4 * RANKS, 8, generator=torch.Generator().manual_seed(5))
+    expected, got = whole(inputs), cut(inputs.chunk(RANKS)[RANK]).full_tensor()
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    expected.square().sum().backward()
+    got.square().sum().backward()
+    torch.testing.assert_close(cut[1].weight.grad.full_tensor(), whole[1].weight.grad, atol=1e-4, rtol=1e-4)
 
 
 def dies_in_backward(_):
