@@ -280,6 +280,7 @@ enum weft_status weft_finalize(struct weft_session *session)
     if (session->pid == weft_process_id()) {
         const bool well = client_failed(session) == WEFT_OK;
         client_codec_tuner_report(session);
+        client_exposed_report(session);
         if (well) client_flight_dump_calls(session);
         leave(session);
         if (well) found = report_leave_mismatch(session);

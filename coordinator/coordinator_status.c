@@ -3,6 +3,7 @@
  * Times are durations ("silent_ms"), since the env's clock has no calendar. The lists hold at most
  * TENSORS_MAX tensors and MEMBERS_MAX members, so that the text fits in WEFT_LIMIT_STATUS_BYTES. */
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "coordinator/coordinator_state.h"
@@ -37,6 +38,18 @@ static const char *member_state_name(const struct coordinator_member *member)
 
 static json_int_t number_of(uint64_t value) { return value < INT64_MAX ? (json_int_t)value : INT64_MAX; }
 
+/* The tensor that the worker waited for longest. Its id is the worker's claim. */
+static void add_exposed_tensor(json_t *json, const struct weft_coordinator *coordinator,
+                               const Weft__Control__Report *report)
+{
+    const uint32_t tensor = report->exposed_tensor;
+    char name[64]; /* cut: the status has a limit, and a row for each worker */
+    if (tensor == 0 || tensor > coordinator->tensor_count) return;
+    snprintf(name, sizeof name, "%s", coordinator->tensors[tensor - 1]->declare.name);
+    json_object_set_new(json, "exposed_tensor", json_of_text(name));
+    json_object_set_new(json, "exposed_tensor_ns", json_integer(number_of(report->exposed_tensor_ns)));
+}
+
 /* The newest figures of a member, or null. */
 static json_t *json_of_report(const struct weft_coordinator *coordinator,
                               const struct coordinator_member *member)
@@ -50,14 +63,16 @@ static json_t *json_of_report(const struct weft_coordinator *coordinator,
                          number_of(report->sent_bytes), "received_bytes", number_of(report->received_bytes),
                          "rounds", number_of(report->rounds), "rounds_open", number_of(report->rounds_open),
                          "round_ns", number_of(report->round_ns), "missing", number_of(report->missing));
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "age_ms", age_ms,
-                     "sent_bytes", number_of(report->sent_bytes), "received_bytes",
-                     number_of(report->received_bytes), "steps", number_of(report->steps), "step_ns",
-                     number_of(report->step_ns), "exposed_ns", number_of(report->exposed_ns),
-                     "exposed_peers_ns", number_of(report->exposed_peers_ns), "wait_ns",
-                     number_of(report->wait_ns), "operations", number_of(report->requests), "encode_ns",
-                     number_of(report->encode_ns), "idle_ns", number_of(report->idle_ns), "open_ns",
-                     number_of(report->open_ns), "open", json_of_text(report->open));
+    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "age_ms",
+                             age_ms, "sent_bytes", number_of(report->sent_bytes), "received_bytes",
+                             number_of(report->received_bytes), "steps", number_of(report->steps), "step_ns",
+                             number_of(report->step_ns), "exposed_ns", number_of(report->exposed_ns),
+                             "exposed_peers_ns", number_of(report->exposed_peers_ns), "wait_ns",
+                             number_of(report->wait_ns), "operations", number_of(report->requests),
+                             "encode_ns", number_of(report->encode_ns), "idle_ns", number_of(report->idle_ns),
+                             "open_ns", number_of(report->open_ns), "open", json_of_text(report->open));
+    if (json) add_exposed_tensor(json, coordinator, report);
+    return json;
 }
 
 static json_t *json_of_member(const struct weft_coordinator *coordinator,

@@ -105,6 +105,31 @@ static void print_members(const json_t *members)
     }
 }
 
+/* What the steps of each worker waited for, as of its last report. */
+static void print_exposed(const json_t *members)
+{
+    size_t i;
+    json_t *member;
+    bool any = false;
+    json_array_foreach (members, i, member) {
+        const json_t *report = json_object_get(member, "report");
+        const double steps = (double)tool_json_number(report, "steps");
+        const double step_ns = (double)tool_json_number(report, "step_ns");
+        const double exposed_ns = (double)tool_json_number(report, "exposed_ns"),
+                     peers_ns = (double)tool_json_number(report, "exposed_peers_ns");
+        if (steps < 1 || step_ns < 1) continue;
+        if (!any)
+            printf("\n%-10s %10s %12s %10s %14s %10s  %s\n", "member", "steps", "step", "waiting",
+                   "slower ranks", "network", "longest for tensor");
+        any = true;
+        printf("rank %-5lld %10.0f %9.3f ms %8.1f %% %12.1f %% %8.1f %%  %s\n",
+               tool_json_number(member, "index"), steps, step_ns / steps / 1e6, 100 * exposed_ns / step_ns,
+               100 * peers_ns / step_ns, 100 * (exposed_ns - peers_ns) / step_ns,
+               tool_json_number(report, "exposed_tensor_ns") > 0 ? tool_json_text(report, "exposed_tensor")
+                                                                 : "-");
+    }
+}
+
 static void print_tensors(const json_t *root)
 {
     size_t i, k;
@@ -148,6 +173,7 @@ static int print_table(const char *json)
     if (tool_json_text(root, "end_text")[0]) printf("%s\n", tool_json_text(root, "end_text"));
     puts("");
     print_members(json_object_get(root, "members"));
+    print_exposed(json_object_get(root, "members"));
     if (tool_json_number(root, "tensor_count") > 0) print_tensors(root);
     json_decref(root);
     return 0;

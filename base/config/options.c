@@ -32,11 +32,11 @@ const struct weft_option weft_option_table[] = {
     TEXT("client.coordinator", "", "Address of the coordinator, as host:port. Required without a launcher."),
     COUNT("client.rank", "0", 0, 65535, "Rank of this process in its job, from 0."),
     COUNT("client.ranks", "0", 0, 4096,
-         "Number of ranks of a job without shards whose rank 0 coordinates it at client.coordinator. 0: the "
-         "launcher's number, or another process coordinates."),
+          "Number of ranks of a job without shards whose rank 0 coordinates it at client.coordinator. 0: the "
+          "launcher's number, or another process coordinates."),
     DURATION("client.deadline", "300s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
-         "Longest wait of an operation. After it the operation fails, and the error names the late "
-         "process."),
+             "Longest wait of an operation. After it the operation fails, and the error names the late "
+             "process."),
 
     DURATION("client.report_period", "5s", 0, WEFT_SECONDS(3600),
              "Time between two reports of this rank's figures to the coordinator, for its /metrics and weft "
@@ -46,49 +46,51 @@ const struct weft_option weft_option_table[] = {
          "name."),
 
     BYTES("client.piece_bytes", "4MiB", 4 * KIB, GIB,
-         "Piece size for longer all_reduces, reduces, broadcasts, sends and recvs, if a rank has a CUDA "
-         "device. Equal on all ranks."),
+          "Piece size for longer all_reduces, reduces, broadcasts, sends and recvs, if a rank has a CUDA "
+          "device. Equal on all ranks."),
     TEXT("client.codec", "dense",
          "Codec of tensors whose options name none, where possible: dense, powersgd:rank=4, auto and "
          "others."),
 
     CHOICE("client.push_order", "agreed", "agreed|called",
-         "Order of the all_reduces of tensors. agreed: ranks may push in different orders, the most urgent "
-         "tensor that all have pushed is next, and small tensors travel together. called: the order of the "
-         "calls, which must be equal on all ranks, each tensor in its own operation. Equal on all ranks."),
+           "Order of the all_reduces of tensors. agreed: ranks may push in different orders, the most urgent "
+           "tensor that all have pushed is next, and small tensors travel together. called: the order of the "
+           "calls, which must be equal on all ranks, each tensor in its own operation. Equal on all ranks."),
     SWITCH("client.skip_nonfinite", "no",
-         "Skip a step with a dense gradient that is NaN or infinite (WEFT_ERR_SKIPPED)."),
+           "Skip a step with a dense gradient that is NaN or infinite (WEFT_ERR_SKIPPED)."),
+    TEXT("client.exposed_report", "",
+         "Directory where each rank writes, at the end, which tensors its steps waited for and what to "
+         "change: exposed-rankN.txt. Empty: none."),
     COUNT("client.hash_every", "50", 0, 1000000,
-         "Steps between comparisons of the weights of all ranks (WEFT_ERR_DIVERGED). 0: never. Equal on "
-         "all ranks."),
+          "Steps between comparisons of the weights of all ranks (WEFT_ERR_DIVERGED). 0: never. Equal on "
+          "all ranks."),
 
     CHOICE("transport.backend", "auto", "auto|shm|verbs|ucx|tcp|sim",
-         "Transport for data. auto: the fastest available one for each peer."),
+           "Transport for data. auto: the fastest available one for each peer."),
     TEXT("transport.lanes", "tcp",
          "UCX transports, in the form of UCX_TLS: tcp, or tcp,self,sysv and others."),
     TEXT("transport.devices", "lo",
          "Network devices, in the form of UCX_NET_DEVICES. Anything but lo requires job.secret_file."),
     BYTES("transport.eager_bytes", "0", 0, MIB,
-         "Largest message that is sent without a handshake. 0: the transport's choice."),
-    TEXT("transport.ports", "",
-         "TCP ports to listen on for data, as first-last (40000-40099). Empty: any."),
+          "Largest message that is sent without a handshake. 0: the transport's choice."),
+    TEXT("transport.ports", "", "TCP ports to listen on for data, as first-last (40000-40099). Empty: any."),
     TEXT("transport.tune", "", "Settings of the transport, as name=value,name=value. Empty: none."),
     TEXT("transport.wrap", "",
          "Wrappers around the transport: fault:..., delay:..., trace:file=t-%e.json. Several are separated"
          " by ';', outermost first."),
 
     BYTES("collective.chunk_bytes", KIB_TEXT(WEFT_CHUNK_KIB), 4 * KIB, GIB,
-         "Chunk size of a collective. Larger over links with a larger bandwidth-delay product; 512 KiB "
-         "over tcp unless this is below 256 KiB."),
+          "Chunk size of a collective. Larger over links with a larger bandwidth-delay product; 512 KiB "
+          "over tcp unless this is below 256 KiB."),
     CHOICE("collective.plan", "auto",
            "auto|direct|ring|doubling|halving|double_tree|bruck|pat|chain|binomial|hierarchy",
-         "Plan of the operations that support it. auto: chosen by the cost model."),
+           "Plan of the operations that support it. auto: chosen by the cost model."),
     TEXT("collective.links", "",
          "File of measured links (weft doctor, weft bench calibrate). Rank 0's file is used by the "
          "automatic plan and by codec auto of all ranks. Empty: built-in costs; codec auto measures."),
     CHOICE("collective.retune", "off", "off|same_order|any",
-         "Re-tuning of the automatic plan of the group of all workers by measured times: among plans with "
-         "the same order of additions, or any. Equal on all ranks."),
+           "Re-tuning of the automatic plan of the group of all workers by measured times: among plans with "
+           "the same order of additions, or any. Equal on all ranks."),
     TEXT("collective.plans", "",
          "File in which rank 0 stores the result of collective.retune for the next job with as many ranks."
          " Empty: none."),
@@ -103,28 +105,28 @@ const struct weft_option weft_option_table[] = {
 
     COUNT("server.engines", "1", 1, 64, "Shard engines of one server, one thread each."),
     BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,
-         "Receive memory of one engine. If it is used up, workers wait for credit."),
+          "Receive memory of one engine. If it is used up, workers wait for credit."),
     BYTES("server.round_bytes", "4MiB", 0, (uint64_t)1 << 40,
-         "Receive memory in use above which an engine opens no further round, so that rounds stay in the "
-         "caches; at most half of the last-level cache over the engines of the server. 0: one round at a "
-         "time."),
+          "Receive memory in use above which an engine opens no further round, so that rounds stay in the "
+          "caches; at most half of the last-level cache over the engines of the server. 0: one round at a "
+          "time."),
     TEXT("server.listen", "127.0.0.1",
          "Address to listen on. Anything but loopback requires job.secret_file. On a host without IPv4, "
          "127.0.0.1 means ::1."),
     COUNT("server.port", "0", 0, 65535, "Control port of the coordinator. 0: any free port."),
     DURATION("server.heartbeat", "30s", WEFT_MS(10), WEFT_SECONDS(3600),
-         "Silence after which a process counts as lost."),
+             "Silence after which a process counts as lost."),
     COUNT("server.hash_every", "50", 0, 1000000,
-         "Steps between comparisons of the weight hash with codecs. 0: never."),
+          "Steps between comparisons of the weight hash with codecs. 0: never."),
 
     CHOICE("log.level", "warn", "error|warn|info|debug|trace",
-         "Highest level that is logged to standard error."),
+           "Highest level that is logged to standard error."),
     CHOICE("log.format", "text", "text|json",
            "Format of the log: lines of text, or one JSON object in each line with time, level, module, job, "
            "rank and text."),
     COUNT("events.capacity", "4096", 1, 1 << 24, "Events that each engine's flight recorder keeps."),
     COUNT("recorder.operations", "2000", 1, 1 << 20,
-         "Collective operations that the flight recorder keeps, with the ranks they wait for."),
+          "Collective operations that the flight recorder keeps, with the ranks they wait for."),
     TEXT("recorder.directory", "",
          "Directory for the flight record of a job that fails, one file per rank; weft run sets its log "
          "directory. Empty: none is written."),
@@ -132,7 +134,7 @@ const struct weft_option weft_option_table[] = {
          "Directory for the flight record of a session that ends normally, one file per rank, for weft "
          "bench replay. Empty: none is written."),
     CHOICE("recorder.signal", "none", "none|USR1|USR2|HUP|QUIT",
-         "Signal that writes the flight record. none: no signal handler is installed."),
+           "Signal that writes the flight record. none: no signal handler is installed."),
 
     {NULL, WEFT_OPTION_TEXT, NULL, NULL, 0, 0, NULL, NULL},
 };

@@ -45,7 +45,9 @@ static enum weft_status wait_open(struct weft_tensor *tensor, uint64_t timeout_n
 {
     struct weft_session *session = tensor->session;
     char text[480];
+    client_tensor_wait_begins(tensor);
     if (client_wait_within(session, delivered_or_failed, tensor, timeout_ns) == WEFT_ERR_DEADLINE) {
+        client_tensor_wait_ends(tensor);
         client_request_describe_open(session, tensor->last_request, text, sizeof text);
         if (!delivered_or_failed(tensor))
             return client_error(session, WEFT_ERR_DEADLINE,

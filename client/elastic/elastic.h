@@ -31,6 +31,8 @@ enum weft_status client_enter_epoch(struct weft_session *session, uint64_t until
 enum weft_status client_step_deliver(struct weft_session *session);
 /* weft_finalize: waits for results that are still arriving, until the deadline at most. */
 void client_delivery_finish(struct weft_session *session, uint64_t until_ns);
+/* weft_finalize: writes the report of client.exposed_report, if that is set (exposed_report.c). */
+void client_exposed_report(struct weft_session *session);
 /* Caller's thread: largest step count of a codec of this rank. After ranks have joined, all ranks count on
  * from the largest count of all (epoch_change.codec_steps), because some codecs draw random numbers by it. */
 uint64_t client_codecs_steps_max(struct weft_session *session);

@@ -246,12 +246,21 @@ static bool all_delivered(void *context)
            client_failed(session) < 0;
 }
 
+enum weft_status client_wait_for_results(struct weft_session *session, client_condition_fn condition,
+                                         uint64_t until_ns)
+{
+    atomic_store(&session->step.wait_mark_ns, weft_now_ns(session->env));
+    const enum weft_status status = client_wait_for(session, condition, session, until_ns);
+    atomic_store(&session->step.wait_mark_ns, 0);
+    return status;
+}
+
 /* Waits for requests until the condition holds. In a failed session all complete when their buffers are
  * free. */
 static enum weft_status wait_requests(struct weft_session *session, client_condition_fn condition)
 {
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS);
-    if (client_wait_for(session, condition, session, until_ns) < 0)
+    if (client_wait_for_results(session, condition, until_ns) < 0)
         return client_error(session, WEFT_ERR_DEADLINE,
                             "step_end of step %llu: %u operations are still running after %.1f s",
                             (unsigned long long)session->step.number, atomic_load(&session->open_requests),
@@ -390,6 +399,7 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
     if (status == WEFT_OK) {
         const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;
         session->totals.steps_ended++;
+        session->totals.delivers_late = step->deliver_late;
         session->totals.step_ns += step_ns;
         const uint64_t exposed_ns = step->exposed_ns, peers_ns = step->exposed_peers_ns;
         session->totals.exposed_ns += exposed_ns;

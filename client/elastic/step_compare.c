@@ -176,7 +176,7 @@ enum weft_status client_compare_pushed(struct weft_session *session, bool late)
     WEFT_TRY(reserve(session, (session->tensors->count + WORD_BITS - 1) / WORD_BITS));
     session->elastic->compare.late = late;
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
-    if (!late && client_wait_for(session, reductions_completed, session, until_ns) < 0)
+    if (!late && client_wait_for_results(session, reductions_completed, until_ns) < 0)
         return WEFT_ERR_DEADLINE;
     WEFT_TRY(client_usable(session));
     WEFT_TRY(client_request_claim(session, "step_end", &session->elastic->compare.request, &request));

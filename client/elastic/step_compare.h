@@ -25,6 +25,9 @@ struct client_compare {
 enum weft_status client_compare_pushed(struct weft_session *session, bool late);
 bool client_compare_pushed_has_ended(struct weft_session *session);
 enum weft_status client_compare_pushed_result(struct weft_session *session);
+/* Waits for the condition; its time counts for the tensors whose results arrive meanwhile (step.c). */
+enum weft_status client_wait_for_results(struct weft_session *session, bool (*condition)(void *context),
+                                         uint64_t until_ns);
 /* Compares the weights of a good step, every client.hash_every steps. Blocks for one exchange.
  * WEFT_ERR_DIVERGED fails the session. */
 enum weft_status client_compare_weights(struct weft_session *session);

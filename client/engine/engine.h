@@ -54,6 +54,9 @@ struct client_engine_tensor_ops {
     /* before release: the final status; after the request is done: with the serial that `result` returned */
     uint32_t (*result)(struct weft_tensor *tensor, enum weft_status status, uint32_t text_serial);
     void (*delivered)(struct weft_tensor *tensor, uint32_t serial);
+    /* a call waits for its request; the wait ended before it. Any thread */
+    void (*wait_begins)(struct weft_tensor *tensor);
+    void (*wait_ends)(struct weft_tensor *tensor);
 };
 struct client_engine_comm_ops {
     void (*listen)(struct weft_session *session);                 /* the transport is open */

@@ -54,6 +54,8 @@ static void fill(struct weft_command *command)
     report->figures.exposed_ns = session->totals.exposed_ns;
     report->figures.exposed_peers_ns = session->totals.exposed_peers_ns;
     report->figures.wait_ns = session->totals.wait_ns;
+    report->figures.exposed_tensor = (uint32_t)session->totals.exposed_tensor;
+    report->figures.exposed_tensor_ns = session->totals.exposed_tensor_ns;
     report->figures.encode_ns = engine->encode_ns;
     client_engine_count_bytes(engine, &report->figures.sent_bytes, &report->figures.received_bytes);
     fill_requests(engine, weft_now_ns(session->env));

@@ -246,9 +246,12 @@ static enum weft_status wait_request(struct client_request *request, uint64_t ti
 {
     struct weft_session *session = request->session;
     struct request_condition condition = {.request = request, .or_failed = true};
+    struct weft_tensor *tensor = request->tensor; /* not freed while the request is open */
+    if (tensor) session->engine->ops.tensor->wait_begins(tensor);
     enum weft_status status = client_wait_within(session, request_condition, &condition, timeout_ns);
     if (status == WEFT_ERR_DEADLINE) {
         char text[480];
+        if (tensor && !request_condition(&condition)) session->engine->ops.tensor->wait_ends(tensor);
         client_request_describe_open(session, request, text, sizeof text);
         if (client_wait_within(session, request_condition, &condition, settle_ns(timeout_ns)) ==
             WEFT_ERR_DEADLINE)

@@ -54,6 +54,7 @@ enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats 
         .requests = engine->queries.stats.requests,
         .exposed_peers_ns = session->totals.exposed_peers_ns,
         .exposed_network_ns = session->totals.exposed_ns - session->totals.exposed_peers_ns,
+        .waited_outside_ns = session->totals.waited_outside_ns,
     };
     client_sized_copy_out(&stats, sizeof stats, stats_out);
     return WEFT_OK;

@@ -149,7 +149,7 @@ static Weft__Control__Control heartbeat_of(struct weft_session *session, Weft__C
     return message;
 }
 
-/* answer: the number of the coordinator's liveness check; 0: a periodic heartbeat. */
+/* answer: the number of the coordinator's liveness check. */
 static void send_alive(struct weft_session *session, uint32_t answer)
 {
     if (!session->control.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;

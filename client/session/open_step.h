@@ -29,6 +29,8 @@ struct client_step {
     _Atomic bool is_delivering;        /* weft_step_end has closed the step; its results may still arrive */
     _Atomic uint32_t open_reductions;  /* open requests of tensors in all-reduce mode */
     bool deliver_late;                 /* option of the step: weft_step_end does not wait for results */
+    _Atomic uint64_t wait_mark_ns;     /* a call waits for all results since then, or since the last of
+                                        * them; 0: none */
     _Atomic uint32_t open_deliveries;  /* open requests of tensors; the engine decrements it before
                                         * open_requests */
     uint64_t number;                   /* of the open step, else of the last one */

@@ -70,10 +70,10 @@ size_t weft_struct_bytes(const char *name)
         const char *name;
         size_t bytes;
     } structs[] = {
-        STRUCT(weft_options), STRUCT(weft_tensor_options), STRUCT(weft_step),
-        STRUCT(weft_step_options), STRUCT(weft_request), STRUCT(weft_choice),
-        STRUCT(weft_call), STRUCT(weft_axis), STRUCT(weft_stats),
-        STRUCT(weft_outer_options),
+        STRUCT(weft_options),       STRUCT(weft_tensor_options), STRUCT(weft_step),
+        STRUCT(weft_step_options),  STRUCT(weft_request),        STRUCT(weft_choice),
+        STRUCT(weft_call),          STRUCT(weft_axis),           STRUCT(weft_stats),
+        STRUCT(weft_outer_options), STRUCT(weft_tensor_stats),
     };
 #undef STRUCT
     for (size_t i = 0; name && i < sizeof structs / sizeof structs[0]; i++)

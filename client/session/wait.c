@@ -36,6 +36,13 @@ static void count_exposed(struct weft_session *session, uint64_t began_ns, uint6
     atomic_fetch_add_explicit(&session->totals.wait_ns, waited_ns, memory_order_relaxed);
 }
 
+static void count_outside(struct weft_session *session, uint64_t began_ns)
+{
+    const uint64_t waited_ns = weft_elapsed_ns(began_ns, weft_now_ns(session->env));
+    atomic_fetch_add_explicit(&session->totals.wait_ns, waited_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&session->totals.waited_outside_ns, waited_ns, memory_order_relaxed);
+}
+
 enum weft_status client_wait_for(struct weft_session *session, client_condition_fn condition, void *context,
                                  uint64_t until_ns)
 {
@@ -48,9 +55,7 @@ enum weft_status client_wait_for(struct weft_session *session, client_condition_
     if (status == WEFT_ERR_DEADLINE && was_suspended(session, until_ns))
         status = weft_loop_wait_for(session->loop, condition, context, client_deadline(session, RECHECK_NS));
     if (client_step_is_unfinished(&session->step)) count_exposed(session, began_ns, straggler_ns);
-    else
-        atomic_fetch_add_explicit(&session->totals.wait_ns,
-                                  weft_elapsed_ns(began_ns, weft_now_ns(session->env)), memory_order_relaxed);
+    else count_outside(session, began_ns);
     return status;
 }
 
@@ -58,7 +63,11 @@ enum weft_status client_wait_within(struct weft_session *session, client_conditi
                                     void *context, uint64_t timeout_ns)
 {
     if (condition(context)) return WEFT_OK;
-    if (!client_step_is_unfinished(&session->step))
-        return weft_loop_wait_within(session->loop, condition, context, timeout_ns);
+    if (!client_step_is_unfinished(&session->step)) {
+        const uint64_t began_ns = weft_now_ns(session->env);
+        const enum weft_status status = weft_loop_wait_within(session->loop, condition, context, timeout_ns);
+        count_outside(session, began_ns);
+        return status;
+    }
     return client_wait_for(session, condition, context, client_deadline(session, timeout_ns));
 }

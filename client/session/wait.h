@@ -10,8 +10,8 @@ typedef bool (*client_condition_fn)(void *context);
  * time inside a step. */
 enum weft_status client_wait_for(struct weft_session *session, client_condition_fn condition, void *context,
                                  uint64_t until_ns);
-/* The same with a timeout. Outside a step no clock is read if the condition holds soon
- * (weft_loop_wait_within). */
+/* The same with a timeout; for calls that wait for requests. Outside a step its time counts as waited
+ * outside. */
 enum weft_status client_wait_within(struct weft_session *session, client_condition_fn condition,
                                     void *context, uint64_t timeout_ns);
 /* now + duration_ns, saturated */

@@ -260,8 +260,11 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
         status = weft_coll_post(tensor->session->engine->group, &args, client_engine_group_op_done, group_op,
                                 &group_op->coll, error);
     }
-    for (struct weft_tensor *each = tensor; each && status >= 0; each = each->op.follower)
+    const uint64_t now_ns = weft_now_ns(tensor->session->env);
+    for (struct weft_tensor *each = tensor; each && status >= 0; each = each->op.follower) {
+        client_tensor_transfer_starts(each, now_ns);
         client_codec_tuner_exchange_posted(each);
+    }
     return status;
 }
 

@@ -186,6 +186,8 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     }
     atomic_store_explicit(&tensor->busy, true, memory_order_relaxed);
     tensor->started_serial++;
+    tensor->times.started_ns = 0;
+    atomic_store(&tensor->times.wait_from_ns, 0);
     tensor->last_request = request;
     atomic_fetch_add(&session->step.open_deliveries, 1);
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) atomic_fetch_add(&session->step.open_reductions, 1);

@@ -161,6 +161,7 @@ static void start_chunk(struct client_chunk *chunk)
 {
     struct weft_session *session = chunk->tensor->session;
     struct client_engine *engine = session->engine;
+    client_tensor_transfer_starts(chunk->tensor, weft_now_ns(session->env));
     weft_completion_init(&chunk->sent, 1, on_sent);
     if (weft_list_empty(&engine->session->tensors->send_queue) && send_chunk(chunk) != WEFT_ERR_AGAIN) return;
     weft_list_append(&engine->session->tensors->send_queue, &chunk->send_link);

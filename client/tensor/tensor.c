@@ -608,8 +608,69 @@ void client_tensor_release(struct weft_tensor *tensor)
     atomic_store_explicit(&tensor->busy, false, memory_order_release);
 }
 
+static void add_span(struct weft_tensor *tensor, const char *name, uint64_t from_ns, uint64_t to_ns)
+{
+    struct weft_event_ring *events = tensor->session->flight.events;
+    const size_t bytes = tensor->bytes;
+    weft_event_ring_add_at(events, from_ns, name, WEFT_EVENT_BEGIN, tensor->id, UINT32_MAX, bytes, WEFT_OK);
+    weft_event_ring_add_at(events, to_ns, name, WEFT_EVENT_END, tensor->id, UINT32_MAX, bytes, WEFT_OK);
+}
+
+/* If a call waits for all results (weft_step_end), its time since the last result is that of this tensor. */
+static uint64_t wait_begin_of(struct weft_tensor *tensor, uint64_t done_ns)
+{
+    _Atomic uint64_t *mark_ns = &tensor->session->step.wait_mark_ns;
+    const uint64_t from_ns = atomic_exchange(&tensor->times.wait_from_ns, 0);
+    if (from_ns) return from_ns;
+    const uint64_t marked_ns = atomic_load(mark_ns);
+    if (marked_ns) atomic_store(mark_ns, done_ns);
+    return marked_ns;
+}
+
+static void count_times(struct weft_tensor *tensor)
+{
+    struct client_tensor_times *times = &tensor->times;
+    const enum client_op_kind kind = tensor->op.kind;
+    if (kind != CLIENT_OP_PUSH_PULL && kind != CLIENT_OP_PUSH && kind != CLIENT_OP_PULL) return;
+    const uint64_t done_ns = weft_now_ns(tensor->session->env), ready_ns = tensor->op.request->started_ns;
+    const uint64_t began_ns = times->started_ns ? times->started_ns : done_ns;
+    uint64_t waited_ns = wait_begin_of(tensor, done_ns);
+    if (waited_ns && waited_ns < ready_ns) waited_ns = ready_ns;
+    if (waited_ns > done_ns) waited_ns = 0;
+    times->ready_ns = ready_ns;
+    times->began_ns = began_ns;
+    times->done_ns = done_ns;
+    times->waited_from_ns = waited_ns;
+    times->queued_ns += began_ns - ready_ns;
+    times->transfer_ns += done_ns - began_ns;
+    times->ahead_ns += (waited_ns ? waited_ns : done_ns) - ready_ns;
+    times->exposed_ns += waited_ns ? done_ns - waited_ns : 0;
+    times->exposed_operations += waited_ns != 0;
+    times->operations++;
+    struct client_totals *totals = &tensor->session->totals;
+    if (times->exposed_ns > totals->exposed_tensor_ns) {
+        totals->exposed_tensor = (uint64_t)tensor->id + 1;
+        totals->exposed_tensor_ns = times->exposed_ns;
+    }
+    add_span(tensor, "tensor queued", ready_ns, began_ns);
+    add_span(tensor, "tensor transfer", began_ns, done_ns);
+    if (waited_ns) add_span(tensor, "tensor exposed", waited_ns, done_ns);
+}
+
+void client_tensor_wait_begins(struct weft_tensor *tensor)
+{
+    atomic_store(&tensor->times.wait_from_ns, weft_now_ns(tensor->session->env));
+}
+
+void client_tensor_wait_ends(struct weft_tensor *tensor)
+{
+    const uint64_t from_ns = atomic_exchange(&tensor->times.wait_from_ns, 0);
+    if (from_ns) tensor->times.exposed_ns += weft_elapsed_ns(from_ns, weft_now_ns(tensor->session->env));
+}
+
 uint32_t client_tensor_result(struct weft_tensor *tensor, enum weft_status status, uint32_t text_serial)
 {
+    count_times(tensor);
     tensor->delivered_status = status;
     tensor->delivered_text = text_serial;
     return tensor->started_serial;

@@ -106,6 +106,16 @@ struct client_clip {
     double squares;    /* of the elements of the sum */
 };
 
+/* Times of the tensor's push_pull, push and pull operations, ns (weft_tensor_stats_get). */
+struct client_tensor_times {
+    uint64_t started_ns;           /* of the running operation; 0: not started. Written by the engine */
+    _Atomic uint64_t wait_from_ns; /* a call waits for the running operation since then; 0: none */
+    /* of the last completed operation; written by the engine */
+    _Atomic uint64_t ready_ns, began_ns, done_ns, waited_from_ns;
+    /* sums over completed operations; exposed_ns is also written by a wait that ended early */
+    _Atomic uint64_t operations, queued_ns, transfer_ns, ahead_ns, exposed_ns, exposed_operations;
+};
+
 struct weft_tensor {
     struct weft_session *session;
     struct weft_list session_link;
@@ -176,6 +186,7 @@ struct weft_tensor {
     int32_t delivered_status;          /* of the last of them, and its sentence (client_text_get); written by
                                         * the engine */
     uint32_t delivered_text;
+    struct client_tensor_times times;
     struct weft_list call_group_link;  /* in the call group's list of leaders */
     uint64_t call_group_serial;        /* serial of the group of calls of the last push, if it has a leader */
     uint32_t call_group_count;         /* a leader's: tensors of its operation */
@@ -271,6 +282,14 @@ void client_tensor_release(struct weft_tensor *tensor);
  * of the first. Engine thread. */
 uint32_t client_tensor_result(struct weft_tensor *tensor, enum weft_status status, uint32_t text_serial);
 void client_tensor_delivered(struct weft_tensor *tensor, uint32_t serial);
+/* A call begins to wait for the running operation; it has ended before the operation. Any thread. */
+void client_tensor_wait_begins(struct weft_tensor *tensor);
+void client_tensor_wait_ends(struct weft_tensor *tensor);
+/* The transfer of the running operation starts. Engine thread. */
+static inline void client_tensor_transfer_starts(struct weft_tensor *tensor, uint64_t now_ns)
+{
+    if (!tensor->times.started_ns) tensor->times.started_ns = now_ns;
+}
 /* Fails the session with a sentence that names the operation. Engine thread. */
 void client_tensor_fail(struct weft_tensor *tensor, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -66,6 +66,8 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
         .begin = begin,
         .release = client_tensor_release,
         .result = client_tensor_result,
+        .wait_begins = client_tensor_wait_begins,
+        .wait_ends = client_tensor_wait_ends,
         .delivered = client_tensor_delivered,
     };
     static const struct client_call_tensor_ops call_ops = {

@@ -857,6 +857,7 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     REFUSED(weft_state_save(plain, bytes, 3), WEFT_ERR_INVALID, "state_save", "3 bytes");
     REFUSED_HERE(weft_tensor_free(NULL), WEFT_ERR_INVALID, "tensor_free", "tensor");
     REFUSED_HERE(weft_tensor_wait(NULL, 0), WEFT_ERR_INVALID, "tensor_wait", "tensor");
+    REFUSED_HERE(weft_tensor_stats_get(NULL, NULL), WEFT_ERR_INVALID, "tensor_stats_get", "tensor");
     REFUSED_HERE(weft_residual_save(NULL, bytes, 3), WEFT_ERR_INVALID, "residual_save", "tensor");
     REFUSED_HERE(weft_residual_load(NULL, bytes, 3), WEFT_ERR_INVALID, "residual_load", "tensor");
     REFUSED_HERE(weft_state_save(NULL, bytes, 3), WEFT_ERR_INVALID, "state_save", "tensor");

@@ -370,6 +370,39 @@ static void freed_tensors(void **state)
     harness_free(h);
 }
 
+/* The status has the name of the tensor of a worker's last report. */
+static void status_has_exposed_tensor(void **state)
+{
+    (void)state;
+    uint64_t c[3];
+    struct harness *h = harness_create(2, 1, NULL);
+    harness_run(h, c, 1);
+    declare_on_both(h, c, 0, false);
+    Weft__Control__Heartbeat beat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = BODY(HEARTBEAT);
+    message.heartbeat = &beat;
+    beat.report = &report;
+    for (uint32_t tensor = 0; tensor < 3; tensor++) { /* 0: none; 2 is not declared */
+        report.steps = 7;
+        report.step_ns = 9000000;
+        report.exposed_ns = 5000000;
+        report.exposed_peers_ns = 1000000;
+        report.exposed_tensor = tensor;
+        report.exposed_tensor_ns = 3000000;
+        harness_deliver(h, c[0], &message);
+        char *json = weft_coordinator_status_json(h->coordinator);
+        assert_non_null(strstr(json, "\"steps\":7,\"step_ns\":9000000,"
+                                     "\"exposed_ns\":5000000,\"exposed_peers_ns\":1000000"));
+        assert_true((strstr(json, "\"exposed_tensor_ns\":3000000") != NULL) == (tensor == 1));
+        assert_true((strstr(json, "\"exposed_tensor\":") != NULL) == (tensor == 1));
+        assert_null(strstr(strstr(json, "\"steps\"") + 1, "\"steps\"")); /* the other worker ran none */
+        weft_free_bytes(weft_env_system(), json);
+    }
+    harness_free(h);
+}
+
 /* Freed twice, a tensor that does not exist, one that is not declared by all, and by a shard. */
 static void bad_frees(void **state)
 {
@@ -422,11 +455,16 @@ static void weight_hash_goes_home(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(differences),           cmocka_unit_test(refusals),
-        cmocka_unit_test(canonical_codecs),      cmocka_unit_test(placement),
-        cmocka_unit_test(codecs_are_cut),        cmocka_unit_test(candidates_are_cut),
-        cmocka_unit_test(weight_hash_goes_home), cmocka_unit_test(weight_hash_of_each_home),
-        cmocka_unit_test(freed_tensors),         cmocka_unit_test(bad_frees)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(differences),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(canonical_codecs),
+                                       cmocka_unit_test(placement),
+                                       cmocka_unit_test(codecs_are_cut),
+                                       cmocka_unit_test(candidates_are_cut),
+                                       cmocka_unit_test(weight_hash_goes_home),
+                                       cmocka_unit_test(weight_hash_of_each_home),
+                                       cmocka_unit_test(freed_tensors),
+                                       cmocka_unit_test(status_has_exposed_tensor),
+                                       cmocka_unit_test(bad_frees)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

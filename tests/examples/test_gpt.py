@@ -5,6 +5,7 @@ import array
 import gzip
 import os
 import re
+import subprocess
 import sys
 import unittest
 
@@ -68,6 +69,17 @@ class Gpt(harness.JobTest):
             again = self.gpt(shards, 2, [*words, "--resume"], folder)
             self.assertNotEqual(half[0], whole[0])
             self.assertEqual(again[0], whole[0])
+
+    def test_exposed_report(self):
+        command = [harness.PROGRAMS.weft, "run", "-n", "2", "--exposed", "--log-dir", self.path("exposed"), "--", self.program,
+                   "--text", self.path("text.gz"), *TINY]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, r"rank 0 of 2: 6 steps of [0-9.]+ ms; [0-9.]+ % of it waiting in weft")
+        self.assertRegex(done.stdout, r"\n\d\.\w+ +\d+ +6 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ ")
+        for rank in range(2):
+            with open(self.path("exposed", f"exposed-rank{rank}.txt"), encoding="utf-8") as file:
+                self.assertIn(f"rank {rank} of 2: 6 steps", file.read())
 
     def test_sentences(self):
         for words, sentence in ((["--text", "/nowhere"], "dict-gcide"), (["--width", "15"], "multiple of --heads"),

@@ -51,6 +51,8 @@ struct run {
     uint32_t core_count;
     char job[WEFT_LIMIT_NAME_BYTES + 1];
     char log_dir[RUN_PATH_BYTES - 64];
+    bool exposed;                                /* print rank 0's report of client.exposed_report */
+    char exposed_directory[RUN_PATH_BYTES + 40]; /* WEFT_CLIENT_EXPOSED_REPORT=... for the workers, or "" */
     char recorder[RUN_PATH_BYTES + 32]; /* WEFT_RECORDER_DIRECTORY=... for the workers, or "" */
     char **trainer;
     struct run_scratch scratch;
@@ -118,6 +120,10 @@ static int parse_options(struct run *run, int argc, char **argv, const char **jo
          "threads; "
          "auto: an equal share of the cores, or none with fewer cores than workers",
          "none", CLI_CALL(set_bind, &run->bind)},
+        {"exposed", 0, NULL,
+         "print at the end which tensors the steps of rank 0 waited for, and what to change; the reports of "
+         "all ranks are among the logs (client.exposed_report)",
+         CLI_FLAG(&run->exposed)},
         {"http", 0, NULL, "shard 0 serves /metrics, /healthz and /status; its port is printed",
          CLI_FLAG(&run->http)},
     };
@@ -245,6 +251,14 @@ static void set_recorder_directory(struct run *run)
     if (weft_config_load(run->env, &config, NULL) == WEFT_OK && whole &&
         strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
         snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
+    if (run->exposed && whole)
+        snprintf(run->exposed_directory, sizeof run->exposed_directory, "WEFT_CLIENT_EXPOSED_REPORT=%s",
+                 whole);
+    if (run->exposed && whole) { /* a report of an earlier job is not that of this one */
+        char path[RUN_PATH_BYTES + 40];
+        snprintf(path, sizeof path, "%s/exposed-rank0.txt", whole);
+        (void)unlink(path);
+    }
     weft_config_free(config);
     free(whole);
 }
@@ -279,7 +293,7 @@ static bool start_worker(struct run *run, uint32_t rank)
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
     snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
     snprintf(number, sizeof number, "WEFT_RANK=%u", rank);
-    const char *environment[8] = {coordinator, job, number};
+    const char *environment[9] = {coordinator, job, number};
     int used = 3;
     /* with a launcher, the environment of the user has it */
     if (!run->launched) environment[used++] = secret;
@@ -289,6 +303,7 @@ static bool start_worker(struct run *run, uint32_t rank)
         snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices),
             environment[used++] = devices;
     if (run->recorder[0]) environment[used++] = run->recorder;
+    if (run->exposed_directory[0]) environment[used++] = run->exposed_directory;
     struct run_cpus cpus;
     bool bound = run_bind_assign(run->bind, run->cores, run->core_count, (uint32_t)run->workers, rank, &cpus);
     return run_process_start(process, run->trainer, environment, bound ? &cpus : NULL,
@@ -689,6 +704,24 @@ static int conclude(struct run *run, bool started)
     return 0;
 }
 
+/* Copies rank 0's report to standard output. With a launcher rank 0 may be on another host. */
+static void print_exposed_report(const struct run *run)
+{
+    char path[RUN_PATH_BYTES + 40], block[4096];
+    size_t bytes;
+    if (!run->exposed || (run->launched && run->launcher.rank != 0)) return;
+    snprintf(path, sizeof path, "%s/exposed-rank0.txt", run->log_dir);
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        fprintf(stderr, "weft run: --exposed: there is no report %s: %s (does %s call weft_finalize?)\n",
+                path, strerror(errno), run->trainer[0]);
+        return;
+    }
+    while ((bytes = fread(block, 1, sizeof block, file)) > 0) fwrite(block, 1, bytes, stdout);
+    fclose(file);
+    fflush(stdout);
+}
+
 static int run_job(struct run *run)
 {
     run->process_count = (uint32_t)(run->shards + run->workers);
@@ -710,6 +743,7 @@ static int run_job(struct run *run)
     /* processes that the children started */
     for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL);
     int status = conclude(run, started);
+    if (started) print_exposed_report(run);
     run_watch_free(run->watch);
     tool_coordinator_stop(run->own_coordinator, run->launched ? LEAVE_MS : 0);
     free(run->secret);

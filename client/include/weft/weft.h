@@ -53,8 +53,9 @@
  *   Every other error of an operation ends the session, on all ranks: a lost peer, a mismatch, an operation's
  *   deadline, diverged weights, an abort. So does an error that one rank alone gets inside a collective call,
  *   such as WEFT_ERR_NO_MEMORY. Each later call returns the status and sentence that ended the session. These
- *   calls still work: weft_finalize, weft_test, weft_stats_get, weft_dump_events, weft_error_text, the free
- *   functions. After fork() the child may call weft_finalize only. All other calls return WEFT_ERR_FORKED.
+ *   calls still work: weft_finalize, weft_test, weft_stats_get, weft_tensor_stats_get, weft_dump_events,
+ *   weft_error_text, the free functions. After fork() the child may call weft_finalize only. All other calls
+ *   return WEFT_ERR_FORKED.
  *
  * BUFFERS
  *   A call that takes a request borrows its buffers until the request completes. The library may write an
@@ -789,16 +790,42 @@ struct weft_stats {
     uint64_t sent_bytes;             /* at the transport with headers, and bytes read by peers on this host */
     uint64_t received_bytes;
     uint64_t steps;                  /* steps that ended with WEFT_OK */
-    uint64_t step_ns;                /* summed ns from weft_step_begin to the end of weft_step_end */
+    uint64_t step_ns;                /* summed ns from weft_step_begin to the end of weft_step_end, or with
+                                      * deliver_late until the delivery is complete */
     uint64_t exposed_ns;             /* of step_ns: ns spent waiting inside weft calls */
     uint64_t encode_ns;              /* ns in codecs and optimisers on the engine */
     uint64_t requests;               /* completed requests */
     uint64_t exposed_peers_ns;       /* of exposed_ns: ns in which a rank had not begun the operation */
     uint64_t exposed_network_ns;     /* of exposed_ns: the rest, transfers and work of ranks and shards */
+    uint64_t waited_outside_ns;      /* ns that weft_wait, _wait_any, _wait_all and _tensor_wait blocked
+                                      * outside steps */
 };
 /* weft_stats_get() - fill *stats_out; its size must be set. Works in a session that has ended. Blocks at most
  * 1 s. Return codes: WEFT_OK; WEFT_ERR_INVALID; WEFT_ERR_BUSY: the engine computes, call again. */
 WEFT_API enum weft_status weft_stats_get(struct weft_session *session, struct weft_stats *stats_out);
+
+/* What the trainer waited for, by tensor. An operation is a push_pull, push_none, push or pull that is done.
+ * Times are ns of CLOCK_MONOTONIC. A call that waits for several results counts, for each, from the result
+ * before it. */
+struct weft_tensor_stats {
+    size_t size;                 /* sizeof(struct weft_tensor_stats), set by the caller */
+    uint64_t bytes;              /* of the values */
+    uint64_t operations;         /* number of operations; the next sums are over them */
+    uint64_t queued_ns;          /* from the call to the start of the transfer */
+    uint64_t transfer_ns;        /* from there until the result was in memory */
+    uint64_t ahead_ns;           /* from the call until a call waited for the result, or the result arrived */
+    uint64_t exposed_ns;         /* that a call waited for the result, for slower ranks too */
+    uint64_t exposed_operations; /* operations that a call waited for */
+    uint64_t ready_ns;           /* last operation: the call */
+    uint64_t started_ns;         /* last operation: its transfer started */
+    uint64_t done_ns;            /* last operation: the result was in memory */
+    uint64_t waited_from_ns;     /* last operation: a call waited from then until done_ns; 0: none */
+};
+/* weft_tensor_stats_get() - fill *stats_out; its size must be set. Does not block. Works in a session that
+ * has ended. While an operation completes, the fields may be of two operations. Return codes: WEFT_OK;
+ * WEFT_ERR_INVALID. */
+WEFT_API enum weft_status weft_tensor_stats_get(struct weft_tensor *tensor,
+                                                struct weft_tensor_stats *stats_out);
 
 /* weft_describe_links() - how each other process of the job is reached, one line each, such as "rank 1 (host
  * b, pid 41): shm mapped, other memory by CMA". Cut to out_bytes. Blocks at most 1 s. Return codes: as

@@ -4,12 +4,14 @@
 #include "tests/lib/check.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "client/session/session.h"
 #include "proto/proto.h"
 #include "tests/client/fleet.h"
 #include "tests/client/mode_pair.h"
@@ -96,6 +98,30 @@ static int save_and_hash(struct weft_session *session, struct fleet *fleet, stru
     return 0;
 }
 
+/* Where no wait ended early, the time of an operation is hidden or exposed. */
+static bool times_fit(const struct weft_tensor_stats *stats, uint64_t elems)
+{
+    return stats->bytes == elems * 4 && stats->operations == STEPS && stats->ready_ns > 0 &&
+           stats->ready_ns <= stats->started_ns && stats->started_ns <= stats->done_ns &&
+           (stats->waited_from_ns == 0 ||
+            (stats->waited_from_ns >= stats->ready_ns && stats->waited_from_ns <= stats->done_ns)) &&
+           stats->transfer_ns > 0 && stats->exposed_operations <= STEPS &&
+           stats->ahead_ns + stats->exposed_ns == stats->queued_ns + stats->transfer_ns;
+}
+
+static int check_times(struct weft_session *session, struct mode_pair *pairs)
+{
+    for (uint32_t p = 0; p < PLANS; p++)
+        for (int m = 0; m < 2; m++) {
+            struct weft_tensor_stats stats = {.size = sizeof stats};
+            MUST(session, weft_tensor_stats_get(pairs[p].tensor[m], &stats));
+            if (!times_fit(&stats, pairs[p].elems))
+                return fprintf(stderr, "rank %u, %s, mode %d: the times do not fit\n", weft_rank(session),
+                               plans[p].name, m);
+        }
+    return 0;
+}
+
 static int values_worker(struct fleet *fleet, uint32_t rank)
 {
     struct weft_session *session;
@@ -119,6 +145,7 @@ static int values_worker(struct fleet *fleet, uint32_t rank)
     if (late && wait_and_hash(session, fleet, pairs, STEPS) != 0) return 1;
     struct weft_stats stats = {.size = sizeof stats};
     MUST(session, weft_stats_get(session, &stats));
+    if (check_times(session, pairs) != 0) return 1;
     weft_finalize(session);
     return stats.steps == STEPS && stats.step_ns >= stats.exposed_ns ? 0 : 1;
 }
@@ -189,10 +216,10 @@ static int failed(struct weft_session *session, const char *what, enum weft_stat
         if (got_ != (wanted)) return failed(session, #call, got_); \
     } while (0)
 
-static void run_all(fleet_worker_fn worker)
+static void run_all(fleet_worker_fn worker, uint32_t codec_count)
 {
-    static const char *const codecs[] = {"dense", "powersgd:rank=2", "int8:min_count=0", "auto"};
-    for (uint32_t c = 0; c < 4; c++)
+    static const char *const codecs[] = {"dense", "powersgd:rank=2", "auto"};
+    for (uint32_t c = 0; c < codec_count; c++)
         for (uint32_t shards = 0; shards < 2; shards++) {
             struct fleet_result result;
             void *shared;
@@ -228,13 +255,61 @@ static int early_worker(struct fleet *fleet, uint32_t rank)
     for (int t = 0; t < TENSORS; t++) EXPECT(session, WEFT_OK, weft_tensor_wait(model.tensors[t], 0));
     EXPECT(session, WEFT_OK, weft_step_wait(session));
     EXPECT(session, WEFT_OK, weft_step_wait(session));
+    struct weft_tensor_stats stats = {.size = sizeof stats};
+    MUST(session, weft_tensor_stats_get(model.tensors[1], &stats));
+    if (rank == 0 && stats.exposed_ns < 1000000) return failed(session, "the wait of 1 ms", WEFT_OK);
     weft_finalize(session);
     return 0;
 }
 
 static void test_step_end_does_not_wait(void **state)
 {
-    run_all(early_worker);
+    run_all(early_worker, 2);
+}
+
+struct waiter {
+    struct fleet *fleet;
+    struct weft_session *session;
+};
+
+static void *arrive_when_waiting(void *argument)
+{
+    struct waiter *waiter = argument;
+    while (atomic_load(&waiter->session->step.wait_mark_ns) == 0) usleep(100);
+    arrive(waiter->fleet);
+    return NULL;
+}
+
+/* Rank 1 pushes when weft_step_end of rank 0 waits: the wait is counted for the tensors, once. */
+static int step_end_worker(struct fleet *fleet, uint32_t rank)
+{
+    struct weft_session *session;
+    if (join(fleet, rank, &session) != 0) return 1;
+    struct waiter waiter = {fleet, session};
+    pthread_t thread;
+    MUST(session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 0.1f, .weight = 1}));
+    if (rank == 1) wait_for_arrivals(fleet, 1);
+    for (int t = 0; t < TENSORS; t++) MUST(session, push(session, rank, t, 1));
+    if (rank == 0 && pthread_create(&thread, NULL, arrive_when_waiting, &waiter) != 0) return 1;
+    EXPECT(session, WEFT_OK, weft_step_end(session));
+    if (rank == 0) pthread_join(thread, NULL);
+    struct weft_stats all = {.size = sizeof all};
+    uint64_t exposed_ns = 0;
+    MUST(session, weft_stats_get(session, &all));
+    for (int t = 0; t < TENSORS; t++) {
+        struct weft_tensor_stats stats = {.size = sizeof stats};
+        MUST(session, weft_tensor_stats_get(model.tensors[t], &stats));
+        exposed_ns += stats.exposed_ns;
+    }
+    if (rank == 0 && (exposed_ns == 0 || exposed_ns > all.step_ns))
+        return failed(session, "exposed", WEFT_OK);
+    weft_finalize(session);
+    return 0;
+}
+
+static void test_step_end_counts(void **state)
+{
+    run_all(step_end_worker, 1);
 }
 
 /* One gradient is not finite: the step is skipped, and the next one has its number and the weights before it.
@@ -282,7 +357,7 @@ static int skip_worker(struct fleet *fleet, uint32_t rank)
 
 static void test_skipped(void **state)
 {
-    run_all(skip_worker);
+    run_all(skip_worker, 3);
 }
 
 /* Rank 1 leaves out the last tensor: rank 0 gets its name and the rank's before the deadline. */
@@ -305,7 +380,7 @@ static int missing_worker(struct fleet *fleet, uint32_t rank)
 
 static void test_missing(void **state)
 {
-    run_all(missing_worker);
+    run_all(missing_worker, 2);
 }
 
 /* weft_finalize right behind weft_step_end: the results arrive first. */
@@ -331,15 +406,15 @@ static int finalize_worker(struct fleet *fleet, uint32_t rank)
 
 static void test_finalize(void **state)
 {
-    run_all(finalize_worker);
+    run_all(finalize_worker, 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),   cmocka_unit_test(test_step_end_does_not_wait),
-        cmocka_unit_test(test_skipped),  cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_finalize),
+        cmocka_unit_test(test_values),          cmocka_unit_test(test_step_end_does_not_wait),
+        cmocka_unit_test(test_step_end_counts), cmocka_unit_test(test_skipped),
+        cmocka_unit_test(test_missing),         cmocka_unit_test(test_finalize),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

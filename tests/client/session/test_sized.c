@@ -141,6 +141,7 @@ static void test_a_binding_gets_the_size_of_every_struct(void **state)
     SAME_SIZE(weft_axis);
     SAME_SIZE(weft_stats);
     SAME_SIZE(weft_outer_options);
+    SAME_SIZE(weft_tensor_stats);
     /* no public struct has these names */
     assert_int_equal(weft_struct_bytes("weft_session"), 0);
     assert_int_equal(weft_struct_bytes("weft_option"), 0);
