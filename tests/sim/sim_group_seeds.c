@@ -4,8 +4,9 @@
  * A seed selects the workers and shards, the groups (a split, the axes of a mesh; with --created also groups
  * of weft_comm_create, with common ranks), the operations of each step in each group and their interleaving
  * on each rank, with --reordered also the order of the two pushes on each rank; whether one rank once calls
- * another operation, count, element type or root, or makes a group with another tag; and hosts that die, stop for some time, or are cut off. Workers and shards
- * (weftd_run) are programs with their own stacks (sim_process.h).
+ * another operation, count, element type or root, or makes a group with another tag; and hosts that die, stop
+ * for some time, or are cut off. Workers and shards (weftd_run) are programs with their own stacks
+ * (sim_process.h).
  *
  * Checks:
  *   - every worker ends in bounded virtual time;
