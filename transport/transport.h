@@ -41,6 +41,7 @@
 #include "base/base.h"
 
 #define WEFT_TRANSPORT_HEADER_BYTES_MAX 256
+#define WEFT_TRANSPORT_UNREAD_BYTES_MIN ((size_t)64 << 10) /* smallest unread_bytes_max */
 #define WEFT_TRANSPORT_ADDRESS_BYTES_MAX 4096
 
 /* tag = channel (8 bits) | 56 bits chosen by the owner of the channel */
@@ -170,6 +171,9 @@ struct weft_transport_options {
     uint64_t nonce;           /* of the job; messages with another nonce are dropped and counted */
     /* default 0: chosen by the backend (tcp 512 KiB, ucx over tcp 256 KiB, else 8 KiB) */
     size_t eager_bytes_max;
+    /* bytes of eager messages of one peer that may wait here; beyond them a peer announces. 64 KiB at least;
+     * default 0: chosen by the backend. verbs and sim have no such bound */
+    size_t unread_bytes_max;
     const char *lanes;        /* ucx: "tcp", "shm" or a UCX_TLS list; default "tcp" */
     const char *devices;      /* network devices for ucx and tcp, RDMA devices for verbs, comma separated;
                                * default "lo" */

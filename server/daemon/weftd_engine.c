@@ -15,6 +15,7 @@
 
 #define DRAIN_NS WEFT_SECONDS(1)
 #define VIEW_WAIT_NS WEFT_MS(200)
+#define UNREAD_BYTES_MAX ((size_t)512 << 10)
 
 /* ---- engine thread ---- */
 
@@ -24,6 +25,15 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
     /* Also called when a worker that has left closes. The coordinator decides which member is lost. */
     weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is gone: %s", engine->index,
              peer_id, text ? text : weft_reason_text(status));
+}
+
+/* Eager pushes of all workers that wait for receive memory: a quarter of it, or the least that transports
+ * have. Of one worker a chunk suffices, so that a tensor of one chunk saves the round trip. */
+static size_t unread_bytes(const struct weftd *weftd)
+{
+    const size_t share =
+        weft_config_u64(weftd->options.config, "server.receive_bytes") / 4 / weftd->welcome.workers;
+    return share < UNREAD_BYTES_MAX ? share : UNREAD_BYTES_MAX;
 }
 
 static enum weft_status open_transport(struct weftd_engine *engine)
@@ -43,6 +53,7 @@ static enum weft_status open_transport(struct weftd_engine *engine)
     options.lanes = weftd->options.lanes;
     options.devices = weftd->options.devices;
     options.eager_bytes_max = weft_config_u64(weftd->options.config, "transport.eager_bytes");
+    options.unread_bytes_max = unread_bytes(weftd);
     options.secret = secret && secret[0] ? secret : NULL;
     options.secret_bytes = options.secret ? strlen(secret) : 0;
     options.ports = weft_config_text(weftd->options.config, "transport.ports");

@@ -6,6 +6,7 @@
 #include <time.h>
 
 int net_stranger = -1, net_impostor = -1;
+size_t net_unread_bytes;
 bool op_inside_call;
 int op_order;
 
@@ -60,6 +61,7 @@ static void open_one(struct net *net, int index)
     options.secret_bytes = 6;
     options.nonce = index == net_stranger ? 666 : 0x1234567890abcdefull;
     options.eager_bytes_max = NET_EAGER;
+    options.unread_bytes_max = net_unread_bytes;
     if (flavour->lanes) options.lanes = flavour->lanes;
     if (net_devices(index)) options.devices = net_devices(index);
     options.wrap = flavour->wrap;

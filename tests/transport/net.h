@@ -30,6 +30,7 @@ struct net {
 };
 
 /* Index of an endpoint of another job (other nonce), -1: none. It forges its address. */
+extern size_t net_unread_bytes; /* option of the next endpoints */
 extern int net_stranger;
 /* Index of an endpoint without the job's secret, -1: none. */
 extern int net_impostor;

@@ -161,6 +161,15 @@ struct weft_transport {
 
 /* ---- for backends ---- */
 
+/* unread_bytes_max within the bounds of a backend whose choice is `choice`. */
+static inline size_t core_unread_bytes(const struct weft_transport_options *options, size_t choice)
+{
+    const size_t wanted = options->unread_bytes_max;
+    return wanted == 0 || wanted > choice             ? choice
+           : wanted < WEFT_TRANSPORT_UNREAD_BYTES_MIN ? WEFT_TRANSPORT_UNREAD_BYTES_MIN
+                                                      : wanted;
+}
+
 /* Ends one operation. */
 void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status);
 /* A message of `peer_id` with the right nonce was announced; `handle` is filled. The core takes the

@@ -38,7 +38,8 @@ enum {
     SHM_OPS_MAX = 8192,        /* sends, puts and gets in flight per endpoint; more return WEFT_ERR_AGAIN */
     SHM_EAGER_MAX = 8192,      /* largest payload in the ring, whatever the option is */
     SHM_MAPPED_MIN = 1024,     /* a larger payload in mapped memory is announced instead of copied twice */
-    SHM_CREDIT_BYTES = 1 << 20, /* eager bytes of one peer that wait here; more are announced */
+    SHM_CREDIT_BYTES = 1 << 20, /* eager bytes of one peer that wait here at most; more are announced */
+    SHM_CREDIT_FIRST = WEFT_TRANSPORT_UNREAD_BYTES_MIN, /* until the peer's hello names its number */
     SHM_MESSAGE_COST = 512,    /* fixed cost of one message in SHM_CREDIT_BYTES */
     SHM_GRANT_MIN = 64 << 10,  /* below this a CMA read is faster than a grant */
     SHM_SPLIT_MIN = 48 << 10,  /* from here on both sides copy a CMA payload */
@@ -183,6 +184,7 @@ struct shm_pair {
     uint32_t doorbell_bit, peer_doorbell_bit;
     /* cells that wait for space: messages in order; answers go before them */
     struct weft_list queue, answers, ops;
+    uint64_t credit_max;      /* cost of eager messages that may wait at the peer */
     uint64_t credit_used;     /* cost of eager messages sent, since connect */
     uint64_t credit_given;    /* cost of eager messages consumed here, since connect */
     uint64_t credit_kept;     /* cost of eager messages that wait here */
@@ -246,6 +248,7 @@ struct shm_endpoint {
     bool staging_tried;
     struct shm_slot slots[SHM_SLOTS];
     size_t step_bytes;       /* bytes copied in this progress */
+    size_t credit_bytes;     /* cost of eager messages of one peer that may wait here */
     uint64_t refused_seen;   /* refusals of the bootstrap that are already in the stats */
     size_t address_bytes;
     uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];

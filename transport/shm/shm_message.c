@@ -1,8 +1,8 @@
 /* shm_message.c - messages as cells: send, receive, accept, discard.
  *
  * A message is written to the ring (inline in its cell, or eager behind it) or announced. The receiver
- * keeps unexpected eager messages, at most SHM_CREDIT_BYTES per peer. The sender counts and announces what
- * exceeds the credit, so no message is refused and memory is bounded.
+ * keeps unexpected eager messages, at most endpoint->credit_bytes per peer. The sender counts and announces
+ * what exceeds the credit, so no message is refused and memory is bounded.
  *
  * Cells without space wait in their pair: messages in order, answers before them. An operation whose
  * answer waits is complete for its caller but not recycled. */
@@ -188,7 +188,7 @@ void shm_pair_flush(struct shm_pair *pair)
 /* Takes credit for one eager message. False: too much waits at the peer. */
 static bool credit_take(struct shm_pair *pair, size_t cost)
 {
-    if (pair->credit_used + cost - pair->out.credit_taken > SHM_CREDIT_BYTES) {
+    if (pair->credit_used + cost - pair->out.credit_taken > pair->credit_max) {
         if (pair->state != SHM_PAIR_CONNECTED) return false;
         uint64_t taken = atomic_load_explicit(&pair->out.shared->reader.credit_taken, memory_order_relaxed);
         if (taken < pair->out.credit_taken || taken > pair->credit_used) {
@@ -196,7 +196,7 @@ static bool credit_take(struct shm_pair *pair, size_t cost)
             return false;
         }
         pair->out.credit_taken = taken;
-        if (pair->credit_used + cost - taken > SHM_CREDIT_BYTES) return false;
+        if (pair->credit_used + cost - taken > pair->credit_max) return false;
     }
     pair->credit_used += cost;
     return true;
@@ -478,7 +478,7 @@ static bool on_message(struct shm_pair *pair, const struct ring_cell *cell, cons
     }
     if (!arrival->announced) arrival->cost = (uint32_t)handle->payload_bytes + SHM_MESSAGE_COST;
     pair->credit_kept += arrival->cost;
-    bool fair = pair->credit_kept <= SHM_CREDIT_BYTES; /* false: it sent more than its credit */
+    bool fair = pair->credit_kept <= pair->endpoint->credit_bytes; /* false: it sent more than its credit */
     if (fair) shm_arrival_deliver(arrival);
     else shm_arrival_release(arrival);
     return fair;
@@ -489,6 +489,8 @@ static bool on_hello(struct shm_pair *pair, const struct ring_cell *cell)
     if (pair->answered) return false;
     pair->answered = true;
     pair->abilities = (uint32_t)cell->a & (SHM_MAPS | SHM_CMA);
+    const uint64_t credit = cell->a >> 32; /* UNTRUSTED */
+    if (credit > SHM_CREDIT_FIRST) pair->credit_max = credit < SHM_CREDIT_BYTES ? credit : SHM_CREDIT_BYTES;
     return true;
 }
 

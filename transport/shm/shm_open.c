@@ -216,6 +216,7 @@ static enum weft_status shm_open_endpoint(struct weft_transport *transport,
         endpoint_free(endpoint);
         return status;
     }
+    endpoint->credit_bytes = core_unread_bytes(options, SHM_CREDIT_BYTES);
     endpoint->fences = endpoint->allow_fences && shm_fence_register();
     struct memory_arena arena;
     if (!endpoint->allow_maps || !memory_arena(&arena))

@@ -121,6 +121,7 @@ static void shm_bootstrap_self(struct shm_pair *pair)
     struct shm_endpoint *endpoint = pair->endpoint;
     struct memory_arena arena;
     pair->self = pair->answered = pair->light = true;
+    pair->credit_max = endpoint->credit_bytes;
     pair->out.shared = pair->in.shared;
     pair->doorbells = endpoint->doorbells;
     pair->window_generations = endpoint->window_generations;
@@ -208,6 +209,7 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
     WEFT_TRY(address_read(transport, peer->id, blob, bytes));
     struct shm_pair *pair = weft_alloc_zero(transport->env, sizeof *pair);
     if (!pair) return WEFT_ERR_NO_MEMORY;
+    pair->credit_max = SHM_CREDIT_FIRST;
     pair->endpoint = endpoint;
     pair->peer = peer;
     pair->event_fd = -1;
@@ -298,7 +300,8 @@ void shm_pair_on_message(void *owner, struct bootstrap_peer *bootstrap, const vo
     pair->state = SHM_PAIR_CONNECTED;
     endpoint->connecting_count--;
     struct ring_cell hello = {.kind = RING_HELLO,
-                              .a = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0)};
+                              .a = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0) |
+                                   (uint64_t)endpoint->credit_bytes << 32};
     shm_write(pair, &hello, NULL, NULL, 0);
     shm_doorbell_ring_self(pair); /* the peer may have connected and rung before this side connected */
     shm_pair_flush(pair);

@@ -40,7 +40,8 @@ enum {
 enum ring_state { RING_OPEN = 0, RING_LEFT = 1, RING_ENDED = 2 };
 
 enum ring_kind {
-    RING_HELLO = 1,    /* a: abilities of the writer (enum shm_ability) */
+    RING_HELLO = 1,    /* a: abilities of the writer (enum shm_ability); its bits 32 to 63: the writer's bound
+                        * of eager bytes of this peer that wait with it */
     RING_INLINE,       /* a: tag; header and payload in the body */
     RING_EAGER,        /* a: tag; payload_bytes; header, then payload (aligned to 64) in the bytes */
     RING_ANNOUNCE,     /* a: tag; the payload waits until the receiver names a buffer */

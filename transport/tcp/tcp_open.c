@@ -105,6 +105,7 @@ static enum weft_status tcp_open(struct weft_transport *transport,
     if (options->eager_bytes_max == 0) transport->eager_bytes_max = TCP_EAGER_BYTES;
     transport->message_bytes = TCP_EAGER_BYTES;
     enum weft_status status = tcp_tune(options->tune, &endpoint->tuning, error);
+    endpoint->tuning.budget = (uint32_t)core_unread_bytes(options, endpoint->tuning.budget);
     if (status == WEFT_OK) status = open_bootstrap(endpoint, options, error);
     if (status < 0) {
         close_all(endpoint);

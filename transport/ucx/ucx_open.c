@@ -142,6 +142,7 @@ static enum weft_status ucx_open(struct weft_transport *transport,
         return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a UCX endpoint");
     endpoint->transport = transport;
     enum weft_status status = ucx_settings_read(options, &endpoint->settings, error);
+    endpoint->settings.eager_window = core_unread_bytes(options, endpoint->settings.eager_window);
     if (status < 0) goto err_free;
     status = ucx_seal_init(transport->env, &endpoint->seal, options->nonce, options->secret,
                            options->secret_bytes);

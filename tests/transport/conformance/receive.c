@@ -157,6 +157,44 @@ static void test_peek(void **state)
     net_close(&net);
 }
 
+static bool bounds_unread(void)
+{
+    return !flavour->machine && !net_is_sim(flavour);
+}
+
+/* Small messages that wait with the receiver are bounded by its option; the sender keeps the others. */
+static void test_unread(void **state)
+{
+    enum { MESSAGES = 200, BYTES = 1000 };
+    struct net net;
+    net_unread_bytes = WEFT_TRANSPORT_UNREAD_BYTES_MIN;
+    net_open(&net, flavour, 2);
+    net_unread_bytes = 0;
+    exchange(&net, 10, 0, true, 1); /* each side knows the other's number */
+    for (int i = 0; i < 100; i++) net_pump(&net);
+    static struct op sends[MESSAGES];
+    static unsigned char out[BYTES];
+    struct handled handled = {.count = 0};
+    weft_list_init(&handled.held);
+    weft_transport_handler(net.transports[1], WEFT_CHANNEL_PUSH, on_arrival, &handled);
+    for (int i = 0; i < MESSAGES; i++)
+        assert_int_equal(
+            op_send(&sends[i], net.peers[0][1], WEFT_TAG(WEFT_CHANNEL_PUSH, 7), NULL, out, BYTES),
+            WEFT_IN_PROGRESS);
+    PUMP_UNTIL(&net, handled.count == MESSAGES);
+    for (int i = 0; i < 100; i++) net_pump(&net);
+    size_t waiting = 0;
+    for (int i = 0; i < MESSAGES; i++) waiting += sends[i].fired ? BYTES : 0;
+    if (bounds_unread()) assert_in_range(waiting, 1, WEFT_TRANSPORT_UNREAD_BYTES_MIN);
+    while (!weft_list_empty(&handled.held)) {
+        struct weft_arrival *arrival = weft_list_first(&handled.held, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        weft_transport_discard(net.transports[1], arrival);
+    }
+    for (int i = 0; i < MESSAGES; i++) PUMP_UNTIL(&net, sends[i].fired);
+    net_close(&net);
+}
+
 /* A posted receive has precedence over the handler of its channel. */
 static void test_posted_before_handler(void **state)
 {
@@ -242,6 +280,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_cancel),
     cmocka_unit_test(test_handler),
     cmocka_unit_test(test_peek),
+    cmocka_unit_test(test_unread),
     cmocka_unit_test(test_posted_before_handler),
     cmocka_unit_test(test_refuse),
     cmocka_unit_test(test_many_refusals),
