@@ -61,6 +61,18 @@ static enum weft_status copy_text(const struct weft_config *config, const char *
     return weft_error_set(error, WEFT_ERR_LIMIT, "%s is longer than %zu bytes", name, bytes - 1);
 }
 
+/* Settings of the transport unless the user gives some. Over shared memory only the receiver copies, so no
+ * peer, not even a stopped one, writes into memory after deregMr. Over tcp the messages that NCCL has open
+ * (eight of 512 KiB) fit into the budget. */
+static void default_tune(void)
+{
+    static const char *const table[][2] = {
+        {"shm", "share=off"}, {"auto", "shm.share=off"}, {"tcp", "budget=8m"}};
+    for (size_t i = 0; i < sizeof table / sizeof *table && !process.tune[0]; i++)
+        if (strcmp(process.backend, table[i][0]) == 0)
+            snprintf(process.tune, sizeof process.tune, "%s", table[i][1]);
+}
+
 static enum weft_status read_options(const struct weft_config *config, struct weft_error *error)
 {
     const char *secret_file = weft_config_text(config, "job.secret_file");
@@ -69,6 +81,7 @@ static enum weft_status read_options(const struct weft_config *config, struct we
     WEFT_TRY(copy_text(config, "transport.ports", process.ports, sizeof process.ports, error));
     WEFT_TRY(copy_text(config, "transport.tune", process.tune, sizeof process.tune, error));
     WEFT_TRY(copy_text(config, "transport.wrap", process.wrap, sizeof process.wrap, error));
+    default_tune();
     process.eager_bytes = weft_config_u64(config, "transport.eager_bytes");
     process.deadline_ns = weft_config_u64(config, "nccl.deadline");
     if (secret_file[0]) WEFT_TRY(weft_secret_file_read(secret_file, process.secret, error));

@@ -56,6 +56,7 @@ static void too_long(struct harness *harness)
     CHECK(result == NCCL_RESULT_USAGE, "a message of 5000 bytes into 100 gave %d, not %d", (int)result,
           NCCL_RESULT_USAGE);
     for (int i = 100; i < 5000; i++) CHECK(to[i] == 0, "byte %d behind the receive was written", i);
+    pair_close(&pair);
 }
 
 /* Sends meet receives in order, 8 open at once. */

@@ -261,6 +261,8 @@ int tcp_read(struct tcp_peer *tcp_peer)
         reads++;
         if (got > 0) tcp_consume(tcp_peer, tcp_peer->endpoint->scratch, (size_t)got);
         if ((size_t)got < wanted) break; /* the socket is empty */
+        /* no receive is posted for the payload: what follows may wait in the socket until one is */
+        if (tcp_peer->in.arrival && tcp_peer->in.arrival->kept && tcp_peer->in.left > TCP_LONG_BYTES) break;
     }
     return reads;
 }
