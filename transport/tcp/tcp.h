@@ -30,6 +30,7 @@ enum {
     TCP_READS = 16,               /* reads of one socket in a row */
     TCP_WRITES = 16, /* writes to one socket in a row: a long payload must not starve other peers */
     TCP_GATHER = 16,              /* frames in one write */
+    TCP_GATHER_BYTES = 256 << 10, /* then no further frame: acknowledgements wait while a write copies */
     TCP_DIRECT_PEERS = 2,         /* up to this many sockets are read without asking epoll */
     TCP_CLOCK_EVERY = 32,         /* polls between two clock reads */
     TCP_BOOTSTRAP_POLL_NS = 1000000, /* between two polls of the bootstrap while peers connect or close */

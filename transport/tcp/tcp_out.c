@@ -69,7 +69,7 @@ static ssize_t write_some(struct tcp_peer *tcp_peer, size_t *wanted_out)
         struct tcp_out *out = weft_container_of(node, struct tcp_out, link);
         size_t frame_sent = out->sent < out->frame_bytes ? out->sent : out->frame_bytes,
                payload_sent = out->sent - frame_sent;
-        if (message.msg_iovlen > 2 * (TCP_GATHER - 1)) break;
+        if (message.msg_iovlen > 2 * (TCP_GATHER - 1) || *wanted_out >= TCP_GATHER_BYTES) break;
         if (frame_sent < out->frame_bytes)
             parts[message.msg_iovlen++] =
                 (struct iovec){out->frame + frame_sent, out->frame_bytes - frame_sent};
