@@ -1,0 +1,162 @@
+#!/bin/sh
+# run.sh - tests that need one GPU, in parts that stand alone:  tests/gpu/run.sh PART [FOLDER]
+#
+#   FOLDER  a build folder, or what tests/gpu/bundle.sh has unpacked; default: build
+#
+#   parts         list of the parts
+#   cuda          the meson suite "gpu" (needs a build folder)
+#   nccl-sockets  two ranks on one GPU over NCCL's own sockets: proves the environment
+#   nccl-net      the same through NET/weft; bits equal to those over sockets; ring, tree, PAT x LL, Simple
+#   nccl-death    one rank is killed: the other gets a remote error
+#   nccl-again    communicators are destroyed and made again, ten times
+#
+# Exit status 77 and a reason: skipped. No part changes a setting of the GPU.
+set -u
+part=${1:-parts}
+folder=${2:-build}
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+skip() {
+    echo "SKIP $part: $*"
+    exit 77
+}
+
+find_file() { # NAME: its path below the folder
+    find "$folder" -name "$1" -type f 2>/dev/null | head -n 1
+}
+
+versions() {
+    nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader 2>/dev/null | sed 's/^/GPU: /'
+    echo "kernel: $(uname -r)"
+}
+
+need_gpu() {
+    command -v nvidia-smi >/dev/null 2>&1 || skip "no nvidia-smi, so no NVIDIA driver"
+    nvidia-smi -L 2>/dev/null | grep -q GPU || skip "no GPU: $(nvidia-smi -L 2>&1 | head -n 1)"
+}
+
+need_nccl() {
+    need_gpu
+    pair=$(find_file nccl_pair)
+    plugin=$(find_file libnccl-net-weft.so)
+    [ -n "$pair" ] && [ -n "$plugin" ] || skip "$folder has no nccl_pair and libnccl-net-weft.so; build them or unpack the bundle"
+    [ -d "$folder/lib" ] && export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    [ -x "$pair" ] || chmod +x "$pair"
+    versions
+}
+
+# Two ranks on device 0; what they print goes to $work/NAME.0 and .1. Arguments: NAME, then those of nccl_pair.
+pair_run() {
+    name=$1
+    shift
+    common="NCCL_SOCKET_IFNAME=lo NCCL_MAX_CTAS=2 NCCL_NVLS_ENABLE=0 NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0
+        CUDA_MODULE_LOADING=EAGER NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH"
+    for rank in 1 0; do
+        extra=
+        [ "$rank" = 1 ] && extra=${victim:-}
+        # shellcheck disable=SC2086
+        env $common NCCL_HOSTID=node$rank NCCL_DEBUG_FILE="$work/$name.log.$rank" $network \
+            timeout 120 "$pair" --rank $rank --ranks 2 --id "$work/$name.id" "$@" $extra >"$work/$name.$rank" 2>&1 &
+        eval "pid$rank=$!"
+    done
+    wait "$pid0"; status0=$?
+    wait "$pid1"; status1=$?
+    grep -hE "^version|^skip" "$work/$name.0" | head -n 2
+    [ $status0 = 77 ] && skip "$(grep '^skip' "$work/$name.0")"
+    return 0
+}
+
+fail() {
+    echo "FAIL $part: $*"
+    tail -n 5 "$work"/*.0 "$work"/*.1 2>/dev/null
+    grep -hE "WARN|NET/" "$work"/*.log.* 2>/dev/null | tail -n 20
+    exit 1
+}
+
+sockets="NCCL_NET=Socket NCCL_NET_PLUGIN=none"
+through_weft() { # sets $network; the plugin's table that NCCL chose is printed after a run
+    network="NCCL_NET=weft NCCL_NET_PLUGIN=$(realpath "$plugin") NCCL_NET_PLUGIN_REF_COUNT=1 WEFT_TRANSPORT_BACKEND=${1:-tcp}"
+}
+
+check_path() { # NAME: all connections went through the plugin
+    grep -hE "NET/Plugin|Using network|net plugin" "$work/$1.log.0" | sed 's/.*NCCL INFO/NCCL:/' | sort -u | head -n 4
+    grep -q "via NET/weft/" "$work/$1.log.0" || fail "no connection via NET/weft"
+    ! grep -q "via NET/Socket" "$work/$1.log.0" || fail "a connection via NET/Socket"
+}
+
+part_sockets() {
+    need_nccl
+    network=$sockets
+    pair_run sockets
+    [ $status0$status1 = 00 ] || fail "ranks ended with $status0 and $status1; nothing of weft was loaded"
+    echo "ok   $part: $(grep -c ' ' "$work/sockets.0") calls"
+}
+
+part_net() {
+    need_nccl
+    for algorithm in Ring Tree PAT; do
+        for protocol in LL Simple; do
+            ops=all_reduce,reduce_scatter,all_gather,broadcast,reduce
+            [ $algorithm = Tree ] && ops=all_reduce
+            [ $algorithm = PAT ] && ops=reduce_scatter,all_gather
+            [ $algorithm$protocol = PATLL ] && continue
+            choice="NCCL_ALGO=$algorithm NCCL_PROTO=$protocol"
+            network="$sockets $choice"
+            pair_run "s-$algorithm-$protocol" --ops $ops
+            [ $status0$status1 = 00 ] || fail "sockets, $choice: ranks ended with $status0 and $status1"
+            for backend in tcp shm; do
+                through_weft $backend
+                network="$network $choice"
+                pair_run "w-$algorithm-$protocol-$backend" --ops $ops
+                [ $status0$status1 = 00 ] || fail "weft over $backend, $choice: ranks ended with $status0 and $status1"
+                check_path "w-$algorithm-$protocol-$backend"
+                for rank in 0 1; do
+                    cmp -s "$work/s-$algorithm-$protocol.$rank" "$work/w-$algorithm-$protocol-$backend.$rank" ||
+                        fail "$choice over $backend: rank $rank has other bits than over sockets"
+                done
+                echo "ok   $choice over $backend: $(grep -c ' ' "$work/s-$algorithm-$protocol.0") calls, bits as over sockets"
+            done
+        done
+    done
+}
+
+part_death() {
+    need_nccl
+    for backend in tcp shm; do
+        through_weft $backend
+        victim="--die 7"
+        pair_run "death-$backend"
+        victim=
+        [ $status1 = 137 ] || fail "the victim ended with $status1"
+        [ $status0 = 3 ] || fail "over $backend the other rank ended with $status0, not with a remote error (3)"
+        echo "ok   $part over $backend: $(grep -i error "$work/death-$backend.0" | head -n 1)"
+    done
+}
+
+part_again() {
+    need_nccl
+    through_weft tcp
+    pair_run again --again 10 --max 1048576
+    [ $status0$status1 = 00 ] || fail "ranks ended with $status0 and $status1"
+    check_path again
+    echo "ok   $part: ten lives"
+}
+
+part_cuda() {
+    need_gpu
+    [ -f "$folder/build.ninja" ] || skip "$folder is not a build folder"
+    versions
+    meson test -C "$folder" --suite gpu --no-rebuild --print-errorlogs
+}
+
+case $part in
+parts) sed -n 's/^#   \([a-z-]*\)  */\1  /p' "$here/run.sh" | grep -v '^FOLDER' ;;
+cuda) part_cuda ;;
+nccl-sockets) part_sockets ;;
+nccl-net) part_net ;;
+nccl-death) part_death ;;
+nccl-again) part_again ;;
+*) echo "unknown part $part; tests/gpu/run.sh parts lists them" >&2; exit 2 ;;
+esac

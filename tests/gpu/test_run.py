@@ -1,0 +1,80 @@
+"""test_run.py - run.sh judges what two ranks print: over a fake nccl_pair and a fake nvidia-smi.
+
+    test_run.py RUN.SH
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PAIR = r"""#!/bin/sh
+rank=$2
+die=
+again=
+for word in "$@"; do [ "$word" = --die ] && die=yes; [ "$word" = --again ] && again=yes; done
+plugin=no
+[ "$NCCL_NET" = weft ] && plugin=yes
+via=$([ $plugin = yes ] && [ "$FAKE" != fallback ] && echo weft/0 || echo Socket/0)
+echo "host NCCL INFO Channel 00 : 0[0] -> 1[0] [send] via NET/$via" > "$NCCL_DEBUG_FILE"
+[ "$FAKE" = skip ] && echo "skip: no CUDA device" && exit 77
+echo "version 22809"
+[ "$FAKE" = bits ] && [ $plugin = yes ] && echo "all_reduce 8 1111" || echo "all_reduce 8 2222"
+[ "$FAKE" = broken ] && exit 1
+[ -n "$die" ] && kill -9 $$
+[ "$FAKE" = silent ] && exit 0
+case "$NCCL_DEBUG_FILE" in *death*) echo "ncclCommGetAsyncError: remote error"; exit 3 ;; esac
+echo done
+"""
+SMI = """#!/bin/sh
+echo "GPU 0: fake"
+"""
+
+
+class Run(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        for name, text in (("nccl_pair", PAIR), ("nvidia-smi", SMI), ("libnccl-net-weft.so", "")):
+            path = os.path.join(self.folder, name)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(path, 0o755)
+
+    def run_part(self, part, fake="", with_gpu=True):
+        path = (self.folder + ":" if with_gpu else "") + os.environ["PATH"]
+        done = subprocess.run([RUN, part, self.folder], env=dict(os.environ, FAKE=fake, PATH=path), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
+    def test_good(self):
+        for part in ("nccl-sockets", "nccl-net", "nccl-death", "nccl-again"):
+            code, output = self.run_part(part)
+            self.assertEqual(code, 0, part + "\n" + output)
+            self.assertIn("ok ", output)
+            self.assertIn("version 22809", output)
+
+    def test_bad(self):
+        for part, fake, text in (("nccl-sockets", "broken", "ranks ended"), ("nccl-net", "bits", "other bits"),
+                                 ("nccl-net", "fallback", "no connection via NET/weft"),
+                                 ("nccl-net", "broken", "ranks ended"), ("nccl-death", "silent", "not with a remote"),
+                                 ("nccl-again", "fallback", "no connection")):
+            code, output = self.run_part(part, fake)
+            self.assertEqual(code, 1, part + fake + "\n" + output)
+            self.assertIn(text, output)
+
+    def test_skipped(self):
+        self.assertEqual(self.run_part("nccl-net", "skip")[0], 77)
+        os.remove(os.path.join(self.folder, "nccl_pair"))
+        code, output = self.run_part("nccl-net")
+        self.assertEqual(code, 77)
+        self.assertIn("has no nccl_pair", output)
+        self.assertEqual(self.run_part("parts")[0], 0)
+        self.assertEqual(self.run_part("nonsense")[0], 2)
+
+
+if __name__ == "__main__":
+    RUN = sys.argv.pop(1)
+    unittest.main()
