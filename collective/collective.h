@@ -468,6 +468,10 @@ struct weft_coll_args {
     bool unequal;          /* gather, scatter with `counts` at the root: set on all ranks */
     /* kinds without a root: number of the caller's object, a tensor; equal on all ranks. 0: none */
     uint32_t subject;
+    /* Operations with a lower number go first where several are ready, and have limited bytes in flight
+     * (core/send_credit.h). 0, on all ranks: before all others and without a limit. Other numbers need not be
+     * equal on all ranks */
+    uint64_t urgency;
     bool reproducible;     /* only plans that evaluate T */
     enum weft_plan_id plan;/* WEFT_PLAN_AUTO: chosen by the cost model */
     uint64_t deadline_ns;  /* relative to the post; 0: default of the group */
@@ -559,6 +563,7 @@ enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct wef
 struct weft_coll_codec_member {
     struct weft_codec *codec;
     uint32_t subject; /* as in weft_coll_args; a batch carries a hash of all subjects */
+    uint64_t urgency; /* as in weft_coll_args; a batch has that of its first member */
     const float *grad;
     float grad_scale;
     float *out;

@@ -220,6 +220,7 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
         members[count++] =
             (struct weft_coll_codec_member){.codec = each->codec,
                                             .subject = client_tensor_subject(each),
+                                            .urgency = client_tensor_urgency(each),
                                             .grad = gradient_of(&each->op),
                                             .grad_scale = each->op.scaled ? 1.0f : each->op.factor,
                                             .out = sum_buffer(each)};
@@ -255,6 +256,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
             .dtype = tensor->dtype,
             .op = client_allreduce_mode_op(tensor),
             .subject = client_tensor_subject(tensor),
+            .urgency = client_tensor_urgency(tensor),
             .reproducible = true,
         };
         status = weft_coll_post(tensor->session->engine->group, &args, client_engine_group_op_done, group_op,

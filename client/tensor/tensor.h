@@ -231,6 +231,8 @@ static inline bool client_tensor_precedes(const struct weft_tensor *tensor, cons
 {
     return tensor->priority != other->priority ? tensor->priority > other->priority : tensor->id < other->id;
 }
+/* The same as a number (weft_coll_args.urgency). 0 with client.push_order=called. */
+uint64_t client_tensor_urgency(const struct weft_tensor *tensor);
 void client_tensor_free(struct weft_tensor *tensor);
 /* Allocates tensor->scratch. Caller's thread. WEFT_ERR_NO_MEMORY. */
 enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor);

@@ -301,6 +301,7 @@ static enum weft_status prepare_stage(struct codec_op *op, uint32_t index, uint6
         return codec_sparse_prepare(&op->sparse, op->group, index, deadline_ns, stage_done, op, coll, error);
     struct weft_coll_args args = stage_args(op, &op->stages[index]);
     args.subject = subject;
+    args.urgency = op->members[0].urgency;
     args.deadline_ns = deadline_ns;
     return coll_prepare(op->group, &args, false, 0, stage_done, op, coll, error);
 }

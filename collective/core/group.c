@@ -87,7 +87,13 @@ bool group_schedule_at(struct weft_group *group, uint64_t now_ns, uint64_t deadl
 
 void coll_mark_ready(struct weft_coll *coll)
 {
-    if (weft_list_empty(&coll->ready_link)) weft_list_append(&coll->group->ready, &coll->ready_link);
+    struct weft_list *ready = &coll->group->ready, *at = ready;
+    if (weft_list_empty(&coll->ready_link)) {
+        while (at->prev != ready && weft_container_of(at->prev, struct weft_coll, ready_link)->args.urgency >
+                                        coll->args.urgency)
+            at = at->prev;
+        weft_list_insert_before(at, &coll->ready_link);
+    }
     group_schedule(coll->group);
 }
 
@@ -354,6 +360,7 @@ void group_transport_op_done(struct weft_group *group)
     peer_table_release(group);
     group_ops_free(group);
     retune_free(group);
+    send_credit_close(group);
     if (group->fail_status < 0 && group->fail_text != weft_status_text(group->fail_status))
         weft_free_bytes(env, (void *)group->fail_text);
     weft_free_bytes(env, group->remote_failure);

@@ -16,6 +16,7 @@
 #include "collective/core/header.h"
 #include "collective/core/path.h"
 #include "collective/core/reduce.h"
+#include "collective/core/send_credit.h"
 #include "kernels/kernels.h"
 
 #define GROUP_TEXT_BYTES 480
@@ -50,6 +51,7 @@ struct slot {
     uint64_t computed; /* elements of the sum or copy that are done */
     struct weft_completion completion;
     struct weft_receive receive;
+    size_t credit_bytes; /* of a posted send: bytes that it holds (send_credit.h) */
     bool is_first_message; /* a receive of a peer's first message, not completed (straggler_time.c) */
 };
 
@@ -108,6 +110,7 @@ struct weft_coll {
     uint64_t sequence, deadline_ns, posted_ns;
     bool warned, is_sendrecv; /* is_sendrecv: a send or recv */
     bool is_counted;          /* sendrecv_count_add has counted the operation */
+    bool is_held;             /* a send waits for credit (send_credit.h) */
     bool is_plan_pending;     /* posted, but a change of the plan table is pending (retune.h) */
     struct {                  /* straggler_time.c */
         bool counts;          /* the operation waits for a rank that has not begun it, since since_ns */
@@ -314,6 +317,7 @@ struct weft_group {
     bool pair_counts_lost; /* sends and recvs are not counted: no memory */
     bool last_op_is_send;  /* no collective operation was posted after the last send by messages */
     uint32_t outstanding;  /* transport operations that point into memory of the group */
+    struct send_credit *send_credit; /* owned; NULL: no operation with an urgency yet, or no memory */
     uint64_t launch_count; /* operations launched so far */
     struct retune *retune; /* owned; NULL: plans are not re-tuned */
 
@@ -366,6 +370,7 @@ void group_describe_call(const struct weft_group *group, const struct coll_heade
 bool group_schedule_at(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns);
 /* Starts the timer now. Returns false if the loop has no memory for a timer. */
 bool group_schedule(struct weft_group *group);
+/* Operations that are ready run in the order of their urgency, then as they became ready. */
 void coll_mark_ready(struct weft_coll *coll);
 /* Ends the group. notify_peers: sends a FAIL to the other ranks if operations were active. */
 void group_end(struct weft_group *group, enum weft_status status, bool notify_peers, const char *format, ...)

@@ -206,6 +206,7 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
     struct weft_group *group = coll->group;
     coll->outstanding--;
     slot->state = SLOT_DONE;
+    if (slot->action.kind == WEFT_ACTION_SEND) send_credit_return(slot);
     if (slot->is_first_message) {
         slot->is_first_message = false;
         straggler_recv_arrived(coll);
@@ -262,6 +263,8 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
         group->needs_retry = true;
         return;
     }
+    const size_t payload_bytes = action->kind == WEFT_ACTION_SEND ? send_bytes(coll, action) : 0;
+    if (payload_bytes > 0 && send_credit_holds(coll, action->peer, payload_bytes)) return;
     weft_completion_init(&slot->completion, 1, slot_completed);
     if (action->kind == WEFT_ACTION_SEND) {
         uint8_t bytes[COLL_HEADER_BYTES];
@@ -275,8 +278,8 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
         coll_header_write(bytes, &coll->header);
         coll->header.status = 0;
         struct weft_message message = {.tag = tag_of(coll), .header = bytes, .header_bytes = sizeof bytes};
-        message.payload_bytes = send_bytes(coll, action);
-        if (message.payload_bytes > 0) message.payload = send_buffer(coll, action);
+        message.payload_bytes = payload_bytes;
+        if (payload_bytes > 0) message.payload = send_buffer(coll, action);
         status = weft_transport_send(group->peer_table->peers[action->peer], &message, &slot->completion);
     } else {
         slot->receive.completion = &slot->completion;
@@ -288,6 +291,7 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
     if (status == WEFT_IN_PROGRESS) {
         slot->is_first_message = action->kind != WEFT_ACTION_SEND && straggler_recv_posted(coll, action);
         slot->state = SLOT_POSTED;
+        if (action->kind == WEFT_ACTION_SEND) send_credit_take(slot, payload_bytes);
         coll->outstanding++;
         group->outstanding++;
     } else if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {

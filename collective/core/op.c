@@ -130,6 +130,7 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
      * chunks bound that memory. */
     size_t longest = plan_link_chunk(plan.plan, &group->cost, group->chunk_bytes,
                                      weft_transport_message_bytes(group->transport));
+    if (args->urgency > 0) longest = plan_urgent_chunk(&group->cost, longest);
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, longest);
     if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, longest);
     if (coll_is_reduction(args->kind) &&
@@ -384,6 +385,7 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->plan_ended = false;
     coll->head = coll->tail = 0;
     coll->outstanding = 0;
+    coll->is_held = false;
     coll->header = (struct coll_header){
         .type = COLL_MESSAGE_DATA,
         .kind = (uint8_t)(coll->is_sendrecv ? WEFT_COLL_SEND : args->kind),
@@ -445,6 +447,7 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
         can_fall_back ? scratch_of(group, &plan, args) : scratch_of_copyin(group, args);
     if (is_plan_pending) scratch.total_bytes = scratch_for_both(group, args, retune_key, scratch.total_bytes);
     if (on_path && can_fall_back) scratch_for_path(&scratch, group, args);
+    if (args->urgency > 0) send_credit_open(group);
     struct weft_coll *coll = op_alloc(group, scratch.total_bytes);
     if (!coll)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch",
@@ -639,6 +642,7 @@ void coll_finish(struct weft_coll *coll, uint64_t callback_ns)
     weft_list_remove(&coll->link);
     if (coll->path.is_active || coll->path.expects_message) coll_path.finish(coll);
     group->active_count--;
+    send_credit_op_ended(coll);
     if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
     /* the next operation reuses this memory while it is in the caches */
     weft_list_prepend(&group->op_pool->idle, &coll->link);

@@ -353,6 +353,17 @@ uint64_t plan_link_chunk(enum weft_plan_id plan, const struct weft_link_cost *co
     return chunk;
 }
 
+uint64_t plan_urgent_chunk(const struct weft_link_cost *cost, uint64_t chunk_bytes)
+{
+    if (!cost || cost->bytes_per_second == 0) return chunk_bytes;
+    const double rate = (double)cost->bytes_per_second, far = rate * 1e-9 * (double)cost->latency_ns;
+    uint64_t chunk = chunk_bytes;
+    while (chunk / 2 >= PLAN_URGENT_CHUNK_MIN && (double)chunk > rate * PLAN_URGENT_CHUNK_SECONDS &&
+           (double)chunk / 2 > 4 * far)
+        chunk /= 2;
+    return chunk;
+}
+
 uint64_t plan_halving_chunk(uint32_t ranks, uint64_t chunk_bytes)
 {
     uint32_t halvings = 31 - (uint32_t)__builtin_clz(ranks);

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "collective/core/internal.h"
 #include "tests/collective/reference.h"
 #include "tests/collective/world.h"
 #include "tests/sim/arena.h"
@@ -110,6 +111,21 @@ static void op_done(void *context, enum weft_status status, const char *text)
     post_some(script);
 }
 
+/* Two thirds of the operations, on all ranks, have an urgency that differs from rank to rank; in a third of
+ * the seeds with the least credit, so that most of their sends wait. */
+static uint64_t urgency_of(const struct rank_script *script, uint32_t index, const struct call *call)
+{
+    if (coll_is_sendrecv(call->kind) || index % 3 == 0) return 0;
+    return 1 + (index * 5 + script->host * 7 + run.world->seed) % 11;
+}
+
+static void set_credit(struct weft_group *group)
+{
+    if (run.world->seed % 3 > 0) return;
+    send_credit_open(group);
+    if (group->send_credit) group->send_credit->is_least = true;
+}
+
 /* Posts what the script allows. A refusal counts as the result of the operation. */
 static void post_some(struct rank_script *script)
 {
@@ -118,6 +134,7 @@ static void post_some(struct rank_script *script)
     for (uint32_t i = 0; i < script->posted; i++) ended += script->ops[i].outcome.ended;
     while (script->posted < script->op_count && script->posted - ended < g->at_once) {
         struct rank_op *op = &script->ops[script->posted];
+        const uint32_t index = script->posted;
         const struct call *call = call_of(g, script, script->posted++);
         struct weft_coll_args args = {.kind = call->kind,
                                       .in = op->in,
@@ -126,7 +143,9 @@ static void post_some(struct rank_script *script)
                                       .dtype = call->dtype,
                                       .op = call->op,
                                       .root = call->root,
+                                      .urgency = urgency_of(script, index, call),
                                       .plan = call->plan};
+        set_credit(script->group);
         struct weft_error error = {0};
         enum weft_status status = weft_coll_post(script->group, &args, op_done, op, NULL, &error);
         if (status == WEFT_IN_PROGRESS) continue;

@@ -64,6 +64,7 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
         .dtype = first->dtype,
         .op = client_allreduce_mode_op(first),
         .subject = weft_subject_batch(bucket->hash),
+        .urgency = client_tensor_urgency(first),
         .reproducible = true,
     };
     return weft_coll_post(bucket->session->engine->group, &args, client_engine_group_op_done, op, &op->coll,

@@ -1,8 +1,8 @@
 /* push_order.c - batches and their agreements; see push_order.h.
  *
  * An agreement is posted while a pushed tensor is ready, one at a time in a batch. Pushes during an agreement
- * take part in the next one. Its words are combined by AND: word 0 is 1 if this rank pushes no other tensor
- * before it gets a result; bit i of the rest: this rank has pushed tensor i.
+ * take part in the next one. Its words are combined by AND. Word 0: 1 if this rank pushes no other
+ * tensor before it gets a result. Bit i of the rest: this rank has pushed tensor i.
  *
  * Invariant: all ranks agree equally often before the next operation of the group. The batch ends when every
  * tensor in it is agreed on, which all ranks see in the same agreement, unless their pushes differ.
@@ -315,6 +315,12 @@ void client_push_order_step_ends(struct weft_session *session)
     struct client_push_order *order = order_of(session);
     if (session->tensors->reduce_count == 0 || atomic_exchange(&order->step_end.is_posted, true)) return;
     client_event_post(session, &order->step_end.command);
+}
+
+uint64_t client_tensor_urgency(const struct weft_tensor *tensor)
+{
+    if (!tensor->session->settings.agrees_push_order) return 0;
+    return ((uint64_t)((int64_t)INT32_MAX - tensor->priority) << 32 | tensor->id) + 1;
 }
 
 bool client_push_order_waits_for(const struct weft_tensor *tensor, uint32_t *rank_out)

@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/engine/engine.h"
 #include "client/engine/request.h"
@@ -207,7 +208,7 @@ static void test_alone(void **state)
 enum { URGENT = 6 };
 
 struct completions {
-    uint32_t order[URGENT + 1], count;
+    uint32_t order[8], count;
 };
 
 struct completion {
@@ -259,7 +260,7 @@ static void push_urgent(struct crowd *crowd, struct weft_session *session, uint3
     CROWD_OK(crowd, session, weft_step_end(session));
     CROWD_CHECK(crowd, session, all.count == URGENT + 1);
     CROWD_CHECK(crowd, session,
-                memcmp(all.order, has_priorities ? by_priority : by_declaration, sizeof all.order) == 0);
+                memcmp(all.order, has_priorities ? by_priority : by_declaration, sizeof by_priority) == 0);
 }
 
 static void test_declaration(void **state)
@@ -273,6 +274,74 @@ static void test_priority(void **state)
 {
     struct crowd crowd = {.user = &crowd};
     crowd_run(&crowd, 2, push_urgent);
+    assert_int_equal(crowd.failures, 0);
+}
+
+/* ---- an urgent tensor behind others that are in flight ---- */
+
+enum { FLIGHT = 6, FLIGHT_ELEMS = 128 << 10 };
+
+/* Posted operations. */
+static uint64_t sequence_of(struct crowd *crowd, struct weft_session *session)
+{
+    CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
+    const uint64_t sequence = session->engine->group->sequence;
+    weft_loop_release(session->loop);
+    return sequence;
+}
+
+/* The urgent tensor, declared first, is pushed when the others are in flight. */
+static void push_behind(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float grads[2][FLIGHT + 1][FLIGHT_ELEMS];
+    struct weft_tensor *tensors[FLIGHT + 1];
+    struct weft_request requests[FLIGHT + 1] = {{{0}}};
+    struct completion contexts[FLIGHT + 1];
+    struct completions all = {.count = 0};
+    for (uint32_t t = 0; t <= FLIGHT; t++) {
+        struct weft_tensor_options options;
+        char name[16];
+        weft_tensor_options_init(&options);
+        snprintf(name, sizeof name, "f%u", t);
+        options.name = name;
+        options.dim_count = 1;
+        options.dims[0] = FLIGHT_ELEMS;
+        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+    }
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    const uint64_t before = sequence_of(crowd, session);
+    for (uint32_t k = 0; k <= FLIGHT; k++) {
+        const uint32_t t = k == FLIGHT ? 0 : k + 1;
+        /* at least one agreement beside them */
+        while (k == FLIGHT && sequence_of(crowd, session) < before + FLIGHT + 1)
+            (void)weft_wait(&requests[1], 1);
+        CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
+        CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[rank][t], grads[rank][t], &requests[t]));
+        contexts[t] = (struct completion){&all, t};
+        client_request_of(&requests[t])->context = &contexts[t];
+        client_request_of(&requests[t])->completed = completed;
+        weft_loop_release(session->loop);
+    }
+    CROWD_OK(crowd, session, weft_step_end(session));
+    uint32_t place = 0;
+    while (place < all.count && all.order[place] != 0) place++;
+    CROWD_CHECK(crowd, session, all.count == FLIGHT + 1 && place < FLIGHT - 1);
+}
+
+static void test_overtakes(void **state)
+{
+    char links[64], host[64];
+    snprintf(links, sizeof links, "/tmp/weft-push-order-%d.json", (int)getpid());
+    assert_int_equal(gethostname(host, sizeof host), 0);
+    crowd_write_links(links, host, 20000, 12500000);
+    setenv("WEFT_COLLECTIVE_LINKS", links, 1);
+    setenv("WEFT_TRANSPORT_BACKEND", "tcp", 1);
+    setenv("WEFT_TRANSPORT_WRAP", "delay:rate_bytes=12500000", 1);
+    struct crowd crowd = {.user = NULL};
+    crowd_run(&crowd, 2, push_behind);
+    unsetenv("WEFT_COLLECTIVE_LINKS");
+    unsetenv("WEFT_TRANSPORT_WRAP");
+    unlink(links);
     assert_int_equal(crowd.failures, 0);
 }
 
@@ -315,7 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),   cmocka_unit_test(test_weighted_bits), cmocka_unit_test(test_together),
         cmocka_unit_test(test_alone),  cmocka_unit_test(test_declaration),   cmocka_unit_test(test_priority),
-        cmocka_unit_test(test_scarce),
+        cmocka_unit_test(test_scarce), cmocka_unit_test(test_overtakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
