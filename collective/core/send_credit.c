@@ -1,8 +1,8 @@
 /* send_credit.c - see send_credit.h.
  *
  * The credit is a few messages to each peer, and what a link carries during the trips of a rendezvous. The
- * rate is that of the link table (collective.links), else 10 Gbit/s; the latency that of the table, else the
- * time of the shortest small operation.
+ * rate is that of the link table (collective.links), else 5 Gbit/s; the latency that of the table or the time
+ * of the shortest small operation, whichever is longer.
  *
  * No deadlock: 1. The oldest operation of the group may always have one send to each peer in flight. 2. All
  * ranks post in one order: the lowest sequence that is active on any rank is the oldest where it is active.
@@ -13,10 +13,10 @@
 
 #include "collective/core/internal.h"
 
-#define MESSAGES_KNOWN 4.0   /* to each peer, over a link whose cost is known */
-#define MESSAGES_UNKNOWN 8.0 /* over other links: what is on the way counts as messages */
-#define TRIPS 10.0 /* one way: announcement, grant, payload; for a sum, its result, and the next chunk */
-#define BYTES_PER_SECOND_UNKNOWN 1.25e9
+#define MESSAGES_IN_FLIGHT 4.0 /* to each peer; with fewer a busy processor leaves the link idle */
+#define TRIPS 10.0 /* one way: announcement, grant, payload; of a contribution, a result, the next chunk */
+#define QUICK_SECONDS 0.5e-3 /* a fast link sends more messages than these in a time that delays little */
+#define BYTES_PER_SECOND_UNKNOWN 625e6
 #define SHORT_BYTES_MAX 1024u /* its time is the latency of the links, and more while they are busy */
 
 void send_credit_open(struct weft_group *group)
@@ -57,12 +57,14 @@ static bool has_send_in_flight(const struct weft_coll *coll, uint32_t peer)
 static double credit_bytes(const struct weft_group *group)
 {
     const struct send_credit *credit = group->send_credit;
-    const bool is_known = group->cost.bytes_per_second > 0;
-    const double rate = is_known ? (double)group->cost.bytes_per_second : BYTES_PER_SECOND_UNKNOWN,
-                 latency_ns = (double)(is_known ? group->cost.latency_ns : credit->latency_ns),
-                 messages = is_known ? MESSAGES_KNOWN : MESSAGES_UNKNOWN;
+    const struct weft_link_cost *cost = &group->cost;
+    const uint64_t latency_ns = cost->latency_ns > credit->latency_ns ? cost->latency_ns : credit->latency_ns;
+    const double rate =
+                     cost->bytes_per_second > 0 ? (double)cost->bytes_per_second : BYTES_PER_SECOND_UNKNOWN,
+                 on_the_way = TRIPS * rate * 1e-9 * (double)latency_ns, quick = rate * QUICK_SECONDS,
+                 messages = MESSAGES_IN_FLIGHT * (double)credit->longest_bytes;
     if (latency_ns == 0) return HUGE_VAL;
-    return (messages * (double)credit->longest_bytes + TRIPS * rate * 1e-9 * latency_ns) * (group->ranks - 1);
+    return ((messages > quick ? messages : quick) + on_the_way) * (group->ranks - 1);
 }
 
 static bool has_credit(const struct weft_group *group, uint32_t peer, size_t bytes)

@@ -366,6 +366,15 @@ class Bench(harness.JobTest):
         self.assertEqual(len(table), 6)
         self.assertEqual(len({len(line) for line in table[1:]}), 1, table)
 
+    def test_order(self):
+        done = self.bench("order", "-n", "2", "--iters", "2", "--small-count", "7", "--large-count", "2", "--large-bytes", "64K", "--urgent-bytes", "4K", "--json")
+        rows = [json.loads(line) for line in done.splitlines()]
+        self.assertEqual([row["row"] for row in rows], ["small", "urgent", "all"])
+        self.assertTrue(all(row["ranks"] == 2 and row["without_us"] > 0 and row["with_us"] > 0 and row["ratio"] > 0 for row in rows), rows)
+        table = self.bench("order", "-n", "2", "--iters", "1", "--small-count", "2", "--large-count", "1", "--large-bytes", "8K").splitlines()
+        self.assertEqual(len(table), 5)
+        self.assertEqual(len({len(line) for line in table[1:]}), 1, table)
+
     def test_p2p(self):
         """Every measurement and wait mode; contents are checked; started alone and by `weft run`."""
         words = ["p2p", "--row-ms", "20", "-b", "1", "-e", "70000", "-f", "1000", "--json"]

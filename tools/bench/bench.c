@@ -13,6 +13,7 @@
 #include "tools/bench/bench_options.h"
 #include "tools/bench/fleet/fleet.h"
 #include "tools/bench/foreign/foreign.h"
+#include "tools/bench/order/bench_order.h"
 #include "tools/bench/replay/bench_replay.h"
 #include "tools/cli.h"
 #include "tools/common.h"
@@ -96,6 +97,19 @@ static int fleet(int argc, char **argv)
     return start_or_join(&bench, argc, argv);
 }
 
+static int order_one(const void *options)
+{
+    return bench_order_run(options);
+}
+static int order(int argc, char **argv)
+{
+    struct bench_order options;
+    int answer = bench_order_parse(&options, argc, argv);
+    if (answer >= 0) return answer;
+    const struct bench bench = {"order", 0, options.processes, "auto", order_one, &options};
+    return start_or_join(&bench, argc, argv);
+}
+
 static int push_pull(int argc, char **argv)
 {
     return measure(BENCH_PUSH_PULL, NULL, argc, argv);
@@ -128,6 +142,7 @@ static const struct benchmark {
     {"checks", NULL, checks,
      "checks of a step: values that are not finite, weights that differ between ranks"},
     {"exposed", NULL, exposed, "time for which a step waits, by cause: other ranks or the network"},
+    {"order", NULL, order, "small tensors together, and an urgent tensor behind others"},
     {"start", NULL, weft_bench_start_main, "time until a job of many ranks begins, and the memory of a rank"},
     {"calibrate", NULL, weft_bench_calibrate_main, "link table from which plans are chosen, into a file"},
     {"reduction-order", "orders", weft_bench_reduction_order_main,
@@ -157,7 +172,7 @@ static void print_help(FILE *out)
     fputs("\nOthers:\n", out);
     for (size_t i = 0; i < BENCHMARK_COUNT; i++)
         fprintf(out, "  %-17s %s\n", benchmarks[i].name, benchmarks[i].help);
-    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, start, calibrate, fleet and\n"
+    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, order, start, calibrate, fleet and\n"
           "reduction-order start N processes on this host. Without it they take part in the job that\n"
           "started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, or the\n"
           "same with srun or torchrun. `weft bench WHAT --help` lists the options.\n\n"
