@@ -66,6 +66,24 @@ static int check_arguments(const struct command_line *line, char **arguments)
     return 1;
 }
 
+/* Without --index a pod of a StatefulSet is the shard of its ordinal. false: it would coordinate a second
+ * job. */
+static bool take_ordinal(struct weftd_options *options)
+{
+    uint32_t ordinal;
+    const char *source;
+    if ((!options->coordinator && options->shards == 1) || !weft_launcher_ordinal(&ordinal, &source) ||
+        ordinal >= WEFT_LIMIT_SHARDS)
+        return true;
+    options->index = (int)ordinal;
+    if (options->coordinator || ordinal == 0) return true;
+    tool_usage_error("weftd",
+                     "%s=%.80s makes this shard %u of %u, and only shard 0 coordinates; give --coordinator "
+                     "with the address of pod 0, or --index 0",
+                     source, getenv(source), ordinal, options->shards);
+    return false;
+}
+
 /* -1: continue; otherwise the exit status. */
 static int parse(int argc, char **argv, struct command_line *line)
 {
@@ -80,7 +98,8 @@ static int parse(int argc, char **argv, struct command_line *line)
          CLI_U32(&options->shards, 1, WEFT_LIMIT_SHARDS)},
         {"coordinator", 'c', "HOST:PORT", "coordinator of the job to join", "this process coordinates",
          CLI_TEXT(&options->coordinator)},
-        {"index", 'i', "N", "number of this shard", "any free one",
+        {"index", 'i', "N", "number of this shard",
+         "the ordinal of a StatefulSet or indexed Job, otherwise any free one",
          CLI_U32(&index, 0, WEFT_LIMIT_SHARDS - 1)},
         {"engines", 'e', "N", "engine threads; each owns chunks and has an endpoint", "server.engines",
          CLI_U32(&options->engines, 1, WEFT_LIMIT_ENGINES)},
@@ -117,6 +136,7 @@ static int parse(int argc, char **argv, struct command_line *line)
     int first, status = cli_parse(&command, argc, argv, &first);
     if (status >= 0) return status;
     if (index != UINT32_MAX) options->index = (int)index;
+    else if (!take_ordinal(options)) return TOOL_USAGE;
     if (port != UINT32_MAX) options->port = (int)port;
     if (http_port != UINT32_MAX) options->http_port = (int)http_port;
     return check_arguments(line, argv + first);

@@ -213,6 +213,46 @@ static void read_pmix(struct weft_launcher *out, struct reading *reading)
     at_master_if_given(reading, false, out);
 }
 
+/* A number without sign at the end of the host name, behind a dash. The suffix of a pod of a Deployment has
+ * five characters: five digits are no ordinal. */
+static const char *ordinal_of_host(void)
+{
+    const char *host = variable("KUBERNETES_SERVICE_HOST") ? variable("HOSTNAME") : NULL;
+    const char *dash = host ? strrchr(host, '-') : NULL;
+    const size_t digits = dash ? strspn(dash + 1, "0123456789") : 0;
+    return digits > 0 && digits < 5 && dash > host && !dash[1 + digits] ? dash + 1 : NULL;
+}
+
+bool weft_launcher_ordinal(uint32_t *ordinal_out, const char **source_out)
+{
+    struct reading reading = {.coordinator_known = true};
+    const bool is_job = variable("JOB_COMPLETION_INDEX") != NULL;
+    const char *ordinal = is_job ? NULL : ordinal_of_host();
+    if (!is_job && !ordinal) return false;
+    *ordinal_out = is_job ? (uint32_t)number(&reading, "JOB_COMPLETION_INDEX", 0, WEFT_LAUNCHER_RANKS_MAX - 1)
+                          : (uint32_t)strtoul(ordinal, NULL, 10);
+    if (source_out) *source_out = is_job ? "JOB_COMPLETION_INDEX" : "HOSTNAME";
+    return reading.wrong.status == WEFT_OK && *ordinal_out < WEFT_LAUNCHER_RANKS_MAX;
+}
+
+static void read_kubernetes(struct weft_launcher *out, struct reading *reading)
+{
+    const char *source = "JOB_COMPLETION_INDEX", *host = variable("HOSTNAME");
+    char base[80] = "";
+    if (!weft_launcher_ordinal(&out->rank, &source))
+        out->rank = (uint32_t)number(reading, source, 0, WEFT_LAUNCHER_RANKS_MAX - 1);
+    if (variable("WEFT_RANKS"))
+        out->ranks = (uint32_t)number(reading, "WEFT_RANKS", 1, WEFT_LAUNCHER_RANKS_MAX);
+    if (out->ranks > 0 && out->rank >= out->ranks)
+        weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "%s=%.60s gives rank %u, and WEFT_RANKS=%u", source,
+                       variable(source), out->rank, out->ranks);
+    /* all pods of a Job or StatefulSet have the same name before the ordinal */
+    const char *dash = host ? strrchr(host, '-') : NULL;
+    if (dash) snprintf(base, sizeof base, "%.*s", (int)(dash - host), host);
+    name_job(out, "kubernetes", base);
+    at_master_if_given(reading, false, out);
+}
+
 static const struct kind {
     const char *name, *needs;
     const char *marks[5]; /* one of them is set: the launcher started this process */
@@ -232,12 +272,21 @@ static const struct kind {
      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
      read_srun},
     {"PMIx", "PMIX_RANK and PMIX_NAMESPACE", {"PMIX_RANK", "PMIX_NAMESPACE"}, read_pmix},
+    {"Kubernetes", "JOB_COMPLETION_INDEX, or HOSTNAME with an ordinal", {"JOB_COMPLETION_INDEX", "HOSTNAME"},
+     read_kubernetes},
 };
 
 /* The set variable that identifies the launcher; NULL: none. */
 static const char *mark_of(const struct kind *kind, bool coordinator_known)
 {
     if (kind->read == read_srun && !in_slurm_step()) return NULL;
+    if (kind->read == read_kubernetes) {
+        const bool is_asked = coordinator_known || variable("WEFT_RANKS");
+        return !is_asked                          ? NULL
+               : variable("JOB_COMPLETION_INDEX") ? "JOB_COMPLETION_INDEX"
+               : ordinal_of_host()                ? "HOSTNAME"
+                                                  : NULL;
+    }
     for (const char *const *mark = kind->marks; *mark; mark++)
         if (variable(*mark) && !(coordinator_known && strncmp(*mark, "MASTER_", 7) == 0)) return *mark;
     return NULL;

@@ -5,6 +5,8 @@
  *   mpirun     OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and _SIZE (MPICH)
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_ID, SLURM_STEP_NODELIST
  *   PMIx       PMIX_RANK, PMIX_NAMESPACE; the number of ranks from WEFT_RANKS
+ *   Kubernetes JOB_COMPLETION_INDEX of an indexed Job, or the ordinal of a StatefulSet at the end of
+ *              HOSTNAME; only if the coordinator is known or WEFT_RANKS is set: other pods are no ranks
  *
  * The first launcher with complete variables and a coordinator is used. Invalid values are an error.
  * Incomplete variables are an error unless another launcher's are complete: a process that ignored them would
@@ -45,5 +47,9 @@ uint16_t weft_launcher_port(uint16_t first, uint32_t k);
  * only on WEFT_OK. Any thread. */
 enum weft_status weft_launcher_find(bool coordinator_known, struct weft_launcher *out,
                                     struct weft_error *error);
+
+/* The number of this pod: JOB_COMPLETION_INDEX of an indexed Job, or the ordinal of a StatefulSet (HOSTNAME
+ * ends in -N, in a cluster). false: it has none. *source_out, which may be NULL: the variable; static. */
+bool weft_launcher_ordinal(uint32_t *ordinal_out, const char **source_out);
 
 #endif

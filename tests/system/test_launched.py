@@ -108,6 +108,38 @@ class LaunchedTest(harness.JobTest):
         without_rank = self.start({**environment(0), "WEFT_RANK": ""}, WHOLE)
         self.assertIn("WEFT_RANKS=2 is set and this process has no rank; set WEFT_RANK", self.ended(without_rank, 3))
 
+    def test_ordinals_of_kubernetes(self):
+        """The rank is the index of an indexed Job, or the ordinal of a StatefulSet."""
+        common = {"WEFT_RANKS": "2", "WEFT_COORDINATOR": f"127.0.0.1:{self.port}", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+        for name, of in (("job", lambda rank: {"JOB_COMPLETION_INDEX": str(rank)}), ("set", lambda rank: {"HOSTNAME": f"train-{rank}"})):
+            with self.subTest(name=name):
+                self.run_ranks(2, lambda rank: {**common, **of(rank), "WEFT_JOB": name})
+        del common["WEFT_COORDINATOR"]
+        text = self.ended(self.start({**common, "HOSTNAME": "train-1"}, WHOLE), 3)
+        self.assertIn("no coordinator given, and the variables of Kubernetes do not locate rank 0", text)
+
+    def test_ordinals_of_shards(self):
+        """A weftd in pod 1 would coordinate a second job; with --coordinator it is shard 1."""
+        pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "weftd-1"}
+        text = self.ended(self.start(pod, ["--shards", "2", "--port", str(self.port)], [harness.PROGRAMS.weftd]), 2)
+        self.assertIn("HOSTNAME=weftd-1 makes this shard 1 of 2, and only shard 0 coordinates; give --coordinator", text)
+        ports = self.path("ports")
+        shard0 = self.start({**pod, "HOSTNAME": "weftd-0"}, ["--shards", "3", "--port-file", ports], [harness.PROGRAMS.weftd])
+        while not os.path.exists(ports):
+            self.assertIsNone(shard0.poll())
+        with open(ports) as file:
+            coordinator = file.readline().strip().split("=")[1]
+        shard2 = self.start({**pod, "HOSTNAME": "weftd-2"}, ["--coordinator", coordinator], [harness.PROGRAMS.weftd])
+        self.wait_for_log(shard2, "shard 2 waits for the job to begin")
+        shard2.kill()
+        text = self.ended(shard0, 1)
+        self.assertIn("shard 2 (", text)  # lost
+
+    def test_shards_under_a_launcher(self):
+        """Each of the processes would start a job of its own: refused with the reason."""
+        text = self.ended(self.start(plain(0, 2, self.port), ["run", "-s", "2", "--", "true"], [harness.PROGRAMS.weft]), 2)
+        self.assertIn("torchrun started 2 processes of this command, and -s would start a job with shards in each; start the shards by hand", text)
+
     def test_srun(self):
         def environment(rank):
             return {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0",

@@ -30,6 +30,9 @@ static const char *const names[] = {
     "SLURM_NTASKS",
     "SLURM_JOB_NODELIST",
     "WEFT_RANKS",
+    "JOB_COMPLETION_INDEX",
+    "HOSTNAME",
+    "KUBERNETES_SERVICE_HOST",
 };
 
 static int empty(void **state)
@@ -289,7 +292,8 @@ static void mpich_has_no_name(void **state)
 
 static void srun_lists_its_hosts(void **state)
 {
-    static const struct { const char *list, *first;
+    static const struct {
+        const char *list, *first;
     } lists[] = {
         {"node[01-04,7],other", "node01"},  {"node[7]", "node7"}, {"a,b", "a"}, {"n[3,5]-ib,m", "n3-ib"},
         {"gpu-2.cluster", "gpu-2.cluster"},
@@ -324,6 +328,67 @@ static void pmix_alone_gives_no_rank_count(void **state)
     assert_string_equal(launcher.coordinator, "a:3000");
 }
 
+static bool known(struct weft_launcher *launcher)
+{
+    return weft_launcher_find(true, launcher, NULL) == WEFT_OK;
+}
+
+static void an_indexed_job(void **state)
+{
+    struct weft_launcher launcher;
+    uint32_t ordinal = 77;
+    const char *source = NULL;
+    PUT({"JOB_COMPLETION_INDEX", "3"}, {"HOSTNAME", "train-3"}, {"KUBERNETES_SERVICE_HOST", "10.0.0.1"});
+    assert_true(weft_launcher_ordinal(&ordinal, &source));
+    assert_int_equal(ordinal, 3);
+    assert_string_equal(source, "JOB_COMPLETION_INDEX");
+    assert_false(found(&launcher)); /* neither coordinator nor number of ranks: may be a job of its own */
+    assert_true(known(&launcher));
+    assert_int_equal(launcher.rank, 3);
+    PUT({"WEFT_RANKS", "4"}, {"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "2000"});
+    /* MASTER_ADDR alone belongs to torchrun, whose RANK is missing; this is complete */
+    assert_true(found(&launcher));
+    assert_true(launcher.rank == 3 && launcher.ranks == 4);
+    assert_string_equal(launcher.coordinator, "train-0.train:3000");
+    assert_string_equal(launcher.job, "kubernetes-train");
+    PUT({"WEFT_RANKS", "3"});
+    refused("JOB_COMPLETION_INDEX=3~rank 3~WEFT_RANKS=3");
+    PUT({"JOB_COMPLETION_INDEX", "x"}, {"WEFT_RANKS", "4"});
+    refused("JOB_COMPLETION_INDEX=x is not a number from 0");
+    assert_false(weft_launcher_ordinal(&ordinal, NULL));
+}
+
+static void a_stateful_set(void **state)
+{
+    static const struct {
+        const char *host;
+        int ordinal; /* -1: none */
+    } cases[] = {{"train-1", 1},         {"a-b-12", 12},   {"train-0", 0},   {"train", -1},
+                 {"train-", -1},         {"-1", -1},       {"train-1a", -1}, {"train-+1", -1},
+                 {"web-5d9f-24567", -1}, {"x-4095", 4095}, {"x-4096", -1}};
+    struct weft_launcher launcher;
+    PUT({"HOSTNAME", "node-7"});
+    assert_false(known(&launcher)); /* a host outside a cluster */
+    PUT({"KUBERNETES_SERVICE_HOST", "10.0.0.1"});
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t ordinal;
+        setenv("HOSTNAME", cases[i].host, 1);
+        if (weft_launcher_ordinal(&ordinal, NULL) != (cases[i].ordinal >= 0) ||
+            (cases[i].ordinal >= 0 && ordinal != (uint32_t)cases[i].ordinal))
+            fail_msg("%s", cases[i].host);
+    }
+    PUT({"HOSTNAME", "train-1"});
+    assert_true(known(&launcher));
+    assert_int_equal(launcher.rank, 1);
+    assert_false(found(&launcher));
+    PUT({"WEFT_RANKS", "2"});
+    assert_true(found(&launcher)); /* the coordinator is unknown; weft_init requests its address */
+    assert_true(launcher.rank == 1 && launcher.ranks == 2 && launcher.coordinator[0] == 0);
+    PUT({"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}); /* mpirun inside a pod */
+    assert_true(known(&launcher));
+    assert_string_equal(launcher.name, "mpirun");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +405,8 @@ int main(void)
         cmocka_unit_test_setup(mpirun_in_an_allocation_of_slurm, empty),
         cmocka_unit_test_setup(mpich_has_no_name, empty),
         cmocka_unit_test_setup(srun_lists_its_hosts, empty),
+        cmocka_unit_test_setup(an_indexed_job, empty),
+        cmocka_unit_test_setup(a_stateful_set, empty),
         cmocka_unit_test_setup(pmix_alone_gives_no_rank_count, empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
