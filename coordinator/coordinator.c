@@ -17,7 +17,8 @@
 #include <string.h>
 
 #define HELLO_NS WEFT_SECONDS(10)       /* a connection that has not sent Hello after this time is closed */
-#define NEW_CONNECTIONS_MAX 256u        /* at this count the oldest unjoined connection is closed */
+#define NEWCOMERS_MAX 256u
+#define REFUSALS_LOGGED 8u              /* per 10 s, one by one; the others are counted */
 #define OBSERVERS_MAX 64u
 
 /* ---- sending ---- */
@@ -79,7 +80,9 @@ static void refuse(struct weft_coordinator *coordinator, struct coordinator_conn
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "refused: %s", text);
+    char event[sizeof text + 16];
+    snprintf(event, sizeof event, "refused: %s", text);
+    weft_log_limited(coordinator->env, &coordinator->refusals, connection->peer, event);
     send_abort(coordinator, connection->id, status, text);
     close_connection(coordinator, connection, text);
 }
@@ -248,7 +251,7 @@ static void close_oldest_newcomer(struct weft_coordinator *coordinator)
 
 void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, const char *peer_name)
 {
-    if (count_connections(coordinator, CONNECTION_NEW) >= NEW_CONNECTIONS_MAX)
+    if (count_connections(coordinator, CONNECTION_NEW) >= coordinator->options.newcomers_max)
         close_oldest_newcomer(coordinator);
     struct coordinator_connection *connection = add_connection(coordinator, id);
     if (!connection) { /* later calls with this id are ignored */
@@ -257,6 +260,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
         return;
     }
     connection->state = CONNECTION_NEW;
+    snprintf(connection->peer, sizeof connection->peer, "%s", peer_name);
     connection->opened_ns = connection->last_received_ns = weft_now_ns(coordinator->env);
     uint64_t random[2] = {weft_random_u64(coordinator->env), weft_random_u64(coordinator->env)};
     _Static_assert(sizeof random == WEFT_NONCE_BYTES, "a nonce is two draws");
@@ -478,6 +482,7 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     member->has_device = hello->device;
     member->supports_states = hello->states;
     member->supports_free = hello->frees;
+    member->supports_progress = hello->progress;
     member->pid = hello->pid;
     if (newcomer)
         snprintf(member->label, sizeof member->label, "a new worker (%s, pid %llu)", member->host,
@@ -779,6 +784,8 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         if (message->heartbeat->wait_reason)
             coordinator_send_wait_reason(coordinator, connection->id, member);
         if (message->heartbeat->report) coordinator_report(coordinator, member, message->heartbeat->report);
+        if (message->heartbeat->progress)
+            coordinator_stall_progress(coordinator, member, message->heartbeat->progress);
         coordinator_heartbeat(coordinator, member, message->heartbeat);
         return;
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS:
@@ -943,8 +950,10 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
         lose_silent(coordinator, connection, silent);
     }
     coordinator_log_wait_reason(coordinator, now_ns);
+    weft_log_limit_flush(coordinator->env, &coordinator->refusals);
     tick_joining(coordinator, now_ns);
     coordinator_shrink_tick(coordinator, now_ns);
+    coordinator_stall_tick(coordinator, now_ns);
 }
 
 /* ---- life ---- */
@@ -954,6 +963,7 @@ void weft_coordinator_options_init(struct weft_coordinator_options *options)
     *options = (struct weft_coordinator_options){.size = sizeof *options,
                                                  .job = "weft",
                                                  .workers = 1,
+                                                 .newcomers_max = NEWCOMERS_MAX,
                                                  .heartbeat_ns = WEFT_SECONDS(30),
                                                  .join_ns = WEFT_SECONDS(300)};
 }
@@ -974,6 +984,7 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->env = env;
     coordinator->options = *options;
     coordinator->state = COORDINATOR_JOINING;
+    coordinator->refusals = (struct weft_log_limit){.component = "coordinator", .burst = REFUSALS_LOGGED};
     coordinator->created_ns = weft_now_ns(env);
     coordinator->report_ns = weft_deadline_ns(coordinator->created_ns, WEFT_WAIT_REASON_FIRST_NS);
     coordinator->job_id = weft_random_u64(env);

@@ -27,6 +27,8 @@ struct weft_coordinator_options {
     uint64_t beat_ns;         /* the driver sends a Heartbeat to a member after this time without a message;
                                * default 0: it does not */
     uint64_t join_ns;         /* from creation until all members have joined and connected; default 300 s */
+    uint32_t newcomers_max;   /* connections that have not joined; at the limit the oldest one is closed;
+                               * default 256 */
     const char *host;         /* of the coordinating process. A member with the same host and pid is in the
                                * same */
     uint64_t pid;             /* process, so a lost coordinator means that this member is lost. Default "",
@@ -73,6 +75,7 @@ struct weft_coordinator_stats {
     uint64_t epoch, tensors;
     uint64_t start_wait_ns; /* time that the job has waited to begin; 0: it has begun or ended */
     uint64_t agreement_ns;  /* age of the open agreement on a membership; 0: none is open */
+    uint64_t stall_ns;      /* age of an operation that takes much longer than usual; 0: none */
 };
 void weft_coordinator_stats(const struct weft_coordinator *coordinator,
                             struct weft_coordinator_stats *stats_out);
@@ -113,6 +116,9 @@ void weft_coordinator_server_stats(const struct weft_coordinator_server *server,
 /* net thread */
 bool weft_coordinator_server_report(const struct weft_coordinator_server *server, uint32_t position,
                                     uint32_t *count_out, struct weft_member_report *report_out);
+/* Which rank, link or host a stall is due to, as a sentence; "" without a stall. Net thread. */
+void weft_coordinator_server_describe_stall(const struct weft_coordinator_server *server, char *out,
+                                            size_t out_bytes);
 /* The workers that have neither left nor been lost, as a sentence; "" if there are none. Net thread. */
 void weft_coordinator_server_describe_active(const struct weft_coordinator_server *server, char *out,
                                              size_t out_bytes);

@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "coordinator/coordinator_state.h"
@@ -38,6 +39,7 @@ struct weft_coordinator_server {
     struct weft_list connections; /* struct server_connection.link, sorted by id */
     uint64_t next_id;
     uint64_t ticked_ns;           /* time of the last tick */
+    struct weft_log_limit rejected; /* connections closed because of what they sent */
     uint64_t beat_ns;             /* a welcomed connection gets a message at least this often */
     void (*ended)(void *context, enum weft_status status, const char *text);
     void *context;
@@ -141,8 +143,7 @@ static void on_opened(void *context, struct weft_net_connection *net)
 static void reject(struct server_connection *connection, const char *why)
 {
     struct weft_coordinator_server *server = connection->server;
-    weft_log(server->env, WEFT_LOG_WARN, "coordinator", "%s: %s; closed", weft_net_peer_name(connection->net),
-             why);
+    weft_log_limited(server->env, &server->rejected, weft_net_peer_name(connection->net), why);
     weft_net_close(connection->net);
     weft_coordinator_closed(server->coordinator, connection->id, why);
 }
@@ -223,6 +224,7 @@ static void on_tick(void *context)
     if (gap_ns > 2 * TICK_NS) weft_coordinator_paused(server->coordinator, gap_ns - TICK_NS);
     weft_coordinator_tick(server->coordinator);
     send_beats(server, now_ns);
+    weft_log_limit_flush(server->env, &server->rejected);
 }
 
 static void on_first_look(void *context)
@@ -232,6 +234,21 @@ static void on_first_look(void *context)
 }
 
 /* ---- life ---- */
+
+/* Strangers may use a quarter of the descriptors: the members, the data path and HTTP need the others. */
+static uint32_t newcomers_max(uint32_t wanted)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 4 >= wanted) return wanted;
+    return limit.rlim_cur / 4 > 0 ? (uint32_t)(limit.rlim_cur / 4) : 1;
+}
+
+static void set_address(struct weft_coordinator *coordinator, const char *host, uint16_t port)
+{
+    const bool is_v6 = strchr(host, ':') != NULL;
+    snprintf(coordinator->address, sizeof coordinator->address, is_v6 ? " at [%.255s]:%u" : " at %.255s:%u",
+             host, port);
+}
 
 static uint64_t beat_period(uint64_t heartbeat_ns)
 {
@@ -248,6 +265,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     struct weft_coordinator_server *server = weft_alloc_zero(env, sizeof *server);
     if (!server) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a coordinator");
     server->env = env;
+    server->rejected = (struct weft_log_limit){.component = "coordinator", .burst = 8};
     server->ticked_ns = weft_now_ns(env);
     server->ended = options->ended;
     server->context = options->context;
@@ -264,6 +282,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     if (gethostname(own_host, sizeof own_host - 1) != 0) own_host[0] = 0;
     inner.host = own_host;
     inner.pid = (uint64_t)getpid();
+    inner.newcomers_max = newcomers_max(options->newcomers_max);
     inner.beat_ns = server->beat_ns = beat_period(options->heartbeat_ns);
     inner.send = on_send;
     inner.close = on_close;
@@ -286,8 +305,11 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
                                                     .send_bytes_max = 4 * WEFT_LIMIT_FRAME_BYTES,
                                                     .connections_max =
                                                         WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS + 1024};
-    status = weft_net_listen(net, host, port, &handler, server, port_out, &server->listener, error);
+    uint16_t listening_port;
+    status = weft_net_listen(net, host, port, &handler, server, &listening_port, &server->listener, error);
     if (status != WEFT_OK) goto err_free_coordinator;
+    if (port_out) *port_out = listening_port;
+    set_address(server->coordinator, host, listening_port);
     *out = server; /* the listener refers to it: the caller frees it after the net, also on failure */
     status = weft_net_timer_periodic(net, TICK_NS, on_tick, server);
     if (status == WEFT_OK) status = weft_net_timer_once(net, FIRST_LOOK_NS, on_first_look, server);
@@ -325,6 +347,12 @@ bool weft_coordinator_server_report(const struct weft_coordinator_server *server
                                     uint32_t *count_out, struct weft_member_report *report_out)
 {
     return weft_coordinator_report(server->coordinator, position, count_out, report_out);
+}
+
+void weft_coordinator_server_describe_stall(const struct weft_coordinator_server *server, char *out,
+                                            size_t out_bytes)
+{
+    snprintf(out, out_bytes, "%s", server->coordinator->stall.text);
 }
 
 void weft_coordinator_server_describe_active(const struct weft_coordinator_server *server, char *out,

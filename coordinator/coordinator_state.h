@@ -24,6 +24,16 @@ enum coordinator_member_state {
     MEMBER_LOST = 5,
 };
 
+/* What a member has reported about its operations (Heartbeat.progress). */
+struct coordinator_progress {
+    uint64_t operations, open_ns, usual_ns;
+    uint64_t received_ns; /* 0: no report */
+    uint32_t waits_for;   /* rank + 1; 0: unknown */
+    bool is_stalled;
+    bool has_answered;    /* since the last ask_progress */
+    char call[104];
+};
+
 struct coordinator_member {
     uint32_t member; /* index in coordinator->members */
     Weft__Control__Role role;
@@ -34,6 +44,8 @@ struct coordinator_member {
     bool has_device; /* the process has a GPU */
     bool supports_states; /* a shard that supports STATE_PULL and STATE_INIT */
     bool supports_free;  /* a shard that supports TensorFree */
+    bool supports_progress; /* it answers ask_progress */
+    struct coordinator_progress progress;
     uint64_t pid, incarnation;
     uint32_t endpoint_first, endpoint_count;
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,); NULL before Endpoints */
@@ -67,6 +79,7 @@ struct coordinator_connection {
     enum coordinator_connection_state state;
     uint64_t opened_ns, last_received_ns;
     uint8_t nonce[WEFT_NONCE_BYTES];
+    char peer[64]; /* address, for the log */
     struct coordinator_member *member; /* state CONNECTION_MEMBER only; borrowed */
 };
 
@@ -96,15 +109,24 @@ struct coordinator_tensor {
                               * freed */
 };
 
+/* An operation that takes much longer than usual (stall.c). */
+struct coordinator_stall {
+    uint64_t asked_ns; /* when all members were asked for their progress; 0: no worker is stalled */
+    uint64_t began_ns; /* of the operation */
+    char text[480];    /* which rank, link or host; "": not known yet */
+};
+
 struct weft_coordinator {
     struct weft_env *env;
     struct weft_coordinator_options options;
     char *job, *secret, *host; /* owned copies; options point at them */
+    char address[280]; /* where it listens, for the log; "": no sockets; written by the driver */
     enum coordinator_state state;
     uint64_t report_ns; /* when the missing members are logged next */
     uint64_t created_ns, job_id, transport_nonce, next_incarnation;
     uint32_t next_endpoint;
 
+    struct weft_log_limit refusals; /* any process that reaches the port can cause them */
     struct coordinator_connection **connections; /* owned, sorted by id */
     size_t connection_count, connection_capacity;
 
@@ -123,6 +145,7 @@ struct weft_coordinator {
     uint32_t join_count;      /* number of the last Join */
     uint32_t liveness_seq;    /* number of the last liveness check */
     bool liveness_is_running; /* a worker has not replied to it yet */
+    struct coordinator_stall stall;
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_capacity;
@@ -197,6 +220,14 @@ void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordina
 void coordinator_liveness_check(struct weft_coordinator *coordinator);
 /* call when the membership changes */
 void coordinator_liveness_cancel(struct weft_coordinator *coordinator);
+
+/* stall.c */
+/* A member has reported its progress. */
+void coordinator_stall_progress(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                                const Weft__Control__Progress *progress);
+void coordinator_stall_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
+/* How long the operation of a reported stall has been open; 0: no stall. */
+uint64_t coordinator_stall_ns(const struct weft_coordinator *coordinator, uint64_t now_ns);
 
 /* coordinator_status.c */
 const char *coordinator_state_name(enum coordinator_state state);

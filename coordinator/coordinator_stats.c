@@ -35,6 +35,7 @@ void weft_coordinator_stats(const struct weft_coordinator *coordinator,
         ++*state_count(role, member);
         if (member->state < MEMBER_LEFT && silence_ns > role->silence_ns) role->silence_ns = silence_ns;
     }
+    stats_out->stall_ns = coordinator_stall_ns(coordinator, now_ns);
     if (coordinator->state < COORDINATOR_RUNNING)
         stats_out->start_wait_ns = weft_elapsed_ns(coordinator->created_ns, now_ns);
     if (coordinator->state == COORDINATOR_RUNNING && coordinator->epoch != coordinator->epoch_in_force &&

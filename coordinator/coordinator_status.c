@@ -83,14 +83,15 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
         if (coordinator->endpoints[i].id - member->endpoint_first < member->endpoint_count)
             load_bytes += coordinator->endpoints[i].load_bytes;
     return json_pack(
-        "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "role",
+        "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "role",
         member->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "worker" : "shard", "index", (int)member->index,
         "state", member_state_name(member), "host", json_of_text(member->host), "pid",
         (json_int_t)member->pid, "incarnation", (json_int_t)member->incarnation, "endpoint_first",
         (json_int_t)member->endpoint_first, "endpoints", (json_int_t)member->endpoint_count, "weights_bytes",
         (json_int_t)load_bytes, "silent_ms",
         (json_int_t)(weft_elapsed_ns(member->last_received_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1)),
-        "report", json_of_report(coordinator, member));
+        "operations", (json_int_t)member->progress.operations, "open_ms",
+        (json_int_t)(member->progress.open_ns / WEFT_MS(1)), "report", json_of_report(coordinator, member));
 }
 
 static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
@@ -125,13 +126,16 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
     for (uint32_t i = 0; i < coordinator->tensor_count && i < TENSORS_MAX; i++)
         json_array_append_new(tensors, json_of_tensor(coordinator->tensors[i]));
     json_t *root = json_pack(
-        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:s, s:o}", "job",
+        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:s, s:o, s:I, s:o}", "job",
         json_of_text(coordinator->job), "state", coordinator_state_name(coordinator->state), "weft_version",
         weft_proto_release(), "wire_version", WEFT_WIRE_VERSION, "epoch", (int)coordinator->epoch_in_force,
         "workers", (int)coordinator->options.workers, "shards", (int)coordinator->options.shards, "uptime_ms",
         (json_int_t)((weft_now_ns(coordinator->env) - coordinator->created_ns) / WEFT_MS(1)), "members",
         members, "tensor_count", (json_int_t)coordinator->tensor_count, "tensors", tensors, "end_status",
-        weft_status_name(coordinator->end_status), "end_text", json_of_text(coordinator->end.text));
+        weft_status_name(coordinator->end_status), "end_text", json_of_text(coordinator->end.text),
+        "stall_ms",
+        (json_int_t)(coordinator_stall_ns(coordinator, weft_now_ns(coordinator->env)) / WEFT_MS(1)),
+        "stall_text", json_of_text(coordinator->stall.text));
     if (!root) return NULL;
     size_t bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
     char *text =

@@ -187,6 +187,7 @@ void coordinator_log_wait_reason(struct weft_coordinator *coordinator, uint64_t 
     if (coordinator->state >= COORDINATOR_RUNNING || now_ns < coordinator->report_ns) return;
     coordinator->report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
     coordinator_describe_missing(coordinator, text, sizeof text);
-    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %.100s has waited %.1f s to begin: %s",
-             coordinator->job, (double)weft_elapsed_ns(coordinator->created_ns, now_ns) / 1e9, text);
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %.100s%s has waited %.1f s to begin: %s",
+             coordinator->job, coordinator->address,
+             (double)weft_elapsed_ns(coordinator->created_ns, now_ns) / 1e9, text);
 }

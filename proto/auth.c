@@ -6,6 +6,7 @@
  * a coordinator's proof is sent back to it as a member's. The zero bytes separate ("ab", "c") from ("a",
  * "bc"): job and name are C strings. The proof authenticates the opener of a connection. It does not encrypt
  * or protect later messages. */
+#include <stdio.h>
 #include <string.h>
 
 #include "proto/proto.h"
@@ -27,6 +28,16 @@ enum weft_status weft_proof_make(const char *secret, const char *purpose,
 bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PROOF_BYTES])
 {
     return a_bytes == WEFT_PROOF_BYTES && weft_bytes_equal_constant_time(a, b, WEFT_PROOF_BYTES);
+}
+
+enum weft_status weft_http_token(const char *secret, char token_out[WEFT_HTTP_TOKEN_BYTES])
+{
+    static const char label[] = "weft http token";
+    const struct weft_bytes_view part = {label, sizeof label};
+    uint8_t mac[WEFT_HMAC_BYTES];
+    WEFT_TRY(weft_hmac_sha256(secret, strlen(secret), &part, 1, mac));
+    for (size_t i = 0; i < sizeof mac; i++) snprintf(token_out + 2 * i, 3, "%02x", mac[i]);
+    return WEFT_OK;
 }
 
 const char *weft_proto_release(void) { return WEFT_RELEASE; }

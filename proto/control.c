@@ -141,6 +141,11 @@ static bool cost_ok(const Weft__Control__LinkCost *cost)
     return ring_ok && runs_ok && calibration_ok && cost->unknown <= cost->pairs;
 }
 
+static bool progress_ok(const Weft__Control__Progress *progress)
+{
+    return !progress || (progress->waits_for <= WEFT_LIMIT_WORKERS && name_ok(progress->call, 0));
+}
+
 static bool declare_ok(const Weft__Control__Declare *declare)
 {
     if (declare->ordinal >= WEFT_LIMIT_TENSORS || !name_ok(declare->name, 1)) return false;
@@ -178,7 +183,8 @@ static bool declared_ok(const Weft__Control__Declared *declared)
 
 static bool heartbeat_ok(const Weft__Control__Heartbeat *heartbeat)
 {
-    return text_ok(heartbeat->text) && (!heartbeat->report || text_ok(heartbeat->report->open));
+    return text_ok(heartbeat->text) && progress_ok(heartbeat->progress) &&
+           (!heartbeat->report || text_ok(heartbeat->report->open));
 }
 
 static bool weight_hash_ok(const Weft__Control__WeightHash *hash)

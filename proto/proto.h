@@ -114,6 +114,11 @@ enum weft_status weft_proof_make(const char *secret, const char *purpose,
 /* constant time */
 bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PROOF_BYTES]);
 
+/* The token that HTTP clients beyond loopback send: 64 hex digits of HMAC-SHA256(secret, label). The secret
+ * cannot be computed from it. WEFT_ERR_NO_MEMORY. */
+#define WEFT_HTTP_TOKEN_BYTES (2 * WEFT_HMAC_BYTES + 1)
+enum weft_status weft_http_token(const char *secret, char token_out[WEFT_HTTP_TOKEN_BYTES]);
+
 /* Authentication of the control frames after the handshake (seal.c). One weft_seal per connection and side.
  * Order: weft_seal_challenge when the Challenge is sent or received, weft_seal_start when Hello is, then
  * append and check. Before start, append and check have no effect. A peer announces the version of the seal

@@ -75,4 +75,7 @@ bool weft_seal_check(struct weft_seal *seal, const uint8_t *frame, size_t *bytes
     return true;
 }
 
-void weft_seal_wipe(struct weft_seal *seal) { weft_wipe(seal, sizeof *seal); }
+void weft_seal_wipe(struct weft_seal *seal)
+{
+    weft_wipe(seal, sizeof *seal);
+}

@@ -123,6 +123,7 @@ struct weft_shard_engine_stats {
     uint64_t rounds_open;          /* chunks with a round that has a contribution and is not closed */
     uint64_t oldest_round_ns;      /* time since the first contribution of the oldest open round; 0: none */
     uint64_t oldest_round_missing; /* workers that have not contributed to the oldest open round */
+    uint64_t oldest_round_rank;    /* a rank that has not contributed to it, plus one; 0: none */
     uint64_t last_round_ns; /* time since the last contribution to the round that closed last; 0: none has */
     struct weft_histogram round;        /* closed rounds: from the first contribution to the close */
     struct weft_histogram spread;       /* closed rounds: from the first to the last contribution */

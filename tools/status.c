@@ -1,9 +1,13 @@
 /* status.c - `weft status HOST:PORT`: joins a coordinator as an observer, sends one query, prints tables or
  * the JSON. */
+#include <errno.h>
 #include <jansson.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "server/server.h"
 #include "tools/cli.h"
@@ -70,15 +74,46 @@ static void query_status(struct weft_env *env, const struct weft_control_client_
     while (status == WEFT_OK && !status_query->done && weft_now_ns(env) < deadline_ns)
         weft_net_step(net, 100);
     if (status == WEFT_OK && !status_query->done)
-        weft_error_set(&status_query->error, WEFT_ERR_DEADLINE, "the coordinator at %s:%u did not answer",
+        weft_error_set(&status_query->error, WEFT_ERR_DEADLINE,
+                       "the process at %s:%u accepts connections and does not answer: it is stopped, or no "
+                       "coordinator of weft",
                        given->host, given->port);
     weft_net_free(net);
     weft_control_client_free(status_query->member);
 }
 
+/* A member waits for a coordinator that starts later; a query does not. Other failures are left to the query,
+ * which names them. */
+static bool is_refused(const char *host, uint16_t port)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found = NULL;
+    char service[8];
+    bool refused = false;
+    snprintf(service, sizeof service, "%u", port);
+    if (getaddrinfo(host, service, &hints, &found) != 0) return false;
+    for (const struct addrinfo *at = found; at; at = at->ai_next) {
+        const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd < 0) continue;
+        /* on one host the answer is immediate; beyond it the query waits */
+        refused = connect(fd, at->ai_addr, at->ai_addrlen) != 0 && errno == ECONNREFUSED;
+        close(fd);
+        if (!refused) break;
+    }
+    freeaddrinfo(found);
+    return refused;
+}
+
 char *tool_target_status(const struct tool_target *target, struct weft_error *error)
 {
     struct status_query status_query = {.json = NULL};
+    const char *host = target->options.host;
+    if (is_refused(host, target->options.port)) {
+        weft_error_set(error, WEFT_ERR_UNREACHABLE,
+                       "no process listens at %s:%u (connection refused); start weftd or weft run there, or "
+                       "correct the address",
+                       host, target->options.port);
+        return NULL;
+    }
     query_status(weft_env_system(), &target->options, &status_query);
     if (!status_query.json) *error = status_query.error;
     return status_query.json;
@@ -91,17 +126,18 @@ static void print_members(const json_t *members)
     size_t i;
     json_t *member;
     char bytes[24];
-    printf("%-10s %-11s %-20s %8s %9s %12s %9s\n", "member", "state", "host", "pid", "endpoints", "weights",
-           "silent");
+    printf("%-10s %-11s %-20s %8s %9s %12s %9s %9s\n", "member", "state", "host", "pid", "endpoints",
+           "weights", "silent", "waits");
     json_array_foreach (members, i, member) {
         char name[32];
         bool worker = strcmp(tool_json_text(member, "role"), "worker") == 0;
         snprintf(name, sizeof name, "%s %lld", worker ? "rank" : "shard", tool_json_number(member, "index"));
         tool_bytes_format(tool_json_number(member, "weights_bytes"), bytes);
-        printf("%-10s %-11s %-20s %8lld %9lld %12s %7.1f s\n", name, tool_json_text(member, "state"),
+        printf("%-10s %-11s %-20s %8lld %9lld %12s %7.1f s %7.1f s\n", name, tool_json_text(member, "state"),
                tool_json_text(member, "host"), tool_json_number(member, "pid"),
                tool_json_number(member, "endpoints"), worker ? "-" : bytes,
-               (double)tool_json_number(member, "silent_ms") / 1000);
+               (double)tool_json_number(member, "silent_ms") / 1000,
+               (double)tool_json_number(member, "open_ms") / 1000);
     }
 }
 
@@ -171,6 +207,9 @@ static int print_table(const char *json)
            tool_json_number(root, "shards"), tool_json_number(root, "epoch"),
            tool_json_text(root, "weft_version"));
     if (tool_json_text(root, "end_text")[0]) printf("%s\n", tool_json_text(root, "end_text"));
+    if (tool_json_number(root, "stall_ms") > 0)
+        printf("stalled for %.1f s: %s\n", (double)tool_json_number(root, "stall_ms") / 1000,
+               tool_json_text(root, "stall_text"));
     puts("");
     print_members(json_object_get(root, "members"));
     print_exposed(json_object_get(root, "members"));
@@ -181,22 +220,40 @@ static int print_table(const char *json)
 
 /* ---- the command ---- */
 
+static int print_http_token(const char *secret_file)
+{
+    char *secret, token[WEFT_HTTP_TOKEN_BYTES];
+    if (!tool_read_secret("weft status", secret_file, NULL, &secret)) return 1;
+    if (!secret)
+        return tool_usage_error("weft status", "--http-token is made from the secret of the job: give "
+                                               "--secret-file, WEFT_SECRET or WEFT_SECRET_FILE");
+    const enum weft_status status = weft_http_token(secret, token);
+    free(secret);
+    if (status != WEFT_OK) return fprintf(stderr, "weft status: %s\n", weft_reason_text(status)), 1;
+    puts(token);
+    return 0;
+}
+
 int weft_status_main(int argc, char **argv)
 {
     struct tool_target target;
     struct weft_error error = {0};
-    bool json = false;
+    bool json = false, http_token = false;
     int first;
     tool_target_init(&target);
     const struct cli_option table[] = {
         TOOL_TARGET_OPTIONS(&target),
         {"json", 0, NULL, "the answer of the coordinator instead of the tables", CLI_FLAG(&json)},
+        {"http-token", 0, NULL,
+         "print the token for HTTP beyond loopback (Authorization: Bearer), made from the secret, and end",
+         CLI_FLAG(&http_token)},
     };
     const struct cli_command command = {"weft status", "weft status [options] [HOST:PORT]",
                                         "Members, tensors and bytes of a running job. HOST:PORT is its "
                                         "coordinator (default WEFT_COORDINATOR).\n",
                                         CLI_TABLE(table), .takes_arguments = true};
     int status = cli_parse(&command, argc, argv, &first);
+    if (status < 0 && http_token) return print_http_token(target.secret_file);
     if (status < 0) status = tool_target_resolve("weft status", &target, argc, argv, first);
     if (status >= 0) return status;
     char *answer = tool_target_status(&target, &error);

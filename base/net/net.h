@@ -1,4 +1,4 @@
-/* net.h - sockets of the control connections: framed messages and HTTP over libevent. Not for data.
+/* net.h - sockets of the control connections: framed messages over libevent (HTTP: http.h). Not for data.
  *
  * A weft_net is one libevent base with its own thread. Tests step it instead. All callbacks run on the net
  * thread, never inside the call that caused them. Before weft_net_start the creating thread is the net
@@ -42,13 +42,6 @@ struct weft_net_handler {
 /* The loopback address: "127.0.0.1", or "::1" if only that can be bound (a host without IPv4). Static text.
  * Any thread. */
 const char *weft_loopback_host(void);
-
-struct weft_net_http_reply {
-    int code;                 /* 200, 404, ... */
-    const char *content_type;
-    char *body;               /* allocated with the env; net frees it */
-    size_t body_bytes;
-};
 
 enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out);
 /* Starts the thread. */
@@ -97,11 +90,5 @@ void weft_net_close(struct weft_net_connection *connection);
 void weft_net_set_context(struct weft_net_connection *connection, void *context);
 void *weft_net_context(struct weft_net_connection *connection);
 const char *weft_net_peer_name(struct weft_net_connection *connection); /* "127.0.0.1:4711" */
-
-/* HTTP server for GET and HEAD. fn writes the reply to a path (as sent, without query) on the net thread; a
- * zeroed reply is a 404. Net thread. Statuses as weft_net_listen. */
-enum weft_status weft_net_http(struct weft_net *net, const char *host, uint16_t port,
-                               void (*fn)(void *context, const char *path, struct weft_net_http_reply *reply),
-                               void *context, uint16_t *port_out, struct weft_error *error);
 
 #endif

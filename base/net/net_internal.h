@@ -31,8 +31,7 @@ struct weft_net {
     struct weft_env *env;
     struct event_base *base;
     struct evdns_base *dns; /* created by the first connect to a name */
-    struct evhttp *http;
-    struct net_http_route *http_route; /* owned */
+    struct weft_http *http;   /* owned; NULL: no HTTP server */
 
     struct weft_list connections, listeners, timers;
 

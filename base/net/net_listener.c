@@ -3,11 +3,13 @@
  * Without free descriptors accept fails again and again for the same connection. The listener then pauses
  * instead of spinning. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <event2/listener.h>
 
+#include "base/net/log_limit.h"
 #include "base/net/net_internal.h"
 #include "base/os/fork_close.h"
 
@@ -21,7 +23,7 @@ struct weft_net_listener {
     struct weft_net_handler handler;
     void *context;
     uint32_t connections;
-    bool refusal_logged; /* a refusal was logged since the last accepted connection */
+    struct weft_log_limit refusals;
 };
 
 static void on_pause_end(evutil_socket_t fd, short what, void *argument)
@@ -41,7 +43,9 @@ void net_listener_pause(struct evconnlistener *listener)
 static void on_accept_error(struct evconnlistener *evlistener, void *argument)
 {
     struct weft_net_listener *listener = argument;
-    weft_log(listener->net->env, WEFT_LOG_WARN, "base", "cannot accept a connection: %s", strerror(errno));
+    char event[100];
+    snprintf(event, sizeof event, "cannot accept a connection: %s", strerror(errno));
+    weft_log_limited(listener->net->env, &listener->refusals, "control port", event);
     net_listener_pause(evlistener);
 }
 
@@ -50,20 +54,26 @@ static void on_accept(struct evconnlistener *evlistener, evutil_socket_t fd, str
 {
     struct weft_net_listener *listener = argument;
     if (listener->connections >= listener->handler.connections_max) {
-        if (!listener->refusal_logged)
-            weft_log(listener->net->env, WEFT_LOG_WARN, "base", "%u connections are open, more are refused",
-                     listener->connections);
-        listener->refusal_logged = true;
+        char peer[NET_NAME_BYTES], event[80];
+        net_address_name(address, peer, sizeof peer);
+        snprintf(event, sizeof event, "refused, since %u connections are open", listener->connections);
+        weft_log_limited(listener->net->env, &listener->refusals, peer, event);
         close(fd);
         return;
     }
     listener->connections++;
-    listener->refusal_logged = false;
     if (net_connection_accept(listener->net, listener, fd, address, &listener->handler, listener->context) <
         0) {
         listener->connections--;
-        weft_log(listener->net->env, WEFT_LOG_WARN, "base", "no memory for a connection; it was closed");
+        weft_log_limited(listener->net->env, &listener->refusals, "control port",
+                         "no memory for a connection; it was closed");
     }
+}
+
+static void on_flush(void *context)
+{
+    struct weft_net_listener *listener = context;
+    weft_log_limit_flush(listener->net->env, &listener->refusals);
 }
 
 void net_listener_connection_closed(struct weft_net_listener *listener)
@@ -99,6 +109,7 @@ enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_
     listener->handler = *handler;
     if (listener->handler.connections_max == 0) listener->handler.connections_max = CONNECTIONS_MAX;
     listener->context = context;
+    listener->refusals.component = "base";
     weft_list_append(&net->listeners, &listener->link);
     listener->listener = evconnlistener_new(net->base, on_accept, listener,
                                             LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
@@ -108,6 +119,10 @@ enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory to listen on %.200s", host);
     }
     evconnlistener_set_error_cb(listener->listener, on_accept_error);
+    if (weft_net_timer_periodic(net, WEFT_SECONDS(10), on_flush, listener) != WEFT_OK) {
+        net_listener_free(listener);
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory to listen on %.200s", host);
+    }
     fork_close_add(fd); /* a child that outlives this process must not hold the port */
     if (port_out) *port_out = real_port;
     if (listener_out) *listener_out = listener;

@@ -113,7 +113,7 @@ static void defer_recv(struct client_request *request, uint64_t started_ns)
 static enum weft_status complete_inline(struct client_request *request)
 {
     struct weft_session *session = request->session;
-    session->engine->requests_done++;
+    client_engine_count_request(session->engine);
     request->status = WEFT_OK;
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
     client_event_signal(session);

@@ -274,6 +274,7 @@ void client_engine_init(struct weft_session *session, struct client_engine *engi
     session->ops.fail_engine = post_fail;
     session->ops.wait_requests = client_requests_wait_all;
     session->ops.all_alive = client_engine_all_alive;
+    session->ops.progress = client_progress_sample;
     session->ops.connect = client_engine_connect;
     session->ops.report = client_report_request;
     session->ops.is_running = thread_is_started;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "client/engine/progress.h"
 #include "client/engine/query.h"
 #include "client/engine/report.h"
 #include "client/engine/suspicion.h"
@@ -99,7 +100,9 @@ struct client_engine {
     _Atomic uint32_t waiting_threads;   /* in weft_wait without a timeout */
     bool leaves_epoch;                  /* `failed` holds until the new epoch begins (elastic/shrink.c) */
     char leave_epoch_text[480];
-    uint64_t encode_ns, requests_done;
+    uint64_t encode_ns;
+    _Atomic uint64_t requests_done;     /* written by the owner of the loop */
+    struct client_progress progress;    /* net thread */
     struct weft_moved left;             /* bytes moved in memory by groups that are freed */
 
     struct {
@@ -122,6 +125,12 @@ struct client_engine {
         const struct client_engine_comm_ops *comm;
     } ops;
 };
+
+static inline void client_engine_count_request(struct client_engine *engine)
+{
+    const uint64_t done = atomic_load_explicit(&engine->requests_done, memory_order_relaxed);
+    atomic_store_explicit(&engine->requests_done, done + 1, memory_order_relaxed);
+}
 
 /* Registers the engine with the session. Before anything can fail. */
 void client_engine_init(struct weft_session *session, struct client_engine *engine);

@@ -124,7 +124,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
         tensor ? engine->ops.tensor->result(tensor, status, request->text_serial) : 0;
     if (tensor) engine->ops.tensor->release(tensor);
     if (request->stage || request->is_deferred) engine->ops.call->completed(request);
-    session->engine->requests_done++;
+    client_engine_count_request(session->engine);
     if (request->completed) request->completed(request->context, status);
     /* before DONE: the program may free the group after it */
     if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1);

@@ -26,7 +26,7 @@ static void answer(struct weft_command *command)
     client_engine_count_bytes(engine, &engine->queries.stats.sent_bytes,
                               &engine->queries.stats.received_bytes);
     engine->queries.stats.encode_ns = engine->encode_ns;
-    engine->queries.stats.requests = engine->requests_done;
+    engine->queries.stats.requests = atomic_load_explicit(&engine->requests_done, memory_order_relaxed);
     client_engine_query_answered(query);
 }
 

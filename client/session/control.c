@@ -24,6 +24,7 @@
 #include "client/session/wait.h"
 
 #define WAIT_REASON_NS WEFT_MS(500) /* for the coordinator's answer */
+#define PROGRESS_NS WEFT_SECONDS(1)
 
 struct outgoing {
     struct weft_command command;
@@ -149,14 +150,36 @@ static Weft__Control__Control heartbeat_of(struct weft_session *session, Weft__C
     return message;
 }
 
-/* answer: the number of the coordinator's liveness check. */
+/* Adds the progress of this worker's operations, once data may move. Returns whether one is stalled. */
+static bool add_progress(struct weft_session *session, Weft__Control__Progress *progress,
+                         Weft__Control__Heartbeat *heartbeat)
+{
+    if (client_control_phase(&session->control) != CLIENT_GO) return false;
+    session->ops.progress(session, progress);
+    heartbeat->progress = progress;
+    return progress->is_stalled;
+}
+
+/* answer: the number of the coordinator's liveness check; 0: a periodic heartbeat. */
 static void send_alive(struct weft_session *session, uint32_t answer)
 {
     if (!session->control.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Progress progress;
     body.answer = answer;
+    session->control.stall_is_reported = add_progress(session, &progress, &body);
     Weft__Control__Control message = heartbeat_of(session, &body);
     send_now(session, &message);
+}
+
+/* Begin and end of a stall are reported at once; otherwise nothing is sent. */
+static void check_progress(void *context)
+{
+    struct weft_session *session = context;
+    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Progress progress;
+    const bool is_stalled = add_progress(session, &progress, &body);
+    if (is_stalled != session->control.stall_is_reported) send_alive(session, 0);
 }
 
 static void check_silence(struct weft_session *session)
@@ -296,6 +319,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
+    hello.progress = true;
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (challenge->auth_required) {
         if (!settings->secret) {
@@ -357,6 +381,8 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
     const uint64_t report_ns = session->settings.report_period_ns;
     if (status == WEFT_OK && report_ns > 0)
         status = weft_net_timer_periodic(session->control.net, report_ns, send_report, session);
+    if (status == WEFT_OK)
+        status = weft_net_timer_periodic(session->control.net, PROGRESS_NS, check_progress, session);
     if (status < 0)
         client_fail(session, status, true, "no timer for heartbeats: %s", weft_reason_text(status));
 }
@@ -499,7 +525,8 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         take_abort(session, message->abort);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
-        if (message->heartbeat->ask) send_alive(session, message->heartbeat->ask);
+        if (message->heartbeat->ask || message->heartbeat->ask_progress)
+            send_alive(session, message->heartbeat->ask);
         if (message->heartbeat->answer) session->ops.all_alive(session);
         if (message->heartbeat->wait_reason) take_wait_reason(session, message->heartbeat->text);
         return false;

@@ -43,6 +43,7 @@ struct client_control {
     uint8_t nonce[WEFT_NONCE_BYTES]; /* this side's nonce, for the coordinator's proof */
     struct weft_seal seal;           /* net thread */
     struct weft_silence silence;     /* of the coordinator; net thread */
+    bool stall_is_reported;          /* the coordinator has been notified of a stall; net thread */
     char name[128], host[64];
 };
 

@@ -46,6 +46,8 @@ struct client_session_ops {
     void (*wait_requests)(struct weft_session *session);
     /* the liveness check found every rank alive. Net thread */
     void (*all_alive)(struct weft_session *session);
+    /* of the operations of this worker. Net thread */
+    void (*progress)(struct weft_session *session, Weft__Control__Progress *progress_out);
     enum weft_status (*connect)(struct weft_session *session, const Weft__Control__Member *member,
                                 struct weft_error *error);
     bool (*is_running)(const struct weft_session *session);    /* the engine's thread was started */

@@ -224,6 +224,7 @@ static void wait_for_others(struct weftd *weftd)
 
 static void release(struct weftd *weftd)
 {
+    weft_net_free(weftd->http); /* first: its pages use everything below */
     weftd_engines_stop(weftd);
     weft_net_free(weftd->net);
     weftd_commands_free(weftd);
@@ -231,6 +232,7 @@ static void release(struct weftd *weftd)
     weft_control_client_free(weftd->member);
     weft_coordinator_server_free(weftd->coordinator);
     weft_control_free(weftd->env, weftd->roster);
+    weftd_view_free(weftd);
     if (weftd->wake_fd >= 0) close(weftd->wake_fd);
 }
 

@@ -1,7 +1,8 @@
 /* weftd.h - the threads of weftd and what each owns.
  *
  *     main thread      starts everything, waits for a signal or the end, stops everything: weftd.c
- *     net thread       coordinator, control connection, HTTP; struct weftd: weftd_control.c, weftd_http.c
+ *     net thread       coordinator, control connection; struct weftd: weftd_control.c
+ *     HTTP thread      pages, from copies that the other threads publish: weftd_http.c, weftd_view.c
  *     engine threads   one transport, one loop, one shard engine each: weftd_engine.c
  *
  * Threads communicate by commands: net -> engine through the loop's mailbox, engine -> net by weft_net_post.
@@ -17,9 +18,58 @@
 
 struct weftd;
 
-/* What HTTP shows of an engine; copied by the engine thread on request. */
+/* A struct behind a sequence lock (weftd_view.c). */
+#define WEFTD_WORDS(value) (sizeof(value) / sizeof(uint64_t))
+#define WEFTD_PUBLISHED(type)                                    \
+    struct {                                                     \
+        atomic_uint sequence;                                    \
+        _Atomic uint64_t words[sizeof(type) / sizeof(uint64_t)]; \
+    }
+
+/* What HTTP shows of an engine; published by the engine thread. */
 struct weftd_engine_view {
     bool ready; /* it has a shard engine */
+    struct weft_shard_engine_stats shard;
+    struct weft_transport_stats transport;
+};
+
+_Static_assert(sizeof(struct weftd_engine_view) % sizeof(uint64_t) == 0, "published in words");
+
+/* What HTTP shows of this process and of the job; published by the net thread. */
+struct weftd_job_view {
+    bool joined, running, failing;
+    bool coordinates; /* `stats` is set */
+    uint32_t index, endpoint_first, engines;
+    struct weft_coordinator_stats stats;
+    char end_text[512], stall_text[480];
+};
+_Static_assert(sizeof(struct weftd_job_view) % sizeof(uint64_t) == 0, "published in words");
+
+/* The coordinator's status as text, made by the net thread on request of the HTTP thread. */
+struct weftd_status_text {
+    struct weft_command command;
+    pthread_mutex_t lock; /* guards the fields below */
+    pthread_cond_t answered;
+    bool is_requested;
+    char *json; /* owned; the last one; NULL: none, or no memory */
+    uint64_t made_ns;
+};
+
+/* The newest reports of the workers, where the coordinator runs; copied by the net thread. */
+struct weftd_worker_view {
+    uint32_t rank;
+    uint64_t age_ns;
+    Weft__Control__Report figures; /* without its text */
+};
+struct weftd_workers_view {
+    pthread_mutex_t lock;              /* guards the fields below; the net thread does not wait for it */
+    struct weftd_worker_view *workers; /* (count,) owned */
+    uint32_t count, capacity;
+};
+
+/* Figures for the coordinator (weftd_report.c); written by the engine thread while the command runs. */
+struct weftd_figures {
+    struct weft_command command;
     struct weft_shard_engine_stats shard;
     struct weft_transport_stats transport;
 };
@@ -44,29 +94,34 @@ struct weftd_engine {
 
     struct weft_command fail_command; /* posted at most once */
 
-    /* statistics: requested by the net thread, copied by the engine thread; guarded by view_lock */
-    pthread_mutex_t view_lock;
-    pthread_cond_t view_changed;
-    struct weft_command view_command;
-    bool view_requested;
-    struct weftd_engine_view view;
+    struct weftd_figures figures;
+    struct weft_timer publish_timer; /* fn NULL: nothing is published */
+    WEFTD_PUBLISHED(struct weftd_engine_view) published;
+    struct weftd_engine_view seen; /* HTTP thread: its last copy */
 };
 
 struct weftd {
     struct weft_env *env;
     struct weftd_options options;
     struct weft_net *net;
+    struct weft_net *http;                       /* of the HTTP thread; NULL: no HTTP */
     struct weft_coordinator_server *coordinator; /* NULL: in another process */
     struct weft_control_client *member;
     uint64_t started_ns;
     int wake_fd; /* eventfd: the net thread wakes the main thread */
+
+    WEFTD_PUBLISHED(struct weftd_job_view) published;
+    struct weftd_job_view seen; /* HTTP thread: its last copy */
+    struct weftd_status_text status;
+    struct weftd_workers_view workers;
 
     /* net thread only */
     Weft__Control__Welcome welcome; /* without the proof */
     Weft__Control__Control *roster; /* owned; engines read it */
     struct weftd_engine *engines;   /* (options.engines,) */
     struct weft_list requests; /* struct weftd_command.link: commands without a reply */
-    uint32_t engines_waited_for;
+    uint32_t engines_waited_for, figures_pending; /* engines that have not answered */
+    bool progress_is_due, report_is_due;          /* to be sent after the last answer */
     bool joined, running, failing;
     bool member_done;      /* the control connection has closed */
     bool coordinator_done; /* the embedded job has ended; true if the coordinator is elsewhere */
@@ -103,10 +158,6 @@ void weftd_engines_free(struct weftd *weftd);
 void weftd_engine_post_connect(struct weftd_engine *engine); /* reply: weftd_engine_replied */
 /* fails the engine with weftd->fail_error; no reply */
 void weftd_engine_post_failure(struct weftd_engine *engine);
-void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out);
-/* The same in two parts, neither of which waits: request a copy; read the last one. */
-void weftd_engine_request_view(struct weftd_engine *engine);
-void weftd_engine_last_view(struct weftd_engine *engine, struct weftd_engine_view *view_out);
 /* weftd_control.c: an engine has replied to open or connect; result in engine->error. */
 void weftd_engine_replied(struct weft_command *command);
 
@@ -131,10 +182,28 @@ void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left);
 void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined);
 void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shrunk);
 
-/* weftd_report.c; net thread, once: sends the figures of this shard to the coordinator periodically */
+/* weftd_report.c; net thread. Once: sends the figures of this shard to the coordinator periodically */
 enum weft_status weftd_report_start(struct weftd *weftd);
 
-/* weftd_http.c; net thread */
+/* weftd_view.c */
+enum weft_status weftd_view_begin(struct weftd *weftd);    /* net thread, before it starts */
+void weftd_view_begin_engine(struct weftd_engine *engine); /* engine thread, before its loop runs */
+void weftd_view_end_engine(struct weftd_engine *engine);   /* engine thread, after its loop */
+/* HTTP thread: newest copies. Never wait for the other threads. */
+void weftd_view_job(struct weftd *weftd, struct weftd_job_view *view_out);
+void weftd_view_engine(struct weftd_engine *engine, struct weftd_engine_view *view_out);
+/* HTTP thread: the coordinator's status, allocated with the env. Waits at most 1 s for the net thread. NULL:
+ * no answer, or no memory. */
+char *weftd_view_status_json(struct weftd *weftd);
+/* HTTP thread: the reports of the workers, borrowed until weftd_view_unlock_workers. */
+const struct weftd_worker_view *weftd_view_lock_workers(struct weftd *weftd, uint32_t *count_out);
+void weftd_view_unlock_workers(struct weftd *weftd);
+void weftd_view_free(struct weftd *weftd); /* after both threads */
+
+/* weftd_report.c; net thread: the coordinator asks for the progress of the rounds */
+void weftd_progress_asked(struct weftd *weftd);
+
+/* weftd_http.c; before the net thread starts */
 enum weft_status weftd_http_start(struct weftd *weftd, uint16_t *port_out, struct weft_error *error);
 
 #endif

@@ -377,7 +377,9 @@ static void on_message(void *context, const Weft__Control__Control *message)
         weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text);
         break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED: (void)weft_control_client_leave(weftd->member, ""); break;
-    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: break;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+        if (message->heartbeat->ask_progress) weftd_progress_asked(weftd);
+        break;
     default:
         weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator sent message %d, which no shard expects",
                    (int)message->body_case);

@@ -8,13 +8,11 @@
  * While the loop runs, other threads reach the engine only by commands. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/os/cpu_cache.h"
 #include "server/daemon/weftd.h"
 
 #define DRAIN_NS WEFT_SECONDS(1)
-#define VIEW_WAIT_NS WEFT_MS(200)
 #define UNREAD_BYTES_MAX ((size_t)512 << 10)
 
 /* ---- engine thread ---- */
@@ -167,19 +165,6 @@ static void on_fail(struct weft_command *command)
                                weftd->fail_error.text);
 }
 
-static void on_view(struct weft_command *command)
-{
-    struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, view_command);
-    struct weftd_engine_view view = {.ready = engine->shard != NULL};
-    if (engine->shard) weft_shard_engine_stats(engine->shard, &view.shard);
-    if (engine->transport) weft_transport_stats(engine->transport, &view.transport);
-    pthread_mutex_lock(&engine->view_lock);
-    engine->view = view;
-    engine->view_requested = false;
-    pthread_cond_signal(&engine->view_changed);
-    pthread_mutex_unlock(&engine->view_lock);
-}
-
 static void drain(struct weftd_engine *engine)
 {
     struct weft_env *env = engine->weftd->env;
@@ -204,7 +189,9 @@ static void *engine_main(void *argument)
 {
     struct weftd_engine *engine = argument;
     reply_status(engine, open_transport(engine));
+    weftd_view_begin_engine(engine);
     weft_loop_run(engine->loop);
+    weftd_view_end_engine(engine);
     drain(engine);
     return NULL;
 }
@@ -223,60 +210,15 @@ void weftd_engine_post_failure(struct weftd_engine *engine)
     weft_loop_post(engine->loop, &engine->fail_command);
 }
 
-/* view_lock is held. */
-static void request_view(struct weftd_engine *engine)
-{
-    if (engine->view_requested) return;
-    engine->view_requested = true;
-    engine->view_command.fn = on_view;
-    weft_loop_post(engine->loop, &engine->view_command);
-}
-
-void weftd_engine_request_view(struct weftd_engine *engine)
-{
-    pthread_mutex_lock(&engine->view_lock);
-    request_view(engine);
-    pthread_mutex_unlock(&engine->view_lock);
-}
-
-void weftd_engine_last_view(struct weftd_engine *engine, struct weftd_engine_view *view_out)
-{
-    pthread_mutex_lock(&engine->view_lock);
-    *view_out = engine->view;
-    pthread_mutex_unlock(&engine->view_lock);
-}
-
-/* Waits for at most VIEW_WAIT_NS until the engine has copied its statistics. A busy engine's last copy is
- * returned afterwards. */
-void weftd_engine_view(struct weftd_engine *engine, struct weftd_engine_view *view_out)
-{
-    /* system env: CLOCK_MONOTONIC */
-    uint64_t until_ns = weft_now_ns(engine->weftd->env) + VIEW_WAIT_NS;
-    struct timespec until = {(time_t)(until_ns / WEFT_SECONDS(1)), (long)(until_ns % WEFT_SECONDS(1))};
-    pthread_mutex_lock(&engine->view_lock);
-    request_view(engine);
-    while (engine->view_requested &&
-           pthread_cond_timedwait(&engine->view_changed, &engine->view_lock, &until) == 0) {
-    }
-    *view_out = engine->view;
-    pthread_mutex_unlock(&engine->view_lock);
-}
-
 static enum weft_status engine_start(struct weftd *weftd, struct weftd_engine *engine, uint32_t index)
 {
     struct weft_loop_options options;
-    pthread_condattr_t monotonic;
     engine->weftd = weftd;
     engine->index = index;
     weft_loop_options_init(&options);
     WEFT_TRY(weft_loop_create(weftd->env, &options, &engine->loop));
     WEFT_TRY(weft_event_ring_create(
         weftd->env, (uint32_t)weft_config_u64(weftd->options.config, "events.capacity"), &engine->events));
-    pthread_mutex_init(&engine->view_lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&engine->view_changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     if (weftd->env->virtual_time) {
         reply_status(engine, open_transport(engine));
         engine->thread_started = weftd->env->virtual_time->run(weftd->env, engine->loop) == WEFT_OK;

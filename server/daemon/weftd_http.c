@@ -1,5 +1,13 @@
-/* weftd_http.c - HTTP pages of weftd: /metrics (weftd_metrics.c), /healthz, /status (JSON). Net thread, GET
- * only. */
+/* weftd_http.c - HTTP pages of weftd, on a thread of its own: /metrics (weftd_metrics.c), /status (JSON) and
+ * the probes.
+ *
+ *     /livez     the process works                        503: it ends
+ *     /startupz  it has joined and its engines are open   503: it has not
+ *     /readyz    the job runs and is not stalled          503: it does not
+ *     /healthz   all of it in words; 503 only if the process ends
+ *
+ * Beyond loopback a page needs the job's token. Probes are public, since a kubelet has no token; without it
+ * they are one word, without names and reasons. */
 #include <jansson.h>
 #include <string.h>
 
@@ -7,12 +15,12 @@
 
 /* ---- /status ---- */
 
-static json_t *json_of_engine(struct weftd *weftd, uint32_t index)
+static json_t *json_of_engine(struct weftd *weftd, const struct weftd_job_view *job, uint32_t index)
 {
     struct weftd_engine_view view;
-    weftd_engine_view(&weftd->engines[index], &view);
+    weftd_view_engine(&weftd->engines[index], &view);
     return json_pack("{s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "endpoint",
-                     (json_int_t)(weftd->welcome.endpoint_first + index), "ready", (int)view.ready, "chunks",
+                     (json_int_t)(job->endpoint_first + index), "ready", (int)view.ready, "chunks",
                      (json_int_t)view.shard.chunks, "weights_bytes", (json_int_t)view.shard.weights_bytes,
                      "receive_bytes_used", (json_int_t)view.shard.receive_bytes_used, "rounds_closed",
                      (json_int_t)view.shard.rounds_closed, "pushes", (json_int_t)view.shard.pushes,
@@ -20,42 +28,90 @@ static json_t *json_of_engine(struct weftd *weftd, uint32_t index)
                      (json_int_t)view.transport.sent_bytes);
 }
 
-static const char *state_name(const struct weftd *weftd)
+static const char *state_name(const struct weftd_job_view *job)
 {
-    return weftd->failing ? "failed" : weftd->running ? "running" : weftd->joined ? "connecting" : "joining";
+    return job->failing ? "failed" : job->running ? "running" : job->joined ? "connecting" : "joining";
 }
 
 static void write_status(struct weftd *weftd, struct weftd_page *page)
 {
+    const struct weftd_job_view *job = page->job;
     json_t *engines = json_array(), *coordinator = NULL;
-    for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
-        json_array_append_new(engines, json_of_engine(weftd, i));
-    if (weftd->coordinator) {
-        char *text = weft_coordinator_server_status_json(weftd->coordinator);
+    for (uint32_t i = 0; i < job->engines; i++) json_array_append_new(engines, json_of_engine(weftd, job, i));
+    if (job->coordinates) {
+        char *text = weftd_view_status_json(weftd);
+        page->failed = text == NULL;
         coordinator = text ? json_loads(text, 0, NULL) : NULL;
         weft_free_bytes(weftd->env, text);
     }
-    json_t *root = json_pack("{s:s, s:I, s:s, s:s, s:o, s:o}", "role", "shard", "index",
-                             (json_int_t)weftd->welcome.index, "state", state_name(weftd), "weft_version",
-                             weft_proto_release(), "engines", engines, "coordinator",
-                             coordinator ? coordinator : json_null());
+    json_t *root =
+        json_pack("{s:s, s:I, s:s, s:s, s:o, s:o}", "role", "shard", "index", (json_int_t)job->index, "state",
+                  state_name(job), "weft_version", weft_proto_release(), "engines", engines, "coordinator",
+                  coordinator ? coordinator : json_null());
     weftd_page_json(page, root);
     weftd_page_print(page, "\n");
     json_decref(root);
 }
 
-/* ---- requests ---- */
+/* ---- probes ---- */
+
+static bool is_ready(const struct weftd_job_view *job)
+{
+    return job->running && !job->failing && job->stats.stall_ns == 0;
+}
 
 static void write_health(struct weftd *weftd, struct weftd_page *page)
 {
-    if (weftd->failing) weftd_page_print(page, "failing: %s\n", weftd->end.text);
-    else weftd_page_print(page, "ok %s\n", state_name(weftd));
+    if (page->job->failing) weftd_page_print(page, "failing: %s\n", page->job->end_text);
+    else if (page->job->stats.stall_ns > 0)
+        weftd_page_print(page, "stalled for %.1f s: %s\n", (double)page->job->stats.stall_ns / 1e9,
+                         page->job->stall_text);
+    else weftd_page_print(page, "ok %s\n", state_name(page->job));
 }
 
-static void on_request(void *context, const char *path, struct weft_net_http_reply *reply)
+enum probe { PROBE_LIVE, PROBE_STARTED, PROBE_READY, PROBE_HEALTH, PROBE_NONE };
+
+static enum probe probe_of(const char *path)
+{
+    static const char *const paths[] = {"/livez", "/startupz", "/readyz", "/healthz"};
+    for (int i = 0; i < PROBE_NONE; i++)
+        if (strcmp(path, paths[i]) == 0) return (enum probe)i;
+    return PROBE_NONE;
+}
+
+static bool probe_is_good(enum probe probe, const struct weftd_job_view *job)
+{
+    switch (probe) {
+    case PROBE_STARTED: return job->engines > 0 && !job->failing;
+    case PROBE_READY: return is_ready(job);
+    default: return !job->failing;
+    }
+}
+
+static void write_word(struct weftd *weftd, struct weftd_page *page)
+{
+    weftd_page_print(page, "ok\n");
+}
+
+static void write_bad_word(struct weftd *weftd, struct weftd_page *page)
+{
+    weftd_page_print(page, "not ok\n");
+}
+
+/* ---- requests ---- */
+
+static bool is_public(const char *path)
+{
+    return probe_of(path) != PROBE_NONE;
+}
+
+static void on_request(void *context, const char *path, bool is_trusted, struct weft_http_reply *reply)
 {
     struct weftd *weftd = context;
+    struct weftd_job_view job;
+    const enum probe probe = probe_of(path);
     void (*write_page)(struct weftd *, struct weftd_page *) = NULL;
+    weftd_view_job(weftd, &job);
     reply->code = 200;
     reply->content_type = "text/plain; charset=utf-8";
     if (strcmp(path, "/metrics") == 0) {
@@ -64,15 +120,16 @@ static void on_request(void *context, const char *path, struct weft_net_http_rep
     } else if (strcmp(path, "/status") == 0) {
         write_page = write_status;
         reply->content_type = "application/json";
-    } else if (strcmp(path, "/healthz") == 0) {
-        write_page = write_health;
-        reply->code = weftd->failing ? 503 : 200;
+    } else if (probe != PROBE_NONE) {
+        const bool is_good = probe_is_good(probe, &job);
+        write_page = is_trusted ? write_health : is_good ? write_word : write_bad_word;
+        reply->code = is_good ? 200 : 503;
     }
     if (!write_page) {
         reply->code = 404;
         return;
     }
-    struct weftd_page page = {.env = weftd->env};
+    struct weftd_page page = {.env = weftd->env, .job = &job};
     write_page(weftd, &page);
     if (page.failed || page.bytes == 0) {
         weft_free_bytes(weftd->env, page.text);
@@ -83,9 +140,31 @@ static void on_request(void *context, const char *path, struct weft_net_http_rep
     reply->body_bytes = page.bytes;
 }
 
+/* ---- life ---- */
+
 enum weft_status weftd_http_start(struct weftd *weftd, uint16_t *port_out, struct weft_error *error)
 {
+    struct weft_http_options options;
+    char token[WEFT_HTTP_TOKEN_BYTES];
     WEFT_TRY(weft_listen_check(weftd->options.listen, weftd->options.secret, error));
-    return weft_net_http(weftd->net, weftd->options.listen, (uint16_t)weftd->options.http_port, on_request,
-                         weftd, port_out, error);
+    weft_http_options_init(&options);
+    options.host = weftd->options.listen;
+    options.port = (uint16_t)weftd->options.http_port;
+    options.is_public = is_public;
+    options.answer = on_request;
+    options.context = weftd;
+    enum weft_status status = WEFT_OK;
+    /* Without a secret only loopback passes the check. */
+    if (weft_listen_check(options.host, NULL, NULL) != WEFT_OK) {
+        status = weft_http_token(weftd->options.secret, token);
+        options.token = token;
+    }
+    if (status == WEFT_OK) status = weft_net_create(weftd->env, &weftd->http);
+    if (status == WEFT_OK) status = weftd_view_begin(weftd);
+    if (status == WEFT_OK) status = weft_http_start(weftd->http, &options, port_out, error);
+    weft_wipe(token, sizeof token);
+    if (status == WEFT_OK) status = weft_net_start(weftd->http);
+    if (status != WEFT_OK)
+        return weft_error_set(error, status, "cannot serve HTTP: %s", weft_reason_text(status));
+    return WEFT_OK;
 }

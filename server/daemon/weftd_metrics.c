@@ -6,8 +6,7 @@
  *     shard     every engine: memory, rounds, age of the oldest open round, messages, histograms of times
  *
  * Names end in their unit, counters in _total. The label of the job is weft_job, since Prometheus sets a
- * label `job` of its own. The engine thread copies its statistics on request (weftd_engine_view), so a
- * scrape costs the data path one command and no lock. */
+ * label `job` of its own. Every figure is a published copy (weftd_view.c): a scrape waits for no thread. */
 #include <stdio.h>
 #include <string.h>
 
@@ -90,6 +89,8 @@ static const struct metric job_metrics[] = {
      "Time that the job has waited for its members; 0 once it has begun.", JOB_NS(start_wait_ns)},
     {"weft_job_agreement_age_seconds", "gauge",
      "Age of the open agreement on a membership; 0 if none is open.", JOB_NS(agreement_ns)},
+    {"weft_job_stall_seconds", "gauge",
+     "How long an operation has been open that takes much longer than usual; 0 if none.", JOB_NS(stall_ns)},
 };
 
 #define REPORT(field) offsetof(Weft__Control__Report, field), 0
@@ -165,7 +166,7 @@ static void write_process(struct weftd *weftd, struct weftd_page *page)
     weftd_page_print(page, "weft_build_info{version=\"%s\",wire_version=\"%d\"} 1\n", weft_proto_release(),
                      WEFT_WIRE_VERSION);
     write_head(page, "weft_up", "gauge", "1 while the job runs.");
-    weftd_page_print(page, "weft_up %d\n", weftd->running && !weftd->failing);
+    weftd_page_print(page, "weft_up %d\n", page->job->running && !page->job->failing);
     write_head(page, "weft_uptime_seconds", "gauge", "Time since this process started.");
     weftd_page_print(page, "weft_uptime_seconds %.3f\n",
                      (double)(weft_now_ns(weftd->env) - weftd->started_ns) / 1e9);
@@ -211,58 +212,42 @@ static void write_members(const struct weftd *weftd, const struct weft_coordinat
     }
 }
 
-static void write_worker_metric(const struct weftd *weftd, const struct metric *metric,
-                                struct weftd_page *page)
-{
-    struct weft_member_report report;
-    uint32_t count = 1;
-    write_head(page, metric->name, metric->kind, metric->help);
-    for (uint32_t i = 0; i < count; i++) {
-        if (!weft_coordinator_server_report(weftd->coordinator, i, &count, &report) ||
-            report.role != WEFT__CONTROL__ROLE__ROLE_WORKER)
-            continue;
-        write_name(page, weftd, metric->name);
-        weftd_page_print(page, ",rank=\"%u\"", report.index);
-        write_value(page, metric, report.figures);
-    }
-}
-
-static void write_report_ages(const struct weftd *weftd, struct weftd_page *page)
-{
-    struct weft_member_report report;
-    uint32_t count = 1;
-    write_head(page, "weft_worker_report_age_seconds", "gauge", "Time since the newest report of the rank.");
-    for (uint32_t i = 0; i < count; i++) {
-        if (!weft_coordinator_server_report(weftd->coordinator, i, &count, &report) ||
-            report.role != WEFT__CONTROL__ROLE__ROLE_WORKER)
-            continue;
-        write_name(page, weftd, "weft_worker_report_age_seconds");
-        weftd_page_print(page, ",rank=\"%u\"} %.3f\n", report.index, (double)report.age_ns * NS);
-    }
-}
-
 /* The reports of the workers, one series per rank. */
-static void write_workers(const struct weftd *weftd, struct weftd_page *page)
+static void write_worker_series(const struct weftd *weftd, const struct weftd_worker_view *workers,
+                                uint32_t count, struct weftd_page *page)
 {
-    struct weft_member_report report;
     uint64_t steps = 0;
-    uint32_t count = 1;
     for (uint32_t i = 0; i < count; i++)
-        if (weft_coordinator_server_report(weftd->coordinator, i, &count, &report) &&
-            report.figures->steps > steps)
-            steps = report.figures->steps;
+        if (workers[i].figures.steps > steps) steps = workers[i].figures.steps;
     write_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
     write_name(page, weftd, "weft_job_step");
     weftd_page_print(page, "} %llu\n", (unsigned long long)steps);
-    for (size_t m = 0; m < COUNT(worker_metrics); m++)
-        write_worker_metric(weftd, &worker_metrics[m], page);
-    write_report_ages(weftd, page);
+    for (size_t m = 0; m < COUNT(worker_metrics); m++) {
+        write_head(page, worker_metrics[m].name, worker_metrics[m].kind, worker_metrics[m].help);
+        for (uint32_t i = 0; i < count; i++) {
+            write_name(page, weftd, worker_metrics[m].name);
+            weftd_page_print(page, ",rank=\"%u\"", workers[i].rank);
+            write_value(page, &worker_metrics[m], &workers[i].figures);
+        }
+    }
+    write_head(page, "weft_worker_report_age_seconds", "gauge", "Time since the newest report of the rank.");
+    for (uint32_t i = 0; i < count; i++) {
+        write_name(page, weftd, "weft_worker_report_age_seconds");
+        weftd_page_print(page, ",rank=\"%u\"} %.3f\n", workers[i].rank, (double)workers[i].age_ns * NS);
+    }
 }
 
-static void write_job(const struct weftd *weftd, struct weftd_page *page)
+static void write_workers(struct weftd *weftd, struct weftd_page *page)
 {
-    struct weft_coordinator_stats stats;
-    weft_coordinator_server_stats(weftd->coordinator, &stats);
+    uint32_t count;
+    const struct weftd_worker_view *workers = weftd_view_lock_workers(weftd, &count);
+    write_worker_series(weftd, workers, count, page);
+    weftd_view_unlock_workers(weftd);
+}
+
+static void write_job(struct weftd *weftd, struct weftd_page *page)
+{
+    const struct weft_coordinator_stats stats = page->job->stats;
     write_head(page, "weft_job_state", "gauge", "1 for the state of the job, 0 for every other state.");
     for (size_t i = 0; i < WEFT_COORDINATOR_STATES; i++) {
         const char *state = weft_coordinator_states[i];
@@ -320,14 +305,14 @@ static void write_engine_histograms(const struct weftd *weftd, const struct weft
 
 static void write_engines(struct weftd *weftd, struct weftd_page *page)
 {
-    uint32_t engines = weftd->engines ? weftd->options.engines : 0;
+    const uint32_t engines = page->job->engines;
     struct weftd_engine_view views[WEFT_LIMIT_ENGINES];
-    for (uint32_t i = 0; i < engines; i++) weftd_engine_view(&weftd->engines[i], &views[i]);
+    for (uint32_t i = 0; i < engines; i++) weftd_view_engine(&weftd->engines[i], &views[i]);
     for (size_t m = 0; m < COUNT(engine_metrics); m++) {
         write_head(page, engine_metrics[m].name, engine_metrics[m].kind, engine_metrics[m].help);
         for (uint32_t i = 0; i < engines; i++) {
             write_name(page, weftd, engine_metrics[m].name);
-            weftd_page_print(page, ",shard=\"%u\",engine=\"%u\"", weftd->welcome.index, i);
+            weftd_page_print(page, ",shard=\"%u\",engine=\"%u\"", page->job->index, i);
             write_value(page, &engine_metrics[m], &views[i]);
         }
     }
@@ -337,6 +322,6 @@ static void write_engines(struct weftd *weftd, struct weftd_page *page)
 void weftd_metrics_write(struct weftd *weftd, struct weftd_page *page)
 {
     write_process(weftd, page);
-    if (weftd->coordinator) write_job(weftd, page);
+    if (page->job->coordinates) write_job(weftd, page);
     write_engines(weftd, page);
 }

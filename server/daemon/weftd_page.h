@@ -1,4 +1,4 @@
-/* weftd_page.h - the text of an HTTP page, and the sources of /metrics. Net thread. */
+/* weftd_page.h - the text of an HTTP page, and the sources of /metrics. HTTP thread. */
 #ifndef WEFT_SERVER_DAEMON_WEFTD_PAGE_H
 #define WEFT_SERVER_DAEMON_WEFTD_PAGE_H
 
@@ -8,6 +8,7 @@
 
 struct weftd_page {
     struct weft_env *env;
+    const struct weftd_job_view *job; /* borrowed; for all figures of one page */
     char *text; /* owned; moves to the reply */
     size_t bytes, capacity;
     bool failed; /* no memory; the reply is 503 */

@@ -1,51 +1,100 @@
-/* weftd_report.c - the figures of this shard for the coordinator, with a heartbeat. Net thread.
+/* weftd_report.c - what this shard sends to the coordinator about its engines, with a heartbeat.
  *
- *     every PERIOD_NS: request a copy of each engine's statistics -> COPY_NS later: send the sum
+ *     report     every PERIOD_NS: counters, for /metrics and the status
+ *     progress   on ask_progress: closed rounds, age of the oldest open round, a rank that has not contributed
  *
- * The net thread does not wait: of a busy engine the report has an earlier copy. */
+ *     net: command to each engine -> engine: figures -> net: after the last one, what is due
+ *
+ * The net thread does not wait. An engine that does not answer keeps the shard from answering, and the
+ * coordinator names it. What becomes due meanwhile is sent with the same answer. */
 #include "server/daemon/weftd.h"
 
 #define PERIOD_NS WEFT_SECONDS(5)
-#define COPY_NS WEFT_MS(50) /* for the engines to copy their statistics */
 
-static void add_engine(const struct weftd_engine_view *view, Weft__Control__Report *report)
+static void fill_progress(const struct weftd *weftd, Weft__Control__Progress *progress)
 {
-    report->sent_bytes += view->transport.sent_bytes;
-    report->received_bytes += view->transport.received_bytes;
-    report->rounds += view->shard.rounds_closed;
-    report->rounds_open += view->shard.rounds_open;
-    if (view->shard.oldest_round_ns <= report->round_ns) return;
-    report->round_ns = view->shard.oldest_round_ns;
-    report->missing = view->shard.oldest_round_missing;
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        const struct weft_shard_engine_stats *stats = &weftd->engines[i].figures.shard;
+        progress->operations += stats->rounds_closed;
+        if (stats->oldest_round_ns <= progress->open_ns) continue;
+        progress->open_ns = stats->oldest_round_ns;
+        progress->waits_for = (uint32_t)stats->oldest_round_rank;
+    }
 }
 
-static void send_report(void *context)
+static void fill_report(const struct weftd *weftd, Weft__Control__Report *report)
 {
-    struct weftd *weftd = context;
-    struct weftd_engine_view view;
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        const struct weftd_figures *figures = &weftd->engines[i].figures;
+        report->sent_bytes += figures->transport.sent_bytes;
+        report->received_bytes += figures->transport.received_bytes;
+        report->rounds += figures->shard.rounds_closed;
+        report->rounds_open += figures->shard.rounds_open;
+        if (figures->shard.oldest_round_ns <= report->round_ns) continue;
+        report->round_ns = figures->shard.oldest_round_ns;
+        report->missing = figures->shard.oldest_round_missing;
+    }
+}
+
+static void send_due(struct weftd *weftd)
+{
+    Weft__Control__Progress progress = WEFT__CONTROL__PROGRESS__INIT;
     Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    if (weftd->failing || weftd->member_done) return;
-    for (uint32_t i = 0; i < weftd->options.engines; i++) {
-        weftd_engine_last_view(&weftd->engines[i], &view);
-        add_engine(&view, &report);
-    }
+    fill_progress(weftd, &progress);
+    fill_report(weftd, &report);
     heartbeat.time_ns = weft_now_ns(weftd->env);
-    heartbeat.report = &report;
+    if (weftd->progress_is_due) heartbeat.progress = &progress;
+    if (weftd->report_is_due) heartbeat.report = &report;
+    weftd->progress_is_due = weftd->report_is_due = false;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &heartbeat;
-    /* a closed connection is reported by `closed` */
-    (void)weft_control_client_send(weftd->member, &message);
+    (void)weft_control_client_send(weftd->member, &message); /* `closed` reports a lost connection */
+}
+
+static void on_replied(struct weft_command *command)
+{
+    struct weftd_figures *figures = weft_container_of(command, struct weftd_figures, command);
+    struct weftd *weftd = weft_container_of(figures, struct weftd_engine, figures)->weftd;
+    if (--weftd->figures_pending == 0 && !weftd->failing && !weftd->member_done) send_due(weftd);
+}
+
+static void on_ask(struct weft_command *command)
+{
+    struct weftd_figures *figures = weft_container_of(command, struct weftd_figures, command);
+    struct weftd_engine *engine = weft_container_of(figures, struct weftd_engine, figures);
+    figures->shard = (struct weft_shard_engine_stats){0};
+    figures->transport = (struct weft_transport_stats){0};
+    if (engine->shard) weft_shard_engine_stats(engine->shard, &figures->shard);
+    if (engine->transport) weft_transport_stats(engine->transport, &figures->transport);
+    figures->command.fn = on_replied;
+    weft_net_post(engine->weftd->net, &figures->command);
+}
+
+static void ask_engines(struct weftd *weftd)
+{
+    if (weftd->figures_pending > 0) return;
+    weftd->figures_pending = weftd->options.engines;
+    for (uint32_t i = 0; i < weftd->options.engines; i++) {
+        weftd->engines[i].figures.command.fn = on_ask;
+        weft_loop_post(weftd->engines[i].loop, &weftd->engines[i].figures.command);
+    }
+}
+
+void weftd_progress_asked(struct weftd *weftd)
+{
+    if (!weftd->engines || weftd->failing) return;
+    weftd->progress_is_due = true;
+    ask_engines(weftd);
 }
 
 static void begin_report(void *context)
 {
     struct weftd *weftd = context;
     if (!weftd->running || weftd->failing || weftd->member_done || !weftd->engines) return;
-    for (uint32_t i = 0; i < weftd->options.engines; i++) weftd_engine_request_view(&weftd->engines[i]);
-    /* without memory this report is left out */
-    (void)weft_net_timer_once(weftd->net, COPY_NS, send_report, weftd);
+    weftd->report_is_due = true;
+    ask_engines(weftd);
 }
 
 enum weft_status weftd_report_start(struct weftd *weftd)

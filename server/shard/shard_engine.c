@@ -374,4 +374,7 @@ void weft_shard_engine_stats(const struct weft_shard_engine *engine,
     const struct shard_chunk *oldest = weft_list_first(&engine->rounds, struct shard_chunk, round_link);
     stats_out->oldest_round_ns = weft_elapsed_ns(oldest->opened_ns, weft_now_ns(engine->env));
     stats_out->oldest_round_missing = engine->workers - oldest->arrived;
+    for (uint32_t worker = engine->workers; worker-- > 0;)
+        if (oldest->contributions[worker].state == SHARD_CONTRIBUTION_NONE)
+            stats_out->oldest_round_rank = worker + 1;
 }

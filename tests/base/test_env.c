@@ -125,15 +125,23 @@ static void nothing(void *context)
 {
 }
 
+static void answer_nothing(void *context, const char *path, bool is_trusted, struct weft_http_reply *reply)
+{
+}
+
 static enum weft_status make_net(struct weft_env *env, void *context)
 {
     struct weft_net *net;
     struct weft_net_handler handler = {0};
+    struct weft_http_options http;
     uint16_t port;
+    weft_http_options_init(&http);
+    http.answer = answer_nothing;
+    http.token = "token";
     WEFT_TRY(weft_net_create(env, &net));
     enum weft_status status = weft_net_timer_periodic(net, WEFT_SECONDS(1), nothing, NULL);
     if (status == WEFT_OK) status = weft_net_listen(net, "127.0.0.1", 0, &handler, NULL, &port, NULL, NULL);
-    if (status == WEFT_OK) status = weft_net_http(net, "127.0.0.1", 0, NULL, NULL, NULL, NULL);
+    if (status == WEFT_OK) status = weft_http_start(net, &http, NULL, NULL);
     if (status == WEFT_OK)
         status = weft_net_connect(net, "127.0.0.1", port, &handler, NULL, weft_now_ns(env) + WEFT_SECONDS(60),
                                   NULL);

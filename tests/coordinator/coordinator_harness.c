@@ -183,6 +183,7 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     hello.pid = 40 + id;
     hello.endpoints = given->endpoints;
     hello.seals = given->has_no_seal ? 0 : WEFT_SEAL_VERSION;
+    hello.progress = true;
     hello.frees = given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     if (given->secret) {

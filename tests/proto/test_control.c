@@ -29,6 +29,7 @@ struct samples {
     Weft__Control__DeclaredOk declared_ok;
     Weft__Control__Heartbeat heartbeat;
     Weft__Control__Report report;
+    Weft__Control__Progress progress;
     Weft__Control__MemberLost member_lost;
     Weft__Control__Abort abort;
     Weft__Control__Leave leave;
@@ -61,7 +62,7 @@ static const char *const readings[BODIES + 1] = {
     "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, "
     "pid 41)\"\n  wanted_index -1\n"
     "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  "
-    "states 1\n  frees 1\n  seals 1\n",
+    "states 1\n  frees 1\n  seals 1\n  progress 1\n",
     "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  "
     "shards 1\n"
     "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n  frees 1\n  beat_ns 7\n",
@@ -86,6 +87,9 @@ static const char *const readings[BODIES + 1] = {
     "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
     "declared_ok\n  tensor 3\n",
     "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  wait_reason 1\n  text \"rank 2\"\n"
+    "  progress\n    operations 70\n    open_ns 3000000000\n    usual_ns 9\n    waits_for 2\n"
+    "    call \"barrier 3\"\n"
+    "    is_stalled 1\n  ask_progress 1\n"
     "  report\n    steps 41\n    idle_ns 5000000001\n    open \"waits for rank 2\"\n    missing 1\n",
     "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
     "abort\n  status -62\n  text \"shapes differ\"\n",
@@ -119,7 +123,7 @@ static void fill(struct samples *s)
     s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)",
     s->hello.wanted_index = -1;
     s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2,
-    s->hello.device = 1, s->hello.states = s->hello.frees = s->hello.seals = 1;
+    s->hello.device = 1, s->hello.states = s->hello.frees = s->hello.seals = s->hello.progress = 1;
     weft__control__welcome__init(&s->welcome);
     s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX,
     s->welcome.transport_nonce = 9;
@@ -176,6 +180,10 @@ static void fill(struct samples *s)
                                              s->report.open = (char *)"waits for rank 2",
                                              s->report.missing = 1;
     s->heartbeat.report = &s->report;
+    weft__control__progress__init(&s->progress), s->progress.operations = 70,
+        s->progress.open_ns = 3000000000, s->progress.usual_ns = 9, s->progress.waits_for = 2,
+        s->progress.call = (char *)"barrier 3", s->progress.is_stalled = 1;
+    s->heartbeat.progress = &s->progress, s->heartbeat.ask_progress = 1;
     weft__control__member_lost__init(&s->member_lost), s->member_lost.member = 2,
                                                        s->member_lost.text = (char *)"rank 2 lost";
     s->member_lost.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member_lost.index = 2,
@@ -365,6 +373,8 @@ static void limits(void **state)
     REFUSED(10, s.declared_ok.tensor = WEFT_LIMIT_TENSORS);
     REFUSED(11, s.heartbeat.text = text_1001);
     REFUSED(11, s.report.open = text_1001);
+    REFUSED(11, s.progress.waits_for = WEFT_LIMIT_WORKERS + 1);
+    REFUSED(11, s.progress.call = (char *)"a\x1b");
     REFUSED(12, s.member_lost.text = text_1001);
     REFUSED(12, s.member_lost.index = WEFT_LIMIT_WORKERS);
     REFUSED(13, s.abort.status = 0);

@@ -103,9 +103,9 @@ static void other_connections(void **state)
     assert_int_equal(weft_seal_start(&other.coordinator, WEFT_SEAL_COORDINATOR, "secret", HELLO), WEFT_OK);
     assert_false(passes(&other.coordinator, frame, FRAME_BYTES));
     assert_int_equal(weft_seal_challenge(&other.coordinator, CHALLENGE), WEFT_OK);
-    assert_int_equal(weft_seal_start(&other.coordinator, WEFT_SEAL_COORDINATOR, "secret",
-                                     (const uint8_t *)"hellO", 5),
-                     WEFT_OK);
+    assert_int_equal(
+        weft_seal_start(&other.coordinator, WEFT_SEAL_COORDINATOR, "secret", (const uint8_t *)"hellO", 5),
+        WEFT_OK);
     assert_false(passes(&other.coordinator, frame, FRAME_BYTES));
     assert_true(passes(&pair.coordinator, frame, FRAME_BYTES));
 }
@@ -146,9 +146,8 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_directions), cmocka_unit_test(order),
-        cmocka_unit_test(every_bit),       cmocka_unit_test(other_connections),
-        cmocka_unit_test(without_a_seal),  cmocka_unit_test(refusals),
+        cmocka_unit_test(both_directions),   cmocka_unit_test(order),          cmocka_unit_test(every_bit),
+        cmocka_unit_test(other_connections), cmocka_unit_test(without_a_seal), cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -364,9 +364,9 @@ void weft_net_set_context(struct weft_net_connection *end, void *context) { end-
 void *weft_net_context(struct weft_net_connection *end) { return end->context; }
 const char *weft_net_peer_name(struct weft_net_connection *end) { return end->name; }
 
-enum weft_status weft_net_http(struct weft_net *net, const char *host, uint16_t port,
-                               void (*fn)(void *context, const char *path, struct weft_net_http_reply *reply),
-                               void *context, uint16_t *port_out, struct weft_error *error)
+void weft_http_options_init(struct weft_http_options *options) { (void)options; }
+enum weft_status weft_http_start(struct weft_net *net, const struct weft_http_options *options,
+                                 uint16_t *port_out, struct weft_error *error)
 {
     return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "a simulated host has no HTTP");
 }

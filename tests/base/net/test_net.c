@@ -274,6 +274,10 @@ static void connect_retries_until_its_deadline(void **state)
     weft_net_free(net);
 }
 
+static void answer_nothing(void *context, const char *path, bool is_trusted, struct weft_http_reply *reply)
+{
+}
+
 static void a_port_in_use_is_named(void **state)
 {
     struct weft_net *net = new_net();
@@ -286,7 +290,11 @@ static void a_port_in_use_is_named(void **state)
     snprintf(wanted, sizeof wanted, "port %u on 127.0.0.1 is already in use", port);
     assert_non_null(strstr(error.text, wanted));
     error = (struct weft_error){0};
-    assert_int_equal(weft_net_http(net, "127.0.0.1", port, NULL, NULL, NULL, &error), WEFT_ERR_EXISTS);
+    struct weft_http_options http;
+    weft_http_options_init(&http);
+    http.port = port;
+    http.answer = answer_nothing;
+    assert_int_equal(weft_http_start(net, &http, NULL, &error), WEFT_ERR_EXISTS);
     error = (struct weft_error){0};
     assert_int_equal(weft_net_listen(net, "192.0.2.1", 0, &plain, &side, NULL, NULL, &error),
                      WEFT_ERR_NOT_FOUND);
@@ -415,61 +423,6 @@ static void ticks_once(void **state)
     weft_net_free(net);
 }
 
-/* --- HTTP --- */
-
-static void answer(void *context, const char *path, struct weft_net_http_reply *reply)
-{
-    if (strcmp(path, "/healthz") != 0) return;
-    reply->code = 200;
-    reply->content_type = "application/json";
-    reply->body = weft_alloc_text(weft_env_system(), "{\"ok\":true}");
-    reply->body_bytes = strlen(reply->body);
-}
-
-/* One request over a new connection; steps the server; writes the reply to `text`. */
-static void ask(struct weft_net *net, uint16_t port, const char *request, char *text, size_t bytes)
-{
-    int fd = raw_connect(port);
-    size_t got = 0;
-    assert_int_equal(write(fd, request, strlen(request)), strlen(request));
-    for (uint64_t limit = soon(WEFT_SECONDS(60));;) {
-        assert_true(weft_now_ns(weft_env_system()) < limit);
-        weft_net_step(net, 10);
-        ssize_t more = recv(fd, text + got, bytes - got - 1, MSG_DONTWAIT);
-        if (more == 0) break;
-        if (more > 0) got += (size_t)more;
-        else if (errno != EAGAIN) break;
-    }
-    text[got] = '\0';
-    close(fd);
-}
-
-static void http_answers_get(void **state)
-{
-    struct weft_net *net = new_net();
-    uint16_t port = 0;
-    char text[4096], huge[20000];
-    assert_int_equal(weft_net_http(net, "127.0.0.1", 0, answer, NULL, &port, NULL), WEFT_OK);
-    ask(net, port, "GET /healthz?x=1 HTTP/1.0\r\n\r\n", text, sizeof text);
-    assert_non_null(strstr(text, " 200 OK\r\n"));
-    assert_non_null(strstr(text, "Content-Type: application/json\r\n"));
-    assert_non_null(strstr(text, "\r\n\r\n{\"ok\":true}"));
-    ask(net, port, "GET /nothing HTTP/1.0\r\n\r\n", text, sizeof text);
-    assert_non_null(strstr(text, " 404 "));
-    ask(net, port, "DELETE /healthz HTTP/1.0\r\n\r\n", text, sizeof text);
-    assert_null(strstr(text, " 200 "));
-    ask(net, port, "rubbish\r\n\r\n", text, sizeof text);
-    assert_null(strstr(text, " 200 "));
-    int bytes = snprintf(huge, sizeof huge, "GET /healthz HTTP/1.0\r\nX: ");
-    memset(huge + bytes, 'y', sizeof huge - (size_t)bytes);
-    memcpy(huge + sizeof huge - 5, "\r\n\r\n", 5);
-    ask(net, port, huge, text, sizeof text);
-    assert_null(strstr(text, " 200 "));
-    ask(net, port, "GET /healthz HTTP/1.0\r\n\r\n", text, sizeof text); /* it still serves */
-    assert_non_null(strstr(text, " 200 OK\r\n"));
-    weft_net_free(net);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -485,7 +438,6 @@ int main(void)
         cmocka_unit_test(a_dead_peer_is_no_signal),
         cmocka_unit_test(posts_reach_the_thread),
         cmocka_unit_test(tickers_tick), cmocka_unit_test(ticks_once),
-        cmocka_unit_test(http_answers_get),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

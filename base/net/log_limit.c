@@ -1,0 +1,36 @@
+/* log_limit.c - see log_limit.h. */
+#include "base/net/log_limit.h"
+
+#include <stdio.h>
+
+#define PERIOD_NS WEFT_SECONDS(10)
+
+void weft_log_limit_flush(struct weft_env *env, struct weft_log_limit *limit)
+{
+    const uint64_t now_ns = weft_now_ns(env), passed_ns = weft_elapsed_ns(limit->began_ns, now_ns);
+    if (limit->began_ns == 0 || passed_ns < PERIOD_NS) return;
+    if (limit->count > 0)
+        weft_log(env, WEFT_LOG_WARN, limit->component, "%llu more within %.0f s, the last one: %s",
+                 (unsigned long long)limit->count, (double)passed_ns / 1e9, limit->last);
+    /* a summary is a line of the next 10 s */
+    limit->used = limit->count > 0;
+    limit->began_ns = limit->count > 0 ? now_ns : 0;
+    limit->count = 0;
+}
+
+void weft_log_limited(struct weft_env *env, struct weft_log_limit *limit, const char *origin,
+                      const char *event)
+{
+    weft_log_limit_flush(env, limit);
+    if (limit->began_ns == 0) {
+        limit->began_ns = weft_now_ns(env);
+        limit->used = 0;
+    }
+    if (limit->used < (limit->burst ? limit->burst : 1)) {
+        limit->used++;
+        weft_log(env, WEFT_LOG_WARN, limit->component, "%s: %s", origin, event);
+        return;
+    }
+    limit->count++;
+    snprintf(limit->last, sizeof limit->last, "%.60s: %.230s", origin, event);
+}
