@@ -78,20 +78,44 @@ class Stalls(harness.JobTest):
         log = self.log(group, "shard0")
         self.assertEqual(len(re.findall(r"job stall is stalled: .*" + culprit, log)), 1, log)
 
-    def test_a_cut_link(self):
-        """Ranks 1 and 2 lose each other; the coordinator still reaches both."""
+    def start_on_hosts(self, network, workers, environment):
+        """A job in the middle of training, one process in each namespace."""
+        group = self.group()
+        csv = self.path("report.csv")
+        trainer = [harness.PROGRAMS.trainer, *TRAINER, "--eval-every", "5", "--csv", csv]
+        harness.jobs.start_by_hand(harness.PROGRAMS, group, 1, workers, trainer, network, {"WEFT_TRANSPORT_BACKEND": "tcp", **environment})
+        self.wait_for_steps(group, csv)
+        return group
+
+    @staticmethod
+    def cut(network, one, other):
+        for here, there in ((one, other), (other, one)):
+            netns.run("ip", "-n", network.namespace(here), "route", "add", "blackhole", network.address(there) + "/32")
+
+    def need_network(self):
         reason = netns.allowed()
         if reason:
             self.skipTest(f"no network namespaces: {reason}")
-        nodes = ["shard0", "worker0", "worker1", "worker2"]
-        with netns.Network(nodes, "10gbit") as network:
-            group = self.group()
-            csv = self.path("report.csv")
-            harness.jobs.start_by_hand(harness.PROGRAMS, group, 1, 3, [harness.PROGRAMS.trainer, *TRAINER, "--eval-every", "5", "--csv", csv], network,
-                                       {"WEFT_TRANSPORT_BACKEND": "tcp"})
-            self.wait_for_steps(group, csv)
-            for one, other in (("worker1", "worker2"), ("worker2", "worker1")):
-                netns.run("ip", "-n", network.namespace(one), "route", "add", "blackhole", network.address(other) + "/32")
+
+    def test_a_member_that_is_cut_off(self):
+        """Rank 1 loses all others, and no connection closes: it ends by its own clock, and the others by the coordinator's."""
+        self.need_network()
+        with netns.Network(["shard0", "worker0", "worker1"], "10gbit") as network:
+            group = self.start_on_hosts(network, 2, {"WEFT_SERVER_HEARTBEAT": "4s"})
+            self.cut(network, "worker1", "shard0")
+            self.cut(network, "worker1", "worker0")
+            times = harness.ends(group.processes, SECONDS)
+            logs = {name: self.log(group, name) for name in times}
+            self.assertNotIn(None, times.values(), logs)
+            self.assertRegex(logs["worker1"], r"lost shard 0 .* the network to it is cut: no message for \d+ s")
+            self.assertRegex(logs["shard0"], r"rank 1 .* lost: silent for 4 s")
+
+    def test_a_cut_link(self):
+        """Ranks 1 and 2 lose each other; the coordinator still reaches both."""
+        self.need_network()
+        with netns.Network(["shard0", "worker0", "worker1", "worker2"], "10gbit") as network:
+            group = self.start_on_hosts(network, 3, {})
+            self.cut(network, "worker1", "worker2")
             found = self.wait_for(group, "the stall", lambda: re.search(r"is stalled: (.*)", self.log(group, "shard0")))
             self.assertRegex(found.group(1), r"rank [12] .* and rank [12] .* wait for each other.*: see the link between these two hosts")
 
