@@ -1,7 +1,7 @@
 /* weftd_report.c - what this shard sends to the coordinator about its engines, with a heartbeat.
  *
  *     report     every PERIOD_NS: counters, for /metrics and the status
- *     progress   on ask_progress: closed rounds, age of the oldest open round, a rank that has not contributed
+ *     progress   on ask_progress: closed rounds, age of the oldest open one, a rank that it waits for
  *
  *     net: command to each engine -> engine: figures -> net: after the last one, what is due
  *

@@ -3,7 +3,7 @@
  *
  *     engine thread, every PERIOD_NS    engine->published   \
  *     control thread, every PERIOD_NS   weftd->published     > sequence lock -> HTTP thread
- *     control thread, every WORKERS_NS  weftd->workers       a list of any length: a lock, the writer tries it
+ *     control thread, every WORKERS_NS  weftd->workers       a list: a lock, which the writer only tries
  *     control thread, on request        status_json          a text of any length: a lock, at most WAIT_NS
  *
  * Sequence lock: one writer makes the number odd, writes the words, makes it even. A reader whose number was

@@ -48,10 +48,12 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
 {
     struct push_bucket *bucket = weft_container_of(op, struct push_bucket, op);
     const struct weft_tensor *first = first_of(bucket);
+    const uint64_t now_ns = weft_now_ns(bucket->session->env);
     uint8_t *to = bucket->memory;
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &bucket->tensors) {
         struct weft_tensor *tensor = tensor_of(node);
+        client_tensor_transfer_starts(tensor, now_ns);
         client_allreduce_mode_check_input(tensor);
         memcpy(to, client_allreduce_mode_input(tensor), tensor->bytes);
         to += tensor->bytes;
