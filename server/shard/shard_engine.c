@@ -31,14 +31,22 @@ void weft_shard_engine_options_init(struct weft_shard_engine_options *options)
 /* ---- deadlines ---- */
 
 static uint64_t pull_since_ns(struct weft_shard_engine *engine, struct weft_arrival *arrival,
-                              struct weft_wire_header *header, struct shard_contribution **contribution_out)
+                              struct weft_wire_header *header, struct shard_chunk **chunk_out)
 {
     enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, header);
     WEFT_ASSERT(status == WEFT_OK); /* it was checked on arrival */
     struct shard_chunk *chunk = shard_table_chunk(shard_table_tensor(engine, header->tensor), header->chunk);
-    *contribution_out = &chunk->contributions[header->worker];
-    WEFT_ASSERT((*contribution_out)->pull == arrival);
-    return (*contribution_out)->pull_since_ns;
+    WEFT_ASSERT(chunk->contributions && chunk->contributions[header->worker].pull == arrival);
+    *chunk_out = chunk;
+    return chunk->contributions[header->worker].pull_since_ns;
+}
+
+static void pull_remove(struct shard_chunk *chunk, struct weft_arrival *arrival, uint32_t worker)
+{
+    chunk->contributions[worker].pull = NULL;
+    weft_list_remove(&arrival->link);
+    chunk->pulls_waiting--;
+    shard_contributions_release(chunk);
 }
 
 static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
@@ -48,9 +56,9 @@ static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
         since = weft_list_first(&engine->rounds, struct shard_chunk, round_link)->first_ns;
     if (!weft_list_empty(&engine->pulls)) {
         struct weft_wire_header header;
-        struct shard_contribution *contribution;
+        struct shard_chunk *chunk;
         uint64_t pull = pull_since_ns(engine, weft_list_first(&engine->pulls, struct weft_arrival, link),
-                                      &header, &contribution);
+                                      &header, &chunk);
         if (pull < since) since = pull;
     }
     return since;
@@ -106,10 +114,9 @@ static void expire_round(struct shard_chunk *chunk)
 }
 
 static void expire_pull(struct weft_shard_engine *engine, struct weft_arrival *arrival,
-                        struct shard_contribution *contribution, const struct weft_wire_header *header)
+                        struct shard_chunk *chunk, const struct weft_wire_header *header)
 {
-    contribution->pull = NULL;
-    weft_list_remove(&arrival->link);
+    pull_remove(chunk, arrival, header->worker);
     shard_reply_refuse(engine, arrival, header, WEFT_ERR_DEADLINE,
                        "tensor %u chunk %u: step %llu was not reached in %g s", header->tensor, header->chunk,
                        (unsigned long long)header->step, (double)engine->round_deadline_ns / 1e9);
@@ -127,9 +134,9 @@ static void deadline_passed(struct weft_timer *timer)
     while (!weft_list_empty(&engine->pulls)) {
         struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
         struct weft_wire_header header;
-        struct shard_contribution *contribution;
-        if (deadline_after(engine, pull_since_ns(engine, arrival, &header, &contribution)) > now) break;
-        expire_pull(engine, arrival, contribution, &header);
+        struct shard_chunk *chunk;
+        if (deadline_after(engine, pull_since_ns(engine, arrival, &header, &chunk)) > now) break;
+        expire_pull(engine, arrival, chunk, &header);
     }
     shard_engine_watch_deadlines(engine);
 }
@@ -153,6 +160,7 @@ void shard_engine_resume(struct weft_shard_engine *engine)
 {
     if (engine->closed) return;
     shard_members_enter_epoch(engine);
+    shard_contributions_serve(engine);
     shard_receive_open_waiting(engine);
     if (engine->accept_again) {
         struct weft_list *node, *spare;
@@ -172,10 +180,9 @@ void shard_engine_resume(struct weft_shard_engine *engine)
 void shard_engine_pull_removed(struct weft_shard_engine *engine, struct weft_arrival *arrival)
 {
     struct weft_wire_header header;
-    struct shard_contribution *contribution;
-    pull_since_ns(engine, arrival, &header, &contribution);
-    contribution->pull = NULL;
-    weft_list_remove(&arrival->link);
+    struct shard_chunk *chunk;
+    pull_since_ns(engine, arrival, &header, &chunk);
+    pull_remove(chunk, arrival, header.worker);
 }
 
 void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker)
@@ -202,6 +209,7 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
             if (shard_round_is_closing(chunk)) continue;
             if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link))
                 shard_round_drop(chunk, engine->failed, engine->failed_text);
+            shard_contributions_release(chunk);
         }
     }
     while (!weft_list_empty(&engine->pulls)) { /* the next pump refuses them */
@@ -214,6 +222,7 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
         weft_list_remove(&arrival->link);
         shard_reply_defer(engine, arrival);
     }
+    shard_contributions_defer_held(engine);
     shard_engine_resume(engine);
 }
 
@@ -278,6 +287,7 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     engine->next_worker = weft_alloc_zero(env, engine->workers * sizeof *engine->next_worker);
     uint32_t reply_count = 64 + 4 * (engine->workers < 512 ? engine->workers : 512);
     if (!engine->worker || !engine->next_worker || shard_reply_init(engine, reply_count) < 0 ||
+        shard_contributions_init(engine, options->receive_bytes_max) < 0 ||
         shard_arena_init(&engine->arena, env, options->receive_bytes_max, engine->maps) < 0) {
         weft_shard_engine_free(engine);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
@@ -321,6 +331,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->retry_timer);
     weft_timer_stop(engine->loop, &engine->release_timer);
     weft_timer_stop(engine->loop, &engine->open_timer);
+    shard_contributions_defer_held(engine);
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
     discard_all(engine, &engine->newer_epoch);
@@ -328,8 +339,9 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
-            for (uint32_t worker = 0; worker < engine->workers; worker++) {
-                struct shard_contribution *contribution = &tensor->chunks[i].contributions[worker];
+            struct shard_contribution *contributions = tensor->chunks[i].contributions;
+            for (uint32_t worker = 0; contributions && worker < engine->workers; worker++) {
+                struct shard_contribution *contribution = &contributions[worker];
                 if (contribution->arrival) weft_transport_discard(engine->transport, contribution->arrival);
                 contribution->arrival = contribution->pull = NULL;
             }
@@ -347,6 +359,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     cancel_tasks(engine);
     shard_table_free(engine);
     shard_arena_fini(&engine->arena, engine->env);
+    shard_arena_fini(&engine->contribution_memory, engine->env);
     shard_reply_fini(engine);
     weft_free_bytes(engine->env, engine->worker);
     weft_free_bytes(engine->env, engine->next_worker);

@@ -6,6 +6,7 @@
  *        | memory                  shard_slots.c        bounded receive memory
  *        |                         shard_round.c        one round of one chunk: phases, fold, close, drop
  *        |                         shard_in_place.c     a round whose contributions are summed where they lie
+ *        |                         shard_contributions.c  states of a chunk's workers, while they are in use
  *        | pull, init              shard_pull.c         sends weights and states, receives the first ones
  *        v result                  shard_reply.c        RESULT messages, a fixed number in flight
  *
@@ -103,16 +104,12 @@ struct shard_contribution {
     struct weft_arrival *pull;    /* a PULL that waits for its step, also in engine->pulls; NULL: none */
     struct shard_slot *slot;      /* RECEIVING, HELD */
     uint64_t pull_since_ns;
-    uint64_t applied_step;        /* watermark: contributions of this step and older ones are never folded
-                                   * again */
     uint64_t announced_ns;        /* when the contribution of the open round was announced */
     uint32_t late_us;             /* last closed round: time from this contribution to the last one */
     float weight;
     uint8_t state;         /* enum shard_contribution_state */
     uint8_t reply_wanted;  /* enum shard_reply_kind: reply when the open round closes */
     uint8_t reply_pending; /* enum shard_reply_kind: reply to send now */
-    bool error_unsent;     /* did not contribute to the dropped round: gets its error on the next push of
-                            * it */
 };
 
 enum shard_phase {
@@ -148,7 +145,8 @@ struct shard_chunk {
                        * than dense, which has no weights. */
     float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (count,) each, owned; optimiser state; NULL: not used */
     bool initialised; /* values hold first weights or a later step */
-    uint64_t closed_step;
+    uint64_t closed_step; /* watermark of every worker: contributions of this step and older ones are never
+                           * folded again */
     struct shard_backup backup;
     uint16_t skips;   /* skipped steps that the last request carried */
 
@@ -207,7 +205,14 @@ struct shard_chunk {
     struct weft_list waiting_link;   /* engine->waiting: phase WAITING */
     struct weft_list round_link;     /* engine->rounds: WAITING, COLLECTING, CLOSING; oldest first */
     struct weft_list reply_link; /* engine->reply_queue: replies_pending > 0 */
-    struct shard_contribution *contributions;        /* (workers,) owned */
+    /* (workers,) in engine->contribution_memory; NULL: no worker has a state (shard_contributions.c) */
+    struct shard_contribution *contributions;
+    float *weights; /* (workers,) owned: sample weights of round 0, which later rounds repeat; NULL: one
+                     * round */
+    uint64_t *errors_unsent; /* (workers,) bits, owned: did not contribute to the dropped round, and gets its
+                              * error on the next push of it */
+    uint32_t pulls_waiting;  /* contributions with a pull */
+    struct weft_list held, held_link; /* arrivals that wait for contributions; engine->held_chunks */
 };
 
 struct shard_tensor {
@@ -283,7 +288,8 @@ struct weft_shard_engine {
     float *retired[SHARD_SCRATCHES]; /* earlier scratches; a task may still write to them */
     uint32_t retired_count;
 
-    struct shard_arena arena;
+    struct shard_arena arena, contribution_memory;
+    struct weft_list held_chunks; /* chunks with held requests, oldest first */
     struct weft_list waiting;     /* chunks that wait for receive memory, in order of announcement */
     struct weft_list rounds;      /* chunks with an open round, by first contribution */
     struct weft_list reply_queue; /* chunks with replies to send */
@@ -328,6 +334,33 @@ static inline bool shard_chunk_is_dense(const struct shard_chunk *chunk)
 /* Bytes of the longest contribution to a round; fewest slots that a round needs. */
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round);
 uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk);
+
+/* shard_contributions.c */
+enum weft_status shard_contributions_init(struct weft_shard_engine *engine, size_t receive_bytes);
+/* false: no block is free; hold the request. */
+bool shard_contributions_take(struct shard_chunk *chunk);
+void shard_contributions_release(struct shard_chunk *chunk); /* if no worker's state is in use */
+void shard_contributions_hold(struct shard_chunk *chunk, struct weft_arrival *arrival);
+/* Gives free blocks to chunks with held requests and defers these. */
+void shard_contributions_serve(struct weft_shard_engine *engine);
+void shard_contributions_defer_held(struct weft_shard_engine *engine); /* all of them, without blocks */
+void shard_contributions_drop(struct shard_chunk *chunk);              /* the chunk ends */
+static inline enum shard_contribution_state shard_contribution_state(const struct shard_chunk *chunk,
+                                                                     uint32_t worker)
+{
+    return chunk->contributions ? (enum shard_contribution_state)chunk->contributions[worker].state
+                                : SHARD_CONTRIBUTION_NONE;
+}
+static inline bool shard_error_is_unsent(const struct shard_chunk *chunk, uint32_t worker)
+{
+    return chunk->errors_unsent[worker / 64] >> worker % 64 & 1;
+}
+static inline void shard_error_set_unsent(struct shard_chunk *chunk, uint32_t worker, bool is_unsent)
+{
+    const uint64_t bit = (uint64_t)1 << worker % 64;
+    if (is_unsent) chunk->errors_unsent[worker / 64] |= bit;
+    else chunk->errors_unsent[worker / 64] &= ~bit;
+}
 
 /* shard_request.c */
 void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival *arrival);

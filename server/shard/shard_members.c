@@ -21,8 +21,8 @@
 static void clear_replies(struct shard_chunk *chunk)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
-        chunk->contributions[worker].reply_pending = SHARD_REPLY_NONE;
-        chunk->contributions[worker].error_unsent = false;
+        if (chunk->contributions) chunk->contributions[worker].reply_pending = SHARD_REPLY_NONE;
+        shard_error_set_unsent(chunk, worker, false);
     }
     chunk->replies_pending = 0;
     weft_list_remove(&chunk->reply_link);
@@ -34,6 +34,7 @@ static void leave_chunk(struct shard_chunk *chunk)
     clear_replies(chunk);
     if (shard_round_is_closing(chunk)) return;
     if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_forget(chunk);
+    shard_contributions_release(chunk);
 }
 
 static void discard_pulls(struct weft_shard_engine *engine)
@@ -65,6 +66,7 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
     }
     discard_pulls(engine);
     retry_newer_epochs(engine);
+    shard_contributions_defer_held(engine);
     shard_engine_resume(engine);
 }
 
@@ -81,14 +83,12 @@ static bool all_idle(const struct weft_shard_engine *engine)
 }
 
 /* Resets the workers' states: ranks have new numbers and no contributions. */
-static void reset_workers(struct shard_chunk *chunk, uint32_t workers)
+static void reset_workers(struct shard_chunk *chunk)
 {
     clear_replies(chunk);
-    memset(chunk->contributions, 0, workers * sizeof *chunk->contributions);
-    for (uint32_t worker = 0; worker < workers; worker++)
-        chunk->contributions[worker].applied_step = chunk->closed_step;
     chunk->error_step = 0;
     chunk->error_round = 0;
+    shard_contributions_release(chunk);
 }
 
 void shard_members_enter_epoch(struct weft_shard_engine *engine)
@@ -98,7 +98,7 @@ void shard_members_enter_epoch(struct weft_shard_engine *engine)
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-            reset_workers(&tensor->chunks[i], engine->next_workers);
+            reset_workers(&tensor->chunks[i]);
     }
     engine->workers = engine->next_workers;
     engine->epoch = engine->next_epoch;

@@ -47,6 +47,7 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
         return;
     }
     contribution->pull = arrival;
+    chunk->pulls_waiting++;
     contribution->pull_since_ns = weft_now_ns(engine->env);
     weft_list_append(&engine->pulls, &arrival->link);
     shard_engine_watch_deadlines(engine);
@@ -71,7 +72,7 @@ void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header
 void shard_pull_reply_waiting(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (weft_list_empty(&engine->pulls)) return;
+    if (chunk->pulls_waiting == 0) return;
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
         struct weft_arrival *arrival = chunk->contributions[worker].pull;
         if (!arrival) continue;
@@ -79,6 +80,8 @@ void shard_pull_reply_waiting(struct shard_chunk *chunk)
         weft_list_remove(&arrival->link);
         shard_reply_defer(engine, arrival); /* the next pump, which follows, handles it */
     }
+    chunk->pulls_waiting = 0;
+    shard_contributions_release(chunk);
 }
 
 /* ---- INIT, and STATE_INIT ---- */

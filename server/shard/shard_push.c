@@ -5,8 +5,8 @@
  * step is refused.
  *
  * Exactly once. A contribution is folded at most once: its step must be the open one, larger than
- * closed_step, and its state must be NONE. A close moves closed_step and every worker's watermark in the same
- * call. A duplicate of the last closed round gets its result again; older duplicates are refused as stale. */
+ * closed_step, and its state must be NONE. A close moves closed_step, which is every worker's watermark. A
+ * duplicate of the last closed round gets its result again; older duplicates are refused as stale. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void push_again(struct shard_chunk *chunk, const struct weft_wire_header 
                            header->step, header->round, chunk->tensor->name, chunk->closed_step);
         return;
     }
-    if (chunk->contributions[header->worker].state != SHARD_CONTRIBUTION_NONE) {
+    if (shard_contribution_state(chunk, header->worker) != SHARD_CONTRIBUTION_NONE) {
         /* the worker has pushed a later round and does not wait for this reply */
         engine->stats.duplicates++;
         weft_transport_discard(engine->transport, arrival);
@@ -55,10 +55,10 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
         push_again(chunk, header, arrival);
         return false;
     }
-    if (contribution->error_unsent && header->step == chunk->error_step &&
+    if (shard_error_is_unsent(chunk, header->worker) && header->step == chunk->error_step &&
         header->round == chunk->error_round) {
-        contribution->error_unsent = false; /* the error is reported once, also if other workers have
-                                             * started a new attempt */
+        /* the error is reported once, also if other workers have started a new attempt */
+        shard_error_set_unsent(chunk, header->worker, false);
         shard_reply_note(chunk, header->worker, SHARD_REPLY_ERROR);
         weft_transport_discard(engine->transport, arrival);
         shard_engine_resume(engine);
@@ -96,7 +96,6 @@ static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_hea
                            struct weft_arrival *arrival)
 {
     struct shard_tensor *tensor = chunk->tensor;
-    const struct shard_contribution *contribution = &chunk->contributions[header->worker];
     if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !chunk->initialised &&
         chunk->phase != SHARD_PHASE_INSTALLING) {
         shard_reply_refuse(
@@ -106,10 +105,10 @@ static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_hea
         return false;
     }
     if (header->round > 0 &&
-        memcmp(&contribution->weight, &header->weight, sizeof contribution->weight) != 0) {
+        memcmp(&chunk->weights[header->worker], &header->weight, sizeof header->weight) != 0) {
         shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_MISMATCH,
                            "rank %u's weight changed from %g to %g within step %" PRIu64, header->worker,
-                           (double)contribution->weight, (double)header->weight, header->step);
+                           (double)chunk->weights[header->worker], (double)header->weight, header->step);
         return false;
     }
     return true;
@@ -144,6 +143,7 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     contribution->state = SHARD_CONTRIBUTION_ANNOUNCED;
     contribution->reply_wanted = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
     contribution->weight = header->weight;
+    if (chunk->weights) chunk->weights[header->worker] = header->weight;
     contribution->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
     if (chunk->arrived == 0) chunk->opened_ns = chunk->announced_ns;
     chunk->arrived++;

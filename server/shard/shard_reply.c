@@ -119,7 +119,8 @@ static void header_text(struct weft_wire_header *header, enum weft_status status
         (uint32_t)(bytes < WEFT_LIMIT_RESULT_TEXT_BYTES ? bytes : WEFT_LIMIT_RESULT_TEXT_BYTES);
 }
 
-static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind)
+static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind, float weight,
+                       uint32_t late_us)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct weft_wire_header header = result_header(chunk, worker);
@@ -132,9 +133,9 @@ static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_re
     header.step = chunk->result_step;
     header.round = chunk->result_round;
     header.lr = chunk->result_lr;
-    header.weight = chunk->contributions[worker].weight;
+    header.weight = weight;
     header.weight_sum = chunk->result_weight_sum;
-    header.late_us = chunk->contributions[worker].late_us;
+    header.late_us = late_us;
     header.payload_bytes = kind == SHARD_REPLY_DATA ? chunk->result_bytes : 0;
     return send_result(engine, engine->worker[worker].endpoint, &header, "", chunk, chunk->result_data);
 }
@@ -181,7 +182,7 @@ void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *a
 bool shard_reply_result(struct shard_chunk *chunk, struct weft_arrival *arrival,
                         const struct weft_wire_header *header, enum shard_reply_kind kind)
 {
-    return ended(chunk->tensor->engine, arrival, send_reply(chunk, header->worker, kind));
+    return ended(chunk->tensor->engine, arrival, send_reply(chunk, header->worker, kind, header->weight, 0));
 }
 
 bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
@@ -216,7 +217,8 @@ static bool pump_chunk(struct shard_chunk *chunk)
         WEFT_ASSERT(chunk->reply_cursor < chunk->tensor->engine->workers);
         struct shard_contribution *contribution = &chunk->contributions[chunk->reply_cursor];
         if (contribution->reply_pending != SHARD_REPLY_NONE) {
-            if (!send_reply(chunk, chunk->reply_cursor, (enum shard_reply_kind)contribution->reply_pending))
+            if (!send_reply(chunk, chunk->reply_cursor, (enum shard_reply_kind)contribution->reply_pending,
+                            contribution->weight, contribution->late_us))
                 return false;
             contribution->reply_pending = SHARD_REPLY_NONE;
             chunk->replies_pending--;
@@ -225,6 +227,7 @@ static bool pump_chunk(struct shard_chunk *chunk)
     }
     weft_list_remove(&chunk->reply_link);
     if (!shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+    shard_contributions_release(chunk);
     return true;
 }
 

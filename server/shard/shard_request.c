@@ -55,8 +55,8 @@ static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_
     return true;
 }
 
-static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *header,
-                     struct weft_arrival *arrival)
+static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                          struct weft_arrival *arrival)
 {
     switch ((enum weft_wire_kind)header->kind) {
     case WEFT_WIRE_PULL:
@@ -77,6 +77,17 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
         break;
     }
     WEFT_ASSERT(!"a request kind that is_request lets through");
+}
+
+static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                     struct weft_arrival *arrival)
+{
+    if (!shard_contributions_take(chunk)) {
+        shard_contributions_hold(chunk, arrival);
+        return;
+    }
+    dispatch_kind(chunk, header, arrival);
+    shard_contributions_release(chunk);
 }
 
 /* Ranks belong to an epoch. The coordinator notifies a worker with an older epoch; a reply from here would

@@ -58,6 +58,7 @@ void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase)
     weft_list_remove(&chunk->waiting_link);
     if (!phase_has_round((uint8_t)phase)) weft_list_remove(&chunk->round_link);
     chunk->phase = (uint8_t)phase;
+    if (phase == SHARD_PHASE_IDLE) shard_contributions_release(chunk);
     if (phase != SHARD_PHASE_WAITING) return;
     shard_receive_queue(chunk);
     shard_engine_watch_deadlines(engine);
@@ -141,7 +142,7 @@ void shard_round_start_task(struct shard_chunk *chunk, void (*run)(struct weft_t
 static bool fold_next(struct shard_chunk *chunk)
 {
     struct shard_contribution *contribution = &chunk->contributions[chunk->next];
-    WEFT_ASSERT(contribution->applied_step <= chunk->closed_step && chunk->closed_step < chunk->open_step);
+    WEFT_ASSERT(chunk->closed_step < chunk->open_step);
     if (!shard_chunk_is_dense(chunk) && chunk->next == 0) {
         if (shard_result_is_in_use(chunk)) return false; /* the aggregate is still being sent */
         chunk->result_is_resendable = false;
@@ -278,8 +279,6 @@ void shard_round_closed(struct shard_chunk *chunk)
         chunk->closed_step = chunk->open_step;
         chunk->open_step = 0;
         chunk->round = 0;
-        for (uint32_t worker = 0; worker < engine->workers; worker++)
-            chunk->contributions[worker].applied_step = chunk->closed_step;
         if (!shard_chunk_is_dense(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE)
             shard_hash_step(chunk);
     } else {
@@ -398,8 +397,9 @@ void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const 
     snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
         struct shard_contribution *contribution = &chunk->contributions[worker];
-        contribution->error_unsent = contribution->state == SHARD_CONTRIBUTION_NONE;
-        if (!contribution->error_unsent) shard_reply_note(chunk, worker, SHARD_REPLY_ERROR);
+        const bool is_unsent = contribution->state == SHARD_CONTRIBUTION_NONE;
+        shard_error_set_unsent(chunk, worker, is_unsent);
+        if (!is_unsent) shard_reply_note(chunk, worker, SHARD_REPLY_ERROR);
     }
     end_round(chunk, status);
     shard_engine_resume(engine);
@@ -424,10 +424,10 @@ void shard_round_describe_missing(const struct shard_chunk *chunk, char *out, si
     size_t length = 0;
     out[0] = 0;
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
-        missing += chunk->contributions[worker].state == SHARD_CONTRIBUTION_NONE;
+        missing += shard_contribution_state(chunk, worker) == SHARD_CONTRIBUTION_NONE;
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers && named < missing && named < 4;
          worker++) {
-        if (chunk->contributions[worker].state != SHARD_CONTRIBUTION_NONE) continue;
+        if (shard_contribution_state(chunk, worker) != SHARD_CONTRIBUTION_NONE) continue;
         int added = snprintf(out + length, out_bytes - length, "%s%u", named == 0 ? "rank " : ", ", worker);
         if (added < 0 || (size_t)added >= out_bytes - length) return;
         length += (size_t)added;

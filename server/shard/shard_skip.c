@@ -80,7 +80,6 @@ static void swap(float **a, float **b)
 static void undo(struct shard_chunk *chunk)
 {
     struct shard_backup *backup = &chunk->backup;
-    struct weft_shard_engine *engine = chunk->tensor->engine;
     float *residual = residual_of(chunk);
     if (overwritten_values(chunk)) swap(&chunk->values, &backup->values);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
@@ -88,8 +87,6 @@ static void undo(struct shard_chunk *chunk)
     if (residual) memcpy(residual, backup->residual, chunk->count * sizeof *residual);
     shard_hash_forget(chunk->tensor, chunk->closed_step);
     chunk->closed_step = backup->step;
-    for (uint32_t worker = 0; worker < engine->workers; worker++)
-        chunk->contributions[worker].applied_step = backup->step;
     chunk->result_is_resendable = false;
     backup->valid = false;
 }
@@ -108,7 +105,7 @@ enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wi
         undo(chunk);
     }
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
-        chunk->contributions[worker].error_unsent = false;
+        shard_error_set_unsent(chunk, worker, false);
     chunk->error_step = 0;
     chunk->open_step = 0; /* a codec's partly done step, left by the skip */
     chunk->round = 0;

@@ -1,7 +1,7 @@
 /* shard_table.c - tensors and chunks of one engine, created when the coordinator declares them.
  *
  * A declaration lists every chunk of a tensor with the endpoint that owns it. The engine allocates everything
- * its chunks need (values, optimiser state, a contribution state per worker, combiners), so that the data
+ * its chunks need (values, optimiser state, combiners), so that the data
  * path does not allocate. A tensor that does not fit is refused with a sentence.
  *
  * Dense tensors may be cut anywhere, tensors of a blockwise codec between blocks (weft_codec_can_split).
@@ -134,6 +134,8 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     weft_list_init(&chunk->waiting_link);
     weft_list_init(&chunk->round_link);
     weft_list_init(&chunk->reply_link);
+    weft_list_init(&chunk->held);
+    weft_list_init(&chunk->held_link);
     weft_task_init(&chunk->task);
 
     for (uint8_t round = 0; round < chunk->rounds; round++) {
@@ -146,8 +148,11 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
                                   "the shard's receive memory or lower chunk_bytes",
                                   tensor->name, needed, engine->workers, engine->arena.bytes);
     }
-    chunk->contributions = weft_alloc_zero(engine->env, engine->workers * sizeof *chunk->contributions);
-    bool failed = !chunk->contributions;
+    const size_t words = (engine->workers_at_create + 63) / 64;
+    chunk->errors_unsent = weft_alloc_zero(engine->env, words * sizeof *chunk->errors_unsent);
+    if (chunk->rounds > 1)
+        chunk->weights = weft_alloc_zero(engine->env, engine->workers_at_create * sizeof *chunk->weights);
+    bool failed = !chunk->errors_unsent || (chunk->rounds > 1 && !chunk->weights);
     for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
         chunk->states[s] = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
         failed |= !chunk->states[s];
@@ -282,7 +287,9 @@ void shard_table_drop(struct shard_tensor *tensor)
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
         shard_skip_free(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].install_buffer);
-        weft_free_bytes(env, tensor->chunks[i].contributions);
+        shard_contributions_drop(&tensor->chunks[i]);
+        weft_free_bytes(env, tensor->chunks[i].errors_unsent);
+        weft_free_bytes(env, tensor->chunks[i].weights);
         weft_combiner_free(tensor->chunks[i].combiner);
     }
     weft_memory_free(env, tensor->values);

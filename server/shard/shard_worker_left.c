@@ -20,7 +20,7 @@ static uint32_t leaver_missing(const struct shard_chunk *chunk)
 {
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     for (uint32_t worker = 0; engine->left_count > 0 && worker < engine->workers; worker++)
-        if (engine->worker[worker].left && chunk->contributions[worker].state == SHARD_CONTRIBUTION_NONE)
+        if (engine->worker[worker].left && shard_contribution_state(chunk, worker) == SHARD_CONTRIBUTION_NONE)
             return worker;
     return UINT32_MAX;
 }
@@ -28,7 +28,8 @@ static uint32_t leaver_missing(const struct shard_chunk *chunk)
 static void refuse_pulls(struct shard_chunk *chunk, uint32_t leaver)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    for (uint32_t worker = 0; worker < engine->workers; worker++) {
+    /* the last one may release the contributions */
+    for (uint32_t worker = 0; worker < engine->workers && chunk->pulls_waiting > 0; worker++) {
         struct weft_arrival *arrival = chunk->contributions[worker].pull;
         struct weft_wire_header header;
         if (!arrival || weft_wire_decode(arrival->header, arrival->header_bytes, &header) != WEFT_OK)

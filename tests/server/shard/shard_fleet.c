@@ -373,6 +373,13 @@ static void engine_create(struct fleet_shard *shard)
     enum weft_status status = fleet_engine_create(shard, &shard->engine, &error);
     if (status < 0) fprintf(stderr, "%s\n", error.text);
     WEFT_ASSERT(status == WEFT_OK);
+    const struct fleet_options *options = &shard->fleet->options;
+    if (options->state_blocks == 0) return;
+    struct shard_arena *pool = &shard->engine->contribution_memory;
+    const size_t block = (options->workers * sizeof(struct shard_contribution) + 63) / 64 * 64;
+    shard_arena_fini(pool, shard->engine->env);
+    status = shard_arena_init(pool, shard->engine->env, options->state_blocks * block, false);
+    WEFT_ASSERT(status == WEFT_OK);
 }
 
 /* As the coordinator places candidates that cannot be cut: on the endpoint with the fewest such elements. */

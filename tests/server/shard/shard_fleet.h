@@ -43,6 +43,7 @@ struct fleet_options {
     uint64_t other_lr_step;
     uint32_t again_percent; /* percent of a shard's sends that return WEFT_ERR_AGAIN */
     const struct weft_topology *topology; /* at least shards + workers hosts; borrowed; NULL: ideal network */
+    uint32_t state_blocks; /* chunks whose workers can have states at once; 0: the engine's choice */
     bool maps_payloads;   /* the shards read announced payloads in the workers' memory */
     uint32_t odd_rank;    /* 1 + the rank whose payloads have odd addresses; 0: none */
     bool ucx;             /* real connections over loopback instead of the simulator; no losses then */

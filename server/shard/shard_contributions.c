@@ -1,0 +1,94 @@
+/* shard_contributions.c - the states of a chunk's workers exist only while one of them is in use.
+ *
+ *     request --> take --> a block of states for all workers --> round, replies, pulls --> idle: release
+ *                   \ no block is free: the request is held, until an earlier chunk releases its block
+ *
+ * Blocks have one size and a pool of their own: 4,096 workers need states for the chunks in use, not for
+ * all. A chunk without a block has no contribution, pending reply or waiting pull. Its watermark is
+ * closed_step, and errors that workers are due are bits. Between the rounds of a codec's step a chunk has no
+ * block either: a worker may wait for all chunks of the tensor before its next round. Held requests cannot
+ * deadlock: chunks get blocks in order, and a chunk with a block accepts every request (shard_receive.c). */
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+enum { BLOCKS_MIN = 64, SHARE = 8 }; /* blocks of the pool; else this part of the receive memory */
+
+static size_t block_bytes(const struct weft_shard_engine *engine)
+{
+    return engine->workers_at_create * sizeof(struct shard_contribution);
+}
+
+enum weft_status shard_contributions_init(struct weft_shard_engine *engine, size_t receive_bytes)
+{
+    const size_t block = (block_bytes(engine) + 63) / 64 * 64, least = BLOCKS_MIN * block;
+    const size_t share = receive_bytes / SHARE;
+    weft_list_init(&engine->held_chunks);
+    return shard_arena_init(&engine->contribution_memory, engine->env, share > least ? share : least, false);
+}
+
+bool shard_contributions_take(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (chunk->contributions) return true;
+    if (!weft_list_empty(&engine->held_chunks)) return false; /* earlier chunks come first */
+    chunk->contributions = shard_arena_reserve(&engine->contribution_memory, block_bytes(engine));
+    if (chunk->contributions) memset(chunk->contributions, 0, block_bytes(engine));
+    return chunk->contributions != NULL;
+}
+
+void shard_contributions_release(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (!chunk->contributions || chunk->phase != SHARD_PHASE_IDLE || chunk->arrived > 0 ||
+        chunk->replies_pending > 0 || chunk->pulls_waiting > 0)
+        return;
+    shard_arena_release(&engine->contribution_memory, chunk->contributions, block_bytes(engine));
+    chunk->contributions = NULL;
+    if (!weft_list_empty(&engine->held_chunks)) shard_engine_schedule_retry(engine);
+}
+
+void shard_contributions_hold(struct shard_chunk *chunk, struct weft_arrival *arrival)
+{
+    if (weft_list_empty(&chunk->held))
+        weft_list_append(&chunk->tensor->engine->held_chunks, &chunk->held_link);
+    weft_list_append(&chunk->held, &arrival->link);
+}
+
+/* Moves the held requests of the chunk behind the deferred ones, which the next pump handles again. */
+static void defer_held(struct shard_chunk *chunk)
+{
+    weft_list_remove(&chunk->held_link);
+    while (!weft_list_empty(&chunk->held)) {
+        struct weft_arrival *arrival = weft_list_first(&chunk->held, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        shard_reply_defer(chunk->tensor->engine, arrival);
+    }
+}
+
+void shard_contributions_defer_held(struct weft_shard_engine *engine)
+{
+    while (!weft_list_empty(&engine->held_chunks))
+        defer_held(weft_list_first(&engine->held_chunks, struct shard_chunk, held_link));
+}
+
+void shard_contributions_serve(struct weft_shard_engine *engine)
+{
+    /* a failed engine refuses them before they need a block */
+    if (engine->failed < 0) shard_contributions_defer_held(engine);
+    while (!weft_list_empty(&engine->held_chunks)) {
+        struct shard_chunk *chunk = weft_list_first(&engine->held_chunks, struct shard_chunk, held_link);
+        void *block = shard_arena_reserve(&engine->contribution_memory, block_bytes(engine));
+        if (!block) return;
+        chunk->contributions = memset(block, 0, block_bytes(engine));
+        defer_held(chunk);
+    }
+}
+
+void shard_contributions_drop(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (chunk->contributions)
+        shard_arena_release(&engine->contribution_memory, chunk->contributions, block_bytes(engine));
+    chunk->contributions = NULL;
+}
