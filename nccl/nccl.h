@@ -5,6 +5,10 @@
 #ifndef WEFT_NCCL_H
 #define WEFT_NCCL_H
 
+#include "nccl/abi/coll_v10.h"
+#include "nccl/abi/coll_v11.h"
+#include "nccl/abi/coll_v12.h"
+#include "nccl/abi/coll_v8.h"
 #include "nccl/abi/net_v10.h"
 #include "nccl/abi/net_v11.h"
 #include "nccl/abi/net_v12.h"

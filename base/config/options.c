@@ -102,6 +102,9 @@ const struct weft_option weft_option_table[] = {
     DURATION("nccl.deadline", "600s", WEFT_MS(1), WEFT_SECONDS(7 * 86400),
              "Longest time of NCCL's network plugin in which a connection with open requests completes none. "
              "After it NCCL gets a remote error."),
+    SWITCH("nccl.reproducible", "no",
+           "All_reduce of NCCL's CollNet plugin with bits that depend on the ranks only. Equal on all "
+           "ranks."),
 
     COUNT("server.engines", "1", 1, 64, "Shard engines of one server, one thread each."),
     BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,

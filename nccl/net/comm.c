@@ -12,26 +12,26 @@ static void peer_failed(void *context, uint32_t peer_id, enum weft_status status
     /* not failed yet: a peer that closed in order may have sent messages that are not received */
 }
 
-static enum weft_status endpoint_open(struct net_comm *comm, int device, const uint8_t *secret,
-                                      struct weft_error *error)
+enum weft_status net_endpoint_open(const struct net_endpoint_options *own,
+                                   struct weft_transport **transport_out, struct weft_error *error)
 {
     struct net_process *process = net_process();
     struct weft_transport_options options;
     char composed[WEFT_TRANSPORT_BACKEND_BYTES_MAX];
     weft_transport_options_init(&options);
-    options.id = comm->is_send ? NET_CONNECTOR_ID : NET_LISTENER_ID;
-    options.nonce = get_le64(secret);
-    options.secret = secret;
+    options.id = own->id;
+    options.nonce = get_le64(own->secret);
+    options.secret = own->secret;
     options.secret_bytes = WEFT_HMAC_BYTES;
     options.lanes = process->lanes;
-    options.devices = process->devices[device].name;
+    options.devices = process->devices[own->device].name;
     options.ports = process->ports;
     options.tune = process->tune;
     options.eager_bytes_max = process->eager_bytes;
-    options.peer_failed = peer_failed;
-    options.peer_failed_context = comm;
+    options.peer_failed = own->peer_failed;
+    options.peer_failed_context = own->context;
     WEFT_TRY(weft_transport_options_wrap(&options, process->backend, process->wrap, composed));
-    return weft_transport_open(&process->env, &options, &comm->transport, error);
+    return weft_transport_open(&process->env, &options, transport_out, error);
 }
 
 static enum weft_status pool_create(struct net_comm *comm)
@@ -79,7 +79,12 @@ enum weft_status net_comm_create(struct net_context *context, int device, bool i
     weft_list_init(&comm->memories);
     weft_list_init(&comm->linger_link);
     enum weft_status status = pool_create(comm);
-    if (status == WEFT_OK) status = endpoint_open(comm, device, secret, error);
+    struct net_endpoint_options endpoint = {.device = device,
+                                            .id = is_send ? NET_CONNECTOR_ID : NET_LISTENER_ID,
+                                            .secret = secret,
+                                            .peer_failed = peer_failed,
+                                            .context = comm};
+    if (status == WEFT_OK) status = net_endpoint_open(&endpoint, &comm->transport, error);
     if (status != WEFT_OK) {
         net_comm_free(comm);
         return weft_error_set(error, status, "no memory for the requests of a connection");

@@ -92,6 +92,12 @@ enum weft_status exchange_read(struct exchange *exchange)
     }
 }
 
+bool exchange_has_ended(const struct exchange *exchange)
+{
+    uint8_t byte;
+    return recv(exchange->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 /* ---- listening ---- */
 
 static void port_set(struct sockaddr_storage *address, uint16_t port)

@@ -2,6 +2,8 @@
 #ifndef WEFT_NCCL_NET_EXCHANGE_H
 #define WEFT_NCCL_NET_EXCHANGE_H
 
+#include <stdbool.h>
+
 #include "nccl/net/exchange_wire.h"
 
 struct exchange {
@@ -19,6 +21,8 @@ enum weft_status exchange_write(struct exchange *exchange);
 /* Reads one message. WEFT_OK: `in` has it, in_bytes long. WEFT_IN_PROGRESS. WEFT_ERR_MALFORMED,
  * WEFT_ERR_PEER_LOST. */
 enum weft_status exchange_read(struct exchange *exchange);
+/* The peer has closed its end, as it does when it has given up. */
+bool exchange_has_ended(const struct exchange *exchange);
 void exchange_close(struct exchange *exchange);
 
 /* Binds to the address and a free port, or the first free one of `ports` ("first-last"; "": any), and

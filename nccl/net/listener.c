@@ -20,10 +20,9 @@ struct place {
 };
 
 struct net_listener {
-    struct net_context *context;
-    int device, fd;
-    uint64_t id, limit_ns;
-    uint8_t key[WEFT_HMAC_BYTES];
+    struct net_listener_identity identity;
+    int fd;
+    uint64_t limit_ns;
     struct place places[PLACES];
 };
 
@@ -43,11 +42,11 @@ static enum weft_status listener_open(struct net_listener *listener, uint8_t *ha
 {
     struct net_process *process = net_process();
     struct wire_handle handle = {0};
-    WEFT_TRY(net_device_address(&process->devices[listener->device], &handle.address, &handle.address_bytes,
-                                error));
+    WEFT_TRY(net_device_address(&process->devices[listener->identity.device], &handle.address,
+                                &handle.address_bytes, error));
     weft_random_bytes(&process->env, handle.secret, sizeof handle.secret);
-    handle.listener = listener->id = weft_random_u64(&process->env);
-    enum weft_status status = wire_key(handle.secret, process->secret, listener->key);
+    handle.listener = listener->identity.id = weft_random_u64(&process->env);
+    enum weft_status status = wire_key(handle.secret, process->secret, listener->identity.key);
     if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the key of a listener");
     WEFT_TRY(exchange_listen(&handle.address, handle.address_bytes, process->ports, &listener->fd, error));
     wire_handle_encode(&handle, handle_out);
@@ -63,8 +62,8 @@ enum nccl_result net_listen(void *context, int device, void *handle_out, void **
         return net_report(WEFT_ERR_STATE, "listen on device %d without a communicator", device);
     struct net_listener *listener = weft_alloc_zero(&process->env, sizeof *listener);
     if (!listener) return net_report(WEFT_ERR_NO_MEMORY, "no memory for a listener");
-    listener->context = context;
-    listener->device = device;
+    listener->identity.context = context;
+    listener->identity.device = device;
     listener->limit_ns = weft_now_ns(&process->env) + process->deadline_ns;
     enum weft_status status = listener_open(listener, handle_out, &error);
     if (status != WEFT_OK) {
@@ -81,9 +80,19 @@ enum nccl_result net_close_listen(void *listener)
     if (!own) return net_report(WEFT_ERR_STATE, "closeListen without a listener");
     for (int i = 0; i < PLACES; i++) place_free(&own->places[i]);
     close(own->fd);
-    weft_wipe(own->key, sizeof own->key);
+    weft_wipe(own->identity.key, sizeof own->identity.key);
     weft_free_bytes(&net_process()->env, own);
     return NCCL_RESULT_SUCCESS;
+}
+
+const struct net_listener_identity *net_listener_identity(const void *listener)
+{
+    return &((const struct net_listener *)listener)->identity;
+}
+
+int net_listener_take_socket(void *listener)
+{
+    return accept4(((struct net_listener *)listener)->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 
 /* ---- accept ---- */
@@ -105,7 +114,7 @@ static void take_sockets(struct net_listener *listener, uint64_t now_ns)
 {
     struct weft_env *env = &net_process()->env;
     for (int i = 0; i < PLACES; i++) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = net_listener_take_socket(listener);
         if (fd < 0) return;
         struct place *place = place_take(listener);
         struct exchange *exchange = place ? weft_alloc_bytes(env, sizeof *exchange) : NULL;
@@ -137,11 +146,13 @@ static enum weft_status answer(struct net_listener *listener, struct place *plac
     char name[NET_NAME_BYTES];
     size_t bytes;
     const void *blob;
-    if (wire_message_decode(WIRE_HELLO, exchange->in, exchange->in_bytes, listener->key, &hello) != WEFT_OK ||
-        hello.listener != listener->id)
+    if (wire_message_decode(WIRE_HELLO, exchange->in, exchange->in_bytes, listener->identity.key, &hello) !=
+            WEFT_OK ||
+        hello.listener != listener->identity.id)
         return WEFT_ERR_AUTH;
-    WEFT_TRY(wire_connection_secret(listener->key, hello.challenge, secret));
-    WEFT_TRY(net_comm_create(listener->context, listener->device, false, secret, &place->comm, error));
+    WEFT_TRY(wire_connection_secret(listener->identity.key, hello.challenge, secret));
+    WEFT_TRY(net_comm_create(listener->identity.context, listener->identity.device, false, secret,
+                             &place->comm, error));
     weft_wipe(secret, sizeof secret);
     peer_name_of(exchange->fd, name, sizeof name);
     enum weft_status status = net_comm_connect(place->comm, hello.blob, hello.blob_bytes, name);
@@ -152,7 +163,7 @@ static enum weft_status answer(struct net_listener *listener, struct place *plac
     memcpy(reply.challenge, hello.challenge, sizeof reply.challenge);
     reply.blob = blob;
     reply.blob_bytes = (uint32_t)bytes;
-    exchange->out_bytes = wire_message_encode(&reply, listener->key, exchange->out);
+    exchange->out_bytes = wire_message_encode(&reply, listener->identity.key, exchange->out);
     return exchange->out_bytes > 0 ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
@@ -163,7 +174,7 @@ static enum weft_status place_step(struct net_listener *listener, struct place *
     if (!place->comm) {
         enum weft_status status = exchange_read(place->exchange);
         if (status == WEFT_IN_PROGRESS && now_ns - place->since_ns < HALF_OPEN_NS) return status;
-        if (status != WEFT_OK) return WEFT_ERR_AUTH;
+        if (status != WEFT_OK || exchange_has_ended(place->exchange)) return WEFT_ERR_AUTH;
         WEFT_TRY(answer(listener, place, error));
     }
     enum weft_status status = exchange_write(place->exchange);
@@ -192,9 +203,10 @@ enum nccl_result net_accept(void *listener, void **comm_out, struct nccl_device_
         place_free(place);
         if (status == WEFT_OK) return NCCL_RESULT_SUCCESS;
         if (status != WEFT_ERR_AUTH)
-            return net_report(status, "accept on %s: %s", process->devices[own->device].name, error.text);
+            return net_report(status, "accept on %s: %s", process->devices[own->identity.device].name,
+                              error.text);
     }
     if (now_ns < own->limit_ns) return NCCL_RESULT_SUCCESS;
     return net_report(WEFT_ERR_DEADLINE, "accept on %s: no rank has connected within nccl.deadline",
-                      process->devices[own->device].name);
+                      process->devices[own->identity.device].name);
 }

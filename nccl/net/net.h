@@ -43,6 +43,7 @@ struct net_process {
     char secret[WEFT_SECRET_BYTES_MAX + 1]; /* of the job; "": none */
     size_t eager_bytes;
     uint64_t deadline_ns;
+    bool is_reproducible; /* CollNet: bits depend on the ranks only */
     struct net_device devices[NET_DEVICES_MAX];
     int device_count;
 };
@@ -87,6 +88,15 @@ enum nccl_result net_close_listen(void *listener);
 enum nccl_result net_connect(void *context, int device, void *handle, void **comm_out,
                              struct nccl_device_handle **handle_out);
 void net_connectors_free(struct net_context *context);
+/* What CollNet needs of a listener: who it is, and its next TCP connection (-1: none). */
+struct net_listener_identity {
+    struct net_context *context;
+    int device;
+    uint64_t id;
+    uint8_t key[WEFT_HMAC_BYTES];
+};
+const struct net_listener_identity *net_listener_identity(const void *listener);
+int net_listener_take_socket(void *listener);
 
 /* ---- one connection ---- */
 struct net_memory { /* one registration: the requests that use it are counted for deregMr */
@@ -122,6 +132,16 @@ struct net_comm {
     struct weft_receive *receives;
     char peer_name[NET_NAME_BYTES];
 };
+
+struct net_endpoint_options {
+    int device;
+    uint32_t id;
+    const uint8_t *secret; /* WEFT_HMAC_BYTES; the nonce follows from it */
+    void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
+    void *context;
+};
+enum weft_status net_endpoint_open(const struct net_endpoint_options *options,
+                                   struct weft_transport **transport_out, struct weft_error *error);
 
 /* Opens the endpoint of one side. `secret` is of the connection, WEFT_HMAC_BYTES. */
 enum weft_status net_comm_create(struct net_context *context, int device, bool is_send,

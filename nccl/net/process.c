@@ -84,6 +84,7 @@ static enum weft_status read_options(const struct weft_config *config, struct we
     default_tune();
     process.eager_bytes = weft_config_u64(config, "transport.eager_bytes");
     process.deadline_ns = weft_config_u64(config, "nccl.deadline");
+    process.is_reproducible = weft_config_bool(config, "nccl.reproducible");
     if (secret_file[0]) WEFT_TRY(weft_secret_file_read(secret_file, process.secret, error));
     return net_devices_read(&process, weft_config_text(config, "transport.devices"), error);
 }

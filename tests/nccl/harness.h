@@ -25,7 +25,8 @@ struct point {
     const char *name;
     void (*run)(struct harness *harness);
 };
-extern const struct point setup_points[], message_points[], memory_points[], life_points[], random_points[];
+extern const struct point setup_points[], message_points[], memory_points[], life_points[], random_points[],
+    collnet_points[];
 
 __attribute__((noreturn, format(printf, 3, 4))) void point_fail(const char *file, int line,
                                                                const char *format, ...);

@@ -6,7 +6,7 @@
 import subprocess
 import sys
 
-EXPORTED = {"ncclNetPlugin_v8", "ncclNetPlugin_v10", "ncclNetPlugin_v11", "ncclNetPlugin_v12"}
+EXPORTED = {f"nccl{kind}Plugin_v{version}" for kind in ("Net", "CollNet") for version in (8, 10, 11, 12)}
 FOREIGN = ("libucp", "libuct", "libibverbs", "librdmacm", "libcudart", "libcuda", "libnccl")  # loaded when needed
 
 

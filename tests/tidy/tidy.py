@@ -55,6 +55,9 @@ FOLDERS = {  # folder: the folders of its module that it may include besides the
     "client/tensor": {"session", "engine", "call", "comm"},
     "client/elastic": {"session", "engine", "call", "comm", "tensor"},
     "client/outer": {"session"},
+    "nccl/abi": set(),
+    "nccl/net": {"abi"},
+    "nccl/collnet": {"abi", "net"},
     "server/shard": set(),
     "server/daemon": {"shard"},
 }

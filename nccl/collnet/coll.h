@@ -1,0 +1,53 @@
+/* coll.h - inside the CollNet table: all_reduce among one GPU of each node, by weft's collectives.
+ *
+ *   coll_older_tables.c -> coll_plugin.c (version 12)
+ *   coll_connect.c   endpoint of a rank, connected with all others by exchanges (net/exchange.h)
+ *   coll_comm.c      group of weft over it; operations, registrations, the end
+ *
+ * As in the network table, NCCL's calls drive everything: test steps the loop of its communicator, and no
+ * thread exists. iallreduce calls come in the same order on all ranks; a group numbers them. */
+#ifndef WEFT_NCCL_COLLNET_COLL_H
+#define WEFT_NCCL_COLLNET_COLL_H
+
+#include "collective/collective.h"
+#include "nccl/nccl.h"
+#include "nccl/net/net.h"
+
+enum { COLL_REQUESTS = 64 }; /* of one communicator; more: "again" */
+#define COLL_CONNECT_NS WEFT_SECONDS(60) /* longest connect, which blocks: then NCCL uses its other plans */
+
+struct coll_comm;
+struct coll_request {
+    struct coll_comm *comm;
+    struct weft_list link; /* in free_requests or open_requests of its communicator */
+    bool is_done;
+    enum weft_status status;
+    size_t bytes;
+    struct net_memory *memories[2];
+};
+
+struct coll_comm {
+    pthread_mutex_t lock;
+    struct weft_transport *transport; /* NULL: given up */
+    struct weft_loop *loop;
+    struct weft_group *group;
+    uint32_t rank, ranks;
+    enum nccl_result failed; /* once set, every call returns it */
+    struct weft_list free_requests, open_requests, memories;
+    struct coll_request requests[COLL_REQUESTS];
+};
+
+enum nccl_result coll_connect(void *handles[], int ranks, int rank, void *listener, void **comm_out);
+/* coll_connect.c calls it when the endpoint is connected with all ranks. */
+enum weft_status coll_group_create(struct coll_comm *comm, struct weft_error *error);
+void coll_comm_free(struct coll_comm *comm);
+
+enum nccl_result coll_reduce_support(int dtype, int op, int *is_supported_out);
+enum nccl_result coll_reg_mr(void *comm, void *data, size_t bytes, int pointer, void **memory_out);
+enum nccl_result coll_dereg_mr(void *comm, void *memory);
+enum nccl_result coll_iallreduce(void *comm, void *in, void *out, size_t count, int dtype, int op,
+                                 void *in_memory, void *out_memory, void **request_out);
+enum nccl_result coll_test(void *request, int *is_done_out, int *bytes_out);
+enum nccl_result coll_close(void *comm);
+
+#endif

@@ -1,0 +1,397 @@
+/* points_collnet.c - the CollNet table: ranks are threads of this process, or a child that dies. A plugin
+ * without the table passes with a note. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/nccl/harness.h"
+
+enum { RANKS_MAX = 5, DTYPES = 12, OPS = 4, COUNT = 3001, SUM = 0, PROD = 1, MAX = 2, F32 = 7 };
+
+/* ---- the table ---- */
+
+static struct {
+    const struct nccl_coll_v8 *v8;
+    const struct nccl_coll_v10 *v10;
+    const struct nccl_coll_v11 *v11;
+    const struct nccl_coll_v12 *v12;
+} coll;
+
+#define EACH(call) \
+    (coll.v12 ? coll.v12->call : coll.v11 ? coll.v11->call : coll.v10 ? coll.v10->call : coll.v8->call)
+
+static bool coll_open(struct harness *harness)
+{
+    char symbol[40];
+    snprintf(symbol, sizeof symbol, "ncclCollNetPlugin_v%d", harness->driver.version);
+    const void *table = dlsym(harness->driver.library, symbol);
+    if (!table) {
+        printf("     no CollNet table\n");
+        return false;
+    }
+    if (harness->driver.version == 12) coll.v12 = table;
+    else if (harness->driver.version == 11) coll.v11 = table;
+    else if (harness->driver.version == 10) coll.v10 = table;
+    else coll.v8 = table;
+    return true;
+}
+
+static enum nccl_result coll_listen(void *context, void *handle, void **listener)
+{
+    if (coll.v12) return coll.v12->listen(context, 0, handle, listener);
+    if (coll.v11) return coll.v11->listen(context, 0, handle, listener);
+    return coll.v10 ? coll.v10->listen(0, handle, listener) : coll.v8->listen(0, handle, listener);
+}
+
+static enum nccl_result iallreduce(void *comm, void *in, void *out, size_t count, int dtype, int op,
+                                   void *in_memory, void *out_memory, void **request)
+{
+    if (coll.v12)
+        return coll.v12->iallreduce(comm, in, out, count, dtype, op, in_memory, out_memory, request);
+    if (coll.v11)
+        return coll.v11->iallreduce(comm, in, out, count, dtype, op, in_memory, out_memory, request);
+    if (coll.v10)
+        return coll.v10->iallreduce(comm, in, out, count, dtype, op, in_memory, out_memory, request);
+    return coll.v8->iallreduce(comm, in, out, (int)count, dtype, op, in_memory, out_memory, request);
+}
+
+/* ---- ranks ---- */
+
+struct node {
+    struct harness *harness;
+    int rank, ranks;
+    char (*handles)[NCCL_HANDLE_BYTES]; /* (ranks,) */
+    pthread_barrier_t *barrier;
+    void *context, *comm, *in_memory, *out_memory;
+    unsigned char *in, *out;
+};
+
+static void node_listen(struct node *node, void **listener)
+{
+    CHECK_OK(driver_init(&node->harness->driver, 1, &node->context));
+    CHECK_OK(coll_listen(node->context, node->handles[node->rank], listener));
+}
+
+static void node_connect(struct node *node, void *listener)
+{
+    void *handles[RANKS_MAX];
+    size_t bytes = (size_t)COUNT * 8;
+    for (int i = 0; i < node->ranks; i++) handles[i] = node->handles[i];
+    CHECK_OK(EACH(connect(handles, node->ranks, node->rank, listener, &node->comm)));
+    CHECK_OK(EACH(close_listen(listener)));
+    node->in = mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    node->out = node->in + bytes;
+    CHECK_OK(EACH(reg_mr(node->comm, node->in, bytes, NCCL_POINTER_HOST, &node->in_memory)));
+    CHECK_OK(EACH(reg_mr(node->comm, node->out, bytes, NCCL_POINTER_HOST, &node->out_memory)));
+}
+
+static void node_close(struct node *node)
+{
+    CHECK_OK(EACH(dereg_mr(node->comm, node->in_memory)));
+    CHECK_OK(EACH(dereg_mr(node->comm, node->out_memory)));
+    CHECK_OK(EACH(close_coll(node->comm)));
+    CHECK_OK(driver_finalize(&node->harness->driver, node->context));
+    munmap(node->in, (size_t)COUNT * 16);
+}
+
+static void wait_done(void *request, int *bytes)
+{
+    for (int done = 0; !done; sched_yield()) CHECK_OK(EACH(test(request, &done, bytes)));
+}
+
+static void run_nodes(struct harness *harness, int ranks, void *(*run)(void *))
+{
+    static char handles[RANKS_MAX][NCCL_HANDLE_BYTES];
+    struct node nodes[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, (unsigned)ranks);
+    for (int i = 0; i < ranks; i++) {
+        nodes[i] = (struct node){
+            .harness = harness, .rank = i, .ranks = ranks, .handles = handles, .barrier = &barrier};
+        CHECK(pthread_create(&threads[i], NULL, run, &nodes[i]) == 0, "no thread");
+    }
+    for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&barrier);
+}
+
+static void node_open(struct node *node)
+{
+    void *listener;
+    node_listen(node, &listener);
+    pthread_barrier_wait(node->barrier);
+    node_connect(node, listener);
+}
+
+/* ---- values ---- */
+
+static const int bytes_of[DTYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+/* Small whole numbers, which every type holds exactly. */
+static uint64_t encode(int dtype, unsigned value)
+{
+    static const struct {
+        int mantissa, bias;
+    } floats[DTYPES] = {
+        [6] = {10, 15}, [7] = {23, 127}, [8] = {52, 1023}, [9] = {7, 127}, [10] = {3, 7}, [11] = {2, 15}};
+    if (floats[dtype].bias == 0 || value == 0) return value;
+    int exponent = 31 - __builtin_clz(value);
+    uint64_t fraction = (uint64_t)(value - (1u << exponent)) << floats[dtype].mantissa >> exponent;
+    return (uint64_t)(exponent + floats[dtype].bias) << floats[dtype].mantissa | fraction;
+}
+
+static unsigned input_of(int op, int rank, size_t i)
+{
+    return (unsigned)((i * 7 + i / 5 + (size_t)rank * 3) % 2) + (op != SUM);
+}
+
+static unsigned expected(int op, int ranks, size_t i)
+{
+    unsigned value = input_of(op, 0, i);
+    for (int rank = 1; rank < ranks; rank++) {
+        unsigned next = input_of(op, rank, i);
+        if (op == SUM) value += next;
+        else if (op == PROD) value *= next;
+        else if ((op == MAX) == (next > value)) value = next;
+    }
+    return value;
+}
+
+static void one_call(struct node *node, int dtype, int op, size_t count)
+{
+    void *request = NULL;
+    size_t size = (size_t)bytes_of[dtype];
+    int bytes = -1;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bits = encode(dtype, input_of(op, node->rank, i));
+        memcpy(node->in + i * size, &bits, size);
+    }
+    memset(node->out, 0xee, count * size);
+    while (!request)
+        CHECK_OK(iallreduce(node->comm, node->in, node->out, count, dtype, op, node->in_memory,
+                            node->out_memory, &request));
+    wait_done(request, &bytes);
+    CHECK(bytes == (int)(count * size), "%zu elements of type %d report %d bytes", count, dtype, bytes);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bits = encode(dtype, expected(op, node->ranks, i));
+        CHECK(memcmp(node->out + i * size, &bits, size) == 0,
+              "type %d, reduction %d, %d ranks: element %zu of %zu is wrong", dtype, op, node->ranks, i,
+              count);
+    }
+}
+
+static void *all_types(void *context)
+{
+    struct node *node = context;
+    static const size_t counts[] = {1, 17, COUNT};
+    node_open(node);
+    for (int dtype = 0; dtype < DTYPES; dtype++) {
+        for (int op = 0; op < OPS; op++) {
+            int is_supported = 0;
+            CHECK_OK(EACH(reduce_support(dtype, op, &is_supported)));
+            for (int k = 0; is_supported && k < 3; k++) one_call(node, dtype, op, counts[k]);
+        }
+    }
+    int is_supported = 1;
+    CHECK_OK(EACH(reduce_support(DTYPES, 0, &is_supported)));
+    CHECK(!is_supported, "type %d is claimed", DTYPES);
+    node_close(node);
+    return NULL;
+}
+
+static void types(struct harness *harness)
+{
+    if (!coll_open(harness)) return;
+    for (int ranks = 1; ranks <= RANKS_MAX; ranks++) run_nodes(harness, ranks, all_types);
+}
+
+/* ---- bits ---- */
+
+static float float_of(int rank, size_t i)
+{
+    uint64_t random = (uint64_t)rank << 32 | i;
+    return (float)((double)(random_next(&random) % 2000001) * 1e-5 - 10.0) * (float)(1 << (i % 12));
+}
+
+/* The canonical tree over ranks a..b-1 (docs/collectives.md). */
+static float tree(size_t i, int a, int b)
+{
+    int half = 1;
+    if (b - a == 1) return float_of(a, i);
+    while (half * 2 < b - a) half *= 2;
+    return tree(i, a, a + half) + tree(i, a + half, b);
+}
+
+/* All ranks get equal bits; with nccl.reproducible those of the tree, also where a faster plan has others. */
+static void *same_bits(void *context)
+{
+    enum { LONG = 400000 };
+    static float *results[RANKS_MAX];
+    struct node *node = context;
+    void *request = NULL;
+    float *in = malloc(LONG * sizeof *in), *out = malloc(LONG * sizeof *out);
+    node_open(node);
+    for (size_t i = 0; i < LONG; i++) in[i] = float_of(node->rank, i);
+    while (!request)
+        CHECK_OK(
+            iallreduce(node->comm, in, out, LONG, F32, SUM, node->in_memory, node->out_memory, &request));
+    wait_done(request, NULL);
+    results[node->rank] = out;
+    pthread_barrier_wait(node->barrier);
+    CHECK(memcmp(results[0], out, LONG * sizeof *out) == 0, "ranks 0 and %d have different bits", node->rank);
+    for (size_t i = 0; getenv("WEFT_NCCL_REPRODUCIBLE") && i < LONG; i++)
+        CHECK(out[i] == tree(i, 0, node->ranks), "element %zu is not that of the tree", i);
+    pthread_barrier_wait(node->barrier);
+    node_close(node);
+    free(in);
+    free(out);
+    return NULL;
+}
+
+static void bits(struct harness *harness)
+{
+    if (!coll_open(harness)) return;
+    for (int ranks = 2; ranks <= RANKS_MAX; ranks++) run_nodes(harness, ranks, same_bits);
+}
+
+/* ---- full queue ---- */
+
+static void *fill(void *context)
+{
+    enum { MOST = 1024 };
+    static _Thread_local void *requests[MOST];
+    struct node *node = context;
+    int posted = 0;
+    node_open(node);
+    if (node->rank == 0) { /* the other rank has posted nothing, so none completes */
+        for (; posted < MOST; posted++) {
+            float *in = (float *)node->in + posted % 64, *out = (float *)node->out + posted % 64;
+            *in = (float)(posted % 64);
+            CHECK_OK(iallreduce(node->comm, in, out, 1, F32, SUM, node->in_memory, node->out_memory,
+                                &requests[posted]));
+            if (!requests[posted]) break;
+        }
+        CHECK(posted >= 16 && posted < MOST, "%d operations were taken", posted);
+    }
+    pthread_barrier_wait(node->barrier);
+    static int taken;
+    if (node->rank == 0) taken = posted;
+    pthread_barrier_wait(node->barrier);
+    for (int i = 0; node->rank == 1 && i < taken; i++) {
+        float *in = (float *)node->in + i % 64, *out = (float *)node->out + i % 64;
+        *in = 1;
+        while (!requests[i]) {
+            CHECK_OK(iallreduce(node->comm, in, out, 1, F32, SUM, node->in_memory, node->out_memory,
+                                &requests[i]));
+            sched_yield();
+        }
+    }
+    for (int i = 0; i < taken; i++) wait_done(requests[i], NULL);
+    for (int i = 0; i < taken && i < 64; i++)
+        CHECK(((float *)node->out)[i] == (float)(i + 1), "operation %d has another result", i);
+    node_close(node);
+    return NULL;
+}
+
+static void full(struct harness *harness)
+{
+    if (coll_open(harness)) run_nodes(harness, 2, fill);
+}
+
+/* ---- the end ---- */
+
+/* Rank 0 has an operation open when its memory goes to another user; then rank 1 calls. */
+static void *abort_one(void *context)
+{
+    struct node *node = context;
+    void *request = NULL;
+    int done = 0;
+    node_open(node);
+    if (node->rank == 1) pthread_barrier_wait(node->barrier);
+    CHECK_OK(iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory, node->out_memory,
+                        &request));
+    for (int i = 0; node->rank == 0 && i < 50; i++) CHECK_OK(EACH(test(request, &done, NULL)));
+    CHECK(!done, "an operation without its other rank is done");
+    if (node->rank == 0) {
+        CHECK_OK(EACH(dereg_mr(node->comm, node->in_memory)));
+        CHECK_OK(EACH(dereg_mr(node->comm, node->out_memory)));
+        memset(node->out, 0x77, COUNT * sizeof(float));
+        pthread_barrier_wait(node->barrier);
+    }
+    /* any result is legal, but the new user's bytes stay */
+    for (int i = 0; request && i < 3000 && !done; i++, sched_yield())
+        if (EACH(test(request, &done, NULL)) != NCCL_RESULT_SUCCESS) request = NULL;
+    pthread_barrier_wait(node->barrier);
+    CHECK_OK(EACH(close_coll(node->comm)));
+    for (size_t i = 0; node->rank == 0 && i < COUNT * sizeof(float); i++)
+        CHECK(node->out[i] == 0x77, "byte %zu was written after deregMr", i);
+    CHECK_OK(driver_finalize(&node->harness->driver, node->context));
+    return NULL;
+}
+
+static void abort_open(struct harness *harness)
+{
+    if (coll_open(harness)) run_nodes(harness, 2, abort_one);
+}
+
+/* Rank 1 is a process that is killed after some operations. */
+static void death(struct harness *harness)
+{
+    static char handles[2][NCCL_HANDLE_BYTES];
+    int ends[2], status;
+    void *listener;
+    if (!coll_open(harness)) return;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no sockets");
+    pid_t pid = fork();
+    int own = pid == 0;
+    struct node node = {.harness = harness, .rank = own, .ranks = 2, .handles = handles};
+    node_listen(&node, &listener);
+    CHECK(write(ends[own], handles[own], NCCL_HANDLE_BYTES) == NCCL_HANDLE_BYTES,
+          "the other process has gone");
+    CHECK(recv(ends[own], handles[!own], NCCL_HANDLE_BYTES, MSG_WAITALL) == NCCL_HANDLE_BYTES,
+          "the other process has gone");
+    node_connect(&node, listener);
+    enum nccl_result result = NCCL_RESULT_SUCCESS;
+    for (int i = 0; result == NCCL_RESULT_SUCCESS; i++) {
+        void *request = NULL;
+        int done = 0;
+        if (own && i == 5) raise(SIGKILL);
+        while (!request && result == NCCL_RESULT_SUCCESS)
+            result = iallreduce(node.comm, node.in, node.out, COUNT, F32, SUM, node.in_memory,
+                                node.out_memory, &request);
+        for (; result == NCCL_RESULT_SUCCESS && !done; sched_yield())
+            result = EACH(test(request, &done, NULL));
+    }
+    CHECK(result == NCCL_RESULT_REMOTE, "a killed rank gave %d, not %d", (int)result, NCCL_RESULT_REMOTE);
+    node_close(&node);
+    waitpid(pid, &status, 0);
+}
+
+/* Needs a deadline of the plugin: rank 1 listens and never connects. */
+static void missing(struct harness *harness)
+{
+    static char handles[2][NCCL_HANDLE_BYTES];
+    void *both[2] = {handles[0], handles[1]}, *listener, *other, *comm = NULL;
+    if (!getenv("WEFT_NCCL_DEADLINE") || !coll_open(harness)) return;
+    struct node node = {.harness = harness, .ranks = 2, .handles = handles};
+    node_listen(&node, &listener);
+    CHECK_OK(coll_listen(node.context, handles[1], &other));
+    for (int rank = 0; rank < 2; rank++) {
+        enum nccl_result result = EACH(connect(both, 2, rank, rank == 0 ? listener : other, &comm));
+        CHECK(result == NCCL_RESULT_REMOTE && !comm, "connect without rank %d gave %d", !rank, (int)result);
+    }
+    CHECK_OK(EACH(close_listen(listener)));
+    CHECK_OK(EACH(close_listen(other)));
+    CHECK_OK(driver_finalize(&harness->driver, node.context));
+}
+
+const struct point collnet_points[] = {
+    {"coll-types", types}, {"coll-bits", bits},       {"coll-full", full}, {"coll-abort", abort_open},
+    {"coll-death", death}, {"coll-missing", missing}, {NULL, NULL}};
