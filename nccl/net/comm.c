@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Keeps the reason for the request that fails by it. A peer that has closed in order is no failure: nothing
+ * may be open, and what it has sent can still be received. */
 static void peer_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
     struct net_comm *comm = context;
-    if (comm->failed == NCCL_RESULT_SUCCESS && !comm->is_closing)
-        net_report(status, "the connection with %s is lost: %s", comm->peer_name, text);
-    /* not failed yet: a peer that closed in order may have sent messages that are not received */
+    snprintf(comm->lost_text, sizeof comm->lost_text, "%s", text);
 }
 
 enum weft_status net_endpoint_open(const struct net_endpoint_options *own,
@@ -107,8 +107,9 @@ enum weft_status net_comm_connect(struct net_comm *comm, const void *blob, size_
 enum nccl_result net_comm_fail(struct net_comm *comm, enum weft_status status, const char *text)
 {
     if (comm->failed != NCCL_RESULT_SUCCESS) return comm->failed;
-    net_report(status, "the connection with %s has failed: %s", comm->peer_name, text);
     comm->failed = net_result(status);
+    if (status != WEFT_ERR_CANCELLED)
+        net_report(status, "the connection with %s has failed: %s", comm->peer_name, text);
     if (comm->transport && comm->peer)
         weft_transport_fail_peer(comm->transport, weft_peer_id(comm->peer), status, text);
     return comm->failed;
@@ -118,7 +119,6 @@ void net_comm_close(struct net_comm *comm)
 {
     struct net_context *context = comm->context;
     pthread_mutex_lock(&comm->lock);
-    comm->is_closing = true;
     if (!weft_list_empty(&comm->open_requests)) net_comm_abandon(comm);
     pthread_mutex_unlock(&comm->lock);
     pthread_mutex_lock(&context->lock);

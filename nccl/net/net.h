@@ -125,12 +125,12 @@ struct net_comm {
     enum nccl_result failed; /* once set, every call returns it */
     uint32_t polls;
     uint64_t waiting_ns;     /* since when nothing completes; 0: not measured yet */
-    bool is_closing;         /* NCCL has closed it */
     struct weft_list free_requests, open_requests, memories;
     struct weft_list linger_link; /* context.c: while its endpoint closes */
     struct net_request *requests;
     struct weft_receive *receives;
     char peer_name[NET_NAME_BYTES];
+    char lost_text[256]; /* why the transport has lost the peer; "": it has not */
 };
 
 struct net_endpoint_options {

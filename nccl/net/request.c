@@ -167,7 +167,9 @@ static enum nccl_result request_result(struct net_request *request, int *bytes_o
         return net_report(WEFT_ERR_TRUNCATED, "a message of %s is longer than its receive of %zu bytes",
                           comm->peer_name, request->receives[0].buffer_bytes);
     if (request->status < 0) {
-        if (comm->failed == NCCL_RESULT_SUCCESS) comm->failed = net_result(request->status);
+        if (comm->failed == NCCL_RESULT_SUCCESS)
+            comm->failed = net_report(request->status, "the connection with %s is lost: %s", comm->peer_name,
+                                      comm->lost_text);
         return comm->failed;
     }
     comm->waiting_ns = 0;

@@ -98,7 +98,7 @@ static void peer_run(struct harness *harness, long calls, int how)
 
 static void death(struct harness *harness)
 {
-    static const long table[] = {0, 1, 2, 3, 5, 8, 13, 40, 200};
+    static const long table[] = {0, 1, 2, 3, 5, 8, 13, 40, 200, 1000, 3000};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) peer_run(harness, table[i], SIGKILL);
 }
 
