@@ -3,7 +3,8 @@
 
 #include <limits.h>
 
-#define END_NS WEFT_MS(500) /* limit of deregMr and close with operations open */
+#define END_NS WEFT_MS(500)     /* limit of deregMr and close with operations open */
+#define RELEASE_NS WEFT_MS(250) /* then a rank that does not release buffers loses its connection */
 
 static struct weft_env *env(void)
 {
@@ -49,6 +50,7 @@ enum weft_status coll_group_create(struct coll_comm *comm, struct weft_error *er
     options.epoch = 1;
     options.operations_max = COLL_REQUESTS;
     options.deadline_ns = net_process()->deadline_ns;
+    options.release_timeout_ns = RELEASE_NS;
     options.keeps_affinity = true; /* the thread is NCCL's */
     enum weft_status status = weft_group_create(env(), &options, &comm->group, error);
     weft_free_bytes(env(), ids);
@@ -70,8 +72,10 @@ static bool has_left(struct coll_comm *comm)
 {
     return weft_group_has_left(comm->group);
 }
+/* A closed endpoint is no longer a pollable of the loop. */
 static bool is_drained(struct coll_comm *comm)
 {
+    weft_transport_progress(comm->transport, NET_PROGRESS_BUDGET);
     return weft_transport_drained(comm->transport);
 }
 
