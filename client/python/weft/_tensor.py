@@ -7,7 +7,8 @@ from ._request import Request
 from ._types import MODES, dtype_of, lookup
 
 
-def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group):
+def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group=0,
+            priority=0, alone=False):  # fmt: skip
     """Call weft_declare and return a `kind` (Tensor). See Session.declare."""
     dims = [shape] if isinstance(shape, int) else list(shape)
     if not 0 < len(dims) <= 8:
@@ -25,6 +26,7 @@ def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_byt
     if mode is not None:
         options.mode = lookup(MODES, mode, "mode")
     options.chunk_bytes, options.skip_nonfinite, options.group = chunk_bytes, skip_nonfinite, group
+    options.priority, options.alone = priority, alone
     out = ffi.new("struct weft_tensor **")
     with session._lock:
         session._check(lib.weft_declare(session._c, options, out))

@@ -333,10 +333,10 @@ static void test_overtakes(void **state)
     char links[64], host[64];
     snprintf(links, sizeof links, "/tmp/weft-push-order-%d.json", (int)getpid());
     assert_int_equal(gethostname(host, sizeof host), 0);
-    crowd_write_links(links, host, 20000, 12500000);
+    crowd_write_links(links, host, 20000, 4000000);
     setenv("WEFT_COLLECTIVE_LINKS", links, 1);
     setenv("WEFT_TRANSPORT_BACKEND", "tcp", 1);
-    setenv("WEFT_TRANSPORT_WRAP", "delay:rate_bytes=12500000", 1);
+    setenv("WEFT_TRANSPORT_WRAP", "delay:rate_bytes=4000000", 1);
     struct crowd crowd = {.user = NULL};
     crowd_run(&crowd, 2, push_behind);
     unsetenv("WEFT_COLLECTIVE_LINKS");
