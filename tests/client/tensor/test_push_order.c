@@ -154,6 +154,29 @@ static void test_weighted_bits(void **state)
     compare(true);
 }
 
+struct kind {
+    const char *prefix;
+    uint64_t elems;
+    int32_t priority;
+    bool alone;
+};
+
+/* A tensor of f32 without an optimiser. */
+static void declare_f32(struct crowd *crowd, struct weft_session *session, const struct kind *kind,
+                        uint32_t t, struct weft_tensor **tensor_out)
+{
+    struct weft_tensor_options options;
+    char name[16];
+    weft_tensor_options_init(&options);
+    snprintf(name, sizeof name, "%s%u", kind->prefix, t);
+    options.name = name;
+    options.dim_count = 1;
+    options.dims[0] = kind->elems;
+    options.priority = kind->priority;
+    options.alone = kind->alone;
+    CROWD_OK(crowd, session, weft_declare(session, &options, tensor_out));
+}
+
 /* ---- operations ---- */
 
 enum { SMALL = 200 };
@@ -164,15 +187,7 @@ static void push_small(struct crowd *crowd, struct weft_session *session, uint32
     struct weft_tensor *tensors[SMALL];
     struct weft_request requests[SMALL] = {{{0}}};
     for (uint32_t t = 0; t < SMALL; t++) {
-        struct weft_tensor_options options;
-        char name[16];
-        weft_tensor_options_init(&options);
-        snprintf(name, sizeof name, "s%u", t);
-        options.name = name;
-        options.dim_count = 1;
-        options.dims[0] = 8;
-        options.alone = crowd->user != NULL;
-        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+        declare_f32(crowd, session, &(struct kind){"s", 8, 0, crowd->user != NULL}, t, &tensors[t]);
         for (uint32_t i = 0; i < 8; i++) grads[rank][t][i] = (float)(t + rank * 2);
     }
     const uint64_t before = session->engine->group->sequence;
@@ -236,16 +251,8 @@ static void push_urgent(struct crowd *crowd, struct weft_session *session, uint3
     struct completions all = {.count = 0};
     static float grads[2][URGENT + 1][16];
     for (uint32_t t = 0; t <= URGENT; t++) {
-        struct weft_tensor_options options;
-        char name[16];
-        weft_tensor_options_init(&options);
-        snprintf(name, sizeof name, "u%u", t);
-        options.name = name;
-        options.dim_count = 1;
-        options.dims[0] = 16;
-        options.priority = (has_priorities ? set : declared)[t];
-        options.alone = true;
-        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+        declare_f32(crowd, session, &(struct kind){"u", 16, (has_priorities ? set : declared)[t], true}, t,
+                    &tensors[t]);
     }
     CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
     CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
@@ -299,14 +306,7 @@ static void push_behind(struct crowd *crowd, struct weft_session *session, uint3
     struct completion contexts[FLIGHT + 1];
     struct completions all = {.count = 0};
     for (uint32_t t = 0; t <= FLIGHT; t++) {
-        struct weft_tensor_options options;
-        char name[16];
-        weft_tensor_options_init(&options);
-        snprintf(name, sizeof name, "f%u", t);
-        options.name = name;
-        options.dim_count = 1;
-        options.dims[0] = FLIGHT_ELEMS;
-        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+        declare_f32(crowd, session, &(struct kind){"f", FLIGHT_ELEMS, 0, false}, t, &tensors[t]);
     }
     CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
     const uint64_t before = sequence_of(crowd, session);
