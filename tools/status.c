@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #include "tools/common.h"
 #include "tools/size.h"
 #include "tools/target.h"
+
+#define REFUSAL_MS 500 /* a refusal needs one round trip */
 
 /* ---- query ---- */
 
@@ -94,8 +97,12 @@ static bool is_refused(const char *host, uint16_t port)
     for (const struct addrinfo *at = found; at; at = at->ai_next) {
         const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         if (fd < 0) continue;
-        /* on one host the answer is immediate; beyond it the query waits */
-        refused = connect(fd, at->ai_addr, at->ai_addrlen) != 0 && errno == ECONNREFUSED;
+        struct pollfd writable = {.fd = fd, .events = POLLOUT};
+        int reason = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+        socklen_t bytes = sizeof reason;
+        if (reason == EINPROGRESS && poll(&writable, 1, REFUSAL_MS) == 1)
+            (void)getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &bytes);
+        refused = reason == ECONNREFUSED;
         close(fd);
         if (!refused) break;
     }

@@ -38,6 +38,7 @@ _Static_assert(sizeof(struct weftd_engine_view) % sizeof(uint64_t) == 0, "publis
 /* What HTTP shows of this process and of the job; published by the net thread. */
 struct weftd_job_view {
     bool joined, running, failing;
+    bool is_started;  /* the engines have opened their transports */
     bool coordinates; /* `stats` is set */
     uint32_t index, endpoint_first, engines;
     struct weft_coordinator_stats stats;

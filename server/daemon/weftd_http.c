@@ -82,7 +82,7 @@ static enum probe probe_of(const char *path)
 static bool probe_is_good(enum probe probe, const struct weftd_job_view *job)
 {
     switch (probe) {
-    case PROBE_STARTED: return job->engines > 0 && !job->failing;
+    case PROBE_STARTED: return job->is_started && !job->failing;
     case PROBE_READY: return is_ready(job);
     default: return !job->failing;
     }

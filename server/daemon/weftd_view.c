@@ -107,6 +107,8 @@ static void publish_job(void *context)
     struct weftd_job_view view = {.joined = weftd->joined,
                                   .running = weftd->running,
                                   .failing = weftd->failing,
+                                  .is_started =
+                                      weftd->engines && (weftd->roster || weftd->engines_waited_for == 0),
                                   .index = weftd->welcome.index,
                                   .endpoint_first = weftd->welcome.endpoint_first,
                                   .engines = weftd->engines ? weftd->options.engines : 0,
