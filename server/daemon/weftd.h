@@ -41,6 +41,7 @@ struct weftd_job_view {
     bool is_started;  /* the engines have opened their transports */
     bool coordinates; /* `stats` is set */
     uint32_t index, endpoint_first, engines;
+    uint64_t published_ns;
     struct weft_coordinator_stats stats;
     char end_text[512], stall_text[480];
 };

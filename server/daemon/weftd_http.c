@@ -1,12 +1,12 @@
 /* weftd_http.c - HTTP pages of weftd, on a thread of its own: /metrics (weftd_metrics.c), /status (JSON) and
- * the probes.
+ * the health pages.
  *
- *     /livez     the process works                        503: it ends
+ *     /livez     the net thread works                     503: it hangs, or the process ends
  *     /startupz  it has joined and its engines are open   503: it has not
  *     /readyz    the job runs and is not stalled          503: it does not
- *     /healthz   all of it in words; 503 only if the process ends
+ *     /healthz   all of it in words; 503 as /livez
  *
- * Beyond loopback a page needs the job's token. Probes are public, since a kubelet has no token; without it
+ * Beyond loopback a page needs the job's token. Health pages are public, since a kubelet has no token; then
  * they are one word, without names and reasons. */
 #include <jansson.h>
 #include <string.h>
@@ -53,38 +53,44 @@ static void write_status(struct weftd *weftd, struct weftd_page *page)
     json_decref(root);
 }
 
-/* ---- probes ---- */
+/* ---- health pages ---- */
 
-static bool is_ready(const struct weftd_job_view *job)
+#define HANG_NS WEFT_SECONDS(30) /* the net thread publishes ten times per second */
+
+static uint64_t hang_ns(const struct weftd *weftd, const struct weftd_job_view *job)
 {
-    return job->running && !job->failing && job->stats.stall_ns == 0;
+    const uint64_t age_ns = weft_elapsed_ns(job->published_ns, weft_now_ns(weftd->env));
+    return age_ns > HANG_NS ? age_ns : 0;
 }
 
 static void write_health(struct weftd *weftd, struct weftd_page *page)
 {
     if (page->job->failing) weftd_page_print(page, "failing: %s\n", page->job->end_text);
+    else if (hang_ns(weftd, page->job) > 0)
+        weftd_page_print(page, "the net thread hangs for %.0f s\n", (double)hang_ns(weftd, page->job) / 1e9);
     else if (page->job->stats.stall_ns > 0)
         weftd_page_print(page, "stalled for %.1f s: %s\n", (double)page->job->stats.stall_ns / 1e9,
                          page->job->stall_text);
     else weftd_page_print(page, "ok %s\n", state_name(page->job));
 }
 
-enum probe { PROBE_LIVE, PROBE_STARTED, PROBE_READY, PROBE_HEALTH, PROBE_NONE };
+enum health_page { HEALTH_LIVE, HEALTH_STARTED, HEALTH_READY, HEALTH_ALL, HEALTH_NONE };
 
-static enum probe probe_of(const char *path)
+static enum health_page health_page_of(const char *path)
 {
     static const char *const paths[] = {"/livez", "/startupz", "/readyz", "/healthz"};
-    for (int i = 0; i < PROBE_NONE; i++)
-        if (strcmp(path, paths[i]) == 0) return (enum probe)i;
-    return PROBE_NONE;
+    for (int i = 0; i < HEALTH_NONE; i++)
+        if (strcmp(path, paths[i]) == 0) return (enum health_page)i;
+    return HEALTH_NONE;
 }
 
-static bool probe_is_good(enum probe probe, const struct weftd_job_view *job)
+static bool health_is_good(const struct weftd *weftd, enum health_page page, const struct weftd_job_view *job)
 {
-    switch (probe) {
-    case PROBE_STARTED: return job->is_started && !job->failing;
-    case PROBE_READY: return is_ready(job);
-    default: return !job->failing;
+    const bool is_live = !job->failing && hang_ns(weftd, job) == 0;
+    switch (page) {
+    case HEALTH_STARTED: return is_live && job->is_started;
+    case HEALTH_READY: return is_live && job->running && job->stats.stall_ns == 0;
+    default: return is_live;
     }
 }
 
@@ -102,14 +108,14 @@ static void write_bad_word(struct weftd *weftd, struct weftd_page *page)
 
 static bool is_public(const char *path)
 {
-    return probe_of(path) != PROBE_NONE;
+    return health_page_of(path) != HEALTH_NONE;
 }
 
 static void on_request(void *context, const char *path, bool is_trusted, struct weft_http_reply *reply)
 {
     struct weftd *weftd = context;
     struct weftd_job_view job;
-    const enum probe probe = probe_of(path);
+    const enum health_page health = health_page_of(path);
     void (*write_page)(struct weftd *, struct weftd_page *) = NULL;
     weftd_view_job(weftd, &job);
     reply->code = 200;
@@ -120,8 +126,8 @@ static void on_request(void *context, const char *path, bool is_trusted, struct 
     } else if (strcmp(path, "/status") == 0) {
         write_page = write_status;
         reply->content_type = "application/json";
-    } else if (probe != PROBE_NONE) {
-        const bool is_good = probe_is_good(probe, &job);
+    } else if (health != HEALTH_NONE) {
+        const bool is_good = health_is_good(weftd, health, &job);
         write_page = is_trusted ? write_health : is_good ? write_word : write_bad_word;
         reply->code = is_good ? 200 : 503;
     }

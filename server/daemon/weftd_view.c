@@ -104,7 +104,8 @@ void weftd_view_engine(struct weftd_engine *engine, struct weftd_engine_view *vi
 static void publish_job(void *context)
 {
     struct weftd *weftd = context;
-    struct weftd_job_view view = {.joined = weftd->joined,
+    struct weftd_job_view view = {.published_ns = weft_now_ns(weftd->env),
+                                  .joined = weftd->joined,
                                   .running = weftd->running,
                                   .failing = weftd->failing,
                                   .is_started =

@@ -1,4 +1,4 @@
-"""test_http.py - HTTP of weftd apart from the control plane: the token, the probes, and strangers that hold connections."""
+"""test_http.py - HTTP of weftd apart from the control plane: the token, the health pages, and strangers that hold connections."""
 
 import os
 import resource
@@ -54,7 +54,7 @@ class Http(harness.JobTest):
         return done.stdout.strip()
 
     def test_token(self):
-        """Beyond loopback pages need the token, and probes are words without names."""
+        """Beyond loopback pages need the token, and health pages are words without names."""
         group, coordinator, http = self.start(["--listen", "0.0.0.0"])
         http = "127.0.0.1:" + http.rsplit(":", 1)[1]
         coordinator = "127.0.0.1:" + coordinator.rsplit(":", 1)[1]
@@ -75,7 +75,7 @@ class Http(harness.JobTest):
         self.assertRegex(get(http, "/readyz", token)[1], "ok (joining|connecting)\n")
         self.run_worker(group, coordinator)
 
-    def test_probes_on_loopback(self):
+    def test_health_pages_on_loopback(self):
         group, coordinator, http = self.start()
         limit = time.monotonic() + SECONDS
         while get(http, "/startupz")[0] != 200:  # it joins, and its engines open

@@ -1,4 +1,4 @@
-"""test_stalls.py - a stopped rank and a cut link between two ranks show in the log, the status, the probes and the metrics."""
+"""test_stalls.py - a stopped rank and a cut link between two ranks show in the log, the status, the health pages and the metrics."""
 
 import json
 import os
