@@ -4,8 +4,8 @@
  *
  * The nonce is fresh and the other side's, so a recorded proof is not valid later. The purpose prevents that
  * a coordinator's proof is sent back to it as a member's. The zero bytes separate ("ab", "c") from ("a",
- * "bc"): job and name are C strings. The proof authenticates the opener of a connection. It does not encrypt
- * or protect later messages. */
+ * "bc"): job and name are C strings. The proof authenticates the opener of a connection; seal.c
+ * authenticates the later messages. Nothing is encrypted. */
 #include <stdio.h>
 #include <string.h>
 
