@@ -63,9 +63,8 @@ class Stalls(harness.JobTest):
             culprit = rf"rank 1 \(\S+, pid {worker1.pid}\) does not answer: stopped, or cut off"
             self.wait_for(group, "weft status", lambda: re.search(rf"^stalled for .*rank 0 .* has waited .* in all_.*{culprit}", status(), re.M))
             self.assertRegex(json.loads(status("--json"))["stall_text"], culprit)
-            code, text = self.get(http, "/readyz")
-            self.assertEqual(code, 503)
-            self.assertRegex(text, "^stalled for .*" + culprit)
+            self.wait_for(group, "/readyz", lambda: self.get(http, "/readyz")[0] == 503)  # a published copy follows
+            self.assertRegex(self.get(http, "/readyz")[1], "^stalled for .*" + culprit)
             code, text = self.get(http, "/healthz")
             self.assertEqual(code, 200)
             self.assertRegex(text, "^stalled for .*" + culprit)
