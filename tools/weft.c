@@ -62,6 +62,8 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1);
+    if (bench_has(argv[1]))
+        return tool_usage_error("weft", "'%s' is a benchmark: run weft bench %s", argv[1], argv[1]);
     const char *names[COMMAND_COUNT + 1] = {NULL};
     for (size_t i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i].name;
     return cli_unknown_error("weft", argv[1][0] == '-' ? "option" : "command", argv[1], names);

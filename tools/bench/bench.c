@@ -181,8 +181,21 @@ static void print_help(FILE *out)
           out);
 }
 
+/* osu_hello, ib_atomic_bw, hypercube_perf: named as in another suite, and without a counterpart. */
+static bool is_foreign_form(const char *what)
+{
+    const size_t length = strlen(what);
+    return strncmp(what, "osu_", 4) == 0 || strncmp(what, "ib_", 3) == 0 ||
+           (length > 5 && strcmp(what + length - 5, "_perf") == 0);
+}
+
 static int unknown_error(const char *what)
 {
+    if (is_foreign_form(what))
+        return tool_usage_error("weft bench",
+                                "'%s' has no counterpart here; names such as all_reduce_perf, osu_allreduce "
+                                "and ib_write_bw have",
+                                what);
     const char *names[OPERATIONS_MAX + BENCHMARK_COUNT + 1] = {NULL};
     size_t count = 0;
     for (; count < OPERATIONS_MAX && bench_operation_at((uint32_t)count); count++)
@@ -207,6 +220,13 @@ static int run_foreign(int argc, char **argv)
     char *words[BENCH_FOREIGN_WORDS_MAX + 2] = {(char *)"bench"};
     memcpy(words + 1, foreign.argv, sizeof foreign.argv);
     return weft_bench_main(foreign.argc + 1, words);
+}
+
+bool bench_has(const char *name)
+{
+    bool found = bench_operation_find(name) != NULL || bench_foreign_has(name);
+    for (size_t i = 0; i < BENCHMARK_COUNT; i++) found |= strcmp(benchmarks[i].name, name) == 0;
+    return found;
 }
 
 int weft_bench_main(int argc, char **argv)

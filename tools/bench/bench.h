@@ -13,11 +13,15 @@
 #ifndef WEFT_TOOLS_BENCH_BENCH_H
 #define WEFT_TOOLS_BENCH_BENCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* argv[0] is "bench". Returns the exit status: 0; 1 failed, or a result was wrong; 2 wrong usage; 3 (of
  * compare) something is slower. */
 int weft_bench_main(int argc, char **argv);
+
+/* Whether `weft bench NAME` is a benchmark, also by the name of another suite. */
+bool bench_has(const char *name);
 
 /* bench_launch.c: runs `weft bench WHAT` with the same options in each of `processes` processes of one job;
  * returns the exit status. */

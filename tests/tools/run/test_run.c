@@ -134,8 +134,8 @@ static void check_config(void **state)
     char *directory = temp_dir_make();
     snprintf(path, sizeof path, "%s/weft.ini", directory);
     write_file(path, "[server]\nheartbeat = 10s\n\n[transport]\nlanes = tcp,self\n");
-    snprintf(line, sizeof line,
-             "transport.lanes  = tcp,self  (%s)\nserver.heartbeat = 10s       (%s)\n", path, path);
+    snprintf(line, sizeof line, "transport.lanes  = tcp,self  (%s)\nserver.heartbeat = 10s       (%s)\n",
+             path, path);
     expect(WORDS(weftd, "--check-config", path), 0, line, NULL);
     expect(WORDS(weftd, "--check-config", "--config", path, "-p", "7000"), 0,
            "server.port      = 7000      (--port)\n", "server.heartbeat = 10s       (");
@@ -305,6 +305,15 @@ static void bench_words(void **state)
            "--only 'sum' is not for --compare", NULL);
     expect(WORDS(weft, "bench", "kernels", "-q"), 2, "weft bench kernels: unknown option '-q'", NULL);
     expect(WORDS(weft, "bench", "plot", "--x"), 2, "weft bench plot: option --x needs a value", NULL);
+    expect(WORDS(weft, "all_reduce_perf"), 2,
+           "'all_reduce_perf' is a benchmark: run weft bench all_reduce_perf", NULL);
+    expect(WORDS(weft, "p2p"), 2, "'p2p' is a benchmark: run weft bench p2p", NULL);
+    expect(WORDS(weft, "bench", "ib_atomic_bw"), 2, "'ib_atomic_bw' has no counterpart here", NULL);
+    expect(WORDS(weft, "bench", "osu_bw", "-Q"), 2, "osu_bw: -Q is not a known option of OSU", NULL);
+    expect(WORDS(weft, "bench", "fleet", "a", "a;b"), 2, "'a;b' is not the name or address of a host", NULL);
+    expect(WORDS(weft, "bench", "fleet", "a", "a"), 2, "host a is listed twice", NULL);
+    expect(WORDS(weft, "bench", "fleet", "a"), 2, "2 to 256 hosts, not 1", NULL);
+    expect(WORDS(weft, "bench", "fleet", "-n", "2", "a", "b"), 2, "-n starts processes on this host", NULL);
     expect(WORDS(weft, "bench", "p2p", "--transport", "shm", "--peers", "2", "-e", "64", "--iters", "50",
                  "--measure", "bw"),
            0, "3 processes, transport shm", "pattern fanout");
@@ -635,10 +644,9 @@ int main(int argc, char **argv)
         return 2;
     }
     unsetenv("WEFT_SECRET"), unsetenv("WEFT_SECRET_FILE"), unsetenv("WEFT_JOB"), unsetenv("WEFT_CONFIG");
-    const struct CMUnitTest usage_tests[] = {cmocka_unit_test(usage), cmocka_unit_test(check_config),
-                                             cmocka_unit_test(every_command),
-                                             cmocka_unit_test(old_names), cmocka_unit_test(bench_words),
-                                             cmocka_unit_test(bench_compare)};
+    const struct CMUnitTest usage_tests[] = {
+        cmocka_unit_test(usage),     cmocka_unit_test(check_config), cmocka_unit_test(every_command),
+        cmocka_unit_test(old_names), cmocka_unit_test(bench_words),  cmocka_unit_test(bench_compare)};
     const struct CMUnitTest job_tests[] = {cmocka_unit_test(in_order),
                                            cmocka_unit_test(others_learn_of_a_death),
                                            cmocka_unit_test(different_shapes),
