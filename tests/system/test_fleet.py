@@ -85,9 +85,10 @@ class Fleet(harness.JobTest):
         self.assertNotIn("slow", done.stdout)
 
     def test_a_host_that_hangs(self):
+        """A remote shell that does not end, nor on SIGTERM."""
         shell = self.path("silent")
         with open(shell, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\nexec sleep 1000\n")
+            file.write("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n")
         os.chmod(shell, 0o755)
         done = subprocess.run([harness.PROGRAMS.weft, "bench", "fleet", "--rsh", shell, "--deadline", "1", "hosta", "hostb"], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=100)

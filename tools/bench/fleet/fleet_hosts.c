@@ -21,11 +21,10 @@
 
 #include "base/base.h"
 
-enum { LINE_BYTES = 4096, SHELL_WORDS_MAX = 32, OUTPUT_MAX = 64 << 20, POLL_MS = 50 };
+enum { LINE_BYTES = 4096, SHELL_WORDS_MAX = 32, OUTPUT_MAX = 64 << 20, POLL_MS = 50, STOP_MS = 2000 };
 
 struct host {
     pid_t pid; /* 0: not started, or ended */
-    bool failed;
 };
 
 struct remote {
@@ -129,8 +128,8 @@ static bool start(struct remote *remote, uint32_t rank)
         fprintf(stderr, "weft bench fleet: cannot start a process for %s: %s\n", remote->options->hosts[rank],
                 reason);
     if (child > 0) remote->hosts[rank].pid = child;
-    /* the secret fits into the pipe; a child that has ended breaks it, and is reported as ended */
-    if (child > 0 && write(input[1], remote->secret, 32) != 32) remote->hosts[rank].failed = true;
+    /* The secret fits into the pipe. A child that has ended breaks it, and is reported when it is taken. */
+    if (child > 0 && write(input[1], remote->secret, 32) != 32) kill(child, SIGTERM);
     for (int i = 0; i < 2; i++)
         if (input[i] >= 0) close(input[i]);
     if (output[1] >= 0) close(output[1]);
@@ -138,23 +137,29 @@ static bool start(struct remote *remote, uint32_t rank)
     return child > 0;
 }
 
-/* Takes ended processes. False: one of them failed, and the sentence is on stderr. */
-static bool reap(struct remote *remote, bool is_ending)
+static void print_end(const struct remote *remote, uint32_t rank, int status)
+{
+    const char *host = remote->options->hosts[rank], *shell = remote->shell_words[0];
+    if (WIFEXITED(status))
+        fprintf(stderr, "weft bench fleet: host %s: %s ended with status %d\n", host, shell,
+                WEXITSTATUS(status));
+    else
+        fprintf(stderr, "weft bench fleet: host %s: %s was ended by signal %d\n", host, shell,
+                WTERMSIG(status));
+}
+
+/* Takes the processes that have ended. False: one failed; with `reports` the sentence is on stderr. */
+static bool reap(struct remote *remote, bool reports)
 {
     bool fine = true;
     for (uint32_t i = 0; i < remote->options->host_count; i++) {
         int status;
         struct host *host = &remote->hosts[i];
-        if (host->pid == 0 || waitpid(host->pid, &status, is_ending ? 0 : WNOHANG) != host->pid) continue;
+        if (host->pid == 0 || waitpid(host->pid, &status, WNOHANG) != host->pid) continue;
         host->pid = 0;
-        if ((WIFEXITED(status) && WEXITSTATUS(status) == 0) || (is_ending && WIFSIGNALED(status))) continue;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
         fine = false;
-        if (WIFEXITED(status))
-            fprintf(stderr, "weft bench fleet: host %s: %s ended with status %d\n", remote->options->hosts[i],
-                    remote->shell_words[0], WEXITSTATUS(status));
-        else
-            fprintf(stderr, "weft bench fleet: host %s: %s was ended by signal %d\n",
-                    remote->options->hosts[i], remote->shell_words[0], WTERMSIG(status));
+        if (reports) print_end(remote, i, status);
     }
     return fine;
 }
@@ -166,11 +171,23 @@ static bool is_any_running(const struct remote *remote)
     return false;
 }
 
-static void stop_all(struct remote *remote)
+static void signal_all(struct remote *remote, int number)
 {
     for (uint32_t i = 0; i < remote->options->host_count; i++)
-        if (remote->hosts[i].pid) kill(remote->hosts[i].pid, SIGTERM);
-    reap(remote, true);
+        if (remote->hosts[i].pid) kill(remote->hosts[i].pid, number);
+}
+
+/* Ends all processes; those that ignore SIGTERM for STOP_MS are killed. */
+static void stop_all(struct remote *remote)
+{
+    signal_all(remote, SIGTERM);
+    for (int ms = 0; ms < STOP_MS && is_any_running(remote); ms += POLL_MS) {
+        reap(remote, false);
+        if (is_any_running(remote)) poll(NULL, 0, POLL_MS);
+    }
+    signal_all(remote, SIGKILL);
+    for (uint32_t i = 0; i < remote->options->host_count; i++)
+        if (remote->hosts[i].pid) waitpid(remote->hosts[i].pid, NULL, 0);
 }
 
 /* Reads what rank 0 prints. *ended_out: its output has ended. False: too much, or out of memory. */
@@ -204,7 +221,7 @@ static bool await(struct remote *remote)
     const double limit = now_s() + remote->options->deadline_s;
     bool ended = false, fine = true;
     while (fine && (!ended || is_any_running(remote))) {
-        fine = read_output(remote, &ended) && reap(remote, false);
+        fine = read_output(remote, &ended) && reap(remote, true);
         if (fine && now_s() > limit) {
             print_late(remote);
             fine = false;
