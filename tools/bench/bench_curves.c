@@ -1,14 +1,12 @@
 /* bench_curves.c - the chart of `weft bench OPERATION --plot`; see bench_report.h. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tools/bench/bench_report.h"
 #include "tools/bench/lib/chart.h"
+#include "tools/bench/lib/svg.h"
 
 enum { CURVES_MAX = 24, POINTS_MAX = 256 };
 
@@ -59,8 +57,13 @@ void bench_curves_add(struct bench_curves **curves, const struct bench_row *row)
     add(*curves, row, &row->in_place, "in place");
 }
 
-static bool write_svg(const struct bench_curves *curves, const char *path, const char *title,
-                      const char *subtitle)
+static bool draw(const void *chart, FILE *out)
+{
+    return bench_chart_write(chart, out);
+}
+
+bool bench_curves_write(const struct bench_curves *curves, const char *path, const char *title,
+                        const char *subtitle)
 {
     struct bench_series series[CURVES_MAX];
     for (size_t i = 0; curves && i < curves->count; i++) {
@@ -72,53 +75,15 @@ static bool write_svg(const struct bench_curves *curves, const char *path, const
                                           .color = (unsigned)i / 2,
                                           .dashed = curve->in_place};
     }
-    struct bench_chart chart = {.title = title,
-                                .subtitle = subtitle,
-                                .x = {"size (bytes)", true, NAN, NAN, .bytes = true},
-                                .y = {"busbw (GB/s)", true, NAN, NAN},
-                                .series = series,
-                                .series_count = curves ? curves->count : 0};
-    if (chart.series_count == 0) {
-        fprintf(stderr, "weft bench: there is nothing to draw in %s\n", path);
-        return false;
-    }
-    FILE *out = fopen(path, "we");
-    bool fine = out && bench_chart_write(&chart, out);
-    if (out) fine = fclose(out) == 0 && fine;
-    if (!fine) fprintf(stderr, "weft bench: the plot %s cannot be written: %s\n", path, strerror(errno));
-    return fine;
-}
-
-/* By execvp, not by a shell: a path may contain any byte. */
-static bool convert(const char *svg, const char *png)
-{
-    int status = 1;
-    pid_t child = fork();
-    if (child == 0) {
-        execlp("rsvg-convert", "rsvg-convert", "-o", png, svg, (char *)NULL);
-        fprintf(stderr,
-                "weft bench: a PNG is made by rsvg-convert (Debian: librsvg2-bin), which cannot be started: "
-                "%s; ask for an SVG\n",
-                strerror(errno));
-        _exit(127);
-    }
-    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-    return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-bool bench_curves_write(const struct bench_curves *curves, const char *path, const char *title,
-                        const char *subtitle)
-{
-    size_t length = strlen(path);
-    if (length < 4 || strcmp(path + length - 4, ".png") != 0) return write_svg(curves, path, title, subtitle);
-    char svg[4096];
-    if (snprintf(svg, sizeof svg, "%s.svg", path) >= (int)sizeof svg) {
-        fprintf(stderr, "weft bench: --plot: the path is too long\n");
-        return false;
-    }
-    bool fine = write_svg(curves, svg, title, subtitle) && convert(svg, path);
-    unlink(svg);
-    return fine;
+    const struct bench_chart chart = {.title = title,
+                                      .subtitle = subtitle,
+                                      .x = {"size (bytes)", true, NAN, NAN, .bytes = true},
+                                      .y = {"busbw (GB/s)", true, NAN, NAN},
+                                      .series = series,
+                                      .series_count = curves ? curves->count : 0};
+    if (chart.series_count > 0) return bench_svg_write_file("weft bench", path, draw, &chart);
+    fprintf(stderr, "weft bench: there is nothing to draw in %s\n", path);
+    return false;
 }
 
 void bench_curves_free(struct bench_curves *curves)

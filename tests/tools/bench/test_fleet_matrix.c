@@ -102,6 +102,7 @@ static void a_heat_map_has_a_cell_for_each_link(void **state)
     const struct bench_heat heat = {"t", "s", names, matrix.gbps, HOSTS};
     size_t bytes = 0, cells = 0;
     matrix.gbps[0 * HOSTS + 2] = 0;
+    matrix.gbps[0 * HOSTS + 1] = 1000;
     FILE *out = open_memstream(&text, &bytes);
     assert_true(bench_heat_write(&heat, out));
     fclose(out);
@@ -109,6 +110,7 @@ static void a_heat_map_has_a_cell_for_each_link(void **state)
     assert_int_equal(cells, 1 + HOSTS * (HOSTS - 1));
     assert_non_null(strstr(text, "#c92a2a")); /* of the slowest */
     assert_non_null(strstr(text, "#0b6fb8")); /* of the fastest */
+    assert_non_null(strstr(text, "#f8f9fa")); /* of the median */
     assert_non_null(strstr(text, "a&lt;b"));
     assert_null(strstr(text, "nan"));
 }

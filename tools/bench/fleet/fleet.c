@@ -70,7 +70,8 @@ int fleet_options_parse(struct fleet_options *options, int argc, char **argv)
          CLI_U32(&options->deadline_s, 1, 86400)},
         {"name", 0, "NAME", "name of the host of this rank", "its host name", CLI_TEXT(&options->name)},
         BENCH_JSON_OPTION(&options->json),
-        {"plot", 0, "FILE", "heat map of the bandwidth (SVG)", "", CLI_TEXT(&options->plot)},
+        {"plot", 0, "FILE", "heat map of the bandwidth (SVG; PNG for the ending .png)", "",
+         CLI_TEXT(&options->plot)},
     };
     const struct cli_command command = {
         "weft bench fleet",

@@ -39,6 +39,7 @@ int fleet_run_hosts(const struct fleet_options *options);
 struct fleet_matrix {
     uint32_t count;
     char (*names)[FLEET_NAME_BYTES]; /* owned (count,) */
+    bool is_one_host;                /* all ranks: no link is slow, since all have the same memory */
     double *gbps, *us;               /* owned (count, count): from the host of the row; NAN: not measured */
 };
 

@@ -2,7 +2,6 @@
  * or to a host are slow, its port is the likely cause, and the host is named instead of its links. */
 #include "tools/bench/fleet/fleet.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -13,6 +12,7 @@
 #include "tools/bench/lib/output.h"
 #include "tools/bench/lib/rows.h"
 #include "tools/bench/lib/samples.h"
+#include "tools/bench/lib/svg.h"
 #include "tools/size.h"
 
 enum { CELL_MIN = 8 };
@@ -50,14 +50,7 @@ static double cell(const struct fleet_matrix *matrix, const double *values, uint
 
 static double median_of(const struct fleet_matrix *matrix, const double *values)
 {
-    const size_t cells = (size_t)matrix->count * matrix->count;
-    double *sorted = malloc(cells * sizeof *sorted);
-    size_t count = 0;
-    for (size_t i = 0; sorted && i < cells; i++)
-        if (isfinite(values[i])) sorted[count++] = values[i];
-    const double median = count ? bench_summarise(sorted, count).p50 : 0;
-    free(sorted);
-    return median;
+    return bench_median_finite(values, (size_t)matrix->count * matrix->count);
 }
 
 double fleet_matrix_median(const struct fleet_matrix *matrix)
@@ -169,9 +162,9 @@ static void print_values(const struct fleet_matrix *matrix, const double *values
 }
 
 static void print_rows(const struct fleet_matrix *matrix, const struct fleet_options *options,
-                       const char *transport)
+                       uint32_t percent, const char *transport)
 {
-    const double limit = 0.01 * options->slow_percent * fleet_matrix_median(matrix);
+    const double limit = 0.01 * percent * fleet_matrix_median(matrix);
     for (uint32_t from = 0; from < matrix->count; from++) {
         for (uint32_t to = 0; to < matrix->count; to++) {
             if (from == to) continue;
@@ -199,32 +192,32 @@ static void print_tables(const struct fleet_matrix *matrix, const struct fleet_o
     printf("#\n# median: %.3f GB/s, %.1f us\n", fleet_matrix_median(matrix), median_of(matrix, matrix->us));
 }
 
-static bool draw(const struct fleet_matrix *matrix, const char *path, const char *transport)
+static bool draw(const void *heat, FILE *out)
+{
+    return bench_heat_write(heat, out);
+}
+
+static bool plot(const struct fleet_matrix *matrix, const char *path, const char *transport)
 {
     const char *names[FLEET_HOSTS_MAX];
-    char title[80], subtitle[240];
+    char title[80], subtitle[72];
     for (uint32_t i = 0; i < matrix->count; i++) names[i] = matrix->names[i];
-    snprintf(title, sizeof title, "Bandwidth between %" PRIu32 " hosts (GB/s)", matrix->count);
-    snprintf(subtitle, sizeof subtitle, "from the host of the row to the host of the column; %s", transport);
+    snprintf(title, sizeof title, "Bandwidth from row to column, %" PRIu32 " hosts (GB/s)", matrix->count);
+    snprintf(subtitle, sizeof subtitle, "%s", transport);
     const struct bench_heat heat = {title, subtitle, names, matrix->gbps, matrix->count};
-    FILE *out = fopen(path, "we");
-    bool fine = out && bench_heat_write(&heat, out);
-    if (out) fine = fclose(out) == 0 && fine;
-    if (!fine)
-        fprintf(stderr, "weft bench fleet: the plot %s cannot be written: %s\n", path, strerror(errno));
-    return fine;
+    return bench_svg_write_file("weft bench fleet", path, draw, &heat);
 }
 
 int fleet_matrix_report(const struct fleet_matrix *matrix, const struct fleet_options *options,
                         const char *transport)
 {
-    if (options->json) print_rows(matrix, options, transport);
+    const uint32_t percent = matrix->is_one_host ? 0 : options->slow_percent;
+    if (options->json) print_rows(matrix, options, percent, transport);
     else print_tables(matrix, options, transport);
-    const uint32_t slow =
-        fleet_matrix_diagnose(matrix, options->slow_percent, options->json ? stderr : stdout);
-    if (slow == 0 && !options->json && options->slow_percent > 0)
-        printf("no link is below %" PRIu32 " %% of the median\n", options->slow_percent);
-    const bool drawn = !options->plot || draw(matrix, options->plot, transport);
+    const uint32_t slow = fleet_matrix_diagnose(matrix, percent, options->json ? stderr : stdout);
+    if (slow == 0 && !options->json && percent > 0)
+        printf("no link is below %" PRIu32 " %% of the median\n", percent);
+    const bool drawn = !options->plot || plot(matrix, options->plot, transport);
     if (!bench_flush_output("fleet") || !drawn) return 1;
     return slow ? FLEET_EXIT_SLOW : 0;
 }

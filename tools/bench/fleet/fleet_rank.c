@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "tools/bench/bench_rank.h"
 #include "tools/bench/fleet/fleet.h"
 #include "tools/net_device.h"
@@ -166,8 +167,10 @@ static bool gather(struct fleet_rank *rank, const void *in, void *out, uint64_t 
 static void separate_names(struct fleet_matrix *matrix)
 {
     bool is_shared[FLEET_HOSTS_MAX] = {0};
+    matrix->is_one_host = true;
     for (uint32_t i = 0; i < matrix->count; i++) {
         matrix->names[i][FLEET_NAME_BYTES - 1] = 0;
+        matrix->is_one_host &= strncmp(matrix->names[i], matrix->names[0], FLEET_NAME_BYTES) == 0;
         for (uint32_t j = 0; j < matrix->count; j++)
             is_shared[i] |= i != j && strncmp(matrix->names[i], matrix->names[j], FLEET_NAME_BYTES) == 0;
     }
@@ -208,7 +211,10 @@ static bool gather_matrix(struct fleet_rank *rank, struct fleet_matrix *matrix)
 static void choose_device(void)
 {
     const char *coordinator = getenv("WEFT_COORDINATOR");
+    struct weft_launcher launcher;
     char host[256], device[32];
+    if (!coordinator && weft_launcher_find(false, &launcher, NULL) == WEFT_OK)
+        coordinator = launcher.coordinator;
     if (getenv("WEFT_TRANSPORT_DEVICES") || !coordinator) return;
     const bool bracket = coordinator[0] == '[';
     const char *end = bracket ? strchr(coordinator, ']') : strrchr(coordinator, ':');

@@ -13,8 +13,8 @@ struct bench_heat {
     size_t count;
 };
 
-/* Colours go from 0 (red) over half of the largest value (white) to the largest (blue). False: the stream
- * failed, or every cell is empty. */
+/* Colours go from 0 (red) over the median (white) to twice the median and more (blue): equal values are
+ * white, and one outlier does not change the others. False: the stream failed, or no cell is above 0. */
 bool bench_heat_write(const struct bench_heat *heat, FILE *out);
 
 #endif

@@ -63,3 +63,14 @@ struct bench_ratio bench_compare(const double *a, const double *b, size_t count,
     return (struct bench_ratio){
         .pairs = pairs, .median = summary.p50, .low = summary.p25, .high = summary.p75};
 }
+
+double bench_median_finite(const double *values, size_t count)
+{
+    double *sorted = malloc(count * sizeof *sorted + 1);
+    size_t finite = 0;
+    for (size_t i = 0; sorted && i < count; i++)
+        if (isfinite(values[i])) sorted[finite++] = values[i];
+    const double median = finite ? bench_summarise(sorted, finite).p50 : 0;
+    free(sorted);
+    return median;
+}

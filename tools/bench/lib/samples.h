@@ -15,6 +15,8 @@ struct bench_summary {
 
 /* Sorts `values` in place. All zero for no values. Percentiles by linear interpolation between ranks. */
 struct bench_summary bench_summarise(double *values, size_t count);
+/* The median of the values that are finite; 0: none, or out of memory. Leaves `values` as they are. */
+double bench_median_finite(const double *values, size_t count);
 /* p in 0..1 of values sorted in rising order, count > 0. */
 double bench_percentile(const double *sorted, size_t count, double p);
 
