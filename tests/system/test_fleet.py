@@ -28,7 +28,7 @@ class Fleet(harness.JobTest):
         os.chmod(shell, 0o755)
         hosts = hosts or [network.address(node) for node in network.nodes]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
-        return subprocess.run([harness.PROGRAMS.weft, "bench", "fleet", "--rsh", shell, "--transport", "tcp", "-b", "64K", "--ms", "30",
+        return subprocess.run([harness.PROGRAMS.weft, "bench", "fleet", "--rsh", shell, "--transport", "tcp", "-b", "16K", "--ms", "60",
                                "--serial", *words, *hosts], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200,
                               env=environment, **more)
 
@@ -77,6 +77,7 @@ class Fleet(harness.JobTest):
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual(len(rows), 6)
         self.assertEqual([(row["from"], row["to"]) for row in rows if row["slow"]], [(network.address("a"), network.address("b"))])
+        self.assertTrue(all(row["transport"].startswith("tcp") for row in rows), rows)
         self.assertIn(f"slow link: {network.address('a')} -> {network.address('b')}: 0.00", done.stderr)
 
     def test_a_host_that_cannot_be_reached(self):

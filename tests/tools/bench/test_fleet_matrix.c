@@ -69,6 +69,21 @@ static void one_direction_and_both(void **state)
     assert_non_null(strstr(text, "slow link: a <-> c: 0.500 GB/s"));
 }
 
+static void a_slow_link_of_another_transport(void **state)
+{
+    for (int i = 0; i < HOSTS * HOSTS; i++) strcpy(matrix.ways[i], "verbs mlx5_0");
+    matrix.gbps[0 * HOSTS + 2] = 1;
+    assert_string_equal(fleet_matrix_common_way(&matrix), "verbs mlx5_0");
+    diagnose();
+    assert_null(strstr(text, "over"));
+    strcpy(matrix.ways[0 * HOSTS + 2], "tcp eth0");
+    assert_string_equal(fleet_matrix_common_way(&matrix), "verbs mlx5_0");
+    diagnose();
+    assert_non_null(strstr(text, "median 10.300 GB/s, over tcp eth0; check"));
+    for (int i = 0; i < HOSTS * HOSTS; i++) snprintf(matrix.ways[i], FLEET_WAY_BYTES, "way %d", i / 2);
+    assert_non_null(strstr(fleet_matrix_common_way(&matrix), "way")); /* more transports than are counted */
+}
+
 static void all_links_from_a_host(void **state)
 {
     for (uint32_t to = 0; to < HOSTS; to++)
@@ -119,11 +134,9 @@ int main(void)
 {
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(equal_links_are_not_slow),
-        CASE(one_direction_and_both),
-        CASE(all_links_from_a_host),
-        CASE(links_that_were_not_measured),
-        CASE(a_heat_map_has_a_cell_for_each_link),
+        CASE(equal_links_are_not_slow),         CASE(one_direction_and_both),
+        CASE(a_slow_link_of_another_transport), CASE(all_links_from_a_host),
+        CASE(links_that_were_not_measured),     CASE(a_heat_map_has_a_cell_for_each_link),
     };
     return cmocka_run_group_tests_name("fleet_matrix", tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { FLEET_HOSTS_MAX = 256, FLEET_NAME_BYTES = 64, FLEET_EXIT_SLOW = 3 };
+enum { FLEET_HOSTS_MAX = 256, FLEET_NAME_BYTES = 64, FLEET_WAY_BYTES = 64, FLEET_EXIT_SLOW = 3 };
 
 struct fleet_options {
     uint32_t processes; /* on this host; 0: take part in the job of the environment */
@@ -41,6 +41,7 @@ struct fleet_matrix {
     char (*names)[FLEET_NAME_BYTES]; /* owned (count,) */
     bool is_one_host;                /* all ranks: no link is slow, since all have the same memory */
     double *gbps, *us;               /* owned (count, count): from the host of the row; NAN: not measured */
+    char (*ways)[FLEET_WAY_BYTES];   /* owned (count, count): transport of a link; "": unknown */
 };
 
 /* False: out of memory. */
@@ -49,12 +50,13 @@ void fleet_matrix_free(struct fleet_matrix *matrix);
 /* Median of the bandwidth of all links, GB/s; 0: none. */
 double fleet_matrix_median(const struct fleet_matrix *matrix);
 bool fleet_matrix_is_slow(const struct fleet_matrix *matrix, uint32_t from, uint32_t to, uint32_t percent);
+/* The transport of most links. */
+const char *fleet_matrix_common_way(const struct fleet_matrix *matrix);
 /* Prints a line for each host of which all links in one direction are slow, and for each other slow link.
  * Returns the number of slow links. */
 uint32_t fleet_matrix_diagnose(const struct fleet_matrix *matrix, uint32_t percent, FILE *out);
 /* Prints the whole result as the options require. Returns the exit status: FLEET_EXIT_SLOW
  * with a slow link. */
-int fleet_matrix_report(const struct fleet_matrix *matrix, const struct fleet_options *options,
-                        const char *transport);
+int fleet_matrix_report(const struct fleet_matrix *matrix, const struct fleet_options *options);
 
 #endif

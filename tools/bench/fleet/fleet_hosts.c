@@ -241,19 +241,20 @@ static uint32_t index_of(const struct fleet_matrix *matrix, const json_t *name)
     return UINT32_MAX;
 }
 
-static bool take_row(struct fleet_matrix *matrix, const char *line, char *transport, size_t capacity)
+static bool take_row(struct fleet_matrix *matrix, const char *line)
 {
     json_t *row = json_loads(line, 0, NULL);
     const uint32_t from = index_of(matrix, json_object_get(row, "from")),
                    to = index_of(matrix, json_object_get(row, "to"));
     const json_t *gbps = json_object_get(row, "avg_GBps"), *us = json_object_get(row, "latency_us");
-    const char *text = json_string_value(json_object_get(row, "transport"));
+    const char *way = json_string_value(json_object_get(row, "transport"));
     const bool fine =
         from < matrix->count && to < matrix->count && json_is_number(gbps) && json_is_number(us);
     if (fine) {
-        matrix->gbps[(size_t)from * matrix->count + to] = json_number_value(gbps);
-        matrix->us[(size_t)from * matrix->count + to] = json_number_value(us);
-        snprintf(transport, capacity, "%s", text ? text : "");
+        const size_t link = (size_t)from * matrix->count + to;
+        matrix->gbps[link] = json_number_value(gbps);
+        matrix->us[link] = json_number_value(us);
+        snprintf(matrix->ways[link], FLEET_WAY_BYTES, "%s", way ? way : "");
     }
     json_decref(row);
     return fine;
@@ -264,14 +265,13 @@ static int report(struct remote *remote)
     const struct fleet_options *options = remote->options;
     const uint32_t count = options->host_count;
     struct fleet_matrix matrix;
-    char transport[160] = "";
     uint32_t rows = 0;
     if (!fleet_matrix_init(&matrix, count)) return 1;
     for (uint32_t i = 0; i < count; i++) snprintf(matrix.names[i], FLEET_NAME_BYTES, "%s", options->hosts[i]);
     for (char *rest = remote->text, *line; rest && (line = strsep(&rest, "\n"));)
-        rows += take_row(&matrix, line, transport, sizeof transport);
+        rows += take_row(&matrix, line);
     int answer = 1;
-    if (rows == count * (count - 1)) answer = fleet_matrix_report(&matrix, options, transport);
+    if (rows == count * (count - 1)) answer = fleet_matrix_report(&matrix, options);
     else
         fprintf(stderr,
                 "weft bench fleet: %s printed %" PRIu32 " of %" PRIu32

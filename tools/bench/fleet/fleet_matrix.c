@@ -15,7 +15,7 @@
 #include "tools/bench/lib/svg.h"
 #include "tools/size.h"
 
-enum { CELL_MIN = 8 };
+enum { CELL_MIN = 8, WAYS_MAX = 16, LINES_MAX = 20 };
 
 bool fleet_matrix_init(struct fleet_matrix *matrix, uint32_t count)
 {
@@ -23,8 +23,9 @@ bool fleet_matrix_init(struct fleet_matrix *matrix, uint32_t count)
     *matrix = (struct fleet_matrix){.count = count,
                                     .names = calloc(count, sizeof *matrix->names),
                                     .gbps = malloc(cells * sizeof(double)),
-                                    .us = malloc(cells * sizeof(double))};
-    if (!matrix->names || !matrix->gbps || !matrix->us) {
+                                    .us = malloc(cells * sizeof(double)),
+                                    .ways = calloc(cells, sizeof *matrix->ways)};
+    if (!matrix->names || !matrix->gbps || !matrix->us || !matrix->ways) {
         fleet_matrix_free(matrix);
         fprintf(stderr, "weft bench fleet: out of memory\n");
         return false;
@@ -38,7 +39,33 @@ void fleet_matrix_free(struct fleet_matrix *matrix)
     free(matrix->names);
     free(matrix->gbps);
     free(matrix->us);
+    free(matrix->ways);
     *matrix = (struct fleet_matrix){0};
+}
+
+/* ---- transports ---- */
+
+static const char *way_of(const struct fleet_matrix *matrix, uint32_t from, uint32_t to)
+{
+    return matrix->ways[(size_t)from * matrix->count + to];
+}
+
+const char *fleet_matrix_common_way(const struct fleet_matrix *matrix)
+{
+    const char *ways[WAYS_MAX]; /* further ones are rare, and not counted */
+    uint32_t counts[WAYS_MAX] = {0}, way_count = 0, best = 0;
+    for (uint32_t from = 0; from < matrix->count; from++) {
+        for (uint32_t to = 0; to < matrix->count; to++) {
+            uint32_t i = 0;
+            if (from == to) continue;
+            while (i < way_count && strcmp(ways[i], way_of(matrix, from, to)) != 0) i++;
+            if (i == WAYS_MAX) continue;
+            if (i == way_count) ways[way_count++] = way_of(matrix, from, to);
+            counts[i]++;
+            if (counts[i] > counts[best]) best = i;
+        }
+    }
+    return way_count ? ways[best] : "";
 }
 
 /* ---- slow links ---- */
@@ -100,16 +127,19 @@ static void print_host(const struct fleet_matrix *matrix, uint32_t host, bool fr
             gbps, 100 * gbps / median, median);
 }
 
+/* The transport is named if it is not that of most links: then it is the likely cause. */
 static void print_link(const struct fleet_matrix *matrix, uint32_t from, uint32_t to, bool both,
                        double median, FILE *out)
 {
+    const bool is_other = strcmp(way_of(matrix, from, to), fleet_matrix_common_way(matrix)) != 0;
     double gbps = cell(matrix, matrix->gbps, from, to);
     if (both) gbps = fmin(gbps, cell(matrix, matrix->gbps, to, from));
     fprintf(out,
-            "slow link: %s %s %s: %.3f GB/s, %.0f %% of the median %.3f GB/s; check the path between the two "
-            "(cable, switch, route), and run weft doctor %s on %s\n",
+            "slow link: %s %s %s: %.3f GB/s, %.0f %% of the median %.3f GB/s%s%s; check the path between the "
+            "two (cable, switch, route), and run weft doctor %s on %s\n",
             matrix->names[from], both ? "<->" : "->", matrix->names[to], gbps, 100 * gbps / median, median,
-            matrix->names[to], matrix->names[from]);
+            is_other ? ", over " : "", is_other ? way_of(matrix, from, to) : "", matrix->names[to],
+            matrix->names[from]);
 }
 
 uint32_t fleet_matrix_diagnose(const struct fleet_matrix *matrix, uint32_t percent, FILE *out)
@@ -162,7 +192,7 @@ static void print_values(const struct fleet_matrix *matrix, const double *values
 }
 
 static void print_rows(const struct fleet_matrix *matrix, const struct fleet_options *options,
-                       uint32_t percent, const char *transport)
+                       uint32_t percent)
 {
     const double limit = 0.01 * percent * fleet_matrix_median(matrix);
     for (uint32_t from = 0; from < matrix->count; from++) {
@@ -171,8 +201,8 @@ static void print_rows(const struct fleet_matrix *matrix, const struct fleet_opt
             bench_row_print(
                 stdout,
                 json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:b}", "bench", "fleet", "from",
-                          matrix->names[from], "to", matrix->names[to], "transport", transport, "ranks",
-                          (json_int_t)matrix->count, "bytes", (json_int_t)options->bytes, "avg_GBps",
+                          matrix->names[from], "to", matrix->names[to], "transport", way_of(matrix, from, to),
+                          "ranks", (json_int_t)matrix->count, "bytes", (json_int_t)options->bytes, "avg_GBps",
                           cell(matrix, matrix->gbps, from, to), "latency_us",
                           cell(matrix, matrix->us, from, to), "slow", is_slow(matrix, from, to, limit)),
                 8);
@@ -180,13 +210,28 @@ static void print_rows(const struct fleet_matrix *matrix, const struct fleet_opt
     }
 }
 
-static void print_tables(const struct fleet_matrix *matrix, const struct fleet_options *options,
-                         const char *transport)
+/* Links of another transport than most, at most LINES_MAX. */
+static void print_other_ways(const struct fleet_matrix *matrix, const char *common)
+{
+    uint32_t found = 0;
+    for (uint32_t from = 0; from < matrix->count; from++) {
+        for (uint32_t to = 0; to < matrix->count; to++) {
+            if (from == to || strcmp(way_of(matrix, from, to), common) == 0 || found++ >= LINES_MAX) continue;
+            printf("# other transport: %s -> %s: %s\n", matrix->names[from], matrix->names[to],
+                   way_of(matrix, from, to));
+        }
+    }
+    if (found > LINES_MAX) printf("# other transport: %" PRIu32 " further links\n", found - LINES_MAX);
+}
+
+static void print_tables(const struct fleet_matrix *matrix, const struct fleet_options *options)
 {
     char size[24];
+    const char *common = fleet_matrix_common_way(matrix);
     tool_size_format(options->bytes, size, sizeof size);
     printf("# weft bench fleet: %" PRIu32 " hosts, messages of %s, transport %s%s\n", matrix->count, size,
-           transport, options->serial ? ", one pair at a time" : ", disjoint pairs at once");
+           common, options->serial ? ", one pair at a time" : ", disjoint pairs at once");
+    print_other_ways(matrix, common);
     print_values(matrix, matrix->gbps, "bandwidth (GB/s)", 3);
     print_values(matrix, matrix->us, "latency (us)", 1);
     printf("#\n# median: %.3f GB/s, %.1f us\n", fleet_matrix_median(matrix), median_of(matrix, matrix->us));
@@ -197,27 +242,26 @@ static bool draw(const void *heat, FILE *out)
     return bench_heat_write(heat, out);
 }
 
-static bool plot(const struct fleet_matrix *matrix, const char *path, const char *transport)
+static bool plot(const struct fleet_matrix *matrix, const char *path)
 {
     const char *names[FLEET_HOSTS_MAX];
-    char title[80], subtitle[72];
+    char title[80];
     for (uint32_t i = 0; i < matrix->count; i++) names[i] = matrix->names[i];
     snprintf(title, sizeof title, "Bandwidth from row to column, %" PRIu32 " hosts (GB/s)", matrix->count);
-    snprintf(subtitle, sizeof subtitle, "%s", transport);
-    const struct bench_heat heat = {title, subtitle, names, matrix->gbps, matrix->count};
+    const struct bench_heat heat = {title, fleet_matrix_common_way(matrix), names, matrix->gbps,
+                                    matrix->count};
     return bench_svg_write_file("weft bench fleet", path, draw, &heat);
 }
 
-int fleet_matrix_report(const struct fleet_matrix *matrix, const struct fleet_options *options,
-                        const char *transport)
+int fleet_matrix_report(const struct fleet_matrix *matrix, const struct fleet_options *options)
 {
     const uint32_t percent = matrix->is_one_host ? 0 : options->slow_percent;
-    if (options->json) print_rows(matrix, options, percent, transport);
-    else print_tables(matrix, options, transport);
+    if (options->json) print_rows(matrix, options, percent);
+    else print_tables(matrix, options);
     const uint32_t slow = fleet_matrix_diagnose(matrix, percent, options->json ? stderr : stdout);
     if (slow == 0 && !options->json && percent > 0)
         printf("no link is below %" PRIu32 " %% of the median\n", percent);
-    const bool drawn = !options->plot || plot(matrix, options->plot, transport);
+    const bool drawn = !options->plot || plot(matrix, options->plot);
     if (!bench_flush_output("fleet") || !drawn) return 1;
     return slow ? FLEET_EXIT_SLOW : 0;
 }
