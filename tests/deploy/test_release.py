@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """test_release.py - the ABI of the headers against the last release; deploy/release/release in a clone: what makes it refuse, and the
-tarball, which knows its revision.
+tarball, which has its revision.
 
     WEFT_BUILD=build python3 tests/deploy/test_release.py [-k NAME] [-v]
 """

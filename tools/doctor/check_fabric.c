@@ -13,7 +13,7 @@ enum { FULL_MEMBER = 0x8000, ARPHRD_IPOIB = 32, IPOIB_HEADER_BYTES = 4, IB_MTU_M
 /* Queue pairs of weft use the first entry of the table of partition keys. */
 void doctor_check_partition(struct doctor_report *report, const struct doctor_port *port)
 {
-    static const char advice[] = "ask for full membership in the partition table of the subnet manager "
+    static const char advice[] = "give it full membership in the partition table of the subnet manager "
                                  "(opensm: partitions.conf, =full)";
     char text[32];
     if (!doctor_port_text(port, "pkeys/0", text, sizeof text) || !text[0]) return;

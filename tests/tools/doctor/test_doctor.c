@@ -318,7 +318,7 @@ static void subnets_of_infiniband(void **state)
     look(true);
     assert_null(found_on("rdma-mtu", NULL));
     put("/sys/class/net/ib0/dev_port", "0\n");
-    put("/sys/class/net/ib0/mode", "connected\n"); /* its MTU says nothing about packets */
+    put("/sys/class/net/ib0/mode", "connected\n"); /* its MTU is not that of packets */
     look(true);
     assert_null(found_on("rdma-mtu", NULL));
     put(IB "/ports/1/gids/0", "0000:0000:0000:0000:0000:0000:0000:0000\n");

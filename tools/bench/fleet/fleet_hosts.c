@@ -1,5 +1,5 @@
 /* fleet_hosts.c - see fleet.h. Each host runs `weft bench fleet` as a rank of one job; rank 0, on the first
- * host, coordinates, and its JSON rows come back through the remote shell.
+ * host, coordinates, and prints JSON rows, which this process reads.
  *
  *   COMMAND HOST 'WEFT_SECRET="$(cat)" WEFT_RANK=1 ... exec weft bench fleet ...'
  *

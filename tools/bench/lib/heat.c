@@ -7,7 +7,7 @@
 #include "tools/bench/lib/samples.h"
 #include "tools/bench/lib/svg.h"
 
-enum { CELL = 56, ROW = 34, TOP = 96, MARGIN = 24, LETTER = 8, NAME_MAX = 24, WIDTH_MIN = 560 };
+enum { CELL = 56, ROW = 34, TOP = 96, MARGIN = 24, CHARACTER = 8, NAME_MAX = 24, WIDTH_MIN = 560 };
 
 struct color {
     double red, green, blue;
@@ -34,7 +34,7 @@ static double name_width(const struct bench_heat *heat)
         size_t bytes = strlen(heat->names[i]);
         longest = bytes > longest ? bytes : longest;
     }
-    return LETTER * (double)(longest < NAME_MAX ? longest : NAME_MAX) + MARGIN;
+    return CHARACTER * (double)(longest < NAME_MAX ? longest : NAME_MAX) + MARGIN;
 }
 
 static void write_name(FILE *out, double x, double y, const char *anchor, const char *name)
