@@ -195,6 +195,14 @@ class Kubernetes(DeployTest):
     def test_every_file_is_a_resource(self):
         self.assertEqual(sorted(self.resources() + ["kustomization.yaml"]), sorted(os.listdir(self.FOLDER)))
 
+    def test_the_overlay_patches_resources_of_the_base(self):
+        overlay = read("kubernetes-rdma", "kustomization.yaml")
+        self.assertIn("  - ../kubernetes\n", overlay)
+        for name in re.findall(r"^  - path: (\S+)$", overlay, flags=re.M):
+            base, patch = read("kubernetes", name), read("kubernetes-rdma", name)
+            for pattern in (r"^kind: \S+$", r"^  name: \S+$", r"^        - name: \S+$"):
+                self.assertEqual(re.search(pattern, base, flags=re.M)[0], re.search(pattern, patch, flags=re.M)[0], name)
+
     def test_weftd_accepts_the_command_of_each_shard(self):
         """Runs the container's script with a weftd that only checks."""
         text = read("kubernetes", "shards.yaml")

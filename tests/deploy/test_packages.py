@@ -95,6 +95,23 @@ class Debian(PackagesTest):
         for library in ("libibverbs1", "libucx0", "libssl3"):
             self.assertIn(library, run(["dpkg-deb", "-f", self.package("libweft0"), "Depends"]))
 
+    def test_a_program_builds_against_the_packages(self):
+        self.need("cc", "pkg-config")
+        root = tempfile.mkdtemp(prefix="weft-dev-")
+        self.addCleanup(shutil.rmtree, root)
+        for name in ("libweft0", "libweft-dev"):
+            run(["dpkg-deb", "-x", self.package(name), root])
+        library = os.path.dirname(glob.glob(os.path.join(root, "usr", "lib", "*", "libweft.so"))[0])
+        environment = {**os.environ, "PKG_CONFIG_LIBDIR": os.path.join(library, "pkgconfig"), "PKG_CONFIG_SYSROOT_DIR": root}
+        flags = run(["pkg-config", "--cflags", "--libs", "weft"], env=environment).split()
+        self.assertIn(f"-I{root}/usr/include", flags)
+        source, program = os.path.join(root, "program.c"), os.path.join(root, "program")
+        with open(source, "w", encoding="ascii") as file:
+            file.write('#include <stdio.h>\n#include <weft/weft.h>\nint main(void) { return puts(weft_version()) < 0; }\n')
+        run(["cc", "-std=c11", "-Werror", "-o", program, source, *flags])
+        version = run([os.path.join(BUILD, "tools", "weft"), "--version"]).split()[1]
+        self.assertEqual(run([program], env={**os.environ, "LD_LIBRARY_PATH": library}).strip(), version)
+
     def test_versions_agree(self):
         upstream = run([os.path.join(BUILD, "tools", "weft"), "--version"]).split()[1]
         with open(os.path.join(ROOT, "debian", "changelog"), encoding="utf-8") as file:
