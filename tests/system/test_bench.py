@@ -179,6 +179,10 @@ class Bench(harness.JobTest):
         self.assertEqual([bool(row) for row in rows], [True, False, False])
         self.assertEqual({key: json.loads(rows[0])[key] for key in ("ranks", "wrong", "bytes")}, {"ranks": 3, "wrong": 0, "bytes": 1020})
         self.assertEqual(json.loads(self.launched(2, srun, bench)[0])["ranks"], 2)
+        pair = [harness.PROGRAMS.weft, "bench", "osu_latency", "-m", "8:8", "-i", "20", "--transport", "tcp", "--json"]
+        outputs = self.launched(2, srun, pair)  # one job, and not one for each process
+        self.assertEqual([len(output.splitlines()) for output in outputs], [1, 0])
+        self.assertEqual((json.loads(outputs[0])["ranks"], json.loads(outputs[0])["wrong"]), (2, 0))
         self.assertIn("of 2", self.launched(2, srun, example)[0])
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         for mpirun, words in (("mpirun.openmpi", ["--oversubscribe"]), ("mpirun.mpich", [])):

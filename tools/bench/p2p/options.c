@@ -1,5 +1,6 @@
 /* options.c - see options.h. */
 #include "tools/bench/p2p/options.h"
+#include "base/base.h"
 #include "tools/bench/bench_cli.h"
 #include "tools/size.h"
 
@@ -157,7 +158,7 @@ static int parse(struct p2p_options *options, struct given *given, int argc, cha
     static const char *const peers[] = {"ucx_perftest", NULL};
     const struct cli_option table[] = {
         {"processes", 'n', "N", "processes to start on this host; 0: take part in the job of the environment",
-         "2; inside `weft run` 0", CLI_U32(&given->processes, 0, P2P_RANKS_MAX)},
+         "2; inside `weft run`, mpirun, srun or torchrun 0", CLI_U32(&given->processes, 0, P2P_RANKS_MAX)},
         {"peers", 0, "N", "peers of process 0: -n N+1, and pattern fanout unless --pattern is given", "",
          CLI_U32(&given->peers, 1, P2P_RANKS_MAX - 1)},
         {"op", 0, "OPS", "send, put, get, several with commas, or all", "send", CLI_CALL(set_ops, options)},
@@ -230,6 +231,14 @@ static int usage_error(const char *sentence)
     return tool_usage_error("weft bench p2p", "%s", sentence);
 }
 
+/* Whether a launcher or `weft run` has started this process as one of several. */
+static bool is_in_job(void)
+{
+    struct weft_launcher launcher;
+    return getenv("WEFT_COORDINATOR") != NULL ||
+           weft_launcher_find(false, &launcher, NULL) != WEFT_ERR_NOT_FOUND;
+}
+
 int p2p_options_parse(struct p2p_options *options, int argc, char **argv)
 {
     *options = (struct p2p_options){
@@ -239,7 +248,7 @@ int p2p_options_parse(struct p2p_options *options, int argc, char **argv)
         .pattern = P2P_PAIRS,
         .memory = P2P_MEMORY_MAPPED,
         .sweep = {.first = 8, .last = 4 << 20, .factor = 8, .unit = 1},
-        .processes = getenv("WEFT_COORDINATOR") ? 0 : 2,
+        .processes = is_in_job() ? 0 : 2,
         .window = 16,
         .buffers = 1,
         .row_ms = 300,
