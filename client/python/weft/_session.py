@@ -52,6 +52,12 @@ def init(coordinator=None, *, job=None, secret=None, rank=None, deadline=None, l
     DeadlineExceeded or Unreachable with a sentence that names the missing members.
     """
     global _current
+    _current = open_session(coordinator, job=job, secret=secret, rank=rank, deadline=deadline, lanes=lanes, devices=devices)
+    return _current
+
+
+def open_session(coordinator, *, job=None, secret=None, rank=None, deadline=None, lanes=None, devices=None):
+    """The same for a session that `session` does not return."""
     options = ffi.new("struct weft_options *")
     lib.weft_options_init_sized(options, ffi.sizeof("struct weft_options"))
     texts = {"coordinator": coordinator, "job": job, "secret": secret, "lanes": lanes, "devices": devices}
@@ -65,8 +71,7 @@ def init(coordinator=None, *, job=None, secret=None, rank=None, deadline=None, l
     check(lib.weft_init(options, out))
     environment = os.environ.get("WEFT_DEADLINE_MS", "")
     deadline_ms = options.deadline_ms or (int(environment) if environment.isdecimal() else 300_000)
-    _current = Session(out[0], deadline_ms)
-    return _current
+    return Session(out[0], deadline_ms)
 
 
 class Session:

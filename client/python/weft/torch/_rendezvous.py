@@ -33,13 +33,18 @@ def init_process_group(backend="weft", **options):
     dist.init_process_group(backend, init_method="weft://", **options)
 
 
-def _own_host():
+def _coordinator_side():
     """The address of this host on the way to the coordinator, which all ranks can reach."""
     host, _, port = os.environ.get("WEFT_COORDINATOR", "").rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal():
         return socket.gethostname()
-    family, kind, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+    return own_host(host, int(port))
+
+
+def own_host(host, port):
+    """The address of this host on the way to another, which all that reach the other can reach."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # sends nothing
         return probe.getsockname()[0]
@@ -50,7 +55,7 @@ def make_store(session, timeout):
     address = bytearray(_ADDRESS_BYTES)
     store = None
     if session.rank == 0:
-        host = _own_host()
+        host = _coordinator_side()
         store = dist.TCPStore(host, 0, session.ranks, True, timeout, wait_for_workers=False)
         text = f"{host}\n{store.port}".encode()
         address[: len(text)] = text

@@ -24,6 +24,7 @@ class Work(dist.Work):
         self._requests, self._outputs, self._after = requests, outputs, after
         self._lock = threading.Lock()  # held by the thread that waits for the requests
         self._future, self._ended = None, False
+        self.on_error = None  # called with the exception of an operation, once
 
     def wait(self, timeout=_FOREVER):
         """Block until the results are there; raise the operation's error. timeout 0: the operation's own."""
@@ -39,8 +40,14 @@ class Work(dist.Work):
     def _complete(self, seconds=None):
         if self._ended:
             return
-        for request in self._requests:
-            request.wait(seconds)
+        try:
+            for request in self._requests:
+                request.wait(seconds)
+        except Exception as error:
+            on_error, self.on_error = self.on_error, None
+            if on_error is not None:
+                on_error(error)
+            raise
         for copy in self._after:
             copy()
         self._requests, self._after, self._ended = (), (), True
@@ -74,12 +81,18 @@ class Work(dist.Work):
         self.wait()
 
     def get_future(self):
-        """The future of the result tensors. Does not block: a thread waits and completes it."""
+        """The future of the result tensors, complete if the operations are; else a thread waits and completes it.
+
+        Does not block. torchft relies on a complete future after wait().
+        """
         if self._future is None:
             base = torch.futures.Future()
             # A callback that raises gives the C++ future an error with the exception's text.
             self._future = base.then(self._value)
-            _waiter.complete(self, base)
+            if self.done:
+                base.set_result(None)
+            else:
+                _waiter.complete(self, base)
         return self._future
 
     def _value(self, _):

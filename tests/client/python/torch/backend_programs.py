@@ -188,6 +188,9 @@ def works(_):
     assert future.done() and tensor.eq(RANKS).all()
     chained = dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0] * 2)
     assert chained.wait().eq(2 * RANKS * RANKS).all()
+    ended = dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([tensor], dist.AllreduceOptions())
+    ended.wait()
+    assert ended.get_future().done()
     small = [torch.full((3,), float(i)) for i in range(20)]
     with dist._coalescing_manager():
         for piece in small:
