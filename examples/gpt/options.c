@@ -47,6 +47,10 @@ static const struct option_row rows[] = {
      "layer in the next forward pass (default)", TEXT, AT(overlap_name), 0, 0,
      {"after", "backward", "forward"}},
     {"checkpoint", "DIR", "save to this folder at the end", TEXT, AT(checkpoint)},
+    {"measure", "N", "do not train: what communication adds to a step, by four ways in turn, in blocks of N "
+     "steps, --steps of each", WHOLE, AT(measure), 1, 1e6},
+    {"pace", "US", "with --measure: a layer sleeps US in the forward pass and twice that in the backward pass, "
+     "and computes nothing", WHOLE, AT(pace), 1, 1e6},
     {"resume", "", "continue from the checkpoint", FLAG, AT(resume)},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
@@ -106,6 +110,10 @@ static bool check(struct gpt_options *options)
     if (options->width % options->heads) {
         fprintf(stderr, "gpt: --width %u is no multiple of --heads %u\n", (unsigned)options->width,
                 (unsigned)options->heads);
+        return false;
+    }
+    if (options->pace && !options->measure) {
+        fprintf(stderr, "gpt: --pace is for --measure\n");
         return false;
     }
     if (options->resume && !options->checkpoint) {

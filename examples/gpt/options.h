@@ -19,6 +19,8 @@ struct gpt_options {
     enum gpt_overlap overlap;
     bool resume;
     uint64_t blocks, width, heads, length, batch, steps, stop, every, seed;
+    uint64_t pace;                    /* us; 0: compute */
+    uint64_t measure;                 /* steps of a block of --measure; 0: train */
     double lr, weight_decay;
 };
 

@@ -27,11 +27,16 @@ bool trainer_fail(const struct trainer *trainer, const char *what)
     return false;
 }
 
-static double now_seconds(void)
+double trainer_seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void sleep_us(uint64_t us)
+{
+    nanosleep(&(struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000}, NULL);
 }
 
 /* ---- set-up ---- */
@@ -128,25 +133,44 @@ static bool take_layer(struct trainer *trainer, uint32_t layer)
     return true;
 }
 
-/* Runs one step. *loss_out: of this rank's samples, before the update. */
-static bool train_step(struct trainer *trainer, uint64_t number, double *loss_out)
+static double forward_layer(struct trainer *trainer, uint32_t layer)
+{
+    if (!trainer->options.pace) return gpt_forward(&trainer->gpt, layer);
+    sleep_us(trainer->options.pace);
+    return 0;
+}
+
+void trainer_backward_layer(struct trainer *trainer, uint32_t layer)
+{
+    if (trainer->options.pace) sleep_us(2 * trainer->options.pace);
+    else gpt_backward(&trainer->gpt, layer);
+}
+
+bool trainer_forward(struct trainer *trainer, uint64_t number, double *loss_out)
+{
+    struct gpt *gpt = &trainer->gpt;
+    text_batch(&trainer->text, trainer->options.seed, number, trainer->first, trainer->samples,
+               gpt->shape.length, trainer->batch);
+    gpt_begin(gpt, trainer->batch, trainer->samples);
+    for (uint32_t layer = 0; layer <= gpt->shape.blocks + 1; layer++) {
+        if (!take_layer(trainer, layer)) return false;
+        *loss_out = forward_layer(trainer, layer);
+    }
+    return true;
+}
+
+bool trainer_step(struct trainer *trainer, uint64_t number, double *loss_out)
 {
     struct gpt *gpt = &trainer->gpt;
     const uint32_t last = gpt->shape.blocks + 1;
     const bool after = trainer->options.overlap == GPT_AFTER;
-    text_batch(&trainer->text, trainer->options.seed, number, trainer->first, trainer->samples,
-               gpt->shape.length, trainer->batch);
-    gpt_begin(gpt, trainer->batch, trainer->samples);
-    for (uint32_t layer = 0; layer <= last; layer++) {
-        if (!take_layer(trainer, layer)) return false;
-        *loss_out = gpt_forward(gpt, layer);
-    }
+    if (!trainer_forward(trainer, number, loss_out)) return false;
     if (weft_step_begin_with(trainer->session,
                              WEFT_STEP(.step = number, .lr = learning_rate(trainer, number), .weight = 1,
                                        .deliver_late = trainer->options.overlap == GPT_FORWARD)) < 0)
         return trainer_fail(trainer, "step_begin");
     for (uint32_t layer = last + 1; layer-- > 0;) {
-        gpt_backward(gpt, layer);
+        trainer_backward_layer(trainer, layer);
         if (!after && !push_layer(trainer, layer)) return false;
     }
     for (uint32_t layer = last + 1; after && layer-- > 0;)
@@ -195,15 +219,15 @@ static uint64_t hash_masters(const struct trainer *trainer)
 static bool train(struct trainer *trainer)
 {
     const struct gpt_options *options = &trainer->options;
-    const double began = now_seconds();
+    const double began = trainer_seconds();
     double loss = 0, held_out = 0;
     for (uint64_t step = weft_step_next(trainer->session); step <= options->stop; step++) {
-        if (!train_step(trainer, step, &loss)) return false;
+        if (!trainer_step(trainer, step, &loss)) return false;
         if (step % options->every && step != options->stop) continue;
         if (!evaluate(trainer, &held_out)) return false;
         if (trainer->rank == 0)
             printf("step %5" PRIu64 ": loss %.4f, held-out loss %.6f, %.1f s\n", step, loss, held_out,
-                   now_seconds() - began);
+                   trainer_seconds() - began);
         fflush(stdout);
         if (options->checkpoint && !checkpoint_save(trainer)) return false;
     }
@@ -213,6 +237,7 @@ static bool train(struct trainer *trainer)
 static bool finish(struct trainer *trainer)
 {
     struct weft_stats stats = {.size = sizeof stats};
+    if (weft_step_wait(trainer->session) < 0) return trainer_fail(trainer, "step_wait");
     if (weft_stats_get(trainer->session, &stats) < 0) return trainer_fail(trainer, "statistics");
     if (trainer->rank == 0)
         printf("%u ranks, %.1f MB sent by rank 0, network time exposed %.1f %% of step_begin to step_end\n",
@@ -224,11 +249,7 @@ static bool finish(struct trainer *trainer)
 
 static void leave(struct trainer *trainer)
 {
-    for (uint32_t i = 0; trainer->session && i < trainer->gpt.part_count; i++) {
-        weft_free(trainer->session, trainer->gpt.parts[i].master);
-        weft_free(trainer->session, trainer->gpt.parts[i].grad);
-    }
-    weft_finalize(trainer->session);
+    weft_finalize(trainer->session); /* waits for results, and frees masters and gradients */
     gpt_free(&trainer->gpt);
     text_free(&trainer->text);
     free(trainer->batch);
@@ -240,7 +261,8 @@ int main(int argc, char **argv)
     const int answer = gpt_options_parse(&trainer.options, argc, argv);
     if (answer != 0) return answer - 1;
     openblas_set_num_threads(1); /* one core per rank */
-    const bool well = prepare(&trainer) && begin(&trainer) && train(&trainer) && finish(&trainer);
+    const bool well = prepare(&trainer) && begin(&trainer) &&
+                      (trainer.options.measure ? measure_run(&trainer) : train(&trainer)) && finish(&trainer);
     leave(&trainer);
     return well ? 0 : 1;
 }

@@ -26,6 +26,17 @@ struct trainer {
 /* Prints what failed, with weft's sentence. Returns false. */
 bool trainer_fail(const struct trainer *trainer, const char *what);
 
+double trainer_seconds(void); /* of a monotonic clock */
+/* The forward pass of a step's samples; waits for each layer's results. */
+bool trainer_forward(struct trainer *trainer, uint64_t number, double *loss_out);
+/* The backward pass of one layer. */
+void trainer_backward_layer(struct trainer *trainer, uint32_t layer);
+/* Runs one step. *loss_out: of this rank's samples, before the update. */
+bool trainer_step(struct trainer *trainer, uint64_t number, double *loss_out);
+
+/* measure.c: --measure, instead of training. Prints a table on rank 0. */
+bool measure_run(struct trainer *trainer);
+
 /* checkpoint.c: collective over all ranks. A job that is killed at any moment leaves one complete
  * checkpoint. */
 bool checkpoint_save(struct trainer *trainer);

@@ -375,7 +375,7 @@ WEFT_API enum weft_status weft_choice_get(struct weft_tensor *tensor, struct wef
  * without deliver_late: it waits, agrees with the other ranks, and commits or abandons the step. If that
  * fails, the call does nothing else and returns the error of weft_step_end. After WEFT_ERR_SKIPPED, _SHRUNK
  * and _GREW the weights are those of before the step: repeat the forward pass, too. weft_finalize waits for
- * results, at most 5 s.
+ * results, at most 5 s: grad and out stay valid until it returns.
  *
  * Return codes: WEFT_OK, also if the tensor had no operation; its error, WEFT_ERR_SKIPPED and _PEER_LOST
  * (elastic job) included: call weft_step_begin, or weft_step_wait, which returns the fate of the step;
