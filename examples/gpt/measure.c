@@ -6,7 +6,8 @@
  *     forward    the same, and the next forward pass waits layer by layer
  *
  * --pace: the layers sleep instead of computing, so that the cores are free for communication.
- * A step's time is from its begin to the begin of the next one. The first steps of a block are not counted. */
+ * The time of a step is from its begin to the begin of the next one. The first steps of a block are not
+ * counted. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -47,10 +47,10 @@ static const struct option_row rows[] = {
      "layer in the next forward pass (default)", TEXT, AT(overlap_name), 0, 0,
      {"after", "backward", "forward"}},
     {"checkpoint", "DIR", "save to this folder at the end", TEXT, AT(checkpoint)},
-    {"measure", "N", "do not train: what communication adds to a step, by four ways in turn, in blocks of N "
-     "steps, --steps of each", WHOLE, AT(measure), 1, 1e6},
-    {"pace", "US", "with --measure: a layer sleeps US in the forward pass and twice that in the backward pass, "
-     "and computes nothing", WHOLE, AT(pace), 1, 1e6},
+    {"measure", "N", "do not train: what communication adds to a step, by four ways in turn, in blocks of "
+     "N steps, --steps of each", WHOLE, AT(measure), 1, 1e6},
+    {"pace", "US", "with --measure: a layer sleeps US in the forward pass and twice that in the backward "
+     "pass, and computes nothing", WHOLE, AT(pace), 1, 1e6},
     {"resume", "", "continue from the checkpoint", FLAG, AT(resume)},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };

@@ -238,8 +238,9 @@ struct weft_step {
     float weight;   /* sample weight of this rank, >= 0 and not 0 on all ranks; the mean of the gradients is
                      * sum(weight*grad) / sum(weight) */
 };
-/* weft_step_begin() - open a step. Blocks only to choose codecs ("auto") and to agree after a loss. Return
- * codes: WEFT_OK; WEFT_ERR_INVALID: step, lr or weight is out of range; WEFT_ERR_STATE: a step is open;
+/* weft_step_begin() - open a step. Blocks only to choose codecs ("auto"), to agree after a loss, and to
+ * complete the delivery of the last step (weft_tensor_wait), whose error it then returns. Return codes:
+ * WEFT_OK; WEFT_ERR_INVALID: step, lr or weight is out of range; WEFT_ERR_STATE: a step is open;
  * WEFT_ERR_SHRUNK, _GREW: section 10, no step is open. Another step or lr on another rank ends the session
  * with WEFT_ERR_MISMATCH. */
 WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const struct weft_step *step);
@@ -281,7 +282,8 @@ WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session,
                                                const struct weft_step_options *options);
 
 /* weft_step_end() - wait for all requests of the step, commit the residuals, compare that all ranks did the
- * same step. Blocks. On an error the codecs return to their state before the step. Return codes:
+ * same step. With deliver_late most of it is done later (weft_tensor_wait). Blocks. On an error the codecs
+ * return to their state before the step. Return codes:
  *   WEFT_OK            the step is complete
  *   WEFT_ERR_SKIPPED   on all ranks: a gradient or mean of a tensor with a codec or skip_nonfinite is NaN or
  *                      infinite (powersgd, topk: 2^120 or above). The text names tensor and rank; weft_wait

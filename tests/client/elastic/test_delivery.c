@@ -122,6 +122,22 @@ static int check_times(struct weft_session *session, struct mode_pair *pairs)
     return 0;
 }
 
+/* The flight recorder has the spans of the operations. */
+static int check_spans(struct weft_session *session)
+{
+    static char text[1 << 22];
+    char path[200];
+    snprintf(path, sizeof path, "/tmp/weft-delivery-%d.perfetto.json", (int)getpid());
+    MUST(session, weft_dump_events(session, path));
+    FILE *file = fopen(path, "r");
+    if (!file) return 1;
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    remove(path);
+    if (strstr(text, "\"tensor queued\"") && strstr(text, "\"tensor transfer\"")) return 0;
+    return fprintf(stderr, "the trace has no spans of tensors\n");
+}
+
 static int values_worker(struct fleet *fleet, uint32_t rank)
 {
     struct weft_session *session;
@@ -145,7 +161,7 @@ static int values_worker(struct fleet *fleet, uint32_t rank)
     if (late && wait_and_hash(session, fleet, pairs, STEPS) != 0) return 1;
     struct weft_stats stats = {.size = sizeof stats};
     MUST(session, weft_stats_get(session, &stats));
-    if (check_times(session, pairs) != 0) return 1;
+    if (check_times(session, pairs) != 0 || check_spans(session) != 0) return 1;
     weft_finalize(session);
     return stats.steps == STEPS && stats.step_ns >= stats.exposed_ns ? 0 : 1;
 }
