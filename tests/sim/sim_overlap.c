@@ -2,9 +2,9 @@
  * pass, of each layer inside it, and with waits for each layer in the next forward pass (deliver_late).
  *
  * Two workers have the tensors of examples/gpt. A layer computes for a given time, which costs no processor
- * here, so only the network counts. Virtual time is equal in every run. Checks: each way is at most as long as
- * the one before it, within 1 %; none is shorter than computation or traffic; with deliver_late weft_step_end
- * takes less than half of its time without.
+ * here, so only the network counts. Virtual time is equal in every run. Checks: each way is at most as long
+ * as the one before it, within 1 %; none is shorter than computation or traffic; with deliver_late
+ * weft_step_end takes less than half of its time without.
  *
  *     sim_overlap [--compute-ms N] [--rate BYTES_PER_SECOND] [--latency-us N] [--table] [--verbose]
  *     --table: the ranks know the link (collective.links) */
