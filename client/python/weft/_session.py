@@ -426,17 +426,21 @@ class Session:
         return lib.weft_step_next(self._c)
 
     def step_begin(self, lr=1.0, *, weight=1.0, number=None, group_lr=None, group_weight_decay=None, loss_scale=1.0,
-                   clip_norm=0.0, skip=False):  # fmt: skip
+                   clip_norm=0.0, skip=False, deliver_late=False):  # fmt: skip
         """Open a step and return its number; `step` is the same as a `with` block. Call step_end behind it.
 
         group_lr, group_weight_decay: a sequence by parameter group. loss_scale: a power of two, the scale of the
         gradients. clip_norm: limit of the global norm, which `grad_norm` has after the step; math.inf measures only.
         skip: this rank has no usable gradient, so all ranks skip the step. See struct weft_step_options.
+
+        deliver_late: the step's end does not wait for results of tensors; Tensor.wait does, and the next step_begin
+        or step_wait completes the step. Equal on all ranks.
         """
         options = ffi.new("struct weft_step_options *")
         options.size = ffi.sizeof("struct weft_step_options")
         options.step = self.step_next if number is None else number
         options.lr, options.weight, options.loss_scale, options.skip = lr, weight, loss_scale, skip
+        options.deliver_late = deliver_late
         keep = []
         for field, values in (("group_lr", group_lr), ("group_weight_decay", group_weight_decay)):
             if values is not None:
@@ -459,6 +463,10 @@ class Session:
     def step_end(self):
         """End the open step: wait for all its requests. Blocks. Raises StepSkipped, Mismatch, Diverged, Shrunk, Grew."""
         self._check(lib.weft_step_end(self._c))
+
+    def step_wait(self):
+        """Complete the last step, if it was begun with deliver_late. Blocks. Raises what step_end raises."""
+        self._check(lib.weft_step_wait(self._c))
 
     @contextlib.contextmanager
     def step(self, lr=1.0, **options):

@@ -4,7 +4,7 @@ from . import _buffer
 from ._abi import NULL, ffi, lib
 from ._errors import InvalidArgument
 from ._request import Request
-from ._types import MODES, dtype_of, lookup
+from ._types import MODES, dtype_of, lookup, milliseconds
 
 
 def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group=0,
@@ -77,6 +77,17 @@ class Tensor:
         request = Request(self._session, (source, target), grad if out is None else out)
         self._weights = target
         return self._submit(request, source, lib.weft_push_pull, source.pointer, target.pointer)
+
+    def wait(self, timeout=None):
+        """Block until the last operation is done. timeout: seconds; default: the session's deadline. Raises its error."""
+        self._session._check(lib.weft_tensor_wait(self._c, milliseconds(timeout)))
+
+    def stats(self):
+        """Return a dict of struct weft_tensor_stats: when the tensor was ready, transferred and waited for, in ns."""
+        stats = ffi.new("struct weft_tensor_stats *")
+        stats.size = ffi.sizeof("struct weft_tensor_stats")
+        self._session._check(lib.weft_tensor_stats_get(self._c, stats))
+        return {name: getattr(stats, name) for name, _ in ffi.typeof("struct weft_tensor_stats").fields if name != "size"}
 
     def push_none(self):
         """Contribute zeros, for a tensor that this rank did not use in the step. Does not block."""

@@ -30,6 +30,28 @@ def test_optimizer_equals_numpy(job, shards):
     job(2, momentum, "server" if shards else "all_reduce", options=["-s", str(shards)] if shards else [])
 
 
+def late():
+    import weft
+
+    with weft.init() as session:
+        tensor = session.declare("w", 64, optimizer="sgd")
+        weights = np.ones(64, "float32")
+        tensor.init(weights)
+        for number in range(1, 4):
+            tensor.wait()
+            assert np.allclose(weights, 1 - 0.5 * 1.5 * (number - 1))
+            with session.step(lr=0.5, deliver_late=True):
+                request = tensor.push_pull(np.full(64, 1 + session.rank, "float32"), weights)
+        session.step_wait()
+        assert request.wait() is weights and np.allclose(weights, 1 - 0.5 * 1.5 * 3)
+        stats = tensor.stats()
+        assert stats["operations"] == 3 and stats["ready_ns"] <= stats["started_ns"] <= stats["done_ns"]
+
+
+def test_results_after_the_step(job):
+    job(2, late)
+
+
 def checkpoint(folder, stop, first):
     import pathlib
 
