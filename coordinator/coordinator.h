@@ -84,13 +84,14 @@ void weft_coordinator_stats(const struct weft_coordinator *coordinator,
 struct weft_member_report {
     Weft__Control__Role role;
     uint32_t index;
-    uint64_t age_ns; /* time since it arrived */
-    const Weft__Control__Report *figures; /* borrowed until the next call of the coordinator */
+    uint64_t age_ns;               /* time since they arrived */
+    Weft__Control__Report figures; /* `open` is "": the text is in the status only */
 };
-/* The member at `position` of the list of members, which has `*count_out` entries. false: it has sent none,
- * it is no member of the membership in force, or there is no such position. */
-bool weft_coordinator_report(const struct weft_coordinator *coordinator, uint32_t position,
-                             uint32_t *count_out, struct weft_member_report *report_out);
+/* Copies the reports of the membership in force, in the order of joining; returns their number, at most
+ * `capacity`. A member that has sent none is left out. */
+uint32_t weft_coordinator_reports(const struct weft_coordinator *coordinator,
+                                  struct weft_member_report *reports_out, uint32_t capacity);
+uint32_t weft_coordinator_member_count(const struct weft_coordinator *coordinator); /* a capacity for all */
 
 /* ---- coordinator over sockets ---- */
 struct weft_coordinator_server;
@@ -113,9 +114,9 @@ void weft_coordinator_server_free(struct weft_coordinator_server *server);
 char *weft_coordinator_server_status_json(struct weft_coordinator_server *server); /* net thread */
 void weft_coordinator_server_stats(const struct weft_coordinator_server *server,
                                    struct weft_coordinator_stats *stats_out); /* net thread */
-/* net thread */
-bool weft_coordinator_server_report(const struct weft_coordinator_server *server, uint32_t position,
-                                    uint32_t *count_out, struct weft_member_report *report_out);
+/* Net thread. The reports are allocated with the env; NULL with *count_out 0: none, or no memory. */
+struct weft_member_report *weft_coordinator_server_reports(struct weft_coordinator_server *server,
+                                                           uint32_t *count_out);
 /* Which rank, link or host a stall is due to, as a sentence; "" without a stall. Net thread. */
 void weft_coordinator_server_describe_stall(const struct weft_coordinator_server *server, char *out,
                                             size_t out_bytes);

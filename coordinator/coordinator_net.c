@@ -343,10 +343,14 @@ void weft_coordinator_server_stats(const struct weft_coordinator_server *server,
     weft_coordinator_stats(server->coordinator, stats_out);
 }
 
-bool weft_coordinator_server_report(const struct weft_coordinator_server *server, uint32_t position,
-                                    uint32_t *count_out, struct weft_member_report *report_out)
+struct weft_member_report *weft_coordinator_server_reports(struct weft_coordinator_server *server,
+                                                           uint32_t *count_out)
 {
-    return weft_coordinator_report(server->coordinator, position, count_out, report_out);
+    const uint32_t capacity = weft_coordinator_member_count(server->coordinator);
+    struct weft_member_report *reports =
+        capacity > 0 ? weft_alloc_array(server->env, capacity, sizeof *reports) : NULL;
+    *count_out = reports ? weft_coordinator_reports(server->coordinator, reports, capacity) : 0;
+    return reports;
 }
 
 void weft_coordinator_server_describe_stall(const struct weft_coordinator_server *server, char *out,

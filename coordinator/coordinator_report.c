@@ -23,18 +23,26 @@ void coordinator_report(struct weft_coordinator *coordinator, struct coordinator
     store_open(coordinator, member, report->open);
 }
 
-bool weft_coordinator_report(const struct weft_coordinator *coordinator, uint32_t position,
-                             uint32_t *count_out, struct weft_member_report *report_out)
+uint32_t weft_coordinator_member_count(const struct weft_coordinator *coordinator)
 {
-    *count_out = coordinator->member_count;
-    if (position >= coordinator->member_count) return false;
-    const struct coordinator_member *member = coordinator->members[position];
-    if (!member->has_report || member->newcomer || member->state >= MEMBER_LEFT) return false;
-    *report_out = (struct weft_member_report){
-        .role = member->role,
-        .index = member->index,
-        .age_ns = weft_elapsed_ns(member->reported_ns, weft_now_ns(coordinator->env)),
-        .figures = &member->report,
-    };
-    return true;
+    return coordinator->member_count;
+}
+
+uint32_t weft_coordinator_reports(const struct weft_coordinator *coordinator,
+                                  struct weft_member_report *reports_out, uint32_t capacity)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < coordinator->member_count && count < capacity; i++) {
+        const struct coordinator_member *member = coordinator->members[i];
+        if (!member->has_report || member->newcomer || member->state >= MEMBER_LEFT) continue;
+        struct weft_member_report *report = &reports_out[count++];
+        *report = (struct weft_member_report){
+            .role = member->role,
+            .index = member->index,
+            .age_ns = weft_elapsed_ns(member->reported_ns, weft_now_ns(coordinator->env)),
+            .figures = member->report,
+        };
+        report->figures.open = (char *)"";
+    }
+    return count;
 }

@@ -378,7 +378,8 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
                        weft_now_ns(session->env));
     enum weft_status status =
         weft_net_timer_periodic(session->control.net, period_ns, on_heartbeat, session);
-    const uint64_t report_ns = session->settings.report_period_ns;
+    uint64_t report_ns = session->settings.report_period_ns;
+    if (report_ns > 0 && report_ns < WEFT_MS(50)) report_ns = WEFT_MS(50);
     if (status == WEFT_OK && report_ns > 0)
         status = weft_net_timer_periodic(session->control.net, report_ns, send_report, session);
     if (status == WEFT_OK)

@@ -57,16 +57,11 @@ struct weftd_status_text {
     uint64_t made_ns;
 };
 
-/* The newest reports of the workers, where the coordinator runs; copied by the net thread. */
-struct weftd_worker_view {
-    uint32_t rank;
-    uint64_t age_ns;
-    Weft__Control__Report figures; /* without its text */
-};
-struct weftd_workers_view {
-    pthread_mutex_t lock;              /* guards the fields below; the net thread does not wait for it */
-    struct weftd_worker_view *workers; /* (count,) owned */
-    uint32_t count, capacity;
+/* The newest reports of the members, where the coordinator runs; replaced by the net thread. */
+struct weftd_reports_view {
+    pthread_mutex_t lock; /* guards the fields below; the net thread does not wait for it */
+    struct weft_member_report *reports; /* (count,) owned */
+    uint32_t count;
 };
 
 /* Figures for the coordinator (weftd_report.c); written by the engine thread while the command runs. */
@@ -115,7 +110,7 @@ struct weftd {
     WEFTD_PUBLISHED(struct weftd_job_view) published;
     struct weftd_job_view seen; /* HTTP thread: its last copy */
     struct weftd_status_text status;
-    struct weftd_workers_view workers;
+    struct weftd_reports_view reports;
 
     /* net thread only */
     Weft__Control__Welcome welcome; /* without the proof */
@@ -197,9 +192,9 @@ void weftd_view_engine(struct weftd_engine *engine, struct weftd_engine_view *vi
 /* HTTP thread: the coordinator's status, allocated with the env. Waits at most 1 s for the net thread. NULL:
  * no answer, or no memory. */
 char *weftd_view_status_json(struct weftd *weftd);
-/* HTTP thread: the reports of the workers, borrowed until weftd_view_unlock_workers. */
-const struct weftd_worker_view *weftd_view_lock_workers(struct weftd *weftd, uint32_t *count_out);
-void weftd_view_unlock_workers(struct weftd *weftd);
+/* HTTP thread: the newest reports, borrowed until weftd_view_unlock_reports. */
+const struct weft_member_report *weftd_view_lock_reports(struct weftd *weftd, uint32_t *count_out);
+void weftd_view_unlock_reports(struct weftd *weftd);
 void weftd_view_free(struct weftd *weftd); /* after both threads */
 
 /* weftd_report.c; net thread: the coordinator asks for the progress of the rounds */

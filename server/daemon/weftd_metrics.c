@@ -29,7 +29,8 @@ struct metric {
 
 static const struct metric engine_metrics[] = {
     {"weft_shard_chunks", "gauge", "Chunks that the engine owns.", SHARD(chunks)},
-    {"weft_shard_weights_bytes", "gauge", "Memory of weights and optimizer state.", SHARD(weights_bytes)},
+    {"weft_shard_weights_bytes", "gauge", "Memory of weights, without optimizer state.",
+     SHARD(weights_bytes)},
     {"weft_shard_receive_used_bytes", "gauge", "Memory of contributions to open rounds.",
      SHARD(receive_bytes_used)},
     {"weft_shard_receive_peak_bytes", "gauge", "Largest memory of contributions since the start.",
@@ -48,14 +49,15 @@ static const struct metric engine_metrics[] = {
      SHARD_NS(last_round_ns)},
     {"weft_shard_rounds_total", "counter", "Rounds closed: all workers had contributed.",
      SHARD(rounds_closed)},
-    {"weft_shard_pushes_total", "counter", "Contributions accepted.", SHARD(pushes)},
-    {"weft_shard_pulls_total", "counter", "Pulls answered with weights.", SHARD(pulls)},
+    {"weft_shard_pushes_total", "counter", "Contributions that were due, of dropped rounds too.",
+     SHARD(pushes)},
+    {"weft_shard_pulls_total", "counter", "Pulls answered with weights or optimizer state.", SHARD(pulls)},
     {"weft_shard_duplicates_total", "counter", "Contributions that had been accepted before.",
      SHARD(duplicates)},
-    {"weft_shard_refused_total", "counter", "Requests refused.", SHARD(refused)},
-    {"weft_shard_received_bytes_total", "counter", "Payload of contributions and first weights.",
-     SHARD(received_bytes)},
-    {"weft_shard_sent_bytes_total", "counter", "Headers and payload of results.", SHARD(sent_bytes)},
+    {"weft_shard_refused_total", "counter", "Requests refused or dropped.", SHARD(refused)},
+    {"weft_shard_received_bytes_total", "counter",
+     "Payload of contributions, first weights and first states.", SHARD(received_bytes)},
+    {"weft_shard_sent_bytes_total", "counter", "Headers, texts and payload of results.", SHARD(sent_bytes)},
     {"weft_transport_received_bytes_total", "counter", "Headers and payload of data messages received.",
      TRANSPORT(received_bytes)},
     {"weft_transport_sent_bytes_total", "counter", "Headers and payload of data messages sent.",
@@ -93,8 +95,8 @@ static const struct metric job_metrics[] = {
      "How long an operation has been open that takes much longer than usual; 0 if none.", JOB_NS(stall_ns)},
 };
 
-#define REPORT(field) offsetof(Weft__Control__Report, field), 0
-#define REPORT_NS(field) offsetof(Weft__Control__Report, field), NS
+#define REPORT(field) offsetof(struct weft_member_report, figures.field), 0
+#define REPORT_NS(field) offsetof(struct weft_member_report, figures.field), NS
 /* The newest report of each worker. */
 static const struct metric worker_metrics[] = {
     {"weft_worker_steps_total", "counter", "Steps that the rank has ended well.", REPORT(steps)},
@@ -120,6 +122,8 @@ static const struct metric worker_metrics[] = {
      REPORT_NS(idle_ns)},
     {"weft_worker_open_operation_age_seconds", "gauge",
      "Age of the oldest open operation at the newest report; 0 if none was open.", REPORT_NS(open_ns)},
+    {"weft_worker_report_age_seconds", "gauge", "Time since the newest report of the rank arrived.",
+     offsetof(struct weft_member_report, age_ns), NS},
 };
 
 static const struct metric role_metrics[] = {
@@ -212,37 +216,30 @@ static void write_members(const struct weftd *weftd, const struct weft_coordinat
     }
 }
 
-/* The reports of the workers, one series per rank. */
-static void write_worker_series(const struct weftd *weftd, const struct weftd_worker_view *workers,
-                                uint32_t count, struct weftd_page *page)
+/* One series per rank of a uint64_t in its report. */
+static void write_worker_metric(const struct weftd *weftd, const struct weft_member_report *reports,
+                                uint32_t count, const struct metric *metric, struct weftd_page *page)
 {
-    uint64_t steps = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (workers[i].figures.steps > steps) steps = workers[i].figures.steps;
-    write_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
-    write_name(page, weftd, "weft_job_step");
-    weftd_page_print(page, "} %llu\n", (unsigned long long)steps);
-    for (size_t m = 0; m < COUNT(worker_metrics); m++) {
-        write_head(page, worker_metrics[m].name, worker_metrics[m].kind, worker_metrics[m].help);
-        for (uint32_t i = 0; i < count; i++) {
-            write_name(page, weftd, worker_metrics[m].name);
-            weftd_page_print(page, ",rank=\"%u\"", workers[i].rank);
-            write_value(page, &worker_metrics[m], &workers[i].figures);
-        }
-    }
-    write_head(page, "weft_worker_report_age_seconds", "gauge", "Time since the newest report of the rank.");
+    write_head(page, metric->name, metric->kind, metric->help);
     for (uint32_t i = 0; i < count; i++) {
-        write_name(page, weftd, "weft_worker_report_age_seconds");
-        weftd_page_print(page, ",rank=\"%u\"} %.3f\n", workers[i].rank, (double)workers[i].age_ns * NS);
+        if (reports[i].role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
+        write_name(page, weftd, metric->name);
+        weftd_page_print(page, ",rank=\"%u\"", reports[i].index);
+        write_value(page, metric, &reports[i]);
     }
 }
 
-static void write_workers(struct weftd *weftd, struct weftd_page *page)
+static void write_workers(const struct weftd *weftd, const struct weft_member_report *reports, uint32_t count,
+                          struct weftd_page *page)
 {
-    uint32_t count;
-    const struct weftd_worker_view *workers = weftd_view_lock_workers(weftd, &count);
-    write_worker_series(weftd, workers, count, page);
-    weftd_view_unlock_workers(weftd);
+    uint64_t steps = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (reports[i].figures.steps > steps) steps = reports[i].figures.steps;
+    write_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
+    write_name(page, weftd, "weft_job_step");
+    weftd_page_print(page, "} %llu\n", (unsigned long long)steps);
+    for (size_t m = 0; m < COUNT(worker_metrics); m++)
+        write_worker_metric(weftd, reports, count, &worker_metrics[m], page);
 }
 
 static void write_job(struct weftd *weftd, struct weftd_page *page)
@@ -260,7 +257,10 @@ static void write_job(struct weftd *weftd, struct weftd_page *page)
         write_value(page, &job_metrics[m], &stats);
     }
     write_members(weftd, &stats, page);
-    write_workers(weftd, page);
+    uint32_t count;
+    const struct weft_member_report *reports = weftd_view_lock_reports(weftd, &count);
+    write_workers(weftd, reports, count, page);
+    weftd_view_unlock_reports(weftd);
 }
 
 /* One _bucket series per bound, each with the durations up to it; then _sum and _count. */

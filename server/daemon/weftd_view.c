@@ -3,7 +3,7 @@
  *
  *     engine thread, every PERIOD_NS    engine->published   \
  *     control thread, every PERIOD_NS   weftd->published     > sequence lock -> HTTP thread
- *     control thread, every WORKERS_NS  weftd->workers       a list: a lock, which the writer only tries
+ *     control thread, every REPORTS_NS  weftd->reports       a list: a lock, which the writer only tries
  *     control thread, on request        status_json          a text of any length: a lock, at most WAIT_NS
  *
  * Sequence lock: one writer makes the number odd, writes the words, makes it even. A reader whose number was
@@ -16,7 +16,7 @@
 #include "server/daemon/weftd.h"
 
 #define PERIOD_NS WEFT_MS(100)
-#define WORKERS_NS WEFT_SECONDS(1)
+#define REPORTS_NS WEFT_SECONDS(1)
 #define JSON_WAIT_NS WEFT_SECONDS(1)
 #define JSON_AGE_NS WEFT_MS(500) /* a younger text answers the next request too */
 #define TRIES 1000
@@ -122,74 +122,43 @@ static void publish_job(void *context)
     publish(&weftd->published.sequence, weftd->published.words, &view, WEFTD_WORDS(view));
 }
 
-/* The lock is held. false: no memory. */
-static bool reserve_workers(struct weftd *weftd, uint32_t count)
-{
-    struct weftd_workers_view *view = &weftd->workers;
-    if (view->capacity >= count) return true;
-    struct weftd_worker_view *workers = weft_alloc_array(weftd->env, count, sizeof *workers);
-    if (!workers) return false;
-    weft_free_bytes(weftd->env, view->workers);
-    view->workers = workers;
-    view->capacity = count;
-    return true;
-}
-
-static void copy_workers(struct weftd *weftd)
-{
-    struct weftd_workers_view *view = &weftd->workers;
-    struct weft_member_report report;
-    uint32_t count = 0;
-    view->count = 0;
-    (void)weft_coordinator_server_report(weftd->coordinator, 0, &count, &report);
-    if (!reserve_workers(weftd, count)) return;
-    for (uint32_t i = 0; i < count; i++) {
-        if (!weft_coordinator_server_report(weftd->coordinator, i, &count, &report) ||
-            report.role != WEFT__CONTROL__ROLE__ROLE_WORKER)
-            continue;
-        view->workers[view->count] = (struct weftd_worker_view){report.index, report.age_ns, *report.figures};
-        view->workers[view->count++].figures.open = NULL;
-    }
-}
-
 /* While a page is written from the list, it stays as it is. */
-static void publish_workers(void *context)
+static void publish_reports(void *context)
 {
     struct weftd *weftd = context;
-    if (!weftd->coordinator || pthread_mutex_trylock(&weftd->workers.lock) != 0) return;
-    copy_workers(weftd);
-    pthread_mutex_unlock(&weftd->workers.lock);
+    struct weftd_reports_view *view = &weftd->reports;
+    if (!weftd->coordinator || pthread_mutex_trylock(&view->lock) != 0) return;
+    weft_free_bytes(weftd->env, view->reports);
+    view->reports = weft_coordinator_server_reports(weftd->coordinator, &view->count);
+    pthread_mutex_unlock(&view->lock);
 }
 
-const struct weftd_worker_view *weftd_view_lock_workers(struct weftd *weftd, uint32_t *count_out)
+const struct weft_member_report *weftd_view_lock_reports(struct weftd *weftd, uint32_t *count_out)
 {
-    pthread_mutex_lock(&weftd->workers.lock);
-    *count_out = weftd->workers.count;
-    return weftd->workers.workers;
+    pthread_mutex_lock(&weftd->reports.lock);
+    *count_out = weftd->reports.count;
+    return weftd->reports.reports;
 }
 
-void weftd_view_unlock_workers(struct weftd *weftd)
-{
-    pthread_mutex_unlock(&weftd->workers.lock);
-}
+void weftd_view_unlock_reports(struct weftd *weftd) { pthread_mutex_unlock(&weftd->reports.lock); }
 
 void weftd_view_free(struct weftd *weftd)
 {
     weft_free_bytes(weftd->env, weftd->status.json);
-    weft_free_bytes(weftd->env, weftd->workers.workers);
+    weft_free_bytes(weftd->env, weftd->reports.reports);
 }
 
 enum weft_status weftd_view_begin(struct weftd *weftd)
 {
     pthread_condattr_t monotonic;
-    pthread_mutex_init(&weftd->workers.lock, NULL);
+    pthread_mutex_init(&weftd->reports.lock, NULL);
     pthread_mutex_init(&weftd->status.lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&weftd->status.answered, &monotonic);
     pthread_condattr_destroy(&monotonic);
     publish_job(weftd);
-    WEFT_TRY(weft_net_timer_periodic(weftd->net, WORKERS_NS, publish_workers, weftd));
+    WEFT_TRY(weft_net_timer_periodic(weftd->net, REPORTS_NS, publish_reports, weftd));
     return weft_net_timer_periodic(weftd->net, PERIOD_NS, publish_job, weftd);
 }
 

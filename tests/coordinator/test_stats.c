@@ -111,37 +111,38 @@ static void send_report(struct harness *h, uint64_t connection, uint64_t steps, 
 static void reports(void **state)
 {
     uint64_t c[3];
-    uint32_t count;
-    struct weft_member_report report;
+    struct weft_member_report all[3];
     struct harness *h = harness_create(2, 1, NULL);
     harness_run(h, c, 1);
-    for (uint32_t i = 0; i < 4; i++)
-        assert_false(weft_coordinator_report(h->coordinator, i, &count, &report));
-    assert_int_equal(count, 3);
+    assert_int_equal(weft_coordinator_member_count(h->coordinator), 3);
+    assert_int_equal(weft_coordinator_reports(h->coordinator, all, 3), 0);
     send_report(h, c[1], 4, "all_reduce waits for rank 0");
     h->now_ns += WEFT_SECONDS(2);
     send_report(h, c[1], 5, "send waits for rank 0");
     h->now_ns += WEFT_SECONDS(3);
-    assert_true(weft_coordinator_report(h->coordinator, 1, &count, &report));
-    assert_int_equal(report.role, WORKER);
-    assert_int_equal(report.index, 1);
-    assert_int_equal(report.age_ns / WEFT_SECONDS(1), 3);
-    assert_int_equal(report.figures->steps, 5);
-    assert_string_equal(report.figures->open, "send waits for rank 0");
+    assert_int_equal(weft_coordinator_reports(h->coordinator, all, 3), 1);
+    assert_int_equal(all[0].role, WORKER);
+    assert_int_equal(all[0].index, 1);
+    assert_int_equal(all[0].age_ns / WEFT_SECONDS(1), 3);
+    assert_int_equal(all[0].figures.steps, 5);
     char *json = weft_coordinator_status_json(h->coordinator);
     assert_non_null(strstr(json, "\"steps\":5"));
+    assert_non_null(strstr(json, "\"open\":\"send waits for rank 0\""));
     assert_non_null(strstr(json, "\"wait_ns\":9223372036854775807"));
     assert_non_null(strstr(json, "\"report\":null"));
     weft_free_bytes(&h->env, json);
+    send_report(h, c[0], 6, "");
+    assert_int_equal(weft_coordinator_reports(h->coordinator, all, 1), 1);
+    assert_int_equal(weft_coordinator_reports(h->coordinator, all, 3), 2);
     harness_leave(h, c[1], "done");
-    assert_false(weft_coordinator_report(h->coordinator, 1, &count, &report));
+    assert_int_equal(weft_coordinator_reports(h->coordinator, all, 3), 1);
+    assert_int_equal(all[0].index, 0);
     harness_free(h);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(states_of_a_start), cmocka_unit_test(silence),
-        cmocka_unit_test(reports),
-                                       cmocka_unit_test(a_loss_and_its_agreement)};
+                                       cmocka_unit_test(reports), cmocka_unit_test(a_loss_and_its_agreement)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,10 +132,10 @@ def wait_for_port_file(path, group, seconds=20):
     raise JobFailed(f"shard0 has not written {path} after {seconds} s: {group.last_words('shard0')}")
 
 
-def start_by_hand(programs, group, shards, workers, worker_command, network=None, environment=None):
+def start_by_hand(programs, group, shards, workers, worker_command, network=None, environment=None, http=False):
     """Starts the job process by process: shard0 (with the coordinator), the other shards, worker0 ... On loopback,
     or each in its namespace of `network`, where listeners require a job secret. `worker_command`: a list, or a
-    function of the rank that returns one."""
+    function of the rank that returns one. `http`: each shard serves HTTP on a free port."""
     job = os.path.basename(os.path.abspath(group.log_directory))
     port_file = os.path.join(group.log_directory, "ports")
     if os.path.exists(port_file):
@@ -160,6 +160,8 @@ def start_by_hand(programs, group, shards, workers, worker_command, network=None
             words += ["--workers", str(workers), "--shards", str(shards), "--port-file", port_file]
         else:
             words += ["--coordinator", coordinator]
+        if http:
+            words += ["--http-port", "0"]
         start(node, words)
         if index == 0:
             coordinator = wait_for_port_file(port_file, group)

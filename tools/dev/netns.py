@@ -99,6 +99,11 @@ class Network:
     def command(self, node, words):
         return ["ip", "netns", "exec", self.namespace(node)] + list(words)
 
+    def connect(self, node, connected):
+        """Cuts the link of a node, or mends it. Its device and addresses stay, so its packets are lost silently."""
+        port = f"port{self.nodes.index(node)}"
+        run(*self.command("bridge", ["ip", "link", "set", port, "up" if connected else "down"]))
+
     def _add_namespace(self, node):
         run("ip", "netns", "add", self.namespace(node))
         self.made.append(node)
@@ -149,3 +154,17 @@ class Network:
         for node in reversed(self.made):
             subprocess.run(["ip", "netns", "del", self.namespace(node)], stderr=subprocess.DEVNULL)
         self.made = []
+
+
+class Placement:
+    """Processes by the node that they run on: {"shard0": "a", "worker0": "a", "worker1": "b"}. For the functions that
+    take a Network with one node for each process."""
+
+    def __init__(self, network, node_of):
+        self.network, self.node_of = network, node_of
+
+    def address(self, process):
+        return self.network.address(self.node_of[process])
+
+    def command(self, process, words):
+        return self.network.command(self.node_of[process], words)

@@ -34,6 +34,13 @@ class Rules(unittest.TestCase):
     def test_configuration_and_rules(self):
         self.promtool("check", "config", "prometheus.yml")
 
+    def test_alertmanager_configuration(self):
+        if not shutil.which("amtool"):
+            self.skipTest("amtool is not installed (package prometheus-alertmanager)")
+        done = subprocess.run(["amtool", "check-config", "alertmanager.yml"], cwd=FOLDER, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
     def test_cases(self):
         self.promtool("test", "rules", "alerts_test.yml")
 

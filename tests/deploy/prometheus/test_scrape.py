@@ -4,42 +4,20 @@ The metrics arrive under their names, every alert and every panel can be evaluat
 as a stall. Prometheus runs with deploy/prometheus/prometheus.yml; only the target, the intervals and the path
 of the rules differ."""
 
+import fnmatch
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import unittest
-import urllib.parse
-import urllib.request
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "..", "system"))
-import harness  # noqa: E402
-
-DEPLOY = os.path.join(harness.ROOT, "deploy")
-WAIT_SECONDS = 60
-TARGET = "127.0.0.1:9400"
-
-
-def read(*parts):
-    with open(os.path.join(*parts), encoding="utf-8") as file:
-        return file.read()
-
-
-def get(url):
-    with urllib.request.urlopen(url, timeout=10) as reply:
-        return reply.read().decode()
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import monitoring  # noqa: E402
+from monitoring import DEPLOY, harness, read  # noqa: E402
 
 
 def child_with(parent, variable):
@@ -52,28 +30,7 @@ def child_with(parent, variable):
     return None
 
 
-class Scrape(harness.JobTest):
-    def setUp(self):
-        super().setUp()
-        if not os.path.isdir(harness.DATA):
-            self.skipTest(f"{harness.DATA}, the data of the trainer, is not here")
-
-    def wait_for(self, what, condition):
-        """Returns the first true value of condition(); OSError counts as false."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                value = condition()
-            except OSError:
-                value = None
-            if value:
-                return value
-            for name, process in self.processes.processes:
-                if process.poll() is not None:
-                    self.fail(f"{name} ended before {what}:\n{self.log(self.processes, name)}")
-            time.sleep(0.1)
-        self.fail(f"not seen within {WAIT_SECONDS} s: {what}")
-
+class Scrape(monitoring.MonitoringTest):
     def start_job(self):
         """Starts a job of one shard and two workers. Returns the `weft run` and its HTTP address."""
         self.processes = self.group("job")
@@ -85,33 +42,10 @@ class Scrape(harness.JobTest):
                               lambda: re.search(r"http://(\S+)/status", self.log(self.processes, "run")))
         return run, match.group(1)
 
-    def start_prometheus(self, target):
-        """Starts Prometheus with the shipped configuration. Returns its address."""
-        text = read(DEPLOY, "prometheus", "prometheus.yml")
-        self.assertIn(TARGET, text)
-        text = text.replace(TARGET, target).replace("interval: 15s", "interval: 1s")
-        text = text.replace("alerts.yml", os.path.join(DEPLOY, "prometheus", "alerts.yml"))
-        with open(self.path("prometheus.yml"), "w", encoding="utf-8") as file:
-            file.write(text)
-        address = f"127.0.0.1:{free_port()}"
-        self.processes.start("prometheus", ["prometheus", "--config.file=" + self.path("prometheus.yml"),
-                                            "--storage.tsdb.path=" + self.path("tsdb"),
-                                            "--web.listen-address=" + address])
-        self.wait_for("Prometheus", lambda: get(f"http://{address}/-/ready"))
-        self.prometheus = address
-        return address
-
-    def query(self, expression):
-        """[(labels, value)] of an expression; a refused expression raises an error."""
-        words = urllib.parse.urlencode({"query": expression})
-        data = json.loads(get(f"http://{self.prometheus}/api/v1/query?{words}"))
-        self.assertEqual(data["status"], "success")
-        return [(row["metric"], float(row["value"][1])) for row in data["data"]["result"]]
-
     def check_alerts(self):
         """Prometheus has evaluated each alert without an error. The alerts are those of the file."""
         def evaluated():
-            groups = json.loads(get(f"http://{self.prometheus}/api/v1/rules"))["data"]["groups"]
+            groups = json.loads(self.get(f"http://{self.prometheus}/api/v1/rules"))["data"]["groups"]
             rules = [rule for group in groups for rule in group["rules"]]
             return rules if rules and all(rule["health"] != "unknown" for rule in rules) else None
 
@@ -136,7 +70,7 @@ class Scrape(harness.JobTest):
 
     def check_stall(self, run):
         """With a stopped worker the alert of a stall with a shorter limit is true until it goes on."""
-        rules = json.loads(get(f"http://{self.prometheus}/api/v1/rules"))["data"]["groups"][0]["rules"]
+        rules = json.loads(self.get(f"http://{self.prometheus}/api/v1/rules"))["data"]["groups"][0]["rules"]
         shipped = next(rule["query"] for rule in rules if rule["name"] == "WeftJobStalled")
         stalled = shipped.replace("> 60", "> 5")
         self.assertNotEqual(stalled, shipped)
@@ -151,6 +85,14 @@ class Scrape(harness.JobTest):
             if run.poll() is None:
                 os.kill(worker, signal.SIGCONT)
         self.wait_for("the end of the stall", lambda: not self.query(stalled))
+
+    def check_documented(self, page):
+        """The tables of docs/operations.md have every metric of the page, and no other."""
+        names = set(re.findall(r"^# TYPE (\w+) ", page, re.M))
+        rows = "\n".join(re.findall(r"^\| (`(?:weft|process)_.*?) \|", read(harness.ROOT, "docs", "operations.md"), re.M))
+        patterns = re.findall(r"`([\w*]+)`", rows)
+        self.assertEqual({name for name in names if not any(fnmatch.fnmatch(name, p) for p in patterns)}, set())
+        self.assertEqual({p for p in patterns if not fnmatch.filter(names, p)}, set())
 
     def check_histograms(self, page):
         """The buckets of each histogram ascend to the count of its durations."""
@@ -173,15 +115,16 @@ class Scrape(harness.JobTest):
     def test_page(self):
         _, address = self.start_job()
         rounds = re.compile(r"^weft_shard_rounds_total\{.*\} [1-9]", re.M)
-        self.wait_for("a round", lambda: rounds.search(get(f"http://{address}/metrics")))
+        self.wait_for("a round", lambda: rounds.search(self.get(f"http://{address}/metrics")))
         steps = re.compile(r"^weft_worker_steps_total\{.*\} [1-9].*\nweft_worker_steps_total\{.*\} [1-9]", re.M)
-        self.wait_for("steps of both workers", lambda: steps.search(get(f"http://{address}/metrics")))
-        page = get(f"http://{address}/metrics")
+        self.wait_for("steps of both workers", lambda: steps.search(self.get(f"http://{address}/metrics")))
+        page = self.get(f"http://{address}/metrics")
         done = subprocess.run(["promtool", "check", "metrics"], input=page, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (0, ""))
         self.assertEqual(re.findall(r'[{,](?:job|instance)="', page), [])
         self.check_histograms(page)
+        self.check_documented(page)
         for name in ("steps", "wait_seconds", "operations", "sent_bytes", "exposed_seconds"):
             rows = re.findall(rf'^weft_worker_{name}_total\{{.*,rank="(\d)"\}} (\S+)$', page, re.M)
             self.assertEqual(sorted(rank for rank, _ in rows), ["0", "1"], name)
