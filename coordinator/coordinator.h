@@ -93,6 +93,16 @@ uint32_t weft_coordinator_reports(const struct weft_coordinator *coordinator,
                                   struct weft_member_report *reports_out, uint32_t capacity);
 uint32_t weft_coordinator_member_count(const struct weft_coordinator *coordinator); /* a capacity for all */
 
+/* A figure of a worker as a metric. */
+struct weft_report_metric {
+    const char *name, *kind, *help; /* on /metrics */
+    const char *key;                /* in the status: members[].report; ends in _ns or _ms if it is a time */
+    size_t offset;                  /* of a uint64_t in struct weft_member_report */
+    double factor;                  /* shown value per unit; 0: shown as it is */
+};
+#define WEFT_REPORT_METRICS 12u
+extern const struct weft_report_metric weft_report_metrics[WEFT_REPORT_METRICS];
+
 /* ---- coordinator over sockets ---- */
 struct weft_coordinator_server;
 /* Returns WEFT_ERR_AUTH and a sentence if host is not a loopback address and there is no secret. */

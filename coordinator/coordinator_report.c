@@ -2,6 +2,40 @@
  * newest ones of each member for /metrics and the status, and does not act on them. */
 #include "coordinator/coordinator_state.h"
 
+#define FIGURE(field, factor) offsetof(struct weft_member_report, figures.field), factor
+
+const struct weft_report_metric weft_report_metrics[WEFT_REPORT_METRICS] = {
+    {"weft_worker_steps_total", "counter", "Steps that the rank has ended well.", "steps", FIGURE(steps, 0)},
+    {"weft_worker_step_seconds_total", "counter", "Time of these steps, from begin to end.", "step_ns",
+     FIGURE(step_ns, 1e-9)},
+    {"weft_worker_exposed_seconds_total", "counter",
+     "Part of the step time that the rank waited in weft calls.", "exposed_ns", FIGURE(exposed_ns, 1e-9)},
+    {"weft_worker_exposed_peers_seconds_total", "counter",
+     "Part of the exposed time in which another rank had not begun the operation.", "exposed_peers_ns",
+     FIGURE(exposed_peers_ns, 1e-9)},
+    {"weft_worker_wait_seconds_total", "counter",
+     "Time that threads of the rank slept or polled in weft calls, inside steps and outside.", "wait_ns",
+     FIGURE(wait_ns, 1e-9)},
+    {"weft_worker_operations_total", "counter", "Operations completed, failed ones too.", "operations",
+     FIGURE(requests, 0)},
+    {"weft_worker_codec_seconds_total", "counter", "Time in codecs and optimizers on the engine.",
+     "encode_ns", FIGURE(encode_ns, 1e-9)},
+    {"weft_worker_sent_bytes_total", "counter",
+     "Bytes that the rank has sent, and that peers on its host have read.", "sent_bytes",
+     FIGURE(sent_bytes, 0)},
+    {"weft_worker_received_bytes_total", "counter",
+     "Bytes that the rank has received, and has read from peers on its host.", "received_bytes",
+     FIGURE(received_bytes, 0)},
+    {"weft_worker_last_operation_age_seconds", "gauge",
+     "Time from the report that first counted the last completed operation to the newest report.", "idle_ns",
+     FIGURE(idle_ns, 1e-9)},
+    {"weft_worker_open_operation_age_seconds", "gauge",
+     "Age of the oldest open operation at the newest report; 0 if none was open.", "open_ns",
+     FIGURE(open_ns, 1e-9)},
+    {"weft_worker_report_age_seconds", "gauge", "Time since the newest report of the rank arrived.", "age_ms",
+     offsetof(struct weft_member_report, age_ns), 1e-9},
+};
+
 /* Replaces the text. Without memory it is empty: the figures are kept. */
 static void store_open(struct weft_coordinator *coordinator, struct coordinator_member *member,
                        const char *text)

@@ -95,37 +95,6 @@ static const struct metric job_metrics[] = {
      "How long an operation has been open that takes much longer than usual; 0 if none.", JOB_NS(stall_ns)},
 };
 
-#define REPORT(field) offsetof(struct weft_member_report, figures.field), 0
-#define REPORT_NS(field) offsetof(struct weft_member_report, figures.field), NS
-/* The newest report of each worker. */
-static const struct metric worker_metrics[] = {
-    {"weft_worker_steps_total", "counter", "Steps that the rank has ended well.", REPORT(steps)},
-    {"weft_worker_step_seconds_total", "counter", "Time of these steps, from begin to end.",
-     REPORT_NS(step_ns)},
-    {"weft_worker_exposed_seconds_total", "counter",
-     "Part of the step time that the rank waited in weft calls.", REPORT_NS(exposed_ns)},
-    {"weft_worker_exposed_peers_seconds_total", "counter",
-     "Part of the exposed time in which another rank had not begun the operation.",
-     REPORT_NS(exposed_peers_ns)},
-    {"weft_worker_wait_seconds_total", "counter",
-     "Time that threads of the rank slept or polled in weft calls, inside steps and outside.",
-     REPORT_NS(wait_ns)},
-    {"weft_worker_operations_total", "counter", "Operations completed, failed ones too.", REPORT(requests)},
-    {"weft_worker_codec_seconds_total", "counter", "Time in codecs and optimizers on the engine.",
-     REPORT_NS(encode_ns)},
-    {"weft_worker_sent_bytes_total", "counter",
-     "Bytes that the rank has sent, and that peers on its host have read.", REPORT(sent_bytes)},
-    {"weft_worker_received_bytes_total", "counter",
-     "Bytes that the rank has received, and has read from peers on its host.", REPORT(received_bytes)},
-    {"weft_worker_last_operation_age_seconds", "gauge",
-     "Time from the report that first counted the last completed operation to the newest report.",
-     REPORT_NS(idle_ns)},
-    {"weft_worker_open_operation_age_seconds", "gauge",
-     "Age of the oldest open operation at the newest report; 0 if none was open.", REPORT_NS(open_ns)},
-    {"weft_worker_report_age_seconds", "gauge", "Time since the newest report of the rank arrived.",
-     offsetof(struct weft_member_report, age_ns), NS},
-};
-
 static const struct metric role_metrics[] = {
     {"weft_job_members_expected", "gauge", "Members that the membership in force has.", ROLE(expected)},
     {"weft_job_silence_seconds", "gauge", "Longest time since the last message of a connected member.",
@@ -218,14 +187,16 @@ static void write_members(const struct weftd *weftd, const struct weft_coordinat
 
 /* One series per rank of a uint64_t in its report. */
 static void write_worker_metric(const struct weftd *weftd, const struct weft_member_report *reports,
-                                uint32_t count, const struct metric *metric, struct weftd_page *page)
+                                uint32_t count, const struct weft_report_metric *figure,
+                                struct weftd_page *page)
 {
-    write_head(page, metric->name, metric->kind, metric->help);
+    const struct metric metric = {.name = figure->name, .offset = figure->offset, .factor = figure->factor};
+    write_head(page, figure->name, figure->kind, figure->help);
     for (uint32_t i = 0; i < count; i++) {
         if (reports[i].role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
-        write_name(page, weftd, metric->name);
+        write_name(page, weftd, metric.name);
         weftd_page_print(page, ",rank=\"%u\"", reports[i].index);
-        write_value(page, metric, &reports[i]);
+        write_value(page, &metric, &reports[i]);
     }
 }
 
@@ -238,8 +209,8 @@ static void write_workers(const struct weftd *weftd, const struct weft_member_re
     write_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
     write_name(page, weftd, "weft_job_step");
     weftd_page_print(page, "} %llu\n", (unsigned long long)steps);
-    for (size_t m = 0; m < COUNT(worker_metrics); m++)
-        write_worker_metric(weftd, reports, count, &worker_metrics[m], page);
+    for (size_t m = 0; m < WEFT_REPORT_METRICS; m++)
+        write_worker_metric(weftd, reports, count, &weft_report_metrics[m], page);
 }
 
 static void write_job(struct weftd *weftd, struct weftd_page *page)

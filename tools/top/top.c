@@ -98,9 +98,13 @@ static json_t *read_status(const struct tool_target *target, struct weft_error *
     return status;
 }
 
-static bool print_once(const json_t *status, bool as_json)
+static bool print_once(const json_t *status, bool as_json, bool as_metrics)
 {
     struct top_rows rows;
+    if (as_metrics) {
+        top_print_metrics(stdout, status);
+        return true;
+    }
     if (!top_rows_make(NULL, status, 0, &rows)) return false;
     if (as_json) top_print_json(stdout, status, &rows);
     else top_print(stdout, status, &rows, 0, 0);
@@ -156,7 +160,7 @@ int weft_top_main(int argc, char **argv)
 {
     struct tool_target target;
     struct weft_error error = {0};
-    bool once = false, as_json = false;
+    bool once = false, as_json = false, as_metrics = false;
     double interval = 2;
     int first;
     tool_target_init(&target);
@@ -165,6 +169,8 @@ int weft_top_main(int argc, char **argv)
         {"interval", 'i', "SECONDS", "time between two screens", CLI_REAL(&interval, 0.1, 3600)},
         {"once", '1', NULL, "one table, with means since the start of the job", CLI_FLAG(&once)},
         {"json", 0, NULL, "the same as one JSON object", CLI_FLAG(&as_json)},
+        {"metrics", 0, NULL, "metrics of the job and its workers once, as text for Prometheus",
+         CLI_FLAG(&as_metrics)},
     };
     const struct cli_command command = {
         "weft top",
@@ -184,8 +190,9 @@ int weft_top_main(int argc, char **argv)
     if (status < 0) status = tool_target_resolve("weft top", &target, argc, argv, first);
     if (status >= 0) return status;
     json_t *now = read_status(&target, &error);
-    if (now && (once || as_json || !isatty(STDOUT_FILENO))) {
-        if (!print_once(now, as_json)) weft_error_set(&error, WEFT_ERR_NO_MEMORY, "no memory for the table");
+    if (now && (once || as_json || as_metrics || !isatty(STDOUT_FILENO))) {
+        if (!print_once(now, as_json, as_metrics))
+            weft_error_set(&error, WEFT_ERR_NO_MEMORY, "no memory for the table");
         json_decref(now);
     } else if (now) {
         run_live(&target, now, (uint64_t)(interval * 1000), &error);

@@ -35,6 +35,8 @@ void top_rows_free(struct top_rows *rows);
 /* At most `lines` lines, each at most `columns` long; 0: no limit. Rows that do not fit are counted. */
 void top_print(FILE *out, const json_t *status, const struct top_rows *rows, unsigned lines,
                unsigned columns);
+/* The metrics of the job and its workers, in the text format of Prometheus. */
+void top_print_metrics(FILE *out, const json_t *status);
 /* One JSON object in one line. */
 void top_print_json(FILE *out, const json_t *status, const struct top_rows *rows);
 

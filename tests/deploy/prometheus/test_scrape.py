@@ -94,6 +94,20 @@ class Scrape(monitoring.MonitoringTest):
         self.assertEqual({name for name in names if not any(fnmatch.fnmatch(name, p) for p in patterns)}, set())
         self.assertEqual({p for p in patterns if not fnmatch.filter(names, p)}, set())
 
+    def check_metrics_of_top(self, page, run):
+        """weft top --metrics has the same metrics of job and workers, without HTTP."""
+        with open(f"/proc/{child_with(run.pid, 'WEFT_RANK=1')}/environ") as file:
+            words = dict(word.split("=", 1) for word in file.read().split("\0") if word.startswith("WEFT_"))
+        done = subprocess.run([harness.PROGRAMS.weft, "top", "--metrics"], stdout=subprocess.PIPE, text=True, timeout=60,
+                              env={**os.environ, **words})
+        self.assertEqual(done.returncode, 0)
+        checked = subprocess.run(["promtool", "check", "metrics"], input=done.stdout, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertEqual((checked.returncode, checked.stdout), (0, ""))
+        heads = set(re.findall(r"^# (?:HELP|TYPE) .*$", done.stdout, re.M))
+        self.assertEqual(heads - set(re.findall(r"^# .*$", page, re.M)), set())
+        self.assertRegex(done.stdout, r'(?m)^weft_worker_steps_total\{.*,rank="1"\} [1-9]')
+
     def check_histograms(self, page):
         """The buckets of each histogram ascend to the count of its durations."""
         names = re.findall(r"^# TYPE (\w+) histogram$", page, re.M)
@@ -113,7 +127,7 @@ class Scrape(monitoring.MonitoringTest):
 
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed (package prometheus)")
     def test_page(self):
-        _, address = self.start_job()
+        run, address = self.start_job()
         rounds = re.compile(r"^weft_shard_rounds_total\{.*\} [1-9]", re.M)
         self.wait_for("a round", lambda: rounds.search(self.get(f"http://{address}/metrics")))
         steps = re.compile(r"^weft_worker_steps_total\{.*\} [1-9].*\nweft_worker_steps_total\{.*\} [1-9]", re.M)
@@ -125,6 +139,7 @@ class Scrape(monitoring.MonitoringTest):
         self.assertEqual(re.findall(r'[{,](?:job|instance)="', page), [])
         self.check_histograms(page)
         self.check_documented(page)
+        self.check_metrics_of_top(page, run)
         for name in ("steps", "wait_seconds", "operations", "sent_bytes", "exposed_seconds"):
             rows = re.findall(rf'^weft_worker_{name}_total\{{.*,rank="(\d)"\}} (\S+)$', page, re.M)
             self.assertEqual(sorted(rank for rank, _ in rows), ["0", "1"], name)

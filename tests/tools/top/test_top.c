@@ -129,6 +129,34 @@ static void json_has_the_members(void **state)
     json_decref(status);
 }
 
+/* The names are those of /metrics; a lost worker has no series. */
+static void metrics_have_the_names_of_weftd(void **state)
+{
+    json_t *status = status_of(1500, 10, 2, 0.5);
+    char *text = NULL;
+    size_t bytes;
+    json_object_set_new(status, "job", json_string("a\"b"));
+    FILE *out = open_memstream(&text, &bytes);
+    top_print_metrics(out, status);
+    json_object_set_new(json_array_get(json_object_get(status, "members"), 1), "state", json_string("lost"));
+    fputs("again\n", out);
+    top_print_metrics(out, status);
+    fclose(out);
+    char *again = strstr(text, "again\n");
+    assert_non_null(again);
+    *again++ = 0;
+    assert_non_null(strstr(text, "weft_job_state{weft_job=\"a\\\"b\",state=\"running\"} 1\n"));
+    assert_non_null(
+        strstr(text, "weft_job_members{weft_job=\"a\\\"b\",role=\"worker\",state=\"ready\"} 1\n"));
+    assert_non_null(strstr(text, "\nweft_worker_steps_total{weft_job=\"a\\\"b\",rank=\"0\"} 10\n"));
+    assert_non_null(strstr(text, "\nweft_worker_step_seconds_total{weft_job=\"a\\\"b\",rank=\"0\"} 0.040\n"));
+    assert_non_null(strstr(text, "\nweft_worker_report_age_seconds{weft_job=\"a\\\"b\",rank=\"0\"} 1.500\n"));
+    assert_null(strstr(again, "weft_worker_steps_total{"));
+    assert_non_null(strstr(again, "role=\"worker\",state=\"lost\"} 1\n"));
+    free(text);
+    json_decref(status);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +165,7 @@ int main(void)
         cmocka_unit_test(the_screen_shows_waits),
         cmocka_unit_test(the_screen_has_a_size),
         cmocka_unit_test(json_has_the_members),
+        cmocka_unit_test(metrics_have_the_names_of_weftd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
