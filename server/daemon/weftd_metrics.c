@@ -185,32 +185,42 @@ static void write_members(const struct weftd *weftd, const struct weft_coordinat
     }
 }
 
-/* One series per rank of a uint64_t in its report. */
-static void write_worker_metric(const struct weftd *weftd, const struct weft_member_report *reports,
-                                uint32_t count, const struct weft_report_metric *figure,
+/* One series per rank of a uint64_t in its report. `labels`: the start of the label list. One print per line:
+ * a job of 4,096 workers has 49,152 lines. */
+static void write_worker_metric(const struct weft_member_report *reports, uint32_t count,
+                                const struct weft_report_metric *metric, const char *labels,
                                 struct weftd_page *page)
 {
-    const struct metric metric = {.name = figure->name, .offset = figure->offset, .factor = figure->factor};
-    write_head(page, figure->name, figure->kind, figure->help);
+    write_head(page, metric->name, metric->kind, metric->help);
     for (uint32_t i = 0; i < count; i++) {
+        uint64_t value;
         if (reports[i].role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
-        write_name(page, weftd, metric.name);
-        weftd_page_print(page, ",rank=\"%u\"", reports[i].index);
-        write_value(page, &metric, &reports[i]);
+        memcpy(&value, (const char *)&reports[i] + metric->offset, sizeof value);
+        if (metric->factor > 0)
+            weftd_page_print(page, "%s%s,rank=\"%u\"} %.3f\n", metric->name, labels, reports[i].index,
+                             (double)value * metric->factor);
+        else
+            weftd_page_print(page, "%s%s,rank=\"%u\"} %llu\n", metric->name, labels, reports[i].index,
+                             (unsigned long long)value);
     }
 }
 
 static void write_workers(const struct weftd *weftd, const struct weft_member_report *reports, uint32_t count,
                           struct weftd_page *page)
 {
+    struct weftd_page labels = {.env = weftd->env}; /* {weft_job="name" */
     uint64_t steps = 0;
     for (uint32_t i = 0; i < count; i++)
         if (reports[i].figures.steps > steps) steps = reports[i].figures.steps;
     write_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
     write_name(page, weftd, "weft_job_step");
     weftd_page_print(page, "} %llu\n", (unsigned long long)steps);
-    for (size_t m = 0; m < WEFT_REPORT_METRICS; m++)
-        write_worker_metric(weftd, reports, count, &weft_report_metrics[m], page);
+    write_name(&labels, weftd, "");
+    weftd_page_print(&labels, "%c", 0);
+    if (labels.failed) page->failed = true;
+    for (size_t m = 0; m < WEFT_REPORT_METRICS && !page->failed; m++)
+        write_worker_metric(reports, count, &weft_report_metrics[m], labels.text, page);
+    weft_free_bytes(weftd->env, labels.text);
 }
 
 static void write_job(struct weftd *weftd, struct weftd_page *page)

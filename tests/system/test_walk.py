@@ -1,6 +1,7 @@
 """test_walk.py - the walk of docs/operations.md: from installed programs to a job over three hosts, with one link cut
 and one weftd killed. The hosts are network namespaces. Each command of the page runs here."""
 
+import glob
 import json
 import os
 import subprocess
@@ -28,6 +29,17 @@ class Walk(harness.JobTest):
         self.network.__enter__()
         self.addCleanup(self.network.__exit__)
 
+    def install(self):
+        """Step 1: the programs of the walk are installed ones."""
+        done = subprocess.run(["meson", "install", "-C", harness.BUILD, "--no-rebuild", "--quiet"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, env={**os.environ, "DESTDIR": self.path("root")})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.programs = jobs.Programs(harness.BUILD)
+        for name in ("weft", "weftd"):
+            found = glob.glob(self.path("root", "**", "bin", name), recursive=True)
+            self.assertEqual(len(found), 1, name)
+            setattr(self.programs, name, found[0])
+
     def run_on(self, host, words, expect=0):
         """Standard output of a command on a host."""
         done = subprocess.run(self.network.command(host, words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -36,7 +48,7 @@ class Walk(harness.JobTest):
         return done.stdout
 
     def weft(self, *words, expect=0):
-        return self.run_on("a", [harness.PROGRAMS.weft, *words], expect)
+        return self.run_on("a", [self.programs.weft, *words], expect)
 
     def wait_for(self, what, condition, seconds=60):
         deadline = time.monotonic() + seconds
@@ -62,14 +74,15 @@ class Walk(harness.JobTest):
 
     def start(self):
         self.environment = {**os.environ, "WEFT_JOB": "walk"}
+        self.install()
         self.processes = self.group("walk")
         logs = self.processes.log_directory
         config = self.path("weft.ini")
         with open(config, "w") as file:
             file.write("[client]\ndeadline = 120s\nreport_period = 500ms\n[log]\nlevel = info\n")
-        self.assertRegex(self.run_on("a", [harness.PROGRAMS.weftd, "--check-config", config]), r"client\.deadline += 120s")
-        words = [harness.PROGRAMS.trainer, "--mode", "server", "--hidden", "64", "--epochs", "10000"]
-        jobs.start_by_hand(harness.PROGRAMS, self.processes, 2, 2, words, netns.Placement(self.network, HOSTS),
+        self.assertRegex(self.run_on("a", [self.programs.weftd, "--check-config", config]), r"client\.deadline += 120s")
+        words = [self.programs.trainer, "--mode", "server", "--hidden", "64", "--epochs", "10000"]
+        jobs.start_by_hand(self.programs, self.processes, 2, 2, words, netns.Placement(self.network, HOSTS),
                            {"WEFT_CONFIG": config, "WEFT_RECORDER_DIRECTORY": logs}, http=True)
         with open(os.path.join(logs, "ports")) as file:
             ports = dict(line.strip().split("=", 1) for line in file)
@@ -82,7 +95,7 @@ class Walk(harness.JobTest):
         table = self.weft("status")
         for name in ("rank 0", "rank 1", "shard 0", "shard 1"):
             self.assertRegex(table, rf"(?m)^{name} +ready ")
-        token = subprocess.run([harness.PROGRAMS.weft, "status", "--http-token"], stdout=subprocess.PIPE,
+        token = subprocess.run([self.programs.weft, "status", "--http-token"], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, text=True, env=self.environment).stdout.strip()
         page = self.run_on("a", [sys.executable, "-c", FETCH, f"http://{http}/metrics", token or "none"])
         self.assertRegex(page, r'(?m)^weft_worker_steps_total\{weft_job="walk",rank="1"\} [1-9]')

@@ -1,5 +1,5 @@
-/* top_metrics.c - metrics of a job from its status, with the names of weftd's /metrics: for jobs without shards, which
- * have no HTTP port. A file of them is read by the textfile collector of node_exporter. */
+/* top_metrics.c - metrics of a job from its status, with the names of weftd's /metrics: for jobs without
+ * shards, which have no HTTP port. The textfile collector of node_exporter reads a file of them. */
 #include <string.h>
 
 #include "tools/target.h"
