@@ -76,6 +76,7 @@ struct weft_coordinator_stats {
     uint64_t start_wait_ns; /* time that the job has waited to begin; 0: it has begun or ended */
     uint64_t agreement_ns;  /* age of the open agreement on a membership; 0: none is open */
     uint64_t stall_ns;      /* age of an operation that takes much longer than usual; 0: none */
+    struct weft_histogram step, exposed; /* reported steps of all workers: their time; its exposed part */
 };
 void weft_coordinator_stats(const struct weft_coordinator *coordinator,
                             struct weft_coordinator_stats *stats_out);

@@ -45,10 +45,28 @@ static void store_open(struct weft_coordinator *coordinator, struct coordinator_
     member->report.open = member->report_open ? member->report_open : (char *)"";
 }
 
+/* Adds what a worker has counted since its report before. */
+static void add_increase(struct weft_histogram *job, struct weft_histogram *seen, const uint64_t *buckets,
+                         size_t bucket_count, uint64_t sum_ns)
+{
+    for (size_t i = 0; i < bucket_count && i <= WEFT_HISTOGRAM_BOUNDS; i++) {
+        job->counts[i] += buckets[i] > seen->counts[i] ? buckets[i] - seen->counts[i] : 0;
+        seen->counts[i] = buckets[i];
+    }
+    job->sum_ns += weft_elapsed_ns(seen->sum_ns, sum_ns);
+    seen->sum_ns = sum_ns;
+}
+
 void coordinator_report(struct weft_coordinator *coordinator, struct coordinator_member *member,
                         const Weft__Control__Report *report)
 {
+    add_increase(&coordinator->step, &member->step_seen, report->step_buckets, report->n_step_buckets,
+                 report->step_ns);
+    add_increase(&coordinator->exposed, &member->exposed_seen, report->exposed_buckets,
+                 report->n_exposed_buckets, report->exposed_ns);
     member->report = *report;
+    member->report.n_step_buckets = member->report.n_exposed_buckets = 0; /* they end with the message */
+    member->report.step_buckets = member->report.exposed_buckets = NULL;
     /* unknown fields end with the message */
     member->report.base.n_unknown_fields = 0;
     member->report.base.unknown_fields = NULL;

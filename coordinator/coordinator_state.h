@@ -55,6 +55,7 @@ struct coordinator_member {
     char *report_open;              /* owned; NULL: none */
     uint64_t reported_ns;           /* when they arrived */
     bool has_report;
+    struct weft_histogram step_seen, exposed_seen; /* of the newest report */
     uint32_t declared_count;       /* workers: tensors declared so far = next ordinal */
     uint32_t agreed_epoch;         /* workers: last epoch that it agreed to in Shrink */
     uint64_t committed;            /* workers: its last step known to be good on all ranks */
@@ -143,6 +144,7 @@ struct weft_coordinator {
     uint64_t shrink_began_ns;
     uint64_t committed;       /* the last step known to be good on all ranks */
     uint32_t join_count;      /* number of the last Join */
+    struct weft_histogram step, exposed; /* over all workers, those that are gone too */
     uint32_t liveness_seq;    /* number of the last liveness check */
     bool liveness_is_running; /* a worker has not replied to it yet */
     struct coordinator_stall stall;

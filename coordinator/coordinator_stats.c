@@ -26,6 +26,8 @@ void weft_coordinator_stats(const struct weft_coordinator *coordinator,
         .shards.expected = coordinator->options.shards,
         .epoch = coordinator->epoch_in_force,
         .tensors = coordinator->tensor_count,
+        .step = coordinator->step,
+        .exposed = coordinator->exposed,
     };
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];

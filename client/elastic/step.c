@@ -405,6 +405,10 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
         session->totals.exposed_ns += exposed_ns;
         /* another thread may be adding to both */
         session->totals.exposed_peers_ns += peers_ns < exposed_ns ? peers_ns : exposed_ns;
+        pthread_mutex_lock(&session->control.lock); /* the engine copies them for a report */
+        weft_histogram_add(&session->totals.step, step_ns);
+        weft_histogram_add(&session->totals.exposed, exposed_ns);
+        pthread_mutex_unlock(&session->control.lock);
         client_codec_tuner_step_end(session, step_ns, step->exposed_ns);
     }
     return status;

@@ -41,6 +41,17 @@ static void send_report(struct weft_command *command)
         client_control_send_report(report->session, &report->figures);
 }
 
+static void fill_histograms(struct client_report *report, struct weft_session *session)
+{
+    pthread_mutex_lock(&session->control.lock);
+    report->step = session->totals.step;
+    report->exposed = session->totals.exposed;
+    pthread_mutex_unlock(&session->control.lock);
+    report->figures.step_buckets = report->step.counts;
+    report->figures.exposed_buckets = report->exposed.counts;
+    report->figures.n_step_buckets = report->figures.n_exposed_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
+}
+
 /* Engine thread. */
 static void fill(struct weft_command *command)
 {
@@ -56,6 +67,7 @@ static void fill(struct weft_command *command)
     report->figures.wait_ns = session->totals.wait_ns;
     report->figures.exposed_tensor = (uint32_t)session->totals.exposed_tensor;
     report->figures.exposed_tensor_ns = session->totals.exposed_tensor_ns;
+    fill_histograms(report, session);
     report->figures.encode_ns = engine->encode_ns;
     client_engine_count_bytes(engine, &report->figures.sent_bytes, &report->figures.received_bytes);
     fill_requests(engine, weft_now_ns(session->env));

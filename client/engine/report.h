@@ -13,11 +13,12 @@ struct weft_session;
 struct client_report {
     struct weft_command ask, reply;
     struct weft_session *session;
-    bool is_pending;               /* net thread: the engine has not answered */
-    Weft__Control__Report figures; /* written by the engine between ask and reply */
-    char open[480];                /* figures.open */
-    uint64_t requests_seen;        /* engine: requests_done at the last report ... */
-    uint64_t progress_ns;          /* ... and the time of the report that saw it change; 0: never */
+    bool is_pending;                     /* net thread: the engine has not answered */
+    Weft__Control__Report figures;       /* written by the engine between ask and reply */
+    char open[480];                      /* figures.open */
+    struct weft_histogram step, exposed; /* their counts are figures.step_buckets and exposed_buckets */
+    uint64_t requests_seen;              /* engine: requests_done at the last report ... */
+    uint64_t progress_ns;                /* ... and the time of the report that saw it change; 0: never */
 };
 
 /* Net thread. A request of which the engine has not answered the one before has no effect. */

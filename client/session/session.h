@@ -116,6 +116,7 @@ struct client_totals { /* over all steps that ended well; written by the caller'
     bool delivers_late;                 /* the last step was begun with deliver_late; the caller's thread */
     /* the tensor that was waited for longest: id + 1, and its exposed time; written by the engine */
     _Atomic uint64_t exposed_tensor, exposed_tensor_ns;
+    struct weft_histogram step, exposed; /* steps by time, and by its exposed part; guarded by control.lock */
 };
 
 struct weft_session {

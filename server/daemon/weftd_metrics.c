@@ -223,27 +223,6 @@ static void write_workers(const struct weftd *weftd, const struct weft_member_re
     weft_free_bytes(weftd->env, labels.text);
 }
 
-static void write_job(struct weftd *weftd, struct weftd_page *page)
-{
-    const struct weft_coordinator_stats stats = page->job->stats;
-    write_head(page, "weft_job_state", "gauge", "1 for the state of the job, 0 for every other state.");
-    for (size_t i = 0; i < WEFT_COORDINATOR_STATES; i++) {
-        const char *state = weft_coordinator_states[i];
-        write_name(page, weftd, "weft_job_state");
-        weftd_page_print(page, ",state=\"%s\"} %d\n", state, strcmp(state, stats.state) == 0);
-    }
-    for (size_t m = 0; m < COUNT(job_metrics); m++) {
-        write_head(page, job_metrics[m].name, job_metrics[m].kind, job_metrics[m].help);
-        write_name(page, weftd, job_metrics[m].name);
-        write_value(page, &job_metrics[m], &stats);
-    }
-    write_members(weftd, &stats, page);
-    uint32_t count;
-    const struct weft_member_report *reports = weftd_view_lock_reports(weftd, &count);
-    write_workers(weftd, reports, count, page);
-    weftd_view_unlock_reports(weftd);
-}
-
 /* One _bucket series per bound, each with the durations up to it; then _sum and _count. */
 static void write_histogram(const struct weftd *weftd, struct weftd_page *page, const char *name,
                             const char *labels, const struct weft_histogram *histogram)
@@ -268,6 +247,32 @@ static void write_histogram(const struct weftd *weftd, struct weftd_page *page, 
     weftd_page_print(page, "%s} %llu\n", labels, count);
 }
 
+static void write_job(struct weftd *weftd, struct weftd_page *page)
+{
+    const struct weft_coordinator_stats stats = page->job->stats;
+    write_head(page, "weft_job_state", "gauge", "1 for the state of the job, 0 for every other state.");
+    for (size_t i = 0; i < WEFT_COORDINATOR_STATES; i++) {
+        const char *state = weft_coordinator_states[i];
+        write_name(page, weftd, "weft_job_state");
+        weftd_page_print(page, ",state=\"%s\"} %d\n", state, strcmp(state, stats.state) == 0);
+    }
+    for (size_t m = 0; m < COUNT(job_metrics); m++) {
+        write_head(page, job_metrics[m].name, job_metrics[m].kind, job_metrics[m].help);
+        write_name(page, weftd, job_metrics[m].name);
+        write_value(page, &job_metrics[m], &stats);
+    }
+    write_members(weftd, &stats, page);
+    write_head(page, "weft_step_seconds", "histogram", "Steps that a worker has ended well: their time.");
+    write_histogram(weftd, page, "weft_step_seconds", "", &stats.step);
+    write_head(page, "weft_exposed_seconds", "histogram",
+               "The same steps: the part of their time that the worker waited in weft calls.");
+    write_histogram(weftd, page, "weft_exposed_seconds", "", &stats.exposed);
+    uint32_t count;
+    const struct weft_member_report *reports = weftd_view_lock_reports(weftd, &count);
+    write_workers(weftd, reports, count, page);
+    weftd_view_unlock_reports(weftd);
+}
+
 static void write_engine_histograms(const struct weftd *weftd, const struct weftd_engine_view *views,
                                     uint32_t engines, struct weftd_page *page)
 {
@@ -278,7 +283,7 @@ static void write_engine_histograms(const struct weftd *weftd, const struct weft
         for (uint32_t i = 0; i < engines; i++) {
             struct weft_histogram histogram;
             memcpy(&histogram, (const char *)&views[i] + metric->offset, sizeof histogram);
-            snprintf(labels, sizeof labels, ",shard=\"%u\",engine=\"%u\"", weftd->welcome.index, i);
+            snprintf(labels, sizeof labels, ",shard=\"%u\",engine=\"%u\"", page->job->index, i);
             write_histogram(weftd, page, metric->name, labels, &histogram);
         }
     }

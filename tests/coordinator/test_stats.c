@@ -140,9 +140,44 @@ static void reports(void **state)
     harness_free(h);
 }
 
+static void send_steps(struct harness *h, uint64_t connection, uint64_t fast, uint64_t slow, uint64_t step_ns)
+{
+    uint64_t buckets[WEFT_HISTOGRAM_BOUNDS + 1] = {[3] = fast, [WEFT_HISTOGRAM_BOUNDS] = slow};
+    Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    report.n_step_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
+    report.step_buckets = buckets;
+    report.step_ns = step_ns;
+    heartbeat.report = &report;
+    message.body_case = BODY(HEARTBEAT);
+    message.heartbeat = &heartbeat;
+    weft_coordinator_message(h->coordinator, connection, &message);
+}
+
+/* The steps of all workers are added, and stay when a worker leaves. */
+static void steps_of_all_workers(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = harness_create(2, 1, NULL);
+    harness_run(h, c, 1);
+    send_steps(h, c[0], 5, 1, 1000);
+    send_steps(h, c[1], 7, 0, 100);
+    send_steps(h, c[0], 6, 1, 1200);
+    struct weft_coordinator_stats stats = stats_of(h);
+    assert_int_equal(stats.step.counts[3], 13);
+    assert_int_equal(stats.step.counts[WEFT_HISTOGRAM_BOUNDS], 1);
+    assert_int_equal(stats.step.sum_ns, 1300);
+    assert_int_equal(weft_histogram_count(&stats.exposed), 0);
+    harness_leave(h, c[1], "done");
+    assert_int_equal(stats_of(h).step.counts[3], 13);
+    harness_free(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(states_of_a_start), cmocka_unit_test(silence),
-                                       cmocka_unit_test(reports), cmocka_unit_test(a_loss_and_its_agreement)};
+                                       cmocka_unit_test(reports),
+        cmocka_unit_test(steps_of_all_workers), cmocka_unit_test(a_loss_and_its_agreement)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

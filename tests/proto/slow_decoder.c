@@ -192,6 +192,8 @@ static const struct field report[] = {
     {1, "steps", U64},       {2, "step_ns", U64},      {3, "exposed_ns", U64}, {4, "exposed_peers_ns", U64},
     {5, "wait_ns", U64},     {6, "requests", U64},     {7, "encode_ns", U64},  {8, "idle_ns", U64},
     {9, "open_ns", U64},     {10, "open", TEXT},       {11, "sent_bytes", U64}, {12, "received_bytes", U64},
+    {17, "step_buckets", U64_REPEATED}, {18, "exposed_buckets", U64_REPEATED},
+    {19, "exposed_tensor", U32}, {20, "exposed_tensor_ns", U64},
     {13, "rounds", U64},     {14, "rounds_open", U64}, {15, "round_ns", U64},  {16, "missing", U64},
     {0}};
 static const struct field progress[] = {{1, "operations", U64},

@@ -30,6 +30,7 @@ struct samples {
     Weft__Control__Heartbeat heartbeat;
     Weft__Control__Report report;
     Weft__Control__Progress progress;
+    uint64_t buckets[20];
     Weft__Control__MemberLost member_lost;
     Weft__Control__Abort abort;
     Weft__Control__Leave leave;
@@ -90,7 +91,8 @@ static const char *const readings[BODIES + 1] = {
     "  progress\n    operations 70\n    open_ns 3000000000\n    usual_ns 9\n    waits_for 2\n"
     "    call \"barrier 3\"\n"
     "    is_stalled 1\n  ask_progress 1\n"
-    "  report\n    steps 41\n    idle_ns 5000000001\n    open \"waits for rank 2\"\n    missing 1\n",
+    "  report\n    steps 41\n    idle_ns 5000000001\n    open \"waits for rank 2\"\n    missing 1\n"
+    "    step_buckets 7\n    step_buckets 300\n",
     "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
     "abort\n  status -62\n  text \"shapes differ\"\n",
     "leave\n  text \"done\"\n  committed 41\n",
@@ -178,7 +180,10 @@ static void fill(struct samples *s)
                                                    s->heartbeat.text = (char *)"rank 2";
     weft__control__report__init(&s->report), s->report.steps = 41, s->report.idle_ns = 5000000001,
                                              s->report.open = (char *)"waits for rank 2",
-                                             s->report.missing = 1;
+                                             s->report.missing = 1,
+                                             s->report.n_step_buckets = 2,
+                                             s->report.step_buckets = s->buckets, s->buckets[0] = 7,
+                                             s->buckets[1] = 300;
     s->heartbeat.report = &s->report;
     weft__control__progress__init(&s->progress), s->progress.operations = 70,
         s->progress.open_ns = 3000000000, s->progress.usual_ns = 9, s->progress.waits_for = 2,
@@ -375,6 +380,9 @@ static void limits(void **state)
     REFUSED(11, s.report.open = text_1001);
     REFUSED(11, s.progress.waits_for = WEFT_LIMIT_WORKERS + 1);
     REFUSED(11, s.progress.call = (char *)"a\x1b");
+    REFUSED(11, s.report.n_step_buckets = WEFT_HISTOGRAM_BOUNDS + 2);
+    REFUSED(11, (s.report.exposed_buckets = s.buckets,
+                 s.report.n_exposed_buckets = WEFT_HISTOGRAM_BOUNDS + 2));
     REFUSED(12, s.member_lost.text = text_1001);
     REFUSED(12, s.member_lost.index = WEFT_LIMIT_WORKERS);
     REFUSED(13, s.abort.status = 0);
