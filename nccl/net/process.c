@@ -61,13 +61,13 @@ static enum weft_status copy_text(const struct weft_config *config, const char *
     return weft_error_set(error, WEFT_ERR_LIMIT, "%s is longer than %zu bytes", name, bytes - 1);
 }
 
-/* Settings of the transport unless the user gives some. Over shared memory only the receiver copies, so no
- * peer, not even a stopped one, writes into memory after deregMr. Over tcp the messages that NCCL has open
- * (eight of 512 KiB) fit into the budget. */
+/* Settings of the transport unless the user gives some. Over shared memory both ranks copy through staging
+ * memory, so no peer, not even a stopped one, accesses NCCL's memory after deregMr. Over tcp the messages
+ * that NCCL has open (eight of 512 KiB) fit into the budget. */
 static void default_tune(void)
 {
     static const char *const table[][2] = {
-        {"shm", "share=off"}, {"auto", "shm.share=off"}, {"tcp", "budget=8m"}};
+        {"shm", "cma=off"}, {"auto", "shm.cma=off"}, {"tcp", "budget=16m"}};
     for (size_t i = 0; i < sizeof table / sizeof *table && !process.tune[0]; i++)
         if (strcmp(process.backend, table[i][0]) == 0)
             snprintf(process.tune, sizeof process.tune, "%s", table[i][1]);

@@ -11,8 +11,6 @@
 #include <limits.h>
 #include <string.h>
 
-/* A test polls a few times: NCCL's thread yields its processor after a test that finds nothing. */
-#define TEST_STEPS 4
 #define CLOCK_EVERY_POLLS 64u /* polls of a connection between two looks at the deadline */
 
 static uint64_t message_tag(int tag)
@@ -183,8 +181,7 @@ static enum nccl_result request_result(struct net_request *request, int *bytes_o
 static enum nccl_result test_locked(struct net_request *request, int *is_done_out, int *bytes_out)
 {
     struct net_comm *comm = request->comm;
-    for (int i = 0; i < TEST_STEPS && !request->is_done && comm->transport; i++)
-        weft_transport_progress(comm->transport, NET_PROGRESS_BUDGET);
+    if (!request->is_done && comm->transport) weft_transport_progress(comm->transport, NET_PROGRESS_BUDGET);
     if (!request->is_done) return comm->failed != NCCL_RESULT_SUCCESS ? comm->failed : check_deadline(comm);
     enum nccl_result result = request_result(request, bytes_out);
     *is_done_out = result == NCCL_RESULT_SUCCESS;
